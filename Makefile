@@ -1,0 +1,63 @@
+# `make serve` and `make test` are all a newcomer needs; both build the environment first.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+
+# Handed on to `convoy serve` as flags; empty means Convoy's own default.
+MODEL  ?=
+HOST   ?=
+PORT   ?=
+DEVICE ?= $(CONVOY_DEVICE)
+SERVE_FLAGS = $(if $(HOST),--host $(HOST)) $(if $(PORT),--port $(PORT)) $(if $(DEVICE),--device $(DEVICE))
+
+.DEFAULT_GOAL := help
+.PHONY: help serve test test-all lint check format bench train clean lock
+
+help:  ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/make \1\t\2/' | expand -t 16
+
+# The environment is made again when the pinned versions change.
+$(VENV)/serve.stamp: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "Convoy needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) -V). Try: make $(MAKECMDGOALS) PYTHON=python3.12" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	@touch $@
+
+$(VENV)/dev.stamp: $(VENV)/serve.stamp
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+serve: $(VENV)/serve.stamp  ## serve the built-in model, or MODEL=path.onnx (HOST, PORT, DEVICE)
+	$(BIN)/convoy serve $(SERVE_FLAGS) $(MODEL)
+
+test: $(VENV)/dev.stamp  ## the test suite
+	$(BIN)/pytest -m "not slow" -n auto
+
+test-all: $(VENV)/dev.stamp  ## the suite with its longer sweeps
+	$(BIN)/pytest -n auto
+
+lint: $(VENV)/dev.stamp  ## ruff, ruff format, mypy --strict
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+check: lint test  ## lint and test
+
+format: $(VENV)/dev.stamp  ## rewrite the sources in the project's format
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/dev.stamp  ## measure what the server adds to a bare route
+	$(BIN)/python -m benchmarks.service
+
+train: $(VENV)/dev.stamp  ## train the built-in digits model again (installs torch)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[train]'
+	$(BIN)/python -m models.digits.train
+
+lock: $(VENV)/dev.stamp  ## write constraints.txt from what is installed now
+	$(BIN)/pip freeze --exclude-editable > constraints.txt
+
+clean:  ## remove the environment and every cache
+	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,60 @@
+"""The sliding window shared by convolution and pooling: where it stands and what it covers."""
+
+from dataclasses import dataclass
+from math import prod
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A window over 2 (H, W) or 3 (D, H, W) spatial axes; every tuple has one entry an axis.
+
+    `output` is stored, not derived, because ONNX's `ceil_mode` lets the last window of a pool
+    start inside the padded input and end beyond it.
+    """
+
+    input: tuple[int, ...]  # H, W or D, H, W
+    kernel: tuple[int, ...]  # R, S or T, R, S
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
+    pads_begin: tuple[int, ...]
+    pads_end: tuple[int, ...]
+    output: tuple[int, ...]  # P, Q or O, P, Q
+
+    def __post_init__(self) -> None:
+        axes = len(self.input)
+        if axes not in (2, 3):
+            raise ValueError(f"a window needs 2 or 3 spatial axes, got {axes}: {self.input}")
+        for name in ("kernel", "strides", "dilations", "pads_begin", "pads_end", "output"):
+            entries = getattr(self, name)
+            if len(entries) != axes:
+                raise ValueError(f"{name}={entries} needs {axes} entries, as input={self.input}")
+            least = 0 if name.startswith("pads") else 1
+            if min(entries) < least:
+                raise ValueError(f"{name}={entries}: every entry must be at least {least}")
+
+    @property
+    def extent(self) -> tuple[int, ...]:
+        """Input positions a window spans an axis, dilation included: d (k - 1) + 1."""
+        return tuple(d * (k - 1) + 1 for k, d in zip(self.kernel, self.dilations, strict=True))
+
+    @property
+    def kernel_volume(self) -> int:
+        """R·S, or T·R·S in 3-D."""
+        return prod(self.kernel)
+
+    @property
+    def output_volume(self) -> int:
+        """P·Q, or O·P·Q in 3-D: output positions of one image."""
+        return prod(self.output)
+
+    @property
+    def is_pointwise(self) -> bool:
+        """Whether every output position reads exactly the input position below it."""
+        return self.kernel_volume == 1 and set(self.strides) == {1} and self.input == self.output
+
+
+def floor_output(
+    size: int, kernel: int, stride: int, dilation: int, pad_begin: int, pad_end: int
+) -> int:
+    """Windows that fit wholly inside one padded axis; 0 or less when none does."""
+    return (size + pad_begin + pad_end - (dilation * (kernel - 1) + 1)) // stride + 1

@@ -1,0 +1,30 @@
+"""What runs batches of images: the protocol every engine implements."""
+
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+Images = NDArray[np.uint8]  # N×H×W×C, pixels 0..255 in the order the model's channels have
+Scores = NDArray[np.float32]  # N×classes, one row an image
+
+
+class Engine(Protocol):
+    """A model made ready on a device; `run` is called from one thread at a time."""
+
+    @property
+    def max_batch(self) -> int:
+        """The largest N that `run` takes."""
+
+    @property
+    def device(self) -> str:
+        """Where it runs, for people: "cpu (ONNX Runtime 1.23)"."""
+
+    def warm_up(self) -> None:
+        """Run every N in 1..max_batch once, so that no request pays for a first time."""
+
+    def run(self, images: Images) -> Scores:
+        """The scores of n images, 1 <= n <= max_batch; EngineError where the device failed."""
+
+    def close(self) -> None:
+        """Free the device's memory; the engine is not used again."""

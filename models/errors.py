@@ -1,0 +1,28 @@
+"""What can be wrong with a model file or its description.
+
+ModelError
+├── ModelFileError          not there, too large, truncated, not ONNX, external data, invalid
+├── UnsupportedModelError   valid ONNX that Convoy cannot run, with everything that is missing
+├── PreprocessingError      model.toml, a preset or a flag that makes no sense
+└── EngineError             a device that is not there, or a run that failed
+"""
+
+
+class ModelError(Exception):
+    """Base class; the message says what was wrong and what would be right."""
+
+
+class ModelFileError(ModelError):
+    """The file cannot be read as an ONNX model."""
+
+
+class UnsupportedModelError(ModelError):
+    """The model is valid but uses something Convoy does not run."""
+
+
+class PreprocessingError(ModelError):
+    """What the model expects of its pixels is described wrongly."""
+
+
+class EngineError(ModelError):
+    """The engine could not be opened, or failed while it ran a batch."""

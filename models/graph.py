@@ -1,0 +1,324 @@
+"""The typed graph: what a network computes, one frozen node an operation.
+
+Shapes are those of one image, in ONNX's logical order (C, H, W): the batch axis is not written,
+it always stands first and is never touched. How tensors lie in memory is the planner's business.
+Axes in nodes count without the batch axis too: axis 0 is C.
+
+One namespace holds every tensor: an operand names either a value (computed per image) or a
+weight (constant). Strings that choose behaviour stop at the loader; nodes carry types.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
+from enum import Enum, unique
+from types import MappingProxyType
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernels.activation import Activation
+from kernels.conv_problem import ConvProblem
+from kernels.pool_problem import PoolKind, PoolProblem
+
+Weight = NDArray[np.float32]
+Shape = tuple[int, ...]
+
+
+def operand(**options: Any) -> Any:
+    """A node field that names a tensor (`str`), perhaps none (`str | None`), or several."""
+    return field(metadata={"operand": True}, **options)
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelSlice:
+    """Where a value lives when it is a run of channels of a larger value (a fused Concat)."""
+
+    parent: str
+    offset: int  # in channels
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A tensor computed for each image; `shape` is one image's, without the batch axis."""
+
+    name: str
+    shape: Shape
+    inside: ChannelSlice | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Node:
+    """An operation with one output value."""
+
+    name: str
+    output: str
+
+    def operands(self) -> Iterator[str]:
+        """Names of the values and weights read, in field order."""
+        for f in fields(self):
+            if f.metadata.get("operand"):
+                entry = getattr(self, f.name)
+                if isinstance(entry, str):
+                    yield entry
+                elif entry is not None:
+                    yield from entry
+
+    def renamed(self, names: Mapping[str, str]) -> Self:
+        """The same node reading `names[x]` wherever it read x."""
+
+        def rename(entry: Any) -> Any:
+            if isinstance(entry, tuple):
+                return tuple(rename(name) for name in entry)
+            return names.get(entry, entry)
+
+        changes: dict[str, Any] = {
+            f.name: rename(getattr(self, f.name)) for f in fields(self) if f.metadata.get("operand")
+        }
+        return replace(self, **changes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conv(Node):
+    """y = activation(conv(x, weight) + bias + residual); weight K×(C/groups)×R×S, bias K."""
+
+    x: str = operand()
+    weight: str = operand()
+    bias: str | None = operand(default=None)
+    residual: str | None = operand(default=None)  # a value of the output's shape
+    problem: ConvProblem  # for one image; `problem.with_batch(n)` for n
+    activation: Activation | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gemm(Node):
+    """y = activation(x · weightᵀ + bias) over the last axis; weight K×C, bias K."""
+
+    x: str = operand()
+    weight: str = operand()
+    bias: str | None = operand(default=None)
+    activation: Activation | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pool(Node):
+    """Max or average over a window."""
+
+    x: str = operand()
+    problem: PoolProblem
+
+
+@dataclass(frozen=True, kw_only=True)
+class GlobalPool(Node):
+    """Max or average over all of H×W (D×H×W); the output keeps the axes, each of size 1."""
+
+    x: str = operand()
+    kind: PoolKind
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScaleShift(Node):
+    """y = activation(x · scale + shift), scale and shift one number a channel (axis 0).
+
+    The loader's form of BatchNormalization: scale = gamma / sqrt(var + eps),
+    shift = beta - mean · scale.
+    """
+
+    x: str = operand()
+    scale: str = operand()
+    shift: str = operand()
+    activation: Activation | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lrn(Node):
+    """Local response normalisation across channels.
+
+    y = x / (bias + alpha / size · Σ x²)^beta, the sum over the channels
+    c - floor((size - 1) / 2) .. c + ceil((size - 1) / 2) that exist.
+    """
+
+    x: str = operand()
+    size: int
+    alpha: float
+    beta: float
+    bias: float
+
+
+@unique
+class BinaryOp(Enum):
+    """An elementwise operation of two operands."""
+
+    ADD = "Add"
+    SUB = "Sub"
+    MUL = "Mul"
+    DIV = "Div"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Binary(Node):
+    """y = activation(a op b), broadcast after NumPy; either operand, not both, may be a weight.
+
+    A weight operand's shape has no batch axis: it is that of one image, or fewer axes.
+    """
+
+    a: str = operand()
+    b: str = operand()
+    op: BinaryOp
+    activation: Activation | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Activate(Node):
+    """y = activation(x), elementwise."""
+
+    x: str = operand()
+    activation: Activation
+
+
+@dataclass(frozen=True, kw_only=True)
+class Concat(Node):
+    """Operands one after another along `axis`."""
+
+    parts: tuple[str, ...] = operand()
+    axis: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slice(Node):
+    """x[start:stop] along `axis`, 0 <= start < stop <= size."""
+
+    x: str = operand()
+    axis: int
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reshape(Node):
+    """The elements of one image in another shape: the output value's.
+
+    With `channels_last` x (C, H, W) is read in the order H, W, C, as it lies in an NHWC buffer,
+    so that flattening moves nothing there.
+    """
+
+    x: str = operand()
+    channels_last: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Transpose(Node):
+    """Output axis i is input axis `axes[i]`."""
+
+    x: str = operand()
+    axes: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChannelShuffle(Node):
+    """Channel g · (C/groups) + i moves to i · groups + g (ShuffleNet)."""
+
+    x: str = operand()
+    groups: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pad(Node):
+    """x with `value` written around it; one entry of `begin` and `end` an axis, none negative."""
+
+    x: str = operand()
+    begin: tuple[int, ...]
+    end: tuple[int, ...]
+    value: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Softmax(Node):
+    """Softmax, or its logarithm, along `axis`."""
+
+    x: str = operand()
+    axis: int
+    log: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Identity(Node):
+    """y = x; Dropout too, for nothing is dropped at inference."""
+
+    x: str = operand()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Constant(Node):
+    """A weight repeated for every image, where a weight cannot stand as an operand itself."""
+
+    weight: str = operand()
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A network: `nodes` in an order in which every value is written before it is read."""
+
+    name: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    values: Mapping[str, Value]
+    nodes: tuple[Node, ...]
+    weights: Mapping[str, Weight]
+
+    def __post_init__(self) -> None:
+        for name in ("values", "weights"):
+            object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
+        check_graph(self)
+
+    def shape(self, name: str) -> Shape:
+        """The shape of a value (one image's) or of a weight."""
+        value = self.values.get(name)
+        return value.shape if value is not None else tuple(self.weights[name].shape)
+
+
+class GraphError(ValueError):
+    """A graph that breaks its own rules: a defect in the loader or in a rewrite rule."""
+
+
+def check_graph(graph: Graph) -> None:
+    """Raise GraphError unless every operand is known, written once, and written before read.
+
+    A value that others live inside is written when its slices are, which must cover it exactly.
+    """
+    pieces: dict[str, list[Value]] = {}
+    for value in graph.values.values():
+        if value.inside is not None:
+            pieces.setdefault(value.inside.parent, []).append(value)
+    for parent, parts in pieces.items():
+        _check_cover(graph.values[parent], parts)
+
+    written = set(graph.inputs)
+
+    def is_written(name: str) -> bool:
+        if name in written or name in graph.weights:
+            return True
+        return name in pieces and all(is_written(part.name) for part in pieces[name])
+
+    for node in graph.nodes:
+        for name in node.operands():
+            if not is_written(name):
+                raise GraphError(f"{node.name} reads {name} before anything wrote it")
+        if node.output not in graph.values:
+            raise GraphError(f"{node.name} writes {node.output}, which has no shape")
+        if node.output in written or node.output in pieces:
+            raise GraphError(f"{node.name} writes {node.output}, which is written already")
+        written.add(node.output)
+    for name in graph.outputs:
+        if not is_written(name):
+            raise GraphError(f"output {name} is never written")
+
+
+def _check_cover(parent: Value, parts: list[Value]) -> None:
+    end = 0
+    for part in sorted(parts, key=lambda p: p.inside.offset if p.inside else 0):
+        if part.inside is None or part.inside.offset != end or part.shape[1:] != parent.shape[1:]:
+            raise GraphError(f"the slices of {parent.name} overlap, leave a gap or differ in shape")
+        end += part.shape[0]
+    if end != parent.shape[0]:
+        raise GraphError(f"the slices of {parent.name} cover {end} of {parent.shape[0]} channels")

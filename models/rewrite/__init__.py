@@ -1,0 +1,1 @@
+"""Rewrite rules: one a file, each with its equation and a reason when it refuses."""

@@ -1,0 +1,1 @@
+"""The HTTP microservice and the command line."""
