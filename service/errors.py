@@ -1,0 +1,103 @@
+"""What the service refuses or fails at; every class carries the HTTP status of its answer.
+
+ServiceError
+├── BadRequestError 400             the request cannot be understood: no body, broken multipart
+│   └── ImageError 400              the bytes are no readable picture: truncated, corrupt, animated
+├── RequestTimeoutError 408         the body did not arrive in time
+├── PayloadTooLargeError 413        more bytes or more pixels than allowed
+│   └── TooManyImagesError 413      more images in one request than allowed
+├── UnsupportedMediaTypeError 415   a Content-Type, or a picture format, that is not taken
+├── InvalidParameterError 422       a query parameter or form field with a wrong name or value
+├── RetryableError 503              passes by itself; Retry-After says when to come back
+│   ├── QueueFullError 429          as many images wait as may wait
+│   ├── NotReadyError 503           still loading or warming up
+│   └── ShuttingDownError 503       draining: what was accepted finishes, new requests go elsewhere
+└── EngineFailedError 500           the engine raised, or gave scores that are no numbers
+
+The message is the answer's `error`, so it says what was wrong and what to do. 404 and 405 come
+from the router, in the same shape.
+"""
+
+from typing import ClassVar
+
+
+class ServiceError(Exception):
+    """Base class; `status` is the HTTP status, the message is what the client reads."""
+
+    status: ClassVar[int] = 500
+
+    def headers(self) -> dict[str, str]:
+        """What the answer's header says besides its status."""
+        return {}
+
+
+class BadRequestError(ServiceError):
+    """The request cannot be understood as HTTP says it should be."""
+
+    status = 400
+
+
+class ImageError(BadRequestError):
+    """The format is one that is taken, but the bytes are no readable still picture."""
+
+
+class RequestTimeoutError(ServiceError):
+    """The body came too slowly."""
+
+    status = 408
+
+
+class PayloadTooLargeError(ServiceError):
+    """More bytes in the body, or more pixels in a picture, than the settings allow."""
+
+    status = 413
+
+
+class TooManyImagesError(PayloadTooLargeError):
+    """More images in one request than can ever wait at once."""
+
+
+class UnsupportedMediaTypeError(ServiceError):
+    """A Content-Type or a picture format that the service does not read."""
+
+    status = 415
+
+
+class InvalidParameterError(ServiceError):
+    """A query parameter or form field is understood, but its name or value is wrong."""
+
+    status = 422
+
+
+class RetryableError(ServiceError):
+    """Base of what passes by itself: the answer tells the client when to come back."""
+
+    status = 503
+
+    def __init__(self, message: str, retry_after_s: float = 1.0) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+    def headers(self) -> dict[str, str]:
+        """Retry-After in whole seconds, at least one (RFC 9110 section 10.2.3)."""
+        return {"Retry-After": str(max(1, round(self.retry_after_s)))}
+
+
+class QueueFullError(RetryableError):
+    """As many images wait as may wait; nothing of the request was queued."""
+
+    status = 429
+
+
+class EngineFailedError(ServiceError):
+    """The engine failed on the batch this request was in; the next request may well succeed."""
+
+    status = 500
+
+
+class NotReadyError(RetryableError):
+    """The model is still being loaded or warmed up."""
+
+
+class ShuttingDownError(RetryableError):
+    """The service is draining and takes nothing new."""
