@@ -1,0 +1,280 @@
+"""The oracle: every operation in plain NumPy, one function each, written to be read.
+
+Arrays stand in ONNX's logical order with the batch axis first: N×C×H×W, N×C×D×H×W in 3-D. A
+function computes in the type of its input (float64 when it judges a kernel, float32 to see what
+rounding alone does) and refuses to mix types. Axes count without the batch axis: axis 0 is C.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from math import erf, erfc, pi, sqrt
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernels.activation import Activation, ActivationKind
+from kernels.conv_problem import ConvProblem
+from kernels.pool_problem import PoolKind, PoolProblem
+from kernels.window import Window
+
+Array = NDArray[np.floating[Any]]
+
+
+def conv(
+    x: Array,
+    weight: Array,
+    problem: ConvProblem,
+    bias: Array | None = None,
+    residual: Array | None = None,
+    activation: Activation | None = None,
+) -> Array:
+    """y = activation(conv(x, weight) + bias + residual), N×C×H×W → N×K×P×Q.
+
+    weight is K×(C/groups)×R×S, bias K, residual N×K×P×Q. Lavin & Gray, equation 1, with strides u,
+    v, dilations d, e and the padding before the image, a, b:
+
+        y[n,k,p,q] = Σ_c,r,s x[n, c, u·p + d·r - a, v·q + e·s - b] · weight[k,c,r,s]
+
+    where x is zero outside the image. Raises ValueError when an array's shape is not `problem`'s.
+    """
+    _require_one_type(x, weight, bias, residual)
+    _require_shape("x", x, (problem.n, problem.c, *problem.window.input))
+    _require_shape("weight", weight, problem.filter_shape)
+    if bias is not None:
+        _require_shape("bias", bias, (problem.k,))
+    if residual is not None:
+        _require_shape("residual", residual, problem.output_shape)
+
+    # One image at a time, so that only one is ever held padded and unrolled.
+    y = np.stack([_conv_image(image, weight, problem) for image in x])
+    if bias is not None:
+        y += _per_channel(bias, y.ndim)
+    if residual is not None:
+        y += residual
+    return activate(y, activation)
+
+
+def _conv_image(image: Array, weight: Array, problem: ConvProblem) -> Array:
+    """C×H×W → K×P×Q: the sum over r, s of one matrix product a group, (K/g × C/g) · (C/g × PQ)."""
+    window, groups = problem.window, problem.groups
+    k, c = problem.k // groups, problem.c // groups
+    taps = weight.reshape(groups, k, c, window.kernel_volume)
+    y = np.zeros((groups, k, window.output_volume), image.dtype)
+    for tap, seen in enumerate(_seen_by_taps(_padded(image, window, 0.0), window)):
+        y += taps[..., tap] @ seen.reshape(groups, c, window.output_volume)
+    return y.reshape(problem.k, *window.output)
+
+
+def gemm(
+    x: Array,
+    weight: Array,
+    bias: Array | None = None,
+    activation: Activation | None = None,
+) -> Array:
+    """y = activation(x · weightᵀ + bias), N×...×C → N×...×K; weight K×C, bias K."""
+    _require_one_type(x, weight, bias)
+    y = x @ weight.T
+    return activate(y if bias is None else y + bias, activation)
+
+
+def pool(x: Array, problem: PoolProblem) -> Array:
+    """Max or average over each window, N×C×H×W → N×C×P×Q.
+
+    Padding never wins a maximum. An average divides by the window's positions inside the image,
+    or inside the explicitly padded image (AVERAGE_PADDED), never by those beyond it that a last
+    window of `ceil_mode` covers.
+    """
+    window = problem.window
+    _require_shape("x", x, (len(x), problem.c, *window.input))
+    if problem.kind is PoolKind.MAX:
+        y = np.full((len(x), problem.c, *window.output), -np.inf, x.dtype)
+        for seen in _seen_by_taps(_padded(x, window, -np.inf), window):
+            np.maximum(y, seen, out=y)
+        return y
+    return _window_sum(x, window) / _divisor(problem, x.dtype)
+
+
+def _window_sum(x: Array, window: Window) -> Array:
+    y = np.zeros((*x.shape[: -len(window.input)], *window.output), x.dtype)
+    for seen in _seen_by_taps(_padded(x, window, 0.0), window):
+        y += seen
+    return y
+
+
+def _divisor(problem: PoolProblem, dtype: np.dtype[Any]) -> Array:
+    """P×Q: the positions each window averages over."""
+    counted = np.ones(problem.window.input, dtype)
+    if problem.kind is PoolKind.AVERAGE:
+        return _window_sum(counted, problem.window)
+    explicit = tuple(zip(problem.window.pads_begin, problem.window.pads_end, strict=True))
+    counted = np.pad(counted, explicit, constant_values=1.0)
+    none = (0,) * counted.ndim
+    padding_is_image = replace(problem.window, input=counted.shape, pads_begin=none, pads_end=none)
+    return _window_sum(counted, padding_is_image)
+
+
+def _padded(x: Array, window: Window, fill: float) -> Array:
+    """x with `fill` around it as far as windows reach: no less, or a tap would run off its end."""
+    reach = [
+        (p - 1) * stride + extent
+        for p, stride, extent in zip(window.output, window.strides, window.extent, strict=True)
+    ]
+    widths = [
+        (begin, max(0, end - begin - size))
+        for begin, end, size in zip(window.pads_begin, reach, window.input, strict=True)
+    ]
+    untouched = [(0, 0)] * (x.ndim - len(widths))
+    return np.pad(x, untouched + widths, constant_values=fill)
+
+
+def _seen_by_taps(padded: Array, window: Window) -> Iterator[Array]:
+    """For each tap of the window, r before s, the ...×P×Q elements it meets: views of `padded`."""
+    for tap in np.ndindex(window.kernel):
+        spans = [
+            slice(d * r, d * r + stride * (p - 1) + 1, stride)
+            for r, d, stride, p in zip(
+                tap, window.dilations, window.strides, window.output, strict=True
+            )
+        ]
+        every_leading_axis = [slice(None)] * (padded.ndim - len(spans))
+        yield padded[tuple(every_leading_axis + spans)]
+
+
+def global_pool(x: Array, kind: PoolKind) -> Array:
+    """Max or average over all of H×W (D×H×W), N×C×H×W → N×C×1×1."""
+    spatial = tuple(range(2, x.ndim))
+    if kind is PoolKind.MAX:
+        return np.asarray(x.max(axis=spatial, keepdims=True))
+    return np.asarray(x.mean(axis=spatial, keepdims=True))
+
+
+def scale_shift(
+    x: Array, scale: Array, shift: Array, activation: Activation | None = None
+) -> Array:
+    """y = activation(x · scale + shift), any shape N×C×...; scale and shift hold C numbers."""
+    _require_one_type(x, scale, shift)
+    return activate(x * _per_channel(scale, x.ndim) + _per_channel(shift, x.ndim), activation)
+
+
+def lrn(x: Array, size: int, alpha: float, beta: float, bias: float) -> Array:
+    """Local response normalisation across channels, N×C×... → the same (ONNX LRN).
+
+    y[c] = x[c] / (bias + alpha / size · Σ x[i]²)^beta, the sum over those channels i from
+    c - floor((size - 1) / 2) to c + ceil((size - 1) / 2) that exist.
+    """
+    before, after = (size - 1) // 2, size // 2
+    squares = np.square(x)
+    channels = x.shape[1]
+    total = np.stack(
+        [squares[:, max(0, c - before) : c + after + 1].sum(axis=1) for c in range(channels)],
+        axis=1,
+    )
+    return np.asarray(x / (bias + alpha / size * total) ** beta)
+
+
+def binary(a: Array, b: Array, op: np.ufunc, activation: Activation | None = None) -> Array:
+    """y = activation(op(a, b)), broadcast after NumPy; op is np.add, subtract, multiply, divide."""
+    _require_one_type(a, b)
+    return activate(op(a, b), activation)
+
+
+def activate(x: Array, activation: Activation | None) -> Array:
+    """Elementwise y = activation(x), the equations of `ActivationKind`; None leaves x as it is."""
+    if activation is None:
+        return x
+    a, b = activation.a, activation.b
+    match activation.kind:
+        case ActivationKind.RELU:
+            return np.maximum(x, 0.0)
+        case ActivationKind.CLIP:
+            return np.minimum(np.maximum(x, a), b)
+        case ActivationKind.LEAKY_RELU:
+            return np.where(x >= 0.0, x, a * x)
+        case ActivationKind.SIGMOID:
+            return _sigmoid(x)
+        case ActivationKind.HARD_SIGMOID:
+            return np.asarray(np.clip(a * x + b, 0.0, 1.0))
+        case ActivationKind.HARD_SWISH:
+            return np.asarray(x * np.clip(x / 6.0 + 0.5, 0.0, 1.0))
+        case ActivationKind.SILU:
+            return x * _sigmoid(x)
+        case ActivationKind.TANH:
+            return np.tanh(x)
+        case ActivationKind.ERF:
+            return _each(erf, x)
+        case ActivationKind.GELU:
+            # 1 + erf(z) = erfc(-z), which keeps its digits where erf(z) nears -1.
+            return np.asarray(x / 2.0 * _each(erfc, -x / sqrt(2.0)))
+        case ActivationKind.GELU_TANH:
+            # 1 + tanh(z) = 2 sigmoid(2z), likewise.
+            return x * _sigmoid(2.0 * sqrt(2.0 / pi) * (x + 0.044715 * x**3))
+
+
+def _sigmoid(x: Array) -> Array:
+    """1 / (1 + exp(-x)), in the form whose exponential cannot overflow."""
+    e = np.exp(-np.abs(x))
+    return np.asarray(np.where(x >= 0.0, 1.0, e) / (1.0 + e))
+
+
+def _each(function: Callable[[float], float], x: Array) -> Array:
+    """function(x) an element, by the C library in float64, rounded to x's type."""
+    return np.asarray(np.vectorize(function, otypes=[x.dtype])(x))
+
+
+def softmax(x: Array, axis: int, log: bool = False) -> Array:
+    """exp(x) / Σ exp(x) along `axis`, or its logarithm; shifted so that none overflows."""
+    shifted = x - x.max(axis=axis + 1, keepdims=True)
+    total = np.exp(shifted).sum(axis=axis + 1, keepdims=True)
+    return np.asarray(shifted - np.log(total) if log else np.exp(shifted) / total)
+
+
+def concat(parts: Sequence[Array], axis: int) -> Array:
+    """The parts one after another along `axis`."""
+    _require_one_type(*parts)
+    return np.concatenate(parts, axis=axis + 1)
+
+
+def slice_axis(x: Array, axis: int, start: int, stop: int) -> Array:
+    """x[start:stop] along `axis`."""
+    return x[(slice(None),) * (axis + 1) + (slice(start, stop),)]
+
+
+def reshape(x: Array, shape: Sequence[int], channels_last: bool = False) -> Array:
+    """N×(any shape) → N×shape, elements in order C, H, W, or H, W, C with `channels_last`."""
+    return (np.moveaxis(x, 1, -1) if channels_last else x).reshape(len(x), *shape)
+
+
+def transpose(x: Array, axes: Sequence[int]) -> Array:
+    """Output axis i is input axis `axes[i]`."""
+    return x.transpose(0, *(axis + 1 for axis in axes))
+
+
+def channel_shuffle(x: Array, groups: int) -> Array:
+    """Channel g · (C/groups) + i moves to i · groups + g (ShuffleNet, section 3.1)."""
+    n, c, *rest = x.shape
+    return x.reshape(n, groups, c // groups, *rest).swapaxes(1, 2).reshape(x.shape)
+
+
+def pad(x: Array, begin: Sequence[int], end: Sequence[int], value: float) -> Array:
+    """x with `value` around it; one entry of `begin` and `end` an axis, C first."""
+    widths = ((0, 0), *zip(begin, end, strict=True))
+    return np.pad(x, widths, constant_values=value)
+
+
+def _per_channel(vector: Array, ndim: int) -> Array:
+    """C numbers shaped to broadcast over N×C×..."""
+    return vector.reshape(-1, *(1,) * (ndim - 2))
+
+
+def _require_shape(name: str, array: Array, shape: tuple[int, ...]) -> None:
+    if array.shape != shape:
+        raise ValueError(f"{name} has shape {array.shape}, the problem says {shape}")
+
+
+def _require_one_type(*arrays: Array | None) -> None:
+    types = {array.dtype for array in arrays if array is not None}
+    if len(types) != 1 or not types <= {np.dtype(np.float32), np.dtype(np.float64)}:
+        raise TypeError(
+            f"operands must all be float32 or all float64, got {sorted(map(str, types))}"
+        )

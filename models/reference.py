@@ -1,0 +1,214 @@
+"""Runs a typed graph in NumPy, node by node: what every engine's answer is compared with."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernels import reference as ops
+from models.graph import (
+    Activate,
+    Binary,
+    BinaryOp,
+    ChannelShuffle,
+    Concat,
+    Constant,
+    Conv,
+    Gemm,
+    GlobalPool,
+    Graph,
+    GraphError,
+    Identity,
+    Lrn,
+    Node,
+    Pad,
+    Pool,
+    Reshape,
+    ScaleShift,
+    Slice,
+    Softmax,
+    Transpose,
+)
+
+Array = NDArray[np.floating[Any]]
+Float = type[np.float32] | type[np.float64]
+
+_UFUNCS: Mapping[BinaryOp, np.ufunc] = {
+    BinaryOp.ADD: np.add,
+    BinaryOp.SUB: np.subtract,
+    BinaryOp.MUL: np.multiply,
+    BinaryOp.DIV: np.divide,
+}
+
+
+def run_reference(
+    graph: Graph,
+    inputs: Mapping[str, NDArray[Any]],
+    dtype: Float = np.float64,
+    *,
+    all_values: bool = False,
+) -> dict[str, Array]:
+    """The graph's outputs by name, each n×(its shape), for inputs of n×(their shapes).
+
+    Weights and inputs are converted to `dtype` and every node computes in it. With `all_values`
+    every value is returned, inputs included; otherwise each is freed after its last reader. Raises
+    ValueError for inputs that are missing, unknown or misshapen, and GraphError when a node does
+    not compute the shape that the graph says.
+    """
+    memory = _Memory(graph, _batch_size(graph, inputs), dtype)
+    for name in graph.inputs:
+        memory.write(name, np.asarray(inputs[name], dtype))
+    kept = list(graph.values) if all_values else graph.outputs
+    unused_after = _last_uses(graph, kept)
+    for index, node in enumerate(graph.nodes):
+        memory.write(node.output, _compute(node, memory))
+        for root in unused_after.get(index, ()):
+            memory.free(root)
+    return {name: memory.read(name) for name in kept}
+
+
+def _batch_size(graph: Graph, inputs: Mapping[str, NDArray[Any]]) -> int:
+    if set(inputs) != set(graph.inputs):
+        raise ValueError(f"{graph.name} takes {sorted(graph.inputs)}, got {sorted(inputs)}")
+    for name, array in inputs.items():
+        if array.shape[1:] != graph.shape(name) or len(array) == 0:
+            wanted = ("n", *graph.shape(name))
+            raise ValueError(f"input {name} has shape {array.shape}, the graph says {wanted}")
+    sizes = {len(array) for array in inputs.values()}
+    if len(sizes) != 1:
+        raise ValueError(f"inputs need one batch size, got {sorted(sizes)}")
+    return sizes.pop()
+
+
+def _home(graph: Graph, name: str) -> tuple[str, int]:
+    """The outermost value that `name` lives inside (perhaps itself), and its channel offset."""
+    offset = 0
+    while (inside := graph.values[name].inside) is not None:
+        name, offset = inside.parent, offset + inside.offset
+    return name, offset
+
+
+def _last_uses(graph: Graph, kept: Iterable[str]) -> dict[int, list[str]]:
+    """For a node's index, the outermost values that no later node touches and nobody asked for."""
+    last: dict[str, int] = {}
+    for index, node in enumerate(graph.nodes):
+        for name in (node.output, *node.operands()):
+            if name in graph.values:
+                last[_home(graph, name)[0]] = index
+    for name in kept:
+        last.pop(_home(graph, name)[0], None)
+    unused_after: dict[int, list[str]] = {}
+    for root, index in last.items():
+        unused_after.setdefault(index, []).append(root)
+    return unused_after
+
+
+class _Memory:
+    """The arrays of one run: each outermost value's, with the values inside it as slices."""
+
+    def __init__(self, graph: Graph, n: int, dtype: Float) -> None:
+        self.graph = graph
+        self.n = n
+        self.dtype = dtype
+        self._arrays: dict[str, Array] = {}
+
+    def read(self, name: str) -> Array:
+        """A value, n×(its shape), or a weight, in the run's type."""
+        if name in self.graph.weights:
+            return self.graph.weights[name].astype(self.dtype)
+        root, offset = _home(self.graph, name)
+        array = self._arrays[root]
+        if root == name:
+            return array
+        return array[:, offset : offset + self.graph.shape(name)[0]]
+
+    def write(self, name: str, array: Array) -> None:
+        """Keep `array` as the value `name`, in its place if that is inside another value."""
+        expected = (self.n, *self.graph.shape(name))
+        if array.shape != expected or array.dtype != self.dtype:
+            raise GraphError(
+                f"{name} was computed as {array.dtype} {array.shape}, "
+                f"the graph says {self.dtype.__name__} {expected}"
+            )
+        root, offset = _home(self.graph, name)
+        if root == name:
+            self._arrays[name] = array
+            return
+        if root not in self._arrays:
+            # NaN, so that a channel read before it is written shows in the result.
+            shape = (self.n, *self.graph.shape(root))
+            self._arrays[root] = np.full(shape, np.nan, self.dtype)
+        self._arrays[root][:, offset : offset + expected[1]] = array
+
+    def free(self, root: str) -> None:
+        """Forget an outermost value."""
+        del self._arrays[root]
+
+    def read_optional(self, name: str | None) -> Array | None:
+        """`read`, for an operand that may be absent."""
+        return None if name is None else self.read(name)
+
+    def read_aligned(self, name: str, rank: int) -> Array:
+        """`read`, with axes of size 1 set after the batch axis until one image's rank is `rank`.
+
+        So operands of different rank broadcast within an image, never across the batch.
+        """
+        shape = self.graph.shape(name)
+        batch = 1 if name in self.graph.weights else self.n
+        return self.read(name).reshape(batch, *(1,) * (rank - len(shape)), *shape)
+
+
+def _compute(node: Node, memory: _Memory) -> Array:
+    """What one node writes."""
+    read, graph = memory.read, memory.graph
+    match node:
+        case Conv():
+            return ops.conv(
+                read(node.x),
+                read(node.weight),
+                node.problem.with_batch(memory.n),
+                memory.read_optional(node.bias),
+                memory.read_optional(node.residual),
+                node.activation,
+            )
+        case Gemm():
+            bias = memory.read_optional(node.bias)
+            return ops.gemm(read(node.x), read(node.weight), bias, node.activation)
+        case Pool():
+            return ops.pool(read(node.x), node.problem)
+        case GlobalPool():
+            return ops.global_pool(read(node.x), node.kind)
+        case ScaleShift():
+            return ops.scale_shift(
+                read(node.x), read(node.scale), read(node.shift), node.activation
+            )
+        case Lrn():
+            return ops.lrn(read(node.x), node.size, node.alpha, node.beta, node.bias)
+        case Binary():
+            rank = len(graph.shape(node.output))
+            a, b = memory.read_aligned(node.a, rank), memory.read_aligned(node.b, rank)
+            return ops.binary(a, b, _UFUNCS[node.op], node.activation)
+        case Activate():
+            return ops.activate(read(node.x), node.activation)
+        case Concat():
+            return ops.concat([read(part) for part in node.parts], node.axis)
+        case Slice():
+            return ops.slice_axis(read(node.x), node.axis, node.start, node.stop)
+        case Reshape():
+            return ops.reshape(read(node.x), graph.shape(node.output), node.channels_last)
+        case Transpose():
+            return ops.transpose(read(node.x), node.axes)
+        case ChannelShuffle():
+            return ops.channel_shuffle(read(node.x), node.groups)
+        case Pad():
+            return ops.pad(read(node.x), node.begin, node.end, node.value)
+        case Softmax():
+            return ops.softmax(read(node.x), node.axis, node.log)
+        case Identity():
+            return read(node.x)
+        case Constant():
+            weight = read(node.weight)
+            return np.broadcast_to(weight, (memory.n, *weight.shape))
+        case _:
+            raise TypeError(f"{node.name}: no reference for {type(node).__name__}")
