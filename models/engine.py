@@ -17,6 +17,10 @@ class Engine(Protocol):
         """The largest N that `run` takes."""
 
     @property
+    def classes(self) -> int:
+        """How many scores an image gets."""
+
+    @property
     def device(self) -> str:
         """Where it runs, for people: "cpu (ONNX Runtime 1.23)"."""
 
