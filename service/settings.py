@@ -1,0 +1,143 @@
+"""Settings of the service: read once, validated, frozen, and passed down as arguments.
+
+A flag wins over the environment (CONVOY_PORT=8080), which wins over the default. This is the only
+file that reads the environment.
+"""
+
+import os
+from collections.abc import Mapping
+from enum import Enum, unique
+from pathlib import Path
+from typing import Annotated, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+PREFIX = "CONVOY_"
+
+
+class SettingsError(ValueError):
+    """Something is set to what it cannot be; the message names it as the user wrote it."""
+
+
+@unique
+class Device(Enum):
+    """Where the model runs; AUTO takes the GPU where one answers."""
+
+    AUTO = "auto"
+    CUDA = "cuda"
+    CPU = "cpu"
+
+
+def available_cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class Settings(BaseModel):
+    """Everything that can be set; the field names are the flags and the environment's keys."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    model: Annotated[
+        Path | None, Field(description="ONNX model file; the built-in digits model if not given")
+    ] = None
+    preset: Annotated[
+        str | None,
+        Field(description="named preprocessing, over the model's own: imagenet, caffe or digits"),
+    ] = None
+    labels: Annotated[
+        Path | None, Field(description="text file with one label a line, over the model's own")
+    ] = None
+    device: Annotated[Device, Field(description="where the model runs")] = Device.AUTO
+    host: Annotated[str, Field(min_length=1, description="address to listen on")] = "127.0.0.1"
+    port: Annotated[
+        int, Field(ge=0, le=65535, description="port to listen on; 0 takes a free one")
+    ] = 8000
+    max_batch: Annotated[
+        int, Field(ge=1, le=64, description="most images that travel together")
+    ] = 8
+    max_queue: Annotated[
+        int, Field(ge=1, le=100_000, description="most images that wait; more are answered 429")
+    ] = 128
+    max_body_mb: Annotated[
+        float, Field(gt=0, le=1024, description="largest request body, in MB of 1,000,000 bytes")
+    ] = 20.0
+    max_megapixels: Annotated[
+        float, Field(gt=0, le=1000, description="most pixels in one picture, in millions")
+    ] = 50.0
+    threads: Annotated[
+        int,
+        Field(ge=0, le=1024, description="threads to decode with, and to run on the CPU; 0: cores"),
+    ] = 0
+    drain_s: Annotated[
+        float, Field(ge=0, le=3600, description="longest wait for accepted requests at shutdown")
+    ] = 20.0
+
+    @model_validator(mode="after")
+    def _a_batch_fits_the_queue(self) -> Self:
+        if self.max_queue < self.max_batch:
+            raise ValueError(f"must be at least max_batch, {self.max_batch}")
+        return self
+
+    @property
+    def max_body_bytes(self) -> int:
+        """`max_body_mb` in bytes."""
+        return int(self.max_body_mb * 1e6)
+
+    @property
+    def max_pixels(self) -> int:
+        """`max_megapixels` in pixels."""
+        return int(self.max_megapixels * 1e6)
+
+    @property
+    def thread_count(self) -> int:
+        """`threads`, with 0 resolved to the cores that there are."""
+        return self.threads or available_cores()
+
+
+def load_settings(
+    flags: Mapping[str, object] | None = None, environ: Mapping[str, str] | None = None
+) -> Settings:
+    """Settings from flags (None: not given) over the environment's CONVOY_ keys over defaults.
+
+    An empty value in the environment counts as not set. SettingsError: a key that does not exist,
+    or a value that makes no sense.
+    """
+    environ = os.environ if environ is None else environ
+    given: dict[str, object] = {}
+    source: dict[str, str] = {}
+    for key, value in environ.items():
+        if not key.startswith(PREFIX):
+            continue
+        name = key.removeprefix(PREFIX).lower()
+        if name not in Settings.model_fields or key != key.upper():
+            known = ", ".join(PREFIX + field.upper() for field in Settings.model_fields)
+            raise SettingsError(f"{key} is not a setting; there are {known}")
+        if value != "":
+            given[name], source[name] = value, key
+    for name, flag in (flags or {}).items():
+        if flag is not None:
+            given[name], source[name] = flag, "--" + name.replace("_", "-")
+    try:
+        return Settings.model_validate(given)
+    except ValidationError as error:
+        raise SettingsError("; ".join(_explain(error, given, source))) from None
+
+
+def _explain(
+    error: ValidationError, given: Mapping[str, object], source: Mapping[str, str]
+) -> list[str]:
+    lines = []
+    for problem in error.errors(include_url=False, include_context=False):
+        # A rule over several settings has no place of its own; there is one, about the queue.
+        name = str(problem["loc"][0]) if problem["loc"] else "max_queue"
+        reason = problem["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
+        value = given.get(name, getattr(Settings.model_fields.get(name), "default", None))
+        lines.append(f"{source.get(name, name)}: {value} is not allowed; it {_must(reason)}")
+    return lines
+
+
+def _must(reason: str) -> str:
+    """Pydantic's reason as what the value must be, without how it was parsed."""
+    reason = reason.partition(", unable to")[0]
+    return reason if reason.startswith("must ") else f"must be {reason}"
