@@ -195,13 +195,16 @@ class Batcher(Generic[T, R]):
 
     async def _work(self) -> None:
         """Run batches until closed and drained; the only task of a batcher."""
-        # Cancellation is asked for too, lest a `run` that swallows it keeps this going.
-        while (self._waiting or not self._closing) and not self._cancelled():
+        # Cancellation is asked about too, lest a `run` that swallowed it keeps this going.
+        while not self._cancelled():
+            # Before looking, so that nothing that changes from here on is missed.
+            self._changed.clear()
             batch = self._take()
             if batch.items:
                 await self._carry(batch)
+            elif self._closing:
+                return
             else:
-                self._changed.clear()
                 await self._changed.wait()
 
     def _cancelled(self) -> bool:

@@ -1,0 +1,331 @@
+"""The batcher under every interleaving of arrivals, cancellations, failures and shutdown.
+
+Hypothesis writes a scenario; it is played in virtual time beside a model of what has to happen:
+a plain list of the items that wait. The model is compared at every dispatch, and whenever
+nothing is left to do at a moment; the outcomes are judged at the end.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from service.batcher import Answer, Batcher, BatchRecord
+from service.errors import (
+    EngineFailedError,
+    QueueFullError,
+    ServiceError,
+    ShuttingDownError,
+    TooManyImagesError,
+)
+from tests.service import virtual_time
+from tests.service.virtual_time import now, until
+
+
+class Ending(Enum):
+    """How a call of `run` ends."""
+
+    RESULTS = auto()
+    TOO_FEW = auto()
+    TOO_MANY = auto()
+    NOTHING = auto()
+    ERROR = auto()
+    STRAY_CANCELLATION = auto()
+    PANIC = auto()
+
+
+class Panic(BaseException):
+    """What a native library may raise past `except Exception`."""
+
+
+RAISES = {
+    Ending.ERROR: RuntimeError,
+    Ending.STRAY_CANCELLATION: asyncio.CancelledError,
+    Ending.PANIC: Panic,
+}
+
+
+@dataclass(frozen=True)
+class Moment:
+    """A second, and turns of the event loop within it: ties are what breaks schedulers."""
+
+    second: int
+    turns: int
+
+
+@dataclass(frozen=True)
+class Visit:
+    """One submit; its client may leave at some moment."""
+
+    arrives: Moment
+    count: int
+    leaves: Moment | None
+
+
+@dataclass(frozen=True)
+class Pace:
+    """One call of `run`: 0 seconds and 0 turns never give up control at all."""
+
+    takes: Moment
+    ending: Ending
+
+
+@dataclass(frozen=True)
+class Closing:
+    at: Moment
+    timeout_s: int | None
+
+
+@dataclass(frozen=True)
+class Scenario:
+    max_batch: int
+    max_queue: int
+    visits: list[Visit]
+    paces: list[Pace]  # of the batches in turn; those after them take one second and succeed
+    closing: Closing | None
+
+
+def moments(seconds: int) -> st.SearchStrategy[Moment]:
+    return st.builds(Moment, st.integers(0, seconds), st.integers(0, 4))
+
+
+ENDINGS = st.one_of(st.just(Ending.RESULTS), st.sampled_from(Ending))
+SCENARIOS = st.builds(
+    Scenario,
+    max_batch=st.integers(1, 4),
+    max_queue=st.integers(1, 8),
+    visits=st.lists(
+        st.builds(Visit, moments(4), st.integers(1, 5), st.none() | moments(6)),
+        min_size=1,
+        max_size=12,
+    ),
+    paces=st.lists(st.builds(Pace, moments(3), ENDINGS), max_size=8),
+    closing=st.none() | st.builds(Closing, moments(6), st.none() | st.integers(0, 3)),
+)
+
+Item = tuple[int, int]  # number of the visit, number within it
+Result = tuple[str, Item]
+
+
+@dataclass(eq=False)
+class Client:
+    """What became of one visit."""
+
+    items: list[Item]
+    task: asyncio.Task[None] | None = None
+    submitted: float = -1
+    expected_refusal: type[ServiceError] | None = None
+    outcomes: list[list[Answer[Result]] | BaseException] = field(default_factory=list)
+
+    def wants_out(self) -> bool:
+        return self.task is not None and self.task.cancelling() > 0
+
+
+@dataclass
+class Batch:
+    items: list[Item]
+    start: float
+    end: float | None = None  # None while it runs, and where it was cut short by `close`
+    fault: BaseException | None = None
+    failed: bool = False
+
+
+class Play:
+    """Plays one scenario, and holds the model it is judged by."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self.scenario = scenario
+        self.clients = [
+            Client([(number, i) for i in range(visit.count)])
+            for number, visit in enumerate(scenario.visits)
+        ]
+        self.waiting: list[Item] = []
+        self.batches: list[Batch] = []
+        self.running: Batch | None = None
+        self.wrong_batches: list[tuple[list[Item], list[Item]]] = []
+        self.records: list[BatchRecord] = []
+        self.closed_at: float | None = None
+        self.batcher = Batcher[Item, Result](
+            self.run_batch,
+            max_batch=scenario.max_batch,
+            max_queue=scenario.max_queue,
+            on_batch=self.records.append,
+            clock=now,
+        )
+
+    def play(self) -> None:
+        virtual_time.run(self._main(), before_jump=self.check_at_rest)
+        self.check_outcomes()
+
+    async def _main(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            for visit, client in zip(self.scenario.visits, self.clients, strict=True):
+                client.task = group.create_task(self.visit(visit, client))
+                if visit.leaves:
+                    group.create_task(self.leave(visit.leaves, client.task))
+            if self.scenario.closing:
+                group.create_task(self.close(self.scenario.closing))
+        await self.batcher.close()
+        assert (self.batcher.depth, self.batcher.in_flight) == (0, 0)
+
+    async def visit(self, visit: Visit, client: Client) -> None:
+        await until(visit.arrives.second, visit.arrives.turns)
+        client.submitted = now()
+        if self.closed_at is not None:
+            client.expected_refusal = ShuttingDownError
+        elif visit.count > self.scenario.max_queue:
+            client.expected_refusal = TooManyImagesError
+        elif self.depth() + visit.count > self.scenario.max_queue:
+            client.expected_refusal = QueueFullError
+        else:
+            self.waiting += client.items
+        try:
+            client.outcomes.append(await self.batcher.submit(client.items))
+        except ServiceError as error:
+            client.outcomes.append(error)
+        except asyncio.CancelledError as error:
+            client.outcomes.append(error)
+            raise
+        finally:
+            self.forget(client)
+
+    async def leave(self, moment: Moment, task: asyncio.Task[None]) -> None:
+        await until(moment.second, moment.turns)
+        task.cancel()
+
+    async def close(self, closing: Closing) -> None:
+        await until(closing.at.second, closing.at.turns)
+        self.closed_at = now()
+        await self.batcher.close(closing.timeout_s)
+        assert (self.batcher.depth, self.batcher.in_flight) == (0, 0)
+        assert closing.timeout_s is None or now() <= self.closed_at + closing.timeout_s
+
+    def staying(self) -> list[Item]:
+        """What waits, less those whose clients were cancelled in this very turn of the loop."""
+        return [item for item in self.waiting if not self.clients[item[0]].wants_out()]
+
+    def depth(self) -> int:
+        """The batcher's; it may or may not have noticed this turn's cancellations."""
+        assert len(self.staying()) <= self.batcher.depth <= len(self.waiting)
+        return self.batcher.depth
+
+    def forget(self, client: Client) -> None:
+        self.waiting = [item for item in self.waiting if item not in client.items]
+
+    async def run_batch(self, items: Sequence[Item]) -> Any:
+        """The engine. First in, first out, as many as may be, and nobody who has left."""
+        expected = self.staying()[: self.scenario.max_batch]
+        if self.running or not items or list(items) != expected:
+            # Judged at the end: raised here it would be just another failure of the engine.
+            self.wrong_batches.append((list(items), expected))
+        self.waiting = [item for item in self.waiting if item not in items]
+        self.running = batch = Batch(list(items), start=now())
+        self.batches.append(batch)
+        try:
+            return await self.compute(batch)
+        finally:
+            self.running = None
+
+    async def compute(self, batch: Batch) -> Any:
+        index = len(self.batches) - 1
+        paces = self.scenario.paces
+        pace = paces[index] if index < len(paces) else Pace(Moment(1, 0), Ending.RESULTS)
+        await until(now() + pace.takes.second, pace.takes.turns)
+        batch.end = now()
+        batch.failed = pace.ending is not Ending.RESULTS
+        if batch.failed:
+            for number, _ in batch.items:
+                self.forget(self.clients[number])
+        if pace.ending in RAISES:
+            batch.fault = RAISES[pace.ending]()
+            raise batch.fault
+        results: list[Result] = [("result", item) for item in batch.items]
+        match pace.ending:
+            case Ending.TOO_FEW:
+                return results[:-1]
+            case Ending.TOO_MANY:
+                return [*results, results[-1]]
+            case Ending.NOTHING:
+                return None
+        return results
+
+    def check_at_rest(self) -> None:
+        """Nothing is left to do at this moment, so the clock is about to move on."""
+        assert self.batcher.depth == len(self.waiting) <= self.scenario.max_queue
+        assert self.batcher.in_flight == (len(self.running.items) if self.running else 0)
+        assert self.running or not self.waiting, "the engine idles while items wait"
+
+    def check_outcomes(self) -> None:
+        assert self.wrong_batches == []
+        assert self.running is None
+        assert self.waiting == []
+        carried = {item: batch for batch in self.batches for item in batch.items}
+        assert len(carried) == sum(len(batch.items) for batch in self.batches), "run once at most"
+        for client in self.clients:
+            self.check_outcome(client, carried)
+        failures = [o for c in self.clients for o in c.outcomes if isinstance(o, Exception)]
+        assert len({id(failure) for failure in failures}) == len(failures), "everyone their own"
+        self.check_records()
+
+    def check_outcome(self, client: Client, carried: dict[Item, Batch]) -> None:
+        if client.submitted < 0 or (not client.outcomes and client.wants_out()):
+            return  # left before it came
+        (outcome,) = client.outcomes
+        batches = [carried[item] for item in client.items if item in carried]
+        if client.expected_refusal:
+            assert type(outcome) is client.expected_refusal
+            assert batches == []
+        elif isinstance(outcome, list):
+            assert outcome == [
+                Answer(
+                    result=("result", item),
+                    batch_size=len(carried[item].items),
+                    queue_ms=(carried[item].start - client.submitted) * 1e3,
+                    compute_ms=((carried[item].end or 0) - carried[item].start) * 1e3,
+                )
+                for item in client.items
+            ]
+        elif isinstance(outcome, EngineFailedError):
+            (failed,) = (batch for batch in {id(b): b for b in batches}.values() if batch.failed)
+            assert outcome.__cause__ is not None
+            assert failed.fault is None or outcome.__cause__ is failed.fault
+        elif isinstance(outcome, ShuttingDownError):
+            closing = self.scenario.closing
+            assert closing is not None
+            assert closing.timeout_s is not None, "what was accepted is finished"
+            assert not any(batch.failed for batch in batches)
+        else:
+            assert client.wants_out(), outcome
+
+    def check_records(self) -> None:
+        assert self.records == [
+            BatchRecord(
+                size=len(batch.items),
+                compute_ms=(batch.end - batch.start) * 1e3,
+                queue_ms=tuple(
+                    (batch.start - self.clients[number].submitted) * 1e3
+                    for number, _ in batch.items
+                ),
+                failed=batch.failed,
+            )
+            for batch in self.batches
+            if batch.end is not None
+        ]
+
+
+@settings(max_examples=1_000, deadline=None)
+@given(SCENARIOS)
+def test_every_submit_resolves_once_with_its_own_result(scenario: Scenario) -> None:
+    Play(scenario).play()
+
+
+@pytest.mark.slow
+@settings(max_examples=20_000, deadline=None)
+@given(SCENARIOS)
+def test_every_submit_resolves_once_with_its_own_result_in_a_long_run(scenario: Scenario) -> None:
+    Play(scenario).play()

@@ -1,0 +1,71 @@
+"""An asyncio event loop whose clock jumps: sleeping takes no time, and a hang is an error."""
+
+import asyncio
+import selectors
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class HangError(Exception):
+    """Every task waits for something that will never happen."""
+
+
+class _Jump(selectors.SelectSelector):
+    """Where the loop would wait for its next timer, the clock jumps to it."""
+
+    def __init__(self, jump: Callable[[float], None]) -> None:
+        super().__init__()
+        self._jump = jump
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        if timeout is None:
+            raise HangError
+        if timeout > 0:
+            self._jump(timeout)
+        return []
+
+
+class VirtualTimeLoop(asyncio.SelectorEventLoop):
+    """Starts at second 0. Calls `before_jump` whenever nothing is left to do at a moment."""
+
+    def __init__(self, before_jump: Callable[[], None] = lambda: None) -> None:
+        self._now = 0.0
+        self._before_jump = before_jump
+        super().__init__(_Jump(self._jump))
+
+    def time(self) -> float:
+        return self._now
+
+    def _jump(self, seconds: float) -> None:
+        self._before_jump()
+        self._now += seconds
+
+
+def now() -> float:
+    """Virtual seconds, inside `run`."""
+    return asyncio.get_running_loop().time()
+
+
+async def turns(count: int) -> None:
+    """Let every other task take `count` steps."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def until(moment: float, then_turns: int = 0) -> None:
+    """Sleep to an absolute moment, and a few turns of the loop further."""
+    if moment > now():
+        await asyncio.sleep(moment - now())
+    await turns(then_turns)
+
+
+def run(main: Coroutine[Any, Any, T], before_jump: Callable[[], None] = lambda: None) -> T:
+    """Run `main` in virtual time. What the loop would only have logged is raised."""
+    logged: list[dict[str, Any]] = []
+    with asyncio.Runner(loop_factory=lambda: VirtualTimeLoop(before_jump)) as runner:
+        runner.get_loop().set_exception_handler(lambda _, context: logged.append(context))
+        result = runner.run(main)
+    assert not logged, logged
+    return result
