@@ -1,0 +1,71 @@
+# Convoy on the CPU:            docker build -t convoy .
+# Convoy on an NVIDIA GPU:      docker build -t convoy:cuda13 --build-arg EXTRA=cuda13 .
+# From a mirror of the base:    docker build -t convoy --build-arg BASE=registry.example/python:3.12-slim .
+ARG BASE=docker.io/library/python:3.12-slim
+
+# The build stage has pip and the sources. It makes two trees: /opt/convoy, an environment with the
+# pinned dependencies, and /app, what Convoy itself adds to it. As two layers they let a new version
+# of Convoy travel in kilobytes.
+FROM ${BASE} AS build
+# The name of one of pyproject.toml's optional dependencies; empty for the CPU.
+ARG EXTRA=
+WORKDIR /src
+
+# pip lives in an environment of its own, so that none has to be removed from the one that ships.
+# Tests inside packages are a fifth of it and are not shipped.
+COPY pyproject.toml constraints.txt ./
+RUN python3 -m venv /tools \
+ && python3 -m venv --without-pip /opt/convoy \
+ && python3 -c "import sys, tomllib; p = tomllib.load(open('pyproject.toml', 'rb'))['project']; \
+print(*p['dependencies'], *(p['optional-dependencies'][sys.argv[1]] if sys.argv[1] else ()), sep='\n')" \
+    "${EXTRA}" > requirements.txt \
+ && /tools/bin/pip --python /opt/convoy/bin/python install \
+    --no-cache-dir --no-compile -c constraints.txt -r requirements.txt \
+ && find /opt/convoy -type d \( -name test -o -name tests \) -prune -exec rm -rf {} +
+
+COPY . .
+RUN /tools/bin/pip --python /opt/convoy/bin/python install \
+    --no-cache-dir --no-compile --no-deps --root /app .
+
+
+FROM ${BASE}
+ARG BASE
+LABEL org.opencontainers.image.title="Convoy" \
+      org.opencontainers.image.description="Serves ONNX image classifiers with its own convolution kernels and low-latency dynamic batching" \
+      org.opencontainers.image.base.name="${BASE}"
+
+# The id is fixed and numeric below, so that a volume can be given to it and Kubernetes can see that
+# it is not root.
+RUN useradd --uid 10001 --user-group --no-log-init --no-create-home --home-dir /tmp \
+    --shell /usr/sbin/nologin convoy \
+ && rm -rf /usr/local/lib/python3*/site-packages/pip* /usr/local/lib/python3*/ensurepip /usr/local/bin/pip*
+
+COPY --from=build /opt/convoy /opt/convoy
+COPY --from=build /app /
+COPY deploy/healthcheck.py /opt/convoy/
+
+# Inside the container every interface is its own; which of the host's is published is `docker run
+# -p`'s business. HOME is /tmp because nothing else is writable under a read-only root. ONNX Runtime
+# reports its use to Microsoft unless it is told not to.
+ENV PATH=/opt/convoy/bin:$PATH \
+    HOME=/tmp \
+    CONVOY_HOST=0.0.0.0 \
+    CONVOY_PORT=8000 \
+    ORT_DISABLE_TELEMETRY=1
+
+# Classifying once shows that the image works, and leaves the bytecode of what was imported, which a
+# read-only root could never write.
+RUN convoy --version
+ENV PYTHONDONTWRITEBYTECODE=1 \
+    PYTHONUNBUFFERED=1
+
+USER 10001:10001
+WORKDIR /models
+EXPOSE 8000
+STOPSIGNAL SIGTERM
+
+HEALTHCHECK --interval=5s --timeout=3s --start-period=60s --retries=3 \
+    CMD ["python", "/opt/convoy/healthcheck.py"]
+
+ENTRYPOINT ["convoy"]
+CMD ["serve"]
