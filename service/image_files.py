@@ -115,6 +115,7 @@ def _bounded(count: int, image_format: ImageFormat) -> None:
 
 _SOS, _EOI = 0xDA, 0xD9
 _SOF = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # not DHT, JPG, DAC
+_SEQUENTIAL = frozenset({0xC0, 0xC1, 0xC9})  # Huffman and arithmetic
 _APP0_JFIF, _APP1_EXIF, _APP14_ADOBE = 0xE0, 0xE1, 0xEE  # JFIF and Adobe say which colour space
 _STANDALONE = frozenset(range(0xD0, 0xD9)) | {0x00, 0x01}  # RSTn, SOI, stuffing and TEM: no length
 _DROPPED = (frozenset(range(0xE0, 0xF0)) | {0xFE}) - {_APP0_JFIF, _APP14_ADOBE}
@@ -123,6 +124,7 @@ _DROPPED = (frozenset(range(0xE0, 0xF0)) | {0xFE}) - {_APP0_JFIF, _APP14_ADOBE}
 def _parse_jpeg(data: bytes) -> ImageFile:
     kept = [b"\xff\xd8"]
     size: tuple[int, int] | None = None
+    one_scan_components = 0  # a sequential picture's scan of so many components is its only one
     orientation = 1
     for marker, start, end in _jpeg_segments(data):
         payload = data[start + 4 : end]
@@ -131,18 +133,23 @@ def _parse_jpeg(data: bytes) -> ImageFile:
                 raise _broken(ImageFormat.JPEG, "its frame header makes no sense")
             height, width = struct.unpack_from(">HH", payload, 1)
             size = (width, height)
+            one_scan_components = payload[5] if marker in _SEQUENTIAL else 0
         elif marker == _APP1_EXIF and payload.startswith(_EXIF_PREFIX):
             orientation = _exif_orientation(payload[len(_EXIF_PREFIX) :])
         if marker == _SOS:
             scans = data[start:]
-            if scans.count(b"\xff\xda") > MAX_SCANS:
+            if payload[:1] != bytes([one_scan_components]) and _too_many_scans(scans):
                 raise _broken(ImageFormat.JPEG, f"more than {MAX_SCANS} scans")
-            if b"\xff\xd9" not in scans:
+            if scans.rfind(b"\xff\xd9") < 0:
                 raise _truncated(ImageFormat.JPEG)
             kept.append(scans)
         elif marker not in _DROPPED:
             kept.append(data[start:end])
     return _image_file(ImageFormat.JPEG, size, orientation, b"".join(kept))
+
+
+def _too_many_scans(scans: bytes) -> bool:
+    return scans.count(bytes([0xFF, _SOS])) > MAX_SCANS  # within a scan, FF is followed by 00
 
 
 def _jpeg_segments(data: bytes) -> Iterator[tuple[int, int, int]]:
@@ -174,13 +181,14 @@ def _jpeg_segments(data: bytes) -> Iterator[tuple[int, int, int]]:
 
 # --- PNG: a signature, then chunks length type payload crc ---------------------------------------
 
+_PNG_INDEXED = 3
 _PNG_KEPT = frozenset({b"IHDR", b"PLTE", b"tRNS", b"IDAT", b"IEND"})
 
 
 def _parse_png(data: bytes) -> ImageFile:
     kept = [_PNG_SIGNATURE]
     size: tuple[int, int] | None = None
-    depth = 8
+    depth, colour, has_palette = 8, 0, False
     orientation = 1
     for kind, start, end in _png_chunks(data):
         payload = data[start + 8 : end - 4]
@@ -195,8 +203,11 @@ def _parse_png(data: bytes) -> ImageFile:
         if kind == b"IHDR":
             if size is not None or len(payload) != 13:
                 raise _broken(ImageFormat.PNG, "its header makes no sense")
-            width, height, depth = struct.unpack_from(">IIB", payload)
+            width, height, depth, colour = struct.unpack_from(">IIBB", payload)
             size = (width, height)
+        has_palette |= kind == b"PLTE"
+        if kind == b"IDAT" and colour == _PNG_INDEXED and not has_palette:
+            raise _broken(ImageFormat.PNG, "its palette is missing")
         # A transparent colour given in 16 bits names no colour of the 8 bits it is read in.
         if not (kind == b"tRNS" and depth == 16):
             kept.append(data[start:end])
