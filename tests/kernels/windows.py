@@ -1,0 +1,51 @@
+"""Windows for the tests: built with ONNX's defaults, or drawn by hypothesis."""
+
+from hypothesis import strategies as st
+
+from kernels.conv_problem import ConvProblem
+from kernels.window import Window, floor_output
+
+Axes = tuple[int, ...]
+
+
+def window(
+    size: Axes,
+    kernel: Axes,
+    *,
+    strides: Axes | None = None,
+    dilations: Axes | None = None,
+    pads: Axes | None = None,
+    output: Axes | None = None,
+) -> Window:
+    """A window; `pads` holds every axis's begin, then every axis's end, as in ONNX."""
+    axes = len(size)
+    strides = strides or (1,) * axes
+    dilations = dilations or (1,) * axes
+    pads = pads or (0,) * (2 * axes)
+    begin, end = pads[:axes], pads[axes:]
+    fitting = tuple(map(floor_output, size, kernel, strides, dilations, begin, end))
+    return Window(size, kernel, strides, dilations, begin, end, output or fitting)
+
+
+def conv_problem(n: int, c: int, k: int, seen: Window, groups: int = 1) -> ConvProblem:
+    """A problem with the window last but for the groups, so that a row of cases reads well."""
+    return ConvProblem(n=n, c=c, k=k, window=seen, groups=groups)
+
+
+@st.composite
+def windows(draw: st.DrawFn) -> Window:
+    """Any small window; padding less than the kernel, as ONNX asks of a pool."""
+    axes = draw(st.sampled_from((2, 2, 3)))
+
+    def each(least: int, most: int) -> Axes:
+        return tuple(draw(st.integers(least, most)) for _ in range(axes))
+
+    kernel, strides, dilations = each(1, 4), each(1, 3), each(1, 2)
+    begin = tuple(draw(st.integers(0, r - 1)) for r in kernel)
+    end = tuple(draw(st.integers(0, r - 1)) for r in kernel)
+    least = (
+        max(1, d * (r - 1) + 1 - b - e)
+        for r, d, b, e in zip(kernel, dilations, begin, end, strict=True)
+    )
+    size = tuple(fewest + extra for fewest, extra in zip(least, each(0, 4), strict=True))
+    return window(size, kernel, strides=strides, dilations=dilations, pads=begin + end)

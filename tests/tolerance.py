@@ -1,0 +1,29 @@
+"""How far two right answers may lie apart: comparison with a bound that the arithmetic gives.
+
+A sum of L products errs by at most about (L + 1)·u·Σ|terms|, u = eps / 2 (Higham, Accuracy and
+Stability of Numerical Algorithms, section 3.1). When both sides of a comparison are rounded, their
+distance is at most (L + 2)·eps·Σ|terms|, generously.
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.floating[Any]]
+EPS32 = float(np.finfo(np.float32).eps)
+EPS64 = float(np.finfo(np.float64).eps)
+
+
+def assert_within(actual: Array, expected: Array, bound: Array | float) -> None:
+    """Fail unless |actual - expected| <= bound everywhere; NaN on either side fails."""
+    assert actual.shape == expected.shape
+    error = np.abs(actual.astype(np.float64) - expected)
+    bounds = np.broadcast_to(bound, error.shape)
+    wrong = np.argwhere(~(error <= bounds))
+    if len(wrong):
+        at = tuple(wrong[0])
+        raise AssertionError(
+            f"{len(wrong)} of {error.size} elements are out of bounds, the first at "
+            f"{tuple(map(int, at))}: {actual[at]} for {expected[at]} ± {bounds[at]}"
+        )
