@@ -1,0 +1,101 @@
+"""The only package that reads ONNX: strings die here, typed nodes leave.
+
+path ─ file ─ ModelProto ─ normalise ─ one plain form ─┬─ operators ─ Graph (typed)
+       limits, checker     float32, opset, folding     └─ batch ─ ModelProto for any N
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx_ir as ir
+from onnx import ModelProto
+
+from models.errors import UnsupportedModelError
+from models.graph import Graph, Shape
+from models.onnx_loader.batch import make_batch_symbolic
+from models.onnx_loader.file import FileLimits, read_model
+from models.onnx_loader.importer import Importer, OnnxNode, RefusedError, UnknownShapeError
+from models.onnx_loader.normalise import normalise
+from models.onnx_loader.operators import OPERATORS
+
+__all__ = ["FileLimits", "LoadedModel", "load_model", "load_proto"]
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model in both of its forms, which compute the same."""
+
+    name: str
+    graph: Graph  # typed nodes as exported, before any rewriting
+    proto: ModelProto  # the normal form as ONNX, its batch axis symbolic
+
+
+def load_model(
+    path: Path, *, input_shape: Shape | None = None, limits: FileLimits | None = None
+) -> LoadedModel:
+    """Read, check and normalise the model in `path`.
+
+    `input_shape` is one image's shape for a model whose input leaves sizes open. Raises
+    ModelFileError (the file) or UnsupportedModelError (what it asks for).
+    """
+    return load_proto(path.stem, read_model(path, limits or FileLimits()), input_shape)
+
+
+def load_proto(name: str, proto: ModelProto, input_shape: Shape | None = None) -> LoadedModel:
+    """A checked ModelProto, normalised; UnsupportedModelError lists all that is missing."""
+    model = normalise(proto, input_shape)
+    graph = _typed_graph(name, model)
+    make_batch_symbolic(model)
+    return LoadedModel(name, graph, ir.serde.serialize_model(model))
+
+
+def _typed_graph(name: str, model: ir.Model) -> Graph:
+    importer = Importer()
+    inputs = tuple(importer.declare(value) for value in model.graph.inputs)
+    problems: list[_Problem] = []
+    for ir_node in model.graph:
+        node = OnnxNode(ir_node)
+        known = ir_node.domain == "" and ir_node.op_type in OPERATORS
+        try:
+            if not known:
+                raise RefusedError("the operator is not supported")
+            OPERATORS[ir_node.op_type](importer, node)
+        except (RefusedError, UnsupportedModelError, ValueError) as error:
+            operator = f"{ir_node.domain}.{ir_node.op_type}".removeprefix(".")
+            problems.append(_Problem(operator, node.name, error))
+    if problems:
+        raise UnsupportedModelError(_report(problems))
+    outputs = []
+    for value in model.graph.outputs:
+        if str(value.name) not in importer.values:
+            raise UnsupportedModelError(f"output {value.name} is constant: no image changes it")
+        outputs.append(str(value.name))
+    return importer.graph(name, inputs, tuple(outputs))
+
+
+@dataclass(frozen=True)
+class _Problem:
+    operator: str
+    node: str
+    error: Exception
+
+
+def _report(problems: list[_Problem]) -> str:
+    """Everything that is missing at once, without the unknown shapes that follow from it."""
+    causes = [p for p in problems if not isinstance(p.error, UnknownShapeError)] or problems
+    grouped: dict[tuple[str, str], list[str]] = {}
+    for problem in causes:
+        grouped.setdefault((problem.operator, str(problem.error)), []).append(problem.node)
+    lines = [
+        f"  {operator}: {reason} (in {', '.join(nodes[:8])}{', ...' if len(nodes) > 8 else ''};"
+        f" {len(nodes)} {'node' if len(nodes) == 1 else 'nodes'})"
+        for (operator, reason), nodes in grouped.items()
+    ]
+    return "\n".join(
+        [
+            "the model asks for what Convoy does not run:",
+            *lines,
+            f"Supported operators: {', '.join(OPERATORS)};"
+            " and whatever onnxscript folds into constants",
+        ]
+    )

@@ -1,0 +1,105 @@
+"""The batch axis made symbolic in a model that was exported for one batch size.
+
+Axis 0 of every computed tensor is the batch. What ties a model to its exported size b is then only
+a constant: a Reshape target that says b, an Expand to b, a constant of leading size b. Each is
+replaced by what means the same at b and holds at every n. Typed nodes need none of this: they leave
+the batch axis out.
+"""
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+from onnx_ir.passes import common as passes
+
+from models.errors import UnsupportedModelError
+from models.graph import Shape
+from models.onnx_loader.importer import drop_batch_axis, static_shape
+
+BATCH = "N"
+_ELEMENTWISE = {"Add", "Sub", "Mul", "Div", "Sum"}
+
+
+def make_batch_symbolic(model: ir.Model) -> None:
+    """Edit `model`, whose shapes are static, so that it holds at every batch size."""
+    for node in list(model.graph):
+        if node.op_type == "Reshape":
+            _copy_batch(model.graph, node)
+        elif node.op_type == "Expand":
+            _expand_without_batch(model.graph, node)
+        elif node.op_type == "Concat":
+            _repeat_constants(model.graph, node)
+        elif node.op_type in _ELEMENTWISE:
+            _cut_constants(model.graph, node)
+    for node in model.graph:
+        for output in node.outputs:
+            output.shape = None
+    for value in (*model.graph.inputs, *model.graph.outputs):
+        rest = list(value.shape)[1:] if value.shape is not None else []
+        value.shape = ir.Shape([BATCH, *rest]) if value in model.graph.inputs else None
+    passes.ShapeInferencePass()(model)
+    passes.RemoveUnusedNodesPass()(model)
+    for value in model.graph.outputs:
+        if value.shape is None or str(value.shape[0]) != BATCH:
+            raise UnsupportedModelError(
+                f"output {value.name} does not keep the batch as its first axis: {value.shape}"
+            )
+
+
+def _constant(graph: ir.Graph, name: str, array: NDArray[np.generic]) -> ir.Value:
+    value = ir.Value(
+        name=name,
+        type=ir.TensorType(ir.DataType.from_numpy(array.dtype)),
+        shape=ir.Shape(array.shape),
+        const_value=ir.Tensor(array, name=name),
+    )
+    graph.register_initializer(value)
+    return value
+
+
+def _image_shape(node: ir.Node) -> Shape:
+    return static_shape(node.outputs[0])[1:]
+
+
+def _copy_batch(graph: ir.Graph, node: ir.Node) -> None:
+    # A 0 in a Reshape target copies that axis from the input (unless allowzero).
+    target = np.array([0, *_image_shape(node)], np.int64)
+    node.attributes.pop("allowzero", None)
+    node.replace_input_with(1, _constant(graph, f"{node.outputs[0].name}/target", target))
+
+
+def _expand_without_batch(graph: ir.Graph, node: ir.Node) -> None:
+    # Expand broadcasts both ways: 1 keeps whatever the input has.
+    target = np.array([1, *_image_shape(node)], np.int64)
+    node.replace_input_with(1, _constant(graph, f"{node.outputs[0].name}/target", target))
+
+
+def _cut_constants(graph: ir.Graph, node: ir.Node) -> None:
+    rank = len(node.outputs[0].shape or ())
+    for index, value in enumerate(node.inputs):
+        if value is None or value.const_value is None:
+            continue
+        array = value.const_value.numpy()
+        if array.ndim == rank and array.shape[0] != 1:
+            image = drop_batch_axis(str(value.name), array, rank)[np.newaxis]
+            name = f"{node.outputs[0].name}/constant{index}"
+            node.replace_input_with(index, _constant(graph, name, image))
+
+
+def _repeat_constants(graph: ir.Graph, node: ir.Node) -> None:
+    computed = [value for value in node.inputs if value is not None and value.const_value is None]
+    for index, value in enumerate(node.inputs):
+        if value is None or value.const_value is None:
+            continue
+        name = f"{node.outputs[0].name}/part{index}"
+        image = drop_batch_axis(
+            str(value.name), value.const_value.numpy(), len(node.outputs[0].shape or ())
+        )
+        batch = ir.node("Shape", [computed[0]], {"start": 0, "end": 1})
+        rest = _constant(graph, f"{name}/rest", np.array(image.shape, np.int64))
+        target = ir.node("Concat", [batch.outputs[0], rest], {"axis": 0})
+        part = _constant(graph, name, image[np.newaxis])
+        repeated = ir.node("Expand", [part, target.outputs[0]])
+        for new, suffix in ((batch, "n"), (target, "shape"), (repeated, "repeated")):
+            new.outputs[0].name = f"{name}/{suffix}"
+            graph.insert_before(node, new)
+        node.replace_input_with(index, repeated.outputs[0])

@@ -1,0 +1,177 @@
+"""The state of one import: what is known of each tensor, and the nodes written so far."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from models.errors import UnsupportedModelError
+from models.graph import Graph, Node, Shape, Value, Weight
+
+
+class RefusedError(Exception):
+    """Why one ONNX node cannot become typed nodes; the loader collects them all."""
+
+
+class UnknownShapeError(RefusedError):
+    """A shape that inference could not find, most often because a node before it is unknown."""
+
+
+@dataclass
+class Importer:
+    """Collects typed nodes, values and weights while the operators are read one by one."""
+
+    values: dict[str, Value] = field(default_factory=dict)
+    weights: dict[str, Weight] = field(default_factory=dict)
+    nodes: list[Node] = field(default_factory=list)
+
+    def declare(self, value: ir.Value, shape: Shape | None = None) -> str:
+        """The name of a computed value, its shape noted; axis 0 of an ONNX shape is the batch."""
+        name = str(value.name)
+        self.values[name] = Value(name, static_shape(value)[1:] if shape is None else shape)
+        return name
+
+    def temporary(self, name: str, shape: Shape) -> str:
+        """A value ONNX has no name for, between two nodes that one ONNX node became."""
+        self.values[name] = Value(name, shape)
+        return name
+
+    def weight(self, name: str, array: NDArray[np.generic]) -> str:
+        """A weight under `name`, float32 and contiguous."""
+        self.weights[name] = np.ascontiguousarray(array, np.float32)
+        return name
+
+    def operand(self, value: ir.Value, rank: int) -> str:
+        """A value's name, or a constant's as a weight that meets tensors of `rank` axes."""
+        name = str(value.name)
+        if value.const_value is None:
+            return name
+        array = drop_batch_axis(name, value.const_value.numpy(), rank)
+        return self.weight(name if array.ndim < rank - 1 else f"{name}/image", array)
+
+    def graph(self, name: str, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> Graph:
+        """What was collected, as a graph."""
+        return Graph(name, inputs, outputs, self.values, tuple(self.nodes), self.weights)
+
+
+@dataclass(frozen=True)
+class OnnxNode:
+    """An ONNX node of the normal form, read through its attributes' defaults."""
+
+    node: ir.Node
+
+    @property
+    def name(self) -> str:
+        """Unique in the graph: the node's own name, or its first output's."""
+        return self.node.name or str(self.node.outputs[0].name)
+
+    @property
+    def output(self) -> ir.Value:
+        """The first output."""
+        return self.node.outputs[0]
+
+    @property
+    def output_shape(self) -> Shape:
+        """The first output's shape, batch axis included."""
+        return static_shape(self.output)
+
+    def has(self, index: int) -> bool:
+        """Whether input `index` is given."""
+        return index < len(self.node.inputs) and self.node.inputs[index] is not None
+
+    def input(self, index: int) -> ir.Value:
+        """Input `index`, which must be given."""
+        value = self.node.inputs[index] if index < len(self.node.inputs) else None
+        if value is None:
+            raise RefusedError(f"input {index} is missing")
+        return value
+
+    def input_shape(self, index: int) -> Shape:
+        """Input `index`'s shape, batch axis included."""
+        return static_shape(self.input(index))
+
+    def x(self, index: int = 0) -> str:
+        """The name of input `index`, which must be computed, not constant."""
+        value = self.input(index)
+        if value.const_value is not None:
+            raise RefusedError(f"input {index} is a constant; only computed tensors are supported")
+        return str(value.name)
+
+    def constant(self, index: int) -> NDArray[np.generic]:
+        """Input `index`, which must be constant."""
+        value = self.input(index)
+        if value.const_value is None:
+            raise RefusedError(f"input {index} ({value.name}) must be constant, but is computed")
+        array: NDArray[np.generic] = value.const_value.numpy()
+        return array
+
+    def constant_integers(self, index: int) -> list[int]:
+        """Constant input `index` as integers."""
+        return [int(entry) for entry in np.atleast_1d(self.constant(index))]
+
+    def scalar(self, index: int, default: float) -> float:
+        """Constant input `index` as a number; `default` where it is not given."""
+        return float(self.constant(index).item()) if self.has(index) else default
+
+    def integer(self, name: str, default: int) -> int:
+        """An integer attribute."""
+        attribute = self.node.attributes.get(name)
+        return default if attribute is None else attribute.as_int()
+
+    def number(self, name: str, default: float) -> float:
+        """A floating-point attribute."""
+        attribute = self.node.attributes.get(name)
+        return default if attribute is None else attribute.as_float()
+
+    def text(self, name: str, default: str) -> str:
+        """A text attribute."""
+        attribute = self.node.attributes.get(name)
+        return default if attribute is None else attribute.as_string()
+
+    def integers(self, name: str, default: list[int]) -> tuple[int, ...]:
+        """A list-of-integers attribute."""
+        attribute = self.node.attributes.get(name)
+        return tuple(default if attribute is None else attribute.as_ints())
+
+    def axis(self, axis: int, rank: int) -> int:
+        """`axis` of a tensor of `rank` axes, counted without the batch; it may not be the batch."""
+        axis = axis + rank if axis < 0 else axis
+        if axis == 0:
+            raise RefusedError("it works along the batch axis; axis 0 must stay the batch")
+        return axis - 1
+
+
+def drop_batch_axis(name: str, array: NDArray[np.generic], rank: int) -> NDArray[np.generic]:
+    """One image's part of a constant that meets a tensor of `rank` axes, batch included.
+
+    A constant with fewer axes, or of size 1 there, serves every image alike; one with equal rows
+    is cut to the first. UnsupportedModelError where it differs from image to image.
+    """
+    if array.ndim < rank:
+        return array
+    if array.shape[0] != 1 and (array != array[:1]).any():
+        raise UnsupportedModelError(
+            f"constant {name} differs from image to image of a batch of {array.shape[0]}"
+        )
+    image: NDArray[np.generic] = array[0]
+    return image
+
+
+def static_shape(value: ir.Value) -> Shape:
+    """A value's shape, every size known."""
+    if value.const_value is not None:
+        return tuple(value.const_value.shape.numpy())
+    shape = value.shape
+    if shape is None or not all(isinstance(size, int) for size in shape):
+        raise UnknownShapeError(f"the shape of {value.name} cannot be inferred: {shape}")
+    return tuple(int(size) for size in shape if isinstance(size, int))
+
+
+def attributes_only(node: OnnxNode, allowed: Mapping[str, object]) -> None:
+    """Refuse attributes whose value is not the one given: what they ask for is not supported."""
+    for name, value in allowed.items():
+        attribute = node.node.attributes.get(name)
+        if attribute is not None and attribute.value != value:
+            raise RefusedError(f"{name}={attribute.value} is not supported; only {value} is")

@@ -1,0 +1,145 @@
+"""From a checked ModelProto to one plain form: float32, one opset, constants folded, shapes known.
+
+    to_float32 → convert_opset → fix_shapes → fold → infer shapes
+
+Everything that follows (typed nodes, ONNX Runtime) sees only this form. Folding, opset conversion,
+shape inference and the folding of BatchNormalization into Conv are onnx's, onnx-ir's and
+onnxscript's work.
+"""
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import onnx_ir as ir
+from onnx import ModelProto
+from onnx_ir.passes import common as passes
+from onnxscript import optimizer, version_converter
+
+from models.errors import UnsupportedModelError
+from models.graph import Shape
+
+# The form's opset: the newest at which every operator used here has the meaning it keeps later.
+OPSET = 21
+# A folded constant may not be larger (elements): a tiny file must not ask for all of the memory.
+FOLD_LIMIT = 2**28
+
+
+def normalise(proto: ModelProto, input_shape: Shape | None) -> ir.Model:
+    """The model with static shapes at its own batch size (1 where that is symbolic).
+
+    `input_shape` is one image's shape, without the batch axis, for a model whose own input leaves
+    axes open; UnsupportedModelError where it is needed and missing, or contradicts the model.
+    """
+    initializers = {tensor.name for tensor in proto.graph.initializer}
+    model = ir.serde.deserialize_model(proto)
+    # Up to IR version 3 every initializer is an input too; then it could not be folded.
+    model.graph.inputs[:] = [v for v in model.graph.inputs if v.name not in initializers]
+    with _quiet():
+        _to_float32(model)
+        _convert_opset(model)
+        _fix_input_shapes(model, input_shape)
+        # Known shapes first: old exports compute Reshape targets with Shape, Gather and Concat.
+        passes.ShapeInferencePass()(model)
+        optimizer.optimize(
+            model, num_iterations=4, input_size_limit=FOLD_LIMIT, output_size_limit=FOLD_LIMIT
+        )
+        passes.ShapeInferencePass()(model)
+    return model
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep the libraries' progress notes, one a weight, out of the log."""
+    loggers = [logging.getLogger(name) for name in ("onnxscript", "onnx_ir")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
+def _to_float32(model: ir.Model) -> None:
+    """Read float16 as float32: every float16 number is a float32 number, so weights stay exact."""
+    for graph in model.graphs():
+        for initializer in graph.initializers.values():
+            tensor = initializer.const_value
+            if tensor is not None and tensor.dtype == ir.DataType.FLOAT16:
+                initializer.const_value = _upcast(tensor)
+                initializer.type = ir.TensorType(ir.DataType.FLOAT)
+        for value in graph.inputs:
+            _retype(value)
+        for node in graph:
+            for attribute in node.attributes.values():
+                if attribute.is_ref():
+                    continue
+                if attribute.type == ir.AttributeType.TENSOR:
+                    tensor = attribute.as_tensor()
+                    if tensor.dtype == ir.DataType.FLOAT16:
+                        node.attributes[attribute.name] = ir.AttrTensor(
+                            attribute.name, _upcast(tensor)
+                        )
+                elif (
+                    node.op_type == "Cast"
+                    and attribute.name == "to"
+                    and attribute.as_int() == ir.DataType.FLOAT16
+                ):
+                    node.attributes["to"] = ir.AttrInt64("to", int(ir.DataType.FLOAT))
+            for value in node.outputs:
+                _retype(value)
+
+
+def _upcast(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
+    return ir.Tensor(tensor.numpy().astype(np.float32), name=tensor.name)
+
+
+def _retype(value: ir.Value) -> None:
+    if value.dtype == ir.DataType.FLOAT16:
+        value.type = ir.TensorType(ir.DataType.FLOAT)
+
+
+def _convert_opset(model: ir.Model) -> None:
+    version = model.opset_imports.get("", OPSET)
+    if version != OPSET:
+        version_converter.ConvertVersionPass(OPSET, fallback=True)(model)
+    if model.opset_imports.get("", OPSET) != OPSET:
+        raise UnsupportedModelError(
+            f"the model cannot be converted from opset {version} to {OPSET};"
+            f" export it again with opset {OPSET}"
+        )
+
+
+def _fix_input_shapes(model: ir.Model, input_shape: Shape | None) -> None:
+    for value in model.graph.inputs:
+        if value.shape is None or len(value.shape) == 0:
+            raise UnsupportedModelError(
+                f"input {value.name} has no shape; export the model with one, batch axis first"
+            )
+        batch, *rest = (size if isinstance(size, int) else None for size in value.shape)
+        given = input_shape if input_shape is not None else tuple(rest)
+        if len(given) != len(rest):
+            raise UnsupportedModelError(
+                f"input {value.name} has {len(rest)} axes an image, not {len(given)}: {value.shape}"
+            )
+        for own, wanted in zip(rest, given, strict=True):
+            if wanted is None:
+                raise UnsupportedModelError(
+                    f"input {value.name} leaves sizes open: {value.shape}."
+                    " Say the size of its images (--size, or height and width in model.toml)"
+                )
+            if own is not None and own != wanted:
+                raise UnsupportedModelError(
+                    f"input {value.name} is {tuple(rest)} an image; {given} was asked for"
+                )
+        value.shape = ir.Shape([batch or 1, *given])
+    batches = {v.shape[0] for v in model.graph.inputs if v.shape is not None}
+    if len(batches) != 1:
+        raise UnsupportedModelError(f"the inputs disagree about the batch size: {batches}")
+    # What was inferred from other shapes would contradict these.
+    for node in model.graph:
+        for output in node.outputs:
+            output.shape = None

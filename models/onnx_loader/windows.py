@@ -1,0 +1,86 @@
+"""Convolution and pooling: ONNX's window attributes resolved into an explicit Window."""
+
+from kernels.conv_problem import ConvProblem
+from kernels.pool_problem import PoolKind, PoolProblem
+from kernels.window import Window
+from models.graph import Conv, GlobalPool, Pool
+from models.onnx_loader.importer import Importer, OnnxNode, RefusedError
+
+
+def window(node: OnnxNode, kernel: tuple[int, ...]) -> Window:
+    """The window of a Conv or Pool node over one image.
+
+    auto_pad becomes explicit pads (the ONNX operator text's equations). The output size is the
+    one ONNX infers, so ceil_mode needs no attribute of its own.
+    """
+    size, output = node.input_shape(0)[2:], node.output_shape[2:]
+    axes = len(size)
+    if axes not in (2, 3):
+        raise RefusedError(f"it has {axes} spatial axes; images have 2 (H, W), volumes 3 (D, H, W)")
+    strides = node.integers("strides", [1] * axes)
+    dilations = node.integers("dilations", [1] * axes)
+    pads = node.integers("pads", [0] * 2 * axes)
+    begin, end = pads[:axes], pads[axes:]
+    auto_pad = node.text("auto_pad", "NOTSET")
+    if auto_pad == "VALID":
+        begin = end = (0,) * axes
+    elif auto_pad in ("SAME_UPPER", "SAME_LOWER"):
+        total = tuple(
+            max((p - 1) * s + d * (k - 1) + 1 - h, 0)
+            for p, s, d, k, h in zip(output, strides, dilations, kernel, size, strict=True)
+        )
+        small, large = tuple(t // 2 for t in total), tuple(t - t // 2 for t in total)
+        begin, end = (small, large) if auto_pad == "SAME_UPPER" else (large, small)
+    elif auto_pad != "NOTSET":
+        raise RefusedError(f"auto_pad={auto_pad} is unknown")
+    if min(begin + end) < 0:
+        raise RefusedError(f"pads={begin + end}: negative padding is not supported")
+    return Window(size, kernel, strides, dilations, begin, end, output)
+
+
+def conv(to: Importer, node: OnnxNode) -> None:
+    """Conv with a constant filter."""
+    weight = node.constant(1)
+    c = node.input_shape(0)[1]
+    k = weight.shape[0]
+    groups = node.integer("group", 1)
+    problem = ConvProblem(1, c, k, window(node, weight.shape[2:]), groups)
+    if weight.shape != problem.filter_shape:
+        raise RefusedError(f"filter {weight.shape} does not fit {c} channels, {groups} groups")
+    bias = to.weight(str(node.input(2).name), node.constant(2)) if node.has(2) else None
+    to.nodes.append(
+        Conv(
+            name=node.name,
+            output=to.declare(node.output),
+            x=node.x(),
+            weight=to.weight(str(node.input(1).name), weight),
+            bias=bias,
+            problem=problem,
+        )
+    )
+
+
+def pool(to: Importer, node: OnnxNode) -> None:
+    """MaxPool and AveragePool."""
+    if len(node.node.outputs) > 1 and node.node.outputs[1].uses():
+        raise RefusedError("the indices of MaxPool (its second output) are not supported")
+    if node.node.op_type == "MaxPool":
+        kind = PoolKind.MAX
+    elif node.integer("count_include_pad", 0):
+        kind = PoolKind.AVERAGE_PADDED
+    else:
+        kind = PoolKind.AVERAGE
+    problem = PoolProblem(
+        kind, node.output_shape[1], window(node, node.integers("kernel_shape", []))
+    )
+    to.nodes.append(
+        Pool(name=node.name, output=to.declare(node.output), x=node.x(), problem=problem)
+    )
+
+
+def global_pool(to: Importer, node: OnnxNode) -> None:
+    """GlobalAveragePool and GlobalMaxPool."""
+    kind = PoolKind.MAX if node.node.op_type == "GlobalMaxPool" else PoolKind.AVERAGE
+    to.nodes.append(
+        GlobalPool(name=node.name, output=to.declare(node.output), x=node.x(), kind=kind)
+    )
