@@ -1,0 +1,91 @@
+"""The Compose file: the CPU by default, the GPU when asked, few rights and a loopback port."""
+
+from typing import Any
+
+import pytest
+
+from service.settings import PREFIX, Settings
+from tests.deploy.container_files import (
+    compose_services,
+    dockerfile_stages,
+    pyproject,
+    texts,
+)
+
+Service = dict[str, Any]
+SERVICES = compose_services()
+
+
+@pytest.fixture(params=SERVICES, ids=str)
+def service(request: pytest.FixtureRequest) -> Service:
+    return SERVICES[request.param]
+
+
+def test_the_default_is_one_service_on_the_cpu() -> None:
+    default = {name: s for name, s in SERVICES.items() if "profiles" not in s}
+    assert list(default) == ["convoy"]
+    assert default["convoy"]["build"] == "."
+    assert "deploy" not in default["convoy"]
+
+
+def test_the_gpu_profile_reserves_a_gpu_and_builds_for_it() -> None:
+    (gpu,) = (s for s in SERVICES.values() if s.get("profiles") == ["gpu"])
+    (device,) = gpu["deploy"]["resources"]["reservations"]["devices"]
+    assert device["driver"] == "nvidia"
+    assert device["count"] == 1
+    assert "gpu" in device["capabilities"]
+    extra = gpu["build"]["args"]["EXTRA"]
+    assert extra in pyproject()["project"]["optional-dependencies"]
+    assert gpu["image"] != SERVICES["convoy"]["image"]
+
+
+def test_the_root_is_read_only_with_a_bounded_tmpfs(service: Service) -> None:
+    assert service["read_only"] is True
+    (tmpfs,) = service["tmpfs"]
+    path, _, options = tmpfs.partition(":")
+    assert path == "/tmp"
+    assert {"size=256m", "noexec", "nosuid", "nodev"} <= set(options.split(","))
+    assert all(volume.endswith(":ro") for volume in service["volumes"])
+
+
+def test_no_privilege_is_left(service: Service) -> None:
+    assert service["cap_drop"] == ["ALL"]
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    assert [service["user"]] == texts(dockerfile_stages()[-1], "USER")
+    assert not {"privileged", "cap_add", "devices", "network_mode", "pid"} & set(service)
+
+
+def test_memory_and_processes_are_bounded(service: Service) -> None:
+    assert service["mem_limit"] in ("2g", "4g")
+    assert service["pids_limit"] == 512
+
+
+def test_only_this_machine_reaches_the_port(service: Service) -> None:
+    (port,) = service["ports"]
+    host, published, inside = port.split(":")
+    assert host == "127.0.0.1"
+    assert published == str(Settings().port)
+    assert [inside] == texts(dockerfile_stages()[-1], "EXPOSE")
+
+
+def test_stopping_waits_longer_than_the_server_drains(service: Service) -> None:
+    assert float(service["stop_grace_period"].removesuffix("s")) > Settings().drain_s
+    assert service["init"] is True
+    assert service["restart"] == "unless-stopped"
+
+
+def test_health_is_what_the_image_asks(service: Service) -> None:
+    (check,) = texts(dockerfile_stages()[-1], "HEALTHCHECK")
+    health = service["healthcheck"]
+    command = " ".join(health["test"][1:])
+    assert command in check.replace('["', "").replace('"]', "").replace('", "', " ")
+    for option in ("interval", "timeout", "start_period", "retries"):
+        assert f"--{option.replace('_', '-')}={health[option]}" in check.split()
+
+
+def test_every_setting_passed_through_exists_and_none_fixes_where_it_listens(
+    service: Service,
+) -> None:
+    keys = {key.removeprefix(PREFIX).lower() for key in service["environment"]}
+    assert keys <= set(Settings.model_fields)
+    assert not keys & {"host", "port"}

@@ -1,0 +1,96 @@
+"""The Dockerfile says what the deployment promises; building it is not a matter of this suite."""
+
+import pytest
+
+from service.settings import load_settings
+from tests.deploy.container_files import (
+    ROOT,
+    Instruction,
+    dockerfile_stages,
+    environment,
+    packages,
+    pyproject,
+    texts,
+)
+
+
+@pytest.fixture(scope="module")
+def build() -> list[Instruction]:
+    return dockerfile_stages()[1]
+
+
+@pytest.fixture(scope="module")
+def final() -> list[Instruction]:
+    return dockerfile_stages()[-1]
+
+
+def test_every_stage_stands_on_the_same_slim_base() -> None:
+    arguments, *stages = dockerfile_stages()
+    assert texts(arguments, "ARG") == ["BASE=docker.io/library/python:3.12-slim"]
+    assert [stage[0].text for stage in stages] == ["${BASE} AS build", "${BASE}"]
+
+
+def test_dependencies_are_the_pinned_ones_and_cpu_only_unless_asked(
+    build: list[Instruction],
+) -> None:
+    assert texts(build, "ARG") == ["EXTRA="]
+    installs = [run for run in texts(build, "RUN") if " install " in run]
+    assert len(installs) == 2
+    dependencies, convoy = installs
+    assert "-c constraints.txt -r requirements.txt" in dependencies
+    assert "--no-deps" in convoy
+
+
+def test_nothing_is_installed_in_the_final_stage(final: list[Instruction]) -> None:
+    assert not [run for run in texts(final, "RUN") if "install" in run or "apt" in run]
+    assert not texts(final, "ADD")
+
+
+def test_the_server_is_not_root_and_its_id_is_fixed_and_numeric(final: list[Instruction]) -> None:
+    (user,) = texts(final, "USER")
+    uid, gid = (int(part) for part in user.split(":"))
+    assert uid == gid >= 10_000
+    after_user = final[final.index(Instruction("USER", user)) :]
+    assert not [i for i in after_user if i.name in ("RUN", "COPY")]
+
+
+def test_sigterm_reaches_the_server(final: list[Instruction]) -> None:
+    (entrypoint,) = (i for i in final if i.name == "ENTRYPOINT")
+    (command,) = (i for i in final if i.name == "CMD")
+    assert entrypoint.exec_form() == ["convoy"]
+    assert command.exec_form() == ["serve"]
+    assert texts(final, "STOPSIGNAL") == ["SIGTERM"]
+    assert "convoy" in pyproject()["project"]["scripts"]
+
+
+def test_the_server_listens_on_the_exposed_port_of_every_interface(
+    final: list[Instruction],
+) -> None:
+    environ = environment(final)
+    settings = load_settings(environ=environ)
+    assert settings.host == "0.0.0.0"
+    assert texts(final, "EXPOSE") == [str(settings.port)]
+
+
+def test_the_image_writes_and_reports_nothing_by_itself(final: list[Instruction]) -> None:
+    environ = environment(final)
+    assert environ["PYTHONDONTWRITEBYTECODE"] == "1"
+    assert environ["ORT_DISABLE_TELEMETRY"] == "1"
+    assert environ["HOME"] == "/tmp"
+
+
+def test_the_health_check_is_a_script_of_the_image(final: list[Instruction]) -> None:
+    (check,) = texts(final, "HEALTHCHECK")
+    words = Instruction("CMD", check.partition("CMD ")[2]).exec_form()
+    assert words == ["python", "/opt/convoy/healthcheck.py"]
+    assert "deploy/healthcheck.py /opt/convoy/" in texts(final, "COPY")
+
+
+def test_the_build_sees_what_is_installed_and_nothing_else() -> None:
+    patterns = (ROOT / ".dockerignore").read_text().splitlines()
+    rules = [line for line in patterns if line and not line.startswith("#")]
+    assert rules[0] == "*"
+    metadata = {"pyproject.toml", "constraints.txt", pyproject()["project"]["readme"], "LICENSE*"}
+    allowed = {rule[1:] for rule in rules if rule.startswith("!")}
+    assert allowed == metadata | set(packages()) | {"deploy/healthcheck.py"}
+    assert {"**/__pycache__", "**/*.pyc"} <= set(rules)
