@@ -16,6 +16,7 @@ import asyncio
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
+from contextvars import Context
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -138,7 +139,8 @@ class Batcher(Generic[T, R]):
         self._waiting[request] = None
         self._depth += count
         if self._worker is None:
-            self._worker = loop.create_task(self._work(), name="batcher")
+            # An empty context: it serves everybody, so it takes on nothing of this first caller.
+            self._worker = loop.create_task(self._work(), name="batcher", context=Context())
             # However it ends, even cancelled before its first step, nobody is left waiting.
             self._worker.add_done_callback(lambda _: self._stop())
         self._changed.set()

@@ -1,8 +1,8 @@
-"""The batcher by examples; tests/service/test_batcher_properties.py shuffles everything."""
+"""The batcher by examples; test_batcher_properties.py shuffles everything."""
 
 import asyncio
-import contextlib
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Sequence
+from contextvars import ContextVar
 from typing import Any
 
 import pytest
@@ -15,59 +15,8 @@ from service.errors import (
     TooManyImagesError,
 )
 from tests.service import virtual_time
+from tests.service.desk import Desk, in_virtual_time, letters, outcomes
 from tests.service.virtual_time import now, turns, until
-
-Run = Callable[[Sequence[str]], Awaitable[Sequence[str]]]
-Outcome = list[Answer[str]] | BaseException
-
-
-class Desk:
-    """A batcher of letters (their results are capitals), each batch taking one second."""
-
-    def __init__(self, run: Run | None = None, max_batch: int = 4, max_queue: int = 8) -> None:
-        self.batches: list[str] = []
-        self.records: list[BatchRecord] = []
-        self._run = run or self._capitals
-        self.batcher = Batcher[str, str](
-            self._logged,
-            max_batch=max_batch,
-            max_queue=max_queue,
-            on_batch=self.records.append,
-            clock=now,
-        )
-
-    async def _logged(self, items: Sequence[str]) -> Sequence[str]:
-        self.batches.append("".join(items))
-        return await self._run(items)
-
-    async def _capitals(self, items: Sequence[str]) -> Sequence[str]:
-        await asyncio.sleep(1)
-        return [item.upper() for item in items]
-
-    async def submit(self, letters: str) -> asyncio.Task[list[Answer[str]]]:
-        """A submit that has got as far as it can at this moment."""
-        task = asyncio.create_task(self.batcher.submit(letters))
-        await turns(3)
-        return task
-
-
-async def outcomes(*tasks: asyncio.Task[list[Answer[str]]]) -> list[Outcome]:
-    return await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def letters(outcome: Outcome) -> str:
-    assert isinstance(outcome, list), outcome
-    return "".join(answer.result for answer in outcome)
-
-
-def in_virtual_time(
-    test: Callable[..., Coroutine[Any, Any, None]],
-) -> Callable[..., None]:
-    def wrapper() -> None:
-        virtual_time.run(test())
-
-    wrapper.__name__ = test.__name__
-    return wrapper
 
 
 @in_virtual_time
@@ -326,6 +275,18 @@ def test_a_worker_cancelled_from_outside_leaves_nobody_waiting(steps: int) -> No
 
 
 @in_virtual_time
+async def test_run_sees_nothing_of_the_context_of_the_caller_that_happened_to_come_first() -> None:
+    trace = ContextVar("trace", default="none")
+
+    async def run(items: Sequence[str]) -> Sequence[str]:
+        return [trace.get()] * len(items)
+
+    desk = Desk(run)
+    trace.set("first caller")
+    assert letters(await desk.batcher.submit("a")) == "none"
+
+
+@in_virtual_time
 async def test_on_batch_hears_of_every_batch() -> None:
     async def run(items: Sequence[str]) -> Sequence[str]:
         await asyncio.sleep(2)
@@ -357,89 +318,6 @@ async def test_a_fault_of_on_batch_is_logged_and_costs_no_answer() -> None:
     batcher = Batcher[str, str](run, max_batch=1, max_queue=2, on_batch=observe)
     assert letters(await batcher.submit("ab")) == "ab"
     assert [context["exception"] for context in logged] == [fault, fault]
-
-
-@in_virtual_time
-async def test_close_refuses_new_work_and_finishes_what_was_accepted() -> None:
-    desk = Desk(max_batch=2)
-    accepted = await desk.submit("abcde")
-    closing = asyncio.create_task(desk.batcher.close(timeout_s=10))
-    await turns(1)
-    with pytest.raises(ShuttingDownError):
-        await desk.batcher.submit("f")
-    await closing
-    assert now() == 3
-    assert letters(await accepted) == "ABCDE"
-
-
-@in_virtual_time
-async def test_close_fails_what_takes_longer_than_its_timeout() -> None:
-    desk = Desk(max_batch=2)
-    done, running, waiting = [await desk.submit(group) for group in ["a", "bc", "de"]]
-    await desk.batcher.close(timeout_s=1.5)
-    assert now() == 1.5
-    assert (desk.batcher.depth, desk.batcher.in_flight) == (0, 0)
-    first, second, third = await outcomes(done, running, waiting)
-    assert letters(first) == "A"
-    assert isinstance(second, ShuttingDownError)
-    assert isinstance(third, ShuttingDownError)
-    assert second is not third
-    assert desk.batches == ["a", "bc"]
-
-
-@in_virtual_time
-async def test_close_does_not_wait_for_a_run_that_resists_being_cancelled() -> None:
-    async def stubborn(items: Sequence[str]) -> Sequence[str]:
-        for _ in range(5):
-            with contextlib.suppress(asyncio.CancelledError):
-                await asyncio.sleep(1)
-        return items
-
-    desk = Desk(stubborn)
-    tasks = [await desk.submit("a"), await desk.submit("b")]
-    await desk.batcher.close(timeout_s=0)
-    await desk.batcher.close()
-    assert now() == 0
-    ended = await outcomes(*tasks)
-    assert [type(outcome) for outcome in ended] == [ShuttingDownError] * 2
-    await until(10)  # its late results go nowhere
-    assert desk.batches == ["a"]
-
-
-@in_virtual_time
-async def test_close_of_a_batcher_at_rest_returns_at_once() -> None:
-    never_used, idle = Desk(), Desk()
-    await idle.batcher.submit("a")
-    for desk in (never_used, idle):
-        await desk.batcher.close()
-        await desk.batcher.close()
-        with pytest.raises(ShuttingDownError):
-            await desk.batcher.submit("b")
-    assert now() == 1
-
-
-@in_virtual_time
-async def test_a_second_close_may_shorten_the_wait_of_the_first() -> None:
-    desk = Desk(max_batch=1)
-    task = await desk.submit("abcdefgh")
-    patient = asyncio.create_task(desk.batcher.close())
-    await until(2.5)
-    await desk.batcher.close(timeout_s=0)
-    await patient
-    assert now() == 2.5
-    assert isinstance((await outcomes(task))[0], ShuttingDownError)
-
-
-@in_virtual_time
-async def test_a_close_that_is_cancelled_leaves_the_batcher_draining() -> None:
-    desk = Desk(max_batch=2)
-    task = await desk.submit("abc")
-    closing = asyncio.create_task(desk.batcher.close(timeout_s=1.5))
-    await turns(2)
-    closing.cancel()
-    with pytest.raises(ShuttingDownError):
-        await desk.batcher.submit("d")
-    assert letters(await task) == "ABC"
 
 
 @pytest.mark.parametrize(("max_batch", "max_queue"), [(0, 8), (8, 0)])
