@@ -2,3 +2,45 @@
 
 Imports `kernels`, never `service`, and works without a GPU or a driver.
 """
+
+from models.classifier import Classifier, load_classifier
+from models.engine import DeviceKind, Engine, Images, Scores
+from models.errors import (
+    EngineError,
+    ModelError,
+    ModelFileError,
+    PreprocessingError,
+    UnsupportedModelError,
+)
+from models.onnx_loader import FileLimits
+from models.open_engine import open_engine
+from models.preprocessing import (
+    PRESETS,
+    ChannelOrder,
+    Fit,
+    Layout,
+    OutputKind,
+    Preprocessing,
+)
+
+__all__ = [
+    "PRESETS",
+    "ChannelOrder",
+    "Classifier",
+    "DeviceKind",
+    "Engine",
+    "EngineError",
+    "FileLimits",
+    "Fit",
+    "Images",
+    "Layout",
+    "ModelError",
+    "ModelFileError",
+    "OutputKind",
+    "Preprocessing",
+    "PreprocessingError",
+    "Scores",
+    "UnsupportedModelError",
+    "load_classifier",
+    "open_engine",
+]

@@ -1,5 +1,6 @@
 """What runs batches of images: the protocol every engine implements."""
 
+from enum import Enum, unique
 from typing import Protocol
 
 import numpy as np
@@ -32,3 +33,12 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Free the device's memory; the engine is not used again."""
+
+
+@unique
+class DeviceKind(Enum):
+    """Where an engine may be asked to run."""
+
+    AUTO = "auto"  # a CUDA GPU where one answers, else the CPU
+    CUDA = "cuda"
+    CPU = "cpu"

@@ -18,7 +18,7 @@ from models.onnx_loader.importer import Importer, OnnxNode, RefusedError, Unknow
 from models.onnx_loader.normalise import normalise
 from models.onnx_loader.operators import OPERATORS
 
-__all__ = ["FileLimits", "LoadedModel", "load_model", "load_proto"]
+__all__ = ["FileLimits", "LoadedModel", "image_shape", "load_model", "load_proto", "read_model"]
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,19 @@ class LoadedModel:
     name: str
     graph: Graph  # typed nodes as exported, before any rewriting
     proto: ModelProto  # the normal form as ONNX, its batch axis symbolic
+
+
+def image_shape(proto: ModelProto) -> tuple[int | None, ...]:
+    """One image's shape as the model's only input declares it; None where it leaves a size open."""
+    initializers = {tensor.name for tensor in proto.graph.initializer}
+    inputs = [value for value in proto.graph.input if value.name not in initializers]
+    if len(inputs) != 1:
+        names = ", ".join(value.name for value in inputs) or "none"
+        raise UnsupportedModelError(
+            f"the model has {len(inputs)} inputs ({names}); a classifier has one, its image"
+        )
+    dims = inputs[0].type.tensor_type.shape.dim
+    return tuple(dim.dim_value if dim.dim_value > 0 else None for dim in dims)[1:]
 
 
 def load_model(

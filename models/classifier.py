@@ -1,0 +1,73 @@
+"""An image classifier, read and checked: its network and what it expects of its pixels."""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from math import prod
+from pathlib import Path
+
+from models.errors import UnsupportedModelError
+from models.graph import Graph, Identity, Reshape, Softmax
+from models.onnx_loader import (
+    FileLimits,
+    LoadedModel,
+    image_shape,
+    load_proto,
+    read_model,
+)
+from models.preprocessing import OutputKind, Preprocessing, check_labels, load_preprocessing
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Classifier:
+    """A network with one image in and one row of scores out, and how pictures become its input."""
+
+    name: str
+    network: LoadedModel
+    preprocessing: Preprocessing
+    classes: int
+
+
+def load_classifier(
+    path: Path,
+    *,
+    overrides: Mapping[str, object] | None = None,
+    limits: FileLimits | None = None,
+) -> Classifier:
+    """The classifier in `path` with its `model.toml`; `overrides` are flags under the same keys.
+
+    ModelFileError, UnsupportedModelError or PreprocessingError say what is wrong.
+    """
+    proto = read_model(path, limits or FileLimits())
+    preprocessing = load_preprocessing(path, image_shape(proto), overrides)
+    network = load_proto(path.stem, proto, preprocessing.input_shape)
+    graph = network.graph
+    if len(graph.outputs) != 1:
+        raise UnsupportedModelError(
+            f"{path} has {len(graph.outputs)} outputs ({', '.join(graph.outputs)});"
+            " a classifier has one, its scores"
+        )
+    classes = prod(graph.shape(graph.outputs[0]))
+    check_labels(preprocessing, classes)
+    return Classifier(path.stem, network, _settle_output(path, network, preprocessing), classes)
+
+
+def _settle_output(path: Path, network: LoadedModel, preprocessing: Preprocessing) -> Preprocessing:
+    """Probabilities where the network itself ends in a softmax, whatever was said or guessed.
+
+    The softmax of a softmax would rank the classes right and make every probability wrong.
+    """
+    if preprocessing.output is OutputKind.PROBABILITIES or not _ends_in_softmax(network.graph):
+        return preprocessing
+    _log.warning("%s ends in a softmax: its output is taken as probabilities", path.name)
+    return replace(preprocessing, output=OutputKind.PROBABILITIES)
+
+
+def _ends_in_softmax(graph: Graph) -> bool:
+    writers = {node.output: node for node in graph.nodes}
+    last = writers[graph.outputs[0]]
+    while isinstance(last, Reshape | Identity) and last.x in writers:
+        last = writers[last.x]
+    return isinstance(last, Softmax) and not last.log
