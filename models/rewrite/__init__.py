@@ -1,1 +1,119 @@
-"""Rewrite rules: one a file, each with its equation and a reason when it refuses."""
+"""Rewrites a graph as it was loaded into one with as few, as large nodes as possible.
+
+Each rule stands in a file of its own, with its equation and with what it refuses.
+"""
+
+from dataclasses import dataclass
+
+from models.graph import Graph, Node
+from models.rewrite.activation_before_concat import activation_before_concat
+from models.rewrite.canonical_scale_shift import canonical_scale_shift
+from models.rewrite.channel_shuffle import channel_shuffle
+from models.rewrite.concat_in_place import concat_in_place
+from models.rewrite.drop_identity import drop_identity
+from models.rewrite.editor import Change, Editor
+from models.rewrite.flatten_channels_last import flatten_channels_last
+from models.rewrite.fold_pad import fold_pad
+from models.rewrite.fold_scale_shift import fold_scale_shift
+from models.rewrite.fold_scale_shift_ahead import fold_scale_shift_ahead
+from models.rewrite.fuse_activation import fuse_activation
+from models.rewrite.fuse_residual import fuse_residual
+from models.rewrite.global_pool import global_pool
+from models.rewrite.join_slices import join_slices
+from models.rewrite.merge_reshapes import merge_reshapes
+from models.rewrite.merge_scale_shifts import merge_scale_shifts
+from models.rewrite.nest_concats import nest_concats
+from models.rewrite.recognise_activation import recognise_activation
+from models.rewrite.rule import Refusal, Rewrite, Rule
+
+RULES: tuple[Rule, ...] = (
+    # A rule runs only where all rules above it have nothing left to do. First what an exporter
+    # spelled out is named again (x + 3 belongs to HardSwish before it is a ScaleShift), ...
+    drop_identity,
+    merge_reshapes,
+    channel_shuffle,
+    recognise_activation,
+    global_pool,
+    canonical_scale_shift,
+    merge_scale_shifts,
+    join_slices,
+    # ... then nodes melt into their neighbours, ...
+    fold_scale_shift,
+    fold_pad,
+    fuse_activation,
+    activation_before_concat,
+    fuse_residual,
+    fold_scale_shift_ahead,
+    # ... and last it is settled where values lie in memory.
+    flatten_channels_last,
+    nest_concats,
+    concat_in_place,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """One rewrite: `rule` put the nodes `inserted` in the place of the nodes `removed`."""
+
+    rule: str
+    removed: tuple[str, ...]
+    inserted: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A rule that had reason to leave `node` as it is."""
+
+    rule: str
+    node: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Rewritten:
+    """A rewritten graph, and how it came about."""
+
+    graph: Graph
+    applied: tuple[Applied, ...]
+    refused: tuple[Refused, ...]
+
+    def made_by(self, node: str) -> tuple[Applied, ...]:
+        """The rewrites that made a node of `graph`, oldest first; none where it is as loaded."""
+        made: dict[str, set[int]] = {}  # node name: indices into `applied`
+        for index, step in enumerate(self.applied):
+            past = {name: made.pop(name, set()) for name in step.removed}
+            # A node that goes on under its name keeps its own past; the others' pasts end in it.
+            ended = {i for name in past.keys() - set(step.inserted) for i in past[name]}
+            for name in step.inserted:
+                made[name] = {*past.get(name, ()), *ended, index}
+        return tuple(self.applied[index] for index in sorted(made.get(node, ())))
+
+
+def rewrite(graph: Graph) -> Rewritten:
+    """Apply RULES until none applies. Raises GraphError where a rule breaks the graph: a defect."""
+    editor = Editor(graph)
+    applied: list[Applied] = []
+    caveats: list[Refused] = []
+    refused: list[list[Refused]] = [[] for _ in RULES]
+    turn = 0
+    while turn < len(RULES):
+        rule, refused[turn] = RULES[turn], []
+        changed = False
+        for node in editor.nodes():
+            match rule(editor, node):
+                case Rewrite() as outcome:
+                    applied.append(_applied(rule, editor.apply(node, outcome)))
+                    caveats += [Refused(rule.__name__, node.name, c) for c in outcome.caveats]
+                    changed = True
+                case Refusal(reason):
+                    refused[turn].append(Refused(rule.__name__, node.name, reason))
+        turn = 0 if changed else turn + 1
+    standing = [refusal for of_rule in refused for refusal in of_rule]
+    return Rewritten(editor.graph(), tuple(applied), (*standing, *caveats))
+
+
+def _applied(rule: Rule, change: Change) -> Applied:
+    def names(nodes: tuple[Node, ...]) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(node.name for node in nodes))
+
+    return Applied(rule.__name__, names(change.removed), names(change.inserted))

@@ -1,0 +1,56 @@
+"""An activation of a Concat moves to the parts: f(concat_i(x_i)) = concat_i(f(x_i)).
+
+There it rides in the epilogue of what computes each part, and Relu goes where a part is never
+negative. Refused where a part's activation would be a node of its own: that part would be read and
+written once more.
+"""
+
+from dataclasses import replace
+
+from kernels.activation import ActivationKind
+from models.graph import Activate, Binary, Concat, Conv, Gemm, Node, ScaleShift, Value
+from models.rewrite.nonnegative import is_nonnegative
+from models.rewrite.rule import GraphView, Outcome, Refusal, Rewrite
+
+
+def activation_before_concat(view: GraphView, node: Node) -> Outcome:
+    """The rule, at the activation."""
+    if not isinstance(node, Activate):
+        return None
+    concat = view.producer(node.x)
+    if not isinstance(concat, Concat):
+        return None
+    if tie := view.tie(concat.output, node):
+        return Refusal(tie)
+    activated: list[Node] = []
+    values: list[Value] = []
+    parts: list[str] = []
+    for index, part in enumerate(concat.parts):
+        if node.activation.kind is ActivationKind.RELU and is_nonnegative(view, part):
+            parts.append(part)
+            continue
+        if obstacle := _obstacle(view, part, concat):
+            return Refusal(obstacle)
+        value = Value(view.fresh(f"{node.output}.{index}"), view.shape(part))
+        values.append(value)
+        parts.append(value.name)
+        activated.append(
+            Activate(
+                name=f"{node.name}.{index}",
+                output=value.name,
+                x=part,
+                activation=node.activation,
+            )
+        )
+    moved = replace(concat, output=node.output, parts=tuple(parts))
+    return Rewrite(nodes=(*activated, moved), values=tuple(values))
+
+
+def _obstacle(view: GraphView, part: str, concat: Concat) -> str | None:
+    """Why what computes `part` could not take the activation."""
+    before = view.producer(part)
+    if not isinstance(before, Conv | Gemm | ScaleShift | Binary):
+        return f"{part} is not computed by a node that takes an activation"
+    if before.activation is not None:
+        return f"{before.name} ends in {before.activation} already"
+    return view.tie(part, concat)

@@ -1,0 +1,72 @@
+"""A Concat along channels becomes nothing: its parts are written where it would have copied them.
+
+    y = concat(x1, ..., xn):   x_i lives inside y, at channel offset_i = Σ_{j<i} C_j
+
+A part that cannot live there is copied there by a node of its own, and a caveat says why: it is an
+input or an output of the network, a weight, inside another value already, listed twice, at an
+offset that the kernels' vectors do not reach, or a view of another value, which nothing writes.
+Refused where every part would be copied, and along other axes than channels.
+"""
+
+from dataclasses import replace
+
+from models.graph import ChannelSlice, Concat, Constant, Identity, Node, Reshape, Value
+from models.rewrite.rule import GraphView, Outcome, Refusal, Rewrite
+
+# Kernels read and write channels in vectors of 16 bytes, aligned: 8 numbers in fp16. In fp32 these
+# are 4 numbers, but a graph is rewritten before its precision is chosen.
+CHANNEL_ALIGNMENT = 8
+
+
+def concat_in_place(view: GraphView, node: Node) -> Outcome:
+    """The rule."""
+    if not isinstance(node, Concat):
+        return None
+    if node.axis != 0:
+        return Refusal(f"it concatenates along axis {node.axis}, not along channels")
+    values: list[Value] = []
+    copies: list[Node] = []
+    reasons: list[str] = []
+    offset = 0
+    for index, part in enumerate(node.parts):
+        inside = ChannelSlice(node.output, offset)
+        obstacle = _obstacle(view, node, index, offset)
+        if obstacle is None:
+            values.append(replace(view.value(part), inside=inside))
+        else:
+            copy = Value(view.fresh(f"{node.output}.{index}"), view.shape(part), inside)
+            values.append(copy)
+            copies.append(_copy(view, f"{node.name}.{index}", part, copy.name))
+            reasons.append(f"{part} is copied: {obstacle}")
+        offset += view.shape(part)[0]
+    if len(copies) == len(node.parts):
+        return Refusal("; ".join(reasons))
+    return Rewrite(nodes=tuple(copies), values=tuple(values), caveats=tuple(reasons))
+
+
+def _copy(view: GraphView, name: str, part: str, output: str) -> Node:
+    if view.weight(part) is not None:
+        return Constant(name=name, output=output, weight=part)
+    return Identity(name=name, output=output, x=part)
+
+
+def _obstacle(view: GraphView, concat: Concat, index: int, offset: int) -> str | None:
+    """Why part `index` cannot be written at its place."""
+    part = concat.parts[index]
+    if view.weight(part) is not None:
+        return "it is a weight"
+    if part in view.inputs:
+        return "it is an input of the network"
+    if part in view.outputs:
+        return "it is an output of the network"
+    inside = view.value(part).inside
+    if inside is not None:
+        return f"it lies inside {inside.parent}"
+    if part in concat.parts[:index]:
+        return "it is listed twice"
+    if offset % CHANNEL_ALIGNMENT:
+        return f"offset {offset} is not a multiple of {CHANNEL_ALIGNMENT} channels"
+    producer = view.producer(part)
+    if isinstance(producer, Reshape | Identity):
+        return f"{producer.name} makes no copy that could be placed"
+    return None

@@ -1,0 +1,77 @@
+"""Nodes that change nothing go away: y = x.
+
+Identity (Dropout too); Reshape and Transpose to the same shape and order; Pad by nothing; Slice of
+everything; Pool over a 1×1 window; Concat of one part; ChannelShuffle of one group, or of groups of
+one; Relu of a value that cannot be negative.
+
+y's readers read x instead. Where y is an output of the network its name must live on, so x's writer
+writes y; refused where that cannot be: x is an output as well, lies inside another value, or no
+node writes it.
+"""
+
+from kernels.activation import ActivationKind
+from models.graph import (
+    Activate,
+    ChannelShuffle,
+    Concat,
+    Identity,
+    Node,
+    Pad,
+    Pool,
+    Reshape,
+    Slice,
+    Transpose,
+)
+from models.rewrite.nonnegative import is_nonnegative
+from models.rewrite.rule import GraphView, Outcome, Refusal, Rewrite
+
+
+def drop_identity(view: GraphView, node: Node) -> Outcome:
+    """The rule."""
+    x = _same(view, node)
+    y = node.output
+    if x is None or view.weight(x) is not None or view.value(y).inside is not None:
+        return None  # an Identity that writes a slice of another value is a copy for a reason
+    if y not in view.outputs:
+        return Rewrite(rename={y: x})
+    obstacle = _cannot_be_called(view, x)
+    if obstacle is not None:
+        return Refusal(f"{y} is an output of the network, and {x} {obstacle}")
+    return Rewrite(rename={x: y})
+
+
+def _same(view: GraphView, node: Node) -> str | None:
+    """The value that `node` copies, or None where it does more."""
+    match node:
+        case Identity(x=x):
+            return x
+        case Reshape(x=x, channels_last=False) if view.shape(x) == view.shape(node.output):
+            return x
+        case Transpose(x=x, axes=axes) if axes == tuple(range(len(axes))):
+            return x
+        case Pad(x=x, begin=begin, end=end) if not any(begin + end):
+            return x
+        case Slice(x=x) if view.shape(x) == view.shape(node.output):
+            return x
+        case Pool(x=x, problem=problem) if problem.window.is_pointwise:
+            return x
+        case Concat(parts=(x,)):
+            return x
+        case ChannelShuffle(x=x, groups=groups) if groups in (1, view.shape(x)[0]):
+            return x
+        case Activate(x=x, activation=f) if f.kind is ActivationKind.RELU:
+            return x if is_nonnegative(view, x) else None
+        case _:
+            return None
+
+
+def _cannot_be_called(view: GraphView, x: str) -> str | None:
+    """Why x cannot take the name of a network output."""
+    if x in view.inputs:
+        return "is an input"
+    if x in view.outputs:
+        return "is an output as well"
+    inside = view.value(x).inside
+    if inside is not None:
+        return f"lies inside {inside.parent}"
+    return "is written in slices" if view.producer(x) is None else None

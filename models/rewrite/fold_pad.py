@@ -1,0 +1,84 @@
+"""A Pad with zeros along spatial axes becomes padding of the Conv or Pool that reads it.
+
+    conv(pad(x)) = conv with pads + pad.begin, pad.end, and likewise an average that counts padding
+
+An average of its own without padding counts the Pad's zeros, so becomes one that counts padding.
+A maximum ignores its own padding, which is the Pad's zeros only where x is never negative; padding
+by -inf it ignores likewise. Where the Pad is read by others it stays for them. Refused for other
+values than these, for padded channels, for an average that leaves its own padding out, and for a
+maximum over windows that may lie in the padding alone.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+
+from kernels.pool_problem import PoolKind
+from kernels.window import Window
+from models.graph import Conv, Node, Pad, Pool
+from models.rewrite.nonnegative import is_nonnegative
+from models.rewrite.rule import GraphView, Outcome, Refusal, Rewrite
+
+_LOWEST = float(np.finfo(np.float32).min)
+
+
+def fold_pad(view: GraphView, node: Node) -> Outcome:
+    """The rule, at the Conv or Pool."""
+    if not isinstance(node, Conv | Pool):
+        return None
+    pad = view.producer(node.x)
+    if not isinstance(pad, Pad):
+        return None
+    if pad.begin[0] or pad.end[0]:
+        return Refusal(f"{pad.name} pads channels too")
+    window = _with_pads(node.problem.window, pad, view.shape(pad.x)[1:])
+    if isinstance(node, Conv):
+        if pad.value != 0:
+            return Refusal(f"{pad.name} pads with {pad.value:g}, a Conv with 0")
+        conv_problem = replace(node.problem, window=window)
+        return Rewrite(nodes=(replace(node, x=pad.x, problem=conv_problem),))
+
+    kind = node.problem.kind
+    if kind is PoolKind.MAX:
+        obstacle = _obstacle_to_max(view, pad, window)
+    else:
+        obstacle = _obstacle_to_average(pad, node)
+        kind = PoolKind.AVERAGE_PADDED
+    if obstacle is not None:
+        return Refusal(obstacle)
+    pool_problem = replace(node.problem, kind=kind, window=window)
+    return Rewrite(nodes=(replace(node, x=pad.x, problem=pool_problem),))
+
+
+def _with_pads(window: Window, pad: Pad, size: tuple[int, ...]) -> Window:
+    return replace(
+        window,
+        input=size,
+        pads_begin=tuple(a + b for a, b in zip(window.pads_begin, pad.begin[1:], strict=True)),
+        pads_end=tuple(a + b for a, b in zip(window.pads_end, pad.end[1:], strict=True)),
+    )
+
+
+def _obstacle_to_max(view: GraphView, pad: Pad, window: Window) -> str | None:
+    if pad.value <= _LOWEST:
+        return None
+    if pad.value != 0:
+        return f"{pad.name} pads with {pad.value:g}, a maximum ignores padding"
+    if not is_nonnegative(view, pad.x):
+        return f"{pad.x} may be negative, so the zeros of {pad.name} may be the maximum"
+    for axis, size in enumerate(window.input):
+        begin = window.pads_begin[axis]
+        last = (window.output[axis] - 1) * window.strides[axis]
+        # A dilated window may step over the image, so is not asked where it begins and ends.
+        if window.dilations[axis] > 1 or window.kernel[axis] <= begin or last >= size + begin:
+            return f"a window may hold nothing but the zeros of {pad.name}"
+    return None
+
+
+def _obstacle_to_average(pad: Pad, pool: Pool) -> str | None:
+    window = pool.problem.window
+    if pad.value != 0:
+        return f"{pad.name} pads with {pad.value:g}, an average with 0"
+    if pool.problem.kind is PoolKind.AVERAGE and any(window.pads_begin + window.pads_end):
+        return f"{pool.name} counts the zeros of {pad.name}, not those of its own padding"
+    return None

@@ -1,0 +1,39 @@
+"""A ScaleShift (BatchNormalization as it is loaded) melts into the Conv or Gemm before it.
+
+    f(s·(W∗x + b) + t) = f(W'∗x + b'),   W' = s·W,  b' = s·b + t,   s and t one number an output
+
+Computed in float64, stored in float32. Refused where the Conv or Gemm has an activation or a
+residual, which come before the scaling, or where its value must exist for others; for a Gemm also
+where the channels that are scaled are not its outputs.
+"""
+
+from dataclasses import replace
+
+from models.graph import Conv, Gemm, Node, ScaleShift
+from models.rewrite.folding import along_first, bias64, weight64, with_weights
+from models.rewrite.rule import GraphView, Outcome, Refusal, Rewrite
+
+
+def fold_scale_shift(view: GraphView, node: Node) -> Outcome:
+    """The rule, at the ScaleShift."""
+    if not isinstance(node, ScaleShift):
+        return None
+    before = view.producer(node.x)
+    if not isinstance(before, Conv | Gemm):
+        return None
+    if before.activation is not None:
+        return Refusal(f"{before.name} ends in {before.activation}")
+    if isinstance(before, Conv) and before.residual is not None:
+        return Refusal(f"{before.name} adds {before.residual}, which is scaled too")
+    if isinstance(before, Gemm) and len(view.shape(node.x)) != 1:
+        return Refusal(f"{before.name} works along the last axis, the scaling along the first")
+    if tie := view.tie(before.output, node):
+        return Refusal(tie)
+
+    s, t = weight64(view, node.scale), weight64(view, node.shift)
+    weight = weight64(view, before.weight)
+    folded, weights = with_weights(
+        view, before, along_first(s, weight.ndim) * weight, s * bias64(view, before) + t
+    )
+    folded = replace(folded, output=node.output, activation=node.activation)
+    return Rewrite(nodes=(folded,), weights=weights)

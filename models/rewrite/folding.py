@@ -1,0 +1,60 @@
+"""Building nodes with computed weights: arithmetic in float64, stored in float32."""
+
+from dataclasses import replace
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernels.activation import Activation
+from models.graph import Conv, Gemm, Node, ScaleShift, Weight
+from models.rewrite.rule import GraphView, Rewrite
+
+Float64: TypeAlias = NDArray[np.float64]
+
+
+def weight64(view: GraphView, name: str) -> Float64:
+    """A weight that is known to be one, in float64."""
+    weight = view.weight(name)
+    if weight is None:
+        raise KeyError(f"{name} is not a weight")
+    return weight.astype(np.float64)
+
+
+def bias64(view: GraphView, node: Conv | Gemm) -> Float64:
+    """The bias, K numbers, of a node that may have none (then zeros)."""
+    if node.bias is None:
+        return np.zeros(view.shape(node.weight)[0])
+    return weight64(view, node.bias)
+
+
+def along_first(vector: Float64, axes: int) -> Float64:
+    """`vector` as an array of that many axes, to be broadcast along all but the first."""
+    return vector.reshape(-1, *(1,) * (axes - 1))
+
+
+def with_scale_shift(
+    view: GraphView, node: Node, x: str, scale: Float64, shift: Float64, act: Activation | None
+) -> Rewrite:
+    """In the place of `node`: act(x · scale + shift), scale and shift one number a channel."""
+    names = view.fresh(f"{node.output}.scale"), view.fresh(f"{node.output}.shift")
+    new = ScaleShift(
+        name=node.name, output=node.output, x=x, scale=names[0], shift=names[1], activation=act
+    )
+    return Rewrite(nodes=(new,), weights=_float32(dict(zip(names, (scale, shift), strict=True))))
+
+
+def with_weights(
+    view: GraphView, node: Conv | Gemm, weight: Float64, bias: Float64 | None
+) -> tuple[Conv | Gemm, dict[str, Weight]]:
+    """`node` with another filter, and another bias unless None; and what these weights are."""
+    name = view.fresh(f"{node.output}.weight")
+    arrays, bias_name = {name: weight}, node.bias
+    if bias is not None:
+        bias_name = view.fresh(f"{node.output}.bias")
+        arrays[bias_name] = bias
+    return replace(node, weight=name, bias=bias_name), _float32(arrays)
+
+
+def _float32(arrays: dict[str, Float64]) -> dict[str, Weight]:
+    return {name: array.astype(np.float32, order="C") for name, array in arrays.items()}

@@ -1,0 +1,25 @@
+"""An activation rides in the epilogue of the node that computes its input.
+
+    f(conv(x)) = conv(x) with activation f, and likewise Gemm, ScaleShift, Add, Sub, Mul, Div
+
+Refused where that node has an activation already, or its value must exist for others.
+"""
+
+from dataclasses import replace
+
+from models.graph import Activate, Binary, Conv, Gemm, Node, ScaleShift
+from models.rewrite.rule import GraphView, Outcome, Refusal, Rewrite
+
+
+def fuse_activation(view: GraphView, node: Node) -> Outcome:
+    """The rule, at the activation."""
+    if not isinstance(node, Activate):
+        return None
+    before = view.producer(node.x)
+    if not isinstance(before, Conv | Gemm | ScaleShift | Binary):
+        return None
+    if before.activation is not None:
+        return Refusal(f"{before.name} ends in {before.activation} already")
+    if tie := view.tie(before.output, node):
+        return Refusal(tie)
+    return Rewrite(nodes=(replace(before, output=node.output, activation=node.activation),))

@@ -1,0 +1,43 @@
+"""The sum of a Conv's value and another of the same shape is computed by the Conv.
+
+    f(conv(x) + r) = conv(x) with residual r and activation f
+
+The Conv moves to where the sum stood, so r is there before it. Where both operands come from such
+Convs the later one takes the sum: the other has run by then, and nothing is held longer. Refused
+where no operand's Conv can take it: it has an activation or a residual already, its value must
+exist for others, or the sum broadcasts.
+"""
+
+from dataclasses import replace
+
+from models.graph import Binary, BinaryOp, Conv, Node
+from models.rewrite.rule import GraphView, Outcome, Refusal, Rewrite
+
+
+def fuse_residual(view: GraphView, node: Node) -> Outcome:
+    """The rule, at the sum."""
+    if not isinstance(node, Binary) or node.op is not BinaryOp.ADD:
+        return None
+    convs = [conv for conv in map(view.producer, (node.a, node.b)) if isinstance(conv, Conv)]
+    if not convs or view.weight(node.a) is not None or view.weight(node.b) is not None:
+        return None
+    if view.shape(node.a) != view.shape(node.b):
+        return Refusal(f"{node.a} and {node.b} differ in shape: the sum broadcasts")
+    obstacles = [_obstacle(view, conv, node) for conv in convs]
+    able = [conv for conv, obstacle in zip(convs, obstacles, strict=True) if obstacle is None]
+    if not able:
+        return Refusal("; ".join(dict.fromkeys(filter(None, obstacles))))
+    last = able[0]
+    for conv in able[1:]:
+        last = conv if view.precedes(last, conv) else last
+    other = node.b if last.output == node.a else node.a
+    fused = replace(last, output=node.output, residual=other, activation=node.activation)
+    return Rewrite(nodes=(fused,))
+
+
+def _obstacle(view: GraphView, conv: Conv, add: Node) -> str | None:
+    if conv.activation is not None:
+        return f"{conv.name} ends in {conv.activation}"
+    if conv.residual is not None:
+        return f"{conv.name} adds {conv.residual} already"
+    return view.tie(conv.output, add)

@@ -1,0 +1,44 @@
+"""Channels taken apart, scaled each for itself and put together again are scaled together.
+
+    concat_i(s_i · x[c_i : c_{i+1}] + t_i) = s · x + t,   s = concat_i(s_i), t = concat_i(t_i)
+
+The form in which a network that normalises its own input is exported, channel by channel. Without
+any scaling, concat_i(x[c_i : c_{i+1}]) = x. The slices must be all of x in x's order.
+"""
+
+import numpy as np
+
+from models.graph import Concat, Identity, Node, ScaleShift, Slice
+from models.rewrite.folding import Float64, weight64, with_scale_shift
+from models.rewrite.rule import GraphView, Outcome, Rewrite
+
+
+def join_slices(view: GraphView, node: Node) -> Outcome:
+    """The rule, at the Concat."""
+    if not isinstance(node, Concat) or node.axis != 0:
+        return None
+    scales: list[Float64] = []
+    shifts: list[Float64] = []
+    x, end, is_scaled = None, 0, False
+    for part in node.parts:
+        scaling = view.producer(part)
+        source = scaling
+        if isinstance(scaling, ScaleShift):
+            source = view.producer(scaling.x) if scaling.activation is None else None
+        if not isinstance(source, Slice) or source.axis != 0 or source.start != end:
+            return None
+        if x not in (None, source.x):
+            return None
+        x, end = source.x, source.stop
+        if isinstance(scaling, ScaleShift):
+            is_scaled = True
+            scales.append(weight64(view, scaling.scale))
+            shifts.append(weight64(view, scaling.shift))
+        else:
+            scales.append(np.ones(source.stop - source.start))
+            shifts.append(np.zeros(source.stop - source.start))
+    if x is None or end != view.shape(x)[0]:
+        return None
+    if not is_scaled:
+        return Rewrite(nodes=(Identity(name=node.name, output=node.output, x=x),))
+    return with_scale_shift(view, node, x, np.concatenate(scales), np.concatenate(shifts), None)

@@ -1,0 +1,20 @@
+"""One Reshape after another is one: reshape(reshape(x, a), b) = reshape(x, b).
+
+Squeeze, Unsqueeze and Flatten are Reshapes too, and exporters chain them. Where the first is read
+by others it stays for them.
+"""
+
+from dataclasses import replace
+
+from models.graph import Node, Reshape
+from models.rewrite.rule import GraphView, Outcome, Rewrite
+
+
+def merge_reshapes(view: GraphView, node: Node) -> Outcome:
+    """The rule."""
+    if not isinstance(node, Reshape) or node.channels_last:
+        return None
+    first = view.producer(node.x)
+    if not isinstance(first, Reshape) or first.channels_last:
+        return None
+    return Rewrite(nodes=(replace(node, x=first.x),))

@@ -1,0 +1,25 @@
+"""Two ScaleShifts in a row are one: s2·(s1·x + t1) + t2 = (s2·s1)·x + (s2·t1 + t2).
+
+Computed in float64, stored in float32. Refused where the first has an activation, or its value must
+exist for others.
+"""
+
+from models.graph import Node, ScaleShift
+from models.rewrite.folding import weight64, with_scale_shift
+from models.rewrite.rule import GraphView, Outcome, Refusal
+
+
+def merge_scale_shifts(view: GraphView, node: Node) -> Outcome:
+    """The rule, at the second of the two."""
+    if not isinstance(node, ScaleShift):
+        return None
+    first = view.producer(node.x)
+    if not isinstance(first, ScaleShift):
+        return None
+    if first.activation is not None:
+        return Refusal(f"{first.name} ends in {first.activation}")
+    if tie := view.tie(first.output, node):
+        return Refusal(tie)
+    s1, t1 = weight64(view, first.scale), weight64(view, first.shift)
+    s2, t2 = weight64(view, node.scale), weight64(view, node.shift)
+    return with_scale_shift(view, node, first.x, s2 * s1, s2 * t1 + t2, node.activation)

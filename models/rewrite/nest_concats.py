@@ -1,0 +1,36 @@
+"""A Concat that begins with all the parts of another begins with that other's value.
+
+    concat(x1, ..., xm, ..., xn) = concat(concat(x1, ..., xm), ..., xn)
+
+DenseNet's layers each list every layer before them; nested, each of those stands once in memory.
+The other Concat must run before, and concatenate along the same axis.
+"""
+
+from dataclasses import replace
+
+from models.graph import Concat, Node
+from models.rewrite.rule import GraphView, Outcome, Rewrite
+
+
+def nest_concats(view: GraphView, node: Node) -> Outcome:
+    """The rule, at the longer Concat."""
+    if not isinstance(node, Concat):
+        return None
+    nested = node
+    while (shorter := _longest_beginning(view, nested)) is not None:
+        parts = (shorter.output, *nested.parts[len(shorter.parts) :])
+        nested = replace(nested, parts=parts)
+    return None if nested is node else Rewrite(nodes=(nested,))
+
+
+def _longest_beginning(view: GraphView, node: Concat) -> Concat | None:
+    """The Concat with the most parts, fewer than the node's, that the node's parts begin with."""
+    found: Concat | None = None
+    for other in view.readers(node.parts[0]):
+        if not isinstance(other, Concat) or other.output == node.output:
+            continue
+        size = len(other.parts)
+        begins = size < len(node.parts) and other.parts == node.parts[:size]
+        if begins and other.axis == node.axis and view.precedes(other, node):
+            found = other if found is None or size > len(found.parts) else found
+    return found

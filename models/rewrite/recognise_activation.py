@@ -1,0 +1,166 @@
+"""Activations that exporters spell out in arithmetic are named again.
+
+    x · Sigmoid(x)                        = SiLU(x)
+    x · HardSigmoid(x)                    = HardSwish(x)      with slope 1/6 and offset 1/2
+    x · Clip(x + 3, 0, 6) · 1/6           = HardSwish(x)
+    Clip(x + 3, 0, 6) · 1/6               = HardSigmoid(x)    with slope 1/6 and offset 1/2
+    x · (1 + Erf(x / √2)) · 1/2           = Gelu(x)
+
+The factors may stand in any order, and in any number of Mul and Div nodes. Constants are matched to
+float32's precision. Where an inner value has other readers it stays for them.
+"""
+
+from dataclasses import dataclass
+from math import isclose, sqrt
+
+from kernels.activation import Activation, ActivationKind
+from models.graph import Activate, Binary, BinaryOp, Node
+from models.rewrite.rule import GraphView, Outcome, Rewrite
+
+_HARD_SIGMOID = Activation(ActivationKind.HARD_SIGMOID, 1 / 6, 1 / 2)
+
+
+def recognise_activation(view: GraphView, node: Node) -> Outcome:
+    """The rule, at the last Mul or Div."""
+    if not isinstance(node, Binary) or node.activation is not None:
+        return None
+    product = _product(view, node)
+    if product is None:
+        return None
+    match product.factors:
+        case (y,):
+            found = _of_one_factor(view, product.coefficient, y)
+        case (a, b):
+            found = _of_two_factors(view, product.coefficient, a, b)
+            found = found or _of_two_factors(view, product.coefficient, b, a)
+        case _:
+            return None
+    if found is None or view.shape(found.x) != view.shape(node.output):
+        return None
+    named = Activate(name=node.name, output=node.output, x=found.x, activation=found.activation)
+    return Rewrite(nodes=(named,))
+
+
+@dataclass(frozen=True)
+class _Found:
+    x: str
+    activation: Activation
+
+
+@dataclass(frozen=True)
+class _Product:
+    """coefficient · Π factors."""
+
+    coefficient: float
+    factors: tuple[str, ...]
+
+
+def _of_one_factor(view: GraphView, coefficient: float, y: str) -> _Found | None:
+    x = _hard_sigmoid_input(view, coefficient, y)
+    return None if x is None else _Found(x, _HARD_SIGMOID)
+
+
+def _of_two_factors(view: GraphView, coefficient: float, x: str, y: str) -> _Found | None:
+    """What coefficient · x · y is, where y is computed from x."""
+    if _hard_sigmoid_input(view, coefficient, y) == x:
+        return _Found(x, Activation(ActivationKind.HARD_SWISH))
+    producer = view.producer(y)
+    if _near(coefficient, 1 / 2) and _one_plus_erf_input(view, y) == x:
+        return _Found(x, Activation(ActivationKind.GELU))
+    if isinstance(producer, Activate) and producer.x == x and _near(coefficient, 1):
+        if producer.activation.kind is ActivationKind.SIGMOID:
+            return _Found(x, Activation(ActivationKind.SILU))
+        if _is_hard_sigmoid(producer.activation):
+            return _Found(x, Activation(ActivationKind.HARD_SWISH))
+    return None
+
+
+def _hard_sigmoid_input(view: GraphView, coefficient: float, y: str) -> str | None:
+    """x where coefficient · y = Clip(x + 3, 0, 6) / 6."""
+    clip = view.producer(y)
+    if not isinstance(clip, Activate) or not _near(coefficient, 1 / 6):
+        return None
+    if clip.activation != Activation(ActivationKind.CLIP, 0.0, 6.0):
+        return None
+    x, slope, offset = _affine(view, clip.x)
+    return x if slope == 1 and offset == 3 else None
+
+
+def _one_plus_erf_input(view: GraphView, y: str) -> str | None:
+    """x where y = 1 + Erf(x / √2)."""
+    erf_output, slope, offset = _affine(view, y)
+    erf = view.producer(erf_output)
+    if (slope, offset) != (1, 1) or not isinstance(erf, Activate):
+        return None
+    x, slope, offset = _affine(view, erf.x)
+    is_erf = erf.activation.kind is ActivationKind.ERF
+    return x if is_erf and offset == 0 and _near(slope, 1 / sqrt(2)) else None
+
+
+def _is_hard_sigmoid(activation: Activation) -> bool:
+    same_kind = activation.kind is ActivationKind.HARD_SIGMOID
+    return same_kind and _near(activation.a, 1 / 6) and _near(activation.b, 1 / 2)
+
+
+def _product(view: GraphView, node: Binary) -> _Product | None:
+    """The node's value taken apart into factors, past values that only this product reads."""
+    coefficient, factors = 1.0, []
+    pending: list[tuple[Node, str]] = []
+
+    def open_up(product: Binary) -> bool:
+        divisor = _scalar(view, product.b)
+        if product.op is BinaryOp.DIV and divisor:
+            pending.append((product, product.a))
+            nonlocal coefficient
+            coefficient /= divisor
+        elif product.op is BinaryOp.MUL:
+            pending.extend(((product, product.a), (product, product.b)))
+        else:
+            return False
+        return True
+
+    if not open_up(node):
+        return None
+    while pending:
+        reader, name = pending.pop()
+        inner = view.producer(name)
+        number = _scalar(view, name)
+        if number is not None:
+            coefficient *= number
+        elif not (
+            isinstance(inner, Binary)
+            and inner.activation is None
+            and view.tie(name, reader) is None
+            and open_up(inner)
+        ):
+            factors.append(name)
+    return _Product(coefficient, tuple(factors))
+
+
+def _affine(view: GraphView, name: str) -> tuple[str, float, float]:
+    """(x, a, b) with value = a·x + b, past one Add, Sub, Mul or Div by a number; else itself."""
+    node = view.producer(name)
+    if isinstance(node, Binary) and node.activation is None:
+        for x, constant in ((node.a, _scalar(view, node.b)), (node.b, _scalar(view, node.a))):
+            if constant is None:
+                continue
+            if node.op is BinaryOp.ADD:
+                return x, 1, constant
+            if node.op is BinaryOp.MUL:
+                return x, constant, 0
+            if node.op is BinaryOp.SUB and x == node.a:
+                return x, 1, -constant
+            if node.op is BinaryOp.DIV and x == node.a and constant:
+                return x, 1 / constant, 0
+    return name, 1, 0
+
+
+def _scalar(view: GraphView, name: str) -> float | None:
+    """The number that a weight of one element is; None for anything else."""
+    weight = view.weight(name)
+    return float(weight.item()) if weight is not None and weight.size == 1 else None
+
+
+def _near(number: float, exact: float) -> bool:
+    """Whether `number` is `exact` as float32 holds it, or as float32 arithmetic made it."""
+    return isclose(number, exact, rel_tol=1e-6)

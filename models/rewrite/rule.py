@@ -1,0 +1,148 @@
+"""What a rewrite rule is: a stateless function from one node, seen in its graph, to an outcome.
+
+    rule(view, node) -> Rewrite    here is what takes the node's place
+                      | Refusal    the pattern is here, but rewriting would be wrong or useless
+                      | None       the pattern is not here
+
+A rule decides from the view alone and changes nothing; `editor.py` carries the change out.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol, TypeAlias
+
+from models.graph import Graph, Node, Shape, Value, Weight
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rewrite:
+    """What takes a node's place; afterwards every node whose value nobody reads goes too.
+
+    A node in `nodes` whose output another node writes today takes that node's place; any other
+    stands where the rewritten node stood. `rename` turns a value into another: its readers read the
+    new name, and its writer, if it has one left, writes it. `values` and `weights` are added, or
+    replace those of the same name. `caveats` tell people what the rewrite could not do.
+    """
+
+    nodes: tuple[Node, ...] = ()
+    values: tuple[Value, ...] = ()
+    weights: Mapping[str, Weight] = field(default_factory=dict)
+    rename: Mapping[str, str] = field(default_factory=dict)
+    caveats: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a node that a rule looks for stays as it is, for people; values go by their names."""
+
+    reason: str
+
+
+Outcome: TypeAlias = Rewrite | Refusal | None
+
+
+class GraphView:
+    """A graph with its edges indexed both ways, as rules read it. Built in linear time."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.inputs = graph.inputs
+        self.outputs = graph.outputs
+        self._values = dict(graph.values)
+        self._weights = dict(graph.weights)
+        self._nodes: dict[str, Node] = {}  # by the value they write
+        self._readers: dict[str, list[str]] = {}  # outputs of the reading nodes, one entry a read
+        self._pieces: dict[str, list[str]] = {}  # values that live inside a value
+        # Each node of the graph given has a place; what replaces it shares that place. So order is
+        # kept without renumbering, and nodes compare by (place, index within it).
+        self._places: list[list[str]] = []
+        self._place_of: dict[str, int] = {}
+        for value in graph.values.values():
+            if value.inside is not None:
+                self._pieces.setdefault(value.inside.parent, []).append(value.name)
+        for place, node in enumerate(graph.nodes):
+            self._nodes[node.output] = node
+            self._places.append([node.output])
+            self._place_of[node.output] = place
+            for name in node.operands():
+                self._readers.setdefault(name, []).append(node.output)
+
+    def nodes(self) -> Iterator[Node]:
+        """Every node, in order; nodes replaced while iterating are yielded as they are then."""
+        for place in self._places:
+            for output in tuple(place):
+                if output in self._nodes:
+                    yield self._nodes[output]
+
+    def producer(self, name: str) -> Node | None:
+        """The node that writes a value; None for a network input, a weight, a sum of slices."""
+        return self._nodes.get(name)
+
+    def readers(self, name: str) -> tuple[Node, ...]:
+        """The nodes that read a value or weight, each once for every time it reads it."""
+        return tuple(self._nodes[output] for output in self._readers.get(name, ()))
+
+    def value(self, name: str) -> Value:
+        """The value of that name."""
+        return self._values[name]
+
+    def weight(self, name: str) -> Weight | None:
+        """The weight of that name, None where it names a value."""
+        return self._weights.get(name)
+
+    def shape(self, name: str) -> Shape:
+        """The shape of a value (one image's) or of a weight."""
+        value = self._values.get(name)
+        return value.shape if value is not None else tuple(self._weights[name].shape)
+
+    def pieces(self, name: str) -> tuple[str, ...]:
+        """The values that live inside this one, in the order of their channels."""
+
+        def offset(piece: str) -> int:
+            inside = self._values[piece].inside
+            return inside.offset if inside is not None else 0
+
+        return tuple(sorted(self._pieces.get(name, ()), key=offset))
+
+    def precedes(self, first: Node, second: Node) -> bool:
+        """Whether `first` runs before `second`."""
+        return self._position(first) < self._position(second)
+
+    def fresh(self, stem: str) -> str:
+        """`stem`, with a number where a value or a weight has that name already."""
+        name, count = stem, 1
+        while name in self._values or name in self._weights:
+            name, count = f"{stem}.{count}", count + 1
+        return name
+
+    def tie(self, name: str, reader: Node) -> str | None:
+        """Why `name` must exist in memory, so cannot melt into `reader`; None where it need not."""
+        if name in self.outputs:
+            return f"{name} is an output of the network"
+        inside = self._values[name].inside
+        if inside is not None:
+            return f"{name} lies inside {inside.parent}"
+        others = [node.name for node in self.readers(name) if node.output != reader.output]
+        if others:
+            return f"{name} is also read by {listed(others)}"
+        if len(self._readers[name]) > 1:
+            return f"{reader.name} reads {name} more than once"
+        return None
+
+    def _position(self, node: Node) -> tuple[int, int]:
+        place = self._place_of[node.output]
+        return place, self._places[place].index(node.output)
+
+
+class Rule(Protocol):
+    """A rewrite rule; its name is the function's."""
+
+    __name__: str
+
+    def __call__(self, view: GraphView, node: Node, /) -> Outcome:
+        """What becomes of `node`."""
+
+
+def listed(names: Iterable[str]) -> str:
+    """Names for a sentence, each once: "a, b and c"."""
+    *most, last = dict.fromkeys(names)
+    return f"{', '.join(most)} and {last}" if most else last
