@@ -44,7 +44,7 @@ def test_the_root_is_read_only_with_a_bounded_tmpfs(service: Service) -> None:
     (tmpfs,) = service["tmpfs"]
     path, _, options = tmpfs.partition(":")
     assert path == "/tmp"
-    assert {"size=256m", "noexec", "nosuid", "nodev"} <= set(options.split(","))
+    assert {"size=64m", "noexec", "nosuid", "nodev"} <= set(options.split(","))
     assert all(volume.endswith(":ro") for volume in service["volumes"])
 
 
