@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from models.preprocessing import OutputKind
+from models import OutputKind
 from service.errors import EngineFailedError
 from service.schemas import Prediction
 

@@ -6,26 +6,18 @@ file that reads the environment.
 
 import os
 from collections.abc import Mapping
-from enum import Enum, unique
 from pathlib import Path
 from typing import Annotated, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from models import DeviceKind
 
 PREFIX = "CONVOY_"
 
 
 class SettingsError(ValueError):
     """Something is set to what it cannot be; the message names it as the user wrote it."""
-
-
-@unique
-class Device(Enum):
-    """Where the model runs; AUTO takes the GPU where one answers."""
-
-    AUTO = "auto"
-    CUDA = "cuda"
-    CPU = "cpu"
 
 
 def available_cores() -> int:
@@ -48,7 +40,7 @@ class Settings(BaseModel):
     labels: Annotated[
         Path | None, Field(description="text file with one label a line, over the model's own")
     ] = None
-    device: Annotated[Device, Field(description="where the model runs")] = Device.AUTO
+    device: Annotated[DeviceKind, Field(description="where the model runs")] = DeviceKind.AUTO
     host: Annotated[str, Field(min_length=1, description="address to listen on")] = "127.0.0.1"
     port: Annotated[
         int, Field(ge=0, le=65535, description="port to listen on; 0 takes a free one")

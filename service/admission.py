@@ -1,0 +1,104 @@
+"""How much may be inside the service at once: images, and the bytes of bodies being read.
+
+A request is counted before it costs anything and gives everything back when it leaves, however it
+leaves. Used from one event loop.
+"""
+
+import asyncio
+from types import TracebackType
+from typing import Self
+
+from service.errors import QueueFullError, TooManyImagesError
+
+
+class Admission:
+    """The bounds, and what is inside now."""
+
+    def __init__(self, *, max_images: int, max_images_a_request: int, max_bytes: int) -> None:
+        self.max_images = max_images
+        self.max_images_a_request = max_images_a_request
+        self.max_bytes = max_bytes
+        self.requests = 0
+        self.images = 0  # from before they are decoded until they are answered
+        self.bytes = 0  # of bodies, until they are decoded
+        self._empty = asyncio.Event()
+        self._empty.set()
+
+    def enter(self) -> None:
+        """Count a request in."""
+        self.requests += 1
+        self._empty.clear()
+
+    def leave(self) -> None:
+        """Count a request out."""
+        self.requests -= 1
+        if not self.requests:
+            self._empty.set()
+
+    async def emptied(self) -> None:
+        """Wait until no request is inside."""
+        await self._empty.wait()
+
+
+class Visit:
+    """One request's stay, a context manager; what it holds is given back at the end."""
+
+    __slots__ = ("_admission", "_bytes", "_images")
+
+    def __init__(self, admission: Admission) -> None:
+        self._admission = admission
+        self._bytes = 0
+        self._images = 0
+
+    def __enter__(self) -> Self:
+        self._admission.enter()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.release_bytes()
+        self._admission.images -= self._images
+        self._admission.leave()
+
+    def expect_room(self) -> None:
+        """QueueFullError if not even one more image could be admitted, before anything is read."""
+        self._check_images(1)
+
+    def hold_bytes(self, count: int) -> None:
+        """Keep `count` more bytes of the body; QueueFullError if there is no room for them."""
+        if self._admission.bytes + count > self._admission.max_bytes:
+            raise QueueFullError(
+                f"{self._admission.bytes} bytes of images are being read, of at most "
+                f"{self._admission.max_bytes}; try again in a second"
+            )
+        self._admission.bytes += count
+        self._bytes += count
+
+    def release_bytes(self) -> None:
+        """The body is not needed any longer."""
+        self._admission.bytes -= self._bytes
+        self._bytes = 0
+
+    def admit(self, images: int) -> None:
+        """Let the request's images in, all or none; TooManyImagesError or QueueFullError."""
+        limit = self._admission.max_images_a_request
+        if images > limit:
+            raise TooManyImagesError(
+                f"{images} images in one request; at most {limit} are allowed, "
+                "so send them in several"
+            )
+        self._check_images(images)
+        self._admission.images += images
+        self._images += images
+
+    def _check_images(self, images: int) -> None:
+        inside, limit = self._admission.images, self._admission.max_images
+        if inside + images > limit:
+            raise QueueFullError(
+                f"{inside} images of at most {limit} are being worked on and {images} more came; "
+                "try again in a second"
+            )

@@ -1,0 +1,221 @@
+"""From the bytes of images to their labels: everything between HTTP and the engine.
+
+    admit -> decode (threads) -> batch -> engine (one thread) -> top-k
+
+Whatever is inside is bounded: see `service/admission.py`.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from enum import Enum, unique
+from time import perf_counter
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models import Engine, EngineError, OutputKind
+from service.admission import Admission, Visit
+from service.batcher import Batcher
+from service.errors import NotReadyError, ServiceError, ShuttingDownError
+from service.labels import top_k
+from service.metrics import Metrics
+from service.schemas import ImageResult
+
+Pixels = NDArray[np.uint8]  # H×W×C, as the model wants them
+ScoreRow = NDArray[np.float32]  # one score a class
+
+# Room for bodies beside the largest one, for every image that may wait.
+_BYTES_AN_IMAGE = 2**20
+
+_log = logging.getLogger("convoy")
+
+
+@unique
+class State(Enum):
+    """What a pipeline can do for a new request."""
+
+    WARMING = "warming up"
+    READY = "ready"
+    FAILED = "broken: it failed to warm up"
+    DRAINING = "shutting down"
+
+
+@dataclass(frozen=True, slots=True)
+class Classified:
+    """A request's answer, one result an image in order, and where its time went, in seconds.
+
+    Batches run one after another, so the last image's wait covers the request's others.
+    """
+
+    results: list[ImageResult]
+    decode_s: float
+    queue_s: float
+    compute_s: float
+
+
+class Pipeline:
+    """An engine with its decoder, its batcher and its bounds; used from one event loop."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        decode: Callable[[bytes], Pixels],
+        *,
+        output: OutputKind,
+        labels: Sequence[str],
+        max_queue: int,
+        max_body_bytes: int,
+        decode_threads: int,
+    ) -> None:
+        self.classes = engine.classes
+        self.max_body_bytes = max_body_bytes
+        self.metrics = Metrics(max_batch=engine.max_batch)
+        # Images wait or run; a request's must fit where they wait.
+        self.admission = Admission(
+            max_images=max_queue + engine.max_batch,
+            max_images_a_request=max_queue,
+            max_bytes=max_body_bytes + max_queue * _BYTES_AN_IMAGE,
+        )
+        self._engine = engine
+        self._decode_one = decode
+        self._output = output
+        self._labels = labels
+        self._engine_thread = ThreadPoolExecutor(1, "engine")
+        self._decode_threads = ThreadPoolExecutor(decode_threads, "decode")
+        self._batcher = Batcher(
+            self._run, max_batch=engine.max_batch, max_queue=max_queue, on_batch=self.metrics.batch
+        )
+        self._state = State.WARMING
+        self.metrics.watch(
+            {
+                "convoy_ready": (
+                    "1 while requests are taken.",
+                    lambda: float(self._state is State.READY),
+                ),
+                "convoy_queue_depth": (
+                    "Images waiting for a batch.",
+                    lambda: self._batcher.depth,
+                ),
+                "convoy_images_inside": (
+                    "Images from before they are decoded until they are answered.",
+                    lambda: self.admission.images,
+                ),
+            }
+        )
+
+    @property
+    def state(self) -> State:
+        """What it can do for a new request just now."""
+        return self._state
+
+    def check_ready(self) -> None:
+        """Raise NotReadyError or ShuttingDownError unless new requests are taken."""
+        if self._state is State.READY:
+            return
+        if self._state is State.DRAINING:
+            raise ShuttingDownError("the server is shutting down; send the request again elsewhere")
+        raise NotReadyError(f"the model is {self._state.value}; try again in a second")
+
+    async def warm_up(self) -> None:
+        """Make the engine ready, in its thread; raises what the engine raises."""
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.run_in_executor(self._engine_thread, self._engine.warm_up)
+        except Exception:
+            self._state = State.FAILED
+            raise
+        if self._state is State.WARMING:  # not where draining began meanwhile
+            self._state = State.READY
+
+    async def classify(self, visit: Visit, bodies: list[bytes], k: int) -> Classified:
+        """The k likeliest classes of each image.
+
+        QueueFullError, TooManyImagesError: not admitted. ImageError, PayloadTooLargeError,
+        UnsupportedMediaTypeError: one cannot be decoded. EngineFailedError, ShuttingDownError.
+        """
+        visit.admit(len(bodies))
+        started = perf_counter()
+        pixels = await self._decode(bodies)
+        del bodies
+        visit.release_bytes()
+        decoded = perf_counter()
+        answers = await self._batcher.submit(pixels)
+        return Classified(
+            [
+                ImageResult(predictions=top_k(answer.result, k, self._output, self._labels))
+                for answer in answers
+            ],
+            decode_s=decoded - started,
+            queue_s=answers[-1].queue_ms / 1e3,
+            compute_s=answers[-1].compute_ms / 1e3,
+        )
+
+    async def drain(self, timeout_s: float) -> bool:
+        """Take nothing new and finish what is inside; False if `timeout_s` was too short."""
+        self._state = State.DRAINING
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self.admission.emptied()
+        except TimeoutError:
+            return False
+        return True
+
+    async def give_up(self) -> None:
+        """Answer what waits or runs with ShuttingDownError."""
+        self._state = State.DRAINING
+        await self._batcher.close(timeout_s=0)
+
+    async def close(self, timeout_s: float) -> bool:
+        """End it: what is still inside fails. False if the engine is stuck in a call.
+
+        A thread cannot be ended from outside, so then the process has to leave without it.
+        """
+        await self.give_up()
+        self._decode_threads.shutdown(wait=False, cancel_futures=True)
+        loop = asyncio.get_running_loop()
+        closing = loop.run_in_executor(self._engine_thread, self._engine.close)
+        self._engine_thread.shutdown(wait=False)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await asyncio.shield(closing)
+        except TimeoutError:
+            return False
+        return True
+
+    async def _decode(self, bodies: list[bytes]) -> list[Pixels]:
+        loop = asyncio.get_running_loop()
+        if len(bodies) == 1:
+            return [await loop.run_in_executor(self._decode_threads, self._decode_one, bodies[0])]
+        jobs = [
+            loop.run_in_executor(self._decode_threads, self._decode_one, body) for body in bodies
+        ]
+        # Each outcome is waited for, so that it is always the first bad image that is named.
+        pixels = []
+        for number, outcome in enumerate(await asyncio.gather(*jobs, return_exceptions=True), 1):
+            if isinstance(outcome, ServiceError):
+                raise type(outcome)(f"image {number} of {len(jobs)}: {outcome}") from outcome
+            if isinstance(outcome, BaseException):
+                raise outcome
+            pixels.append(outcome)
+        return pixels
+
+    async def _run(self, images: Sequence[Pixels]) -> Sequence[ScoreRow]:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._engine_thread, self._run_batch, images)
+
+    def _run_batch(self, images: Sequence[Pixels]) -> Sequence[ScoreRow]:
+        """One batch, in the engine's thread."""
+        try:
+            scores = self._engine.run(np.stack(images))
+            if scores.shape != (len(images), self.classes):
+                raise EngineError(
+                    f"scores of shape {scores.shape} for {len(images)} images "
+                    f"of {self.classes} classes"
+                )
+        except Exception:
+            _log.exception("the engine failed on a batch of %d", len(images))
+            raise
+        return list(scores)

@@ -1,0 +1,166 @@
+"""Runs an application until it is told to stop: listen, warm up, announce, drain, close.
+
+    SIGTERM or SIGINT -> refuse new requests, health says so -> finish what is inside -> leave
+
+A second signal does not wait.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable, Iterator
+
+import uvicorn
+from fastapi import FastAPI
+
+from service.pipeline import Pipeline, State
+
+# Load balancers keep connections for a minute, and must not find one closed that they reuse.
+_KEEP_ALIVE_S = 75
+
+# For answers on their way once everything is drained, and for an engine to let go.
+_LEAVE_S = 2
+
+_log = logging.getLogger("convoy")
+
+
+class ListenError(Exception):
+    """The address cannot be listened on."""
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A socket bound to the address, not yet listening, so that nobody waits for the model.
+
+    ListenError where the address is in use, not allowed or not known.
+    """
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.socket(family, kind, protocol)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+        except OSError:
+            listener.close()
+            raise
+    except OSError as error:
+        raise ListenError(
+            f"cannot listen on {host} port {port}: {error.strerror or error}; "
+            "choose another with --host and --port"
+        ) from error
+    return listener
+
+
+def serve(
+    app: FastAPI,
+    pipeline: Pipeline,
+    listener: socket.socket,
+    *,
+    drain_s: float,
+    access_log: bool,
+    announce: Callable[[], None],
+) -> bool:
+    """Serve until a signal; `announce` is called once requests are taken.
+
+    Closes the pipeline. True if every accepted request was answered within `drain_s`. Raises what
+    the engine raised if it cannot be warmed up. Does not return where the engine is stuck.
+    """
+    config = uvicorn.Config(
+        app,
+        log_config=None,
+        access_log=access_log,
+        server_header=False,
+        lifespan="off",
+        ws="none",
+        timeout_keep_alive=_KEEP_ALIVE_S,
+        timeout_graceful_shutdown=_LEAVE_S,
+    )
+    server = _Server(config, pipeline, drain_s, announce)
+    server.run(sockets=[listener])
+    if server.stuck:
+        # The interpreter would wait for the engine's thread, perhaps for ever.
+        _log.error("the engine does not end its last batch; leaving without it")
+        logging.shutdown()
+        sys.stdout.flush()
+        os._exit(1)
+    if server.failure is not None:
+        raise server.failure
+    return server.drained
+
+
+class _Server(uvicorn.Server):
+    """uvicorn, with a pipeline to warm up after listening and to drain before leaving."""
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        pipeline: Pipeline,
+        drain_s: float,
+        announce: Callable[[], None],
+    ) -> None:
+        super().__init__(config)
+        self._pipeline = pipeline
+        self._drain_s = drain_s
+        self._announce = announce
+        self._tasks: list[asyncio.Task[None]] = []
+        self.failure: Exception | None = None
+        self.drained = True
+        self.stuck = False
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Drain on a signal; uvicorn's own way ends by killing the process with it again."""
+        loop = asyncio.get_running_loop()
+        signals = (signal.SIGINT, signal.SIGTERM)
+        for number in signals:
+            loop.add_signal_handler(number, self._stop)
+        try:
+            yield
+        finally:
+            for number in signals:
+                loop.remove_signal_handler(number)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen, then begin to warm up; health answers meanwhile."""
+        try:
+            await super().startup(sockets)
+        except OSError as error:  # somebody else bound the address too, and listened first
+            self.failure = ListenError(f"cannot listen: {error.strerror or error}")
+            self.should_exit = True
+            return
+        self._tasks.append(asyncio.create_task(self._warm_up()))
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop listening, let the last answers out, close the pipeline."""
+        await super().shutdown(sockets)
+        self.stuck = not await self._pipeline.close(_LEAVE_S)
+
+    def _stop(self) -> None:
+        if len(self._tasks) > 1:  # a second signal
+            self.drained = False
+            self.should_exit = self.force_exit = True
+        else:
+            self._tasks.append(asyncio.create_task(self._drain()))
+
+    async def _warm_up(self) -> None:
+        try:
+            await self._pipeline.warm_up()
+        except Exception as error:  # noqa: BLE001  `serve` raises it again
+            self.failure = error
+            self.should_exit = True
+            return
+        if self._pipeline.state is State.READY:
+            self._announce()
+
+    async def _drain(self) -> None:
+        _log.info("shutting down: finishing %d requests", self._pipeline.admission.requests)
+        self.drained = await self._pipeline.drain(self._drain_s)
+        if not self.drained:
+            _log.error("giving up %d requests", self._pipeline.admission.requests)
+            await self._pipeline.give_up()
+        self.should_exit = True
