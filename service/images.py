@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
-from models.preprocessing import ChannelOrder, Fit, Preprocessing
+from models import ChannelOrder, Fit, Preprocessing
 from service.errors import ImageError, PayloadTooLargeError
 from service.image_files import ImageFile, parse_image_file
 

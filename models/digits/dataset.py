@@ -1,0 +1,138 @@
+"""What the digits model learns from and is judged by.
+
+Handwriting is scikit-learn's bundled digits (8×8 pixels, 16 levels; the UCI "Optical Recognition
+of Handwritten Digits" test set). It is small and always light on dark, so most of what is learnt
+from is made: the handwriting enlarged and moved about, and digits drawn by `drawing`, on paper and
+with ink of any brightness.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+from sklearn.datasets import load_digits
+from sklearn.model_selection import train_test_split
+
+from models.digits.drawing import Coverage, Placement, pen_digit, place, printed_digit
+from models.digits.network import SIDE
+
+_CANVAS = 96  # drawn at three times that, for smooth edges
+HELD_OUT = 360
+
+_SPLIT_SEED = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Handwriting:
+    """n pictures of 8×8 pixels 0..255, light on dark, and the digits 0..9 they show."""
+
+    images: NDArray[np.uint8]
+    labels: NDArray[np.int64]
+
+
+def handwriting() -> tuple[Handwriting, Handwriting]:
+    """The 1437 that are learnt from and the 360 that are held out, always the same."""
+    data = load_digits()
+    images = np.rint(data.images * (255 / 16)).astype(np.uint8)
+    learnt, held_out, learnt_labels, held_out_labels = train_test_split(
+        images, data.target, test_size=HELD_OUT, random_state=_SPLIT_SEED, stratify=data.target
+    )
+    return Handwriting(learnt, learnt_labels), Handwriting(held_out, held_out_labels)
+
+
+def enlarge(image: NDArray[np.uint8], threshold: float, sharpness: float) -> Image.Image:
+    """An 8×8 digit, cut to its ink, as if written in sharp strokes: 1 / sharpness is the edge.
+
+    The lower the threshold (0..1), the thicker the strokes.
+    """
+    smooth = Image.fromarray(np.pad(image, 1)).resize((160, 160), Image.Resampling.BICUBIC)
+    ink = np.clip((np.asarray(smooth) / 255 - threshold) * sharpness + 0.5, 0, 1)
+    rows, columns = (np.flatnonzero(ink.max(axis=axis) > 0.5) for axis in (1, 0))
+    cut = ink[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
+    return Image.fromarray(np.rint(cut * 255).astype(np.uint8))
+
+
+def enlarged_digit(
+    image: NDArray[np.uint8], placement: Placement, side: int, rng: np.random.Generator
+) -> Coverage:
+    """A square picture, side × side, of a digit of the handwriting, enlarged."""
+    glyph = enlarge(image, rng.uniform(0.3, 0.6), rng.uniform(2, 8))
+    return place(glyph, placement, side, aspect=glyph.width / glyph.height)
+
+
+@dataclass(frozen=True, slots=True)
+class Amounts:
+    """How much is learnt from, in pictures."""
+
+    as_is: int = 6  # of each digit of the handwriting
+    enlarged: int = 12  # of each digit of the handwriting
+    pen: int = 1600  # of each of the ten digits
+    printed: int = 400  # of each of the ten digits
+
+
+def coverage_maps(
+    learnt: Handwriting, amounts: Amounts, rng: np.random.Generator
+) -> tuple[Coverage, NDArray[np.int64]]:
+    """n coverage maps of SIDE × SIDE with the digits they show."""
+    maps: list[Coverage] = []
+    labels: list[int] = []
+    for image, label in zip(learnt.images, learnt.labels.tolist(), strict=True):
+        for _ in range(amounts.as_is):
+            maps.append(_as_is(image, rng))
+        for _ in range(amounts.enlarged):
+            maps.append(_small(enlarged_digit(image, Placement.random(rng), _CANVAS, rng)))
+        labels += [label] * (amounts.as_is + amounts.enlarged)
+    for digit in range(10):
+        for draw, count in ((pen_digit, amounts.pen), (printed_digit, amounts.printed)):
+            for _ in range(count):
+                maps.append(_small(draw(digit, Placement.random(rng), _CANVAS, rng)))
+            labels += [digit] * count
+    return np.stack(maps), np.array(labels)
+
+
+def _as_is(image: NDArray[np.uint8], rng: np.random.Generator) -> Coverage:
+    """The 8×8 pixels filling the picture, as they are served, but for a slight move."""
+    placement = Placement(
+        height=rng.uniform(0.85, 1.1),
+        aspect=1.0,
+        angle=rng.normal(0, 5),
+        slant=rng.normal(0, 0.08),
+        x=0.5 + rng.normal(0, 0.03),
+        y=0.5 + rng.normal(0, 0.03),
+    )
+    glyph = Image.fromarray(image).resize((SIDE, SIDE), Image.Resampling.BILINEAR)
+    return place(glyph, placement, SIDE, aspect=1.0)
+
+
+def _small(coverage: Coverage) -> Coverage:
+    image = Image.fromarray(np.rint(np.clip(coverage, 0, 1) * 255).astype(np.uint8))
+    small = image.resize((SIDE, SIDE), Image.Resampling.BILINEAR)
+    return np.asarray(small).astype(np.float32) / np.float32(255)
+
+
+def photograph(maps: Coverage, rng: np.random.Generator) -> NDArray[np.float32]:
+    """n coverage maps as n pictures 0..1: ink on paper, lit unevenly, blurred, with noise."""
+    n = len(maps)
+
+    def per_picture(low: float, high: float) -> NDArray[np.float32]:
+        return rng.uniform(low, high, (n, 1, 1)).astype(np.float32)
+
+    blur = per_picture(0, 0.25)
+    for axis in (1, 2):
+        maps = (1 - 2 * blur) * maps + blur * (np.roll(maps, 1, axis) + np.roll(maps, -1, axis))
+    # Paper and ink differ by at least a quarter; a third of all pictures are pure black and white.
+    paper, contrast = per_picture(0, 1), per_picture(0.25, 1)
+    ink = np.where(rng.random((n, 1, 1)) < 0.5, paper + contrast, paper - contrast)
+    ink = np.where((ink < 0) | (ink > 1), paper + np.where(paper < 0.5, contrast, -contrast), ink)
+    pure = rng.random((n, 1, 1)) < 1 / 3
+    paper = np.where(pure, np.rint(paper), paper)
+    ink = np.where(pure, 1 - paper, ink)
+    pictures = paper + (ink - paper) * maps
+
+    across = np.linspace(-0.5, 0.5, SIDE, dtype=np.float32)
+    slope_x, slope_y = per_picture(-0.2, 0.2), per_picture(-0.2, 0.2)
+    pictures = pictures + np.where(pure, 0, slope_x * across + slope_y * across[:, None])
+    noise = rng.normal(0, 1, maps.shape).astype(np.float32) * per_picture(0, 0.05)
+    lit: NDArray[np.float32] = np.clip(pictures + noise, 0, 1).astype(np.float32)
+    return lit

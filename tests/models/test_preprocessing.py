@@ -1,0 +1,268 @@
+"""model.toml, presets, flags and guesses; and that what makes no sense is refused by name."""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from models.errors import PreprocessingError
+from models.preprocessing import (
+    PRESETS,
+    ChannelOrder,
+    Fit,
+    Layout,
+    OutputKind,
+    check_labels,
+    load_preprocessing,
+    normalisation,
+)
+
+RGB_224 = (3, 224, 224)
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """Where a model would be; only what lies beside it is ever read."""
+    return tmp_path / "net.onnx"
+
+
+def describe(model: Path, text: str, name: str = "model.toml") -> None:
+    model.with_name(name).write_text(text, encoding="utf-8")
+
+
+def test_every_key_of_the_file_is_read(model: Path) -> None:
+    model.with_name("names.txt").write_text("a b\nc\n", encoding="utf-8")
+    describe(
+        model,
+        """
+        height = 200
+        width = 100
+        resize = 210
+        fit = "stretch"
+        channels = "bgr"
+        layout = "nhwc"
+        scale = 2
+        mean = [1, 2.5, 3]
+        std = [4, 5, 6]
+        output = "probabilities"
+        labels = "names.txt"
+        """,
+    )
+    p = load_preprocessing(model, (200, 100, 3))
+    assert (p.height, p.width, p.resize, p.fit) == (200, 100, 210, Fit.STRETCH)
+    assert (p.channels, p.layout, p.output) == (
+        ChannelOrder.BGR,
+        Layout.NHWC,
+        OutputKind.PROBABILITIES,
+    )
+    assert (p.scale, p.mean, p.std) == (2.0, (1.0, 2.5, 3.0), (4.0, 5.0, 6.0))
+    assert p.labels == ("a b", "c")
+    assert p.input_shape == (200, 100, 3)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_preset_is_taken_whole(model: Path, name: str) -> None:
+    describe(model, f'preset = "{name}"')
+    preset = PRESETS[name]
+    p = load_preprocessing(model, (None, None, None))
+    assert (p.height, p.width, p.resize) == (preset.size, preset.size, preset.resize)
+    for key in ("fit", "channels", "scale", "mean", "std", "output"):
+        assert getattr(p, key) == getattr(preset, key)
+    assert p.labels == ()
+
+
+def test_the_file_wins_over_its_preset_and_flags_win_over_the_file(model: Path) -> None:
+    describe(model, 'preset = "caffe"\nscale = 0.5\nresize = 230')
+    p = load_preprocessing(model, RGB_224, {"resize": 240, "fit": None})
+    assert (p.channels, p.scale, p.resize, p.fit) == (ChannelOrder.BGR, 0.5, 240, Fit.CROP)
+
+
+def test_a_preset_given_as_a_flag_replaces_the_file_but_for_labels_and_layout(model: Path) -> None:
+    model.with_name("labels.txt").write_text("x\ny", encoding="utf-8")
+    describe(model, 'layout = "nhwc"\nscale = 9\nchannels = "bgr"\nlabels = "labels.txt"')
+    p = load_preprocessing(model, (224, 224, 3), {"preset": "imagenet"})
+    assert (p.scale, p.channels, p.layout) == (1 / 255, ChannelOrder.RGB, Layout.NHWC)
+    assert p.labels == ("x", "y")
+
+
+def test_the_file_named_after_the_model_wins_over_model_toml(model: Path) -> None:
+    describe(model, "resize = 300")
+    describe(model, "resize = 301", "net.toml")
+    assert load_preprocessing(model, RGB_224).resize == 301
+
+
+def test_a_model_of_another_size_gets_the_preset_in_proportion(model: Path) -> None:
+    p = load_preprocessing(model, (3, 299, 299), {"preset": "imagenet"})
+    assert (p.height, p.width, p.resize) == (299, 299, round(299 * 256 / 224))
+
+
+def test_label_paths_in_flags_count_from_the_working_directory(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "mine.txt").write_text("one\ntwo\n", encoding="utf-8")
+    monkeypatch.chdir(elsewhere)
+    p = load_preprocessing(model, RGB_224, {"labels": Path("mine.txt"), "preset": "caffe"})
+    assert p.labels == ("one", "two")
+
+
+@pytest.mark.parametrize(
+    ("shape", "channels", "layout", "size", "resize"),
+    [
+        ((3, 224, 224), ChannelOrder.RGB, Layout.NCHW, (224, 224), 256),
+        ((224, 224, 3), ChannelOrder.RGB, Layout.NHWC, (224, 224), 256),
+        ((3, 0, None), ChannelOrder.RGB, Layout.NCHW, (224, 224), 256),
+        ((3, 112, 96), ChannelOrder.RGB, Layout.NCHW, (112, 96), 128),
+        ((1, 28, 28), ChannelOrder.GREY, Layout.NCHW, (28, 28), 28),
+        ((28, 28, 1), ChannelOrder.GREY, Layout.NHWC, (28, 28), 28),
+    ],
+)
+def test_without_a_file_the_input_shape_decides_and_the_log_says_so(
+    model: Path,
+    caplog: pytest.LogCaptureFixture,
+    shape: tuple[int | None, ...],
+    channels: ChannelOrder,
+    layout: Layout,
+    size: tuple[int, int],
+    resize: int,
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        p = load_preprocessing(model, shape)
+    assert (p.channels, p.layout, (p.height, p.width), p.resize) == (channels, layout, size, resize)
+    (record,) = caplog.records
+    message = record.getMessage()
+    for part in ("net.onnx", "mean", "net.toml", "preset"):
+        assert part in message
+
+
+def test_nothing_is_logged_when_nothing_is_guessed(
+    model: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    describe(model, 'preset = "imagenet"')
+    load_preprocessing(model, RGB_224)
+    assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "right"),
+    [
+        ("sise = 224", "'sise'", "size"),
+        ('preset = "resnet"', "preset = 'resnet'", '"imagenet", "caffe", "digits"'),
+        ("size = 0", "size = 0", "whole number"),
+        ("size = true", "size = True", "whole number"),
+        ("height = 22.5", "height = 22.5", "whole number"),
+        ("width = 100000", "width = 100000", "16384"),
+        ('fit = "squash"', "fit = 'squash'", '"crop", "stretch"'),
+        ("channels = 3", "channels = 3", '"rgb", "bgr", "grey"'),
+        ("layout = []", "layout = []", '"nchw", "nhwc"'),
+        ('output = "softmax"', "output = 'softmax'", '"logits", "probabilities"'),
+        ("scale = 0", "scale = 0", "above 0"),
+        ("scale = nan", "scale = nan", "above 0"),
+        ("mean = 0.5", "mean = 0.5", "list of 3 numbers"),
+        ("mean = [1, 2]", "mean = [1, 2]", "list of 3 numbers"),
+        ('mean = [1, 2, "3"]', "mean = [1, 2, '3']", "list of 3 numbers"),
+        ("mean = [1, inf, 2]", "mean = [1, inf, 2]", "list of 3 numbers"),
+        ("std = [1, 0, 1]", "std = [1, 0, 1]", "above 0"),
+        ("std = [1, -1, 1]", "std = [1, -1, 1]", "above 0"),
+        ("labels = 7", "labels = 7", "path"),
+        ("size = 224\nheight = 224", "size", "height and width"),
+        ("mean = [0.5]", "mean has length 1", "takes 3"),
+        ('channels = "grey"', "mean has length 3", "takes 1"),
+        ("resize = 200", "resize = 200", "at least 224"),
+        ("resize = ", "cannot be read", "Invalid value"),
+    ],
+)
+def test_a_wrong_file_is_refused_naming_file_key_and_what_would_be_right(
+    model: Path, text: str, key: str, right: str
+) -> None:
+    describe(model, text)
+    with pytest.raises(PreprocessingError) as caught:
+        load_preprocessing(model, RGB_224)
+    message = str(caught.value)
+    assert str(model.with_name("model.toml")) in message
+    assert key in message
+    assert right in message
+
+
+@pytest.mark.parametrize("flags", [{"mode": "rgb"}, {"size": "224"}, {"preset": "nothing"}])
+def test_wrong_flags_are_refused_too(model: Path, flags: Mapping[str, object]) -> None:
+    with pytest.raises(PreprocessingError, match="the flags"):
+        load_preprocessing(model, RGB_224, flags)
+
+
+def test_a_file_that_is_not_utf8_is_refused(model: Path) -> None:
+    model.with_name("model.toml").write_bytes(b'preset = "\xff"')
+    with pytest.raises(PreprocessingError, match=r"model\.toml cannot be read"):
+        load_preprocessing(model, RGB_224)
+
+
+@pytest.mark.parametrize(
+    ("text", "shape"),
+    [
+        ('preset = "imagenet"\nsize = 299\nresize = 300', (3, 224, 224)),
+        ('preset = "imagenet"', (1, 224, 224)),
+        ('preset = "imagenet"\nlayout = "nhwc"', (3, 224, 224)),
+        ('preset = "digits"', (3, 32, 32)),
+        ('preset = "imagenet"', (4, 224, 224)),
+    ],
+)
+def test_what_does_not_fit_the_model_is_refused_naming_both(
+    model: Path, text: str, shape: tuple[int, ...]
+) -> None:
+    describe(model, text)
+    with pytest.raises(PreprocessingError) as caught:
+        load_preprocessing(model, shape)
+    message = str(caught.value)
+    assert "model.toml" in message
+    assert "×".join(map(str, shape)) in message
+
+
+@pytest.mark.parametrize("shape", [(), (10,), (3, 224), (3, 16, 224, 224)])
+def test_an_input_that_is_no_image_is_refused(model: Path, shape: tuple[int, ...]) -> None:
+    with pytest.raises(PreprocessingError, match="three axes"):
+        load_preprocessing(model, shape)
+
+
+def test_labels_are_utf8_one_a_line_whatever_the_line_ends(model: Path) -> None:
+    model.with_name("labels.txt").write_bytes("\ufefftench, Tinca tinca\r\nnaïve\n\n".encode())
+    describe(model, 'preset = "imagenet"\nlabels = "labels.txt"')
+    assert load_preprocessing(model, RGB_224).labels == ("tench, Tinca tinca", "naïve")
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [(None, "cannot be read"), (b"\xff\xfe", "cannot be read"), (b"a\n\nb\n", "line 2 is empty")],
+)
+def test_unreadable_labels_are_refused_naming_their_file(
+    model: Path, content: bytes | None, complaint: str
+) -> None:
+    if content is not None:
+        model.with_name("labels.txt").write_bytes(content)
+    describe(model, 'preset = "imagenet"\nlabels = "labels.txt"')
+    with pytest.raises(PreprocessingError, match=complaint) as caught:
+        load_preprocessing(model, RGB_224)
+    assert str(model.with_name("labels.txt")) in str(caught.value)
+
+
+def test_the_number_of_labels_must_be_that_of_the_classes(model: Path) -> None:
+    plain = load_preprocessing(model, RGB_224, {"preset": "imagenet"})
+    check_labels(plain, 1000)
+    check_labels(replace(plain, labels=("a", "b")), 2)
+    with pytest.raises(PreprocessingError, match="2 labels, but the model has 3 classes"):
+        check_labels(replace(plain, labels=("a", "b")), 3)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_normalisation_is_the_formula_as_one_multiplication_and_one_addition(
+    model: Path, name: str
+) -> None:
+    p = load_preprocessing(model, (None, None, None), {"preset": name})
+    multiplier, offset = normalisation(p)
+    pixels = np.arange(256)[:, None]
+    expected = (pixels * p.scale - np.array(p.mean)) / np.array(p.std)
+    assert multiplier.dtype == offset.dtype == np.float32
+    np.testing.assert_allclose(pixels * multiplier + offset, expected, rtol=1e-5, atol=1e-5)
