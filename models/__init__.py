@@ -4,6 +4,7 @@ Imports `kernels`, never `service`, and works without a GPU or a driver.
 """
 
 from models.classifier import Classifier, load_classifier
+from models.digits import MODEL_PATH as BUILT_IN_MODEL
 from models.engine import DeviceKind, Engine, Images, Scores
 from models.errors import (
     EngineError,
@@ -24,6 +25,7 @@ from models.preprocessing import (
 )
 
 __all__ = [
+    "BUILT_IN_MODEL",
     "PRESETS",
     "ChannelOrder",
     "Classifier",

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 
 import uvicorn
 from fastapi import FastAPI
+from starlette.types import ASGIApp
 
 from service.pipeline import Pipeline, State
 
@@ -56,7 +57,21 @@ def bind(host: str, port: int) -> socket.socket:
     return listener
 
 
-def serve(
+def http_settings(app: ASGIApp, *, access_log: bool) -> uvicorn.Config:
+    """How uvicorn serves any application here; benchmarks compare Convoy with a bare one."""
+    return uvicorn.Config(
+        app,
+        log_config=None,
+        access_log=access_log,
+        server_header=False,
+        lifespan="off",
+        ws="none",
+        timeout_keep_alive=_KEEP_ALIVE_S,
+        timeout_graceful_shutdown=_LEAVE_S,
+    )
+
+
+def run_server(
     app: FastAPI,
     pipeline: Pipeline,
     listener: socket.socket,
@@ -70,16 +85,7 @@ def serve(
     Closes the pipeline. True if every accepted request was answered within `drain_s`. Raises what
     the engine raised if it cannot be warmed up. Does not return where the engine is stuck.
     """
-    config = uvicorn.Config(
-        app,
-        log_config=None,
-        access_log=access_log,
-        server_header=False,
-        lifespan="off",
-        ws="none",
-        timeout_keep_alive=_KEEP_ALIVE_S,
-        timeout_graceful_shutdown=_LEAVE_S,
-    )
+    config = http_settings(app, access_log=access_log)
     server = _Server(config, pipeline, drain_s, announce)
     server.run(sockets=[listener])
     if server.stuck:
@@ -150,7 +156,7 @@ class _Server(uvicorn.Server):
     async def _warm_up(self) -> None:
         try:
             await self._pipeline.warm_up()
-        except Exception as error:  # noqa: BLE001  `serve` raises it again
+        except Exception as error:  # noqa: BLE001  `run_server` raises it again
             self.failure = error
             self.should_exit = True
             return

@@ -1,0 +1,276 @@
+"""The command line: `convoy serve`, `convoy classify`.
+
+Exit status 0: done. 1: it failed. 2: the command line or a setting makes no sense. Errors are one
+line on standard error, never a traceback.
+"""
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from pydantic_core import to_json
+from rich.console import Console
+from rich.table import Table
+
+from models import (
+    BUILT_IN_MODEL,
+    Classifier,
+    DeviceKind,
+    Engine,
+    ModelError,
+    load_classifier,
+    open_engine,
+)
+from service.app import CLASSIFY_PATH, create_app
+from service.errors import ServiceError
+from service.images import ImageLimits, decode_image
+from service.labels import top_k
+from service.pipeline import Pipeline, Pixels
+from service.schemas import Prediction
+from service.server import ListenError, bind, run_server
+from service.settings import Settings, SettingsError, load_settings
+
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
+BUILT_IN_NAME = "digits"
+
+app = typer.Typer(
+    name="convoy",
+    help="Serve ONNX image classifiers, with batching that never makes anybody wait.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # errors stay one line
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def main() -> None:
+    """Run the command line; what is foreseen to go wrong becomes a line and an exit status."""
+    try:
+        app()
+    except SettingsError as error:
+        _fail(error, 2)
+    except (ModelError, ServiceError, ListenError) as error:
+        _fail(error, 1)
+
+
+def _fail(error: Exception, status: int) -> None:
+    typer.echo(f"Error: {error}", err=True)
+    raise SystemExit(status)
+
+
+def _setting(name: str) -> Any:
+    """The flag of a setting, described where the setting is."""
+    field = Settings.model_fields[name]
+    default = getattr(field.default, "value", field.default)
+    return typer.Option(
+        "--" + name.replace("_", "-"),
+        help=field.description if default is None else f"{field.description} [{default}]",
+        show_default=False,
+    )
+
+
+Preset = Annotated[str | None, _setting("preset")]
+Labels = Annotated[Path | None, _setting("labels")]
+Device = Annotated[DeviceKind | None, _setting("device")]
+Threads = Annotated[int | None, _setting("threads")]
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"convoy {version('convoy')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _convoy(
+    _: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Print the version.", callback=_print_version, is_eager=True
+        ),
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def serve(
+    model: Annotated[
+        Path | None, typer.Argument(help="ONNX model file; the built-in digits if not given.")
+    ] = None,
+    preset: Preset = None,
+    labels: Labels = None,
+    device: Device = None,
+    host: Annotated[str | None, _setting("host")] = None,
+    port: Annotated[int | None, _setting("port")] = None,
+    max_batch: Annotated[int | None, _setting("max_batch")] = None,
+    max_queue: Annotated[int | None, _setting("max_queue")] = None,
+    max_body_mb: Annotated[float | None, _setting("max_body_mb")] = None,
+    max_megapixels: Annotated[float | None, _setting("max_megapixels")] = None,
+    threads: Threads = None,
+    drain_s: Annotated[float | None, _setting("drain_s")] = None,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log every request.")] = False,
+) -> None:
+    """Serve a model over HTTP until SIGTERM or Ctrl-C.
+
+    Every setting can be given in the environment too: --max-batch is CONVOY_MAX_BATCH.
+    """
+    flags = {name: value for name, value in locals().items() if name in Settings.model_fields}
+    settings = load_settings(flags)
+    _configure_logging(verbose=verbose)
+    # The address first: it takes no time, and a model may take long.
+    with bind(settings.host, settings.port) as listener:
+        classifier, engine = _open(settings, settings.max_batch)
+        pipeline = Pipeline(
+            engine,
+            _decoder(classifier, settings),
+            output=classifier.preprocessing.output,
+            labels=classifier.preprocessing.labels,
+            max_queue=settings.max_queue,
+            max_body_bytes=settings.max_body_bytes,
+            decode_threads=settings.thread_count,
+        )
+        all_answered = run_server(
+            create_app(pipeline, model=classifier.name),
+            pipeline,
+            listener,
+            drain_s=settings.drain_s,
+            access_log=verbose,
+            announce=partial(_announce, settings, listener.getsockname()[1], classifier, engine),
+        )
+    if not all_answered:
+        raise typer.Exit(1)
+
+
+@app.command()
+def classify(
+    model: Annotated[Path, typer.Argument(help="ONNX model file, or `digits`, the built-in one.")],
+    images: Annotated[
+        list[Path], typer.Argument(help="JPEG, PNG or WebP files, or folders of them.")
+    ],
+    k: Annotated[int, typer.Option("--top-k", "-k", min=1, help="Labels an image.")] = 1,
+    preset: Preset = None,
+    labels: Labels = None,
+    device: Device = None,
+    threads: Threads = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object an image, a line each.")
+    ] = False,
+) -> None:
+    """Classify pictures without a server.
+
+    What cannot be read is reported, the rest classified, and the exit status is 1.
+    """
+    settings = load_settings(
+        {"model": model, "preset": preset, "labels": labels, "device": device, "threads": threads}
+    )
+    _configure_logging(verbose=False)
+    classifier, engine = _open(settings, max_batch=1)
+    if k > classifier.classes:
+        raise SettingsError(
+            f"--top-k: {k} is not allowed; {classifier.name} has {classifier.classes} classes"
+        )
+    table = Table("file", "label", "probability", box=None, header_style="bold")
+    failed = False
+    for file, outcome in _classify_files(_files(images), classifier, engine, settings, k):
+        if isinstance(outcome, Exception):
+            failed = True
+            typer.echo(f"Error: {file}: {outcome}", err=True)
+            if as_json:
+                typer.echo(to_json({"file": str(file), "error": str(outcome)}))
+        elif as_json:
+            typer.echo(to_json({"file": str(file), "predictions": outcome}))
+        else:
+            for rank, prediction in enumerate(outcome):
+                table.add_row(
+                    "" if rank else str(file),
+                    prediction["label"],
+                    f"{prediction['probability']:.4f}",
+                )
+    engine.close()
+    if table.row_count:
+        Console().print(table)
+    if failed:
+        raise typer.Exit(1)
+
+
+def _configure_logging(*, verbose: bool) -> None:
+    logging.basicConfig(
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.WARNING
+    )
+    logging.getLogger("convoy").setLevel(logging.INFO)
+    # What clients send wrong is answered and counted, not logged.
+    logging.getLogger("python_multipart").setLevel(logging.ERROR)
+    logging.getLogger("uvicorn.error").setLevel(logging.INFO if verbose else logging.ERROR)
+    logging.getLogger("uvicorn.access").setLevel(logging.INFO)
+
+
+def _open(settings: Settings, max_batch: int) -> tuple[Classifier, Engine]:
+    path = settings.model
+    if path is None or path == Path(BUILT_IN_NAME):
+        path = BUILT_IN_MODEL
+    classifier = load_classifier(
+        path, overrides={"preset": settings.preset, "labels": settings.labels}
+    )
+    engine = open_engine(
+        classifier,
+        device=settings.device,
+        max_batch=max_batch,
+        threads=settings.threads,
+    )
+    return classifier, engine
+
+
+def _decoder(classifier: Classifier, settings: Settings) -> Callable[[bytes], Pixels]:
+    return partial(
+        decode_image,
+        preprocessing=classifier.preprocessing,
+        limits=ImageLimits(settings.max_body_bytes, settings.max_pixels),
+    )
+
+
+def _announce(settings: Settings, port: int, classifier: Classifier, engine: Engine) -> None:
+    """Say where it serves, and how to try."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)  # noqa: S104  compared
+    url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    samples = sorted((BUILT_IN_MODEL.parent / "samples").glob("*.png"))
+    built_in = classifier.name == BUILT_IN_MODEL.stem and samples
+    picture = samples[0] if built_in else "picture.jpg"
+    typer.echo(
+        f"Convoy serves {classifier.name} at {url} on {engine.device}, "
+        f"in batches of up to {engine.max_batch}. Try:\n"
+        f"  curl -F file=@{picture} {url}{CLASSIFY_PATH}"
+    )
+
+
+def _files(paths: Sequence[Path]) -> Iterator[Path]:
+    """Files as named; for a folder, the pictures directly in it, by name."""
+    for path in paths:
+        if path.is_dir():
+            yield from sorted(p for p in path.iterdir() if p.suffix.lower() in IMAGE_SUFFIXES)
+        else:
+            yield path
+
+
+def _classify_files(
+    files: Iterator[Path], classifier: Classifier, engine: Engine, settings: Settings, k: int
+) -> Iterator[tuple[Path, list[Prediction] | Exception]]:
+    """What each file shows, or why it could not be read, in order."""
+    decode = _decoder(classifier, settings)
+    meaning = classifier.preprocessing
+    for file in files:
+        try:
+            with file.open("rb") as opened:
+                data = opened.read(settings.max_body_bytes + 1)  # one more shows that it is more
+            scores = engine.run(decode(data)[np.newaxis])[0]
+            yield file, top_k(scores, k, meaning.output, meaning.labels)
+        except OSError as error:
+            yield file, OSError(error.strerror or error)
+        except ServiceError as error:
+            yield file, error

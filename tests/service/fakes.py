@@ -1,0 +1,83 @@
+"""An engine and a decoder that need no model: a picture is a digit, and its class is the digit."""
+
+import threading
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from models import EngineError, Images, OutputKind, Scores
+from service.errors import ImageError
+from service.pipeline import Pipeline, Pixels
+
+CLASSES = 10
+LABELS = tuple("zero one two three four five six seven eight nine".split())
+
+
+class FakeEngine:
+    """Scores each picture's own digit highest; sleeps `delay_s` a batch and keeps the sizes."""
+
+    def __init__(
+        self,
+        *,
+        delay_s: float = 0.0,
+        max_batch: int = 8,
+        warm_up: Callable[[], None] = lambda: None,
+        scores: Callable[[Images], Scores] | None = None,
+    ) -> None:
+        self.max_batch = max_batch
+        self.classes = CLASSES
+        self.device = "fake"
+        self.delay_s = delay_s
+        self.batches: list[int] = []
+        self.threads: set[int] = set()
+        self.closed = False
+        self.failing = False
+        self.warm_up = warm_up
+        self._scores = scores or one_hot
+
+    def run(self, images: Images) -> Scores:
+        """Logits of N×1×1×1 pictures."""
+        self.batches.append(len(images))
+        self.threads.add(threading.get_ident())
+        time.sleep(self.delay_s)
+        if self.failing:
+            raise EngineError("the device fell off the bus")
+        return self._scores(images)
+
+    def close(self) -> None:
+        """Remember that it happened."""
+        self.closed = True
+
+
+def one_hot(images: Images) -> Scores:
+    """9 for the picture's digit, 0 for the others."""
+    return 9 * np.eye(CLASSES, dtype=np.float32)[images[:, 0, 0, 0]]
+
+
+def decode_digit(data: bytes) -> Pixels:
+    """`b"7"` is a picture of a 7; more bytes after it do not matter, other pictures are broken."""
+    if not data[:1].isdigit():
+        raise ImageError("the picture is no digit; send a digit")
+    return np.full((1, 1, 1), int(data[:1]), np.uint8)
+
+
+def make_pipeline(
+    engine: FakeEngine | None = None,
+    decode: Callable[[bytes], Pixels] = decode_digit,
+    *,
+    output: OutputKind = OutputKind.LOGITS,
+    max_queue: int = 32,
+    max_body_bytes: int = 100_000,
+    decode_threads: int = 2,
+) -> Pipeline:
+    """A pipeline over fakes, not yet warm."""
+    return Pipeline(
+        engine or FakeEngine(),
+        decode,
+        output=output,
+        labels=LABELS,
+        max_queue=max_queue,
+        max_body_bytes=max_body_bytes,
+        decode_threads=decode_threads,
+    )
