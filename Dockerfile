@@ -38,6 +38,7 @@ LABEL org.opencontainers.image.title="Convoy" \
 # it is not root.
 RUN useradd --uid 10001 --user-group --no-log-init --no-create-home --home-dir /tmp \
     --shell /usr/sbin/nologin convoy \
+ && mkdir /models \
  && rm -rf /usr/local/lib/python3*/site-packages/pip* /usr/local/lib/python3*/ensurepip /usr/local/bin/pip*
 
 COPY --from=build /opt/convoy /opt/convoy
@@ -53,9 +54,13 @@ ENV PATH=/opt/convoy/bin:$PATH \
     CONVOY_PORT=8000 \
     ORT_DISABLE_TELEMETRY=1
 
-# Classifying once shows that the image works, and leaves the bytecode of what was imported, which a
-# read-only root could never write.
-RUN convoy --version
+# An image that cannot classify its own samples, become ready and stop as it should is not built. What
+# that imported stays behind as bytecode, which a read-only root could never write: start-up needs it.
+RUN convoy classify digits /opt/convoy/lib/python3*/site-packages/models/digits/samples/*.png \
+ && { convoy serve & } \
+ && until python /opt/convoy/healthcheck.py; do kill -0 $! || exit 1; sleep 0.5; done \
+ && kill -TERM $! \
+ && wait $!
 ENV PYTHONDONTWRITEBYTECODE=1 \
     PYTHONUNBUFFERED=1
 
