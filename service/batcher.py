@@ -199,14 +199,14 @@ class Batcher(Generic[T, R]):
         """Run batches until closed and drained; the only task of a batcher."""
         # Cancellation is asked about too, lest a `run` that swallowed it keeps this going.
         while not self._cancelled():
-            # Before looking, so that nothing that changes from here on is missed.
-            self._changed.clear()
             batch = self._take()
             if batch.items:
                 await self._carry(batch)
             elif self._closing:
                 return
             else:
+                # No await since looking, so nothing that changed is missed.
+                self._changed.clear()
                 await self._changed.wait()
 
     def _cancelled(self) -> bool:

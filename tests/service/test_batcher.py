@@ -1,6 +1,7 @@
 """The batcher by examples; test_batcher_properties.py shuffles everything."""
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
 from contextvars import ContextVar
 from typing import Any
@@ -135,6 +136,26 @@ async def test_retry_after_follows_a_change_of_pace_within_a_few_batches() -> No
     with pytest.raises(QueueFullError) as refused:
         await desk.batcher.submit("d")
     assert 2 <= refused.value.retry_after_s <= 3
+    await outcomes(*tasks)
+
+
+@in_virtual_time
+async def test_retry_after_takes_no_hope_from_batches_that_failed_fast() -> None:
+    async def run(items: Sequence[str]) -> Sequence[str]:
+        if "x" in items:
+            raise RuntimeError
+        await asyncio.sleep(4)
+        return items
+
+    desk = Desk(run, max_queue=1)
+    await desk.batcher.submit("a")
+    for _ in range(10):
+        with pytest.raises(EngineFailedError):
+            await desk.batcher.submit("x")
+    tasks = [await desk.submit("b"), await desk.submit("c")]
+    with pytest.raises(QueueFullError) as refused:
+        await desk.batcher.submit("d")
+    assert refused.value.retry_after_s == 8
     await outcomes(*tasks)
 
 
@@ -284,6 +305,35 @@ async def test_run_sees_nothing_of_the_context_of_the_caller_that_happened_to_co
     desk = Desk(run)
     trace.set("first caller")
     assert letters(await desk.batcher.submit("a")) == "none"
+
+
+@in_virtual_time
+async def test_a_worker_cancelled_from_outside_ends_even_if_run_swallows_the_cancellation() -> None:
+    async def stubborn(items: Sequence[str]) -> Sequence[str]:
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(1)
+        return items
+
+    desk = Desk(stubborn, max_batch=1)
+    running, waiting = await desk.submit("a"), await desk.submit("b")
+    (worker,) = (t for t in asyncio.all_tasks() if t.get_name() == "batcher")
+    worker.cancel()
+    first, second = await outcomes(running, waiting)
+    assert letters(first) == "a"
+    assert isinstance(second, ShuttingDownError)
+    assert desk.batches == ["a"]
+
+
+@in_virtual_time
+async def test_what_a_caller_does_to_its_list_after_submitting_changes_nothing() -> None:
+    desk = Desk()
+    running = await desk.submit("a")
+    mine = ["b", "c"]
+    task = asyncio.create_task(desk.batcher.submit(mine))
+    await turns(1)
+    mine.clear()
+    _, answers = await outcomes(running, task)
+    assert letters(answers) == "BC"
 
 
 @in_virtual_time
