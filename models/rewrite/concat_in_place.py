@@ -3,14 +3,14 @@
     y = concat(x1, ..., xn):   x_i lives inside y, at channel offset_i = Σ_{j<i} C_j
 
 A part that cannot live there is copied there by a node of its own, and a caveat says why: it is an
-input or an output of the network, a weight, inside another value already, listed twice, at an
-offset that the kernels' vectors do not reach, or a view of another value, which nothing writes.
-Refused where every part would be copied, and along other axes than channels.
+input or an output of the network, inside another value already, listed twice, at an offset that the
+kernels' vectors do not reach, or a view of another value, which nothing writes. Refused where every
+part would be copied, and along other axes than channels.
 """
 
 from dataclasses import replace
 
-from models.graph import ChannelSlice, Concat, Constant, Identity, Node, Reshape, Value
+from models.graph import ChannelSlice, Concat, Identity, Node, Reshape, Value
 from models.rewrite.rule import GraphView, Outcome, Refusal, Rewrite
 
 # Kernels read and write channels in vectors of 16 bytes, aligned: 8 numbers in fp16. In fp32 these
@@ -36,7 +36,7 @@ def concat_in_place(view: GraphView, node: Node) -> Outcome:
         else:
             copy = Value(view.fresh(f"{node.output}.{index}"), view.shape(part), inside)
             values.append(copy)
-            copies.append(_copy(view, f"{node.name}.{index}", part, copy.name))
+            copies.append(Identity(name=f"{node.name}.{index}", output=copy.name, x=part))
             reasons.append(f"{part} is copied: {obstacle}")
         offset += view.shape(part)[0]
     if len(copies) == len(node.parts):
@@ -44,17 +44,9 @@ def concat_in_place(view: GraphView, node: Node) -> Outcome:
     return Rewrite(nodes=tuple(copies), values=tuple(values), caveats=tuple(reasons))
 
 
-def _copy(view: GraphView, name: str, part: str, output: str) -> Node:
-    if view.weight(part) is not None:
-        return Constant(name=name, output=output, weight=part)
-    return Identity(name=name, output=output, x=part)
-
-
 def _obstacle(view: GraphView, concat: Concat, index: int, offset: int) -> str | None:
     """Why part `index` cannot be written at its place."""
     part = concat.parts[index]
-    if view.weight(part) is not None:
-        return "it is a weight"
     if part in view.inputs:
         return "it is an input of the network"
     if part in view.outputs:

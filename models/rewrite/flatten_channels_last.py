@@ -1,18 +1,18 @@
 """Flattening C×H×W moves nothing in an NHWC buffer when it reads H×W×C; Gemm columns follow.
 
-    Σ_j W[k, j] · flat_CHW(x)[j] = Σ_i W[k, order[i]] · flat_HWC(x)[i]
+    Σ_j W[k,j] · flat_CHW(x)[j] = Σ_i W'[k,i] · flat_HWC(x)[i],   W'[k, (h,w,c)] = W[k, (c,h,w)]
 
-where order[i] is the place in C, H, W order of the element that stands i-th in H, W, C order.
 Activations may stand between. Where both orders are one (C = 1, or H·W = 1) no Gemm is needed.
 Refused where anything but such a Gemm needs the vector: it would see another order.
 """
 
 from dataclasses import replace
+from math import prod
 
 import numpy as np
 
-from models.graph import Activate, Gemm, Identity, Node, Reshape
-from models.rewrite.folding import weight64, with_weights
+from models.graph import Activate, Gemm, Identity, Node, Reshape, Shape, Weight
+from models.rewrite.folding import weight_of
 from models.rewrite.rule import GraphView, Outcome, Refusal, Rewrite
 
 
@@ -23,20 +23,22 @@ def flatten_channels_last(view: GraphView, node: Node) -> Outcome:
     shape, vector = view.shape(node.x), view.shape(node.output)
     if not shape or sum(size > 1 for size in vector) > 1:
         return None
-    order = np.moveaxis(np.arange(np.prod(shape)).reshape(shape), 0, -1).ravel()
     free = replace(node, channels_last=True)
-    if np.all(np.diff(order) == 1):
+    if shape[0] == 1 or prod(shape[1:]) == 1:
         return Rewrite(nodes=(free,))
     gemms = _readers_in_order(view, node.output)
     if isinstance(gemms, Refusal):
         return gemms
-    nodes: list[Node] = [free]
-    weights = {}
-    for gemm in gemms:
-        permuted, new = with_weights(view, gemm, weight64(view, gemm.weight)[:, order], None)
-        nodes.append(permuted)
-        weights.update(new)
-    return Rewrite(nodes=tuple(nodes), weights=weights)
+    weights = {view.fresh(f"{gemm.output}.weight"): _permuted(view, gemm, shape) for gemm in gemms}
+    permuted = (replace(gemm, weight=name) for gemm, name in zip(gemms, weights, strict=True))
+    return Rewrite(nodes=(free, *permuted), weights=weights)
+
+
+def _permuted(view: GraphView, gemm: Gemm, shape: Shape) -> Weight:
+    """The filter, K×(C·H·W), with its columns in the order H, W, C."""
+    filters, columns = view.shape(gemm.weight)
+    by_axis = weight_of(view, gemm.weight).reshape(filters, *shape)
+    return np.moveaxis(by_axis, 1, -1).reshape(filters, columns)
 
 
 def _readers_in_order(view: GraphView, vector: str) -> list[Gemm] | Refusal:
@@ -47,8 +49,9 @@ def _readers_in_order(view: GraphView, vector: str) -> list[Gemm] | Refusal:
         name = pending.pop()
         if name in view.outputs:
             return Refusal(f"{name} is an output of the network, in C×H×W order")
-        if view.value(name).inside is not None:
-            return Refusal(f"{name} lies inside another value, in C×H×W order")
+        inside = view.value(name).inside
+        if inside is not None:
+            return Refusal(f"{name} lies inside {inside.parent}, in C×H×W order")
         for reader in view.readers(name):
             if isinstance(reader, Activate | Identity):
                 pending.append(reader.output)

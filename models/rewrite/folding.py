@@ -7,18 +7,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernels.activation import Activation
-from models.graph import Conv, Gemm, Node, ScaleShift, Weight
+from models.graph import Conv, Gemm, GraphError, Node, ScaleShift, Weight
 from models.rewrite.rule import GraphView, Rewrite
 
 Float64: TypeAlias = NDArray[np.float64]
 
 
-def weight64(view: GraphView, name: str) -> Float64:
-    """A weight that is known to be one, in float64."""
+def weight_of(view: GraphView, name: str) -> Weight:
+    """The weight that an operand names where only a weight can stand; GraphError otherwise."""
     weight = view.weight(name)
     if weight is None:
-        raise KeyError(f"{name} is not a weight")
-    return weight.astype(np.float64)
+        raise GraphError(f"{name} stands where a weight must, and is none")
+    return weight
+
+
+def weight64(view: GraphView, name: str) -> Float64:
+    """`weight_of` in float64."""
+    return weight_of(view, name).astype(np.float64)
 
 
 def bias64(view: GraphView, node: Conv | Gemm) -> Float64:
@@ -45,15 +50,12 @@ def with_scale_shift(
 
 
 def with_weights(
-    view: GraphView, node: Conv | Gemm, weight: Float64, bias: Float64 | None
+    view: GraphView, node: Conv | Gemm, weight: Float64, bias: Float64
 ) -> tuple[Conv | Gemm, dict[str, Weight]]:
-    """`node` with another filter, and another bias unless None; and what these weights are."""
-    name = view.fresh(f"{node.output}.weight")
-    arrays, bias_name = {name: weight}, node.bias
-    if bias is not None:
-        bias_name = view.fresh(f"{node.output}.bias")
-        arrays[bias_name] = bias
-    return replace(node, weight=name, bias=bias_name), _float32(arrays)
+    """`node` with another filter and bias, and what these weights are."""
+    names = view.fresh(f"{node.output}.weight"), view.fresh(f"{node.output}.bias")
+    weights = _float32(dict(zip(names, (weight, bias), strict=True)))
+    return replace(node, weight=names[0], bias=names[1]), weights
 
 
 def _float32(arrays: dict[str, Float64]) -> dict[str, Weight]:
