@@ -1,0 +1,1 @@
+"""Measurements: what the service adds to bare HTTP, kernels, whole networks."""

@@ -1,0 +1,137 @@
+"""Two HTTP/1.1 clients that cost next to nothing, for one request sent over and over.
+
+They read what uvicorn answers (Content-Length, keep-alive), and nothing else.
+"""
+
+import asyncio
+import socket
+from collections.abc import Callable
+from time import perf_counter, perf_counter_ns
+from typing import cast
+
+import uvloop
+
+Address = tuple[str, int]
+
+
+class BadAnswerError(Exception):
+    """An answer that is not 200, or no answer."""
+
+
+def post_request(path: str, body: bytes, content_type: str) -> bytes:
+    """The bytes of a POST that keeps its connection open."""
+    return (
+        f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: {content_type}\r\n"
+        f"Content-Length: {len(body)}\r\n\r\n"
+    ).encode() + body
+
+
+def get_request(path: str) -> bytes:
+    """The bytes of a GET that keeps its connection open."""
+    return f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode()
+
+
+def answer_size(received: bytes | bytearray) -> int | None:
+    """How many bytes the answer that begins here has, once its header is complete."""
+    header, blank_line, _ = received.partition(b"\r\n\r\n")
+    if not blank_line:
+        return None
+    if not header.startswith(b"HTTP/1.1 200 "):
+        raise BadAnswerError(bytes(received).decode("latin-1"))
+    for line in header.lower().split(b"\r\n"):
+        if line.startswith(b"content-length:"):
+            return len(header) + len(blank_line) + int(line.partition(b":")[2])
+    raise BadAnswerError(f"no Content-Length in {bytes(header)!r}")
+
+
+class Connection:
+    """One blocking keep-alive connection."""
+
+    def __init__(self, address: Address, timeout_s: float = 10.0) -> None:
+        self._socket = socket.create_connection(address, timeout_s)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def exchange(self, request: bytes) -> bytes:
+        """Send one request; its whole answer. BadAnswerError unless that is a 200."""
+        self._socket.sendall(request)
+        received = b""
+        size: int | None = None
+        while size is None or len(received) < size:
+            chunk = self._socket.recv(65536)
+            if not chunk:
+                raise BadAnswerError("the server closed the connection")
+            received += chunk
+            size = answer_size(received) if size is None else size
+        return received
+
+    def exchange_ns(self, request: bytes) -> int:
+        """Nanoseconds from the first byte sent to the last byte of the answer."""
+        begin = perf_counter_ns()
+        self.exchange(request)
+        return perf_counter_ns() - begin
+
+    def close(self) -> None:
+        """Close the socket."""
+        self._socket.close()
+
+
+class _ClosedLoop(asyncio.Protocol):
+    """Sends the next request as soon as the last is answered, until `deadline`."""
+
+    def __init__(self, request: bytes, deadline: float, answered: Callable[[float], None]) -> None:
+        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._request = request
+        self._deadline = deadline
+        self._answered = answered
+        self._received = bytearray()
+        self._sent = 0.0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by inheritance
+        self._send()
+
+    def data_received(self, data: bytes) -> None:
+        self._received += data
+        try:
+            size = answer_size(self._received)
+        except BadAnswerError as error:
+            self.ended.set_exception(error)
+            self._transport.abort()
+            return
+        if size is None or len(self._received) < size:
+            return
+        self._received.clear()
+        moment = perf_counter()
+        self._answered(moment - self._sent)
+        if moment < self._deadline:
+            self._send()
+        else:
+            self.ended.set_result(None)
+            self._transport.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self.ended.done():
+            self.ended.set_exception(exc or BadAnswerError("the server closed the connection"))
+
+    def _send(self) -> None:
+        self._sent = perf_counter()
+        self._transport.write(self._request)
+
+
+def closed_loop(address: Address, request: bytes, connections: int, seconds: float) -> list[float]:
+    """Seconds that each request took, `connections` at a time for about `seconds`."""
+    took: list[float] = []
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        deadline = perf_counter() + seconds
+        ends = []
+        for _ in range(connections):
+            _, client = await loop.create_connection(
+                lambda: _ClosedLoop(request, deadline, took.append), *address
+            )
+            ends.append(client.ended)
+        await asyncio.wait_for(asyncio.gather(*ends), seconds + 10)
+
+    uvloop.run(main())
+    return took

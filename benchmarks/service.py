@@ -1,0 +1,310 @@
+"""What the service adds to HTTP: Convoy beside a bare uvicorn route, in one run, interleaved.
+
+    python -m benchmarks.service [--requests N] [--also HOST:PORT] [--json FILE] [--record]
+
+Convoy is the real application, with an engine and a decoder that do nothing, so all that is left
+is its own work: the limits, the decode and engine threads, the batcher, the metrics, the JSON. The
+bare route reads the same body under the same server settings and answers some JSON. Each server is
+a process of its own on a loopback port; the client is this process. Requests alternate (A B, B A,
+...), so whatever else the machine does, it does to both.
+"""
+
+import argparse
+import io
+import json
+import multiprocessing
+import platform
+import socket
+import statistics
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.http_client import (
+    Address,
+    BadAnswerError,
+    Connection,
+    closed_loop,
+    get_request,
+    post_request,
+)
+from benchmarks.targets import TARGETS
+from service.settings import available_cores
+
+BODY_BYTES = 100_000
+CONNECTIONS = 8
+ROOT = Path(__file__).parent.parent
+RESULTS = ROOT / "benchmarks" / "results" / "service.jsonl"
+
+# What the project promises of its own overhead.
+MOST_ADDED_MS = 0.5
+LEAST_THROUGHPUT = 0.8
+
+
+@dataclass(frozen=True)
+class Latency:
+    """One connection, one request at a time."""
+
+    n: int
+    p20_ms: float
+    p50_ms: float
+    p80_ms: float
+    p99_ms: float
+
+
+@dataclass(frozen=True)
+class Throughput:
+    """Several connections, each sending its next request when the last is answered."""
+
+    connections: int
+    n: int
+    requests_a_second: float
+    p50_ms: float
+    p99_ms: float
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """Everything measured of one server."""
+
+    target: str
+    latency: Latency
+    throughput: Throughput
+
+
+def jpeg_of(size: int) -> bytes:
+    """A readable JPEG of exactly `size` bytes: smooth noise, and a comment segment as filling."""
+    pixels = np.random.default_rng(0).integers(0, 256, (24, 32, 3), np.uint8)
+    picture = Image.fromarray(pixels).resize((640, 480), Image.Resampling.BICUBIC)
+    grain = np.random.default_rng(1).normal(0, 12, (480, 640, 3))
+    noisy = Image.fromarray(np.clip(np.asarray(picture) + grain, 0, 255).astype(np.uint8))
+    for quality in range(95, 5, -5):
+        file = io.BytesIO()
+        noisy.save(file, "JPEG", quality=quality)
+        data = file.getvalue()
+        filling = size - len(data) - 4
+        if 0 <= filling <= 0xFFFF - 2:
+            comment = b"\xff\xfe" + (filling + 2).to_bytes(2) + bytes(filling)
+            return data[:2] + comment + data[2:]
+    raise ValueError(f"no JPEG of {size} bytes")
+
+
+@contextmanager
+def serving(target: Callable[[socket.socket], None]) -> Iterator[Address]:
+    """The address of a server that runs in a process of its own, ended with the block."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        process = multiprocessing.get_context("spawn").Process(target=target, args=(listener,))
+        process.start()
+        address: Address = listener.getsockname()
+    try:
+        wait_until_ready(address)
+        yield address
+    finally:
+        process.terminate()
+        process.join(10)
+        if process.is_alive():
+            process.kill()
+            process.join()
+
+
+def wait_until_ready(address: Address, timeout_s: float = 60.0) -> None:
+    """Return once the server says that it is ready."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        connection = None
+        try:
+            connection = Connection(address)
+            connection.exchange(get_request("/v2/health/ready"))
+        except (OSError, BadAnswerError):
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
+        else:
+            return
+        finally:
+            if connection:
+                connection.close()
+
+
+def measure_latency(addresses: Mapping[str, Address], request: bytes, n: int) -> dict[str, Latency]:
+    """`n` requests to each server, one connection each, the servers taking turns."""
+    connections = {target: Connection(address) for target, address in addresses.items()}
+    for connection in connections.values():
+        for _ in range(max(50, n // 20)):
+            connection.exchange(request)
+    took_ns: dict[str, list[int]] = {target: [] for target in addresses}
+    order = list(connections)
+    for _ in range(n):
+        for target in order:
+            took_ns[target].append(connections[target].exchange_ns(request))
+        order.reverse()
+    for connection in connections.values():
+        connection.close()
+    return {target: Latency(n, *percentiles_ms(times, 1e-6)) for target, times in took_ns.items()}
+
+
+def measure_throughput(
+    addresses: Mapping[str, Address], request: bytes, connections: int, seconds: float
+) -> dict[str, Throughput]:
+    """Each server alone under load for about `seconds`, in turns of half a second."""
+    turn_s = 0.5
+    took: dict[str, list[float]] = {target: [] for target in addresses}
+    spent = dict.fromkeys(addresses, 0.0)
+    order = list(addresses)
+    for _ in range(max(1, round(seconds / turn_s))):
+        for target in order:
+            begin = time.perf_counter()
+            took[target] += closed_loop(addresses[target], request, connections, turn_s)
+            spent[target] += time.perf_counter() - begin
+        order.reverse()
+    summary = {}
+    for target, times in took.items():
+        _, p50, _, p99 = percentiles_ms(times, 1e3)
+        summary[target] = Throughput(connections, len(times), len(times) / spent[target], p50, p99)
+    return summary
+
+
+def percentiles_ms(times: Sequence[float], to_ms: float) -> tuple[float, float, float, float]:
+    """p20, p50, p80 and p99."""
+    cuts = statistics.quantiles(times, n=100, method="inclusive")
+    return cuts[19] * to_ms, cuts[49] * to_ms, cuts[79] * to_ms, cuts[98] * to_ms
+
+
+def measure(addresses: Mapping[str, Address], n: int, seconds: float) -> list[Measurement]:
+    """Latency, then throughput, of all the servers side by side; the first is the yardstick."""
+    request = post_request("/v1/classify", jpeg_of(BODY_BYTES), "image/jpeg")
+    latency = measure_latency(addresses, request, n)
+    throughput = measure_throughput(addresses, request, CONNECTIONS, seconds)
+    return [Measurement(target, latency[target], throughput[target]) for target in addresses]
+
+
+def where() -> dict[str, str | int]:
+    """What a number depends on: when, which code, which processor, which versions."""
+    return {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "commit": commit(),
+        "cpu": cpu_model(),
+        "cores": available_cores(),
+        "python": platform.python_version(),
+        **{name: version(name) for name in ("uvicorn", "fastapi", "uvloop", "httptools")},
+    }
+
+
+def commit() -> str:
+    """The checkout's commit, with a plus sign where tracked files differ from it."""
+    described = subprocess.run(
+        ["git", "describe", "--always", "--abbrev=12", "--exclude=*", "--dirty=+"],
+        cwd=Path(__file__).parent,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return described.stdout.strip() or "unknown"
+
+
+def cpu_model() -> str:
+    """The processor's name, as the kernel has it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor()
+
+
+def show(measured: Sequence[Measurement], console: Console) -> None:
+    """Two tables, and how they compare with what is promised."""
+    yardstick = measured[0]
+    latency = Table(title=f"one connection, {BODY_BYTES // 1000} kB JPEG, ms", title_justify="left")
+    for heading in ("", "p20", "p50", "p80", "p99", "added at p50", "ratio"):
+        latency.add_column(heading, justify="right" if heading else "left")
+    load = Table(title=f"{CONNECTIONS} connections", title_justify="left")
+    for heading in ("", "requests/s", "of the bare route", "p50 ms", "p99 ms"):
+        load.add_column(heading, justify="right" if heading else "left")
+    for row in measured:
+        one, many = row.latency, row.throughput
+        latency.add_row(
+            row.target,
+            *(f"{p:.3f}" for p in (one.p20_ms, one.p50_ms, one.p80_ms, one.p99_ms)),
+            f"{one.p50_ms - yardstick.latency.p50_ms:+.3f}",
+            f"{one.p50_ms / yardstick.latency.p50_ms:.2f}",
+        )
+        load.add_row(
+            row.target,
+            f"{many.requests_a_second:.0f}",
+            f"{many.requests_a_second / yardstick.throughput.requests_a_second:.0%}",
+            f"{many.p50_ms:.3f}",
+            f"{many.p99_ms:.3f}",
+        )
+    console.print(latency, load)
+    convoy = measured[1]
+    added_ms = convoy.latency.p50_ms - yardstick.latency.p50_ms
+    share = convoy.throughput.requests_a_second / yardstick.throughput.requests_a_second
+    console.print(
+        f"{verdict(added_ms <= MOST_ADDED_MS)}: Convoy adds {added_ms:.3f} ms at p50 "
+        f"(promised: at most {MOST_ADDED_MS} ms)\n"
+        f"{verdict(share >= LEAST_THROUGHPUT)}: {share:.0%} of the bare route's requests/s "
+        f"(promised: at least {LEAST_THROUGHPUT:.0%})"
+    )
+
+
+def verdict(met: bool) -> str:
+    """A word to begin a line with."""
+    return "met" if met else "NOT MET"
+
+
+def parse_arguments() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.service",
+        description="Measure what the service adds to a bare uvicorn route.",
+    )
+    parser.add_argument(
+        "--requests", type=int, default=2000, help="to each server, for latency (%(default)s)"
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=4, help="of load on each server (%(default)s)"
+    )
+    parser.add_argument(
+        "--also", metavar="HOST:PORT", help="measure a running `convoy serve` beside them"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers there too")
+    parser.add_argument(
+        "--record", action="store_true", help=f"append them to {RESULTS.relative_to(ROOT)}"
+    )
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Measure, show, and write down what was asked for."""
+    arguments = parse_arguments()
+    with ExitStack() as servers:
+        addresses = {
+            name: servers.enter_context(serving(target)) for name, target in TARGETS.items()
+        }
+        if arguments.also:
+            host, _, port = arguments.also.rpartition(":")
+            addresses[arguments.also] = (host, int(port))
+        measured = measure(addresses, arguments.requests, arguments.seconds)
+    show(measured, Console(highlight=False))
+    rows = [{**where(), "body_bytes": BODY_BYTES, **asdict(row)} for row in measured]
+    if arguments.json:
+        arguments.json.write_text(json.dumps(rows, indent=2) + "\n")
+    if arguments.record:
+        RESULTS.parent.mkdir(exist_ok=True)
+        with RESULTS.open("a") as file:
+            file.writelines(json.dumps(row) + "\n" for row in rows)
+
+
+if __name__ == "__main__":
+    main()

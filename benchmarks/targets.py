@@ -1,0 +1,84 @@
+"""The servers that benchmarks/service.py compares, each to be run in a process of its own."""
+
+import socket
+from collections.abc import Callable
+
+import numpy as np
+import uvicorn
+from starlette.types import Receive, Scope, Send
+
+from models import Images, OutputKind, Scores
+from service.app import create_app
+from service.pipeline import Pipeline, Pixels
+from service.server import http_settings, run_server
+
+_SIDE = 224
+_CLASSES = 1000
+_TOP_5 = b'{"predictions":[' + b",".join([b'{"index":1,"probability":0.5}'] * 5) + b"]}"
+
+
+async def _bare_app(_: Scope, receive: Receive, send: Send) -> None:
+    """Reads the body, answers JSON: the least that any Python server has to do."""
+    size = 0
+    more = True
+    while more:
+        message = await receive()
+        size += len(message.get("body", b""))
+        more = message.get("more_body", False)
+    headers = [
+        (b"content-type", b"application/json"),
+        (b"content-length", str(len(_TOP_5)).encode()),
+    ]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": _TOP_5})
+
+
+def bare(listener: socket.socket) -> None:
+    """A bare ASGI application under Convoy's own uvicorn settings."""
+    uvicorn.Server(http_settings(_bare_app, access_log=False)).run(sockets=[listener])
+
+
+class _NoEngine:
+    """An engine that takes no time, and finds every class equally likely."""
+
+    max_batch = 8
+    classes = _CLASSES
+    device = "none"
+
+    def __init__(self) -> None:
+        self._scores = np.zeros((self.max_batch, self.classes), np.float32)
+
+    def warm_up(self) -> None:
+        """Nothing to warm."""
+
+    def run(self, images: Images) -> Scores:
+        """The same scores every time."""
+        return self._scores[: len(images)]
+
+    def close(self) -> None:
+        """Nothing to free."""
+
+
+def convoy(listener: socket.socket) -> None:
+    """The real application, with an engine and a decoder that do nothing."""
+    pixels: Pixels = np.zeros((_SIDE, _SIDE, 3), np.uint8)
+    pipeline = Pipeline(
+        _NoEngine(),
+        lambda _: pixels,
+        output=OutputKind.LOGITS,
+        labels=(),
+        max_queue=128,
+        max_body_bytes=20_000_000,
+        decode_threads=2,
+    )
+    run_server(
+        create_app(pipeline, model="no-op"),
+        pipeline,
+        listener,
+        drain_s=1,
+        access_log=False,
+        announce=lambda: None,
+    )
+
+
+TARGETS: dict[str, Callable[[socket.socket], None]] = {"bare route": bare, "Convoy": convoy}
