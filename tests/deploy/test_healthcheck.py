@@ -64,7 +64,7 @@ def test_no_server_is_unhealthy() -> None:
         pass
     done = check(port)
     assert done.returncode == 1
-    assert "ConnectionRefusedError" in done.stderr
+    assert done.stderr.startswith(f"no answer on port {port}: ConnectionRefusedError")
 
 
 def test_a_proxy_in_the_environment_is_not_asked() -> None:
