@@ -6,7 +6,7 @@ Nothing beyond the limits is ever kept, whatever the header promised.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import Callable, Iterable
 
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
@@ -97,8 +97,10 @@ class Body:
             async with asyncio.timeout(BODY_TIMEOUT_S):
                 if media_type == FORM_TYPE:
                     return await self._files(hold)
-                chunks = [chunk async for chunk in self._chunks(hold)]
+                chunks: list[bytes] = []
+                await self._read(hold, chunks.append)
         except TimeoutError:
+            self._length = None  # not to be waited for any longer
             raise RequestTimeoutError(
                 f"the body did not arrive within {BODY_TIMEOUT_S:.0f} s; send it again, or smaller"
             ) from None
@@ -106,8 +108,22 @@ class Body:
             raise BadRequestError(f"the body is empty; {_HOW_TO_SEND}")
         return [chunks[0] if len(chunks) == 1 else b"".join(chunks)]
 
-    async def _chunks(self, hold: Callable[[int], None]) -> AsyncIterator[bytes]:
-        """The body as it arrives, no more than max_bytes of it."""
+    async def _files(self, hold: Callable[[int], None]) -> list[bytes]:
+        """The files of a multipart/form-data body."""
+        boundary = parse_options_header(self._type)[1].get(b"boundary", b"")
+        if not boundary:
+            raise BadRequestError(
+                f"{FORM_TYPE} lacks its boundary; let the HTTP client write the Content-Type"
+            )
+        try:
+            form = _Form(boundary, self._max_images)
+            await self._read(hold, form.write)
+        except FormParserError as error:
+            raise BadRequestError(f"the {FORM_TYPE} body is broken: {error}") from error
+        return form.files()
+
+    async def _read(self, hold: Callable[[int], None], take: Callable[[bytes], None]) -> None:
+        """Hand the body to `take` as it arrives, no more than max_bytes of it."""
         total = 0
         while not self.complete:
             message = await self._receive()
@@ -120,22 +136,7 @@ class Body:
                 if total > self._max_bytes:
                     raise self._too_large("the body has more bytes than announced")
                 hold(len(chunk))
-                yield chunk
-
-    async def _files(self, hold: Callable[[int], None]) -> list[bytes]:
-        """The files of a multipart/form-data body."""
-        boundary = parse_options_header(self._type)[1].get(b"boundary", b"")
-        if not boundary:
-            raise BadRequestError(
-                f"{FORM_TYPE} lacks its boundary; let the HTTP client write the Content-Type"
-            )
-        try:
-            form = _Form(boundary, self._max_images)
-            async for chunk in self._chunks(hold):
-                form.write(chunk)
-        except FormParserError as error:
-            raise BadRequestError(f"the {FORM_TYPE} body is broken: {error}") from error
-        return form.files()
+                take(chunk)
 
     def _too_large(self, what: str) -> PayloadTooLargeError:
         return PayloadTooLargeError(

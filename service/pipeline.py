@@ -8,7 +8,6 @@ Whatever is inside is bounded: see `service/admission.py`.
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import Enum, unique
 from time import perf_counter
@@ -23,6 +22,7 @@ from service.errors import NotReadyError, ServiceError, ShuttingDownError
 from service.labels import top_k
 from service.metrics import Metrics
 from service.schemas import ImageResult
+from service.workers import Workers
 
 Pixels = NDArray[np.uint8]  # H×W×C, as the model wants them
 ScoreRow = NDArray[np.float32]  # one score a class
@@ -83,8 +83,8 @@ class Pipeline:
         self._decode_one = decode
         self._output = output
         self._labels = labels
-        self._engine_thread = ThreadPoolExecutor(1, "engine")
-        self._decode_threads = ThreadPoolExecutor(decode_threads, "decode")
+        self._engine_thread = Workers("engine", 1)
+        self._decode_threads = Workers("decode", decode_threads)
         self._batcher = Batcher(
             self._run, max_batch=engine.max_batch, max_queue=max_queue, on_batch=self.metrics.batch
         )
@@ -121,9 +121,8 @@ class Pipeline:
 
     async def warm_up(self) -> None:
         """Make the engine ready, in its thread; raises what the engine raises."""
-        loop = asyncio.get_running_loop()
         try:
-            await loop.run_in_executor(self._engine_thread, self._engine.warm_up)
+            await self._engine_thread.run(lambda _: self._engine.warm_up(), None)
         except Exception:
             self._state = State.FAILED
             raise
@@ -174,11 +173,11 @@ class Pipeline:
         A thread cannot be ended from outside, so then the process has to leave without it.
         """
         await self.give_up()
-        self._decode_threads.shutdown(wait=False, cancel_futures=True)
-        loop = asyncio.get_running_loop()
-        closing = loop.run_in_executor(self._engine_thread, self._engine.close)
-        self._engine_thread.shutdown(wait=False)
+        closing = self._engine_thread.run(lambda _: self._engine.close(), None)
+        self._decode_threads.close()
+        self._engine_thread.close()
         try:
+            # Shielded: cancelled, it would not be called once the engine is free.
             async with asyncio.timeout(timeout_s):
                 await asyncio.shield(closing)
         except TimeoutError:
@@ -186,12 +185,9 @@ class Pipeline:
         return True
 
     async def _decode(self, bodies: list[bytes]) -> list[Pixels]:
-        loop = asyncio.get_running_loop()
-        if len(bodies) == 1:
-            return [await loop.run_in_executor(self._decode_threads, self._decode_one, bodies[0])]
-        jobs = [
-            loop.run_in_executor(self._decode_threads, self._decode_one, body) for body in bodies
-        ]
+        jobs = [self._decode_threads.run(self._decode_one, body) for body in bodies]
+        if len(jobs) == 1:
+            return [await jobs[0]]
         # Each outcome is waited for, so that it is always the first bad image that is named.
         pixels = []
         for number, outcome in enumerate(await asyncio.gather(*jobs, return_exceptions=True), 1):
@@ -203,8 +199,7 @@ class Pipeline:
         return pixels
 
     async def _run(self, images: Sequence[Pixels]) -> Sequence[ScoreRow]:
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._engine_thread, self._run_batch, images)
+        return await self._engine_thread.run(self._run_batch, images)
 
     def _run_batch(self, images: Sequence[Pixels]) -> Sequence[ScoreRow]:
         """One batch, in the engine's thread."""

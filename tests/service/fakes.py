@@ -11,7 +11,7 @@ from service.errors import ImageError
 from service.pipeline import Pipeline, Pixels
 
 CLASSES = 10
-LABELS = tuple("zero one two three four five six seven eight nine".split())
+LABELS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 
 
 class FakeEngine:
