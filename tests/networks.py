@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import pytest
 from onnx import numpy_helper
 
 LIGHT = Path(onnx.__file__).parent / "backend/test/data/light"
@@ -76,3 +77,8 @@ def random_images(n: int, shape: tuple[int, int, int], seed: int = 0) -> np.ndar
     columns = np.arange(width) * 7 // width
     images = coarse[:, :, rows][:, :, :, columns] + rng.normal(0, 1, (n, channels, 1, 1))
     return (images + rng.normal(0, 0.3, images.shape)).astype(np.float32)
+
+
+needs_shared = pytest.mark.skipif(
+    not SQUEEZENET.is_file(), reason=f"needs the trained SqueezeNet, {SQUEEZENET} is absent"
+)

@@ -42,15 +42,20 @@ def single_node(
 
 def run_onnxruntime(model: onnx.ModelProto, inputs: Tensors) -> dict[str, NDArray[Any]]:
     """Every output by name, computed node by node on the CPU, on one thread."""
+    session = onnxruntime_session(model)
+    names = [output.name for output in session.get_outputs()]
+    return dict(zip(names, session.run(names, dict(inputs)), strict=True))
+
+
+def onnxruntime_session(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
+    """A session that computes node by node, as the model is written, on one thread."""
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.intra_op_num_threads = 1
     options.log_severity_level = 3
-    session = onnxruntime.InferenceSession(
+    return onnxruntime.InferenceSession(
         model.SerializeToString(), options, providers=["CPUExecutionProvider"]
     )
-    names = [output.name for output in session.get_outputs()]
-    return dict(zip(names, session.run(names, dict(inputs)), strict=True))
 
 
 def onnxruntime_answer(

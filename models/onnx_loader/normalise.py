@@ -10,6 +10,7 @@ onnxscript's work.
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from math import prod
 
 import numpy as np
 import onnx_ir as ir
@@ -20,8 +21,9 @@ from onnxscript import optimizer, version_converter
 from models.errors import UnsupportedModelError
 from models.graph import Shape
 
-# The form's opset: the newest at which every operator used here has the meaning it keeps later.
-OPSET = 21
+# The form's opset. Before 22 ONNX's shape inference counts pooling windows (ceil_mode) that start
+# beyond the image, which no runtime computes.
+OPSET = 22
 # A folded constant may not be larger (elements): a tiny file must not ask for all of the memory.
 FOLD_LIMIT = 2**28
 
@@ -42,11 +44,32 @@ def normalise(proto: ModelProto, input_shape: Shape | None) -> ir.Model:
         _fix_input_shapes(model, input_shape)
         # Known shapes first: old exports compute Reshape targets with Shape, Gather and Concat.
         passes.ShapeInferencePass()(model)
-        optimizer.optimize(
-            model, num_iterations=4, input_size_limit=FOLD_LIMIT, output_size_limit=FOLD_LIMIT
-        )
+        try:
+            optimizer.optimize_ir(
+                model, num_iterations=4, output_size_limit=FOLD_LIMIT, should_fold=_may_fold
+            )
+        except ir.passes.PassError as error:
+            raise UnsupportedModelError(f"the model cannot be folded: {_first(error)}") from error
         passes.ShapeInferencePass()(model)
     return model
+
+
+def _may_fold(node: ir.Node) -> bool | None:
+    """Fold whatever is constant, ConstantOfShape too, but nothing above FOLD_LIMIT elements.
+
+    None, for a size that is not known beforehand, leaves it to onnxscript's own caution.
+    """
+    sizes = node.outputs[0].shape
+    if sizes is None or not all(isinstance(size, int) for size in sizes):
+        return None
+    return prod(int(size) for size in sizes if isinstance(size, int)) <= FOLD_LIMIT
+
+
+def _first(error: BaseException) -> str:
+    """The innermost cause, in one line."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 @contextmanager

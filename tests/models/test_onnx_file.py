@@ -1,0 +1,194 @@
+"""Reading model files: what is hostile, broken or too large gets one clear error."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from models.errors import ModelFileError, UnsupportedModelError
+from models.onnx_loader import FileLimits, load_model
+from models.onnx_loader.file import NEWEST_OPSET, read_model
+
+EXTERNAL = FileLimits(external_data=True)
+
+
+def relu(opset: int = 21) -> onnx.ModelProto:
+    graph = helper.make_graph(
+        [helper.make_node("Relu", ["x"], ["y"])],
+        "relu",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, 4, 4])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 3, 4, 4])],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+
+
+def with_external_weight(location: str, *, offset: int = 0, length: int = 12) -> onnx.ModelProto:
+    """x + w, the three floats of w in the file `location`."""
+    weight = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[3, 1, 1])
+    weight.data_location = TensorProto.EXTERNAL
+    for key, value in (("location", location), ("offset", offset), ("length", length)):
+        weight.external_data.add(key=key, value=str(value))
+    model = relu()
+    model.graph.node.add().CopyFrom(helper.make_node("Add", ["y", "w"], ["z"]))
+    model.graph.output[0].name = "z"
+    model.graph.initializer.append(weight)
+    return model
+
+
+def save(path: Path, model: onnx.ModelProto) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(model.SerializeToString())
+    return path
+
+
+def weights_file(path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(np.array([1, 2, 3], np.float32).tobytes())
+    return path
+
+
+@pytest.mark.parametrize("opset", [7, 9, 11, 13, 17, 21, NEWEST_OPSET])
+def test_every_opset_from_7_to_the_newest_is_read(tmp_path: Path, opset: int) -> None:
+    model = load_model(save(tmp_path / "m.onnx", relu(opset)))
+    assert [type(node).__name__ for node in model.graph.nodes] == ["Activate"]
+
+
+@pytest.mark.parametrize("opset", [6, NEWEST_OPSET + 1])
+def test_other_opsets_are_refused_with_the_range(tmp_path: Path, opset: int) -> None:
+    with pytest.raises(UnsupportedModelError, match=f"opset {opset}; Convoy reads 7 to"):
+        read_model(save(tmp_path / "m.onnx", relu(opset)), FileLimits())
+
+
+def _garbage(path: Path) -> None:
+    path.write_bytes(b"this is no model at all" * 10)
+
+
+def _empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def _folder(path: Path) -> None:
+    path.mkdir()
+
+
+def _nothing(path: Path) -> None:
+    pass
+
+
+def _truncated(path: Path) -> None:
+    model = relu()
+    model.graph.initializer.append(numpy_helper.from_array(np.zeros(1000, np.float32), "w"))
+    path.write_bytes(model.SerializeToString()[:-100])
+
+
+def _fails_the_checker(path: Path) -> None:
+    model = relu()
+    model.graph.node[0].input[0] = "nobody_writes_this"
+    save(path, model)
+
+
+@pytest.mark.parametrize(
+    ("write", "message"),
+    [
+        (_nothing, "does not exist; give the path of an .onnx file"),
+        (_folder, "is a folder, not a file"),
+        (_empty, "is not an ONNX model"),
+        (_garbage, "is not an ONNX model"),
+        (_truncated, "truncated"),
+        (_fails_the_checker, "is not a valid ONNX model"),
+    ],
+)
+def test_a_file_that_is_no_model_gets_one_clear_line(
+    tmp_path: Path, write: Callable[[Path], None], message: str
+) -> None:
+    path = tmp_path / "m.onnx"
+    write(path)
+    with pytest.raises(ModelFileError) as caught:
+        load_model(path)
+    assert message in str(caught.value)
+    assert "m.onnx" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_over_the_limit_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    path = save(tmp_path / "m.onnx", relu())
+    size = path.stat().st_size
+    read_model(path, FileLimits(max_bytes=size))
+    with pytest.raises(ModelFileError, match=rf"has {size} bytes; the limit is {size - 1}"):
+        read_model(path, FileLimits(max_bytes=size - 1))
+
+
+def test_external_data_needs_the_flag(tmp_path: Path) -> None:
+    weights_file(tmp_path / "w.bin")
+    path = save(tmp_path / "m.onnx", with_external_weight("w.bin"))
+    with pytest.raises(ModelFileError, match="--external-data"):
+        load_model(path)
+
+
+@pytest.mark.parametrize("location", ["w.bin", "weights/w.bin"])
+def test_external_data_inside_the_models_folder_is_read(tmp_path: Path, location: str) -> None:
+    weights_file(tmp_path / location)
+    path = save(tmp_path / "m.onnx", with_external_weight(location))
+    model = load_model(path, limits=EXTERNAL)
+    (weight,) = model.graph.weights.values()
+    assert weight.ravel().tolist() == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    "location", ["../secret.bin", "weights/../../secret.bin", "{parent}/secret.bin", "", "."]
+)
+def test_external_data_cannot_leave_the_models_folder(tmp_path: Path, location: str) -> None:
+    secret = weights_file(tmp_path / "secret.bin")
+    (tmp_path / "model/weights").mkdir(parents=True)
+    location = location.format(parent=secret.parent)
+    path = save(tmp_path / "model/m.onnx", with_external_weight(location))
+    with pytest.raises(ModelFileError):
+        load_model(path, limits=EXTERNAL)
+
+
+def test_external_data_does_not_follow_links(tmp_path: Path) -> None:
+    secret = weights_file(tmp_path / "secret.bin")
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "link.bin").symlink_to(secret)
+    (folder / "up").symlink_to(tmp_path)
+    for location in ("link.bin", "up/secret.bin"):
+        path = save(folder / "m.onnx", with_external_weight(location))
+        with pytest.raises(ModelFileError, match="no symbolic link"):
+            load_model(path, limits=EXTERNAL)
+
+
+def test_a_model_behind_a_link_finds_its_external_data(tmp_path: Path) -> None:
+    weights_file(tmp_path / "real/w.bin")
+    save(tmp_path / "real/m.onnx", with_external_weight("w.bin"))
+    (tmp_path / "linked").symlink_to(tmp_path / "real")
+    assert load_model(tmp_path / "linked/m.onnx", limits=EXTERNAL).graph.weights
+
+
+@pytest.mark.parametrize(
+    ("offset", "length"), [(4, 12), (0, 16), (1_000_000, 12), (-4, 12), (0, -1), (0, 4)]
+)
+def test_external_data_of_the_wrong_size_is_refused(
+    tmp_path: Path, offset: int, length: int
+) -> None:
+    weights_file(tmp_path / "w.bin")
+    model = with_external_weight("w.bin", offset=offset, length=length)
+    with pytest.raises(ModelFileError):
+        load_model(save(tmp_path / "m.onnx", model), limits=EXTERNAL)
+
+
+def test_missing_external_data_is_named(tmp_path: Path) -> None:
+    path = save(tmp_path / "m.onnx", with_external_weight("gone.bin"))
+    with pytest.raises(ModelFileError, match=r"'gone.bin' does not exist"):
+        load_model(path, limits=EXTERNAL)
+
+
+def test_external_data_counts_towards_the_limit(tmp_path: Path) -> None:
+    weights_file(tmp_path / "w.bin")
+    path = save(tmp_path / "m.onnx", with_external_weight("w.bin"))
+    limits = FileLimits(max_bytes=path.stat().st_size + 11, external_data=True)
+    with pytest.raises(ModelFileError, match="external data exceed"):
+        load_model(path, limits=limits)
