@@ -135,7 +135,7 @@ class Batcher(Generic[T, R]):
         if not count:
             return []
         loop = asyncio.get_running_loop()
-        request = _Request[T, R](tuple(items), self._clock(), loop.create_future())
+        request: _Request[T, R] = _Request(tuple(items), self._clock(), loop.create_future())
         self._waiting[request] = None
         self._depth += count
         if self._worker is None:
@@ -215,7 +215,7 @@ class Batcher(Generic[T, R]):
 
     def _take(self) -> _Batch[T, R]:
         """The next batch, taken off the queue: up to `max_batch` items, oldest first."""
-        batch = _Batch[T, R](self._clock())
+        batch: _Batch[T, R] = _Batch(self._clock())
         while self._waiting and len(batch.items) < self._max_batch:
             request = next(iter(self._waiting))
             if request.outcome.done():
