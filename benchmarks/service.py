@@ -4,9 +4,10 @@
 
 Convoy is the real application, with an engine and a decoder that do nothing, so all that is left
 is its own work: the limits, the decode and engine threads, the batcher, the metrics, the JSON. The
-bare route reads the same body under the same server settings and answers some JSON. Each server is
-a process of its own on a loopback port; the client is this process. Requests alternate (A B, B A,
-...), so whatever else the machine does, it does to both.
+bare route reads the same body under the same server settings and answers some JSON; a FastAPI
+route that does just that tells the framework's share. Each server is a process of its own on a
+loopback port; the client is this process. Requests take turns (A B C, C B A, ...), so whatever else
+the machine does, it does to all.
 """
 
 import argparse
@@ -38,7 +39,7 @@ from benchmarks.http_client import (
     get_request,
     post_request,
 )
-from benchmarks.targets import TARGETS
+from benchmarks.targets import CONVOY, TARGETS
 from service.settings import available_cores
 
 BODY_BYTES = 100_000
@@ -46,9 +47,8 @@ CONNECTIONS = 8
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results" / "service.jsonl"
 
-# What the project promises of its own overhead.
+# What the project promises of its own overhead, to one request at a time.
 MOST_ADDED_MS = 0.5
-LEAST_THROUGHPUT = 0.8
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,6 @@ def serving(target: Callable[[socket.socket], None]) -> Iterator[Address]:
         process.start()
         address: Address = listener.getsockname()
     try:
-        wait_until_ready(address)
         yield address
     finally:
         process.terminate()
@@ -247,23 +246,15 @@ def show(measured: Sequence[Measurement], console: Console) -> None:
             f"{many.p99_ms:.3f}",
         )
     console.print(latency, load)
-    convoy = measured[1]
+    (convoy,) = (row for row in measured if row.target == CONVOY)
     added_ms = convoy.latency.p50_ms - yardstick.latency.p50_ms
-    share = convoy.throughput.requests_a_second / yardstick.throughput.requests_a_second
+    verdict = "met" if added_ms <= MOST_ADDED_MS else "NOT MET"
     console.print(
-        f"{verdict(added_ms <= MOST_ADDED_MS)}: Convoy adds {added_ms:.3f} ms at p50 "
-        f"(promised: at most {MOST_ADDED_MS} ms)\n"
-        f"{verdict(share >= LEAST_THROUGHPUT)}: {share:.0%} of the bare route's requests/s "
-        f"(promised: at least {LEAST_THROUGHPUT:.0%})"
+        f"{verdict}: Convoy adds {added_ms:.3f} ms at p50 (promised: at most {MOST_ADDED_MS} ms)"
     )
 
 
-def verdict(met: bool) -> str:
-    """A word to begin a line with."""
-    return "met" if met else "NOT MET"
-
-
-def parse_arguments() -> argparse.Namespace:
+def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.service",
@@ -282,12 +273,15 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--record", action="store_true", help=f"append them to {RESULTS.relative_to(ROOT)}"
     )
-    return parser.parse_args()
+    parsed = parser.parse_args(arguments)
+    if parsed.requests < 2:
+        parser.error("--requests must be at least 2")
+    return parsed
 
 
-def main() -> None:
+def main(command_line: Sequence[str] | None = None) -> None:
     """Measure, show, and write down what was asked for."""
-    arguments = parse_arguments()
+    arguments = parse_arguments(command_line)
     with ExitStack() as servers:
         addresses = {
             name: servers.enter_context(serving(target)) for name, target in TARGETS.items()
@@ -295,6 +289,8 @@ def main() -> None:
         if arguments.also:
             host, _, port = arguments.also.rpartition(":")
             addresses[arguments.also] = (host, int(port))
+        for address in addresses.values():
+            wait_until_ready(address)
         measured = measure(addresses, arguments.requests, arguments.seconds)
     show(measured, Console(highlight=False))
     rows = [{**where(), "body_bytes": BODY_BYTES, **asdict(row)} for row in measured]

@@ -5,12 +5,16 @@ from collections.abc import Callable
 
 import numpy as np
 import uvicorn
+from fastapi import FastAPI, Request
+from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from models import Images, OutputKind, Scores
 from service.app import create_app
 from service.pipeline import Pipeline, Pixels
 from service.server import http_settings, run_server
+
+CONVOY = "Convoy"
 
 _SIDE = 224
 _CLASSES = 1000
@@ -33,9 +37,21 @@ async def _bare_app(_: Scope, receive: Receive, send: Send) -> None:
     await send({"type": "http.response.body", "body": _TOP_5})
 
 
-def bare(listener: socket.socket) -> None:
+def bare_route(listener: socket.socket) -> None:
     """A bare ASGI application under Convoy's own uvicorn settings."""
     uvicorn.Server(http_settings(_bare_app, access_log=False)).run(sockets=[listener])
+
+
+def fastapi_route(listener: socket.socket) -> None:
+    """A FastAPI route that does what the bare one does: what the framework costs by itself."""
+    app = FastAPI()
+
+    async def read_and_answer(request: Request) -> Response:
+        await request.body()
+        return Response(_TOP_5, media_type="application/json")
+
+    app.add_api_route("/{path:path}", read_and_answer, methods=["GET", "POST"])
+    uvicorn.Server(http_settings(app, access_log=False)).run(sockets=[listener])
 
 
 class _NoEngine:
@@ -81,4 +97,9 @@ def convoy(listener: socket.socket) -> None:
     )
 
 
-TARGETS: dict[str, Callable[[socket.socket], None]] = {"bare route": bare, "Convoy": convoy}
+# The first is what the others are compared with.
+TARGETS: dict[str, Callable[[socket.socket], None]] = {
+    "bare route": bare_route,
+    "FastAPI route": fastapi_route,
+    CONVOY: convoy,
+}
