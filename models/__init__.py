@@ -23,6 +23,7 @@ from models.preprocessing import (
     OutputKind,
     Preprocessing,
 )
+from models.report import NetworkReport, NodeReport, report
 
 __all__ = [
     "BUILT_IN_MODEL",
@@ -38,6 +39,8 @@ __all__ = [
     "Layout",
     "ModelError",
     "ModelFileError",
+    "NetworkReport",
+    "NodeReport",
     "OutputKind",
     "Preprocessing",
     "PreprocessingError",
@@ -45,4 +48,5 @@ __all__ = [
     "UnsupportedModelError",
     "load_classifier",
     "open_engine",
+    "report",
 ]

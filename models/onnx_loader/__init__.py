@@ -64,6 +64,11 @@ def load_proto(name: str, proto: ModelProto, input_shape: Shape | None = None) -
 
 def _typed_graph(name: str, model: ir.Model) -> Graph:
     importer = Importer()
+    for value in model.graph.inputs:
+        if value.dtype != ir.DataType.FLOAT:
+            raise UnsupportedModelError(
+                f"input {value.name} holds {value.dtype}; only float32 and float16 are supported"
+            )
     inputs = tuple(importer.declare(value) for value in model.graph.inputs)
     problems: list[_Problem] = []
     for ir_node in model.graph:

@@ -27,10 +27,13 @@ class Importer:
     weights: dict[str, Weight] = field(default_factory=dict)
     nodes: list[Node] = field(default_factory=list)
 
-    def declare(self, value: ir.Value, shape: Shape | None = None) -> str:
+    def declare(self, value: ir.Value) -> str:
         """The name of a computed value, its shape noted; axis 0 of an ONNX shape is the batch."""
         name = str(value.name)
-        self.values[name] = Value(name, static_shape(value)[1:] if shape is None else shape)
+        shape = static_shape(value)
+        if not shape:
+            raise RefusedError(f"{name} has no axes; axis 0 must be the batch")
+        self.values[name] = Value(name, shape[1:])
         return name
 
     def temporary(self, name: str, shape: Shape) -> str:
@@ -40,7 +43,8 @@ class Importer:
 
     def weight(self, name: str, array: NDArray[np.generic]) -> str:
         """A weight under `name`, float32 and contiguous."""
-        self.weights[name] = np.ascontiguousarray(array, np.float32)
+        # Not np.ascontiguousarray, which gives a scalar an axis.
+        self.weights[name] = np.asarray(array, np.float32, order="C")
         return name
 
     def operand(self, value: ir.Value, rank: int) -> str:
@@ -115,6 +119,13 @@ class OnnxNode:
         """Constant input `index` as a number; `default` where it is not given."""
         return float(self.constant(index).item()) if self.has(index) else default
 
+    def gives(self, index: int) -> bool:
+        """Whether output `index` is read by another node or is the model's."""
+        outputs = self.node.outputs
+        return index < len(outputs) and bool(
+            outputs[index].uses() or outputs[index].is_graph_output()
+        )
+
     def integer(self, name: str, default: int) -> int:
         """An integer attribute."""
         attribute = self.node.attributes.get(name)
@@ -149,7 +160,7 @@ def drop_batch_axis(name: str, array: NDArray[np.generic], rank: int) -> NDArray
     A constant with fewer axes, or of size 1 there, serves every image alike; one with equal rows
     is cut to the first. UnsupportedModelError where it differs from image to image.
     """
-    if array.ndim < rank:
+    if array.ndim == 0 or array.ndim < rank:
         return array
     if array.shape[0] != 1 and (array != array[:1]).any():
         raise UnsupportedModelError(

@@ -38,6 +38,9 @@ def normalise(proto: ModelProto, input_shape: Shape | None) -> ir.Model:
     model = ir.serde.deserialize_model(proto)
     # Up to IR version 3 every initializer is an input too; then it could not be folded.
     model.graph.inputs[:] = [v for v in model.graph.inputs if v.name not in initializers]
+    for node in model.graph:
+        # The name people know it by; onnx-ir would make one up.
+        node.name = node.name or node.outputs[0].name
     with _quiet():
         _to_float32(model)
         _convert_opset(model)

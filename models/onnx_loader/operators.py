@@ -314,7 +314,7 @@ def _softmax(to: Importer, node: OnnxNode) -> None:
 
 def _identity(to: Importer, node: OnnxNode) -> None:
     if node.node.op_type == "Dropout":
-        if len(node.node.outputs) > 1 and node.node.outputs[1].uses():
+        if node.gives(1):
             raise RefusedError("the mask of Dropout (its second output) is not supported")
         if node.has(2) and node.constant(2).item():
             raise RefusedError("training_mode is not supported: export the model for inference")

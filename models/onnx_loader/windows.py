@@ -62,7 +62,7 @@ def conv(to: Importer, node: OnnxNode) -> None:
 
 def pool(to: Importer, node: OnnxNode) -> None:
     """MaxPool and AveragePool."""
-    if len(node.node.outputs) > 1 and node.node.outputs[1].uses():
+    if node.gives(1):
         raise RefusedError("the indices of MaxPool (its second output) are not supported")
     if node.node.op_type == "MaxPool":
         kind = PoolKind.MAX

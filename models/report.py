@@ -1,0 +1,176 @@
+"""What `convoy inspect` shows: each node of a rewritten network, its cost, and what can run it."""
+
+from dataclasses import dataclass
+from math import prod
+
+from kernels.algorithms import ALGORITHMS
+from models.graph import (
+    Activate,
+    Binary,
+    Conv,
+    Gemm,
+    GlobalPool,
+    Graph,
+    Lrn,
+    Node,
+    Pool,
+    ScaleShift,
+    Softmax,
+)
+from models.rewrite import Rewritten, rewrite
+
+FLOAT_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """An algorithm for a Conv: `refusal` is None where it can run it, else why it cannot."""
+
+    algorithm: str
+    refusal: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class NodeReport:
+    """One node for N images: FLOPs (a multiply-add is two) and bytes moved if nothing is cached."""
+
+    name: str
+    operation: str
+    detail: str  # a Conv's or Pool's problem, an elementwise node's operation
+    shape: tuple[int, ...]  # of one image's output
+    fused: tuple[str, ...]  # what rides along: bias, residual, an activation, a place in a Concat
+    flops: int
+    bytes: int
+    rules: tuple[str, ...]  # the rewrite rules that made it
+    refusals: tuple[tuple[str, str], ...]  # (rule, reason) of those that left it as it is
+    choices: tuple[Choice, ...]  # Conv only
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkReport:
+    """A network for N images, node by node and in all."""
+
+    name: str
+    n: int
+    nodes_loaded: int
+    nodes: tuple[NodeReport, ...]
+    weight_bytes: int
+
+    @property
+    def flops(self) -> int:
+        """Of all nodes."""
+        return sum(node.flops for node in self.nodes)
+
+    @property
+    def bytes(self) -> int:
+        """Of all nodes."""
+        return sum(node.bytes for node in self.nodes)
+
+
+def report(graph: Graph, n: int = 1) -> NetworkReport:
+    """What a loaded graph becomes, and what it costs for n images."""
+    rewritten = rewrite(graph)
+    result = rewritten.graph
+    return NetworkReport(
+        name=graph.name,
+        n=n,
+        nodes_loaded=len(graph.nodes),
+        nodes=tuple(_node_report(rewritten, node, n) for node in result.nodes),
+        weight_bytes=sum(weight.nbytes for weight in result.weights.values()),
+    )
+
+
+def _node_report(rewritten: Rewritten, node: Node, n: int) -> NodeReport:
+    graph = rewritten.graph
+    return NodeReport(
+        name=node.name,
+        operation=type(node).__name__,
+        detail=_detail(node, n),
+        shape=graph.shape(node.output),
+        fused=_fused(graph, node),
+        flops=n * _flops_per_image(graph, node),
+        bytes=_bytes(graph, node, n),
+        rules=tuple(dict.fromkeys(step.rule for step in rewritten.made_by(node.name))),
+        refusals=tuple((r.rule, r.reason) for r in rewritten.refused if r.node == node.name),
+        choices=_choices(node, n),
+    )
+
+
+def _detail(node: Node, n: int) -> str:
+    match node:
+        case Conv():
+            return str(node.problem.with_batch(n))
+        case Pool():
+            w = node.problem.window
+            kernel, strides = ("x".join(map(str, sizes)) for sizes in (w.kernel, w.strides))
+            return f"{node.problem.kind.value} {kernel} stride {strides}"
+        case GlobalPool():
+            return node.kind.value
+        case Binary():
+            return node.op.value
+        case Activate():
+            return str(node.activation)
+        case Softmax(log=True):
+            return "logarithm"
+        case _:
+            return ""
+
+
+def _fused(graph: Graph, node: Node) -> tuple[str, ...]:
+    parts = []
+    if getattr(node, "bias", None) is not None:
+        parts.append("bias")
+    if getattr(node, "residual", None) is not None:
+        parts.append("residual")
+    activation = getattr(node, "activation", None)
+    if activation is not None and not isinstance(node, Activate):
+        parts.append(str(activation))
+    inside = graph.values[node.output].inside
+    if inside is not None:
+        end = inside.offset + graph.shape(node.output)[0]
+        parts.append(f"into {inside.parent}[{inside.offset}:{end}]")
+    return tuple(parts)
+
+
+def _flops_per_image(graph: Graph, node: Node) -> int:
+    """Multiplies, adds, comparisons and calls of a transcendental function, one each."""
+    out = prod(graph.shape(node.output))
+    epilogue = out * sum(
+        getattr(node, part, None) is not None for part in ("bias", "residual", "activation")
+    )
+    match node:
+        case Conv():
+            return 2 * node.problem.macs + epilogue
+        case Gemm():
+            return 2 * out * graph.shape(node.weight)[1] + epilogue
+        case Pool():
+            return out * node.problem.window.kernel_volume
+        case GlobalPool():
+            return prod(graph.shape(node.x))
+        case ScaleShift():
+            return 2 * out + epilogue
+        case Binary():
+            return out + epilogue
+        case Activate():
+            return out
+        case Lrn():
+            return out * (2 * node.size + 3)
+        case Softmax():
+            return 4 * out
+        case _:
+            return 0  # moves data only
+
+
+def _bytes(graph: Graph, node: Node, n: int) -> int:
+    """Every operand read once and the output written once, as float32."""
+    values = [name for name in node.operands() if name in graph.values]
+    weights = [name for name in node.operands() if name in graph.weights]
+    elements = n * sum(prod(graph.shape(name)) for name in (*values, node.output))
+    return FLOAT_BYTES * (elements + sum(prod(graph.shape(name)) for name in weights))
+
+
+def _choices(node: Node, n: int) -> tuple[Choice, ...]:
+    if not isinstance(node, Conv):
+        return ()
+    problem = node.problem.with_batch(n)
+    return tuple(Choice(a.name, a.supports(problem)) for a in ALGORITHMS)
