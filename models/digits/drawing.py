@@ -98,6 +98,24 @@ class Placement:
         return np.column_stack([linear, centre - linear @ [0.5, 0.5]])
 
 
+@dataclass(frozen=True, slots=True)
+class Colours:
+    """Of paper and ink, RGB 0..255, and the standard deviation of the noise on both."""
+
+    paper: tuple[float, float, float]
+    ink: tuple[float, float, float]
+    noise: float
+
+    @classmethod
+    def random(cls, rng: np.random.Generator) -> Self:
+        """Any two colours whose brightness differs by at least 70 of 255; some noise."""
+        luma = np.array([0.299, 0.587, 0.114])
+        while True:
+            paper, ink = rng.uniform(0, 255, (2, 3))
+            if abs((paper - ink) @ luma) >= 70:
+                return cls(tuple(paper.tolist()), tuple(ink.tolist()), rng.uniform(0, 10))
+
+
 def pen_digit(digit: int, placement: Placement, side: int, rng: np.random.Generator) -> Coverage:
     """A square picture, side × side, of a digit written with a round pen."""
     hands = _HANDS[digit]
@@ -144,6 +162,25 @@ def place(glyph: Image.Image, placement: Placement, side: int, aspect: float) ->
         Image.Resampling.BICUBIC,
     )
     return _coverage(placed)
+
+
+def on_paper(
+    coverage: Coverage, size: tuple[int, int], colours: Colours, rng: np.random.Generator
+) -> Image.Image:
+    """An RGB picture of `size` (width, height) with a square coverage map in its middle.
+
+    Lit unevenly across, with a camera's noise; `size` is at least the map's in both directions.
+    """
+    width, height = size
+    side = len(coverage)
+    left, top = (width - side) // 2, (height - side) // 2
+    ink = np.zeros((height, width, 1))
+    ink[top : top + side, left : left + side, 0] = coverage
+    paper_colour, ink_colour = np.array(colours.paper), np.array(colours.ink)
+    light = 1 + rng.uniform(-0.15, 0.15) * np.linspace(-1, 1, width)[None, :, None]
+    noise = rng.normal(0, colours.noise, (height, width, 3))
+    pixels = (paper_colour + (ink_colour - paper_colour) * ink) * light + noise
+    return Image.fromarray(np.clip(pixels, 0, 255).astype(np.uint8))
 
 
 def _coverage(image: Image.Image) -> Coverage:

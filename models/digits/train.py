@@ -36,7 +36,7 @@ def main() -> None:
     """Train, measure on the held-out digits, and write the ONNX file."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--output", type=Path, default=MODEL_PATH)
-    parser.add_argument("--epochs", type=int, default=8)
+    parser.add_argument("--epochs", type=int, default=10)
     arguments = parser.parse_args()
     onnx.save(train(arguments.epochs, Amounts()), arguments.output)
     print(f"wrote {arguments.output}, {arguments.output.stat().st_size} bytes")
