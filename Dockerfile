@@ -57,7 +57,7 @@ ENV PATH=/opt/convoy/bin:$PATH \
 # An image that cannot classify its own samples, become ready and stop as it should is not built. What
 # that imported stays behind as bytecode, which a read-only root could never write: start-up needs it.
 RUN export CONVOY_HOST=127.0.0.1 CONVOY_PORT=18000 \
- && convoy classify digits /opt/convoy/lib/python3*/site-packages/models/digits/samples/*.png \
+ && convoy classify digits /opt/convoy/lib/python3*/site-packages/models/digits/samples \
  && { convoy serve & } \
  && until python /opt/convoy/healthcheck.py; do kill -0 $! || exit 1; sleep 0.5; done \
  && kill -TERM $! \
