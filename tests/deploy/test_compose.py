@@ -1,11 +1,13 @@
 """The Compose file: the CPU by default, the GPU when asked, few rights and a loopback port."""
 
+import re
 from typing import Any
 
 import pytest
 
 from service.settings import PREFIX, Settings
 from tests.deploy.container_files import (
+    ROOT,
     compose_services,
     dockerfile_stages,
     pyproject,
@@ -89,3 +91,10 @@ def test_every_setting_passed_through_exists_and_none_fixes_where_it_listens(
     keys = {key.removeprefix(PREFIX).lower() for key in service["environment"]}
     assert keys <= set(Settings.model_fields)
     assert not keys & {"host", "port"}
+
+
+@pytest.mark.parametrize("document", ["docker-compose.yml", "deploy/README.md"])
+def test_the_first_request_that_is_shown_sends_a_picture_that_exists(document: str) -> None:
+    shown = re.findall(r"file=@(\S+)", (ROOT / document).read_text())
+    assert shown
+    assert all((ROOT / picture).is_file() for picture in shown)
