@@ -267,7 +267,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--seconds", type=float, default=4, help="of load on each server (%(default)s)"
     )
     parser.add_argument(
-        "--also", metavar="HOST:PORT", help="measure a running `convoy serve` beside them"
+        "--also", metavar="HOST:PORT", help="measure a running `convoy serve` after them"
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers there too")
     parser.add_argument(
@@ -286,12 +286,15 @@ def main(command_line: Sequence[str] | None = None) -> None:
         addresses = {
             name: servers.enter_context(serving(target)) for name, target in TARGETS.items()
         }
-        if arguments.also:
-            host, _, port = arguments.also.rpartition(":")
-            addresses[arguments.also] = (host, int(port))
         for address in addresses.values():
             wait_until_ready(address)
         measured = measure(addresses, arguments.requests, arguments.seconds)
+    if arguments.also:
+        # By itself: a model that computes between their requests would slow the others down.
+        host, _, port = arguments.also.rpartition(":")
+        running: Address = (host, int(port))
+        wait_until_ready(running)
+        measured += measure({arguments.also: running}, arguments.requests, arguments.seconds)
     show(measured, Console(highlight=False))
     rows = [{**where(), "body_bytes": BODY_BYTES, **asdict(row)} for row in measured]
     if arguments.json:
