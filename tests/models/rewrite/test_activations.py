@@ -128,6 +128,15 @@ def test_squeeze_and_excitation_is_no_activation() -> None:
     assert kinds(result) == ["GlobalPool", "Conv", "Binary"]
 
 
+def test_the_silu_of_a_product_is_recognised() -> None:
+    b = GraphBuilder(x=SHAPE, z=SHAPE)
+    b.binary("p", MUL, "x", "z")
+    b.binary("y", MUL, "p", b.activate("s", "p", SIGMOID))
+    (node,) = rewritten(b.build("y")).graph.nodes
+    assert isinstance(node, Binary)
+    assert node.activation == SILU
+
+
 def test_an_inner_value_that_others_read_stays_for_them() -> None:
     b = GraphBuilder(x=SHAPE)
     b.binary("y", MUL, "x", b.activate("s", "x", SIGMOID))
@@ -207,6 +216,7 @@ def test_an_activation_of_a_concat_stays_where_a_part_cannot_take_it() -> None:
         ("p", ("y",), "p is not computed by a node that takes an activation"),
         ("d", ("y",), "conv_d ends in Sigmoid already"),
         ("e", ("y", "e"), "e is an output of the network"),
+        ("e", ("y", "k"), "k is an output of the network"),
     ],
 )
 def test_why_an_activation_of_a_concat_stays(

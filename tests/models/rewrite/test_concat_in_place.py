@@ -111,6 +111,18 @@ def test_concats_along_another_axis_are_nested_but_stay() -> None:
     }
 
 
+def test_a_concat_begins_with_the_longest_that_runs_before_it() -> None:
+    b = GraphBuilder(x=SHAPE)
+    for name in "cdef":
+        b.conv(name, "x")
+    b.conv("w", b.concat("three", "c", "d", "e", axis=1))
+    b.conv("y", b.concat("two", "c", "d", axis=1))
+    b.conv("z", b.concat("four", "c", "d", "e", "f", axis=1))
+    result = rewritten(b.build("w", "y", "z"))
+    concats = [node for node in result.graph.nodes if isinstance(node, Concat)]
+    assert [concat.parts for concat in concats] == [("c", "d", "e"), ("c", "d"), ("three", "f")]
+
+
 def test_concats_along_different_axes_are_not_nested() -> None:
     b = GraphBuilder(x=SHAPE)
     for name in "cde":

@@ -99,3 +99,10 @@ def test_a_reshape_to_an_image_is_left_alone() -> None:
     (node,) = rewritten(b.build("y")).graph.nodes
     assert isinstance(node, Reshape)
     assert not node.channels_last
+
+
+def test_what_was_read_channels_last_is_not_taken_back_by_another_reshape() -> None:
+    b = GraphBuilder(x=(4, 3, 2))
+    b.add(Reshape, "v", (24,), x="x", channels_last=True)
+    b.reshape("y", "v", (2, 3, 4))
+    assert kinds(rewritten(b.build("y"))) == ["Reshape", "Reshape"]

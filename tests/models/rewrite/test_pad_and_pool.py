@@ -86,8 +86,14 @@ def refused_pad(case: str) -> GraphBuilder:
             b.pool("y", b.pad("p", "x", **spatial, value=1.0), PoolKind.AVERAGE, 3)
         case "maximum of anything":
             b.pool("y", b.pad("p", "x", **spatial), PoolKind.MAX, 3)
-        case "maximum beyond the image":
+        case "maximum before the image":
             b.pool("y", b.pad("p", "c", (0, 3, 0), (0, 0, 0)), PoolKind.MAX, 3)
+        case "maximum behind the image":
+            b.pool("y", b.pad("p", "c", (0, 0, 0), (0, 0, 3)), PoolKind.MAX, 3)
+        case "maximum over windows with holes":
+            b.pad("p", "c", (0, 1, 1), (0, 1, 1))
+            holes = Window((7, 7), (3, 3), (1, 1), (2, 2), (0, 0), (0, 0), (3, 3))
+            b.add(Pool, "y", (4, 3, 3), x="p", problem=PoolProblem(PoolKind.MAX, 4, holes))
         case "average without its padding":
             b.pool("y", b.pad("p", "x", **spatial), PoolKind.AVERAGE, 3, pad=1)
         case _:
@@ -106,7 +112,9 @@ def refused_pad(case: str) -> GraphBuilder:
             "maximum of anything",
             "x may be negative, so the zeros of pad_p may be the maximum",
         ),
-        ("maximum beyond the image", "a window may hold nothing but the zeros of pad_p"),
+        ("maximum behind the image", "a window may hold nothing but the zeros of pad_p"),
+        ("maximum over windows with holes", "a window may hold nothing but the zeros of pad_p"),
+        ("maximum before the image", "a window may hold nothing but the zeros of pad_p"),
         (
             "average without its padding",
             "pool_y counts the zeros of pad_p, not those of its own padding",
@@ -147,11 +155,19 @@ def test_one_window_over_the_whole_image_is_global(
         (PoolKind.AVERAGE_PADDED, 7, 1, 1),  # divides by 49, not by 25
         (PoolKind.MAX, 4, 0, 2),  # one window, but not the last row
         (PoolKind.MAX, 4, 1, 1),
+        (PoolKind.MAX, 5, 1, 3),  # large enough, but it begins before the image
     ],
 )
 def test_other_windows_are_not(kind: PoolKind, kernel: int, pad: int, stride: int) -> None:
     b = GraphBuilder(x=(4, 5, 5))
     b.pool("y", "x", kind, kernel, pad=pad, stride=stride)
+    assert kinds(rewritten(b.build("y"))) == ["Pool"]
+
+
+def test_a_window_that_leaves_positions_out_is_not_global() -> None:
+    b = GraphBuilder(x=(4, 5, 5))
+    holes = Window((5, 5), (5, 5), (1, 1), (2, 2), (0, 0), (4, 4), (1, 1))
+    b.add(Pool, "y", (4, 1, 1), x="x", problem=PoolProblem(PoolKind.AVERAGE, 4, holes))
     assert kinds(rewritten(b.build("y"))) == ["Pool"]
 
 
