@@ -41,6 +41,10 @@ class Importer:
         self.values[name] = Value(name, shape)
         return name
 
+    def shape(self, name: str) -> Shape:
+        """The shape of a value (one image's) or of a weight."""
+        return self.values[name].shape if name in self.values else self.weights[name].shape
+
     def weight(self, name: str, array: NDArray[np.generic]) -> str:
         """A weight under `name`, float32 and contiguous."""
         # Not np.ascontiguousarray, which gives a scalar an axis.

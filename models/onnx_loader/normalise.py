@@ -21,9 +21,11 @@ from onnxscript import optimizer, version_converter
 from models.errors import UnsupportedModelError
 from models.graph import Shape
 
-# The form's opset. Before 22 ONNX's shape inference counts pooling windows (ceil_mode) that start
-# beyond the image, which no runtime computes.
-OPSET = 22
+# The form's opset: 24 is the first with Swish. Before 22 ONNX's shape inference counts pooling
+# windows (ceil_mode) that start beyond the image, which no runtime computes.
+OPSET = 24
+# The oldest IR that has it: a model of a newer one may be ahead of ONNX Runtime's.
+IR_VERSION = 12
 # A folded constant may not be larger (elements): a tiny file must not ask for all of the memory.
 FOLD_LIMIT = 2**28
 
@@ -36,6 +38,7 @@ def normalise(proto: ModelProto, input_shape: Shape | None) -> ir.Model:
     """
     initializers = {tensor.name for tensor in proto.graph.initializer}
     model = ir.serde.deserialize_model(proto)
+    model.ir_version = IR_VERSION
     # Up to IR version 3 every initializer is an input too; then it could not be folded.
     model.graph.inputs[:] = [v for v in model.graph.inputs if v.name not in initializers]
     for node in model.graph:

@@ -70,16 +70,21 @@ def _gelu(to: Importer, node: OnnxNode) -> None:
     _activate(to, node, Activation(kinds[node.text("approximate", "none")]))
 
 
+def _broadcast_operands(to: Importer, node: OnnxNode) -> list[str]:
+    """The inputs of an elementwise node; none may be broadcast along the batch axis."""
+    rank = len(node.output_shape)
+    for index in range(len(node.node.inputs)):
+        if node.input(index).const_value is None and len(node.input_shape(index)) != rank:
+            raise RefusedError(
+                f"input {index} has fewer axes than the output: broadcasting it would move"
+                " its batch axis"
+            )
+    return [to.operand(node.input(index), rank) for index in range(len(node.node.inputs))]
+
+
 def _binary(op: BinaryOp) -> Operator:
     def read(to: Importer, node: OnnxNode) -> None:
-        rank = len(node.output_shape)
-        for index in (0, 1):
-            if node.input(index).const_value is None and len(node.input_shape(index)) != rank:
-                raise RefusedError(
-                    f"input {index} has fewer axes than the output: broadcasting it would move"
-                    " its batch axis"
-                )
-        a, b = (to.operand(node.input(index), rank) for index in (0, 1))
+        a, b = _broadcast_operands(to, node)
         to.nodes.append(Binary(name=node.name, output=to.declare(node.output), a=a, b=b, op=op))
 
     return read
@@ -87,15 +92,16 @@ def _binary(op: BinaryOp) -> Operator:
 
 def _sum(to: Importer, node: OnnxNode) -> None:
     """A chain of additions; Sum of one tensor is that tensor."""
-    rank, shape = len(node.output_shape), node.output_shape[1:]
     output = to.declare(node.output)
-    terms = [to.operand(value, rank) for value in node.node.inputs if value is not None]
+    # Constants last: no typed node reads two of them.
+    terms = sorted(_broadcast_operands(to, node), key=lambda name: name in to.weights)
     if len(terms) == 1:
         to.nodes.append(Identity(name=node.name, output=output, x=terms[0]))
-    total = terms[0]
+    total, shape = terms[0], to.shape(terms[0])
     for index, term in enumerate(terms[1:], start=1):
         last = index == len(terms) - 1
         name = node.name if last else f"{node.name}/{index}"
+        shape = np.broadcast_shapes(shape, to.shape(term))
         value = output if last else to.temporary(f"{output}/{index}", shape)
         to.nodes.append(Binary(name=name, output=value, a=total, b=term, op=BinaryOp.ADD))
         total = value
