@@ -15,32 +15,40 @@ LABELS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight"
 
 
 class FakeEngine:
-    """Scores each picture's own digit highest; sleeps `delay_s` a batch and keeps the sizes."""
+    """Scores each picture's own digit highest; a batch takes `delay_s`, or until `gate` opens."""
 
     def __init__(
         self,
         *,
         delay_s: float = 0.0,
+        gate: threading.Event | None = None,
         max_batch: int = 8,
-        warm_up: Callable[[], None] = lambda: None,
+        warm_up: Callable[[], object] = lambda: None,
         scores: Callable[[Images], Scores] | None = None,
     ) -> None:
         self.max_batch = max_batch
         self.classes = CLASSES
         self.device = "fake"
-        self.delay_s = delay_s
+        self._delay_s = delay_s
+        self._gate = gate
         self.batches: list[int] = []
         self.threads: set[int] = set()
         self.closed = False
         self.failing = False
-        self.warm_up = warm_up
+        self._warm_up = warm_up
         self._scores = scores or one_hot
+
+    def warm_up(self) -> None:
+        """Whatever the test wants."""
+        self._warm_up()
 
     def run(self, images: Images) -> Scores:
         """Logits of N×1×1×1 pictures."""
         self.batches.append(len(images))
         self.threads.add(threading.get_ident())
-        time.sleep(self.delay_s)
+        time.sleep(self._delay_s)
+        if self._gate is not None:
+            self._gate.wait(10)
         if self.failing:
             raise EngineError("the device fell off the bus")
         return self._scores(images)
