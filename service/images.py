@@ -166,8 +166,13 @@ def _opaque(picture: Image.Image, mode: str) -> Image.Image:
     if picture.mode == "I;16":  # keep the high byte, as Pillow does for 16-bit colour
         picture = Image.fromarray((np.asarray(picture) >> 8).astype(np.uint8))
     if picture.has_transparency_data:
-        picture = picture.convert("RGBA")
+        picture = _converted(picture, "RGBA")
         paper = Image.new("RGB", picture.size, "white")
         paper.paste(picture, mask=picture)
         picture = paper
-    return picture.convert(mode)
+    return _converted(picture, mode)
+
+
+def _converted(picture: Image.Image, mode: str) -> Image.Image:
+    # Pillow copies a picture that has the mode already: 200 MB at 50 megapixels.
+    return picture if picture.mode == mode else picture.convert(mode)
