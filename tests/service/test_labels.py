@@ -1,0 +1,77 @@
+"""Scores to labels."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from models import OutputKind
+from service.errors import EngineFailedError
+from service.labels import top_k
+
+# Few values, so that there are ties; more classes than are sorted outright, so that both ways run.
+ROWS = st.lists(st.sampled_from([-3.0, -1.0, 0.0, 0.5, 2.0]), min_size=1, max_size=250)
+
+
+def row(*scores: float) -> NDArray[np.float32]:
+    return np.array(scores, np.float32)
+
+
+@given(ROWS, st.data())
+def test_the_k_largest_come_largest_first_and_equals_by_index(
+    scores: list[float], data: st.DataObject
+) -> None:
+    k = data.draw(st.integers(1, len(scores)))
+    predictions = top_k(row(*scores), k, OutputKind.PROBABILITIES, ())
+    by_hand = sorted(range(len(scores)), key=lambda i: (-scores[i], i))[:k]
+    assert [p["index"] for p in predictions] == by_hand
+    assert [p["probability"] for p in predictions] == [scores[i] for i in by_hand]
+
+
+@given(ROWS)
+def test_softmax_of_logits_is_that_of_the_definition(scores: list[float]) -> None:
+    predictions = top_k(row(*scores), len(scores), OutputKind.LOGITS, ())
+    weights = np.exp(np.array(scores))
+    expected = weights / weights.sum()
+    for prediction in predictions:
+        assert prediction["probability"] == pytest.approx(expected[prediction["index"]], abs=1e-6)
+
+
+def test_softmax_is_stable_where_exp_would_overflow_or_vanish() -> None:
+    for shift in (-3e38, 0.0, 1e4):
+        (first, second) = top_k(row(shift, shift), 2, OutputKind.LOGITS, ())
+        assert first["probability"] == second["probability"] == 0.5
+    (first, second) = top_k(row(-3e38, 3e38), 2, OutputKind.LOGITS, ())
+    assert (first["index"], first["probability"], second["probability"]) == (1, 1.0, 0.0)
+
+
+def test_probabilities_are_passed_on_rounded_to_what_a_float32_carries() -> None:
+    (first,) = top_k(row(0.1, 0.9), 1, OutputKind.PROBABILITIES, ())
+    assert first["probability"] == 0.9  # not 0.8999999761581421
+
+
+def test_a_class_is_named_by_its_label_or_else_by_its_index() -> None:
+    assert [p["label"] for p in top_k(row(1, 2), 2, OutputKind.LOGITS, ("cat", "dog"))] == [
+        "dog",
+        "cat",
+    ]
+    assert [p["label"] for p in top_k(row(1, 2), 2, OutputKind.LOGITS, ())] == ["1", "0"]
+
+
+@pytest.mark.parametrize("size", [3, 300])
+@pytest.mark.parametrize("output", list(OutputKind))
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_scores_that_are_no_finite_numbers_are_refused(
+    bad: float, output: OutputKind, size: int
+) -> None:
+    scores = np.zeros(size, np.float32)
+    scores[1] = bad
+    with pytest.raises(EngineFailedError, match="not finite"):
+        top_k(scores, 1, output, ())
+
+
+def test_the_scores_are_left_as_they_are() -> None:
+    scores = row(3, 1, 2)
+    top_k(scores, 2, OutputKind.LOGITS, ())
+    assert scores.tolist() == [3, 1, 2]

@@ -1,0 +1,87 @@
+"""Settings: where they come from, what they may be, what is said about what they may not."""
+
+import pytest
+from pydantic import ValidationError
+
+from models import DeviceKind
+from service.settings import Settings, SettingsError, load_settings
+
+
+def test_a_flag_wins_over_the_environment_and_that_over_the_default() -> None:
+    environ = {"CONVOY_PORT": "1234", "CONVOY_MAX_BATCH": "4"}
+    settings = load_settings({"port": 4321, "max_queue": None}, environ)
+    assert (settings.port, settings.max_batch) == (4321, 4)
+    assert settings.max_queue == Settings().max_queue
+
+
+def test_empty_in_the_environment_counts_as_not_set() -> None:
+    empty = {f"CONVOY_{name.upper()}": "" for name in Settings.model_fields}
+    assert load_settings({}, empty) == Settings()
+
+
+def test_what_is_not_ours_in_the_environment_is_nobodys_business() -> None:
+    assert load_settings({}, {"PATH": "/bin", "MY_CONVOY_PORT": "1", "PORT": "x"}) == Settings()
+
+
+@pytest.mark.parametrize("key", ["CONVOY_PROT", "CONVOY_", "CONVOY_port"])
+def test_an_unknown_key_in_the_environment_is_an_error_that_lists_the_known(key: str) -> None:
+    with pytest.raises(SettingsError, match=f"{key} is not a setting") as caught:
+        load_settings({}, {key: "1"})
+    for name in Settings.model_fields:
+        assert f"CONVOY_{name.upper()}" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("port", "x", "must be a valid integer"),
+        ("port", "65536", "must be less than or equal to 65535"),
+        ("port", "-1", "must be greater than or equal to 0"),
+        ("device", "tpu", "must be 'auto', 'cuda' or 'cpu'"),
+        ("max_batch", "0", "must be greater than or equal to 1"),
+        ("max_body_mb", "0", "must be greater than 0"),
+        ("max_body_mb", "nan", "must be"),
+        ("max_megapixels", "inf", "must be"),
+        ("drain_s", "soon", "must be a valid number"),
+        ("max_queue", "7", "must be at least max_batch, 8"),
+    ],
+)
+def test_a_value_that_makes_no_sense_is_named_as_it_was_given(
+    name: str, value: str, says: str
+) -> None:
+    key = f"CONVOY_{name.upper()}"
+    with pytest.raises(SettingsError, match=says) as caught:
+        load_settings({}, {key: value})
+    assert str(caught.value).startswith(f"{key}: {value} is not allowed")
+    with pytest.raises(SettingsError, match=says) as caught:
+        load_settings({name: value}, {})
+    assert str(caught.value).startswith(f"--{name.replace('_', '-')}: {value} is not allowed")
+
+
+def test_a_batch_too_large_for_the_queue_is_an_error_too() -> None:
+    with pytest.raises(SettingsError, match=r"CONVOY_MAX_QUEUE: 32 .* at least max_batch, 64"):
+        load_settings({"max_batch": 64}, {"CONVOY_MAX_QUEUE": "32"})
+
+
+def test_every_problem_is_told_at_once() -> None:
+    with pytest.raises(SettingsError, match=r"CONVOY_DEVICE: .*; --port: "):
+        load_settings({"port": -1}, {"CONVOY_DEVICE": "tpu"})
+
+
+def test_settings_cannot_be_changed_nor_made_up() -> None:
+    with pytest.raises(ValidationError):
+        Settings().port = 1
+    with pytest.raises(ValidationError):
+        Settings(prot=1)  # type: ignore[call-arg]  # that is the point
+
+
+def test_units_are_converted_once() -> None:
+    settings = load_settings({"max_body_mb": 1.5, "max_megapixels": 2, "device": "cpu"}, {})
+    assert (settings.max_body_bytes, settings.max_pixels) == (1_500_000, 2_000_000)
+    assert settings.device is DeviceKind.CPU
+    assert load_settings({"threads": 3}, {}).thread_count == 3
+    assert load_settings({}, {}).thread_count >= 1
+
+
+def test_they_are_few() -> None:
+    assert len(Settings.model_fields) <= 12
