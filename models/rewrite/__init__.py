@@ -62,7 +62,7 @@ class Applied:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A rule that had reason to leave `node` as it is."""
+    """A rule that had reason to leave `node` as it is, or to bring it."""
 
     rule: str
     node: str
@@ -103,7 +103,7 @@ def rewrite(graph: Graph) -> Rewritten:
             match rule(editor, node):
                 case Rewrite() as outcome:
                     applied.append(_applied(rule, editor.apply(node, outcome)))
-                    caveats += [Refused(rule.__name__, node.name, c) for c in outcome.caveats]
+                    caveats += [Refused(rule.__name__, *item) for item in outcome.caveats.items()]
                     changed = True
                 case Refusal(reason):
                     refused[turn].append(Refused(rule.__name__, node.name, reason))

@@ -4,11 +4,12 @@
 
 A part that cannot live there is copied there by a node of its own, and a caveat says why: it is an
 input or an output of the network, inside another value already, listed twice, at an offset that the
-kernels' vectors do not reach, or a view of another value, which nothing writes. Refused where every
-part would be copied, and along other axes than channels.
+kernels' vectors do not reach, a view of another value, which nothing writes, or itself viewed as
+one run of memory. Refused where every part would be copied, and along other axes than channels.
 """
 
 from dataclasses import replace
+from math import prod
 
 from models.graph import ChannelSlice, Concat, Identity, Node, Reshape, Value
 from models.rewrite.rule import GraphView, Outcome, Refusal, Rewrite
@@ -26,7 +27,7 @@ def concat_in_place(view: GraphView, node: Node) -> Outcome:
         return Refusal(f"it concatenates along axis {node.axis}, not along channels")
     values: list[Value] = []
     copies: list[Node] = []
-    reasons: list[str] = []
+    caveats: dict[str, str] = {}
     offset = 0
     for index, part in enumerate(node.parts):
         inside = ChannelSlice(node.output, offset)
@@ -37,11 +38,11 @@ def concat_in_place(view: GraphView, node: Node) -> Outcome:
             copy = Value(view.fresh(f"{node.output}.{index}"), view.shape(part), inside)
             values.append(copy)
             copies.append(Identity(name=f"{node.name}.{index}", output=copy.name, x=part))
-            reasons.append(f"{part} is copied: {obstacle}")
+            caveats[copies[-1].name] = f"{part} is copied: {obstacle}"
         offset += view.shape(part)[0]
     if len(copies) == len(node.parts):
-        return Refusal("; ".join(reasons))
-    return Rewrite(nodes=tuple(copies), values=tuple(values), caveats=tuple(reasons))
+        return Refusal("; ".join(caveats.values()))
+    return Rewrite(nodes=tuple(copies), values=tuple(values), caveats=caveats)
 
 
 def _obstacle(view: GraphView, concat: Concat, index: int, offset: int) -> str | None:
@@ -61,4 +62,14 @@ def _obstacle(view: GraphView, concat: Concat, index: int, offset: int) -> str |
     producer = view.producer(part)
     if isinstance(producer, Reshape | Identity):
         return f"{producer.name} makes no copy that could be placed"
+    return _view_of_one_run(view, part)
+
+
+def _view_of_one_run(view: GraphView, part: str) -> str | None:
+    """Inside a larger value, pixels stand apart: what reads them as one vector moves nothing."""
+    if prod(view.shape(part)[1:]) == 1:
+        return None
+    for reader in view.readers(part):
+        if isinstance(reader, Reshape) and reader.channels_last:
+            return f"{reader.name} views it as one run of memory"
     return None

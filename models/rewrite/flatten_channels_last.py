@@ -3,7 +3,8 @@
     Σ_j W[k,j] · flat_CHW(x)[j] = Σ_i W'[k,i] · flat_HWC(x)[i],   W'[k, (h,w,c)] = W[k, (c,h,w)]
 
 Activations may stand between. Where both orders are one (C = 1, or H·W = 1) no Gemm is needed.
-Refused where anything but such a Gemm needs the vector: it would see another order.
+Refused where anything but such a Gemm needs the vector: it would see another order; and where x
+lies inside another value, with gaps between its pixels.
 """
 
 from dataclasses import replace
@@ -26,6 +27,9 @@ def flatten_channels_last(view: GraphView, node: Node) -> Outcome:
     free = replace(node, channels_last=True)
     if shape[0] == 1 or prod(shape[1:]) == 1:
         return Rewrite(nodes=(free,))
+    inside = view.value(node.x).inside
+    if inside is not None:
+        return Refusal(f"{node.x} lies inside {inside.parent}, its pixels apart")
     gemms = _readers_in_order(view, node.output)
     if isinstance(gemms, Refusal):
         return gemms

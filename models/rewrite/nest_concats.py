@@ -1,9 +1,9 @@
-"""A Concat that begins with all the parts of another begins with that other's value.
+"""A Concat of channels that begins with all the parts of another begins with that other's value.
 
     concat(x1, ..., xm, ..., xn) = concat(concat(x1, ..., xm), ..., xn)
 
 DenseNet's layers each list every layer before them; nested, each of those stands once in memory.
-The other Concat must run before, and concatenate along the same axis.
+The other Concat must run before, and concatenate channels too.
 """
 
 from dataclasses import replace
@@ -14,7 +14,7 @@ from models.rewrite.rule import GraphView, Outcome, Rewrite
 
 def nest_concats(view: GraphView, node: Node) -> Outcome:
     """The rule, at the longer Concat."""
-    if not isinstance(node, Concat):
+    if not isinstance(node, Concat) or node.axis != 0:
         return None
     nested = node
     while (shorter := _longest_beginning(view, nested)) is not None:

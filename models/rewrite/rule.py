@@ -21,14 +21,14 @@ class Rewrite:
     A node in `nodes` whose output another node writes today takes that node's place; any other
     stands where the rewritten node stood. `rename` turns a value into another: its readers read the
     new name, and its writer, if it has one left, writes it. `values` and `weights` are added, or
-    replace those of the same name. `caveats` tell people what the rewrite could not do.
+    replace those of the same name. `caveats` tell people why nodes that it brings are needed.
     """
 
     nodes: tuple[Node, ...] = ()
     values: tuple[Value, ...] = ()
     weights: Mapping[str, Weight] = field(default_factory=dict)
     rename: Mapping[str, str] = field(default_factory=dict)
-    caveats: tuple[str, ...] = ()
+    caveats: Mapping[str, str] = field(default_factory=dict)  # node name: reason
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,7 +96,7 @@ def test_a_dense_block_lies_in_one_buffer(relist: bool) -> None:
     }
 
 
-def test_concats_along_another_axis_are_nested_but_stay() -> None:
+def test_concats_along_another_axis_stay_as_they_are() -> None:
     b = GraphBuilder(x=SHAPE)
     for name in "cde":
         b.conv(name, "x")
@@ -104,7 +104,7 @@ def test_concats_along_another_axis_are_nested_but_stay() -> None:
     b.conv("z", b.concat("m", "c", "d", "e", axis=1))
     result = rewritten(b.build("y", "z"))
     concats = [node for node in result.graph.nodes if isinstance(node, Concat)]
-    assert [concat.parts for concat in concats] == [("c", "d"), ("k", "e")]
+    assert [concat.parts for concat in concats] == [("c", "d"), ("c", "d", "e")]
     assert refusals(result, "concat_in_place") == {
         "concat_k": "it concatenates along axis 1, not along channels",
         "concat_m": "it concatenates along axis 1, not along channels",
@@ -115,12 +115,15 @@ def test_a_concat_begins_with_the_longest_that_runs_before_it() -> None:
     b = GraphBuilder(x=SHAPE)
     for name in "cdef":
         b.conv(name, "x")
-    b.conv("w", b.concat("three", "c", "d", "e", axis=1))
-    b.conv("y", b.concat("two", "c", "d", axis=1))
-    b.conv("z", b.concat("four", "c", "d", "e", "f", axis=1))
+    b.conv("w", b.concat("three", "c", "d", "e"))
+    b.conv("y", b.concat("two", "c", "d"))
+    b.conv("z", b.concat("four", "c", "d", "e", "f"))
     result = rewritten(b.build("w", "y", "z"))
-    concats = [node for node in result.graph.nodes if isinstance(node, Concat)]
-    assert [concat.parts for concat in concats] == [("c", "d", "e"), ("c", "d"), ("three", "f")]
+    places = inside(result.graph)
+    assert (places["c"], places["three"]) == (ChannelSlice("three", 0), ChannelSlice("four", 0))
+    assert refusals(result, "concat_in_place") == {
+        "concat_two": "c is copied: it lies inside three; d is copied: it lies inside three"
+    }
 
 
 def test_concats_along_different_axes_are_not_nested() -> None:
@@ -131,6 +134,7 @@ def test_concats_along_different_axes_are_not_nested() -> None:
     b.conv("z", b.concat("m", "c", "d", "e"))
     result = rewritten(b.build("y", "z"))
     assert [node.parts for node in result.graph.nodes if isinstance(node, Concat)] == [("c", "d")]
+    assert inside(result.graph)["c"] == ChannelSlice("m", 0)
 
 
 @pytest.mark.parametrize(
@@ -154,7 +158,7 @@ def test_a_part_that_cannot_be_placed_is_copied_alone(
     assert [n.output for n in result.graph.nodes if isinstance(n, Identity)] == ["k.1"]
     places = inside(result.graph)
     assert (places["c"], places["k.1"]) == (ChannelSlice("k", 0), ChannelSlice("k", 16))
-    assert refusals(result, "concat_in_place") == {"concat_k": f"{part} is copied: {reason}"}
+    assert refusals(result, "concat_in_place") == {"concat_k.1": f"{part} is copied: {reason}"}
 
 
 def test_a_view_of_another_value_is_copied() -> None:
@@ -164,7 +168,17 @@ def test_a_view_of_another_value_is_copied() -> None:
     result = rewritten(b.build("y"))
     assert kinds(result) == ["Conv", "Reshape", "Conv", "Identity", "Conv"]
     assert refusals(result, "concat_in_place") == {
-        "concat_k": "r is copied: reshape_r makes no copy that could be placed"
+        "concat_k.1": "r is copied: reshape_r makes no copy that could be placed"
+    }
+
+
+def test_a_part_that_is_flattened_too_is_copied() -> None:
+    b = GraphBuilder(x=SHAPE)
+    b.gemm("z", b.reshape("v", b.conv("c", "x"), (8 * 16,)))
+    b.conv("y", b.concat("k", "c", b.conv("d", "x")))
+    result = rewritten(b.build("y", "z"))
+    assert refusals(result, "concat_in_place") == {
+        "concat_k.0": "c is copied: reshape_v views it as one run of memory"
     }
 
 
@@ -174,7 +188,7 @@ def test_a_part_at_an_offset_that_vectors_do_not_reach_is_copied() -> None:
     result = rewritten(b.build("y"))
     assert kinds(result) == ["Conv", "Conv", "Identity", "Conv"]
     assert refusals(result, "concat_in_place") == {
-        "concat_k": "d is copied: offset 12 is not a multiple of 8 channels"
+        "concat_k.1": "d is copied: offset 12 is not a multiple of 8 channels"
     }
 
 

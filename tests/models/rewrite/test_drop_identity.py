@@ -101,7 +101,7 @@ def test_an_output_that_copies_a_part_of_a_concat_takes_it_over() -> None:
     assert result.graph.values["y"].inside is None
     assert "Identity" in kinds(result)  # the copy of y into k
     assert refusals(result, "concat_in_place") == {
-        "concat_k": "y is copied: it is an output of the network"
+        "concat_k.1": "y is copied: it is an output of the network"
     }
 
 

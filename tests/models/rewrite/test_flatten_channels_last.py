@@ -1,11 +1,14 @@
 """Flattening moves nothing in an NHWC buffer; the columns of the Gemm behind it move instead."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from kernels.activation import RELU, Activation, ActivationKind
 from kernels.pool_problem import PoolKind
-from models.graph import BinaryOp, Reshape
+from models.graph import BinaryOp, Reshape, Value
+from models.rewrite import rewrite
 from tests.models.rewrite.graphs import GraphBuilder, kinds, refusals, rewritten
 
 CLIP = Activation(ActivationKind.CLIP, -1.0, 1.0)
@@ -106,3 +109,21 @@ def test_what_was_read_channels_last_is_not_taken_back_by_another_reshape() -> N
     b.add(Reshape, "v", (24,), x="x", channels_last=True)
     b.reshape("y", "v", (2, 3, 4))
     assert kinds(rewritten(b.build("y"))) == ["Reshape", "Reshape"]
+
+
+def test_a_value_with_gaps_between_its_pixels_is_not_flattened_in_place() -> None:
+    b = GraphBuilder(x=(8, 2, 2))
+    b.conv("y", b.concat("k", b.conv("c", "x"), b.conv("d", "x")))
+    b.gemm("z", b.reshape("v", "c", (32,)))
+    placed = rewrite(b.build("y")).graph  # only now does z read c
+    reread = replace(
+        placed,
+        outputs=("y", "z"),
+        values={**placed.values, "v": Value("v", (32,)), "z": Value("z", (5,))},
+        nodes=(*placed.nodes, *b.nodes[-2:]),
+        weights=b.weights,
+    )
+    result = rewritten(reread)
+    assert refusals(result, "flatten_channels_last") == {
+        "reshape_v": "c lies inside k, its pixels apart"
+    }
