@@ -113,7 +113,8 @@ class _Server(uvicorn.Server):
         self._pipeline = pipeline
         self._drain_s = drain_s
         self._announce = announce
-        self._tasks: list[asyncio.Task[None]] = []
+        self._warming: asyncio.Task[None] | None = None
+        self._draining: asyncio.Task[None] | None = None
         self.failure: Exception | None = None
         self.drained = True
         self.stuck = False
@@ -139,7 +140,7 @@ class _Server(uvicorn.Server):
             self.failure = ListenError(f"cannot listen: {error.strerror or error}")
             self.should_exit = True
             return
-        self._tasks.append(asyncio.create_task(self._warm_up()))
+        self._warming = asyncio.create_task(self._warm_up())
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop listening, let the last answers out, close the pipeline."""
@@ -147,11 +148,12 @@ class _Server(uvicorn.Server):
         self.stuck = not await self._pipeline.close(_LEAVE_S)
 
     def _stop(self) -> None:
-        if len(self._tasks) > 1:  # a second signal
-            self.drained = False
-            self.should_exit = self.force_exit = True
-        else:
-            self._tasks.append(asyncio.create_task(self._drain()))
+        if self._draining is None:
+            self._draining = asyncio.create_task(self._drain())
+            return
+        # A second signal: cancelling says whether there was still something to wait for.
+        self.drained = not self._draining.cancel()
+        self.should_exit = self.force_exit = True
 
     async def _warm_up(self) -> None:
         try:
