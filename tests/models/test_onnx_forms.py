@@ -17,7 +17,8 @@ def load(
     text = f"""
         <ir_version: {ir}, opset_import: ["" : {opset}]>
         g ({x}) => ({y})
-        <float[4,1,1] w = {{1, 2, 3, 4}}, float[1] v = {{2}}, float s = {{3}}>
+        <float[4,1,1] w = {{1, 2, 3, 4}}, float[1] v = {{2}}, float s = {{3}},
+         int64[2] hw = {{2, 3}}, int64[2] wh = {{-1, -2}}, int64[4] wide = {{1, 1, 1, 1}}>
         {{ {body} }}"""
     model = parser.parse_model(text)
     for value in model.graph.output:  # the parser writes a scalar where no shape is given
@@ -35,6 +36,10 @@ def load(
         "y = Mul(s, x)",
         "y = Swish(x)",
         "p = Swish(x) y = Sum(p, w)",
+        "y = ReduceMean(x, hw)",
+        "y = ReduceMean<keepdims = 0>(x, wh)",
+        "y = Gather<axis = 1>(x, hw)",
+        "y = Expand(x, wide)",
     ],
 )
 def test_both_forms_compute_the_same(body: str) -> None:
