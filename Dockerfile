@@ -5,7 +5,7 @@ ARG BASE=docker.io/library/python:3.12-slim
 
 # The build stage has pip and the sources. It makes two trees: /opt/convoy, an environment with the
 # pinned dependencies, and /app, what Convoy itself adds to it. As two layers they let a new version
-# of Convoy travel in kilobytes.
+# of Convoy travel without its dependencies.
 FROM ${BASE} AS build
 # The name of one of pyproject.toml's optional dependencies; empty for the CPU.
 ARG EXTRA=
@@ -25,7 +25,7 @@ print(*p['dependencies'], *(p['optional-dependencies'][sys.argv[1]] if sys.argv[
 
 COPY . .
 RUN /tools/bin/pip --python /opt/convoy/bin/python install \
-    --no-cache-dir --no-compile --no-deps --root /app .
+    --no-cache-dir --no-compile --no-deps --no-warn-script-location --root /app .
 
 
 FROM ${BASE}
