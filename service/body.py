@@ -92,7 +92,7 @@ class Body:
                 "images are compressed already, so send the body as it is"
             )
         if self._length is not None and self._length > self._max_bytes:
-            raise self._too_large(f"the body has {self._length} bytes")
+            raise self._too_large(f"this one has {self._length}")
         try:
             async with asyncio.timeout(BODY_TIMEOUT_S):
                 if media_type == FORM_TYPE:
@@ -134,13 +134,14 @@ class Body:
             if chunk:
                 total += len(chunk)
                 if total > self._max_bytes:
-                    raise self._too_large("the body has more bytes than announced")
+                    raise self._too_large("this one has more")
                 hold(len(chunk))
                 take(chunk)
 
     def _too_large(self, what: str) -> PayloadTooLargeError:
         return PayloadTooLargeError(
-            f"{what}; at most {self._max_bytes} are allowed: send a smaller image, or fewer at once"
+            f"at most {self._max_bytes} bytes are allowed in a body, and {what}; "
+            "send a smaller image, or fewer at once"
         )
 
 

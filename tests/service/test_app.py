@@ -206,7 +206,7 @@ async def test_a_body_over_the_limit_is_refused_from_its_header_before_it_is_rea
             # Only to linger: the answer is out, all of it.
             assert sent[0]["status"] == 413
             assert (b"connection", b"close") in sent[0]["headers"]
-            assert b"at most 1000" in sent[1]["body"]
+            assert b"at most 1000 bytes" in sent[1]["body"]
             assert sent[1]["more_body"]
             return {"type": "http.disconnect"}
 
@@ -226,7 +226,7 @@ async def test_a_body_that_grows_over_the_limit_is_refused_at_that_point() -> No
 
     async with serving(max_body_bytes=1000) as (client, pipeline):
         answer = await client.post(PATH, content=stream(chunks(pipeline)))
-        assert "at most 1000" in error_of(answer, 413)
+        assert "at most 1000 bytes" in error_of(answer, 413)
         assert answer.headers["connection"] == "close"
     assert max(kept) <= 1000
 
