@@ -140,8 +140,6 @@ def _parse_jpeg(data: bytes) -> ImageFile:
             scans = data[start:]
             if payload[:1] != bytes([one_scan_components]) and _too_many_scans(scans):
                 raise _broken(ImageFormat.JPEG, f"more than {MAX_SCANS} scans")
-            if scans.rfind(b"\xff\xd9") < 0:
-                raise _truncated(ImageFormat.JPEG)
             kept.append(scans)
         elif marker not in _DROPPED:
             kept.append(data[start:end])

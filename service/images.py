@@ -16,7 +16,6 @@ Safe to call from several threads.
 import io
 import struct
 import warnings
-import zlib
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,7 +34,7 @@ warnings.filterwarnings("ignore", module=r"PIL\.")
 MAX_SIDE = 65_535
 
 # What Pillow's JPEG, PNG and WebP readers raise on bytes that are no picture.
-_DECODER_ERRORS = (OSError, SyntaxError, ValueError, EOFError, struct.error, zlib.error)
+_DECODER_ERRORS = (OSError, SyntaxError, ValueError, EOFError, struct.error)
 
 _Box = tuple[float, float, float, float]  # left, top, right, bottom in pixels
 
@@ -103,9 +102,7 @@ def _decode(file: ImageFile, preprocessing: Preprocessing) -> Image.Image:
         opaque = _opaque(picture, "L" if preprocessing.channels is ChannelOrder.GREY else "RGB")
 
     left, top, right, bottom = (edge / shrink for edge in box)
-    # Rounding must not carry an edge past the picture.
-    box = (left, top, min(right, opaque.width), min(bottom, opaque.height))
-    small = opaque.resize(size, Image.Resampling.BILINEAR, box=box)
+    small = opaque.resize(size, Image.Resampling.BILINEAR, box=(left, top, right, bottom))
     turn = _TO_UPRIGHT.get(file.orientation)
     return small if turn is None else small.transpose(turn)
 
@@ -129,8 +126,9 @@ def _target_and_box(
     return resized, (
         left * x,
         top * y,
-        (left + preprocessing.width) * x,
-        (top + preprocessing.height) * y,
+        # Rounding must not carry an edge past the picture.
+        min((left + preprocessing.width) * x, width),
+        min((top + preprocessing.height) * y, height),
     )
 
 

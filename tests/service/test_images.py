@@ -98,6 +98,15 @@ def test_exif_orientation_turns_the_picture_upright_before_the_crop(
     assert furthest(decode(data, preprocessing), expected) <= 1
 
 
+def test_rounding_never_carries_the_crop_past_the_picture() -> None:
+    whole = replace(GREY, height=49, width=49, resize=49)
+    awkward = [side for side in range(49, 500) if side / 49 * 49 > side]
+    assert awkward
+    for side in awkward:
+        data = encode(Image.new("L", (side, side), 200), "PNG", exif=exif(3))
+        assert (decode(data, whole) == 200).all()
+
+
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_a_large_turned_jpeg_decodes_scaled_and_upright(orientation: int) -> None:
     data = encode(scene(1600, 1100), "JPEG", quality=95, exif=exif(orientation))
@@ -215,7 +224,8 @@ def test_16_bit_grey_is_scaled_not_clipped(
 def test_16_bit_colour_is_scaled_and_its_key_colour_left_alone() -> None:
     row = b"\0" + bytes([0x12, 0x34, 0x80, 0x00, 0xFF, 0xFF]) * 4
     pixels = png_chunk(b"IDAT", zlib.compress(row * 4))
-    key = png_chunk(b"tRNS", bytes([0x12, 0x34, 0x80, 0x00, 0xFF, 0xFF]))
+    # Nearly black in 16 bits; in 8 bits it would be the colour of every pixel here.
+    key = png_chunk(b"tRNS", bytes([0, 0x12, 0, 0x80, 0, 0xFF]))
     assert middle(decode(png(4, 4, 16, 2, key, pixels))) == (0x12, 0x80, 0xFF)
 
 
