@@ -19,7 +19,7 @@ class DepthwiseConv:
     def supports(self, problem: ConvProblem) -> str | None:
         """None where groups = C > 1 and 2-D; else why not."""
         if not problem.is_depthwise:
-            return f"groups {problem.groups} of {problem.c} channels; it runs one channel a group"
+            return f"groups {problem.groups}; it runs one channel a group"
         return wrong_axes(problem, 2)
 
     def multiplications(self, problem: ConvProblem) -> int:

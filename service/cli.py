@@ -1,10 +1,11 @@
-"""The command line: `convoy serve`, `convoy classify`.
+"""The command line: `convoy serve`, `convoy classify`, `convoy inspect`.
 
 Exit status 0: done. 1: it failed. 2: the command line or a setting makes no sense. Errors are one
 line on standard error, never a traceback.
 """
 
 import logging
+import os
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from importlib.metadata import version
@@ -22,18 +23,21 @@ from models import (
     Classifier,
     DeviceKind,
     Engine,
+    FileLimits,
     ModelError,
     load_classifier,
     open_engine,
+    report,
 )
 from service.app import CLASSIFY_PATH, create_app
 from service.errors import ServiceError
 from service.images import ImageLimits, decode_image
+from service.inspection import print_report
 from service.labels import top_k
 from service.pipeline import Pipeline, Pixels
 from service.schemas import Prediction
 from service.server import ListenError, bind, run_server
-from service.settings import Settings, SettingsError, load_settings
+from service.settings import Settings, SettingsError, load_settings, parse_assignments
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
 BUILT_IN_NAME = "digits"
@@ -79,6 +83,16 @@ Preset = Annotated[str | None, _setting("preset")]
 Labels = Annotated[Path | None, _setting("labels")]
 Device = Annotated[DeviceKind | None, _setting("device")]
 Threads = Annotated[int | None, _setting("threads")]
+ExternalData = Annotated[bool | None, _setting("external_data")]
+Expectations = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="What the model expects of its pixels, over its model.toml: any key of that file, "
+        "such as size=299 or channels=bgr. May be given more than once.",
+    ),
+]
 
 
 def _print_version(wanted: bool) -> None:
@@ -115,6 +129,8 @@ def serve(
     max_megapixels: Annotated[float | None, _setting("max_megapixels")] = None,
     threads: Threads = None,
     drain_s: Annotated[float | None, _setting("drain_s")] = None,
+    external_data: ExternalData = None,
+    expectations: Expectations = None,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log every request.")] = False,
 ) -> None:
     """Serve a model over HTTP until SIGTERM or Ctrl-C.
@@ -126,7 +142,7 @@ def serve(
     _configure_logging(verbose=verbose)
     # The address first: it takes no time, and a model may take long.
     with bind(settings.host, settings.port) as listener:
-        classifier, engine = _open(settings, settings.max_batch)
+        classifier, engine = _open(settings, settings.max_batch, expectations)
         pipeline = Pipeline(
             engine,
             _decoder(classifier, settings),
@@ -159,6 +175,8 @@ def classify(
     labels: Labels = None,
     device: Device = None,
     threads: Threads = None,
+    external_data: ExternalData = None,
+    expectations: Expectations = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object an image, a line each.")
     ] = False,
@@ -167,11 +185,10 @@ def classify(
 
     What cannot be read is reported, the rest classified, and the exit status is 1.
     """
-    settings = load_settings(
-        {"model": model, "preset": preset, "labels": labels, "device": device, "threads": threads}
-    )
+    flags = {name: value for name, value in locals().items() if name in Settings.model_fields}
+    settings = load_settings(flags)
     _configure_logging(verbose=False)
-    classifier, engine = _open(settings, max_batch=1)
+    classifier, engine = _open(settings, 1, expectations)
     if k > classifier.classes:
         raise SettingsError(
             f"--top-k: {k} is not allowed; {classifier.name} has {classifier.classes} classes"
@@ -200,6 +217,22 @@ def classify(
         raise typer.Exit(1)
 
 
+@app.command()
+def inspect(
+    model: Annotated[Path, typer.Argument(help="ONNX model file, or `digits`, the built-in one.")],
+    n: Annotated[int, typer.Option("-n", min=1, help="Images in the batch that is costed.")] = 1,
+    preset: Preset = None,
+    external_data: ExternalData = None,
+    expectations: Expectations = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+) -> None:
+    """Show what a model becomes: its nodes, what they cost, what can run them and what cannot."""
+    settings = load_settings({"model": model, "preset": preset, "external_data": external_data})
+    _configure_logging(verbose=False)
+    classifier = _load(settings, expectations)
+    print_report(report(classifier.network.graph, n), as_json=as_json)
+
+
 def _configure_logging(*, verbose: bool) -> None:
     logging.basicConfig(
         format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.WARNING
@@ -211,13 +244,25 @@ def _configure_logging(*, verbose: bool) -> None:
     logging.getLogger("uvicorn.access").setLevel(logging.INFO)
 
 
-def _open(settings: Settings, max_batch: int) -> tuple[Classifier, Engine]:
+def _load(settings: Settings, expectations: Sequence[str] | None) -> Classifier:
     path = settings.model
     if path is None or path == Path(BUILT_IN_NAME):
         path = BUILT_IN_MODEL
-    classifier = load_classifier(
-        path, overrides={"preset": settings.preset, "labels": settings.labels}
+    return load_classifier(
+        path,
+        overrides={
+            **parse_assignments(expectations or ()),
+            "preset": settings.preset,
+            "labels": settings.labels,
+        },
+        limits=FileLimits(external_data=settings.external_data),
     )
+
+
+def _open(
+    settings: Settings, max_batch: int, expectations: Sequence[str] | None
+) -> tuple[Classifier, Engine]:
+    classifier = _load(settings, expectations)
     engine = open_engine(
         classifier,
         device=settings.device,
@@ -239,9 +284,11 @@ def _announce(settings: Settings, port: int, classifier: Classifier, engine: Eng
     """Say where it serves, and how to try."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)  # noqa: S104  compared
     url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-    samples = sorted((BUILT_IN_MODEL.parent / "samples").glob("*.png"))
-    built_in = classifier.name == BUILT_IN_MODEL.stem and samples
-    picture = samples[0] if built_in else "picture.jpg"
+    samples = sorted((BUILT_IN_MODEL.parent / "samples").glob("*"))
+    if classifier.name == BUILT_IN_MODEL.stem and samples:
+        picture = Path(os.path.relpath(samples[0]))
+    else:
+        picture = Path("picture.jpg")
     typer.echo(
         f"Convoy serves {classifier.name} at {url} on {engine.device}, "
         f"in batches of up to {engine.max_batch}. Try:\n"

@@ -9,8 +9,10 @@ from rich.text import Text
 
 from models import NetworkReport, NodeReport
 
+PIPED_WIDTH = 200
 
-def as_json(report: NetworkReport) -> str:
+
+def to_json_text(report: NetworkReport) -> str:
     """Everything that is known of the network."""
     totals = {"flops": report.flops, "bytes": report.bytes}
     return to_json({**asdict(report), **totals}, indent=2).decode()
@@ -68,11 +70,12 @@ def _refusals(report: NetworkReport) -> list[Text | Table]:
     return [Text(), table]
 
 
-def print_report(report: NetworkReport, *, json: bool) -> None:
-    """To standard output; where that is no terminal, the table is as wide as it needs to be."""
-    console = Console()
-    if json:
-        print(as_json(report))
+def print_report(report: NetworkReport, *, as_json: bool) -> None:
+    """To standard output; where that is no terminal, the table does not fold at 80 columns."""
+    if as_json:
+        print(to_json_text(report))
         return
-    width = console.width if console.is_terminal else 200
-    Console(width=width).print(as_table(report))
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=PIPED_WIDTH)
+    console.print(as_table(report))

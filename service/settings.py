@@ -5,7 +5,8 @@ file that reads the environment.
 """
 
 import os
-from collections.abc import Mapping
+import tomllib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Self
 
@@ -65,6 +66,10 @@ class Settings(BaseModel):
         float, Field(ge=0, le=3600, description="longest wait for accepted requests at shutdown")
     ] = 20.0
 
+    external_data: Annotated[
+        bool, Field(description="read weights from other files in the model's own folder")
+    ] = False
+
     @model_validator(mode="after")
     def _a_batch_fits_the_queue(self) -> Self:
         if self.max_queue < self.max_batch:
@@ -114,6 +119,23 @@ def load_settings(
         return Settings.model_validate(given)
     except ValidationError as error:
         raise SettingsError("; ".join(_explain(error, given, source))) from None
+
+
+def parse_assignments(assignments: Sequence[str]) -> dict[str, object]:
+    """`key=value` flags as TOML means them; a value that is no TOML is text (channels=bgr).
+
+    SettingsError: one without a `=`.
+    """
+    parsed: dict[str, object] = {}
+    for assignment in assignments:
+        key, equals, value = assignment.partition("=")
+        if not equals or not key:
+            raise SettingsError(f"--set: {assignment} is not allowed; write KEY=VALUE, as size=299")
+        try:
+            parsed[key.strip()] = tomllib.loads(f"value = {value}")["value"]
+        except tomllib.TOMLDecodeError:
+            parsed[key.strip()] = value.strip()
+    return parsed
 
 
 def _explain(

@@ -41,9 +41,7 @@ def normalise(proto: ModelProto, input_shape: Shape | None) -> ir.Model:
     model.ir_version = IR_VERSION
     # Up to IR version 3 every initializer is an input too; then it could not be folded.
     model.graph.inputs[:] = [v for v in model.graph.inputs if v.name not in initializers]
-    for node in model.graph:
-        # The name people know it by; onnx-ir would make one up.
-        node.name = node.name or node.outputs[0].name
+    names = {node.name for node in model.graph if node.name}
     with _quiet():
         _to_float32(model)
         _convert_opset(model)
@@ -57,6 +55,10 @@ def normalise(proto: ModelProto, input_shape: Shape | None) -> ir.Model:
         except ir.passes.PassError as error:
             raise UnsupportedModelError(f"the model cannot be folded: {_first(error)}") from error
         passes.ShapeInferencePass()(model)
+    for node in model.graph:
+        # Made by a library, or never named: people know it by what it writes.
+        if node.name not in names:
+            node.name = node.outputs[0].name
     return model
 
 
@@ -158,7 +160,7 @@ def _fix_input_shapes(model: ir.Model, input_shape: Shape | None) -> None:
             if wanted is None:
                 raise UnsupportedModelError(
                     f"input {value.name} leaves sizes open: {value.shape}."
-                    " Say the size of its images (--size, or height and width in model.toml)"
+                    " Say the size of its images: --set size=224, or size = 224 in model.toml"
                 )
             if own is not None and own != wanted:
                 raise UnsupportedModelError(

@@ -1,0 +1,58 @@
+"""`convoy inspect`: what it says of the built-in model, as a table and as JSON."""
+
+import json
+from math import prod
+
+import pytest
+
+from models import BUILT_IN_MODEL, NetworkReport, load_classifier, report
+from models.graph import Conv
+from models.rewrite import rewrite
+from service.inspection import print_report
+
+
+@pytest.fixture(scope="module")
+def digits() -> NetworkReport:
+    return report(load_classifier(BUILT_IN_MODEL).network.graph, n=4)
+
+
+def test_costs_grow_with_the_batch_but_weights_are_read_once(digits: NetworkReport) -> None:
+    single = report(load_classifier(BUILT_IN_MODEL).network.graph, n=1)
+    assert digits.flops == 4 * single.flops
+    assert single.bytes < digits.bytes < 4 * single.bytes
+    assert digits.bytes == 4 * (single.bytes - single.weight_bytes) + single.weight_bytes
+
+
+def test_a_convolutions_flops_are_two_a_multiply_add_and_its_epilogue(
+    digits: NetworkReport,
+) -> None:
+    graph = rewrite(load_classifier(BUILT_IN_MODEL).network.graph).graph
+    conv = next(node for node in graph.nodes if isinstance(node, Conv))
+    row = next(row for row in digits.nodes if row.name == conv.name)
+    macs = prod(row.shape) * prod(conv.problem.filter_shape[1:])
+    assert row.fused[:2] == ("bias", "Relu")
+    assert row.flops == 4 * (2 * macs + 2 * prod(row.shape))
+
+
+def test_the_table_shows_every_node_its_algorithms_and_why_others_refuse(
+    digits: NetworkReport, capsys: pytest.CaptureFixture[str]
+) -> None:
+    print_report(digits, as_json=False)
+    text = capsys.readouterr().out
+    for node in digits.nodes:
+        assert node.name in text
+    assert "digits, N = 4: 20 nodes became 11" in text
+    assert "winograd F(4x4,3x3)" in text
+    assert "stride 2x2; it runs stride 1" in text
+    assert "fuse_residual" in text
+
+
+def test_json_holds_the_same_and_more(
+    digits: NetworkReport, capsys: pytest.CaptureFixture[str]
+) -> None:
+    print_report(digits, as_json=True)
+    parsed = json.loads(capsys.readouterr().out)
+    assert parsed["flops"] == digits.flops
+    assert [node["name"] for node in parsed["nodes"]] == [node.name for node in digits.nodes]
+    first = parsed["nodes"][0]
+    assert {choice["algorithm"]: choice["refusal"] for choice in first["choices"]}["direct"] is None
