@@ -8,12 +8,12 @@
 #ifdef __CUDACC__
 
 // Declares `name`, the block's dynamic shared memory as an array of `type`, aligned to 128 bytes.
-#define DYNAMIC_SHARED(type, name)                                          \
-    extern __shared__ __align__(128) unsigned char dynamic_shared_memory[]; \
-    type* const name = reinterpret_cast<type*>(dynamic_shared_memory)
+#define DYNAMIC_SHARED(type, name)                                        \
+  extern __shared__ __align__(128) unsigned char dynamic_shared_memory[]; \
+  type* const name = reinterpret_cast<type*>(dynamic_shared_memory)
 
 __device__ __forceinline__ unsigned shared_address(const void* shared) {
-    return static_cast<unsigned>(__cvta_generic_to_shared(shared));
+  return static_cast<unsigned>(__cvta_generic_to_shared(shared));
 }
 
 // Copies BYTES (4, 8 or 16, both ends aligned to it) from global to shared memory, or zeros where
@@ -21,29 +21,29 @@ __device__ __forceinline__ unsigned shared_address(const void* shared) {
 // waited: others need a barrier after it. sm_75 has no such copies; there it is done at once.
 template <int BYTES>
 __device__ __forceinline__ void cp_async(void* shared, const void* global, bool valid = true) {
-    static_assert(BYTES == 4 || BYTES == 8 || BYTES == 16, "cp.async copies 4, 8 or 16 bytes");
+  static_assert(BYTES == 4 || BYTES == 8 || BYTES == 16, "cp.async copies 4, 8 or 16 bytes");
 #if __CUDA_ARCH__ >= 800
-    const int read = valid ? BYTES : 0;
-    if constexpr (BYTES == 16) {
-        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(shared)),
-                     "l"(global), "r"(read)
-                     : "memory");
-    } else {
-        asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(shared_address(shared)),
-                     "l"(global), "n"(BYTES), "r"(read)
-                     : "memory");
-    }
+  const int read = valid ? BYTES : 0;
+  if constexpr (BYTES == 16) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(shared)),
+                 "l"(global), "r"(read)
+                 : "memory");
+  } else {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(shared_address(shared)),
+                 "l"(global), "n"(BYTES), "r"(read)
+                 : "memory");
+  }
 #else
-    for (int i = 0; i < BYTES / 4; i++) {
-        static_cast<unsigned*>(shared)[i] = valid ? static_cast<const unsigned*>(global)[i] : 0u;
-    }
+  for (int i = 0; i < BYTES / 4; i++) {
+    static_cast<unsigned*>(shared)[i] = valid ? static_cast<const unsigned*>(global)[i] : 0u;
+  }
 #endif
 }
 
 // Ends the group of copies that this thread began since the last one it ended.
 __device__ __forceinline__ void cp_async_commit() {
 #if __CUDA_ARCH__ >= 800
-    asm volatile("cp.async.commit_group;" ::: "memory");
+  asm volatile("cp.async.commit_group;" ::: "memory");
 #endif
 }
 
@@ -51,7 +51,7 @@ __device__ __forceinline__ void cp_async_commit() {
 template <int PENDING>
 __device__ __forceinline__ void cp_async_wait() {
 #if __CUDA_ARCH__ >= 800
-    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
+  asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
 #endif
 }
 
@@ -59,84 +59,84 @@ __device__ __forceinline__ void cp_async_wait() {
 // of row j of matrix i (16 bytes, aligned to 16), and receives in matrix[i] row lane/4, columns
 // 2(lane%4) and the next. With `_trans` each matrix is transposed on the way.
 __device__ __forceinline__ void ldmatrix_x1(unsigned (&matrix)[1], const void* row) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%0}, [%1];"
-                 : "=r"(matrix[0])
-                 : "r"(shared_address(row))
-                 : "memory");
+  asm volatile("ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%0}, [%1];"
+               : "=r"(matrix[0])
+               : "r"(shared_address(row))
+               : "memory");
 }
 
 __device__ __forceinline__ void ldmatrix_x2(unsigned (&matrix)[2], const void* row) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
-                 : "=r"(matrix[0]), "=r"(matrix[1])
-                 : "r"(shared_address(row))
-                 : "memory");
+  asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
+               : "=r"(matrix[0]), "=r"(matrix[1])
+               : "r"(shared_address(row))
+               : "memory");
 }
 
 __device__ __forceinline__ void ldmatrix_x4(unsigned (&matrix)[4], const void* row) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(matrix[0]), "=r"(matrix[1]), "=r"(matrix[2]), "=r"(matrix[3])
-                 : "r"(shared_address(row))
-                 : "memory");
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(matrix[0]), "=r"(matrix[1]), "=r"(matrix[2]), "=r"(matrix[3])
+               : "r"(shared_address(row))
+               : "memory");
 }
 
 __device__ __forceinline__ void ldmatrix_x1_trans(unsigned (&matrix)[1], const void* row) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x1.trans.shared.b16 {%0}, [%1];"
-                 : "=r"(matrix[0])
-                 : "r"(shared_address(row))
-                 : "memory");
+  asm volatile("ldmatrix.sync.aligned.m8n8.x1.trans.shared.b16 {%0}, [%1];"
+               : "=r"(matrix[0])
+               : "r"(shared_address(row))
+               : "memory");
 }
 
 __device__ __forceinline__ void ldmatrix_x2_trans(unsigned (&matrix)[2], const void* row) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
-                 : "=r"(matrix[0]), "=r"(matrix[1])
-                 : "r"(shared_address(row))
-                 : "memory");
+  asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
+               : "=r"(matrix[0]), "=r"(matrix[1])
+               : "r"(shared_address(row))
+               : "memory");
 }
 
 __device__ __forceinline__ void ldmatrix_x4_trans(unsigned (&matrix)[4], const void* row) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(matrix[0]), "=r"(matrix[1]), "=r"(matrix[2]), "=r"(matrix[3])
-                 : "r"(shared_address(row))
-                 : "memory");
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(matrix[0]), "=r"(matrix[1]), "=r"(matrix[2]), "=r"(matrix[3])
+               : "r"(shared_address(row))
+               : "memory");
 }
 
 #if __CUDA_ARCH__ >= 800
 
 // The float nearest to x with 10 bits of mantissa, ties away from zero: an operand of a TF32 mma.
 __device__ __forceinline__ unsigned to_tf32(float x) {
-    unsigned bits;
-    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(x));
-    return bits;
+  unsigned bits;
+  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(x));
+  return bits;
 }
 
 // c (16x8) += a (16x8, rows) * b (8x8, columns), operands in TF32, by the whole warp.
 __device__ __forceinline__ void mma_m16n8k8_tf32(float (&c)[4], const unsigned (&a)[4],
                                                  const unsigned (&b)[2]) {
-    asm volatile(
-        "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
-        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+  asm volatile(
+      "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
+      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
 // c (16x8) += a (16x16, rows) * b (16x8, columns), operands in pairs of half, by the whole warp.
 __device__ __forceinline__ void mma_m16n8k16_f16(float (&c)[4], const unsigned (&a)[4],
                                                  const unsigned (&b)[2]) {
-    asm volatile(
-        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
-        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
 // The same with operands in pairs of bfloat16.
 __device__ __forceinline__ void mma_m16n8k16_bf16(float (&c)[4], const unsigned (&a)[4],
                                                   const unsigned (&b)[2]) {
-    asm volatile(
-        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
-        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
 #endif  // __CUDA_ARCH__ >= 800
