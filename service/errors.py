@@ -2,11 +2,11 @@
 
 ServiceError
 ├── BadRequestError 400             the request cannot be understood: no body, broken multipart
-│   └── ImageError 400              the bytes are no readable picture: truncated, corrupt, animated
+│   └── ImageError 400              the bytes are no readable picture: truncated, corrupt
 ├── RequestTimeoutError 408         the body did not arrive in time
 ├── PayloadTooLargeError 413        more bytes or more pixels than allowed
 │   └── TooManyImagesError 413      more images in one request than allowed
-├── UnsupportedMediaTypeError 415   a Content-Type, or a picture format, that is not taken
+├── UnsupportedMediaTypeError 415   a Content-Type or picture format not taken, or an animation
 ├── InvalidParameterError 422       a query parameter or form field with a wrong name or value
 ├── RetryableError 503              passes by itself; Retry-After says when to come back
 │   ├── QueueFullError 429          as many images wait as may wait

@@ -122,7 +122,8 @@ class _Torch:
         return a + b
 
     def classify(self, x: torch.Tensor) -> torch.Tensor:
-        return self._layers["classify"](x.flatten(1))
+        logits: torch.Tensor = self._layers["classify"](x.flatten(1))
+        return logits
 
 
 def _fit(
@@ -149,7 +150,7 @@ def _fit(
                 logits, torch.from_numpy(labels[chosen]), label_smoothing=0.05
             )
             optimiser.zero_grad()
-            loss.backward()
+            torch.autograd.backward(loss)
             optimiser.step()
             schedule.step()
             total += loss.item()
