@@ -1,0 +1,219 @@
+"""The command line: what it prints, and how it fails."""
+
+import http.client
+import json
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from models import BUILT_IN_MODEL, EngineError, ModelFileError
+from service import cli
+from service.server import ListenError, bind
+from service.settings import SettingsError
+
+SAMPLES = sorted((BUILT_IN_MODEL.parent / "samples").iterdir())
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def convoy(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Run the command line in this process: (exit status, standard output, standard error)."""
+    # Wide, so that no table breaks a path.
+    monkeypatch.setenv("COLUMNS", "400")
+
+    def run(*arguments: str | Path) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["convoy", *map(str, arguments)])
+        with pytest.raises(SystemExit) as end:
+            cli.main()
+        out, error = capsys.readouterr()
+        assert "Traceback" not in error
+        status = end.value.code
+        assert isinstance(status, int)
+        return status, out, error
+
+    return run
+
+
+def test_the_version_is_that_of_the_package(convoy: Run) -> None:
+    status, out, _ = convoy("--version")
+    assert status == 0
+    assert re.fullmatch(r"convoy \d+\.\d+\.\d+\n", out)
+
+
+@pytest.mark.parametrize("command", [(), ("serve",), ("classify",)])
+def test_help_tells_every_command_and_flag(convoy: Run, command: tuple[str, ...]) -> None:
+    status, out, _ = convoy(*command, "--help")
+    assert status == 0
+    if not command:
+        assert "serve " in out
+        assert "classify " in out
+    else:
+        for flag in ("--preset", "--labels", "--device <auto|cuda|cpu>", "--threads"):
+            assert flag in out
+    if command == ("serve",):
+        for flag in ("--host", "--port", "--max-batch", "--max-queue", "--max-body-mb"):
+            assert flag in out
+        assert "[8000]" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["serve", "--prot", "1"], "No such option: --prot"),
+        (["serve", "--port", "http"], "valid integer"),
+        (["serve", "--port", "99999"], "Error: --port: 99999 is not allowed"),
+        (["serve", "--max-batch", "0"], "Error: --max-batch: 0 is not allowed"),
+        (["serve", "--device", "tpu"], "--device"),
+        (["classify", "digits"], "Missing argument"),
+        (["classify", "digits", "x.png", "--top-k", "11"], "Error: --top-k: 11 is not allowed"),
+        (["sevre"], "No such command"),
+    ],
+)
+def test_a_command_line_that_makes_no_sense_ends_with_status_2(
+    convoy: Run, arguments: list[str], says: str
+) -> None:
+    status, out, error = convoy(*arguments)
+    assert (status, out) == (2, "")
+    assert says in error
+    assert "Error: " in error
+
+
+def test_an_unknown_key_in_the_environment_ends_with_status_2(
+    convoy: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CONVOY_PROT", "8000")
+    status, _, error = convoy("serve")
+    assert status == 2
+    assert error.startswith("Error: CONVOY_PROT is not a setting; there are CONVOY_MODEL, ")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["serve", "--port", "0", "no/such.onnx"],
+        ["serve", "--port", "0", __file__],
+        ["classify", "no/such.onnx", "x.png"],
+        ["classify", "digits", "x.png", "--labels", "no/such.txt"],
+        ["classify", "digits", "x.png", "--preset", "imagnet"],
+    ],
+)
+def test_a_model_that_cannot_be_had_ends_with_one_line_and_status_1(
+    convoy: Run, arguments: list[str]
+) -> None:
+    status, out, error = convoy(*arguments)
+    assert (status, out) == (1, "")
+    (line,) = error.splitlines()
+    assert line.startswith("Error: ")
+
+
+def test_a_port_in_use_ends_with_one_line_and_status_1(convoy: Run) -> None:
+    with bind("127.0.0.1", 0) as taken:
+        taken.listen()
+        port = taken.getsockname()[1]
+        status, out, error = convoy("serve", "--port", str(port))
+    assert (status, out) == (1, "")
+    (line,) = error.splitlines()
+    assert line.startswith(f"Error: cannot listen on 127.0.0.1 port {port}: ")
+    assert "--port" in line
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (SettingsError("x"), 2),
+        (ListenError("x"), 1),
+        (EngineError("x"), 1),
+        (ModelFileError("x"), 1),
+    ],
+)
+def test_what_is_foreseen_to_go_wrong_is_a_line_and_a_status(
+    convoy: Run, monkeypatch: pytest.MonkeyPatch, error: Exception, status: int
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(cli, "run_server", fail)
+    assert convoy("serve", "--port", "0") == (status, "", "Error: x\n")
+
+
+def test_classify_prints_a_table_of_files_labels_and_probabilities(convoy: Run) -> None:
+    status, out, error = convoy("classify", "digits", *SAMPLES)
+    assert (status, error) == (0, "")
+    heading, *rows = [line.split() for line in out.splitlines()]
+    assert heading == ["file", "label", "probability"]
+    for (file, label, probability), sample in zip(rows, SAMPLES, strict=True):
+        assert file == str(sample)
+        assert label == sample.name[0]
+        assert 0.5 < float(probability) <= 1
+
+
+def test_classify_takes_a_folder_and_says_as_many_labels_as_asked(convoy: Run) -> None:
+    status, out, _ = convoy("classify", "digits", SAMPLES[0].parent, "--top-k", "3")
+    assert status == 0
+    rows = [line.split() for line in out.splitlines()[1:]]
+    assert len(rows) == 3 * len(SAMPLES)
+    assert [len(row) for row in rows] == [3, 2, 2] * len(SAMPLES)
+
+
+def test_classify_reports_what_cannot_be_read_and_classifies_the_rest(
+    convoy: Run, tmp_path: Path
+) -> None:
+    text = tmp_path / "text.png"
+    text.write_text("this is text")
+    missing = tmp_path / "missing.png"
+    empty = tmp_path / "empty.jpg"
+    empty.touch()
+    status, out, error = convoy("classify", "digits", text, SAMPLES[4], missing, empty)
+    assert status == 1
+    assert out.split()[-2:][0] == SAMPLES[4].name[0]
+    lines = error.splitlines()
+    for line, file in zip(lines, (text, missing, empty), strict=True):
+        assert line.startswith(f"Error: {file}: ")
+    assert "No such file" in lines[1]
+
+
+def test_classify_prints_json_a_line_an_image(convoy: Run, tmp_path: Path) -> None:
+    bad = tmp_path / "bad.png"
+    bad.write_bytes(b"bad")
+    status, out, _ = convoy("classify", "digits", SAMPLES[7], bad, "--json", "-k", "2")
+    assert status == 1
+    good, failed = [json.loads(line) for line in out.splitlines()]
+    assert good["file"] == str(SAMPLES[7])
+    first, _ = good["predictions"]
+    assert first["label"] == SAMPLES[7].name[0]
+    assert list(failed) == ["file", "error"]
+
+
+def test_serve_says_where_it_serves_and_the_line_to_try_works() -> None:
+    command = [sys.executable, "-c", "from service.cli import main; main()", "serve"]
+    process = subprocess.Popen(
+        [*command, "--port", "0", "--threads", "1"], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout is not None
+        serving, trying = process.stdout.readline(), process.stdout.readline()
+        found = re.match(r"Convoy serves digits at http://127\.0\.0\.1:(\d+) on cpu", serving)
+        assert found, serving
+        port = int(found[1])
+        curl = re.fullmatch(rf"  curl -F file=@(\S+) http://127\.0\.0\.1:{port}(/\S+)\n", trying)
+        assert curl, trying
+        picture = Path(curl[1])
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+        began = time.monotonic()
+        connection.request("POST", curl[2], picture.read_bytes())
+        response = connection.getresponse()
+        answer = json.loads(response.read())
+        assert response.status == 200, answer
+        assert answer["results"][0]["predictions"][0]["label"] == picture.name[0]
+        assert answer["timing_ms"]["total"] <= (time.monotonic() - began) * 1e3
+        process.terminate()
+        assert process.wait(10) == 0
+    finally:
+        process.kill()
+        process.communicate()
