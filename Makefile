@@ -55,8 +55,11 @@ train: $(VENV)/dev.stamp  ## train the built-in digits model again (installs tor
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[train]'
 	$(BIN)/python -m models.digits.train
 
+# What the extras cuda12, cuda13 and train pin is not installed here: those lines stay as they are.
 lock: $(VENV)/dev.stamp  ## write constraints.txt from what is installed now
-	$(BIN)/pip freeze --exclude-editable > constraints.txt
+	{ $(BIN)/pip freeze --exclude-editable; \
+	  grep -iE '^(cupy|cuda|nvidia|torch)' constraints.txt; } | sort -fu > constraints.new
+	mv constraints.new constraints.txt
 
 clean:  ## remove the environment and every cache
 	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

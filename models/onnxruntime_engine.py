@@ -1,5 +1,11 @@
 """The engine for machines without a GPU: ONNX Runtime on the loader's normal form."""
 
+import os
+
+# ONNX Runtime's Linux wheels switch telemetry on when they are imported: they write an identifier
+# into the home directory and send it away. Its own off switch is read at that moment only.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # noqa: TID251  set, not read
+
 import numpy as np
 import onnxruntime as ort
 from onnx import ModelProto, TensorProto, helper, numpy_helper

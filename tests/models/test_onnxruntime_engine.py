@@ -1,5 +1,8 @@
 """The CPU engine: pixels in, scores out, at every N."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -90,6 +93,16 @@ def test_a_batch_of_the_wrong_shape_is_refused(tmp_path: Path, shape: tuple[int,
     engine = OnnxRuntimeEngine(classifier, max_batch=4)
     with pytest.raises(EngineError, match="takes 1 to 4 images of"):
         engine.run(np.zeros(shape, np.uint8))
+
+
+def test_onnxruntime_leaves_no_trace_of_telemetry(tmp_path: Path) -> None:
+    code = (
+        "from models import BUILT_IN_MODEL as m, load_classifier as l, open_engine as o, DeviceKind"
+    )
+    code += "; o(l(m), device=DeviceKind.CPU, max_batch=1).warm_up()"
+    environment = {"HOME": str(tmp_path), "PATH": os.environ["PATH"]}
+    subprocess.run([sys.executable, "-c", code], check=True, env=environment)
+    assert list(tmp_path.rglob("*onnxruntime*")) == []
 
 
 def test_a_closed_engine_says_so(tmp_path: Path) -> None:
