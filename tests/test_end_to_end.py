@@ -1,0 +1,214 @@
+"""The main job on real input: `convoy serve` as people start it, asked over HTTP."""
+
+import csv
+import io
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from PIL import Image
+
+from models import BUILT_IN_MODEL, DeviceKind, load_classifier, open_engine
+from service.images import ImageLimits, decode_image
+from tests.networks import SHARED, SQUEEZENET, needs_shared
+
+PHOTOGRAPHS = SHARED / "data/images"
+LABELS = SHARED / "data/imagenet_labels.txt"
+SAMPLES = sorted((BUILT_IN_MODEL.parent / "samples").iterdir())
+CONVOY = [sys.executable, "-c", "from service.cli import main; main()"]
+
+
+@dataclass(frozen=True)
+class Served:
+    """A running `convoy serve`."""
+
+    url: str
+    process: "subprocess.Popen[str]"
+
+    def classify(self, data: bytes, top_k: int = 1) -> dict[str, Any]:
+        response = httpx.post(f"{self.url}/v1/classify?top_k={top_k}", content=data, timeout=60)
+        assert response.status_code == 200, response.text
+        answer: dict[str, Any] = response.json()
+        return answer
+
+    def batches(self) -> dict[int, float]:
+        """How many batches of each size ran, from /metrics."""
+        text = httpx.get(f"{self.url}/metrics").text
+        found = re.findall(r'convoy_batch_size_bucket\{le="([\d.]+)"\} ([\d.]+)', text)
+        upto = {int(float(size)): float(count) for size, count in found}
+        return {size: count - upto.get(size - 1, 0.0) for size, count in upto.items()}
+
+    def peak_bytes(self) -> int:
+        """The most memory that the process ever had."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        return int(re.findall(r"VmHWM:\s+(\d+) kB", status)[0]) * 1024
+
+
+@contextmanager
+def served(*arguments: str) -> Iterator[Served]:
+    """`convoy serve` on a free loopback port, ready; it must end with status 0 on SIGTERM."""
+    process = subprocess.Popen(
+        [*CONVOY, "serve", "--port", "0", *arguments], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        url = re.search(r"at (http://\S+) on", line)
+        assert url, line
+        yield Served(url[1], process)
+        process.terminate()
+        assert process.wait(30) == 0
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture(scope="module")
+def digits() -> Iterator[Served]:
+    with served() as server:
+        yield server
+
+
+@pytest.mark.parametrize("sample", SAMPLES, ids=lambda path: path.name)
+def test_a_sample_digit_gives_its_label(digits: Served, sample: Path) -> None:
+    answer = digits.classify(sample.read_bytes(), top_k=3)
+    assert answer["model"] == "digits"
+    (result,) = answer["results"]
+    assert result["predictions"][0]["label"] == sample.name[0]
+    assert len(result["predictions"]) == 3
+
+
+def test_eight_clients_in_parallel_travel_together_and_get_what_they_get_alone(
+    digits: Served,
+) -> None:
+    alone = {sample: digits.classify(sample.read_bytes(), top_k=10) for sample in SAMPLES}
+    start = threading.Barrier(8)
+
+    def ask(client: int) -> list[tuple[Path, dict[str, Any]]]:
+        order = [SAMPLES[(client + i) % len(SAMPLES)] for i in range(40)]
+        start.wait()
+        return [(sample, digits.classify(sample.read_bytes(), top_k=10)) for sample in order]
+
+    with ThreadPoolExecutor(8) as pool:
+        answers = [pair for client in pool.map(ask, range(8)) for pair in client]
+        # Eight pictures in one form arrive at one moment: a full batch whatever the scheduler does.
+        files = [("file", sample.read_bytes()) for sample in SAMPLES[:8]]
+        form = httpx.post(f"{digits.url}/v1/classify?top_k=10", files=files)
+    for sample, answer in [
+        *answers,
+        *(
+            (sample, {"results": [result]})
+            for sample, result in zip(SAMPLES[:8], form.json()["results"], strict=True)
+        ),
+    ]:
+        ours, expected = (
+            {p["label"]: p["probability"] for p in a["results"][0]["predictions"]}
+            for a in (answer, alone[sample])
+        )
+        assert ours == pytest.approx(expected, abs=1e-5)
+    sizes = {size for size, count in digits.batches().items() if count}
+    assert 8 in sizes
+    assert len(answers) == 320
+
+
+@needs_shared
+def test_squeezenet_classifies_photographs_over_http_as_onnxruntime_does() -> None:
+    with (PHOTOGRAPHS / "labels.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    truth = np.array([int(row["class_index"]) for row in rows])
+    data = [(PHOTOGRAPHS / row["file"]).read_bytes() for row in rows]
+    flags = ("--preset", "caffe", "--labels", str(LABELS))
+    with (
+        served(str(SQUEEZENET), *flags) as server,
+        ThreadPoolExecutor(4) as pool,
+    ):
+        answers = list(pool.map(lambda body: server.classify(body, top_k=5), data))
+    predictions = [answer["results"][0]["predictions"] for answer in answers]
+    ranked = np.array([[p["index"] for p in five] for five in predictions])
+
+    overrides = {"preset": "caffe", "labels": str(LABELS)}
+    classifier = load_classifier(SQUEEZENET, overrides=overrides)
+    limits = ImageLimits(20_000_000, 50_000_000)
+    pixels = [decode_image(body, classifier.preprocessing, limits) for body in data]
+    engine = open_engine(classifier, device=DeviceKind.CPU, max_batch=1)
+    expected = np.array([engine.run(image[np.newaxis])[0].argmax() for image in pixels])
+
+    assert len(rows) == 200
+    assert (ranked[:, 0] == expected).all()
+    assert (ranked[:, 0] == truth).mean() >= 0.62
+    assert (ranked == truth[:, np.newaxis]).any(axis=1).mean() >= 0.85
+    names = LABELS.read_text(encoding="utf-8").splitlines()
+    assert [five[0]["label"] for five in predictions] == [names[i].strip() for i in ranked[:, 0]]
+
+
+def _picture(kind: str, **options: Any) -> bytes:
+    buffer = io.BytesIO()
+    Image.effect_noise((64, 64), 50).save(buffer, kind, **options)
+    return buffer.getvalue()
+
+
+def _bomb() -> bytes:
+    """144 megapixels in less than 20 kB."""
+    buffer = io.BytesIO()
+    Image.new("1", (12_000, 12_000)).save(buffer, "PNG")
+    assert buffer.tell() < 20_000
+    return buffer.getvalue()
+
+
+def _animation() -> bytes:
+    buffer = io.BytesIO()
+    frames = [Image.effect_noise((32, 32), 50).convert("RGB") for _ in range(3)]
+    frames[0].save(buffer, "WEBP", save_all=True, append_images=frames[1:])
+    return buffer.getvalue()
+
+
+BAD_INPUT: dict[str, tuple[dict[str, Any], int, str]] = {
+    "an empty body": ({"content": b""}, 400, "empty"),
+    "text": ({"content": b"is this a cat?"}, 415, "JPEG, PNG or WebP"),
+    "text that says it is text": (
+        {"content": b"hello", "headers": {"content-type": "text/plain"}},
+        415,
+        "image/jpeg",
+    ),
+    "a truncated JPEG": ({"content": _picture("JPEG")[:-200]}, 400, "truncated"),
+    "a PNG bomb": ({"content": _bomb()}, 413, "pixels"),
+    "an animated WebP": ({"content": _animation()}, 415, "still"),
+    "a body of 100 MB": ({"content": b"\xff\xd8" + bytes(100_000_000)}, 413, "20000000 bytes"),
+    "a wrong field name": ({"files": {"pic": _picture("PNG")}}, 422, "file"),
+    "a form of no files": (
+        {
+            "content": b"--x--\r\n",
+            "headers": {"content-type": "multipart/form-data; boundary=x"},
+        },
+        400,
+        "no file",
+    ),
+    "top_k=0": ({"content": _picture("PNG"), "params": {"top_k": "0"}}, 422, "top_k"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_INPUT)
+def test_bad_input_is_refused_quickly_in_bounded_memory_and_the_next_is_answered(
+    digits: Served, name: str
+) -> None:
+    request, status, words = BAD_INPUT[name]
+    before = digits.peak_bytes()
+    response = httpx.post(f"{digits.url}/v1/classify", timeout=10, **request)
+    assert response.status_code == status, response.text
+    assert list(response.json()) == ["error"]
+    assert words in response.json()["error"]
+    assert response.elapsed.total_seconds() < 2
+    # The bomb would take 432 MB of pixels, the large body 100 MB.
+    assert digits.peak_bytes() - before < 40_000_000
+    answer = digits.classify(SAMPLES[3].read_bytes())
+    assert answer["results"][0]["predictions"][0]["label"] == "3"
