@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
@@ -54,13 +55,38 @@ async def test_the_files_of_a_form_are_answered_in_upload_order(fields: list[str
 
 
 async def test_an_answer_is_what_the_schema_says_and_its_phases_add_up() -> None:
-    async with serving(FakeEngine(delay_s=0.02)) as (client, _):
-        answer = (await client.post(PATH, content=b"7")).json()
+    def decode(data: bytes) -> Any:
+        time.sleep(0.01)
+        return decode_digit(data)
+
+    async def slowly() -> AsyncIterator[bytes]:
+        await asyncio.sleep(0.03)
+        yield b"7"
+
+    async with serving(FakeEngine(delay_s=0.02), decode=decode) as (client, _):
+        await client.post(PATH, content=slowly())
+        answer = (await client.post(PATH, content=slowly())).json()
+        total_s = await metric(client, "convoy_request_duration_seconds_sum")
+        phases = ("receive", "decode", "queue", "compute")
+        sums = [
+            await metric(client, f'convoy_phase_duration_seconds_sum{{phase="{phase}"}}')
+            for phase in phases
+        ]
     TypeAdapter(ClassifyAnswer).validate_python(answer, strict=True)
     timing = answer["timing_ms"]
-    total = timing.pop("total")
+    assert timing["receive"] >= 30
+    assert timing["decode"] >= 10
     assert timing["compute"] >= 20
-    assert 0 < sum(timing.values()) <= total
+    assert sum(timing[phase] for phase in phases) <= timing["total"]
+    assert 0.12 <= sum(sums) <= total_s
+
+
+async def test_the_wait_for_the_batch_before_is_told() -> None:
+    async with serving(FakeEngine(delay_s=0.03, max_batch=1)) as (client, _):
+        files = [("file", ("x", b"1"))] * 3
+        timing = (await client.post(PATH, files=files)).json()["timing_ms"]
+    assert timing["queue"] >= 60
+    assert 30 <= timing["compute"] < 60
 
 
 async def test_an_answer_ranks_five_classes_unless_asked_otherwise() -> None:

@@ -42,6 +42,14 @@ async def test_beyond_the_bounds_requests_are_told_to_come_back_and_room_is_give
         refused = await client.post(PATH, content=b"9")
         assert "try again" in error_of(refused, 429)
         assert int(refused.headers["retry-after"]) >= 1
+
+        async def receive() -> Any:
+            pytest.fail("there is no room, and yet the body was read")
+
+        sent: list[Any] = []
+        scope = {**SCOPE, "headers": [(b"content-length", b"1")]}
+        await create_app(pipeline, model="fake")(scope, receive, collect(sent))
+        assert sent[0]["status"] == 429
         gate.set()
         assert [digits(a) for a in await asyncio.gather(*inside)] == [[n] for n in range(6)]
         assert digits(await client.post(PATH, content=b"9")) == [9]

@@ -103,16 +103,19 @@ async def test_an_idle_thread_keeps_nothing_of_its_last_job() -> None:
 
 
 async def test_closed_threads_finish_their_jobs_and_end() -> None:
-    before = threading.active_count()
-    workers = Workers("test", 3)
+    def alive() -> int:
+        return sum(thread.name.startswith("ending-") for thread in threading.enumerate())
+
+    workers = Workers("ending", 3)
+    assert alive() == 3
     jobs = [workers.run(time.sleep, 0.01) for _ in range(6)]
     workers.close()
     await asyncio.gather(*jobs)
     for _ in range(500):
-        if threading.active_count() == before:
+        if not alive():
             break
         await asyncio.sleep(0.01)
-    assert threading.active_count() == before
+    assert not alive()
 
 
 def test_a_job_that_outlives_its_loop_harms_nobody(capsys: pytest.CaptureFixture[str]) -> None:
