@@ -1,0 +1,13 @@
+"""Elementwise operations of two operands."""
+
+from enum import Enum, unique
+
+
+@unique
+class BinaryOp(Enum):
+    """An elementwise operation of two operands; the value is its name in ONNX."""
+
+    ADD = "Add"
+    SUB = "Sub"
+    MUL = "Mul"
+    DIV = "Div"

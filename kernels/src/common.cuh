@@ -1,0 +1,134 @@
+// What every kernel shares: vectors of channels, indices taken apart, activations.
+//
+// Activations lie in memory as N·H·W pixels (N·D·H·W in 3-D) of C channels each, fp32. A pixel
+// starts `pitch` floats after the one before it: more than C where channels are padded, or where the
+// pixel is a run of channels of a wider one. A kernel on vectors of V channels asks that C, every
+// pitch and every address be multiples of V floats; kernels/vectors.py chooses V.
+#pragma once
+
+template <int V>
+struct alignas(sizeof(float) * V) Vec {
+  float at[V];
+};
+
+template <int V>
+__device__ __forceinline__ Vec<V> load(const float* from) {
+  return *reinterpret_cast<const Vec<V>*>(from);
+}
+
+template <int V>
+__device__ __forceinline__ void store(float* to, const Vec<V>& vector) {
+  *reinterpret_cast<Vec<V>*>(to) = vector;
+}
+
+template <int V>
+__device__ __forceinline__ Vec<V> splat(float number) {
+  Vec<V> vector;
+#pragma unroll
+  for (int i = 0; i < V; ++i) vector.at[i] = number;
+  return vector;
+}
+
+// INFINITY is a macro of a header that NVRTC does not have.
+__device__ __forceinline__ float infinity() { return __int_as_float(0x7f800000); }
+
+// The thread's index in a one-dimensional grid.
+__device__ __forceinline__ unsigned thread_index() {
+  return blockIdx.x * blockDim.x + threadIdx.x;
+}
+
+// Takes the fastest axis off a linear index: returns the position on it, leaves the rest in `index`.
+__device__ __forceinline__ unsigned peel(unsigned& index, unsigned extent) {
+  const unsigned rest = index / extent;
+  const unsigned position = index - rest * extent;
+  index = rest;
+  return position;
+}
+
+// kernels/activation.py, ActivationKind: the same names and equations. NaN stays NaN, which fmaxf
+// and fminf would hide.
+enum class Activation {
+  NONE,
+  RELU,
+  CLIP,
+  LEAKY_RELU,
+  SIGMOID,
+  HARD_SIGMOID,
+  HARD_SWISH,
+  SILU,
+  TANH,
+  ERF,
+  GELU,
+  GELU_TANH,
+};
+
+__device__ __forceinline__ float at_least(float x, float least) { return x < least ? least : x; }
+
+__device__ __forceinline__ float clamp(float x, float least, float most) {
+  const float raised = at_least(x, least);
+  return raised > most ? most : raised;
+}
+
+// expf overflows to infinity for x < -88, and 1 / infinity is the 0 that is wanted.
+__device__ __forceinline__ float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
+
+template <Activation KIND>
+__device__ __forceinline__ float activate(float x, float a, float b) {
+  if constexpr (KIND == Activation::RELU) return at_least(x, 0.0f);
+  if constexpr (KIND == Activation::CLIP) return clamp(x, a, b);
+  if constexpr (KIND == Activation::LEAKY_RELU) return x >= 0.0f ? x : a * x;
+  if constexpr (KIND == Activation::SIGMOID) return sigmoid(x);
+  if constexpr (KIND == Activation::HARD_SIGMOID) return clamp(a * x + b, 0.0f, 1.0f);
+  if constexpr (KIND == Activation::HARD_SWISH) return x * clamp(x * (1.0f / 6.0f) + 0.5f, 0.0f, 1.0f);
+  if constexpr (KIND == Activation::SILU) return x * sigmoid(x);
+  if constexpr (KIND == Activation::TANH) return tanhf(x);
+  if constexpr (KIND == Activation::ERF) return erff(x);
+  // 1 + erf(z) = erfc(-z), which keeps its digits where erf(z) nears -1.
+  if constexpr (KIND == Activation::GELU) return 0.5f * x * erfcf(-0.70710678118654752f * x);
+  // 1 + tanh(z) = 2 sigmoid(2z), likewise; 2 sqrt(2 / pi) = 1.5957691...
+  if constexpr (KIND == Activation::GELU_TANH)
+    return x * sigmoid(1.5957691216057308f * (x + 0.044715f * x * x * x));
+  return x;
+}
+
+template <Activation KIND, int V>
+__device__ __forceinline__ Vec<V> activate(Vec<V> vector, float a, float b) {
+#pragma unroll
+  for (int i = 0; i < V; ++i) vector.at[i] = activate<KIND>(vector.at[i], a, b);
+  return vector;
+}
+
+// kernels/strided.py, Walk: loops over OPERANDS tensors of one shape in steps of V floats.
+template <int RANK, int OPERANDS>
+struct Walk {
+  unsigned steps;
+  unsigned extent[RANK];
+  unsigned stride[OPERANDS][RANK];
+};
+
+// Where each tensor stands at one step: floats from its first element.
+template <int OPERANDS>
+struct Places {
+  unsigned of[OPERANDS];
+};
+
+template <int RANK, int OPERANDS>
+__device__ __forceinline__ Places<OPERANDS> places(const Walk<RANK, OPERANDS>& walk,
+                                                   unsigned step) {
+  Places<OPERANDS> at{};
+#pragma unroll
+  for (int axis = RANK - 1; axis >= 0; --axis) {
+    const unsigned position = axis == 0 ? step : peel(step, walk.extent[axis]);
+#pragma unroll
+    for (int i = 0; i < OPERANDS; ++i) at.of[i] += position * walk.stride[i][axis];
+  }
+  return at;
+}
+
+// V elements of a tensor of a walk, or one repeated where the innermost axis repeats it.
+template <int V, int RANK, int OPERANDS>
+__device__ __forceinline__ Vec<V> load_step(const float* tensor, const Walk<RANK, OPERANDS>& walk,
+                                            const Places<OPERANDS>& at, int operand) {
+  const float* from = tensor + at.of[operand];
+  return walk.stride[operand][RANK - 1] == 0 ? splat<V>(*from) : load<V>(from);
+}

@@ -1,0 +1,67 @@
+// Elementwise operations on tensors with strides: maps, copies, binary operations, scale and shift.
+//
+// Algorithm: each thread takes one step of a walk (common.cuh): V neighbouring elements of the
+//   output. Consecutive threads write consecutive addresses.
+// Layouts: any strides; kernels/strided.py merges axes, so that two whole tensors are one axis, and
+//   a channel slice of NHWC two. A transposition reads with a stride and relies on the caches.
+// Launch: one dimension, a thread a step, the last block in part. The output may be an operand with
+//   the same strides (in place): each element is read before it is written, by its own thread.
+#include "common.cuh"
+
+enum class BinaryOp { ADD, SUB, MUL, DIV };
+
+template <BinaryOp OP>
+__device__ __forceinline__ float apply(float a, float b) {
+  if constexpr (OP == BinaryOp::ADD) return a + b;
+  if constexpr (OP == BinaryOp::SUB) return a - b;
+  if constexpr (OP == BinaryOp::MUL) return a * b;
+  if constexpr (OP == BinaryOp::DIV) return a / b;
+}
+
+// y = activation(x); a copy where there is none.
+template <Activation ACTIVATION, int RANK, int V>
+__global__ void __launch_bounds__(256)
+    map(const float* x, float* y, Walk<RANK, 2> walk, float a, float b) {
+  const unsigned step = thread_index();
+  if (step >= walk.steps) return;
+  const auto at = places(walk, step);
+  store<V>(y + at.of[0], activate<ACTIVATION>(load_step<V>(x, walk, at, 1), a, b));
+}
+
+// y = activation(left op right)
+template <BinaryOp OP, Activation ACTIVATION, int RANK, int V>
+__global__ void __launch_bounds__(256) binary(const float* left, const float* right, float* y,
+                                              Walk<RANK, 3> walk, float a, float b) {
+  const unsigned step = thread_index();
+  if (step >= walk.steps) return;
+  const auto at = places(walk, step);
+  Vec<V> result = load_step<V>(left, walk, at, 1);
+  const Vec<V> other = load_step<V>(right, walk, at, 2);
+#pragma unroll
+  for (int i = 0; i < V; ++i) result.at[i] = apply<OP>(result.at[i], other.at[i]);
+  store<V>(y + at.of[0], activate<ACTIVATION>(result, a, b));
+}
+
+// y = activation(x * scale + shift)
+template <Activation ACTIVATION, int RANK, int V>
+__global__ void __launch_bounds__(256)
+    scale_shift(const float* x, const float* __restrict__ scale, const float* __restrict__ shift,
+                float* y, Walk<RANK, 4> walk, float a, float b) {
+  const unsigned step = thread_index();
+  if (step >= walk.steps) return;
+  const auto at = places(walk, step);
+  Vec<V> result = load_step<V>(x, walk, at, 1);
+  const Vec<V> times = load_step<V>(scale, walk, at, 2);
+  const Vec<V> plus = load_step<V>(shift, walk, at, 3);
+#pragma unroll
+  for (int i = 0; i < V; ++i) result.at[i] = fmaf(result.at[i], times.at[i], plus.at[i]);
+  store<V>(y + at.of[0], activate<ACTIVATION>(result, a, b));
+}
+
+// y = value
+template <int RANK, int V>
+__global__ void __launch_bounds__(256) fill(float* y, Walk<RANK, 1> walk, float value) {
+  const unsigned step = thread_index();
+  if (step >= walk.steps) return;
+  store<V>(y + places(walk, step).of[0], splat<V>(value));
+}

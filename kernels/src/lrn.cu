@@ -1,0 +1,24 @@
+// Local response normalisation across channels.
+//
+//   y[c] = x[c] / (bias + scale * sum of x[i]^2)^beta,  c - before <= i <= c + after, scale = alpha / size
+//
+// Algorithm: a thread an element, which reads its neighbours' channels too: contiguous with those of
+//   its neighbouring threads, so that they come from the L1 cache. Windows of channels do not fall on
+//   vectors, and one power an element outweighs what wider loads would save.
+// Layouts: pixels with any pitch in and out.
+// Launch: one dimension, a thread an element, the last block in part.
+#include "common.cuh"
+
+__global__ void __launch_bounds__(256)
+    lrn(const float* __restrict__ x, float* __restrict__ y, int elements, int channels, int x_pitch,
+        int y_pitch, int before, int after, float scale, float beta, float bias) {
+  unsigned pixel = thread_index();
+  if (pixel >= unsigned(elements)) return;
+  const int channel = int(peel(pixel, channels));
+  const float* const from = x + pixel * x_pitch;
+  const int first = channel > before ? channel - before : 0;
+  const int last = channel + after < channels ? channel + after : channels - 1;
+  float sum = 0.0f;
+  for (int i = first; i <= last; ++i) sum = fmaf(from[i], from[i], sum);
+  y[pixel * y_pitch + channel] = from[channel] / powf(fmaf(scale, sum, bias), beta);
+}

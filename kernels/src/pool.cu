@@ -1,0 +1,100 @@
+// Pooling over windows and over whole images, in every variant of ONNX's.
+//
+// `pool`: each thread takes V neighbouring channels of one output pixel and walks over the window's
+//   taps that lie inside the image: consecutive threads read consecutive channels. Neighbouring
+//   windows overlap; the caches serve what they share.
+//   Launch: one dimension, a thread an output pixel and channel vector, the last block in part.
+// `global_pool`: a block takes 32 channels of one image. Each of its ROWS warps walks over every
+//   ROWS-th pixel, then the first warp adds the others' results in order.
+//   Launch: (ceil(C / 32), N) blocks of 32 × ROWS threads. Not on vectors of channels: at N = 1
+//   there are few blocks as it is, and a warp reads 128 contiguous bytes already.
+// Layouts: N·D·H·W pixels with any pitch in, N·O·P·Q out. 2-D images have depth 1.
+#include "common.cuh"
+#include "window.cuh"
+
+enum class PoolKind {
+  MAX,
+  AVERAGE,  // divided by the positions inside the image
+  AVERAGE_PADDED,  // by those inside the padded image
+};
+
+// One more element. NaN stays NaN, which fmaxf would hide.
+template <PoolKind KIND>
+__device__ __forceinline__ float combine(float so_far, float seen) {
+  if constexpr (KIND == PoolKind::MAX) return seen > so_far || seen != seen ? seen : so_far;
+  return so_far + seen;
+}
+
+template <PoolKind KIND>
+__device__ __forceinline__ float nothing_seen() {
+  return KIND == PoolKind::MAX ? -infinity() : 0.0f;
+}
+
+template <PoolKind KIND, int V>
+__global__ void __launch_bounds__(256)
+    pool(const float* __restrict__ x, float* __restrict__ y, int steps, int vectors, int x_pitch,
+         int y_pitch, Window window) {
+  unsigned index = thread_index();
+  if (index >= unsigned(steps)) return;
+  const unsigned channel = peel(index, vectors) * V;
+  float* const to = y + index * y_pitch + channel;
+
+  int start[3];
+  Taps taps[3];
+  int positions = 1;
+#pragma unroll
+  for (int axis = 2; axis >= 0; --axis) {
+    const int size = window.input[axis];
+    const int at = int(peel(index, window.output[axis]));
+    start[axis] = at * window.stride[axis] - window.pad_begin[axis];
+    taps[axis] = taps_within(window, axis, start[axis], 0, size);
+    if constexpr (KIND == PoolKind::AVERAGE) positions *= taps[axis].count();
+    if constexpr (KIND == PoolKind::AVERAGE_PADDED)
+      positions *= taps_within(window, axis, start[axis], -window.pad_begin[axis],
+                               size + window.pad_end[axis])
+                       .count();
+  }
+
+  Vec<V> result = splat<V>(nothing_seen<KIND>());
+  for (int t = taps[0].first; t < taps[0].last; ++t) {
+    const int d = index * window.input[0] + start[0] + t * window.dilation[0];
+    for (int r = taps[1].first; r < taps[1].last; ++r) {
+      const int h = d * window.input[1] + start[1] + r * window.dilation[1];
+      for (int s = taps[2].first; s < taps[2].last; ++s) {
+        const int w = h * window.input[2] + start[2] + s * window.dilation[2];
+        const Vec<V> seen = load<V>(x + w * x_pitch + channel);
+#pragma unroll
+        for (int i = 0; i < V; ++i) result.at[i] = combine<KIND>(result.at[i], seen.at[i]);
+      }
+    }
+  }
+  if constexpr (KIND != PoolKind::MAX) {
+#pragma unroll
+    for (int i = 0; i < V; ++i) result.at[i] /= float(positions);
+  }
+  store<V>(to, result);
+}
+
+template <PoolKind KIND, int ROWS>
+__global__ void __launch_bounds__(32 * ROWS)
+    global_pool(const float* __restrict__ x, float* __restrict__ y, int channels, int pixels,
+                int x_pitch, int y_pitch) {
+  __shared__ float partial[ROWS][32];
+  const int channel = blockIdx.x * 32 + threadIdx.x;
+  const int row = threadIdx.y;
+  const float* const image = x + blockIdx.y * pixels * x_pitch;
+  float result = nothing_seen<KIND>();
+  if (channel < channels) {
+    for (int pixel = row; pixel < pixels; pixel += ROWS)
+      result = combine<KIND>(result, image[pixel * x_pitch + channel]);
+  }
+  partial[row][threadIdx.x] = result;
+  __syncthreads();
+  if (row == 0 && channel < channels) {
+#pragma unroll
+    for (int other = 1; other < ROWS; ++other)
+      result = combine<KIND>(result, partial[other][threadIdx.x]);
+    if constexpr (KIND != PoolKind::MAX) result /= float(pixels);
+    y[blockIdx.y * y_pitch + channel] = result;
+  }
+}

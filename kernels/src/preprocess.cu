@@ -1,0 +1,53 @@
+// A network's input, brought to NHWC floats with padded channels.
+//
+// `pixels_to_floats`: uint8 N·H·W·C images, y = pixel * multiplier[c] + offset[c].
+// `planes_to_pixels`: float N·C·H·W tensors, transposed.
+// Channels from C up to those of the output are written as 0.
+//
+// Layouts: contiguous in; N·H·W pixels with any pitch out.
+// Launch: one dimension, the last block in part. A thread takes a pixel of an image; or V channels
+//   of a pixel of a tensor, with consecutive threads on consecutive pixels, so that each plane is read
+//   contiguously. Where there are at most V channels, as in an image, the writes are contiguous too.
+#include "common.cuh"
+
+// REVERSED: the output's first channel is the image's last (RGB to BGR).
+template <int CHANNELS, int PADDED, bool REVERSED, int V>
+__global__ void __launch_bounds__(256)
+    pixels_to_floats(const unsigned char* __restrict__ images, const float* __restrict__ multiplier,
+                     const float* __restrict__ offset, float* __restrict__ y, int pixels,
+                     int y_pitch) {
+  const unsigned pixel = thread_index();
+  if (pixel >= unsigned(pixels)) return;
+#pragma unroll
+  for (int first = 0; first < PADDED; first += V) {
+    Vec<V> result = splat<V>(0.0f);
+#pragma unroll
+    for (int i = 0; i < V; ++i) {
+      const int c = first + i;
+      if (c < CHANNELS) {
+        const float value = images[pixel * CHANNELS + (REVERSED ? CHANNELS - 1 - c : c)];
+        result.at[i] = fmaf(value, multiplier[c], offset[c]);
+      }
+    }
+    store<V>(y + pixel * y_pitch + first, result);
+  }
+}
+
+template <int V>
+__global__ void __launch_bounds__(256)
+    planes_to_pixels(const float* __restrict__ x, float* __restrict__ y, int steps, int pixels,
+                     int plane, int channels, int y_pitch) {
+  unsigned index = thread_index();
+  if (index >= unsigned(steps)) return;
+  const unsigned pixel = peel(index, pixels);
+  const unsigned first = index * V;
+  unsigned image = pixel;
+  const unsigned place = peel(image, plane);
+  Vec<V> result = splat<V>(0.0f);
+#pragma unroll
+  for (int i = 0; i < V; ++i) {
+    const unsigned c = first + i;
+    if (c < unsigned(channels)) result.at[i] = x[(image * channels + c) * plane + place];
+  }
+  store<V>(y + pixel * y_pitch + first, result);
+}

@@ -1,0 +1,59 @@
+// Softmax, or its logarithm, along one axis.
+//
+//   y = exp(x - m) / sum of exp(x - m), or x - m - log(sum of exp(x - m)), m the largest x
+//
+// Algorithm: a block of THREADS takes one row and passes over it three times (largest, sum, result);
+//   the second and third time it comes from the caches. Sums are taken in one order whatever runs
+//   first: along each thread's elements, over the lanes of a warp by exchange, over the warps in turn.
+// Layouts: any strides; the row's own stride is 1 along the channels of NHWC.
+// Launch: a block a row.
+#include "common.cuh"
+
+struct Larger {
+  static __device__ __forceinline__ float of(float a, float b) { return fmaxf(a, b); }
+};
+
+struct Sum {
+  static __device__ __forceinline__ float of(float a, float b) { return a + b; }
+};
+
+// The threads' values as one, which every thread gets.
+template <typename Both, int THREADS>
+__device__ __forceinline__ float over_block(float value) {
+  __shared__ float of_warp[THREADS / 32];
+#pragma unroll
+  for (int lane = 16; lane > 0; lane /= 2)
+    value = Both::of(value, __shfl_xor_sync(0xffffffffu, value, lane));
+  if constexpr (THREADS == 32) return value;
+  if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = value;
+  __syncthreads();
+  value = of_warp[0];
+#pragma unroll
+  for (int warp = 1; warp < THREADS / 32; ++warp) value = Both::of(value, of_warp[warp]);
+  return value;
+}
+
+template <bool LOG, int RANK, int THREADS>
+__global__ void __launch_bounds__(THREADS)
+    softmax(const float* __restrict__ x, float* __restrict__ y, Walk<RANK, 2> rows, int length,
+            int x_stride, int y_stride) {
+  const auto at = places(rows, blockIdx.x);
+  const float* const from = x + at.of[1];
+  float* const to = y + at.of[0];
+
+  // fmaxf passes over NaN, but the sum does not.
+  float largest = -infinity();
+  for (int i = threadIdx.x; i < length; i += THREADS)
+    largest = fmaxf(largest, from[i * x_stride]);
+  largest = over_block<Larger, THREADS>(largest);
+
+  float sum = 0.0f;
+  for (int i = threadIdx.x; i < length; i += THREADS) sum += expf(from[i * x_stride] - largest);
+  sum = over_block<Sum, THREADS>(sum);
+
+  const float log_sum = LOG ? logf(sum) : 0.0f;
+  for (int i = threadIdx.x; i < length; i += THREADS) {
+    const float shifted = from[i * x_stride] - largest;
+    to[i * y_stride] = LOG ? shifted - log_sum : expf(shifted) / sum;
+  }
+}
