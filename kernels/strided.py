@@ -25,7 +25,7 @@ class Strided:
     def __post_init__(self) -> None:
         if len(self.shape) != len(self.strides):
             raise ValueError(f"strides {self.strides} do not match the shape {self.shape}")
-        if not self.shape or min(self.shape) < 1 or min(self.strides) < 0:
+        if min(self.shape, default=1) < 1 or min(self.strides, default=0) < 0:
             raise ValueError(f"shape {self.shape} or strides {self.strides} are out of range")
 
     @classmethod
@@ -138,7 +138,7 @@ def _without(axis: int, tensor: Strided) -> Strided:
 
 
 def _merged_axes(written: Strided, *read: Strided) -> Axes:
-    """The axes by falling stride of what is written, none of one element unless there is no other."""
+    """The axes by falling stride of what is written; those of one element are left out."""
     every = zip(written.shape, written.strides, *(each.strides for each in read), strict=True)
     axes = [(extent, strides) for extent, *strides in every if extent > 1]
     axes.sort(key=lambda axis: axis[1][0], reverse=True)
