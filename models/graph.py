@@ -10,7 +10,6 @@ weight (constant). Strings that choose behaviour stop at the loader; nodes carry
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
-from enum import Enum, unique
 from types import MappingProxyType
 from typing import Any, Self
 
@@ -18,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernels.activation import Activation
+from kernels.binary_op import BinaryOp
 from kernels.conv_problem import ConvProblem
 from kernels.pool_problem import PoolKind, PoolProblem
 
@@ -143,16 +143,6 @@ class Lrn(Node):
     alpha: float
     beta: float
     bias: float
-
-
-@unique
-class BinaryOp(Enum):
-    """An elementwise operation of two operands."""
-
-    ADD = "Add"
-    SUB = "Sub"
-    MUL = "Mul"
-    DIV = "Div"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,10 +7,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernels import reference as ops
+from kernels.binary_op import BinaryOp
 from models.graph import (
     Activate,
     Binary,
-    BinaryOp,
     ChannelShuffle,
     Concat,
     Constant,

@@ -6,11 +6,11 @@ from math import prod
 import numpy as np
 
 from kernels.activation import Activation, ActivationKind
+from kernels.binary_op import BinaryOp
 from kernels.pool_problem import PoolKind
 from models.graph import (
     Activate,
     Binary,
-    BinaryOp,
     Concat,
     Constant,
     Gemm,

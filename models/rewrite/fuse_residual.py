@@ -10,7 +10,8 @@ exist for others, or the sum broadcasts.
 
 from dataclasses import replace
 
-from models.graph import Binary, BinaryOp, Conv, Node
+from kernels.binary_op import BinaryOp
+from models.graph import Binary, Conv, Node
 from models.rewrite.rule import GraphView, Outcome, Refusal, Rewrite
 
 

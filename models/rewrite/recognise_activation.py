@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from math import isclose, sqrt
 
 from kernels.activation import Activation, ActivationKind
-from models.graph import Activate, Binary, BinaryOp, Node
+from kernels.binary_op import BinaryOp
+from models.graph import Activate, Binary, Node
 from models.rewrite.rule import GraphView, Outcome, Rewrite
 
 _HARD_SIGMOID = Activation(ActivationKind.HARD_SIGMOID, 1 / 6, 1 / 2)

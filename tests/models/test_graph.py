@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from kernels.activation import RELU
+from kernels.binary_op import BinaryOp
 from models.graph import (
     Activate,
     Binary,
-    BinaryOp,
     ChannelSlice,
     Concat,
     Constant,

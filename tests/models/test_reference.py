@@ -9,11 +9,11 @@ from numpy.typing import NDArray
 
 from kernels import reference as ops
 from kernels.activation import RELU, Activation, ActivationKind
+from kernels.binary_op import BinaryOp
 from kernels.pool_problem import PoolKind, PoolProblem
 from models.graph import (
     Activate,
     Binary,
-    BinaryOp,
     ChannelShuffle,
     ChannelSlice,
     Concat,

@@ -9,13 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernels.activation import Activation
+from kernels.binary_op import BinaryOp
 from kernels.conv_problem import ConvProblem
 from kernels.pool_problem import PoolKind, PoolProblem
 from kernels.window import Window, floor_output
 from models.graph import (
     Activate,
     Binary,
-    BinaryOp,
     Concat,
     Conv,
     Gemm,

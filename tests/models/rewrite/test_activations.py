@@ -6,8 +6,9 @@ from math import sqrt
 import pytest
 
 from kernels.activation import RELU, Activation, ActivationKind
+from kernels.binary_op import BinaryOp
 from kernels.pool_problem import PoolKind
-from models.graph import Activate, Binary, BinaryOp, Conv
+from models.graph import Activate, Binary, Conv
 from tests.models.rewrite.graphs import GraphBuilder, kinds, refusals, rewritten
 
 SHAPE = (8, 4, 4)

@@ -5,8 +5,8 @@ from collections.abc import Callable
 import pytest
 
 from kernels.activation import RELU, Activation, ActivationKind
+from kernels.binary_op import BinaryOp
 from kernels.pool_problem import PoolKind
-from models.graph import BinaryOp
 from tests.models.rewrite.graphs import GraphBuilder, kinds, rewritten
 
 RELU6 = Activation(ActivationKind.CLIP, 0.0, 6.0)

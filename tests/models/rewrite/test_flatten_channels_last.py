@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from kernels.activation import RELU, Activation, ActivationKind
+from kernels.binary_op import BinaryOp
 from kernels.pool_problem import PoolKind
-from models.graph import BinaryOp, Reshape, Value
+from models.graph import Reshape, Value
 from models.rewrite import rewrite
 from tests.models.rewrite.graphs import GraphBuilder, kinds, refusals, rewritten
 

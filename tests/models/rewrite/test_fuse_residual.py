@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from kernels.activation import RELU
-from models.graph import BinaryOp, Conv
+from kernels.binary_op import BinaryOp
+from models.graph import Conv
 from tests.models.rewrite.graphs import GraphBuilder, kinds, refusals, rewritten
 
 SHAPE = (8, 4, 4)

@@ -7,8 +7,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kernels.activation import RELU, Activation, ActivationKind
+from kernels.binary_op import BinaryOp
 from kernels.pool_problem import PoolKind
-from models.graph import BinaryOp, Graph, Softmax
+from models.graph import Graph, Softmax
 from models.rewrite import rewrite
 from tests.models.rewrite.graphs import GraphBuilder, rewritten
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from kernels.activation import RELU, Activation, ActivationKind
-from models.graph import BinaryOp, Conv, Gemm, ScaleShift, Shape
+from kernels.binary_op import BinaryOp
+from models.graph import Conv, Gemm, ScaleShift, Shape
 from models.rewrite import Rewritten, rewrite
 from tests.models.rewrite.graphs import GraphBuilder, kinds, refusals, rewritten
 

@@ -1,0 +1,87 @@
+"""One arena for all of a plan's buffers: those that are never alive together may share bytes."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+ALIGNMENT = 256
+"""Bytes; of every buffer, so that vector loads and cp.async are aligned in all of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lifetime:
+    """A buffer of `nbytes`, alive from step `first` to step `last`, both included."""
+
+    name: str
+    nbytes: int
+    first: int
+    last: int
+
+    def __post_init__(self) -> None:
+        if self.nbytes < 1 or self.first > self.last:
+            raise ValueError(f"{self} has no bytes or no life")
+
+    def meets(self, other: "Lifetime") -> bool:
+        """Whether both are alive at some step."""
+        return self.first <= other.last and other.first <= self.last
+
+
+@dataclass(frozen=True, slots=True)
+class Arena:
+    """Where each buffer begins, in bytes from the arena's first."""
+
+    offsets: Mapping[str, int]
+    nbytes: int
+
+
+def aligned(nbytes: int) -> int:
+    """`nbytes` rounded up to ALIGNMENT."""
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT
+
+
+def lay_out(lifetimes: Sequence[Lifetime]) -> Arena:
+    """Offsets such that no two buffers alive together overlap, in few bytes.
+
+    Greedy (Pisarchyk and Lee 2020, "Efficient memory management for deep neural net inference",
+    greedy by size): each buffer goes to the lowest offset where it fits among those placed before
+    it. Which order is best differs from network to network, so several are tried; the problem
+    itself is NP-hard.
+    """
+    return min((_place(sorted(lifetimes, key=key)) for key in _ORDERS), key=lambda a: a.nbytes)
+
+
+def lower_bound(lifetimes: Iterable[Lifetime]) -> int:
+    """Bytes that no layout can do without: the largest sum of buffers alive at one step."""
+    changes: dict[int, int] = {}
+    for life in lifetimes:
+        changes[life.first] = changes.get(life.first, 0) + aligned(life.nbytes)
+        changes[life.last + 1] = changes.get(life.last + 1, 0) - aligned(life.nbytes)
+    now = most = 0
+    for _, change in sorted(changes.items()):
+        now += change
+        most = max(most, now)
+    return most
+
+
+_ORDERS: tuple[Callable[[Lifetime], tuple[int, ...]], ...] = (
+    lambda life: (-life.nbytes, life.first),
+    lambda life: (life.first - life.last, -life.nbytes),
+    lambda life: (-life.nbytes * (life.last - life.first + 1), life.first),
+    lambda life: (life.first, -life.nbytes),
+    lambda life: (-life.last, -life.nbytes),
+)
+
+
+def _place(lifetimes: Iterable[Lifetime]) -> Arena:
+    placed: list[tuple[int, Lifetime]] = []
+    for life in lifetimes:
+        offset = 0
+        neighbours = sorted(
+            (begin, begin + aligned(other.nbytes)) for begin, other in placed if life.meets(other)
+        )
+        for begin, end in neighbours:
+            if offset + life.nbytes <= begin:
+                break
+            offset = max(offset, end)
+        placed.append((offset, life))
+    nbytes = max((offset + aligned(life.nbytes) for offset, life in placed), default=0)
+    return Arena({life.name: offset for offset, life in placed}, nbytes)
