@@ -3,6 +3,8 @@
 // `pool`: each thread takes V neighbouring channels of one output pixel and walks over the window's
 //   taps that lie inside the image: consecutive threads read consecutive channels. Neighbouring
 //   windows overlap; the caches serve what they share.
+//   A row of three taps, the usual window, is loaded at once; without the bound of 4 blocks to a
+//   multiprocessor ptxas spilled registers to fit more (up to 20 bytes a thread on sm_100).
 //   Launch: one dimension, a thread an output pixel and channel vector, the last block in part.
 // `global_pool`: a block takes 32 channels of one image. Each of its ROWS warps walks over every
 //   ROWS-th pixel, then the first warp adds the others' results in order.
@@ -31,7 +33,7 @@ __device__ __forceinline__ float nothing_seen() {
 }
 
 template <PoolKind KIND, int V>
-__global__ void __launch_bounds__(256)
+__global__ void __launch_bounds__(256, 4)
     pool(const float* __restrict__ x, float* __restrict__ y, int steps, int vectors, int x_pitch,
          int y_pitch, Window window) {
   unsigned index = thread_index();
@@ -55,14 +57,22 @@ __global__ void __launch_bounds__(256)
                        .count();
   }
 
+  // Floats from one tap to the next along an axis, and to the first, which may lie in the padding.
+  const int to_s = window.dilation[2] * x_pitch;
+  const int to_r = window.dilation[1] * window.input[2] * x_pitch;
+  const int to_t = window.dilation[0] * window.input[1] * window.input[2] * x_pitch;
+  const int image = int(index) * window.input[0];
+  const int first =
+      (((image + start[0]) * window.input[1] + start[1]) * window.input[2] + start[2]) * x_pitch +
+      int(channel);
+
   Vec<V> result = splat<V>(nothing_seen<KIND>());
   for (int t = taps[0].first; t < taps[0].last; ++t) {
-    const int d = index * window.input[0] + start[0] + t * window.dilation[0];
     for (int r = taps[1].first; r < taps[1].last; ++r) {
-      const int h = d * window.input[1] + start[1] + r * window.dilation[1];
+      const int row = first + t * to_t + r * to_r;
+#pragma unroll 3
       for (int s = taps[2].first; s < taps[2].last; ++s) {
-        const int w = h * window.input[2] + start[2] + s * window.dilation[2];
-        const Vec<V> seen = load<V>(x + w * x_pitch + channel);
+        const Vec<V> seen = load<V>(x + row + s * to_s);
 #pragma unroll
         for (int i = 0; i < V; ++i) result.at[i] = combine<KIND>(result.at[i], seen.at[i]);
       }
