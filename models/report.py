@@ -1,25 +1,20 @@
 """What `convoy inspect` shows: each node of a rewritten network, its cost, and what can run it."""
 
 from dataclasses import dataclass
-from math import prod
 
 from kernels.algorithms import ALGORITHMS
+from models.cost import bytes_moved, flops_per_image
 from models.graph import (
     Activate,
     Binary,
     Conv,
-    Gemm,
     GlobalPool,
     Graph,
-    Lrn,
     Node,
     Pool,
-    ScaleShift,
     Softmax,
 )
 from models.rewrite import Rewritten, rewrite
-
-FLOAT_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +83,8 @@ def _node_report(rewritten: Rewritten, node: Node, n: int) -> NodeReport:
         detail=_detail(node, n),
         shape=graph.shape(node.output),
         fused=_fused(graph, node),
-        flops=n * _flops_per_image(graph, node),
-        bytes=_bytes(graph, node, n),
+        flops=n * flops_per_image(graph, node),
+        bytes=bytes_moved(graph, node, n),
         rules=tuple(dict.fromkeys(step.rule for step in rewritten.made_by(node.name))),
         refusals=tuple((r.rule, r.reason) for r in rewritten.refused if r.node == node.name),
         choices=_choices(node, n),
@@ -130,43 +125,6 @@ def _fused(graph: Graph, node: Node) -> tuple[str, ...]:
         end = inside.offset + graph.shape(node.output)[0]
         parts.append(f"into {inside.parent}[{inside.offset}:{end}]")
     return tuple(parts)
-
-
-def _flops_per_image(graph: Graph, node: Node) -> int:
-    """Multiplies, adds, comparisons and calls of a transcendental function, one each."""
-    out = prod(graph.shape(node.output))
-    epilogue = out * sum(
-        getattr(node, part, None) is not None for part in ("bias", "residual", "activation")
-    )
-    match node:
-        case Conv():
-            return 2 * node.problem.macs + epilogue
-        case Gemm():
-            return 2 * out * graph.shape(node.weight)[1] + epilogue
-        case Pool():
-            return out * node.problem.window.kernel_volume
-        case GlobalPool():
-            return prod(graph.shape(node.x))
-        case ScaleShift():
-            return 2 * out + epilogue
-        case Binary():
-            return out + epilogue
-        case Activate():
-            return out
-        case Lrn():
-            return out * (2 * node.size + 3)
-        case Softmax():
-            return 4 * out
-        case _:
-            return 0  # moves data only
-
-
-def _bytes(graph: Graph, node: Node, n: int) -> int:
-    """Every operand read once and the output written once, as float32."""
-    values = [name for name in node.operands() if name in graph.values]
-    weights = [name for name in node.operands() if name in graph.weights]
-    elements = n * sum(prod(graph.shape(name)) for name in (*values, node.output))
-    return FLOAT_BYTES * (elements + sum(prod(graph.shape(name)) for name in weights))
 
 
 def _choices(node: Node, n: int) -> tuple[Choice, ...]:

@@ -1,0 +1,56 @@
+"""What a node costs: arithmetic, and the bytes that no implementation can avoid moving."""
+
+from math import prod
+
+from models.graph import (
+    Activate,
+    Binary,
+    Conv,
+    Gemm,
+    GlobalPool,
+    Graph,
+    Lrn,
+    Node,
+    Pool,
+    ScaleShift,
+    Softmax,
+)
+
+FLOAT_BYTES = 4
+
+
+def flops_per_image(graph: Graph, node: Node) -> int:
+    """Multiplies, adds, comparisons and calls of a transcendental function, one each."""
+    out = prod(graph.shape(node.output))
+    epilogue = out * sum(
+        getattr(node, part, None) is not None for part in ("bias", "residual", "activation")
+    )
+    match node:
+        case Conv():
+            return 2 * node.problem.macs + epilogue
+        case Gemm():
+            return 2 * out * graph.shape(node.weight)[1] + epilogue
+        case Pool():
+            return out * node.problem.window.kernel_volume
+        case GlobalPool():
+            return prod(graph.shape(node.x))
+        case ScaleShift():
+            return 2 * out + epilogue
+        case Binary():
+            return out + epilogue
+        case Activate():
+            return out
+        case Lrn():
+            return out * (2 * node.size + 3)
+        case Softmax():
+            return 4 * out
+        case _:
+            return 0  # moves data only
+
+
+def bytes_moved(graph: Graph, node: Node, n: int) -> int:
+    """Every operand read once and the output written once, as float32."""
+    values = [name for name in node.operands() if name in graph.values]
+    weights = [name for name in node.operands() if name in graph.weights]
+    elements = n * sum(prod(graph.shape(name)) for name in (*values, node.output))
+    return FLOAT_BYTES * (elements + sum(prod(graph.shape(name)) for name in weights))
