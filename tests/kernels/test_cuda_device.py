@@ -1,0 +1,63 @@
+"""What of CudaDevice only a GPU shows, and what it says where there is none."""
+
+import subprocess
+import sys
+
+import pytest
+
+from kernels.cuda_device import CudaDevice
+from kernels.device import Device, DeviceError, Instantiation
+from tests.kernels.resources import ARCHITECTURES, CACHE
+
+
+def test_where_no_gpu_answers_the_error_says_what_is_missing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    with pytest.raises(DeviceError, match=r"pip install 'convoy\[cuda13\]'"):
+        CudaDevice()
+
+
+@pytest.mark.gpu
+def test_a_kernel_tells_its_registers_and_spills(cuda_device: Device) -> None:
+    kernel = cuda_device.load(Instantiation("lrn.cu", "lrn"))
+    assert kernel.registers is not None
+    assert 0 < kernel.registers <= 64
+    assert kernel.local_bytes == 0
+
+
+@pytest.mark.gpu
+def test_the_gate_compiles_for_this_architecture(cuda_device: Device) -> None:
+    assert cuda_device.architecture in ARCHITECTURES
+
+
+_WRITE_TO_NOWHERE = f"""
+from pathlib import Path
+from kernels.cuda_device import CudaDevice
+from kernels.device import FaultError
+from kernels.elementwise import fill_launch
+from kernels.strided import Strided
+device = CudaDevice(Path({str(CACHE)!r}))
+stream = device.stream()
+launch = fill_launch(Strided.contiguous((64,)), 1.0)
+kernel = device.load(launch.instantiation)
+device.launch(kernel, launch.grid, launch.block, 0, launch.bind({{"y": 1 << 40}}), stream)
+try:
+    stream.synchronize()
+except FaultError as error:
+    print(error)
+try:
+    device.allocate(4)
+except FaultError as error:
+    print("then", error)
+"""
+
+
+@pytest.mark.gpu
+def test_an_asynchronous_fault_is_named_and_the_device_stays_lost(cuda_device: Device) -> None:
+    # In a process of its own, for which the device is lost afterwards.
+    said = subprocess.run(
+        [sys.executable, "-c", _WRITE_TO_NOWHERE], capture_output=True, text=True, check=True
+    ).stdout
+    assert "cudaErrorIllegalAddress" in said.splitlines()[0]
+    assert said.splitlines()[1].startswith("then cudaErrorIllegalAddress")
