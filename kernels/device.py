@@ -38,7 +38,7 @@ Dim3 = tuple[int, int, int]
 TemplateArgument = int | bool | str
 """An integer, a truth value, or C++ as it stands: a type or an enumerator."""
 
-Argument = int | np.int32 | np.int64 | np.float32 | bytes
+Argument = int | np.int32 | np.uint32 | np.int64 | np.float32 | bytes
 """One argument of a kernel. An `int` is a device address; a NumPy scalar is that C++ type by value;
 `bytes` are a struct by value as C++ lays it out (`struct.pack`, or an aligned NumPy record's)."""
 

@@ -1,0 +1,235 @@
+"""Compiles the simulator and the kernels it runs, with g++, each once.
+
+What is compiled is kept under a digest of all it was made from: the sources with what they include,
+the flags, the compiler. Any number of processes may build at once.
+"""
+
+import fcntl
+import hashlib
+import os
+import re
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from pathlib import Path
+
+from kernels.device import CompileError, Instantiation
+
+THIS = Path(__file__)
+HERE = THIS.parent
+CACHE = HERE.parents[1] / ".cache" / "cusim"
+INCLUDE = HERE / "include"
+ENTRY = HERE / "entry.cpp"
+
+Make = Callable[[Path], None]
+
+
+class CompilerFailure(Exception):  # noqa: N818  (the code's failure, not this module's)
+    """What g++ said."""
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    """One way to compile the simulator and the kernels; all three run the same kernels."""
+
+    name: str
+    macros: tuple[str, ...]  # tell the runtime which sanitizer there is
+    kernel: tuple[str, ...]
+    link: tuple[str, ...]
+    environment: tuple[tuple[str, str], ...] = ()
+
+
+PLAIN = Build(
+    "plain",
+    macros=(),
+    # Misaligned addresses alone are caught; the runtime brings what that calls.
+    kernel=("-O2", "-fsanitize=alignment", "-fno-sanitize-recover=all"),
+    link=(),
+)
+ASAN = Build(
+    "asan",
+    macros=("-DCUSIM_ASAN",),
+    kernel=("-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"),
+    link=("-fsanitize=address,undefined",),
+    environment=(
+        ("ASAN_OPTIONS", "detect_leaks=0:detect_odr_violation=0:abort_on_error=0"),
+        ("UBSAN_OPTIONS", "print_stacktrace=0"),
+    ),
+)
+TSAN = Build(
+    "tsan",
+    macros=("-DCUSIM_TSAN",),
+    kernel=("-O1", "-fsanitize=thread", "-fsanitize=alignment", "-fno-sanitize-recover=all"),
+    link=("-fsanitize=thread",),
+    environment=(("TSAN_OPTIONS", "halt_on_error=1:report_thread_leaks=0:history_size=2"),),
+)
+BUILDS = (PLAIN, ASAN, TSAN)
+
+_COMMON = ("-g1", "-Wall", "-Wextra", "-fno-exceptions")
+_KERNEL = (
+    *_COMMON,
+    "-std=gnu++20",  # gnu: a * b + c becomes one fused operation, as on the device
+    "-fPIC",
+    "-fvisibility=hidden",
+    "-fno-gnu-unique",  # or two kernels with one name would share their static shared memory
+    "-fno-strict-aliasing",  # CUDA code reads vectors from arrays of scalars
+    "-Wno-unknown-pragmas",
+    "-Werror=return-type",
+    "-include",
+    "cusim.h",
+    f"-I{INCLUDE}",
+)
+# No start files: they have static variables, and those are shared memory. No libraries either: the
+# runtime, which has them, also stands in for the one that -fsanitize=alignment would bring.
+_KERNEL_LINK = ("-shared", "-nostartfiles", "-nodefaultlibs")
+_RUNTIME = (*_COMMON, "-std=c++20", "-O2", f"-I{INCLUDE}")
+
+
+def runtime(build: Build) -> Path:
+    """The simulator's program."""
+    sources = sorted((HERE / "runtime").glob("*.cpp"))
+    files = [THIS, *sources, *(HERE / "runtime").glob("*.h"), *INCLUDE.rglob("*.h")]
+    flags = (*_RUNTIME, *processor(), *build.macros)
+
+    def make(output: Path) -> None:
+        # All of it at once, which spares reading the headers for each; and linked by itself, for
+        # the sanitizers' flags would instrument what is compiled with them.
+        whole = output.with_suffix(".o")
+        try:
+            _gpp(*flags, "-x", "c++", "-c", "-", "-o", whole, given=_included(sources))
+            _gpp("-rdynamic", *build.link, whole, "-o", output)
+        finally:
+            whole.unlink(missing_ok=True)
+
+    return _cached(f"cusim-{build.name}", _digest(flags, build.link, _texts(files)), "", make)
+
+
+def _included(sources: Iterable[Path]) -> str:
+    return "".join(f'#include "{source}"\n' for source in sources)
+
+
+def kernel(build: Build, instantiation: Instantiation, root: Path) -> Path:
+    """One kernel's library; its source lies under `root`. Raises CompileError."""
+    source = root / instantiation.source
+    if not source.is_file():
+        raise CompileError(instantiation, f"there is no {source}")
+    includes = [THIS, *_including(source), ENTRY, *INCLUDE.rglob("*.h")]
+    check_names(instantiation, source.read_text(encoding="utf-8"))
+    flags = (*_KERNEL, *processor(), *build.kernel, f"-I{root}")
+    names = (
+        f'-DCUSIM_SOURCE="{source}"',
+        f"-DCUSIM_KERNEL={instantiation.expression}",
+    )
+
+    def make(output: Path) -> None:
+        unlinked = output.with_suffix(".o")
+        try:
+            _gpp(*flags, *names, "-c", ENTRY, "-o", unlinked)
+            _gpp(*_KERNEL_LINK, unlinked, "-o", output)
+        except CompilerFailure as failure:
+            raise CompileError(instantiation, str(failure)) from None
+        finally:
+            unlinked.unlink(missing_ok=True)
+
+    digest = _digest(flags, names, _KERNEL_LINK, _texts(includes))
+    return _cached(f"{instantiation.kernel}-{build.name}", digest, ".so", make)
+
+
+def check_names(instantiation: Instantiation, source: str) -> None:
+    """Raise CompileError unless the arguments are named as the template's parameters are.
+
+    C++ knows template arguments by position only: two fields swapped in Python would compile.
+    """
+    found = re.search(
+        rf"template\s*<([^{{}};]*)>\s*__global__[^;{{]*?\b{re.escape(instantiation.kernel)}\s*\(",
+        source,
+    )
+    parameters = found[1].split(",") if found else []
+    have = [re.split(r"\W+", each.split("=")[0].strip())[-1].lower() for each in parameters]
+    want = [name.lower() for name, _ in instantiation.arguments]
+    if have != want:
+        raise CompileError(instantiation, f"its template's parameters are {have}, not {want}")
+
+
+@cache
+def processor() -> tuple[str, ...]:
+    """Flags for this processor: fused multiply-add, as a GPU has it, is 30 times slower without."""
+    cpuinfo = Path("/proc/cpuinfo")
+    features = set(cpuinfo.read_text().split()) if cpuinfo.exists() else set()
+    return ("-march=x86-64-v3",) if {"avx2", "fma", "f16c", "bmi2"} <= features else ()
+
+
+@cache
+def _compiler_version() -> str:
+    return _gpp("-v")
+
+
+def _gpp(*arguments: str | Path, given: str = "") -> str:
+    """What the compiler says; raises CompilerFailure with it where it fails."""
+    run = subprocess.run(
+        ["g++", *arguments], input=given, capture_output=True, text=True, check=False
+    )
+    if run.returncode != 0:
+        raise CompilerFailure(run.stderr)
+    return run.stderr
+
+
+_INCLUDE_LINE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"]+)"', re.MULTILINE)
+
+
+def _including(source: Path) -> list[Path]:
+    """The source, and what it includes by a name in quotation marks, however deep."""
+    found: list[Path] = []
+    waiting = [source]
+    while waiting:
+        path = waiting.pop().resolve()
+        if path not in found:
+            found.append(path)
+            names = _INCLUDE_LINE.findall(path.read_text(encoding="utf-8"))
+            waiting += [path.parent / name for name in names if (path.parent / name).exists()]
+    return found
+
+
+def _texts(files: Iterable[Path]) -> list[str]:
+    return [_text(path, path.stat().st_mtime_ns) for path in sorted(files)]
+
+
+@lru_cache(maxsize=256)
+def _text(path: Path, _modified: int) -> str:
+    return f"{path.name}\n{path.read_text(encoding='utf-8')}"
+
+
+def _digest(*parts: object) -> str:
+    return hashlib.sha256(repr((_compiler_version(), parts)).encode()).hexdigest()[:32]
+
+
+def _cached(name: str, digest: str, suffix: str, make: Make) -> Path:
+    CACHE.mkdir(parents=True, exist_ok=True)
+    path = CACHE / f"{name}-{digest}{suffix}"
+    if not path.exists():
+        with _lock(CACHE / f"{digest}.lock"):
+            if not path.exists():
+                _make_whole(path, make)
+    return path
+
+
+def _make_whole(path: Path, make: Make) -> None:
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name)
+    os.close(handle)
+    try:
+        make(Path(temporary))
+        os.chmod(temporary, 0o755)
+        os.replace(temporary, path)  # whole, or not there
+    finally:
+        Path(temporary).unlink(missing_ok=True)
+
+
+@contextmanager
+def _lock(path: Path) -> Iterator[None]:
+    """Others who want the same built wait for it, rather than build it too."""
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,270 @@
+"""A Device without a GPU: kernels compiled by g++ and executed on the CPU, one fiber a thread.
+
+    CusimDevice ─ build ─ g++ ─ a kernel's library ──┐
+          └────── process ─ socket, shared memory ───┴─ the simulator's process (runtime/)
+
+Everything that a GPU leaves to chance or to luck is an error here, or NaN: what was never written,
+what lies outside a buffer, a copy that was not waited for, a barrier that not all reach.
+"""
+
+import struct
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import partial
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernels.device import (
+    SOURCE_ROOT,
+    Argument,
+    CompileError,
+    DeviceError,
+    Dim3,
+    FaultError,
+    Graph,
+    Instantiation,
+    Kernel,
+    LaunchError,
+    Memory,
+    OutOfMemoryError,
+    Stream,
+    encode,
+)
+from tests.cusim import build as builds
+from tests.cusim.build import PLAIN, Build
+from tests.cusim.heap import Heap
+from tests.cusim.process import Process, ProcessFault, RefusedError, Request
+from tests.cusim.streams import CusimEvent, CusimStream, Queues, capture, own_stream
+
+
+class Order(IntEnum):
+    """In which order blocks, and each one's threads, get their turn. No result may depend on it."""
+
+    FORWARD = 0
+    REVERSED = 1
+    RANDOM = 2
+
+
+POISON = 0xFF
+"""Every byte of what was never written: NaN as any float type, -1 as an integer."""
+
+STATIC_SHARED_LIMIT = 48 << 10
+_MAX_GRID = (2**31 - 1, 65535, 65535)
+_MAX_BLOCK = (1024, 1024, 64)
+_MAX_THREADS = 1024
+_THREADS_A_MULTIPROCESSOR = 2048
+_MAX_FIBERS = 16384  # runtime/fiber.h
+
+
+@dataclass(frozen=True, slots=True)
+class CusimBuffer:
+    """Device memory; see kernels.device.Buffer."""
+
+    device: "CusimDevice"
+    address: int
+    nbytes: int
+
+    def free(self) -> None:
+        self.device.release(self)
+
+
+class CusimDevice:
+    """A Device (kernels.device) of its own, in a process of its own; see there for what is public.
+
+    `source_root` is where instantiations' sources lie, `timeout_s` how long one launch may take
+    before it counts as one that never ends.
+    """
+
+    architecture = "cusim"
+    max_shared_bytes = 227 << 10  # as an H100's
+
+    def __init__(
+        self,
+        build: Build = PLAIN,
+        order: Order = Order.FORWARD,
+        seed: int = 0,
+        *,
+        source_root: Path = SOURCE_ROOT,
+        multiprocessors: int = 4,
+        memory_bytes: int = 4 << 30,
+        timeout_s: int = 300,
+    ) -> None:
+        self.name = f"CPU simulator ({build.name}, {order.name.lower()})"
+        self.multiprocessors = multiprocessors
+        self.build = build
+        self.order = order
+        self.steps = 0  # how often a thread began or went on
+        self._seed = seed
+        self._launches = 0
+        self._root = source_root
+        self._timeout_s = timeout_s
+        self._heap = Heap(memory_bytes)
+        self._process = Process(build, self._heap.span)
+        self._memory = np.frombuffer(self._process.memory, np.uint8)
+        self._queues = Queues()
+        self._kernels: dict[Instantiation, Kernel] = {}
+        self._parameters: dict[int, list[str]] = {}  # by a kernel's handle
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.close()
+
+    def load(self, instantiation: Instantiation) -> Kernel:
+        self._queues.refuse_capture("load")
+        if instantiation not in self._kernels:
+            self._kernels[instantiation] = self._load(instantiation)
+        return self._kernels[instantiation]
+
+    def _load(self, instantiation: Instantiation) -> Kernel:
+        library = builds.kernel(self.build, instantiation, self._root)
+        try:
+            answer = self._ask(Request.LOAD, _text(str(instantiation)) + _text(str(library)))
+        except RefusedError as error:
+            raise CompileError(instantiation, str(error)) from error
+        function, shared = struct.unpack_from("<QQ", answer)
+        self._parameters[function] = answer[16:].decode().split(",")[:-1]
+        if self.build is not PLAIN:  # sanitizers put red zones between variables
+            return Kernel(instantiation, function)
+        if shared > STATIC_SHARED_LIMIT:
+            raise CompileError(instantiation, f"{shared} bytes of static shared memory: too many")
+        return Kernel(instantiation, function, static_shared_bytes=shared)
+
+    def allocate(self, nbytes: int) -> CusimBuffer:
+        self._queues.refuse_capture("allocate")
+        offset = self._heap.allocate(nbytes)
+        if offset is None:
+            raise OutOfMemoryError(nbytes, self._heap.free)
+        self._ask(Request.ALLOCATE, struct.pack("<QQ", offset, nbytes))
+        return CusimBuffer(self, self._process.base + offset, nbytes)
+
+    def release(self, buffer: CusimBuffer) -> None:
+        offset = buffer.address - self._process.base
+        self._heap.release(offset)
+        self._ask(Request.FREE, struct.pack("<Q", offset))
+
+    def pinned(self, nbytes: int) -> NDArray[np.uint8]:
+        self._queues.refuse_capture("allocate")
+        return np.full(nbytes, POISON, np.uint8)
+
+    def memory(self) -> Memory:
+        return Memory(self._heap.free, self._heap.total)
+
+    def stream(self) -> CusimStream:
+        return CusimStream(self._queues)
+
+    def event(self) -> CusimEvent:
+        return CusimEvent(self._queues)
+
+    def upload(self, destination: int, source: NDArray[Any], stream: Stream) -> None:
+        target, octets = self._view(destination, source.nbytes), _octets(source)
+        own_stream(stream).ask(lambda: np.copyto(target, octets))
+
+    def download(self, destination: NDArray[Any], source: int, stream: Stream) -> None:
+        target, octets = _octets(destination), self._view(source, destination.nbytes)
+        own_stream(stream).ask(lambda: np.copyto(target, octets))
+
+    def fill(self, destination: int, nbytes: int, value: int, stream: Stream) -> None:
+        target = self._view(destination, nbytes)
+        own_stream(stream).ask(lambda: target.fill(value))
+
+    def launch(
+        self,
+        kernel: Kernel,
+        grid: Dim3,
+        block: Dim3,
+        shared_bytes: int,
+        arguments: Sequence[Argument],
+        stream: Stream,
+        *,
+        cooperative: bool = False,
+    ) -> None:
+        reason = self._refusal(kernel, grid, block, shared_bytes, arguments, cooperative)
+        if reason is not None:
+            raise LaunchError(kernel, reason)
+        head = struct.pack("<Q6II", kernel.function, *grid, *block, shared_bytes)
+        tail = struct.pack("<I", len(arguments)) + b"".join(map(_prefixed, map(encode, arguments)))
+        own_stream(stream).ask(partial(self._run, head, cooperative, tail))
+
+    def capture(self, stream: Stream) -> AbstractContextManager[Graph]:
+        return capture(stream)
+
+    def synchronize(self) -> None:
+        self._queues.synchronize()
+
+    def _run(self, head: bytes, cooperative: bool, tail: bytes) -> None:
+        self._launches += 1
+        seed = self._seed + self._launches  # so that replays differ, and a run can be repeated
+        how = struct.pack("<IIIQ", self.order, cooperative, self._timeout_s, seed)
+        (steps,) = struct.unpack("<Q", self._ask(Request.LAUNCH, head + how + tail))
+        self.steps += steps
+
+    def _ask(self, request: Request, payload: bytes) -> bytes:
+        try:
+            return self._process.ask(request, payload)
+        except ProcessFault as fault:
+            raise FaultError(str(fault)) from None
+
+    def _view(self, address: int, nbytes: int) -> NDArray[np.uint8]:
+        offset = address - self._process.base
+        if not self._heap.holds(offset, nbytes):
+            raise DeviceError(f"{nbytes} bytes at {address:#x} do not lie in one buffer")
+        return self._memory[offset : offset + nbytes]
+
+    def _refusal(
+        self,
+        kernel: Kernel,
+        grid: Dim3,
+        block: Dim3,
+        shared_bytes: int,
+        arguments: Sequence[Argument],
+        cooperative: bool,
+    ) -> str | None:
+        threads = prod(block)
+        if not all(1 <= size <= most for size, most in zip(grid, _MAX_GRID, strict=True)):
+            return f"grid {grid}; each axis has 1 to {_MAX_GRID}"
+        if not all(1 <= size <= most for size, most in zip(block, _MAX_BLOCK, strict=True)):
+            return f"block {block}; each axis has 1 to {_MAX_BLOCK}"
+        if threads > _MAX_THREADS:
+            return f"{threads} threads a block; at most {_MAX_THREADS}"
+        shared = shared_bytes + (kernel.static_shared_bytes or 0)
+        if shared_bytes < 0 or shared > self.max_shared_bytes:
+            return f"{shared} bytes of shared memory a block; at most {self.max_shared_bytes}"
+        resident = self.multiprocessors * (_THREADS_A_MULTIPROCESSOR // threads)
+        resident = min(resident, _MAX_FIBERS // threads)
+        if cooperative and prod(grid) > resident:
+            return f"{prod(grid)} blocks cannot be resident at once; at most {resident}"
+        expected = self._parameters[kernel.function]
+        given = [_kind(argument) for argument in arguments]
+        if given != expected:
+            return f"arguments {given}; its parameters are {expected}"
+        return None
+
+
+def _kind(argument: Argument) -> str:
+    """As runtime.h's Entry writes a parameter: pointer, integer, unsigned, float, struct; bytes."""
+    if isinstance(argument, bytes):
+        return f"s{len(argument)}"
+    if isinstance(argument, np.generic):
+        return f"{argument.dtype.kind}{argument.itemsize}"
+    return "p8"
+
+
+def _octets(array: NDArray[Any]) -> NDArray[np.uint8]:
+    """The array's own bytes."""
+    if not array.flags.c_contiguous:
+        raise ValueError("only C-contiguous arrays can be copied to and from a device")
+    return array.reshape(-1).view(np.uint8)
+
+
+def _prefixed(payload: bytes) -> bytes:
+    return struct.pack("<I", len(payload)) + payload
+
+
+def _text(text: str) -> bytes:
+    return _prefixed(text.encode())

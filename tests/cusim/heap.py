@@ -1,0 +1,53 @@
+"""Where in device memory buffers lie: far apart, so that running out of one is not into another."""
+
+from kernels.device import ALIGNMENT
+
+_PAGE = 1 << 16  # at least the system's
+_RED_ZONE = 64 << 10  # runtime/memory.h
+_GAP = 8 << 20  # cannot be touched
+_GAPS = 4096  # as many buffers as that find room, however little memory they take
+
+
+class Heap:
+    """Offsets of buffers in `span` bytes of address space, of which at most `total` are in use."""
+
+    def __init__(self, total: int) -> None:
+        self.total = total
+        self.span = total + _GAPS * _GAP
+        self._sizes: dict[int, int] = {}  # by offset
+
+    @property
+    def free(self) -> int:
+        """Bytes not allocated."""
+        return self.total - sum(self._sizes.values())
+
+    def allocate(self, nbytes: int) -> int | None:
+        """An offset aligned to ALIGNMENT and not more; None where there is no room."""
+        if nbytes > self.free:
+            return None
+        end = 0
+        for offset in sorted(self._sizes):
+            if _first_free(end) + nbytes + _GAP <= offset:
+                break
+            end = offset + self._sizes[offset]
+        start = _first_free(end)
+        if start + nbytes + _GAP > self.span:
+            return None
+        self._sizes[start] = nbytes
+        return start
+
+    def release(self, offset: int) -> None:
+        """Give back what was allocated there."""
+        del self._sizes[offset]
+
+    def holds(self, offset: int, nbytes: int) -> bool:
+        """Whether those bytes lie in one buffer."""
+        return any(
+            start <= offset and offset + nbytes <= start + size
+            for start, size in self._sizes.items()
+        )
+
+
+def _first_free(end: int) -> int:
+    """Where a buffer can start that comes after one that ends there."""
+    return -(-(end + _GAP) // _PAGE) * _PAGE + _RED_ZONE + ALIGNMENT

@@ -1,0 +1,24 @@
+// CUDA C++ for g++: included before a kernel's source, which then compiles as it stands.
+//
+// A __shared__ variable is a static one, and nothing else in a kernel's library is: the runtime
+// takes its .bss for the block's static shared memory.
+#pragma once
+#include <cusim/runtime.h>
+
+#define __global__
+#define __device__
+#define __host__
+#define __shared__ static
+#define __constant__ static
+#define __forceinline__ inline __attribute__((always_inline))
+#define __align__(n) __attribute__((aligned(n)))
+#define __launch_bounds__(...)
+#define __grid_constant__
+
+// clang-format off: the order is that of need
+#include <cusim/vector_types.h>
+#include <cusim/arithmetic.h>
+#include <cusim/warp.h>
+#include <cusim/atomics.h>
+#include <cusim/ptx.h>
+// clang-format on

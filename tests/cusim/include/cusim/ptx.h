@@ -1,0 +1,57 @@
+// The simulator's side of kernels/src/ptx.cuh: the same names, done by the runtime.
+#pragma once
+#include <cusim/warp.h>
+
+#define DYNAMIC_SHARED(type, name) \
+  type* const name = static_cast<type*>(cusim::dynamic_shared(alignof(type)))
+
+template <int BYTES>
+inline void cp_async(void* shared, const void* global, bool valid = true, CUSIM_SITE) {
+  static_assert(BYTES == 4 || BYTES == 8 || BYTES == 16, "cp.async copies 4, 8 or 16 bytes");
+  cusim::copy_async(shared, global, BYTES, valid, site);
+}
+inline void cp_async_commit() {
+  cusim::copy_commit();
+}
+template <int PENDING>
+inline void cp_async_wait() {
+  cusim::copy_wait(PENDING);
+}
+
+inline void ldmatrix_x1(unsigned (&matrix)[1], const void* row, CUSIM_SITE) {
+  cusim::load_matrix(matrix, 1, false, row, site);
+}
+inline void ldmatrix_x2(unsigned (&matrix)[2], const void* row, CUSIM_SITE) {
+  cusim::load_matrix(matrix, 2, false, row, site);
+}
+inline void ldmatrix_x4(unsigned (&matrix)[4], const void* row, CUSIM_SITE) {
+  cusim::load_matrix(matrix, 4, false, row, site);
+}
+inline void ldmatrix_x1_trans(unsigned (&matrix)[1], const void* row, CUSIM_SITE) {
+  cusim::load_matrix(matrix, 1, true, row, site);
+}
+inline void ldmatrix_x2_trans(unsigned (&matrix)[2], const void* row, CUSIM_SITE) {
+  cusim::load_matrix(matrix, 2, true, row, site);
+}
+inline void ldmatrix_x4_trans(unsigned (&matrix)[4], const void* row, CUSIM_SITE) {
+  cusim::load_matrix(matrix, 4, true, row, site);
+}
+
+// cvt.rna: 13 bits go, the nearest stays, ties away from zero. Infinity and NaN stay what they are.
+inline unsigned to_tf32(float x) {
+  const unsigned word = cusim::bits<unsigned>(x);
+  return (word & 0x7f800000u) == 0x7f800000u ? word : (word + 0x1000u) & ~0x1fffu;
+}
+
+inline void mma_m16n8k8_tf32(float (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2],
+                             CUSIM_SITE) {
+  cusim::mma(cusim::Operands::Tf32, c, a, b, site);
+}
+inline void mma_m16n8k16_f16(float (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2],
+                             CUSIM_SITE) {
+  cusim::mma(cusim::Operands::Half, c, a, b, site);
+}
+inline void mma_m16n8k16_bf16(float (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2],
+                              CUSIM_SITE) {
+  cusim::mma(cusim::Operands::Bfloat16, c, a, b, site);
+}

@@ -1,0 +1,65 @@
+// What a kernel asks of the simulator's runtime, for which it is compiled and linked separately:
+// the kernel may carry a sanitizer's instrumentation where the runtime must not.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <source_location>
+
+struct uint3 {
+  unsigned x, y, z;
+};
+
+struct dim3 {
+  unsigned x, y, z;
+  constexpr dim3(unsigned x = 1, unsigned y = 1, unsigned z = 1) : x(x), y(y), z(z) {}
+};
+
+// Not const: the runtime sets them before it lets a thread go on.
+extern uint3 threadIdx, blockIdx;
+extern dim3 blockDim, gridDim;
+inline constexpr int warpSize = 32;
+
+namespace cusim {
+
+// A place in a kernel's source. As a default argument, that of the call.
+using Site = std::source_location;
+
+// What the lanes of a warp may do together; lanes that meet must do the same.
+enum class WarpOp : uint8_t { Sync, Shuffle, Vote, Reduce, LoadMatrix, Mma };
+
+enum class Operands : uint8_t { Tf32, Half, Bfloat16 };
+
+// Waits for the block's other threads; returns for how many of them `predicate` was not 0.
+int barrier(int predicate, Site site);
+
+// Waits for every thread of every block; only where the launch is cooperative.
+void grid_barrier(Site site);
+
+// The values that the lanes of `mask`, all of which call this, hand over; see Met.
+struct Met {
+  const uint64_t* values;  // one a lane, until the next time this lane meets others
+  unsigned lanes;          // which lanes came: not those of `mask` that have returned already
+};
+Met meet(WarpOp op, unsigned mask, uint64_t value, Site site);
+
+unsigned lane();
+unsigned live_lanes();  // of this warp: those that have not returned
+
+void load_matrix(unsigned* matrices, int count, bool transposed, const void* row, Site site);
+void mma(Operands operands, float* c, const unsigned* a, const unsigned* b, Site site);
+
+void copy_async(void* shared, const void* global, int bytes, bool valid, Site site);
+void copy_commit();
+void copy_wait(int pending);
+
+void* dynamic_shared(size_t alignment);
+
+[[noreturn]] void trap(const char* reason, Site site);
+
+// A kernel with its parameters' types taken away, so that it can be called with any arguments.
+struct Entry {
+  void (*call)(const void* const* arguments);
+  const char* parameters;  // of each, in order: kind (p, i, u, f, s), size in bytes, a comma
+};
+
+}  // namespace cusim

@@ -1,0 +1,128 @@
+"""The simulator's process, and the conversation with it; runtime/protocol.h is its other side."""
+
+import mmap
+import os
+import re
+import socket
+import struct
+import subprocess
+import tempfile
+import threading
+import weakref
+from enum import IntEnum
+from pathlib import Path
+from typing import IO
+
+from tests.cusim import build as builds
+from tests.cusim.build import Build
+
+
+class Request(IntEnum):
+    LOAD = 1
+    ALLOCATE = 2
+    FREE = 3
+    LAUNCH = 4
+
+
+class Status(IntEnum):
+    DONE = 0
+    REFUSED = 1
+    FAULT = 2
+
+
+class RefusedError(Exception):
+    """The simulator would not; it goes on."""
+
+
+class ProcessFault(Exception):  # noqa: N818  (a fault, as on a GPU)
+    """The simulator has ended; the message says what the kernel did."""
+
+
+class Process:
+    """A simulated GPU. Faults are sticky: once one has happened, every call raises it again."""
+
+    def __init__(self, build: Build, memory_bytes: int) -> None:
+        ours, theirs = socket.socketpair()
+        file = os.memfd_create("cusim")
+        os.ftruncate(file, memory_bytes)  # sparse: only what is touched takes memory
+        self.memory = mmap.mmap(file, memory_bytes)
+        self._socket = ours
+        self._stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  (lives as long as this)
+        self._lock = threading.Lock()
+        self._fault: str | None = None
+        self._process = subprocess.Popen(
+            [builds.runtime(build), str(theirs.fileno()), str(file), str(memory_bytes)],
+            pass_fds=(theirs.fileno(), file),
+            stderr=self._stderr,
+            env={**os.environ, **dict(build.environment)},
+        )
+        theirs.close()
+        os.close(file)
+        self.close = weakref.finalize(self, _end, ours, self._process)
+        with self._lock:
+            (self.base,) = struct.unpack("<Q", self._answer())
+
+    def ask(self, request: Request, payload: bytes) -> bytes:
+        """Raises RefusedError or ProcessFault."""
+        with self._lock:
+            if self._fault is None:
+                try:
+                    self._socket.sendall(struct.pack("<II", request, len(payload)) + payload)
+                except OSError:
+                    self._die()
+                return self._answer()
+            raise ProcessFault(self._fault)
+
+    def _answer(self) -> bytes:
+        header = self._receive(8)
+        status, size = struct.unpack("<II", header)
+        answer = self._receive(size)
+        if status == Status.FAULT:
+            self._fault = _with_line(answer.decode())
+            raise ProcessFault(self._fault)
+        if status == Status.REFUSED:
+            raise RefusedError(answer.decode())
+        return answer
+
+    def _receive(self, size: int) -> bytes:
+        parts = []
+        while size > 0:
+            try:
+                part = self._socket.recv(min(size, 1 << 20))
+            except ConnectionResetError:
+                part = b""
+            if not part:
+                self._die()
+            parts.append(part)
+            size -= len(part)
+        return b"".join(parts)
+
+    def _die(self) -> None:
+        """It ended without a word: what it wrote to its standard error is a sanitizer's report."""
+        status = self._process.wait()
+        self._stderr.seek(0)
+        report = self._stderr.read().decode(errors="replace").strip()
+        self._fault = report or f"the simulator ended with status {status}"
+        raise ProcessFault(self._fault)
+
+
+def _end(ours: socket.socket, process: subprocess.Popen[bytes]) -> None:
+    ours.close()  # it ends when it sees that
+    process.wait()
+
+
+_CODE_ADDRESS = re.compile(r" \[(.+)\+(0x[0-9a-f]+)\]$")
+
+
+def _with_line(fault: str) -> str:
+    """Names the source line where the fault gives only an address in a library."""
+    found = _CODE_ADDRESS.search(fault)
+    if found is None:
+        return fault
+    looked_up = subprocess.run(
+        ["addr2line", "-e", found[1], found[2]], capture_output=True, text=True, check=False
+    ).stdout.strip()
+    path, _, line = looked_up.partition(":")
+    known = line and not line.startswith("?")
+    where = f", at {Path(path).name}:{line.split()[0]}" if known else ""
+    return fault[: found.start()] + where

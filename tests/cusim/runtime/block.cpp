@@ -1,0 +1,294 @@
+#include "block.h"
+
+#include <algorithm>
+#include <bit>
+#include <utility>
+
+#include "copies.h"
+#include "fault.h"
+#include "launch.h"
+#include "sanitizers.h"
+
+uint3 threadIdx, blockIdx;
+dim3 blockDim, gridDim;
+
+namespace cusim {
+
+Block* block = nullptr;
+uint64_t steps = 0;
+
+void Block::begin(uint3 where, size_t first_fiber) {
+  const unsigned threads = blockDim.x * blockDim.y * blockDim.z;
+  index = where;
+  count_ = live_ = threads;
+  at_barrier_ = 0;
+  first_fiber_ = first_fiber;
+  fibers_used_ = 0;
+  idle_.clear();
+  threads_.resize(threads);
+  warps_.resize((threads + 31) / 32);
+  queue_.resize(std::bit_ceil(size_t(threads) + 1));
+  head_ = tail_ = 0;
+  order_.resize(threads);
+  uint3 at = {0, 0, 0};
+  for (unsigned i = 0; i < threads; i++) {
+    Thread& thread = threads_[i];
+    thread.index = at;
+    thread.linear = i;
+    thread.state = State::Done;
+    thread.barriers = 0;
+    thread.fiber = nullptr;
+    order_[i] = launch->order == Order::Reversed ? threads - 1 - i : i;
+    if (++at.x == blockDim.x) {
+      at.x = 0;
+      if (++at.y == blockDim.y) at.y = 0, at.z++;
+    }
+  }
+  for (size_t i = 0; i < warps_.size(); i++) {
+    const unsigned lanes = std::min(32u, threads - unsigned(i) * 32);
+    warps_[i].live = lanes == 32 ? ~0u : (1u << lanes) - 1;
+  }
+  shuffle_order();
+  for (unsigned i : order_) ready(threads_[i]);
+  released(&start_);
+}
+
+void Block::run() {
+  block = this;
+  blockIdx = index;
+  released(&start_);
+  if (Thread* first = take()) {
+    become(*first);
+    switch_to(*first->fiber);
+  }
+  acquired(&end_);
+  thread = nullptr;
+  if (live_ != 0 && at_grid_ != live_) report_deadlock();
+}
+
+void Block::release_grid_barrier() {
+  at_grid_ = 0;
+  shuffle_order();
+  for (unsigned i : order_) {
+    if (threads_[i].state == State::AtGrid) ready(threads_[i]);
+  }
+}
+
+int Block::barrier(int predicate, Site site) {
+  Thread& self = *thread;
+  const unsigned parity = self.barriers;
+  self.barriers ^= 1;
+  if (at_barrier_ == 0) {
+    first_at_barrier_ = &self;
+    predicates_[parity] = 0;
+  } else if (first_at_barrier_->site.line() != site.line()) {
+    fault(&site, "divergent __syncthreads: thread %s waits at %s, another barrier;",
+          text(first_at_barrier_->index).c_str(), text(first_at_barrier_->site).c_str());
+  }
+  predicates_[parity] += predicate != 0;
+  released(&barrier_tokens_[parity]);
+  self.state = State::AtBarrier;
+  self.site = site;
+  if (++at_barrier_ == live_) release_barrier();
+  suspend();
+  acquired(&barrier_tokens_[parity]);
+  return predicates_[parity];
+}
+
+void Block::grid_barrier(Site site) {
+  if (!launch->cooperative) fault(&site, "grid barrier in a launch that is not cooperative");
+  released(&end_);
+  thread->state = State::AtGrid;
+  thread->site = site;
+  at_grid_++;
+  suspend();
+  acquired(&start_);
+}
+
+Met Block::meet(WarpOp op, unsigned mask, uint64_t value, Site site, Together together) {
+  Thread& self = *thread;
+  Warp& lanes = warp();
+  const unsigned lane = self.linear % 32;
+  if ((mask >> lane & 1) == 0) {
+    fault(&site, "lane %u names mask %#x, which it is not in,", lane, mask);
+  }
+  if (together != nullptr && lanes.live != ~0u) {
+    fault(&site, "ldmatrix or mma without all 32 lanes (only %#x)", lanes.live);
+  }
+  Meeting& meeting = lanes.meetings[std::countr_zero(mask)];
+  if (meeting.arrived == 0) {
+    meeting.op = op;
+    meeting.site = site;
+    meeting.mask = mask;
+  } else if (meeting.mask != mask || meeting.op != op || meeting.site.line() != site.line()) {
+    fault(&site, "lane %u with mask %#x meets lanes %#x with mask %#x from %s:", lane, mask,
+          meeting.arrived, meeting.mask, text(meeting.site).c_str());
+  }
+  const unsigned parity = meeting.parity;
+  meeting.values[parity][lane] = value;
+  meeting.arrived |= 1u << lane;
+  meeting.together = together;
+  lanes.pending |= 1u << std::countr_zero(mask);
+  released(&meeting.tokens[parity]);
+  self.state = State::AtWarp;
+  self.site = site;
+  if (meeting.arrived == (mask & lanes.live)) complete(lanes, meeting);
+  suspend();
+  acquired(&meeting.tokens[parity]);
+  return {meeting.values[parity], meeting.came[parity]};
+}
+
+// Lanes go on in the order of the launch.
+void Block::complete(Warp& warp, Meeting& meeting) {
+  if (meeting.together != nullptr) meeting.together(meeting.values[meeting.parity]);
+  const unsigned came = std::exchange(meeting.arrived, 0);
+  meeting.came[meeting.parity] = came;
+  meeting.parity ^= 1;
+  warp.pending &= ~(1u << std::countr_zero(meeting.mask));
+  Thread* first = &threads_[size_t(&warp - warps_.data()) * 32];
+  uint8_t order[32];
+  for (unsigned i = 0; i < 32; i++)
+    order[i] = uint8_t(launch->order == Order::Reversed ? 31 - i : i);
+  if (launch->order == Order::Random) {
+    for (unsigned i = 31; i > 0; i--) std::swap(order[i], order[random_below(i + 1)]);
+  }
+  for (unsigned lane : order) {
+    if (came >> lane & 1) ready(first[lane]);
+  }
+}
+
+// A thread has returned: those that wait for it need not any more.
+void Block::finish() {
+  Thread& self = *thread;
+  check_copies_done(self);
+  self.state = State::Done;
+  live_--;
+  Warp& lanes = warp();
+  lanes.live &= ~(1u << self.linear % 32);
+  for (unsigned pending = lanes.pending; pending != 0; pending &= pending - 1) {
+    Meeting& meeting = lanes.meetings[std::countr_zero(pending)];
+    if (meeting.together != nullptr) {
+      fault(&meeting.site, "returned while other lanes of its warp wait in ldmatrix or mma");
+    }
+    if (meeting.arrived == (meeting.mask & lanes.live)) complete(lanes, meeting);
+  }
+  if (live_ != 0 && at_barrier_ == live_) release_barrier();
+}
+
+void Block::release_barrier() {
+  at_barrier_ = 0;
+  shuffle_order();
+  for (unsigned i : order_) {
+    if (threads_[i].state == State::AtBarrier) ready(threads_[i]);
+  }
+}
+
+void Block::shuffle_order() {
+  if (launch->order != Order::Random) return;
+  for (unsigned i = count_ - 1; i > 0; i--) std::swap(order_[i], order_[random_below(i + 1)]);
+}
+
+void Block::ready(Thread& thread) {
+  thread.state = State::Ready;
+  queue_[tail_++ & (queue_.size() - 1)] = &thread;
+}
+
+Thread* Block::take() {
+  return head_ == tail_ ? nullptr : queue_[head_++ & (queue_.size() - 1)];
+}
+
+// The thread that runs has nothing to do until made ready again, which may have happened already.
+void Block::suspend() {
+  Thread* next = take();
+  if (next == thread) return;
+  if (next != nullptr) become(*next);
+  switch_to(next != nullptr ? *next->fiber : main_fiber);
+}
+
+// Makes `next` the thread that runs, but for the switch to its stack.
+void Block::become(Thread& next) {
+  thread = &next;
+  threadIdx = next.index;
+  steps++;
+  if (next.fiber != nullptr) return;
+  if (tsan) {
+    next.fiber = fiber(first_fiber_ + next.linear);
+  } else if (idle_.empty()) {
+    next.fiber = fiber(first_fiber_ + fibers_used_++);
+  } else {
+    next.fiber = idle_.back();
+    idle_.pop_back();
+  }
+  prepare(*next.fiber, thread_main);
+}
+
+// What every stack runs. A thread that returns leaves its stack to the next that has none, at no
+// cost: a kernel without barriers never switches. Not so for ThreadSanitizer, to which one stack is
+// one thread, and its reuse by another a race.
+void Block::thread_main() {
+  entered();
+  for (;;) {
+    Block& self = *block;
+    acquired(&self.start_);
+    launch->module->entry.call(launch->argument_pointers.data());
+    released(&self.end_);
+    self.finish();
+    Thread& done = *self.thread;
+    Thread* next = self.take();
+    Fiber* stack = std::exchange(done.fiber, nullptr);
+    if (!tsan && next != nullptr && next->fiber == nullptr) {
+      next->fiber = stack;
+      self.become(*next);
+      continue;
+    }
+    if (!tsan) self.idle_.push_back(stack);
+    if (next != nullptr) self.become(*next);
+    switch_to(next != nullptr ? *next->fiber : main_fiber, true);
+  }
+}
+
+void Block::report_deadlock() {
+  static const char* const doing[] = {"can go on", "waits in __syncthreads at", "waits at",
+                                      "waits for the grid at", "has returned"};
+  const auto told = [](const Thread& thread) {
+    std::string what = "thread " + text(thread.index) + " " + doing[int(thread.state)];
+    return thread.state == State::Done ? what : what + " " + text(thread.site);
+  };
+  for (size_t i = 0; i < warps_.size(); i++) {
+    if (warps_[i].pending == 0) continue;
+    const Meeting& meeting = warps_[i].meetings[std::countr_zero(warps_[i].pending)];
+    const unsigned missing = meeting.mask & warps_[i].live & ~meeting.arrived;
+    thread = &threads_[i * 32 + size_t(std::countr_zero(meeting.arrived))];
+    const Thread& other = threads_[i * 32 + size_t(std::countr_zero(missing))];
+    fault(&meeting.site, "lanes %#x of warp %zu are missing: %s, while lanes %#x wait", missing, i,
+          told(other).c_str(), meeting.arrived);
+  }
+  const auto waits = [&](State state) {
+    return std::find_if(threads_.begin(), threads_.end(),
+                        [=](const Thread& t) { return t.state == state; });
+  };
+  fault(nullptr, "divergent barriers: %s; %s;", told(*waits(State::AtBarrier)).c_str(),
+        told(*waits(State::AtGrid)).c_str());
+}
+
+int barrier(int predicate, Site site) {
+  return block->barrier(predicate, site);
+}
+
+void grid_barrier(Site site) {
+  block->grid_barrier(site);
+}
+
+Met meet(WarpOp op, unsigned mask, uint64_t value, Site site) {
+  return block->meet(op, mask, value, site, nullptr);
+}
+
+unsigned lane() {
+  return block->thread->linear % 32;
+}
+
+unsigned live_lanes() {
+  return block->warp().live;
+}
+
+}  // namespace cusim

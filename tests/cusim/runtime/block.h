@@ -1,0 +1,100 @@
+// A thread block on fibers: which thread runs, which wait for what, in what order they go on.
+#pragma once
+#include <cusim/runtime.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "copies.h"
+#include "fiber.h"
+
+namespace cusim {
+
+enum class Order : uint8_t { Forward, Reversed, Random };
+
+enum class State : uint8_t { Ready, AtBarrier, AtWarp, AtGrid, Done };
+
+struct Thread {
+  uint3 index;
+  unsigned linear;
+  State state;
+  uint8_t barriers;  // passed so far, modulo 2
+  Fiber* fiber;      // none until it first runs, and once it has returned
+  Site site;         // where it waits
+  Copies copies;
+};
+
+// What a warp does as one, given what each lane handed over.
+using Together = void (*)(const uint64_t (&values)[32]);
+
+// Lanes that name the same mask meet in one of these. What they hand over is read after they have
+// met, when some may be on their way to meet again: hence two of each. Three are not needed, for
+// all that met go on once before any goes on twice (the queue is first in, first out).
+struct Meeting {
+  Site site;
+  Together together;  // null where the lanes only hand over
+  unsigned mask;
+  unsigned arrived;
+  unsigned parity;
+  WarpOp op;
+  char tokens[2];
+  unsigned came[2];
+  uint64_t values[2][32];
+};
+
+struct Warp {
+  unsigned live;         // lanes that exist and have not returned
+  unsigned pending;      // meetings at which some have arrived
+  Meeting meetings[32];  // by the lowest lane of the mask
+};
+
+class Block {
+ public:
+  // All threads of a block of blockDim, ready to run on stacks from `first_fiber` on.
+  void begin(uint3 index, size_t first_fiber);
+
+  // Runs until every thread has returned or waits for the grid; anything else is a fault.
+  void run();
+
+  void release_grid_barrier();
+
+  bool done() const { return live_ == 0; }
+
+  // What a thread calls.
+  int barrier(int predicate, Site site);
+  void grid_barrier(Site site);
+  Met meet(WarpOp op, unsigned mask, uint64_t value, Site site, Together together);
+
+  uint3 index;
+  Thread* thread = nullptr;  // the one that runs
+  Warp& warp() { return warps_[thread->linear / 32]; }
+
+ private:
+  static void thread_main();
+  void suspend();
+  void become(Thread& next);
+  void finish();
+  void ready(Thread& thread);
+  Thread* take();
+  void release_barrier();
+  void complete(Warp& warp, Meeting& meeting);
+  void shuffle_order();
+  [[noreturn]] void report_deadlock();
+
+  std::vector<Thread> threads_;
+  std::vector<Warp> warps_;
+  std::vector<unsigned> order_;  // of threads
+  std::vector<Thread*> queue_;   // ring of those that can go on; each is in it once at most
+  size_t head_ = 0, tail_ = 0;
+  unsigned count_ = 0, live_ = 0, at_barrier_ = 0, at_grid_ = 0;
+  int predicates_[2] = {};
+  const Thread* first_at_barrier_ = nullptr;
+  size_t first_fiber_ = 0, fibers_used_ = 0;
+  std::vector<Fiber*> idle_;  // stacks whose thread has returned
+  char start_ = 0, end_ = 0, barrier_tokens_[2] = {};
+};
+
+// The block that runs; there is none between launches.
+extern Block* block;
+
+}  // namespace cusim

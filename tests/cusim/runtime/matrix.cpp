@@ -1,0 +1,145 @@
+// ldmatrix and mma.sync: what a warp does as one. The last lane to arrive does it for all, on the
+// other lanes' own variables: they wait, so their stacks stand still.
+//
+// PTX ISA, 9.7.15.5 "Matrix multiply-accumulate operation using mma instruction": in lane l of the
+// warp g = l / 4 and t = l % 4.
+#include <cusim/runtime.h>
+
+#include <cstring>
+
+#include "block.h"
+#include "fault.h"
+#include "launch.h"
+#include "sanitizers.h"
+
+namespace cusim {
+
+namespace {
+
+struct Load {
+  unsigned* matrices;
+  int count;
+  bool transposed;
+  const void* row;
+};
+
+void load_together(const uint64_t (&values)[32]) {
+  const auto of = [&](int lane) { return reinterpret_cast<const Load*>(values[lane]); };
+  for (int lane = 0; lane < 32; lane++) {
+    const Load& load = *of(lane);
+    const int g = lane / 4, t = lane % 4;
+    for (int i = 0; i < load.count; i++) {
+      const auto row = [&](int r) { return static_cast<const uint16_t*>(of(8 * i + r)->row); };
+      const unsigned low = load.transposed ? row(2 * t)[g] : row(g)[2 * t];
+      const unsigned high = load.transposed ? row(2 * t + 1)[g] : row(g)[2 * t + 1];
+      load.matrices[i] = low | high << 16;
+    }
+  }
+}
+
+struct Product {
+  float* c;
+  const unsigned* a;
+  const unsigned* b;
+};
+
+float from_bits(unsigned word) {
+  float number;
+  memcpy(&number, &word, sizeof number);
+  return number;
+}
+
+float half_to_float(unsigned word) {
+  const auto bits = uint16_t(word);
+  _Float16 number;
+  memcpy(&number, &bits, sizeof number);
+  return float(number);
+}
+
+float bfloat16_to_float(unsigned word) {
+  return from_bits(word << 16);
+}
+
+// One row of B is as long as one row of C, and both as an AVX register.
+template <int K>
+struct Tiles {
+  float a[16][K], b[K][8], c[16][8];
+
+  void multiply() {
+    for (int row = 0; row < 16; row++) {
+      for (int k = 0; k < K; k++) {
+        for (int column = 0; column < 8; column++) c[row][column] += a[row][k] * b[k][column];
+      }
+    }
+  }
+};
+
+// c0 c1: row g, columns 2t and 2t + 1; c2 c3: row g + 8.
+template <int K, class Fill>
+void multiply_together(const uint64_t (&values)[32], Fill fill_operands) {
+  alignas(32) Tiles<K> tiles;
+  for (int lane = 0; lane < 32; lane++) {
+    const Product& product = *reinterpret_cast<const Product*>(values[lane]);
+    const int g = lane / 4, t = lane % 4;
+    fill_operands(tiles, product, g, t);
+    for (int i = 0; i < 4; i++) tiles.c[g + i / 2 * 8][2 * t + i % 2] = product.c[i];
+  }
+  tiles.multiply();
+  for (int lane = 0; lane < 32; lane++) {
+    const Product& product = *reinterpret_cast<const Product*>(values[lane]);
+    const int g = lane / 4, t = lane % 4;
+    for (int i = 0; i < 4; i++) product.c[i] = tiles.c[g + i / 2 * 8][2 * t + i % 2];
+  }
+}
+
+// a0: row g, column t; a1: row g + 8; a2 a3: column t + 4. b0: row t, column g; b1: row t + 4.
+// The multiplier ignores the 13 bits that TF32 lacks.
+void mma_tf32(const uint64_t (&values)[32]) {
+  multiply_together<8>(values, [](Tiles<8>& tiles, const Product& product, int g, int t) {
+    for (int i = 0; i < 4; i++) {
+      tiles.a[g + i % 2 * 8][t + i / 2 * 4] = from_bits(product.a[i] & ~0x1fffu);
+    }
+    for (int i = 0; i < 2; i++) tiles.b[t + i * 4][g] = from_bits(product.b[i] & ~0x1fffu);
+  });
+}
+
+// Each register holds two elements, the lower first. a0: row g, columns 2t and 2t + 1; a1: row
+// g + 8; a2 a3: columns 2t + 8 and 2t + 9. b0: rows 2t and 2t + 1, column g; b1: rows 2t + 8 and
+// on.
+template <float (*to_float)(unsigned)>
+void mma_16bit(const uint64_t (&values)[32]) {
+  multiply_together<16>(values, [](Tiles<16>& tiles, const Product& product, int g, int t) {
+    for (int half = 0; half < 2; half++) {
+      for (int i = 0; i < 4; i++) {
+        tiles.a[g + i % 2 * 8][2 * t + half + i / 2 * 8] = to_float(product.a[i] >> 16 * half);
+      }
+      for (int i = 0; i < 2; i++) {
+        tiles.b[2 * t + half + i * 8][g] = to_float(product.b[i] >> 16 * half);
+      }
+    }
+  });
+}
+
+}  // namespace
+
+void load_matrix(unsigned* matrices, int count, bool transposed, const void* row, Site site) {
+  if (int(lane()) < 8 * count) {
+    if (uintptr_t(row) % 16 != 0) fault(&site, "misaligned ldmatrix: %p is no multiple of 16", row);
+    if (!in_shared_memory(row, 16)) {
+      fault(&site, "ldmatrix from %p, outside the block's shared memory", row);
+    }
+    reads(row, 16);
+  }
+  const Load load = {matrices, count, transposed, row};
+  block->meet(WarpOp::LoadMatrix, ~0u, reinterpret_cast<uint64_t>(&load), site, load_together);
+}
+
+void mma(Operands operands, float* c, const unsigned* a, const unsigned* b, Site site) {
+  static constexpr Together multiply[] = {mma_tf32, mma_16bit<half_to_float>,
+                                          mma_16bit<bfloat16_to_float>};
+  const Product product = {c, a, b};
+  block->meet(WarpOp::Mma, ~0u, reinterpret_cast<uint64_t>(&product), site,
+              multiply[int(operands)]);
+}
+
+}  // namespace cusim

@@ -1,0 +1,36 @@
+// Device memory, mapped by the host too. Around every allocation lies a red zone, and nothing at
+// all around that: a write into the zone is noticed after the launch, a read from it gives NaN, and
+// what goes farther is a fault. Under AddressSanitizer touching the zone is one at once.
+#pragma once
+#include <cstddef>
+#include <string>
+
+namespace cusim {
+
+// 0xFFFF is NaN as half and bfloat16, 0xFFFFFFFF as float, 0xFF... as double, and -1.
+constexpr unsigned char poison = 0xff;
+constexpr size_t red_zone = 64 << 10;
+
+// Maps the host's file; returns where.
+char* map_device_memory(int file, size_t size);
+
+void allocate(char* start, size_t size);
+void release(char* start);
+
+// Faults if something was written into a red zone.
+void check_red_zones();
+
+// Whether all of it lies in one allocation.
+bool in_device_memory(const void* start, size_t size);
+
+// The address, and which allocation it is near.
+std::string describe_address(const void* address);
+
+// Without the sanitizers' seeing it.
+void raw_fill(void* to, unsigned char value, size_t size);
+void raw_copy(void* to, const void* from, size_t size);
+
+// The first byte that is not poison; null if there is none.
+const char* first_unpoisoned(const char* start, size_t size);
+
+}  // namespace cusim
