@@ -39,11 +39,13 @@ def map_case(
     *,
     in_place: bool = False,
     spread: float = 3.0,
+    nan: bool = False,
 ) -> KernelCase:
-    """y = activation(x) of normal numbers, `spread` wide."""
+    """y = activation(x) of normal numbers, `spread` wide, every fifth NaN if so."""
 
     def check() -> Check:
         numbers = np.float32(spread) * normal(x.shape)
+        numbers.flat[::5] = np.nan if nan else numbers.flat[::5]
         expected = reference.activate(numbers.astype(np.float64), activation)
         return Check(
             {"x": placed(numbers, x)},
@@ -190,6 +192,10 @@ ELEMENTWISE_CASES = (
     map_case("in place", _WHOLE, _WHOLE, RELU, in_place=True),
     map_case("in place in a slice", _SLICE, _SLICE, RELU, in_place=True),
     map_case("that do not fall on vectors", _ODD, _ODD, RELU),
+    *(
+        map_case("of NaN", _WHOLE, _WHOLE, Activation(kind, *_PARAMETERS.get(kind, ())), nan=True)
+        for kind in ActivationKind
+    ),
     map_case("far out", _WHOLE, _WHOLE, Activation(ActivationKind.SIGMOID), spread=60.0),
     map_case("far out", _WHOLE, _WHOLE, Activation(ActivationKind.SILU), spread=60.0),
     map_case("far out", _WHOLE, _WHOLE, Activation(ActivationKind.GELU_TANH), spread=30.0),

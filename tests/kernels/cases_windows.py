@@ -21,13 +21,23 @@ from tests.kernels.windows import window
 from tests.tolerance import EPS32
 
 
-def pool_case(name: str, kind: PoolKind, n: int, seen: Window, x: Pixels, y: Pixels) -> KernelCase:
-    """Pooling; an average errs by a rounding a tap and one for the quotient."""
+def pool_case(
+    name: str,
+    kind: PoolKind,
+    n: int,
+    seen: Window,
+    x: Pixels,
+    y: Pixels,
+    *,
+    nan: bool = False,
+) -> KernelCase:
+    """Pooling; an average errs by a rounding a tap and one for the quotient. Some NaN, if so."""
     problem = PoolProblem(kind, x.channels, seen)
     x_layout, y_layout = x.strided(n, seen.input), y.strided(n, seen.output)
 
     def check() -> Check:
         numbers = normal(x_layout.shape).astype(np.float64)
+        numbers.flat[::31] = np.nan if nan else numbers.flat[::31]
         mean_size = reference.pool(np.abs(numbers), problem)
         rounding = 0.0 if kind is PoolKind.MAX else EPS32 * (seen.kernel_volume + 2)
         expected = reference.pool(numbers, problem)
@@ -128,7 +138,7 @@ _8, _5 = Pixels(8, 8), Pixels(5, 7, offset=1)
 _ALEXNET = window((13, 13), (3, 3), strides=(2, 2))
 _RESNET = window((12, 12), (3, 3), strides=(2, 2), pads=(1, 1, 1, 1))
 _SAME = window((6, 7), (3, 3), pads=(1, 1, 1, 1))
-_UNEVEN = window((9, 7), (3, 2), strides=(2, 3), pads=(0, 1, 2, 0), dilations=(2, 1))
+_UNEVEN = window((9, 7), (3, 2), strides=(2, 3), pads=(1, 1, 2, 0), dilations=(2, 1))
 _GOOGLENET = _ceil(window((14, 14), (3, 3), strides=(2, 2)), (7, 7))
 _PADDED_CEIL = _ceil(window((6, 6), (3, 3), strides=(2, 2), pads=(1, 1, 1, 1)), (4, 4))
 _C3D = window((4, 6, 6), (2, 2, 2), strides=(2, 2, 2))
@@ -148,6 +158,7 @@ _POOLS = (
 
 WINDOW_CASES = (
     *(pool_case(name, kind, n, seen, x, y) for kind in PoolKind for name, seen, n, x, y in _POOLS),
+    *(pool_case("of NaN", kind, 1, _SAME, _8, _8, nan=True) for kind in PoolKind),
     *(
         global_pool_case(name, kind, n, spatial, x, y)
         for kind in (PoolKind.MAX, PoolKind.AVERAGE)

@@ -79,34 +79,47 @@ def view(memory: NDArray[np.float32], layout: Strided) -> NDArray[np.float32]:
 def run(case: KernelCase, device: Device) -> NDArray[np.float32]:
     """Run the case, hold the answer to its check, and return the memory of y.
 
-    Fails where y is out of bounds, and where anything was written around it.
+    Fails where y is out of bounds, and where anything but y was written.
     """
     check = case.check()
+    memories = {name: operand.memory for name, operand in check.inputs.items()}
+    begins = {name: operand.begin for name, operand in check.inputs.items()}
+    # In place y is the input's memory, and its address the input's.
+    y = memories.pop(check.in_place) if check.in_place else poisoned(check.layout)
+    memories["y"] = y.copy()
+    begins["y"] = check.layout.offset * _ITEM
+
     stream = device.stream()
-    y = (
-        poisoned(check.layout)
-        if check.in_place is None
-        else np.copy(check.inputs[check.in_place].memory)
-    )
-    operands = {**check.inputs, "y": Placed(y, check.layout.offset * _ITEM)}
-    addresses, buffers = {}, []
-    for name, operand in operands.items():
-        if name != check.in_place:
-            buffers.append(device.allocate(operand.memory.nbytes))
-            addresses[name] = buffers[-1].address + operand.begin
-            device.upload(buffers[-1].address, operand.memory, stream)
-    if check.in_place is not None:
+    buffers = {name: device.allocate(memory.nbytes) for name, memory in memories.items()}
+    for name, memory in memories.items():
+        device.upload(buffers[name].address, memory, stream)
+    addresses = {name: buffer.address + begins[name] for name, buffer in buffers.items()}
+    if check.in_place:
         addresses[check.in_place] = addresses["y"]
     launch(case.launch, device, addresses, stream)
-    device.download(y, addresses["y"] - operands["y"].begin, stream)
+    after = {name: np.empty_like(memory) for name, memory in memories.items()}
+    for name, memory in after.items():
+        device.download(memory, buffers[name].address, stream)
     stream.synchronize()
-    for buffer in buffers:
+    for buffer in buffers.values():
         buffer.free()
-    result = np.copy(y)
-    assert_within(view(y, check.layout).copy(), check.expected, check.bound)
-    view(y, check.layout)[...] = POISON.view(np.float32)
-    assert np.all(y.view(np.uint32) == POISON), "something was written around the output"
+
+    result = after.pop("y")
+    for name, memory in after.items():
+        assert memory.tobytes() == memories[name].tobytes(), f"operand {name} was written"
+    _hold(result.copy(), check)
     return result
+
+
+def _hold(memory: NDArray[np.float32], check: Check) -> None:
+    """Fail unless the answer is in `memory`, NaN where NaN is expected, and nothing around it."""
+    y = view(memory, check.layout)
+    unknown = np.isnan(check.expected)
+    assert np.all(np.isnan(y[unknown])), "NaN was lost"
+    known = (np.where(unknown, 0.0, each) for each in (y, check.expected, check.bound))
+    assert_within(*known)
+    y[...] = POISON.view(np.float32)
+    assert np.all(memory.view(np.uint32) == POISON), "something was written around the output"
 
 
 def launch(launched: Launch, device: Device, addresses: Mapping[str, int], stream: Stream) -> None:
