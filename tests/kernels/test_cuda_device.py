@@ -2,11 +2,13 @@
 
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
 from kernels.cuda_device import CudaDevice
-from kernels.device import Device, DeviceError, Instantiation
+from kernels.device import Device, DeviceError, FaultError, Instantiation
+from tests.kernels.fake_cupy import ILLEGAL_ADDRESS, FakeCuda
 from tests.kernels.resources import ARCHITECTURES, CACHE
 
 
@@ -16,6 +18,31 @@ def test_where_no_gpu_answers_the_error_says_what_is_missing(
     monkeypatch.setitem(sys.modules, "cupy", None)
     with pytest.raises(DeviceError, match=r"pip install 'convoy\[cuda13\]'"):
         CudaDevice()
+
+
+def test_where_there_is_cupy_but_no_gpu_the_error_is_cudas(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=FakeCuda(devices=0)))
+    with pytest.raises(DeviceError, match="no CUDA device answers: cudaError100"):
+        CudaDevice()
+
+
+def test_every_call_after_a_fault_says_which(monkeypatch: pytest.MonkeyPatch) -> None:
+    cuda = FakeCuda()
+    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=cuda))
+    device = CudaDevice(CACHE)
+    stream, event = device.stream(), device.event()
+    kernel = device.load(Instantiation("lrn.cu", "lrn"))
+    cuda.fault = ILLEGAL_ADDRESS
+    for call in (
+        device.synchronize,
+        stream.synchronize,
+        event.synchronize,
+        lambda: device.launch(kernel, (1, 1, 1), (1, 1, 1), 0, (), stream),
+    ):
+        with pytest.raises(FaultError, match="700"):
+            call()
 
 
 @pytest.mark.gpu

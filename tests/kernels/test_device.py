@@ -1,13 +1,19 @@
-"""What the engine relies on of any Device: the simulator, and a GPU where one answers."""
+"""What the engine relies on of any Device: the simulator, and a GPU where one answers.
+
+Where none does, CudaDevice at least runs, over a stand-in for CuPy.
+"""
 
 import contextlib
+import sys
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 from kernels.binary_op import BinaryOp
+from kernels.cuda_device import CudaDevice
 from kernels.device import (
     ALIGNMENT,
     CompileError,
@@ -20,6 +26,8 @@ from kernels.device import (
 from kernels.elementwise import binary_launch
 from kernels.strided import Strided
 from tests.cusim.device import CusimDevice
+from tests.kernels.fake_cupy import FakeCuda
+from tests.kernels.resources import CACHE
 
 N = 2000
 _VECTOR = Strided.contiguous((N,))
@@ -27,14 +35,20 @@ _SUM = binary_launch(BinaryOp.ADD, _VECTOR, _VECTOR, _VECTOR)
 NBYTES = 4 * N
 
 
-@pytest.fixture(scope="module", params=["cusim", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.fixture(
+    scope="module", params=["cusim", "fake cupy", pytest.param("cuda", marks=pytest.mark.gpu)]
+)
 def device(request: pytest.FixtureRequest) -> Iterator[Device]:
     if request.param == "cuda":
         yield request.getfixturevalue("cuda_device")
-        return
-    opened = CusimDevice()
-    yield opened
-    opened.close()
+    elif request.param == "fake cupy":
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=FakeCuda()))
+            yield CudaDevice(CACHE)
+    else:
+        simulated = CusimDevice()
+        yield simulated
+        simulated.close()
 
 
 def doubling(device: Device) -> Callable[[int, Stream], None]:
