@@ -10,9 +10,7 @@ extern "C" __attribute__((visibility("hidden"))) char __bss_start[], _end[];
 
 namespace cusim {
 
-constexpr char digit(size_t number) {
-  return char('0' + number % 10);
-}
+constexpr char digit(size_t number) { return char('0' + number % 10); }
 
 // "p8,i4,f4,s48,": see Entry.
 template <class... Parameter>

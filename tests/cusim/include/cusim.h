@@ -15,10 +15,7 @@
 #define __launch_bounds__(...)
 #define __grid_constant__
 
-// clang-format off: the order is that of need
-#include <cusim/vector_types.h>
 #include <cusim/arithmetic.h>
-#include <cusim/warp.h>
 #include <cusim/atomics.h>
 #include <cusim/ptx.h>
-// clang-format on
+#include <cusim/warp.h>

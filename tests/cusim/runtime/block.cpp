@@ -193,9 +193,7 @@ void Block::ready(Thread& thread) {
   queue_[tail_++ & (queue_.size() - 1)] = &thread;
 }
 
-Thread* Block::take() {
-  return head_ == tail_ ? nullptr : queue_[head_++ & (queue_.size() - 1)];
-}
+Thread* Block::take() { return head_ == tail_ ? nullptr : queue_[head_++ & (queue_.size() - 1)]; }
 
 // The thread that runs has nothing to do until made ready again, which may have happened already.
 void Block::suspend() {
@@ -271,24 +269,16 @@ void Block::report_deadlock() {
         told(*waits(State::AtGrid)).c_str());
 }
 
-int barrier(int predicate, Site site) {
-  return block->barrier(predicate, site);
-}
+int barrier(int predicate, Site site) { return block->barrier(predicate, site); }
 
-void grid_barrier(Site site) {
-  block->grid_barrier(site);
-}
+void grid_barrier(Site site) { block->grid_barrier(site); }
 
 Met meet(WarpOp op, unsigned mask, uint64_t value, Site site) {
   return block->meet(op, mask, value, site, nullptr);
 }
 
-unsigned lane() {
-  return block->thread->linear % 32;
-}
+unsigned lane() { return block->thread->linear % 32; }
 
-unsigned live_lanes() {
-  return block->warp().live;
-}
+unsigned live_lanes() { return block->warp().live; }
 
 }  // namespace cusim

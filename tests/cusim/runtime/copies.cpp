@@ -30,9 +30,7 @@ void copy_async(void* shared, const void* global, int bytes, bool valid, Site si
   block->thread->site = site;
 }
 
-void copy_commit() {
-  block->thread->copies.committed++;
-}
+void copy_commit() { block->thread->copies.committed++; }
 
 void copy_wait(int pending) {
   Copies& copies = block->thread->copies;

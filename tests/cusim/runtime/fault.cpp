@@ -100,9 +100,7 @@ void fault(const Site* site, const char* format, ...) {
   tell(std::string(message) + " " + where() + (site ? ", at " + text(*site) : ""));
 }
 
-void trap(const char* reason, Site site) {
-  fault(&site, "%s", reason);
-}
+void trap(const char* reason, Site site) { fault(&site, "%s", reason); }
 
 void install_fault_handlers(int socket) {
   host = socket;
@@ -125,9 +123,7 @@ void install_fault_handlers(int socket) {
 #endif
 }
 
-void set_deadline(unsigned seconds) {
-  alarm(seconds);
-}
+void set_deadline(unsigned seconds) { alarm(seconds); }
 
 }  // namespace cusim
 

@@ -74,9 +74,7 @@ cusim_switch:
 .size cusim_switch, . - cusim_switch
 )");
 
-void swap(Fiber& from, Fiber& to) {
-  cusim_switch(&from.resume, to.resume);
-}
+void swap(Fiber& from, Fiber& to) { cusim_switch(&from.resume, to.resume); }
 
 #else
 
@@ -145,8 +143,6 @@ void switch_to(Fiber& next, [[maybe_unused]] bool last) {
   arrive();
 }
 
-void entered() {
-  arrive();
-}
+void entered() { arrive(); }
 
 }  // namespace cusim

@@ -56,9 +56,7 @@ float half_to_float(unsigned word) {
   return float(number);
 }
 
-float bfloat16_to_float(unsigned word) {
-  return from_bits(word << 16);
-}
+float bfloat16_to_float(unsigned word) { return from_bits(word << 16); }
 
 // One row of B is as long as one row of C, and both as an AVX register.
 template <int K>

@@ -28,108 +28,46 @@ inline To bits(From from) {
 
 }  // namespace cusim
 
-inline unsigned __float_as_uint(float x) {
-  return cusim::bits<unsigned>(x);
-}
-inline int __float_as_int(float x) {
-  return cusim::bits<int>(x);
-}
-inline float __uint_as_float(unsigned x) {
-  return cusim::bits<float>(x);
-}
-inline float __int_as_float(int x) {
-  return cusim::bits<float>(x);
-}
-inline long long __double_as_longlong(double x) {
-  return cusim::bits<long long>(x);
-}
-inline double __longlong_as_double(long long x) {
-  return cusim::bits<double>(x);
-}
+inline unsigned __float_as_uint(float x) { return cusim::bits<unsigned>(x); }
+inline int __float_as_int(float x) { return cusim::bits<int>(x); }
+inline float __uint_as_float(unsigned x) { return cusim::bits<float>(x); }
+inline float __int_as_float(int x) { return cusim::bits<float>(x); }
+inline long long __double_as_longlong(double x) { return cusim::bits<long long>(x); }
+inline double __longlong_as_double(long long x) { return cusim::bits<double>(x); }
 
-inline float __fadd_rn(float a, float b) {
-  return a + b;
-}
-inline float __fsub_rn(float a, float b) {
-  return a - b;
-}
-inline float __fmul_rn(float a, float b) {
-  return a * b;
-}
-inline float __fdiv_rn(float a, float b) {
-  return a / b;
-}
-inline float __fmaf_rn(float a, float b, float c) {
-  return fmaf(a, b, c);
-}
-inline float __frcp_rn(float x) {
-  return 1.0f / x;
-}
-inline float __fsqrt_rn(float x) {
-  return sqrtf(x);
-}
-inline float __frsqrt_rn(float x) {
-  return 1.0f / sqrtf(x);
-}
-inline float __fdividef(float a, float b) {
-  return a / b;
-}
-inline float __saturatef(float x) {
-  return x > 1.0f ? 1.0f : x > 0.0f ? x : 0.0f;
-}
-inline float rsqrtf(float x) {
-  return 1.0f / sqrtf(x);
-}
-inline float normcdff(float x) {
-  return 0.5f * erfcf(-0.70710678118654752f * x);
-}
+inline float __fadd_rn(float a, float b) { return a + b; }
+inline float __fsub_rn(float a, float b) { return a - b; }
+inline float __fmul_rn(float a, float b) { return a * b; }
+inline float __fdiv_rn(float a, float b) { return a / b; }
+inline float __fmaf_rn(float a, float b, float c) { return fmaf(a, b, c); }
+inline float __frcp_rn(float x) { return 1.0f / x; }
+inline float __fsqrt_rn(float x) { return sqrtf(x); }
+inline float __frsqrt_rn(float x) { return 1.0f / sqrtf(x); }
+inline float __fdividef(float a, float b) { return a / b; }
+inline float __saturatef(float x) { return x > 1.0f ? 1.0f : x > 0.0f ? x : 0.0f; }
+inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
+inline float normcdff(float x) { return 0.5f * erfcf(-0.70710678118654752f * x); }
 
 // Conversions saturate on the device, and NaN becomes 0, where C++ leaves both undefined.
 inline int __float2int_rn(float x) {
   return x != x ? 0 : x >= 0x1p31f ? 0x7fffffff : x < -0x1p31f ? -0x7fffffff - 1 : int(rintf(x));
 }
-inline int __float2int_rd(float x) {
-  return __float2int_rn(floorf(x));
-}
-inline int __float2int_ru(float x) {
-  return __float2int_rn(ceilf(x));
-}
-inline int __float2int_rz(float x) {
-  return __float2int_rn(truncf(x));
-}
-inline float __int2float_rn(int x) {
-  return float(x);
-}
-inline float __uint2float_rn(unsigned x) {
-  return float(x);
-}
+inline int __float2int_rd(float x) { return __float2int_rn(floorf(x)); }
+inline int __float2int_ru(float x) { return __float2int_rn(ceilf(x)); }
+inline int __float2int_rz(float x) { return __float2int_rn(truncf(x)); }
+inline float __int2float_rn(int x) { return float(x); }
+inline float __uint2float_rn(unsigned x) { return float(x); }
 
-inline int __clz(int x) {
-  return x == 0 ? 32 : __builtin_clz(unsigned(x));
-}
-inline int __ffs(int x) {
-  return __builtin_ffs(x);
-}
-inline int __popc(unsigned x) {
-  return __builtin_popcount(x);
-}
-inline int __popcll(unsigned long long x) {
-  return __builtin_popcountll(x);
-}
-inline unsigned __umulhi(unsigned a, unsigned b) {
-  return unsigned((uint64_t(a) * b) >> 32);
-}
-inline int __mulhi(int a, int b) {
-  return int((int64_t(a) * b) >> 32);
-}
+inline int __clz(int x) { return x == 0 ? 32 : __builtin_clz(unsigned(x)); }
+inline int __ffs(int x) { return __builtin_ffs(x); }
+inline int __popc(unsigned x) { return __builtin_popcount(x); }
+inline int __popcll(unsigned long long x) { return __builtin_popcountll(x); }
+inline unsigned __umulhi(unsigned a, unsigned b) { return unsigned((uint64_t(a) * b) >> 32); }
+inline int __mulhi(int a, int b) { return int((int64_t(a) * b) >> 32); }
 
-#define CUSIM_MIN_MAX(type)         \
-  inline type min(type a, type b) { \
-    return b < a ? b : a;           \
-  }                                 \
-  inline type max(type a, type b) { \
-    return a < b ? b : a;           \
-  }
+#define CUSIM_MIN_MAX(type)                                 \
+  inline type min(type a, type b) { return b < a ? b : a; } \
+  inline type max(type a, type b) { return a < b ? b : a; }
 CUSIM_MIN_MAX(int)
 CUSIM_MIN_MAX(unsigned)
 CUSIM_MIN_MAX(long)
@@ -137,30 +75,14 @@ CUSIM_MIN_MAX(unsigned long)
 CUSIM_MIN_MAX(long long)
 CUSIM_MIN_MAX(unsigned long long)
 #undef CUSIM_MIN_MAX
-inline unsigned min(int a, unsigned b) {
-  return min(unsigned(a), b);
-}
-inline unsigned min(unsigned a, int b) {
-  return min(a, unsigned(b));
-}
-inline unsigned max(int a, unsigned b) {
-  return max(unsigned(a), b);
-}
-inline unsigned max(unsigned a, int b) {
-  return max(a, unsigned(b));
-}
-inline float min(float a, float b) {
-  return fminf(a, b);
-}
-inline float max(float a, float b) {
-  return fmaxf(a, b);
-}
-inline double min(double a, double b) {
-  return fmin(a, b);
-}
-inline double max(double a, double b) {
-  return fmax(a, b);
-}
+inline unsigned min(int a, unsigned b) { return min(unsigned(a), b); }
+inline unsigned min(unsigned a, int b) { return min(a, unsigned(b)); }
+inline unsigned max(int a, unsigned b) { return max(unsigned(a), b); }
+inline unsigned max(unsigned a, int b) { return max(a, unsigned(b)); }
+inline float min(float a, float b) { return fminf(a, b); }
+inline float max(float a, float b) { return fmaxf(a, b); }
+inline double min(double a, double b) { return fmin(a, b); }
+inline double max(double a, double b) { return fmax(a, b); }
 
 // Cache hints: loads and stores all the same.
 #define CUSIM_LOAD(name)         \

@@ -3,15 +3,9 @@
 #pragma once
 #include <cusim/arithmetic.h>
 
-inline void __threadfence() {
-  __asm__ volatile("" ::: "memory");
-}
-inline void __threadfence_block() {
-  __asm__ volatile("" ::: "memory");
-}
-inline void __threadfence_system() {
-  __asm__ volatile("" ::: "memory");
-}
+inline void __threadfence() { __asm__ volatile("" ::: "memory"); }
+inline void __threadfence_block() { __asm__ volatile("" ::: "memory"); }
+inline void __threadfence_system() { __asm__ volatile("" ::: "memory"); }
 
 namespace cusim {
 

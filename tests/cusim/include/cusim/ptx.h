@@ -5,14 +5,15 @@
 #define DYNAMIC_SHARED(type, name) \
   type* const name = static_cast<type*>(cusim::dynamic_shared(alignof(type)))
 
+// The runtime counts the threads itself.
+inline void grid_barrier(unsigned*, CUSIM_SITE) { cusim::grid_barrier(site); }
+
 template <int BYTES>
 inline void cp_async(void* shared, const void* global, bool valid = true, CUSIM_SITE) {
   static_assert(BYTES == 4 || BYTES == 8 || BYTES == 16, "cp.async copies 4, 8 or 16 bytes");
   cusim::copy_async(shared, global, BYTES, valid, site);
 }
-inline void cp_async_commit() {
-  cusim::copy_commit();
-}
+inline void cp_async_commit() { cusim::copy_commit(); }
 template <int PENDING>
 inline void cp_async_wait() {
   cusim::copy_wait(PENDING);

@@ -1,13 +1,11 @@
 // What a kernel asks of the simulator's runtime, for which it is compiled and linked separately:
 // the kernel may carry a sanitizer's instrumentation where the runtime must not.
 #pragma once
+#include <cusim/vector_types.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <source_location>
-
-struct uint3 {
-  unsigned x, y, z;
-};
 
 struct dim3 {
   unsigned x, y, z;

@@ -1,27 +1,14 @@
 // CUDA's vector types, aligned as on the device: an access that is not is caught.
 #pragma once
 
-#define CUSIM_VECTOR_TYPES(name, type, two, four)                 \
-  struct alignas(two) name##2 {                                   \
-    type x, y;                                                    \
-  };                                                              \
-  struct name##3 {                                                \
-    type x, y, z;                                                 \
-  };                                                              \
-  struct alignas(four) name##4 {                                  \
-    type x, y, z, w;                                              \
-  };                                                              \
-  inline name##2 make_##name##2(type x, type y) {                 \
-    return {x, y};                                                \
-  }                                                               \
-  inline name##3 make_##name##3(type x, type y, type z) {         \
-    return {x, y, z};                                             \
-  }                                                               \
-  inline name##4 make_##name##4(type x, type y, type z, type w) { \
-    return {x, y, z, w};                                          \
-  }
+#define CUSIM_VECTOR_TYPES(name, type, two, four)                             \
+  struct alignas(two) name##2 { type x, y; };                                 \
+  struct name##3 { type x, y, z; };                                           \
+  struct alignas(four) name##4 { type x, y, z, w; };                          \
+  inline name##2 make_##name##2(type x, type y) { return {x, y}; }            \
+  inline name##3 make_##name##3(type x, type y, type z) { return {x, y, z}; } \
+  inline name##4 make_##name##4(type x, type y, type z, type w) { return {x, y, z, w}; }
 
-#define uint3 cusim_uint3  // the runtime's own serves; it has the same members
 CUSIM_VECTOR_TYPES(char, signed char, 2, 4)
 CUSIM_VECTOR_TYPES(uchar, unsigned char, 2, 4)
 CUSIM_VECTOR_TYPES(short, short, 4, 8)
@@ -32,5 +19,4 @@ CUSIM_VECTOR_TYPES(longlong, long long, 16, 16)
 CUSIM_VECTOR_TYPES(ulonglong, unsigned long long, 16, 16)
 CUSIM_VECTOR_TYPES(float, float, 8, 16)
 CUSIM_VECTOR_TYPES(double, double, 16, 16)
-#undef uint3
 #undef CUSIM_VECTOR_TYPES

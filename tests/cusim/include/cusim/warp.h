@@ -6,9 +6,7 @@
 
 #define CUSIM_SITE cusim::Site site = cusim::Site::current()
 
-inline void __syncthreads(CUSIM_SITE) {
-  cusim::barrier(0, site);
-}
+inline void __syncthreads(CUSIM_SITE) { cusim::barrier(0, site); }
 inline int __syncthreads_count(int predicate, CUSIM_SITE) {
   return cusim::barrier(predicate, site);
 }
@@ -92,9 +90,7 @@ inline int __all_sync(unsigned mask, int predicate, CUSIM_SITE) {
 }
 
 // Which lanes run together is the hardware's choice; here, all that have not returned.
-inline unsigned __activemask() {
-  return cusim::live_lanes();
-}
+inline unsigned __activemask() { return cusim::live_lanes(); }
 
 #define CUSIM_REDUCE(name, type, expression)                                                    \
   inline type name(unsigned mask, type value, CUSIM_SITE) {                                     \
@@ -110,6 +106,4 @@ CUSIM_REDUCE(__reduce_min_sync, int, min(a, b))
 CUSIM_REDUCE(__reduce_max_sync, int, max(a, b))
 #undef CUSIM_REDUCE
 
-inline void __trap(CUSIM_SITE) {
-  cusim::trap("__trap()", site);
-}
+inline void __trap(CUSIM_SITE) { cusim::trap("__trap()", site); }
