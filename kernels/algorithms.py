@@ -1,13 +1,17 @@
-"""The convolution algorithms, and which of them can run a problem."""
+"""The convolution algorithms, which of them can run a problem, and which have kernels to do it."""
 
-from typing import Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
+from kernels.activation import Activation
 from kernels.conv_coalesced import CoalescedConv
 from kernels.conv_depthwise import DepthwiseConv
 from kernels.conv_direct import DirectConv
 from kernels.conv_gemm import GemmConv
+from kernels.conv_operands import Filter
 from kernels.conv_problem import ConvProblem
 from kernels.conv_winograd import WinogradConv
+from kernels.launch import Launch
+from kernels.pixels import Pixels
 
 
 class Algorithm(Protocol):
@@ -24,6 +28,57 @@ class Algorithm(Protocol):
         """Multiplications of elements that it takes; asked only of problems it supports."""
 
 
+Config = TypeVar("Config")
+
+
+class KernelAlgorithm(Algorithm, Protocol[Config]):
+    """An algorithm with a kernel; all but `supports` is asked only of problems it supports.
+
+    A configuration is a frozen dataclass: equal ones launch the same.
+    """
+
+    def configs(self, problem: ConvProblem) -> tuple[Config, ...]:
+        """The ways to run it, never none: what a heuristic or a measurement chooses among."""
+
+    def workspace_bytes(self, problem: ConvProblem, config: Config) -> int:
+        """Device memory for the operand "workspace", of any content; 0 where there is none."""
+
+    def counter_bytes(self, problem: ConvProblem, config: Config) -> int:
+        """For the operand "counters", all zero before and after a launch; 0 where there is none."""
+
+    def prepare_filter(self, weight: Filter, problem: ConvProblem, config: Config) -> Filter:
+        """The operand "weight" from K×(C/groups)×R×S, once for all launches. Raises ValueError."""
+
+    def launch(
+        self,
+        problem: ConvProblem,
+        config: Config,
+        x: Pixels,
+        y: Pixels,
+        residual: Pixels | None = None,
+        bias: bool = False,
+        activation: Activation | None = None,
+    ) -> Launch:
+        """y = activation(conv(x, weight) + bias + residual), on operands by these names.
+
+        y may lie where the residual lies. What pixels have between their channels and their pitch
+        is neither used nor written. Raises ValueError where pixels do not have the problem's
+        channels, and beyond 32-bit indices.
+        """
+
+
+class ConvChoice(NamedTuple):
+    """An algorithm and one of its configurations of a problem."""
+
+    algorithm: KernelAlgorithm[Any]
+    config: Any
+
+    def __str__(self) -> str:
+        return f"{self.algorithm.name} {self.config}"
+
+
+KERNEL_ALGORITHMS: tuple[KernelAlgorithm[Any], ...] = (DirectConv(), GemmConv(), DepthwiseConv())
+
 ALGORITHMS: tuple[Algorithm, ...] = (
     DirectConv(),
     GemmConv(),
@@ -38,6 +93,16 @@ ALGORITHMS: tuple[Algorithm, ...] = (
 def candidates(problem: ConvProblem) -> list[Algorithm]:
     """The algorithms that can run the problem, never none, in the order of ALGORITHMS."""
     return [algorithm for algorithm in ALGORITHMS if algorithm.supports(problem) is None]
+
+
+def choices(problem: ConvProblem) -> list[ConvChoice]:
+    """Every algorithm that has a kernel for the problem, with each of its configurations."""
+    return [
+        ConvChoice(algorithm, config)
+        for algorithm in KERNEL_ALGORITHMS
+        if algorithm.supports(problem) is None
+        for config in algorithm.configs(problem)
+    ]
 
 
 def refusals(problem: ConvProblem) -> dict[str, str]:

@@ -1,9 +1,42 @@
 """Depthwise convolution: each channel alone, so no matrix product and no reuse across channels."""
 
 from dataclasses import dataclass
+from math import prod
 
+import numpy as np
+
+from kernels.activation import Activation
+from kernels.conv_operands import Filter, check_filter, check_operands, vectors_in
 from kernels.conv_problem import ConvProblem
 from kernels.conv_refusals import wrong_axes
+from kernels.epilogue import epilogue_arguments
+from kernels.launch import Launch, instantiate, int32, int_struct, window_struct
+from kernels.pixels import Pixels
+from kernels.strided import VECTOR
+
+_THREADS = 128
+_WIDTHS = (3, 5)
+_STRIDES = (1, 2)
+_RUNS = (4, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class DepthwiseConfig:
+    """The row of a window that a thread holds; the names are the template's.
+
+    A thread computes `run` neighbouring outputs of a window s wide at this stride, its inputs in
+    registers. s = 0: any window, one output, element by element.
+    """
+
+    s: int
+    stride: int
+    run: int
+
+    def __str__(self) -> str:
+        return f"{self.s} wide, stride {self.stride}, {self.run} a run" if self.s else "any"
+
+
+_ANY = DepthwiseConfig(0, 0, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,3 +58,95 @@ class DepthwiseConv:
     def multiplications(self, problem: ConvProblem) -> int:
         """N K P Q R S, the padding's zeros counted."""
         return problem.macs
+
+    def configs(self, problem: ConvProblem) -> tuple[DepthwiseConfig, ...]:
+        """Long runs first; where rows are not held in registers, one that takes any window."""
+        window = problem.window
+        s, stride = window.kernel[-1], window.strides[-1]
+        if (
+            problem.k == problem.c
+            and s in _WIDTHS
+            and stride in _STRIDES
+            and window.dilations[-1] == 1
+        ):
+            return tuple(DepthwiseConfig(s, stride, run) for run in _RUNS)
+        return (_ANY,)
+
+    def workspace_bytes(self, problem: ConvProblem, config: DepthwiseConfig) -> int:  # noqa: ARG002  (it needs none for any)
+        """None: nothing is split."""
+        return 0
+
+    def counter_bytes(self, problem: ConvProblem, config: DepthwiseConfig) -> int:  # noqa: ARG002  (it needs none for any)
+        """None: nothing is split."""
+        return 0
+
+    def prepare_filter(
+        self,
+        weight: Filter,
+        problem: ConvProblem,
+        config: DepthwiseConfig,  # noqa: ARG002  (one layout serves all)
+    ) -> Filter:
+        """K×1×R×S → R·S × K, K padded with zeros to a multiple of 4."""
+        check_filter(weight, problem)
+        taps = weight.reshape(problem.k, problem.window.kernel_volume).T
+        return np.pad(taps, ((0, 0), (0, -problem.k % VECTOR)))
+
+    def launch(
+        self,
+        problem: ConvProblem,
+        config: DepthwiseConfig,
+        x: Pixels,
+        y: Pixels,
+        residual: Pixels | None = None,
+        bias: bool = False,
+        activation: Activation | None = None,
+    ) -> Launch:
+        """Operands x, weight, y, and bias and residual if there are. Raises ValueError."""
+        check_operands(problem, x, y, residual)
+        if not vectors_in(x):
+            config = _ANY  # rows are held in registers by vectors only
+        window = problem.window
+        p, q = window.output
+        runs, vectors = -(-q // config.run), -(-problem.k // VECTOR)
+        steps = problem.n * p * runs * vectors
+        margins = tuple(map(max, window.extent, window.pads_begin))
+        reached = prod(size + margin for size, margin in zip(window.input, margins, strict=True))
+        for reach in (
+            steps + _THREADS,
+            problem.n * reached * x.pitch,
+            *(problem.n * p * q * each.pitch for each in (y, residual or y)),
+        ):
+            int32(reach)
+        sizes = int_struct(
+            steps,
+            runs,
+            vectors,
+            problem.k,
+            problem.k // problem.c,
+            x.pitch,
+            0 if residual is None else residual.pitch,
+            y.pitch,
+            vectors_in(x),
+            vectors_in(y, residual or y),
+        )
+        return Launch(
+            instantiate(
+                "conv_depthwise.cu",
+                "conv_depthwise",
+                s=config.s,
+                stride=config.stride,
+                run=config.run,
+            ),
+            (-(-steps // _THREADS), 1, 1),
+            (_THREADS, 1, 1),
+            (
+                "x",
+                "weight",
+                "bias" if bias else 0,
+                "residual" if residual else 0,
+                "y",
+                sizes,
+                window_struct(window),
+                *epilogue_arguments(activation),
+            ),
+        )

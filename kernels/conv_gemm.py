@@ -1,18 +1,22 @@
 """A 1×1 convolution is a matrix product as it stands."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from kernels.conv_problem import ConvProblem
 from kernels.conv_refusals import grouped, padded, strided, wrong_kernel
+from kernels.implicit_gemm import ImplicitGemm
 
 
 @dataclass(frozen=True, slots=True)
-class GemmConv:
+class GemmConv(ImplicitGemm):
     """y = x · wᵀ, (N·H·W) × C by C × K: pixels of an NHWC buffer are the rows already.
 
     1×1 (1×1×1) kernels at stride 1, unpadded, one group: Jordà et al. 2021 (cuConv), section 2.3.1,
     where nothing is left to transform.
     """
+
+    POINTWISE: ClassVar[bool] = True
 
     name: str = "gemm"
 
@@ -20,7 +24,3 @@ class GemmConv:
         """None where the kernel covers one position, at stride 1, unpadded, one group."""
         one = (1,) * len(problem.window.input)
         return wrong_kernel(problem, one) or strided(problem) or padded(problem) or grouped(problem)
-
-    def multiplications(self, problem: ConvProblem) -> int:
-        """N K H W C."""
-        return problem.macs

@@ -1,0 +1,41 @@
+"""What every convolution's launch asks of its operands."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernels.conv_problem import ConvProblem
+from kernels.pixels import Pixels
+from kernels.strided import VECTOR
+
+Filter = NDArray[np.floating[Any]]
+
+
+def check_operands(problem: ConvProblem, x: Pixels, y: Pixels, residual: Pixels | None) -> None:
+    """Raise ValueError unless the pixels have the problem's channels."""
+    if x.channels != problem.c:
+        raise ValueError(f"{problem.c} channels, but x has {x.channels}")
+    for name, each in (("y", y), ("the residual", residual)):
+        if each is not None and each.channels != problem.k:
+            raise ValueError(f"{problem.k} filters, but {name} has {each.channels} channels")
+
+
+def check_filter(weight: Filter, problem: ConvProblem) -> None:
+    """Raise ValueError unless it is K×(C/groups)×R×S."""
+    if weight.shape != problem.filter_shape:
+        raise ValueError(f"the filter is {weight.shape}, not {problem.filter_shape}")
+
+
+def vectors_in(*tensors: Pixels) -> bool:
+    """Whether every pixel's first channel lies at 16 bytes, in all of them.
+
+    Then channels can be loaded by vectors, also the last of a number that is no multiple of 4: what
+    lies behind it, up to 16 bytes, is the pixel's too.
+    """
+    return all(each.pitch % VECTOR == each.offset % VECTOR == 0 for each in tensors)
+
+
+def padded(channels: int) -> int:
+    """Up to whole vectors."""
+    return -(-channels // VECTOR) * VECTOR

@@ -1,0 +1,192 @@
+"""Launches of kernels/src/conv_direct.cu: convolution as an implicit matrix product.
+
+What DirectConv and GemmConv share: tiles, the filter's layout, the split of the inner dimension.
+"""
+
+from dataclasses import asdict, dataclass
+from math import prod
+from typing import ClassVar
+
+import numpy as np
+
+from kernels.activation import Activation
+from kernels.conv_operands import Filter, check_filter, check_operands, padded, vectors_in
+from kernels.conv_problem import ConvProblem
+from kernels.epilogue import epilogue_arguments
+from kernels.launch import Launch, instantiate, int32, int_struct, window_struct
+from kernels.pixels import Pixels
+from kernels.strided import VECTOR
+
+MAX_WORKSPACE_BYTES = 16 << 20
+"""Partial sums of one convolution: Lavin & Gray's bound for all of theirs (section 6)."""
+
+MAX_SPLIT = 16
+MIN_CHUNKS = 2
+"""Of the inner dimension, for each block that takes part in a split."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """What a block and a thread of `conv_direct` compute; the names are its template's.
+
+    A block takes bm output pixels by bn filters, the inner dimension in chunks of bk of which
+    `stages` fit in shared memory; a thread takes tm by tn of them.
+    """
+
+    bm: int
+    bn: int
+    bk: int
+    tm: int
+    tn: int
+    stages: int
+
+    @property
+    def threads(self) -> int:
+        """Of a block."""
+        return self.bm // self.tm * (self.bn // self.tn)
+
+    @property
+    def shared_bytes(self) -> int:
+        """Of a block: the chunks, and where the window starts for each pixel."""
+        return 4 * self.stages * (self.bm * (self.bk + VECTOR) + self.bk * self.bn) + 16 * self.bm
+
+    def __str__(self) -> str:
+        return f"{self.bm}x{self.bn}x{self.bk}"
+
+
+TILES = (
+    Tile(bm=128, bn=64, bk=16, tm=8, tn=8, stages=3),
+    Tile(bm=64, bn=64, bk=16, tm=8, tn=4, stages=3),
+    Tile(bm=64, bn=32, bk=32, tm=8, tn=4, stages=3),
+    Tile(bm=32, bn=64, bk=32, tm=4, tn=4, stages=3),
+    Tile(bm=32, bn=32, bk=32, tm=4, tn=4, stages=3),
+    Tile(bm=16, bn=64, bk=32, tm=4, tn=4, stages=3),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TileConfig:
+    """A tile, and over how many blocks its inner dimension is split."""
+
+    tile: Tile
+    split: int = 1
+
+    def __str__(self) -> str:
+        return str(self.tile) if self.split == 1 else f"{self.tile}/{self.split}"
+
+
+def inner_size(problem: ConvProblem) -> int:
+    """The length of the matrix product's sums: T·R·S · C/groups, the channels padded."""
+    return problem.window.kernel_volume * padded(problem.c // problem.groups)
+
+
+def tiles(problem: ConvProblem, tile: Tile) -> int:
+    """How many tiles cover the output of all images and groups."""
+    pixels = problem.n * problem.window.output_volume
+    filters = problem.k // problem.groups
+    return -(-pixels // tile.bm) * -(-filters // tile.bn) * problem.groups
+
+
+class ImplicitGemm:
+    """The part of DirectConv and GemmConv that is the same: all but which problems they support."""
+
+    __slots__ = ()
+    POINTWISE: ClassVar[bool]
+    """Whether windows are single pixels of x, each at its output's place."""
+
+    def multiplications(self, problem: ConvProblem) -> int:
+        """N K P Q (C/groups) R S, the padding's zeros counted."""
+        return problem.macs
+
+    def configs(self, problem: ConvProblem) -> tuple[TileConfig, ...]:
+        """Every tile with every split that leaves each block work and the workspace in bounds."""
+        return tuple(
+            config
+            for tile in TILES
+            for config in (TileConfig(tile, split) for split in range(1, MAX_SPLIT + 1))
+            if config.split == 1
+            or (
+                config.split * MIN_CHUNKS <= -(-inner_size(problem) // tile.bk)
+                and self.workspace_bytes(problem, config) <= MAX_WORKSPACE_BYTES
+            )
+        )
+
+    def workspace_bytes(self, problem: ConvProblem, config: TileConfig) -> int:
+        """Room for every block's partial sums; 0 where nothing is split."""
+        if config.split == 1:
+            return 0
+        return 4 * tiles(problem, config.tile) * config.split * config.tile.bm * config.tile.bn
+
+    def counter_bytes(self, problem: ConvProblem, config: TileConfig) -> int:
+        """A counter for each tile, zero before and after the launch; 0 where nothing is split."""
+        return 0 if config.split == 1 else 4 * tiles(problem, config.tile)
+
+    def prepare_filter(self, weight: Filter, problem: ConvProblem, config: TileConfig) -> Filter:  # noqa: ARG002  (one layout serves all tiles)
+        """K×(C/groups)×R×S → groups × R·S × C/groups × K/groups, the channels padded with zeros.
+
+        The same for every configuration.
+        """
+        check_filter(weight, problem)
+        groups, taps = problem.groups, problem.window.kernel_volume
+        k, c = problem.k // groups, problem.c // groups
+        result = np.zeros((groups, taps, padded(c), padded(k)), weight.dtype)
+        result[:, :, :c, :k] = weight.reshape(groups, k, c, taps).transpose(0, 3, 2, 1)
+        return result
+
+    def launch(
+        self,
+        problem: ConvProblem,
+        config: TileConfig,
+        x: Pixels,
+        y: Pixels,
+        residual: Pixels | None = None,
+        bias: bool = False,
+        activation: Activation | None = None,
+    ) -> Launch:
+        """Operands x, weight, y; bias and residual if there are; workspace and counters if split.
+
+        Raises ValueError where pixels do not fit the problem, and beyond 32-bit indices.
+        """
+        check_operands(problem, x, y, residual)
+        _check_reach(problem, config.tile, x, y, residual or y)
+        tile, groups, split = config.tile, problem.groups, config.split > 1
+        c, k = problem.c // groups, problem.k // groups
+        sizes = int_struct(
+            problem.n * problem.window.output_volume,
+            c,
+            k,
+            x.pitch,
+            0 if residual is None else residual.pitch,
+            y.pitch,
+            vectors_in(x) and (groups == 1 or c % VECTOR == 0),
+            vectors_in(y, residual or y) and (groups == 1 or k % VECTOR == 0),
+        )
+        return Launch(
+            instantiate("conv_direct.cu", "conv_direct", **asdict(tile), pointwise=self.POINTWISE),
+            (tiles(problem, tile) // groups, config.split, groups),
+            (tile.threads, 1, 1),
+            (
+                "x",
+                "weight",
+                "bias" if bias else 0,
+                "residual" if residual else 0,
+                "y",
+                "workspace" if split else 0,
+                "counters" if split else 0,
+                sizes,
+                window_struct(problem.window),
+                *epilogue_arguments(activation),
+            ),
+        )
+
+
+def _check_reach(problem: ConvProblem, tile: Tile, x: Pixels, *written: Pixels) -> None:
+    """Raise ValueError unless every index that the kernel forms is one of 32 bits."""
+    window, k = problem.window, problem.k // problem.groups
+    # Windows begin before an image's first position along an axis, and end beyond its last.
+    margins = map(max, window.extent, window.pads_begin, window.pads_end)
+    reached = prod(2 * margin + size for size, margin in zip(window.input, margins, strict=True))
+    pixels = problem.n * window.output_volume + tile.bm
+    int32(problem.n * reached * x.pitch)
+    int32(pixels * max(each.pitch for each in (x, *written)))
+    int32((inner_size(problem) + tile.bk) * (padded(k) + tile.bn))

@@ -1,0 +1,95 @@
+// Fully connected layers for few rows: y = activation(x · weightᵀ + bias).
+//
+// Algorithm: a block takes OUTPUTS rows of the weights for ROWS rows of x, its threads side by side
+//   along the channels, 16 bytes each: the weights, which are nearly all there is to read, are
+//   streamed once for all ROWS, OUTPUTS loads of each thread under way at a time. Every thread sums
+//   ROWS × OUTPUTS products in registers. The lanes of a warp then exchange halves of what they
+//   have until each has its share of the warp's sums, and one thread for 4 outputs adds up the
+//   warps'. The order of all sums is fixed. x is read again by every block, from the caches: as
+//   much as the weights where ROWS = OUTPUTS.
+// Layouts: x and y are rows with any pitch; weight is K × C, rows padded with zeros to 16 bytes.
+// Launch: (ceil(K / OUTPUTS), ceil(rows / ROWS)) blocks of one to MAX_WARPS whole warps:
+//   fewer where many sums need many registers.
+#include "common.cuh"
+#include "epilogue.cuh"
+
+// 4 neighbouring channels; those beyond the last may belong to a neighbour, and count as 0.
+__device__ __forceinline__ Vec<4> load_channels(const float* from, int exist, bool vectors) {
+  if (vectors && exist >= 4) return load<4>(from);
+  Vec<4> result = splat<4>(0.0f);
+#pragma unroll
+  for (int i = 0; i < 4; ++i)
+    if (i < exist) result.at[i] = from[i];
+  return result;
+}
+
+// The lanes of a warp add up their sums, COUNT each. Each time a lane keeps one half of its own,
+// adds to it what its partner has of that half, and leaves the other half to the partner; a single
+// sum they both keep. In the end lane l has those from l * COUNT / 32 on.
+template <int COUNT, int APART>
+__device__ __forceinline__ void exchange(float* sums, int lane) {
+  constexpr int KEPT = COUNT > 1 ? COUNT / 2 : 1;
+  const bool upper = COUNT > 1 && lane & APART;
+#pragma unroll
+  for (int i = 0; i < KEPT; ++i) {
+    const float low = sums[i], high = sums[COUNT > 1 ? i + KEPT : i];
+    sums[i] = (upper ? high : low) + __shfl_xor_sync(0xffffffffu, upper ? low : high, APART);
+  }
+  if constexpr (APART > 1) exchange<KEPT, APART / 2>(sums, lane);
+}
+
+template <int ROWS, int OUTPUTS, int MAX_WARPS>
+__global__ void __launch_bounds__(32 * MAX_WARPS)
+    linear(const float* __restrict__ x, const float* __restrict__ weight, const float* bias,
+           float* y, int rows, int channels, int outputs, int x_pitch, int y_pitch, int x_vectors,
+           int y_vectors, int activation, float a, float b) {
+  constexpr int SUMS = ROWS * OUTPUTS;
+  static_assert(OUTPUTS % 4 == 0, "outputs are written 4 at a time");
+  __shared__ __align__(16) float of_warp[MAX_WARPS][SUMS];
+
+  const int first_output = blockIdx.x * OUTPUTS, first_row = blockIdx.y * ROWS;
+  const int padded = (channels + 3) / 4 * 4;
+  float sums[SUMS] = {};
+#pragma unroll(SUMS > 16 ? 1 : 2)
+  for (int channel = threadIdx.x * 4; channel < channels; channel += blockDim.x * 4) {
+    Vec<4> weights[OUTPUTS];
+#pragma unroll
+    for (int output = 0; output < OUTPUTS; ++output)  // those beyond the last repeat it, unused
+      weights[output] =
+          load<4>(weight + size_t(min(first_output + output, outputs - 1)) * padded + channel);
+#pragma unroll
+    for (int row = 0; row < ROWS; ++row) {
+      const float* const from = x + min(first_row + row, rows - 1) * x_pitch + channel;
+      const Vec<4> numbers = load_channels(from, channels - channel, x_vectors);
+#pragma unroll
+      for (int output = 0; output < OUTPUTS; ++output)
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+          sums[row * OUTPUTS + output] =
+              fmaf(numbers.at[i], weights[output].at[i], sums[row * OUTPUTS + output]);
+    }
+  }
+
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
+  exchange<SUMS, 16>(sums, lane);
+  constexpr int KEPT = SUMS > 32 ? SUMS / 32 : 1;
+  constexpr int ALIKE = SUMS > 32 ? 1 : 32 / SUMS;  // lanes that have the same
+  if (lane % ALIKE == 0) {
+#pragma unroll
+    for (int i = 0; i < KEPT; ++i) of_warp[warp][lane / ALIKE * KEPT + i] = sums[i];
+  }
+  __syncthreads();
+
+  const int first = threadIdx.x * 4;
+  const int row = first_row + first / OUTPUTS, output = first_output + first % OUTPUTS;
+  if (first >= SUMS || row >= rows || output >= outputs) return;
+  Vec<4> sum = load<4>(&of_warp[0][first]);
+  for (int other = 1; other < warps; ++other) {
+    const Vec<4> part = load<4>(&of_warp[other][first]);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) sum.at[i] += part.at[i];
+  }
+  const Epilogue epilogue{
+      bias, nullptr, y, 0, y_pitch, outputs, y_vectors != 0, Activation(activation), a, b};
+  epilogue.write(row, output, sum, epilogue.bias_of(output));
+}
