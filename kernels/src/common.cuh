@@ -1,9 +1,9 @@
 // What every kernel shares: vectors of channels, indices taken apart, activations.
 //
 // Activations lie in memory as N·H·W pixels (N·D·H·W in 3-D) of C channels each, fp32. A pixel
-// starts `pitch` floats after the one before it: more than C where channels are padded, or where the
-// pixel is a run of channels of a wider one. A kernel on vectors of V channels asks that C, every
-// pitch and every address be multiples of V floats; kernels/vectors.py chooses V.
+// starts `pitch` floats after the one before it: more than C where channels are padded, or where
+// the pixel is a run of channels of a wider one. A kernel on vectors of V channels asks that C,
+// every pitch and every address be multiples of V floats (kernels/pixels.py, strided.py).
 #pragma once
 
 template <int V>
@@ -33,11 +33,9 @@ __device__ __forceinline__ Vec<V> splat(float number) {
 __device__ __forceinline__ float infinity() { return __int_as_float(0x7f800000); }
 
 // The thread's index in a one-dimensional grid.
-__device__ __forceinline__ unsigned thread_index() {
-  return blockIdx.x * blockDim.x + threadIdx.x;
-}
+__device__ __forceinline__ unsigned thread_index() { return blockIdx.x * blockDim.x + threadIdx.x; }
 
-// Takes the fastest axis off a linear index: returns the position on it, leaves the rest in `index`.
+// Takes the fastest axis off a linear index: returns the position on it, keeps the rest in `index`.
 __device__ __forceinline__ unsigned peel(unsigned& index, unsigned extent) {
   const unsigned rest = index / extent;
   const unsigned position = index - rest * extent;
@@ -79,7 +77,8 @@ __device__ __forceinline__ float activate(float x, float a, float b) {
   if constexpr (KIND == Activation::LEAKY_RELU) return x >= 0.0f ? x : a * x;
   if constexpr (KIND == Activation::SIGMOID) return sigmoid(x);
   if constexpr (KIND == Activation::HARD_SIGMOID) return clamp(a * x + b, 0.0f, 1.0f);
-  if constexpr (KIND == Activation::HARD_SWISH) return x * clamp(x * (1.0f / 6.0f) + 0.5f, 0.0f, 1.0f);
+  if constexpr (KIND == Activation::HARD_SWISH)
+    return x * clamp(x * (1.0f / 6.0f) + 0.5f, 0.0f, 1.0f);
   if constexpr (KIND == Activation::SILU) return x * sigmoid(x);
   if constexpr (KIND == Activation::TANH) return tanhf(x);
   if constexpr (KIND == Activation::ERF) return erff(x);

@@ -30,8 +30,8 @@ __global__ void __launch_bounds__(256)
 
 // y = activation(left op right)
 template <BinaryOp OP, Activation ACTIVATION, int RANK, int V>
-__global__ void __launch_bounds__(256) binary(const float* left, const float* right, float* y,
-                                              Walk<RANK, 3> walk, float a, float b) {
+__global__ void __launch_bounds__(256)
+    binary(const float* left, const float* right, float* y, Walk<RANK, 3> walk, float a, float b) {
   const unsigned step = thread_index();
   if (step >= walk.steps) return;
   const auto at = places(walk, step);

@@ -1,10 +1,11 @@
 // Local response normalisation across channels.
 //
-//   y[c] = x[c] / (bias + scale * sum of x[i]^2)^beta,  c - before <= i <= c + after, scale = alpha / size
+//   y[c] = x[c] / (bias + scale * sum of x[i]^2)^beta,  c - before <= i <= c + after
+//   scale = alpha / size
 //
-// Algorithm: a thread an element, which reads its neighbours' channels too: contiguous with those of
-//   its neighbouring threads, so that they come from the L1 cache. Windows of channels do not fall on
-//   vectors, and one power an element outweighs what wider loads would save.
+// Algorithm: a thread an element, which reads the channels beside its own too: its neighbouring
+//   threads read them as well, so that they come from the L1 cache. Windows of channels do not fall
+//   on vectors, and one power an element outweighs what wider loads would save.
 // Layouts: pixels with any pitch in and out.
 // Launch: one dimension, a thread an element, the last block in part.
 #include "common.cuh"

@@ -16,7 +16,7 @@
 
 enum class PoolKind {
   MAX,
-  AVERAGE,  // divided by the positions inside the image
+  AVERAGE,         // divided by the positions inside the image
   AVERAGE_PADDED,  // by those inside the padded image
 };
 

@@ -6,8 +6,9 @@
 //
 // Layouts: contiguous in; N·H·W pixels with any pitch out.
 // Launch: one dimension, the last block in part. A thread takes a pixel of an image; or V channels
-//   of a pixel of a tensor, with consecutive threads on consecutive pixels, so that each plane is read
-//   contiguously. Where there are at most V channels, as in an image, the writes are contiguous too.
+//   of a pixel of a tensor, with consecutive threads on consecutive pixels, so that each plane is
+//   read contiguously. Where there are at most V channels, as in an image, the writes are
+//   contiguous too.
 #include "common.cuh"
 
 // REVERSED: the output's first channel is the image's last (RGB to BGR).

@@ -2,9 +2,10 @@
 //
 //   y = exp(x - m) / sum of exp(x - m), or x - m - log(sum of exp(x - m)), m the largest x
 //
-// Algorithm: a block of THREADS takes one row and passes over it three times (largest, sum, result);
+// Algorithm: a block of THREADS takes one row, passing over it three times: largest, sum, result;
 //   the second and third time it comes from the caches. Sums are taken in one order whatever runs
-//   first: along each thread's elements, over the lanes of a warp by exchange, over the warps in turn.
+//   first: along each thread's elements, over the lanes of a warp by exchange, over the warps in
+//   turn.
 // Layouts: any strides; the row's own stride is 1 along the channels of NHWC.
 // Launch: a block a row.
 #include "common.cuh"
@@ -43,8 +44,7 @@ __global__ void __launch_bounds__(THREADS)
 
   // fmaxf passes over NaN, but the sum does not.
   float largest = -infinity();
-  for (int i = threadIdx.x; i < length; i += THREADS)
-    largest = fmaxf(largest, from[i * x_stride]);
+  for (int i = threadIdx.x; i < length; i += THREADS) largest = fmaxf(largest, from[i * x_stride]);
   largest = over_block<Larger, THREADS>(largest);
 
   float sum = 0.0f;

@@ -2,7 +2,7 @@
 #pragma once
 
 struct Window {
-  int input[3];  // D, H, W
+  int input[3];   // D, H, W
   int output[3];  // O, P, Q
   int kernel[3];  // T, R, S
   int stride[3];

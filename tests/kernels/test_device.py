@@ -103,7 +103,7 @@ def test_a_kernel_is_loaded_once_and_tells_its_shared_memory(device: Device) -> 
 
 
 def test_buffers_are_aligned_and_part_of_one_can_be_filled(device: Device) -> None:
-    stream, buffer, y = device.stream(), device.allocate(NBYTES), floats(device)
+    stream, buffer, y = device.stream(), device.allocate(NBYTES), floats(device, 1)
     assert buffer.address % ALIGNMENT == 0
     assert buffer.nbytes == NBYTES
     device.fill(buffer.address, NBYTES, 0, stream)
@@ -111,6 +111,7 @@ def test_buffers_are_aligned_and_part_of_one_can_be_filled(device: Device) -> No
     device.download(y, buffer.address, stream)
     stream.synchronize()
     assert list(np.flatnonzero(np.isnan(y))) == [1, 2]
+    assert np.count_nonzero(y == 0) == N - 2
     buffer.free()
 
 
@@ -147,7 +148,7 @@ def test_a_graph_replays_on_another_stream_than_it_was_captured_on(device: Devic
 
 
 def test_a_capture_that_fails_leaves_the_stream_usable(device: Device) -> None:
-    stream, buffer, y = device.stream(), device.allocate(NBYTES), floats(device)
+    stream, buffer, y = device.stream(), device.allocate(NBYTES), floats(device, 1)
     with contextlib.suppress(ZeroDivisionError), device.capture(stream):
         device.fill(buffer.address, NBYTES, 0xFF, stream)
         raise ZeroDivisionError
