@@ -46,6 +46,9 @@ class KernelAlgorithm(Algorithm, Protocol[Config]):
     def counter_bytes(self, problem: ConvProblem, config: Config) -> int:
         """For the operand "counters", all zero before and after a launch; 0 where there is none."""
 
+    def filter_form(self, problem: ConvProblem, config: Config) -> str:
+        """Names what `prepare_filter` makes of a filter: the same wherever the form is."""
+
     def prepare_filter(self, weight: Filter, problem: ConvProblem, config: Config) -> Filter:
         """The operand "weight" from K×(C/groups)×R×S, once for all launches. Raises ValueError."""
 

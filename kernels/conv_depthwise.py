@@ -80,6 +80,10 @@ class DepthwiseConv:
         """None: nothing is split."""
         return 0
 
+    def filter_form(self, problem: ConvProblem, config: DepthwiseConfig) -> str:  # noqa: ARG002  (one layout serves all)
+        """One for all configurations, and so for all N."""
+        return "taps x filters"
+
     def prepare_filter(
         self,
         weight: Filter,

@@ -121,6 +121,10 @@ class ImplicitGemm:
         """A counter for each tile, zero before and after the launch; 0 where nothing is split."""
         return 0 if config.split == 1 else 4 * tiles(problem, config.tile)
 
+    def filter_form(self, problem: ConvProblem, config: TileConfig) -> str:  # noqa: ARG002  (one layout serves all)
+        """One for all configurations, and so for all N."""
+        return f"{problem.groups} x taps x channels x filters"
+
     def prepare_filter(self, weight: Filter, problem: ConvProblem, config: TileConfig) -> Filter:  # noqa: ARG002  (one layout serves all tiles)
         """K×(C/groups)×R×S → groups × R·S × C/groups × K/groups, the channels padded with zeros.
 
