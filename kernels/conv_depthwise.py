@@ -93,7 +93,7 @@ class DepthwiseConv:
         """K×1×R×S → R·S × K, K padded with zeros to a multiple of 4."""
         check_filter(weight, problem)
         taps = weight.reshape(problem.k, problem.window.kernel_volume).T
-        return np.pad(taps, ((0, 0), (0, -problem.k % VECTOR)))
+        return np.ascontiguousarray(np.pad(taps, ((0, 0), (0, -problem.k % VECTOR))))
 
     def launch(
         self,

@@ -22,7 +22,7 @@ Matrix = NDArray[np.floating[Any]]
 
 def prepare_linear_weight(weight: Matrix) -> Matrix:
     """K×C, as the kernel reads it: rows padded with zeros to 16 bytes."""
-    return np.pad(weight, ((0, 0), (0, -weight.shape[1] % VECTOR)))
+    return np.ascontiguousarray(np.pad(weight, ((0, 0), (0, -weight.shape[1] % VECTOR))))
 
 
 def linear_launch(
