@@ -1,0 +1,188 @@
+"""What lowering knows: where values lie, what may be overwritten, and the tape written so far."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from math import prod
+
+import numpy as np
+
+from kernels.algorithms import ConvChoice
+from kernels.conv_problem import ConvProblem
+from kernels.pixels import Pixels
+from kernels.preprocess import pixels_to_floats_launch
+from kernels.strided import Strided
+from models.graph import Graph
+from models.lowering import placement
+from models.lowering.placement import Place
+from models.lowering.tape import Cost, Operand, Tape, WeightOperand, at
+from models.preprocessing import Layout, Preprocessing, normalisation
+
+Choose = Callable[[ConvProblem], ConvChoice]
+
+INPUT = "convoy/images"
+"""The buffer of uint8 images, N×H×W×C."""
+
+
+class Context:
+    """One lowering for n images; nodes are lowered in their order."""
+
+    def __init__(self, graph: Graph, n: int, choose: Choose) -> None:
+        self.graph, self.n, self.choose = graph, n, choose
+        self.tape = Tape()
+        self.index = -1  # of the node at hand
+        self.places: dict[str, Place] = {}
+        self.values_in: dict[str, list[str]] = {}  # root: the values that lie in it
+        self.last_read = _last_reads(graph)
+
+    # --- where values lie ------------------------------------------------------------------------
+
+    def settle(self, value: str, place: Place) -> Place:
+        """`value` lies at `place`."""
+        self.places[value] = place
+        self.values_in.setdefault(place.root, []).append(value)
+        return place
+
+    def fresh(self, root: str, shape: tuple[int, ...]) -> Place:
+        """A place in a new buffer."""
+        made = placement.new_buffer(root, self.n, shape)
+        self.tape.buffer(root, made.nbytes)
+        return made.place
+
+    def row_major(self, like: Place, shape: tuple[int, ...]) -> Place:
+        """A place in a new buffer for what lies at `like`, its last axis fastest."""
+        root = f"{like.root}/rows/{len(self.tape.steps)}/{len(self.tape.buffers)}"
+        self.tape.buffer(root, 4 * prod(shape))
+        return Place(root, 0, Strided.contiguous(shape), None)
+
+    def output(self, value: str, over: str | None = None, reads: Sequence[Place] = ()) -> Place:
+        """Where to write a value: inside its parent, over the value `over`, or in a new buffer.
+
+        `reads` are the places whose elements are read where one of the output is written: those in
+        the same buffer must be the very same place.
+        """
+        inside = self.graph.values[value].inside
+        if inside is not None:
+            parent = self.places.get(inside.parent) or self.output(inside.parent)
+            end = inside.offset + self.graph.shape(value)[0]
+            return self.settle(value, placement.cut(parent, 1, inside.offset, end))
+        if over is not None and self.may_overwrite(over, value, reads):
+            return self.settle(value, self.places[over])
+        return self.settle(value, self.fresh(value, self.graph.shape(value)))
+
+    def may_overwrite(self, over: str, value: str, reads: Sequence[Place]) -> bool:
+        """Whether `value` lies as `over` does, whose buffer nobody reads after this node."""
+        place = self.places.get(over)
+        if place is None or self.graph.shape(over) != self.graph.shape(value):
+            return False
+        wanted = placement.new_buffer(place.root, self.n, self.graph.shape(value)).place
+        return (
+            place == wanted
+            and all(read.root != place.root or read == place for read in reads)
+            and all(self.last_read[each] <= self.index for each in self.values_in[place.root])
+        )
+
+    def view(self, value: str, place: Place) -> None:
+        """`value` is what lies at `place`; copied where it must lie elsewhere."""
+        if self.graph.values[value].inside is None:
+            self.settle(value, place)
+        else:
+            self.copy(place, self.output(value))
+
+    def copy(self, x: Place, y: Place) -> None:
+        """y = x, element by element."""
+        self.tape.copy(x.strided, at(x), y.strided, at(y))
+
+    def pixels(self, value: str) -> tuple[Place, Pixels]:
+        """A value as pixels, copied into that order where it does not lie so."""
+        place = self.places[value]
+        if place.pixels is None:
+            lies = place
+            root = f"{value}/{len(self.tape.steps)}"
+            place = self.fresh(root, self.graph.shape(value))
+            self.copy(lies, place)
+        return place, pixels_of(place)
+
+    def tensor(self, name: str) -> tuple[Strided, Operand]:
+        """An operand that may be a value or a weight."""
+        if name in self.graph.weights:
+            return Strided.contiguous(self.graph.shape(name)), self.weight(name)
+        return self.places[name].strided, at(self.places[name])
+
+    def weight(self, name: str) -> WeightOperand:
+        """A weight of the graph as it is."""
+        return self.tape.weight(name, partial(self.graph.weights.__getitem__, name))
+
+    def dense(self, value: str) -> Place:
+        """Where the scores lie, each image's side by side."""
+        classes = (prod(self.graph.shape(value)),)
+        place = placement.with_single_axes(self.places[value], classes)
+        if place is None or place.strided.strides[1] != 1:
+            self.tape.begin(f"{value}/scores", Cost())
+            place = self.fresh(f"{value}/scores", classes)
+            scores = self.places[value]
+            self.reshape_copy(scores.strided, at(scores), place)
+        return place
+
+    def preprocess(self, p: Preprocessing) -> None:
+        """From uint8 images to the network's input: x = pixel · multiplier + offset."""
+        (value,) = self.graph.inputs
+        channels, pixels = len(p.mean), self.n * p.height * p.width
+        if p.layout is Layout.NHWC:
+            # The network itself reads H×W×C: to the graph its first axis is the height.
+            shape = self.graph.shape(value)
+            place = Place(value, 0, Strided.contiguous((self.n, *shape)), None)
+            self.tape.buffer(value, 4 * self.n * prod(shape))
+            written = Pixels(channels, channels)
+        else:
+            place = self.fresh(value, self.graph.shape(value))
+            # What fills up a pixel becomes 0: the first convolution may read whole vectors.
+            written = Pixels(pixels_of(place).pitch, pixels_of(place).pitch)
+        self.settle(value, place)
+        multiplier, offset = (np.pad(v, (0, written.channels - channels)) for v in normalisation(p))
+        self.tape.begin(INPUT, Cost())
+        self.tape.emit(
+            pixels_to_floats_launch(channels, pixels, written),
+            images=self.tape.buffer(INPUT, pixels * channels),
+            multiplier=self.tape.weight("convoy/multiplier", lambda: multiplier),
+            offset=self.tape.weight("convoy/offset", lambda: offset),
+            y=at(place),
+        )
+
+    def reshape_copy(self, x: Strided, x_at: Operand, y: Place) -> None:
+        """Copy elements in their logical order to `y`, which has another shape."""
+        axes = placement.common_refinement(x.shape[1:], y.strided.shape[1:])
+        if axes is not None:
+            into = placement.refined(y.strided, axes)
+            self.tape.copy(placement.refined(x, axes), x_at, into, at(y))
+            return
+        # No axes in common: by way of a row-major copy, which is every shape at once.
+        root = f"reshape/{len(self.tape.steps)}"
+        middle = self.tape.buffer(root, 4 * prod(x.shape))
+        self.tape.copy(x, x_at, Strided.contiguous(x.shape), middle)
+        self.tape.copy(Strided.contiguous(y.strided.shape), middle, y.strided, at(y))
+
+
+def pixels_of(place: Place) -> Pixels:
+    """How a place's pixels lie. Raises ValueError where it has none."""
+    if place.pixels is None:
+        raise ValueError(f"{place.root} was not placed as pixels")
+    return place.pixels
+
+
+def _last_reads(graph: Graph) -> dict[str, int]:
+    """For each value the index of the last node that reads it; an output is read after all."""
+    last = dict.fromkeys(graph.values, -1)
+    for index, node in enumerate(graph.nodes):
+        for name in node.operands():
+            if name in last:
+                last[name] = index
+    for name in graph.outputs:
+        last[name] = len(graph.nodes)
+    # What lies inside another value is read whenever that is.
+    for value in graph.values.values():
+        parent = value.inside.parent if value.inside else None
+        while parent is not None:
+            last[value.name] = max(last[value.name], last[parent])
+            inside = graph.values[parent].inside
+            parent = inside.parent if inside else None
+    return last

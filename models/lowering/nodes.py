@@ -1,0 +1,258 @@
+"""What each node becomes: one function a type."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from math import prod
+from typing import Any
+
+from kernels import elementwise
+from kernels.linear import linear_launch, prepare_linear_weight
+from kernels.lrn import lrn_launch
+from kernels.pixels import Pixels
+from kernels.pooling import global_pool_launch, pool_launch
+from kernels.softmax import softmax_launch
+from kernels.strided import VECTOR, Strided
+from models.cost import bytes_moved, flops_per_image
+from models.graph import (
+    Activate,
+    Binary,
+    ChannelShuffle,
+    Concat,
+    Constant,
+    Conv,
+    Gemm,
+    GlobalPool,
+    Identity,
+    Lrn,
+    Node,
+    Pad,
+    Pool,
+    Reshape,
+    ScaleShift,
+    Slice,
+    Softmax,
+    Transpose,
+)
+from models.lowering import placement
+from models.lowering.context import Context, pixels_of
+from models.lowering.tape import Cost, Operand, at
+
+
+def lower_node(to: Context, node: Node) -> None:
+    """Emit the launches of one node. Raises TypeError for a node that has no kernel."""
+    if type(node) not in _LOWER:
+        raise TypeError(f"{node.name}: {type(node).__name__} has no kernel")
+    flops = to.n * flops_per_image(to.graph, node)
+    to.tape.begin(node.name, Cost(flops, bytes_moved(to.graph, node, to.n)))
+    _LOWER[type(node)](to, node)
+
+
+def _conv(to: Context, node: Conv) -> None:
+    problem = node.problem.with_batch(to.n)
+    algorithm, config = to.choose(problem)
+    x, x_pixels = to.pixels(node.x)
+    operands: dict[str, Operand] = {"x": at(x)}
+    residual = None
+    if node.residual is not None:
+        place, residual = to.pixels(node.residual)
+        operands["residual"] = at(place)
+    # The thread that writes an element has read its residual: y may take the residual's place. But
+    # x is read by others, at other positions: never if the residual lies in its buffer.
+    apart = node.residual is not None and to.places[node.residual].root != x.root
+    y = to.output(node.output, over=node.residual if apart else None)
+    operands["y"] = at(y)
+    weight = to.graph.weights[node.weight]
+    operands["weight"] = to.tape.weight(
+        node.weight,
+        partial(algorithm.prepare_filter, weight, problem, config),
+        algorithm.filter_form(problem, config),
+    )
+    if node.bias is not None:
+        operands["bias"] = to.weight(node.bias)
+    launch = algorithm.launch(
+        problem,
+        config,
+        x=x_pixels,
+        y=pixels_of(y),
+        residual=residual,
+        bias=node.bias is not None,
+        activation=node.activation,
+    )
+    operands |= to.tape.scratch(
+        launch,
+        algorithm.workspace_bytes(problem, config),
+        algorithm.counter_bytes(problem, config),
+    )
+    to.tape.emit(launch, **operands)
+
+
+def _pool(to: Context, node: Pool) -> None:
+    x, x_pixels = to.pixels(node.x)
+    y = to.output(node.output)
+    launch = pool_launch(node.problem, to.n, x_pixels, pixels_of(y))
+    to.tape.emit(launch, x=at(x), y=at(y))
+
+
+def _global_pool(to: Context, node: GlobalPool) -> None:
+    x, x_pixels = to.pixels(node.x)
+    y = to.output(node.output)
+    area = prod(to.graph.shape(node.x)[1:])
+    launch = global_pool_launch(node.kind, to.n, area, x_pixels, pixels_of(y))
+    to.tape.emit(launch, x=at(x), y=at(y))
+
+
+def _lrn(to: Context, node: Lrn) -> None:
+    x, x_pixels = to.pixels(node.x)
+    y = to.output(node.output)
+    launch = lrn_launch(
+        x_pixels,
+        pixels_of(y),
+        to.n * prod(to.graph.shape(node.x)[1:]),
+        size=node.size,
+        alpha=node.alpha,
+        beta=node.beta,
+        bias=node.bias,
+    )
+    to.tape.emit(launch, x=at(x), y=at(y))
+
+
+def _scale_shift(to: Context, node: ScaleShift) -> None:
+    x = to.places[node.x]
+    y = to.output(node.output, over=node.x)
+    # One number a channel, repeated over all that follows it.
+    spatial = len(x.strided.shape) - 2
+    channel = Strided((x.strided.shape[1], *[1] * spatial), (1, *[0] * spatial))
+    launch = elementwise.scale_shift_launch(x.strided, channel, channel, y.strided, node.activation)
+    scale, shift = to.weight(node.scale), to.weight(node.shift)
+    to.tape.emit(launch, x=at(x), scale=scale, shift=shift, y=at(y))
+
+
+def _binary(to: Context, node: Binary) -> None:
+    (a, a_at), (b, b_at) = to.tensor(node.a), to.tensor(node.b)
+    reads = [to.places[each] for each in (node.a, node.b) if each in to.places]
+    whole = to.graph.shape(node.a) == to.graph.shape(node.output)
+    y = to.output(node.output, over=node.a if whole else node.b, reads=reads)
+    launch = elementwise.binary_launch(node.op, a, b, y.strided, node.activation)
+    to.tape.emit(launch, a=a_at, b=b_at, y=at(y))
+
+
+def _activate(to: Context, node: Activate) -> None:
+    x = to.places[node.x]
+    y = to.output(node.output, over=node.x)
+    launch = elementwise.map_launch(x.strided, y.strided, node.activation)
+    to.tape.emit(launch, x=at(x), y=at(y))
+
+
+def _softmax(to: Context, node: Softmax) -> None:
+    x = to.places[node.x]
+    y = to.output(node.output)
+    launch = softmax_launch(x.strided, y.strided, node.axis + 1, node.log)
+    to.tape.emit(launch, x=at(x), y=at(y))
+
+
+def _channel_shuffle(to: Context, node: ChannelShuffle) -> None:
+    x = to.places[node.x]
+    y = to.output(node.output)
+    launch = elementwise.channel_shuffle_launch(x.strided, y.strided, 1, node.groups)
+    to.tape.emit(launch, x=at(x), y=at(y))
+
+
+def _concat(to: Context, node: Concat) -> None:
+    y = to.output(node.output)
+    start = 0
+    for part in node.parts:
+        stop = start + to.graph.shape(part)[node.axis]
+        to.copy(to.places[part], placement.cut(y, node.axis + 1, start, stop))
+        start = stop
+
+
+def _slice(to: Context, node: Slice) -> None:
+    to.view(node.output, placement.cut(to.places[node.x], node.axis + 1, node.start, node.stop))
+
+
+def _transpose(to: Context, node: Transpose) -> None:
+    x = to.places[node.x]
+    y = to.output(node.output)
+    axes = (0, *(axis + 1 for axis in node.axes))
+    to.tape.copy(x.strided.transposed(axes), at(x), y.strided, at(y))
+
+
+def _pad(to: Context, node: Pad) -> None:
+    inner = y = to.output(node.output)
+    to.tape.emit(elementwise.fill_launch(y.strided, node.value), y=at(y))
+    for axis, size in enumerate(to.graph.shape(node.x)):
+        inner = placement.cut(inner, axis + 1, node.begin[axis], node.begin[axis] + size)
+    to.copy(to.places[node.x], inner)
+
+
+def _identity(to: Context, node: Identity) -> None:
+    to.view(node.output, to.places[node.x])
+
+
+def _constant(to: Context, node: Constant) -> None:
+    y = to.output(node.output)
+    every = Strided.contiguous(to.graph.shape(node.weight)).broadcast(y.strided.shape)
+    to.tape.copy(every, to.weight(node.weight), y.strided, at(y))
+
+
+def _gemm(to: Context, node: Gemm) -> None:
+    x_place, y_place = to.places[node.x], to.output(node.output)
+    x, y = x_place, y_place
+    if len(x.strided.shape) > 2:  # several rows an image: all rows of all images, row-major
+        x, y = (to.row_major(each, each.strided.shape) for each in (x_place, y_place))
+        to.tape.copy(x_place.strided, at(x_place), x.strided, at(x))
+    *rows, c = x.strided.shape
+    k = y.strided.shape[-1]
+    x_rows, y_rows = (
+        Pixels(size, each.strided.strides[-2], each.offset % VECTOR)
+        for size, each in ((c, x), (k, y))
+    )
+    operands: dict[str, Operand] = {"x": at(x), "y": at(y)}
+    weight = to.graph.weights[node.weight]
+    operands["weight"] = to.tape.weight(
+        node.weight, partial(prepare_linear_weight, weight), "linear"
+    )
+    if node.bias is not None:
+        operands["bias"] = to.weight(node.bias)
+    to.tape.emit(
+        linear_launch(prod(rows), x_rows, y_rows, node.bias is not None, node.activation),
+        **operands,
+    )
+    if y is not y_place:
+        to.copy(y, y_place)
+
+
+def _reshape(to: Context, node: Reshape) -> None:
+    x, shape = to.places[node.x], to.graph.shape(node.output)
+    strided = x.strided
+    if node.channels_last:
+        seen = placement.flattened(x, to.n)
+        # Channels behind the spatial axes, as they lie: H, W, C.
+        strided = strided.transposed((0, *range(2, len(strided.shape)), 1))
+    else:
+        seen = placement.with_single_axes(x, shape)
+    if seen is not None:
+        to.view(node.output, seen)
+    else:
+        to.reshape_copy(strided, at(x), to.output(node.output))
+
+
+_LOWER: Mapping[type[Node], Callable[[Context, Any], None]] = {
+    Activate: _activate,
+    Binary: _binary,
+    ChannelShuffle: _channel_shuffle,
+    Concat: _concat,
+    Constant: _constant,
+    Conv: _conv,
+    Gemm: _gemm,
+    GlobalPool: _global_pool,
+    Identity: _identity,
+    Lrn: _lrn,
+    Pad: _pad,
+    Pool: _pool,
+    Reshape: _reshape,
+    ScaleShift: _scale_shift,
+    Slice: _slice,
+    Softmax: _softmax,
+    Transpose: _transpose,
+}

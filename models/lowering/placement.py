@@ -1,0 +1,145 @@
+"""Where values lie in memory: which buffer, from which float on, with which strides.
+
+A value of shape C×H×W (C×D×H×W) lies as pixels: N·H·W·C, a pixel's channels side by side and
+padded to a vector. A vector of C lies as N pixels. Anything else lies row-major. A value may be a
+view of a buffer that another value was written to: a run of channels, a flattened image.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from kernels.pixels import Pixels
+from kernels.strided import VECTOR, Strided
+from models.graph import Shape
+
+PIXEL_RANKS = (1, 3, 4)
+"""Axes of one image that lie as pixels: C, C×H×W, C×D×H×W."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A value for n images: `offset` floats into the buffer `root`, in the order N, C, H, W."""
+
+    root: str
+    offset: int
+    strided: Strided  # batch axis first; its `offset` is this one's, modulo a vector
+    pixels: Pixels | None  # None where the channels of a pixel do not lie side by side
+
+
+@dataclass(frozen=True, slots=True)
+class NewBuffer:
+    """A buffer made for one value, and that value's place in it."""
+
+    place: Place
+    nbytes: int
+
+
+def new_buffer(root: str, n: int, shape: Shape) -> NewBuffer:
+    """A buffer for n images of `shape`."""
+    if len(shape) not in PIXEL_RANKS:
+        place = Place(root, 0, Strided.contiguous((n, *shape)), None)
+        return NewBuffer(place, 4 * n * prod(shape))
+    channels, *spatial = shape
+    pitch = -(-channels // VECTOR) * VECTOR
+    place = pixels_place(root, 0, n, spatial, Pixels(channels, pitch))
+    return NewBuffer(place, 4 * n * prod(spatial) * pitch)
+
+
+def pixels_place(root: str, offset: int, n: int, spatial: Sequence[int], pixels: Pixels) -> Place:
+    """n images of pixels, `offset` floats into a buffer."""
+    pixels = Pixels(pixels.channels, pixels.pitch, offset % VECTOR)
+    return Place(root, offset, pixels.strided(n, spatial), pixels)
+
+
+def cut(place: Place, axis: int, start: int, stop: int) -> Place:
+    """start:stop along `axis`, the batch counted as axis 0."""
+    strided = place.strided
+    offset = place.offset + start * strided.strides[axis]
+    shape = (*strided.shape[:axis], stop - start, *strided.shape[axis + 1 :])
+    pixels = None
+    if place.pixels is not None and axis == 1:
+        pixels = Pixels(stop - start, place.pixels.pitch, offset % VECTOR)
+    view = Strided(shape, strided.strides, offset % VECTOR)
+    return Place(place.root, offset, view, pixels)
+
+
+def flattened(place: Place, n: int) -> Place | None:
+    """The place of an image's elements as one vector, in the order in which they lie.
+
+    None where they do not follow on each other: channels padded, or a run of a wider pixel's.
+    """
+    if place.pixels is None:
+        return None
+    channels, pitch = place.pixels.channels, place.pixels.pitch
+    spatial = prod(place.strided.shape[2:])
+    if channels != pitch and spatial > 1:
+        return None
+    row = Pixels(channels * spatial, pitch * spatial)
+    return pixels_place(place.root, place.offset, n, (), row)
+
+
+def with_single_axes(place: Place, shape: Shape) -> Place | None:
+    """The same elements under a shape that differs only in axes of size 1; None where it does not.
+
+    `shape` is one image's.
+    """
+    old = [
+        (size, stride)
+        for size, stride in zip(place.strided.shape[1:], place.strided.strides[1:], strict=True)
+        if size != 1
+    ]
+    if [size for size, _ in old] != [size for size in shape if size != 1]:
+        return None
+    remaining = iter(old)
+    strides = tuple(1 if size == 1 else next(remaining)[1] for size in shape)
+    n, batch = place.strided.shape[0], place.strided.strides[0]
+    pixels = None
+    if len(shape) in PIXEL_RANKS:
+        channels, spatial = shape[0], shape[1:]
+        # Only what lies as pixels already, or has one pixel an image, does so under the new shape.
+        if prod(spatial) == 1 and strides[0] == 1 and batch >= channels:
+            pixels = Pixels(channels, batch, place.offset % VECTOR)
+        elif place.pixels is not None and place.pixels.channels == channels:
+            pixels = place.pixels
+        if pixels is not None:
+            return pixels_place(place.root, place.offset, n, spatial, pixels)
+    view = Strided((n, *shape), (batch, *strides), place.offset % VECTOR)
+    return Place(place.root, place.offset, view, None)
+
+
+def common_refinement(a: Iterable[int], b: Iterable[int]) -> tuple[int, ...] | None:
+    """Axes that both shapes are made of by merging neighbours; None where there are none.
+
+    (6, 4) and (2, 12) → (2, 3, 4); (4, 9) and (6, 6) → None.
+    """
+    left, right = [s for s in a if s != 1], [s for s in b if s != 1]
+    axes: list[int] = []
+    while left and right:
+        small, large = min(left[0], right[0]), max(left[0], right[0])
+        if large % small:
+            return None
+        axes.append(small)
+        for sizes in (left, right):
+            sizes[0] //= small
+            if sizes[0] == 1:
+                sizes.pop(0)
+    return tuple(axes)
+
+
+def refined(strided: Strided, axes: tuple[int, ...]) -> Strided:
+    """An image's axes split into `axes`, their common refinement; the batch stays first.
+
+    Axes of size 1 fall away.
+    """
+    wanted = list(axes)
+    result = Strided(strided.shape[:1], strided.strides[:1], strided.offset)
+    for size, stride in zip(strided.shape[1:], strided.strides[1:], strict=True):
+        rest = size
+        while rest > 1:
+            part = wanted.pop(0)
+            rest //= part
+            result = Strided(
+                (*result.shape, part), (*result.strides, stride * rest), strided.offset
+            )
+    return result

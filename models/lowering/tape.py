@@ -1,0 +1,106 @@
+"""What a graph is lowered onto: launches on named buffers, and the weights they read."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernels.elementwise import map_launch
+from kernels.launch import Launch
+from kernels.strided import Strided
+from models.lowering.placement import Place
+
+MakeWeight = Callable[[], NDArray[np.float32]]
+
+
+@dataclass(frozen=True, slots=True)
+class BufferOperand:
+    """`offset` bytes into the buffer `root`."""
+
+    root: str
+    offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class WeightOperand:
+    """The first byte of the weight of that name."""
+
+    weight: str
+
+
+Operand = BufferOperand | WeightOperand
+
+
+def at(place: Place) -> BufferOperand:
+    """A place's first float."""
+    return BufferOperand(place.root, 4 * place.offset)
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What a step takes at least."""
+
+    flops: int = 0
+    bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TapeStep:
+    """A launch for the node `name`, its buffers not yet laid out."""
+
+    name: str
+    launch: Launch
+    operands: Mapping[str, Operand]
+    cost: Cost
+
+
+@dataclass
+class Tape:
+    """Steps in order, with the sizes of the buffers and the makers of the weights they name."""
+
+    steps: list[TapeStep] = field(default_factory=list)
+    buffers: dict[str, int] = field(default_factory=dict)  # root: bytes
+    counters: list[str] = field(default_factory=list)  # roots, zero before and after every step
+    weights: dict[str, MakeWeight] = field(default_factory=dict)
+    node: str = ""  # whose steps are emitted
+    cost: Cost = Cost()  # of that node; its first step carries it
+
+    def begin(self, node: str, cost: Cost) -> None:
+        """What follows is for this node."""
+        self.node, self.cost = node, cost
+
+    def emit(self, launch: Launch, **operands: Operand) -> None:
+        """Add a step. Raises KeyError unless every operand of the launch is named."""
+        if missing := set(launch.operands) - operands.keys():
+            raise KeyError(f"{launch.instantiation} for {self.node} lacks {sorted(missing)}")
+        self.steps.append(TapeStep(self.node, launch, operands, self.cost))
+        self.cost = Cost()
+
+    def buffer(self, root: str, nbytes: int) -> BufferOperand:
+        """A buffer of its own."""
+        self.buffers[root] = nbytes
+        return BufferOperand(root)
+
+    def scratch(
+        self, launch: Launch, workspace_bytes: int, counter_bytes: int
+    ) -> dict[str, Operand]:
+        """Room for the partial sums that a launch asks for, and for counting who wrote theirs."""
+        operands: dict[str, Operand] = {}
+        index = len(self.steps)
+        if "workspace" in launch.operands:
+            operands["workspace"] = self.buffer(f"workspace/{index}", workspace_bytes)
+        if "counters" in launch.operands:
+            operands["counters"] = self.buffer(f"counters/{index}", counter_bytes)
+            self.counters.append(f"counters/{index}")
+        return operands
+
+    def weight(self, name: str, make: MakeWeight, form: str = "") -> WeightOperand:
+        """A weight, named after the graph's and the form that a kernel wants it in."""
+        key = f"{name}@{form}" if form else name
+        self.weights.setdefault(key, make)
+        return WeightOperand(key)
+
+    def copy(self, x: Strided, x_at: Operand, y: Strided, y_at: Operand) -> None:
+        """y = x, element by element, whatever their strides."""
+        self.emit(map_launch(x, y), x=x_at, y=y_at)

@@ -1,0 +1,139 @@
+"""The plan: every launch of a network for one batch size, and where every operand lies.
+
+`build_plan` is pure: the same graph, N and choices give the same plan, and no device is asked.
+
+    rewritten graph ─ lowering ─ steps on named buffers ─ arena ─ Plan
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum, unique
+
+from kernels.device import Argument
+from kernels.launch import Launch
+from models.arena import ALIGNMENT, Lifetime, lay_out, lower_bound
+from models.graph import Graph
+from models.lowering import (
+    INPUT,
+    BufferOperand,
+    Choose,
+    Cost,
+    MakeWeight,
+    Operand,
+    WeightOperand,
+    lower,
+)
+from models.preprocessing import Preprocessing
+
+
+@unique
+class Region(Enum):
+    """Device memory by whose it is."""
+
+    INPUT = "input"  # uint8 images, N×H×W×C
+    OUTPUT = "output"  # float scores
+    ARENA = "arena"  # everything in between
+    COUNTERS = "counters"  # all zero before and after every step
+    WEIGHTS = "weights"  # shared by the plans of all N
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """An operand's first byte: `offset` into its region, or into the weight of that name."""
+
+    region: Region
+    offset: int
+    weight: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One launch, for the node `name`."""
+
+    name: str
+    launch: Launch
+    operands: Mapping[str, Location]
+    cost: Cost
+
+    def arguments(self, address: Callable[[Location], int]) -> tuple[Argument, ...]:
+        """The kernel's arguments, operands at the addresses given."""
+        return self.launch.bind({name: address(at) for name, at in self.operands.items()})
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A network for n images. Weights are made when asked for, once for all plans that share them.
+
+    The scores of image i are `classes` floats from `score_pitch · i` floats into OUTPUT on.
+    """
+
+    n: int
+    steps: tuple[Step, ...]
+    weights: Mapping[str, MakeWeight]
+    buffers: tuple[Lifetime, ...]  # of the arena, for people and tests
+    offsets: Mapping[str, int]
+    arena_bytes: int
+    input_bytes: int
+    output_bytes: int
+    counter_bytes: int
+    classes: int
+    score_offset: int  # floats into OUTPUT
+    score_pitch: int  # floats from one image's scores to the next's
+
+    @property
+    def arena_bound(self) -> int:
+        """Bytes that no arena for these buffers can do without."""
+        return lower_bound(self.buffers)
+
+
+def build_plan(graph: Graph, preprocessing: Preprocessing, n: int, choose: Choose) -> Plan:
+    """The plan of a rewritten classifier for n images; `choose` settles each Conv's algorithm.
+
+    Raises ValueError where a tensor is too large for a kernel's indices.
+    """
+    tape, place = lower(graph, preprocessing, n, choose)
+    lives: dict[str, tuple[int, int]] = {}
+    for index, step in enumerate(tape.steps):
+        for operand in step.operands.values():
+            if isinstance(operand, BufferOperand):
+                first, _ = lives.get(operand.root, (index, index))
+                lives[operand.root] = (first, index)
+    special = {INPUT: Region.INPUT, place.root: Region.OUTPUT}
+    special |= dict.fromkeys(tape.counters, Region.COUNTERS)
+    buffers = tuple(
+        Lifetime(root, tape.buffers[root], first, last)
+        for root, (first, last) in lives.items()
+        if root not in special
+    )
+    arena = lay_out(buffers)
+
+    def locate(operand: Operand) -> Location:
+        if isinstance(operand, WeightOperand):
+            return Location(Region.WEIGHTS, 0, operand.weight)
+        region = special.get(operand.root, Region.ARENA)
+        begin = arena.offsets[operand.root] if region is Region.ARENA else 0
+        return Location(region, begin + operand.offset)
+
+    steps = tuple(
+        Step(
+            step.name,
+            step.launch,
+            {name: locate(operand) for name, operand in step.operands.items()},
+            step.cost,
+        )
+        for step in tape.steps
+    )
+    return Plan(
+        n=n,
+        steps=steps,
+        weights=dict(tape.weights),
+        buffers=buffers,
+        offsets=arena.offsets,
+        arena_bytes=max(arena.nbytes, ALIGNMENT),
+        input_bytes=tape.buffers[INPUT],
+        output_bytes=tape.buffers[place.root],
+        counter_bytes=max((tape.buffers[root] for root in tape.counters), default=0),
+        classes=place.strided.shape[1],
+        score_offset=place.offset,
+        score_pitch=place.strided.strides[0],
+    )

@@ -1,0 +1,85 @@
+"""Classifiers for engine tests, and what the reference says of them."""
+
+from dataclasses import replace
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+
+from models.classifier import Classifier
+from models.graph import Graph
+from models.onnx_loader import LoadedModel, load_proto
+from models.preprocessing import (
+    ChannelOrder,
+    Fit,
+    Layout,
+    OutputKind,
+    Preprocessing,
+    normalisation,
+)
+from models.reference import run_reference
+
+
+def preprocessing_of(shape: tuple[int, int, int], layout: Layout = Layout.NCHW) -> Preprocessing:
+    """Different for each channel, so that swapping two shows."""
+    channels, height, width = shape
+    return Preprocessing(
+        height=height,
+        width=width,
+        fit=Fit.STRETCH,
+        resize=height,
+        channels=ChannelOrder.RGB,
+        layout=layout,
+        scale=1 / 64,
+        mean=tuple(1.5 + 0.1 * c for c in range(channels)),
+        std=tuple(0.8 + 0.05 * c for c in range(channels)),
+        output=OutputKind.LOGITS,
+        labels=(),
+    )
+
+
+def classifier_of(graph: Graph, layout: Layout = Layout.NCHW) -> Classifier:
+    """A typed graph as a classifier; its ONNX form is not there."""
+    shape = graph.shape(graph.inputs[0])
+    channels, height, width = shape if layout is Layout.NCHW else (shape[2], *shape[:2])
+    loaded = LoadedModel(graph.name, graph, onnx.ModelProto())
+    classes = int(np.prod(graph.shape(graph.outputs[0])))
+    return Classifier(
+        graph.name, loaded, preprocessing_of((channels, height, width), layout), classes
+    )
+
+
+def network_of(name: str, proto: onnx.ModelProto) -> Classifier:
+    """An ONNX model as a classifier."""
+    return classifier_of(load_proto(name, proto).graph)
+
+
+def with_one_output(graph: Graph) -> Graph:
+    """The graph, its first output alone."""
+    return replace(graph, outputs=graph.outputs[:1])
+
+
+def pixels(classifier: Classifier, n: int, seed: int = 0) -> NDArray[np.uint8]:
+    """n pictures that differ in colour and coarse pattern."""
+    p = classifier.preprocessing
+    rng = np.random.default_rng(seed)
+    coarse = rng.integers(0, 256, (n, 4, 4, len(p.mean)))
+    rows, columns = np.arange(p.height) * 4 // p.height, np.arange(p.width) * 4 // p.width
+    noise = rng.integers(-20, 21, (n, p.height, p.width, len(p.mean)))
+    return (coarse[:, rows][:, :, columns] + noise).clip(0, 255).astype(np.uint8)
+
+
+def reference_scores(classifier: Classifier, images: NDArray[np.uint8]) -> NDArray[np.float64]:
+    """What the network as loaded gives in float64, one row an image."""
+    multiplier, offset = normalisation(classifier.preprocessing)
+    x = images * multiplier.astype(np.float64) + offset
+    if classifier.preprocessing.layout is Layout.NCHW:
+        x = x.transpose(0, 3, 1, 2)
+    graph = classifier.network.graph
+    scores = run_reference(graph, {graph.inputs[0]: x})[graph.outputs[0]]
+    return np.asarray(scores, np.float64).reshape(len(images), -1)
+
+
+def relative_error(actual: NDArray[np.floating], expected: NDArray[np.floating]) -> float:
+    """The largest error of an image, relative to its largest score."""
+    return float((np.abs(actual - expected).max(axis=1) / np.abs(expected).max(axis=1)).max())

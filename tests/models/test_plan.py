@@ -1,0 +1,155 @@
+"""Plans: pure, few launches, little memory, and every operand where it may be."""
+
+from functools import cache
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from kernels.activation import Activation, ActivationKind
+from kernels.binary_op import BinaryOp
+from kernels.heuristic import Facts, heuristic
+from models.classifier import Classifier
+from models.graph import Activate, Graph
+from models.plan import Plan, Region, build_plan
+from models.rewrite import rewrite
+from tests.models.engines import network_of, preprocessing_of
+from tests.models.rewrite.graphs import GraphBuilder
+from tests.networks import LIGHT_NETWORKS, light_network
+
+H200 = heuristic(Facts(132))
+# Launches, preprocessing included; what the CUDA engine promises for the four that have a bound.
+MOST_LAUNCHES = {"squeezenet": 32, "vgg19": 26, "resnet50": 58, "inception_v1": 76}
+
+
+@cache
+def network(name: str) -> Classifier:
+    return network_of(name, light_network(name))
+
+
+def plan_of(graph: Graph, n: int = 1) -> Plan:
+    channels, height, width = graph.shape(graph.inputs[0])
+    return build_plan(graph, preprocessing_of((channels, height, width)), n, H200)
+
+
+@pytest.mark.parametrize("name", LIGHT_NETWORKS)
+def test_a_networks_plan_is_small_and_short(name: str) -> None:
+    graph = rewrite(network(name).network.graph).graph
+    for n in (1, 8):
+        plan = plan_of(graph, n)
+        assert plan.arena_bytes <= 1.15 * plan.arena_bound
+        assert len(plan.steps) <= MOST_LAUNCHES.get(name, len(graph.nodes) + 1)
+        check_operands(plan)
+
+
+def check_operands(plan: Plan) -> None:
+    """Offsets are in their regions, and buffers alive together lie apart."""
+    sizes = {
+        Region.ARENA: plan.arena_bytes,
+        Region.INPUT: plan.input_bytes,
+        Region.OUTPUT: plan.output_bytes,
+        Region.COUNTERS: plan.counter_bytes,
+    }
+    for step in plan.steps:
+        for name, at in step.operands.items():
+            if at.region is Region.WEIGHTS:
+                assert at.weight in plan.weights
+            else:
+                assert 0 <= at.offset < sizes[at.region], (step.name, name)
+    placed = sorted(plan.buffers, key=lambda life: plan.offsets[life.name])
+    for index, life in enumerate(placed):
+        end = plan.offsets[life.name] + life.nbytes
+        for other in placed[index + 1 :]:
+            assert plan.offsets[other.name] >= end or not life.meets(other)
+
+
+def test_the_same_graph_gives_the_same_plan() -> None:
+    graph = rewrite(network("squeezenet").network.graph).graph
+    first, second = plan_of(graph, 4), plan_of(graph, 4)
+    assert first.steps == second.steps
+    assert first.offsets == second.offsets
+
+
+def test_every_flop_and_byte_of_the_network_is_some_steps() -> None:
+    graph = rewrite(network("squeezenet").network.graph).graph
+    one, eight = (plan_of(graph, n) for n in (1, 8))
+    assert sum(s.cost.flops for s in eight.steps) == 8 * sum(s.cost.flops for s in one.steps)
+    assert sum(s.cost.flops for s in one.steps) > 700e6  # SqueezeNet: 0.35 G multiply-adds
+
+
+def test_plans_of_all_n_share_their_weights() -> None:
+    graph = rewrite(network("squeezenet").network.graph).graph
+    weights = [plan_of(graph, n).weights for n in (1, 2, 8)]
+    assert weights[0].keys() == weights[1].keys() == weights[2].keys()
+
+
+def relu_chain() -> Graph:
+    b = GraphBuilder(0, x=(8, 4, 4))
+    y = b.conv("c", "x", 8, 3)
+    for index in range(3):
+        y = b.add(Activate, f"r{index}", b.shapes[y], x=y, activation=_leaky(index))
+    return b.build(y)
+
+
+def _leaky(index: int) -> Activation:
+    return Activation(ActivationKind.LEAKY_RELU, 0.1 + index)
+
+
+def test_an_activation_overwrites_what_nobody_else_reads() -> None:
+    plan = plan_of(relu_chain())
+    activations = [step for step in plan.steps if step.name.startswith("activate_")]
+    assert len(activations) == 3
+    assert all(step.operands["x"] == step.operands["y"] for step in activations)
+
+
+def test_what_is_read_again_is_not_overwritten() -> None:
+    b = GraphBuilder(0, x=(8, 4, 4))
+    c = b.conv("c", "x", 8, 3)
+    r = b.add(Activate, "r", b.shapes[c], x=c, activation=_leaky(0))
+    plan = plan_of(b.build(b.binary("y", BinaryOp.ADD, r, c)))
+    step = next(step for step in plan.steps if step.name == "activate_r")
+    assert step.operands["x"] != step.operands["y"]
+
+
+def test_a_convolution_may_overwrite_its_residual_but_never_its_input() -> None:
+    b = GraphBuilder(0, x=(8, 4, 4))
+    first = b.conv("first", "x", 8, 3)
+    own = b.binary("own", BinaryOp.ADD, b.conv("a", first, 8, 3), first)  # residual = input
+    other = b.conv("other", own, 8, 3)
+    plan = plan_of(
+        rewrite(b.build(b.binary("y", BinaryOp.ADD, b.conv("b", other, 8, 3), own))).graph
+    )
+    steps = [step for step in plan.steps if "residual" in step.operands]
+    assert len(steps) == 2
+    assert all(step.operands["y"] != step.operands["x"] for step in steps)
+    assert steps[0].operands["residual"] == steps[0].operands["x"]
+
+
+def test_concatenated_parts_are_written_side_by_side_without_a_copy() -> None:
+    b = GraphBuilder(0, x=(8, 4, 4))
+    parts = [b.conv(f"c{index}", "x", 16, 1) for index in range(3)]
+    graph = rewrite(b.build(b.conv("end", b.concat("y", *parts), 8, 1))).graph
+    plan = plan_of(graph)
+    parts_written = [step for step in plan.steps if step.name.startswith("conv_c")]
+    assert [s.name for s in plan.steps if s not in parts_written] == [
+        "convoy/images",
+        "conv_end",
+        "end/scores",  # C×H×W of its own, brought into the order of scores
+    ]
+    offsets = [step.operands["y"].offset for step in parts_written]
+    assert [b - a for a, b in pairwise(offsets)] == [4 * 16, 4 * 16]
+
+
+def test_a_tensor_beyond_32_bit_indices_is_refused() -> None:
+    b = GraphBuilder(0, x=(8, 4, 4))
+    graph = b.build(b.conv("c", "x", 8, 3))
+    with pytest.raises(ValueError, match="32 bits"):
+        plan_of(graph, 2**25)
+
+
+def test_weights_are_made_as_the_kernels_read_them() -> None:
+    b = GraphBuilder(0, x=(8, 4, 4))
+    graph = b.build(b.gemm("fc", b.reshape("flat", "x", (128,))))
+    made = {key: make() for key, make in plan_of(graph).weights.items()}
+    assert all(array.dtype == np.float32 for array in made.values())
+    assert {"convoy/multiplier", "convoy/offset"} <= made.keys()
