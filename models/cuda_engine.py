@@ -6,7 +6,7 @@ It runs on whatever implements `Device`: a GPU through CuPy, or in tests the CPU
 allocated, compiled and uploaded before the first request; a run allocates nothing.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import ExitStack
 
 import numpy as np
@@ -20,6 +20,9 @@ from models.errors import EngineError
 from models.lowering import Choose
 from models.plan import Location, Plan, Region, Step, build_plan
 from models.rewrite import rewrite
+
+Progress = Callable[[Collection[Instantiation]], Iterable[Instantiation]]
+"""Wraps what is worked through one by one, to show how far it is."""
 
 
 class CudaEngine:
@@ -36,7 +39,7 @@ class CudaEngine:
         *,
         max_batch: int,
         choose: Choose,
-        progress: Callable[[Iterable[Instantiation]], Iterable[Instantiation]] = iter,
+        progress: Progress = iter,
     ) -> None:
         if max_batch < 1:
             raise EngineError(f"max_batch must be at least 1, got {max_batch}")
@@ -138,9 +141,7 @@ class CudaEngine:
 
     # --- before the first request ---
 
-    def _load(
-        self, progress: Callable[[Iterable[Instantiation]], Iterable[Instantiation]]
-    ) -> Mapping[Instantiation, Kernel]:
+    def _load(self, progress: Progress) -> Mapping[Instantiation, Kernel]:
         every = dict.fromkeys(
             step.launch.instantiation for plan in self._plans.values() for step in plan.steps
         )

@@ -139,10 +139,11 @@ class Context:
             written = Pixels(pixels_of(place).pitch, pixels_of(place).pitch)
         self.settle(value, place)
         multiplier, offset = (np.pad(v, (0, written.channels - channels)) for v in normalisation(p))
-        self.tape.begin(INPUT, Cost())
+        floats = pixels * channels
+        self.tape.begin(INPUT, Cost(2 * floats, floats + 4 * pixels * written.channels))
         self.tape.emit(
             pixels_to_floats_launch(channels, pixels, written),
-            images=self.tape.buffer(INPUT, pixels * channels),
+            images=self.tape.buffer(INPUT, floats),
             multiplier=self.tape.weight("convoy/multiplier", lambda: multiplier),
             offset=self.tape.weight("convoy/offset", lambda: offset),
             y=at(place),

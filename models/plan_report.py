@@ -1,0 +1,96 @@
+"""What `convoy inspect --plan` shows: each launch of a plan, and how fast a GPU could make it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from kernels.heuristic import Facts, heuristic
+from models.classifier import Classifier
+from models.plan import Plan, Step, build_plan
+from models.rewrite import rewrite
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """A GPU by its maker's data sheet: dense fp32 without tensor cores, peak memory bandwidth."""
+
+    name: str
+    multiprocessors: int
+    fp32_tflops: float
+    gb_per_s: float
+
+
+GPUS: Mapping[str, Gpu] = {
+    "t4": Gpu("T4", 40, 8.1, 320),
+    "a100": Gpu("A100 SXM 80 GB", 108, 19.5, 2039),
+    "l4": Gpu("L4", 58, 30.3, 300),
+    "h100": Gpu("H100 SXM", 132, 66.9, 3350),
+    "h200": Gpu("H200 SXM", 132, 66.9, 4800),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class StepReport:
+    """One launch. `roofline_us` is what arithmetic or memory alone would take, the longer one."""
+
+    name: str
+    kernel: str
+    grid: tuple[int, int, int]
+    threads: int
+    flops: int
+    bytes: int
+    roofline_us: float
+    bound: str  # "FLOPs" or "bytes"
+
+
+@dataclass(frozen=True, slots=True)
+class PlanReport:
+    """A plan on a named GPU. Times are computed from its data sheet, not measured."""
+
+    name: str
+    n: int
+    gpu: Gpu
+    steps: tuple[StepReport, ...]
+    arena_bytes: int
+    arena_bound: int  # no layout takes less
+    input_bytes: int
+    output_bytes: int
+    counter_bytes: int
+
+    @property
+    def roofline_us(self) -> float:
+        """Of all launches, one after another."""
+        return sum(step.roofline_us for step in self.steps)
+
+
+def plan_report(classifier: Classifier, n: int, gpu: Gpu) -> PlanReport:
+    """The plan of a classifier for n images, chosen for a GPU by the heuristic."""
+    graph = rewrite(classifier.network.graph).graph
+    choose = heuristic(Facts(gpu.multiprocessors))
+    plan: Plan = build_plan(graph, classifier.preprocessing, n, choose)
+    return PlanReport(
+        name=classifier.name,
+        n=n,
+        gpu=gpu,
+        steps=tuple(_step(step, gpu) for step in plan.steps),
+        arena_bytes=plan.arena_bytes,
+        arena_bound=plan.arena_bound,
+        input_bytes=plan.input_bytes,
+        output_bytes=plan.output_bytes,
+        counter_bytes=plan.counter_bytes,
+    )
+
+
+def _step(step: Step, gpu: Gpu) -> StepReport:
+    arithmetic = step.cost.flops / (gpu.fp32_tflops * 1e6)
+    memory = step.cost.bytes / (gpu.gb_per_s * 1e3)
+    x, y, z = step.launch.block
+    return StepReport(
+        name=step.name,
+        kernel=str(step.launch.instantiation),
+        grid=step.launch.grid,
+        threads=x * y * z,
+        flops=step.cost.flops,
+        bytes=step.cost.bytes,
+        roofline_us=max(arithmetic, memory),
+        bound="FLOPs" if arithmetic > memory else "bytes",
+    )

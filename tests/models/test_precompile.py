@@ -1,0 +1,53 @@
+"""Compiling ahead of time: what is compiled is what an engine will load."""
+
+from pathlib import Path
+
+import pytest
+
+from kernels.compile import compile_kernel
+from kernels.heuristic import Facts, heuristic
+from models import BUILT_IN_MODEL, EngineError, load_classifier
+from models.plan import build_plan
+from models.plan_report import GPUS, plan_report
+from models.precompile import MULTIPROCESSORS, precompile
+from models.rewrite import rewrite
+
+
+def test_an_engine_finds_every_kernel_that_it_loads_compiled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    digits = load_classifier(BUILT_IN_MODEL)
+    heard: list[tuple[int, int]] = []
+    count = precompile(
+        digits,
+        ["80", "90a"],
+        max_batch=2,
+        cache=tmp_path,
+        progress=lambda done, total: heard.append((done, total)),
+    )
+    assert heard[-1] == (count, count)
+    monkeypatch.setattr("kernels.nvrtc.compile_program", None)  # nothing is compiled from here on
+    graph = rewrite(digits.network.graph).graph
+    for n in (1, 2):
+        plan = build_plan(graph, digits.preprocessing, n, heuristic(Facts(132)))
+        for step in plan.steps:
+            assert compile_kernel(step.launch.instantiation, "90a", tmp_path).code
+
+
+def test_an_unknown_architecture_is_refused_with_those_there_are(tmp_path: Path) -> None:
+    digits = load_classifier(BUILT_IN_MODEL)
+    with pytest.raises(EngineError, match=r"unknown architecture 91; there are 75, 80, .*90a"):
+        precompile(digits, ["91"], max_batch=1, cache=tmp_path)
+    assert set(MULTIPROCESSORS) == {"75", "80", "86", "89", "90a", "100", "120"}
+
+
+def test_a_plans_report_adds_up_and_says_what_bounds_each_launch() -> None:
+    digits = load_classifier(BUILT_IN_MODEL)
+    one, eight = (plan_report(digits, n, GPUS["h200"]) for n in (1, 8))
+    assert len(one.steps) == 11
+    assert sum(s.flops for s in eight.steps) == 8 * sum(s.flops for s in one.steps)
+    assert one.roofline_us == pytest.approx(sum(step.roofline_us for step in one.steps))
+    for step in one.steps:
+        arithmetic, memory = step.flops / 66.9e6, step.bytes / 4.8e6
+        assert step.roofline_us == pytest.approx(max(arithmetic, memory))
+        assert step.bound == ("FLOPs" if arithmetic > memory else "bytes")
