@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
 
-from kernels.device import CompileError, Instantiation
+from kernels.device import SOURCE_ROOT, CompileError, Instantiation
 
 THIS = Path(__file__)
 HERE = THIS.parent
@@ -64,11 +64,14 @@ TSAN = Build(
     macros=("-DCUSIM_TSAN",),
     kernel=("-O1", "-fsanitize=thread", "-fsanitize=alignment", "-fno-sanitize-recover=all"),
     link=("-fsanitize=thread",),
-    environment=(("TSAN_OPTIONS", "halt_on_error=1:report_thread_leaks=0:history_size=2"),),
+    environment=(
+        ("TSAN_OPTIONS", "halt_on_error=1:report_thread_leaks=0:history_size=2:atexit_sleep_ms=0"),
+    ),
 )
 BUILDS = (PLAIN, ASAN, TSAN)
 
-_COMMON = ("-g1", "-Wall", "-Wextra", "-fno-exceptions")
+# Line numbers alone; addr2line gives those of DWARF 5 to the wrong file.
+_COMMON = ("-g1", "-gdwarf-4", "-Wall", "-Wextra", "-fno-exceptions")
 _KERNEL = (
     *_COMMON,
     "-std=gnu++20",  # gnu: a * b + c becomes one fused operation, as on the device
@@ -118,7 +121,7 @@ def kernel(build: Build, instantiation: Instantiation, root: Path) -> Path:
         raise CompileError(instantiation, f"there is no {source}")
     includes = [THIS, *_including(source), ENTRY, *INCLUDE.rglob("*.h")]
     check_names(instantiation, source.read_text(encoding="utf-8"))
-    flags = (*_KERNEL, *processor(), *build.kernel, f"-I{root}")
+    flags = (*_KERNEL, *processor(), *build.kernel, f"-I{root}", f"-I{SOURCE_ROOT}")
     names = (
         f'-DCUSIM_SOURCE="{source}"',
         f"-DCUSIM_KERNEL={instantiation.expression}",
@@ -188,8 +191,9 @@ def _including(source: Path) -> list[Path]:
         path = waiting.pop().resolve()
         if path not in found:
             found.append(path)
-            names = _INCLUDE_LINE.findall(path.read_text(encoding="utf-8"))
-            waiting += [path.parent / name for name in names if (path.parent / name).exists()]
+            for name in _INCLUDE_LINE.findall(path.read_text(encoding="utf-8")):
+                places = (folder / name for folder in (path.parent, SOURCE_ROOT))
+                waiting += [place for place in places if place.exists()][:1]
     return found
 
 

@@ -12,6 +12,16 @@ namespace cusim {
 
 constexpr char digit(size_t number) { return char('0' + number % 10); }
 
+// What an enumeration is stored as; any other type is that type.
+template <class T, bool = std::is_enum_v<T>>
+struct Stored {
+  using Type = T;
+};
+template <class T>
+struct Stored<T, true> {
+  using Type = std::underlying_type_t<T>;
+};
+
 // "p8,i4,f4,s48,": see Entry.
 template <class... Parameter>
 struct Parameters {
@@ -22,7 +32,7 @@ struct Parameters {
     size_t at = 0;
     (
         [&] {
-          using P = Parameter;
+          using P = typename Stored<Parameter>::Type;
           text[at++] = std::is_pointer_v<P>          ? 'p'
                        : std::is_floating_point_v<P> ? 'f'
                        : !std::is_integral_v<P>      ? 's'

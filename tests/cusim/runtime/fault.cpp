@@ -86,9 +86,15 @@ std::string text(uint3 index) {
          std::to_string(index.z) + ")";
 }
 
-std::string text(const Site& site) {
-  const char* slash = strrchr(site.file_name(), '/');
-  return (slash ? slash + 1 : site.file_name()) + (":" + std::to_string(site.line()));
+std::string text(const Site& site) { return text(site.file_name(), site.line()); }
+
+std::string text(const char* file, unsigned line) {
+  const char* slash = strrchr(file, '/');
+  return (slash ? slash + 1 : file) + (":" + std::to_string(line));
+}
+
+void fault(const std::string& site, const std::string& what) {
+  tell(what + " " + where() + (site.empty() ? "" : ", at " + site));
 }
 
 void fault(const Site* site, const char* format, ...) {
@@ -97,7 +103,7 @@ void fault(const Site* site, const char* format, ...) {
   va_start(values, format);
   vsnprintf(message, sizeof message, format, values);
   va_end(values);
-  tell(std::string(message) + " " + where() + (site ? ", at " + text(*site) : ""));
+  fault(site ? text(*site) : "", message);
 }
 
 void trap(const char* reason, Site site) { fault(&site, "%s", reason); }
@@ -127,7 +133,10 @@ void set_deadline(unsigned seconds) { alarm(seconds); }
 
 }  // namespace cusim
 
-#if !defined(CUSIM_ASAN)  // that build has UndefinedBehaviorSanitizer whole
+#if defined(CUSIM_ASAN)
+// With each report of UndefinedBehaviorSanitizer's, which does not die as the others do.
+extern "C" void __ubsan_on_report() { cusim::on_sanitizer_death(); }
+#else
 // What GCC calls where -fsanitize=alignment finds an address that its type does not allow. Defined
 // here, not linked from UBSan's library, so that it is a fault as any other.
 extern "C" void __ubsan_handle_type_mismatch_v1_abort(const void* data, uintptr_t address) {
@@ -138,8 +147,9 @@ extern "C" void __ubsan_handle_type_mismatch_v1_abort(const void* data, uintptr_
     uint8_t log_alignment, kind;
   };
   const auto* mismatch = static_cast<const Mismatch*>(data);
-  const char* slash = strrchr(mismatch->file, '/');
-  cusim::fault(nullptr, "misaligned address: %#zx is no multiple of %u, at %s:%u", size_t(address),
-               1u << mismatch->log_alignment, slash ? slash + 1 : mismatch->file, mismatch->line);
+  char what[128];
+  snprintf(what, sizeof what, "misaligned address: %#zx is no multiple of %u", size_t(address),
+           1u << mismatch->log_alignment);
+  cusim::fault(cusim::text(mismatch->file, mismatch->line), what);
 }
 #endif

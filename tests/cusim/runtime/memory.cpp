@@ -96,21 +96,20 @@ std::string describe_address(const void* address) {
   const char* at = static_cast<const char*>(address);
   char hexadecimal[32];
   snprintf(hexadecimal, sizeof hexadecimal, "%p", address);
-  const Allocation* nearest = nullptr;
-  size_t distance = SIZE_MAX;
-  for (const Allocation& allocation : allocations) {
-    const size_t away = at < allocation.start   ? size_t(allocation.start - at)
-                        : at < allocation.end() ? 0
-                                                : size_t(at - allocation.end());
-    if (away < distance) nearest = &allocation, distance = away;
-  }
-  if (nearest == nullptr) return std::string(hexadecimal) + ", with nothing allocated";
-  const std::string buffer = " a buffer of " + std::to_string(nearest->size) + " bytes";
-  const char* side = at < nearest->start ? " bytes before"
-                     : distance == 0     ? " bytes from the end, inside"
-                                         : " bytes past the end of";
-  if (at >= nearest->start && at < nearest->end()) distance = size_t(nearest->end() - at);
-  return std::string(hexadecimal) + ", " + std::to_string(distance) + side + buffer;
+  const auto distance = [=](const Allocation& a) {
+    return at < a.start ? size_t(a.start - at) : at >= a.end() ? size_t(at - a.end()) : 0;
+  };
+  const auto nearest = std::min_element(
+      allocations.begin(), allocations.end(),
+      [&](const Allocation& a, const Allocation& b) { return distance(a) < distance(b); });
+  if (nearest == allocations.end()) return std::string(hexadecimal) + ", with nothing allocated";
+  const char* side = at < nearest->start    ? " bytes before"
+                     : at >= nearest->end() ? " bytes past the end of"
+                                            : " bytes into";
+  const size_t away = at >= nearest->start && at < nearest->end() ? size_t(at - nearest->start)
+                                                                  : distance(*nearest);
+  return std::string(hexadecimal) + ", " + std::to_string(away) + side + " a buffer of " +
+         std::to_string(nearest->size) + " bytes";
 }
 
 // Loops that must stay loops: memset and memcpy are the sanitizers' own.

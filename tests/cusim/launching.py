@@ -1,0 +1,60 @@
+"""One kernel launched on arrays, for the tests of the simulator itself."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from kernels.device import Argument, Dim3, Instantiation, TemplateArgument
+from tests.cusim.build import PLAIN, Build
+from tests.cusim.device import POISON, CusimDevice, Order
+
+Passed = NDArray[Any] | Argument
+
+KERNELS = Path(__file__).parent / "kernels"
+
+
+def opened(build: Build = PLAIN, order: Order = Order.FORWARD, **options: Any) -> CusimDevice:
+    """A device for the kernels beside this file."""
+    return CusimDevice(build, order, source_root=KERNELS, **options)
+
+
+def unwritten(shape: int | tuple[int, ...], dtype: DTypeLike = np.float32) -> NDArray[Any]:
+    """An array as device memory is before anything was written to it."""
+    array = np.empty(shape, dtype)
+    array.reshape(-1).view(np.uint8)[:] = POISON
+    return array
+
+
+def instantiation(source: str, kernel: str, **arguments: TemplateArgument) -> Instantiation:
+    return Instantiation(source, kernel, tuple(arguments.items()))
+
+
+def launch(
+    device: CusimDevice,
+    kernel: Instantiation,
+    grid: Dim3,
+    block: Dim3,
+    arguments: Sequence[Passed],
+    shared_bytes: int = 0,
+    *,
+    cooperative: bool = False,
+) -> list[NDArray[Any]]:
+    """What each array among the arguments, each in a buffer of its own, holds after the launch."""
+    loaded, stream = device.load(kernel), device.stream()
+    arrays = [argument for argument in arguments if isinstance(argument, np.ndarray)]
+    buffers = [device.allocate(array.nbytes) for array in arrays]
+    for array, buffer in zip(arrays, buffers, strict=True):
+        device.upload(buffer.address, array, stream)
+    addresses = iter([buffer.address for buffer in buffers])
+    passed = [next(addresses) if isinstance(a, np.ndarray) else a for a in arguments]
+    device.launch(loaded, grid, block, shared_bytes, passed, stream, cooperative=cooperative)
+    results = [np.empty_like(array) for array in arrays]
+    for result, buffer in zip(results, buffers, strict=True):
+        device.download(result, buffer.address, stream)
+    stream.synchronize()
+    for buffer in buffers:
+        buffer.free()
+    return results
