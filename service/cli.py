@@ -1,4 +1,4 @@
-"""The command line: `convoy serve`, `convoy classify`, `convoy inspect`.
+"""The command line: `convoy serve`, `classify`, `inspect`, `compile`.
 
 Exit status 0: done. 1: it failed. 2: the command line or a setting makes no sense. Errors are one
 line on standard error, never a traceback.
@@ -16,10 +16,14 @@ import numpy as np
 import typer
 from pydantic_core import to_json
 from rich.console import Console
+from rich.progress import Progress
 from rich.table import Table
+from rich.text import Text
 
 from models import (
     BUILT_IN_MODEL,
+    GPUS,
+    MULTIPROCESSORS,
     Classifier,
     DeviceKind,
     Engine,
@@ -27,12 +31,14 @@ from models import (
     ModelError,
     load_classifier,
     open_engine,
+    plan_report,
+    precompile,
     report,
 )
 from service.app import CLASSIFY_PATH, create_app
 from service.errors import ServiceError
 from service.images import ImageLimits, decode_image
-from service.inspection import print_report
+from service.inspection import print_report, print_table
 from service.labels import top_k
 from service.pipeline import Pipeline, Pixels
 from service.schemas import Prediction
@@ -206,13 +212,13 @@ def classify(
         else:
             for rank, prediction in enumerate(outcome):
                 table.add_row(
-                    "" if rank else str(file),
-                    prediction["label"],
+                    Text("" if rank else str(file)),  # not markup: [b] in a name is a name
+                    Text(prediction["label"]),
                     f"{prediction['probability']:.4f}",
                 )
     engine.close()
     if table.row_count:
-        Console().print(table)
+        print_table(table)
     if failed:
         raise typer.Exit(1)
 
@@ -224,13 +230,51 @@ def inspect(
     preset: Preset = None,
     external_data: ExternalData = None,
     expectations: Expectations = None,
+    plan: Annotated[
+        bool, typer.Option("--plan", help="Show the launches of the CUDA engine instead.")
+    ] = False,
+    gpu: Annotated[
+        str, typer.Option(help=f"The GPU that --plan is for: {', '.join(GPUS)}.")
+    ] = "h200",
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
     """Show what a model becomes: its nodes, what they cost, what can run them and what cannot."""
+    if gpu not in GPUS:
+        raise SettingsError(f"--gpu: {gpu} is not known; there are {', '.join(GPUS)}")
     settings = load_settings({"model": model, "preset": preset, "external_data": external_data})
     _configure_logging(verbose=False)
     classifier = _load(settings, expectations)
-    print_report(report(classifier.network.graph, n), as_json=as_json)
+    if plan:
+        print_report(plan_report(classifier, n, GPUS[gpu]), as_json=as_json)
+    else:
+        print_report(report(classifier.network.graph, n), as_json=as_json)
+
+
+@app.command("compile")
+def compile_model(
+    model: Annotated[Path, typer.Argument(help="ONNX model file, or `digits`, the built-in one.")],
+    arch: Annotated[
+        str, typer.Option(help=f"Architectures, with commas: {', '.join(MULTIPROCESSORS)}.")
+    ],
+    max_batch: Annotated[int | None, _setting("max_batch")] = None,
+    external_data: ExternalData = None,
+    expectations: Expectations = None,
+) -> None:
+    """Compile a model's CUDA kernels ahead of time; needs no GPU, and an engine then starts warm."""
+    settings = load_settings(
+        {"model": model, "max_batch": max_batch, "external_data": external_data}
+    )
+    _configure_logging(verbose=False)
+    classifier = _load(settings, expectations)
+    with Progress(console=Console(stderr=True)) as bar:
+        task = bar.add_task("compiling kernels", total=None)
+        count = precompile(
+            classifier,
+            [name.strip() for name in arch.split(",")],
+            max_batch=settings.max_batch,
+            progress=lambda done, total: bar.update(task, completed=done, total=total),
+        )
+    typer.echo(f"{count} kernels are compiled and cached")
 
 
 def _configure_logging(*, verbose: bool) -> None:

@@ -1,20 +1,24 @@
-"""`convoy inspect`: a network as a table, or as JSON."""
+"""`convoy inspect`: a network, or its plan on a GPU, as a table or as JSON."""
 
 from dataclasses import asdict
 
 from pydantic_core import to_json
-from rich.console import Console, Group
+from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from models import NetworkReport, NodeReport
+from models import NetworkReport, NodeReport, PlanReport
 
 PIPED_WIDTH = 200
 
 
-def to_json_text(report: NetworkReport) -> str:
-    """Everything that is known of the network."""
-    totals = {"flops": report.flops, "bytes": report.bytes}
+def to_json_text(report: NetworkReport | PlanReport) -> str:
+    """Everything that is known, with the totals."""
+    totals: dict[str, float]
+    if isinstance(report, PlanReport):
+        totals = {"launches": len(report.steps), "roofline_us": report.roofline_us}
+    else:
+        totals = {"flops": report.flops, "bytes": report.bytes}
     return to_json({**asdict(report), **totals}, indent=2).decode()
 
 
@@ -70,12 +74,46 @@ def _refusals(report: NetworkReport) -> list[Text | Table]:
     return [Text(), table]
 
 
-def print_report(report: NetworkReport, *, as_json: bool) -> None:
-    """To standard output; where that is no terminal, the table does not fold at 80 columns."""
+def plan_table(report: PlanReport) -> Group:
+    """One row a launch, and below what all of them take."""
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column("node", overflow="fold")
+    table.add_column("kernel", overflow="fold")
+    for heading in ("grid", "threads", "MFLOP", "kB", "roofline us", "bound by"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for step in report.steps:
+        table.add_row(
+            Text(step.name),
+            Text(step.kernel),
+            "x".join(map(str, step.grid)),
+            str(step.threads),
+            f"{step.flops / 1e6:,.1f}",
+            f"{step.bytes / 1e3:,.0f}",
+            f"{step.roofline_us:,.2f}",
+            step.bound,
+        )
+    arena, least = report.arena_bytes / 1e6, report.arena_bound / 1e6
+    totals = (
+        f"{report.name}, N = {report.n}, {report.gpu.name}: {len(report.steps)} launches, "
+        f"{report.roofline_us:,.1f} us at the roofline (computed from the data sheet, not "
+        f"measured); arena {arena:,.2f} MB, where no layout takes less than {least:,.2f}"
+    )
+    return Group(table, Text(), Text(totals))
+
+
+def print_report(report: NetworkReport | PlanReport, *, as_json: bool) -> None:
+    """To standard output, as a table or as JSON."""
     if as_json:
         print(to_json_text(report))
-        return
+    elif isinstance(report, PlanReport):
+        print_table(plan_table(report))
+    else:
+        print_table(as_table(report))
+
+
+def print_table(table: RenderableType) -> None:
+    """To standard output; where that is no terminal, nothing folds at 80 columns."""
     console = Console()
     if not console.is_terminal:
         console = Console(width=PIPED_WIDTH)
-    console.print(as_table(report))
+    console.print(table)

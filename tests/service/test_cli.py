@@ -153,6 +153,22 @@ def test_classify_prints_a_table_of_files_labels_and_probabilities(convoy: Run) 
         assert 0.5 < float(probability) <= 1
 
 
+def test_names_and_labels_are_shown_as_they_are_and_unfolded(
+    convoy: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("COLUMNS")
+    folder = tmp_path / "a[b]" / "x[" / "red]"  # "[/red]", where nothing was opened
+    folder.mkdir(parents=True)
+    picture = folder / f"{'long' * 20}.jpg"
+    picture.write_bytes(SAMPLES[0].read_bytes())
+    labels = tmp_path / "labels.txt"
+    labels.write_text("\n".join(f"[bold]{n}[/x]" for n in range(10)))
+    status, out, error = convoy("classify", "digits", picture, "--labels", labels)
+    assert (status, error) == (0, "")
+    assert str(picture) in out
+    assert f"[bold]{SAMPLES[0].name[0]}[/x]" in out
+
+
 def test_classify_takes_a_folder_and_says_as_many_labels_as_asked(convoy: Run) -> None:
     status, out, _ = convoy("classify", "digits", SAMPLES[0].parent, "--top-k", "3")
     assert status == 0
