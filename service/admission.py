@@ -5,6 +5,7 @@ leaves. Used from one event loop.
 """
 
 import asyncio
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
@@ -14,10 +15,18 @@ from service.errors import QueueFullError, TooManyImagesError
 class Admission:
     """The bounds, and what is inside now."""
 
-    def __init__(self, *, max_images: int, max_images_a_request: int, max_bytes: int) -> None:
+    def __init__(
+        self,
+        *,
+        max_images: int,
+        max_images_a_request: int,
+        max_bytes: int,
+        expected_wait_s: Callable[[], float],
+    ) -> None:
         self.max_images = max_images
         self.max_images_a_request = max_images_a_request
         self.max_bytes = max_bytes
+        self.expected_wait_s = expected_wait_s  # until the images inside now are answered
         self.requests = 0
         self.images = 0  # from before they are decoded until they are answered
         self.bytes = 0  # of bodies, until they are decoded
@@ -98,7 +107,9 @@ class Visit:
     def _check_images(self, images: int) -> None:
         inside, limit = self._admission.images, self._admission.max_images
         if inside + images > limit:
+            wait_s = self._admission.expected_wait_s()
             raise QueueFullError(
                 f"{inside} images of at most {limit} are being worked on and {images} more came; "
-                "try again in a second"
+                f"try again in {max(1, round(wait_s))} s",
+                wait_s,
             )

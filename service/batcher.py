@@ -178,14 +178,14 @@ class Batcher(Generic[T, R]):
                 "so send them in several requests"
             )
         if self._depth + count > self._max_queue:
-            retry_after_s = self._drain_s()
+            retry_after_s = self.expected_wait_s()
             raise QueueFullError(
                 f"{self._depth} of at most {self._max_queue} images are waiting and {count} more "
                 f"came; try again in {retry_after_s:.1f} s",
                 retry_after_s,
             )
 
-    def _drain_s(self) -> float:
+    def expected_wait_s(self) -> float:
         """Seconds until all that is waiting or running now will have been run."""
         batch_s = self._batch_s
         batches = -(-self._depth // self._max_batch)

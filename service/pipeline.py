@@ -76,10 +76,14 @@ class Pipeline:
         # Images wait or run. The batcher could hold them all, so that none is refused after it
         # was decoded.
         max_images = max_queue + engine.max_batch
+        self._batcher = Batcher(
+            self._run, max_batch=engine.max_batch, max_queue=max_images, on_batch=self.metrics.batch
+        )
         self.admission = Admission(
             max_images=max_images,
             max_images_a_request=max_queue,
             max_bytes=max_body_bytes + max_queue * _BYTES_AN_IMAGE,
+            expected_wait_s=self._batcher.expected_wait_s,
         )
         self._engine = engine
         self._decode_one = decode
@@ -87,9 +91,6 @@ class Pipeline:
         self._labels = labels
         self._engine_thread = Workers("engine", 1)
         self._decode_threads = Workers("decode", decode_threads)
-        self._batcher = Batcher(
-            self._run, max_batch=engine.max_batch, max_queue=max_images, on_batch=self.metrics.batch
-        )
         self._gathered: Images | None = None
         self._state = State.WARMING
         self.metrics.watch(

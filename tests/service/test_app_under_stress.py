@@ -42,6 +42,7 @@ async def test_beyond_the_bounds_requests_are_told_to_come_back_and_room_is_give
         refused = await client.post(PATH, content=b"9")
         assert "try again" in error_of(refused, 429)
         assert int(refused.headers["retry-after"]) >= 1
+        assert pipeline.admission.expected_wait_s() > 0  # the batch that runs has taken some time
 
         async def receive() -> Any:
             pytest.fail("there is no room, and yet the body was read")
