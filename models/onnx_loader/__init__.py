@@ -63,7 +63,9 @@ def load_proto(name: str, proto: ModelProto, input_shape: Shape | None = None) -
 
 
 def _typed_graph(name: str, model: ir.Model) -> Graph:
-    importer = Importer()
+    importer = Importer(
+        frozenset(str(output.name) for node in model.graph for output in node.outputs)
+    )
     for value in model.graph.inputs:
         if value.dtype != ir.DataType.FLOAT:
             raise UnsupportedModelError(
@@ -78,7 +80,8 @@ def _typed_graph(name: str, model: ir.Model) -> Graph:
             if not known:
                 raise RefusedError("the operator is not supported")
             OPERATORS[ir_node.op_type](importer, node)
-        except (RefusedError, UnsupportedModelError, ValueError) as error:
+        # LookupError: onnx.checker does not count a node's inputs, nor the numbers in attributes.
+        except (RefusedError, UnsupportedModelError, ValueError, LookupError) as error:
             operator = f"{ir_node.domain}.{ir_node.op_type}".removeprefix(".")
             problems.append(_Problem(operator, node.name, error))
     if problems:

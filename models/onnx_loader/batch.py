@@ -6,6 +6,8 @@ replaced by what means the same at b and holds at every n. Typed nodes need none
 the batch axis out.
 """
 
+from collections.abc import Iterable
+
 import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
@@ -29,7 +31,9 @@ def make_batch_symbolic(model: ir.Model) -> None:
         elif node.op_type == "Concat":
             _repeat_constants(model.graph, node)
         elif node.op_type in _ELEMENTWISE:
-            _cut_constants(model.graph, node)
+            _cut_constants(model.graph, node, range(len(node.inputs)))
+        elif node.op_type == "Gemm":
+            _cut_constants(model.graph, node, range(2, len(node.inputs)))  # its bias
     for node in model.graph:
         for output in node.outputs:
             output.shape = None
@@ -73,9 +77,10 @@ def _expand_without_batch(graph: ir.Graph, node: ir.Node) -> None:
     node.replace_input_with(1, _constant(graph, f"{node.outputs[0].name}/target", target))
 
 
-def _cut_constants(graph: ir.Graph, node: ir.Node) -> None:
+def _cut_constants(graph: ir.Graph, node: ir.Node, operands: Iterable[int]) -> None:
     rank = len(node.outputs[0].shape or ())
-    for index, value in enumerate(node.inputs):
+    for index in operands:
+        value = node.inputs[index]
         if value is None or value.const_value is None:
             continue
         array = value.const_value.numpy()

@@ -1,6 +1,7 @@
 """The state of one import: what is known of each tensor, and the nodes written so far."""
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -23,6 +24,7 @@ class UnknownShapeError(RefusedError):
 class Importer:
     """Collects typed nodes, values and weights while the operators are read one by one."""
 
+    reserved: frozenset[str] = frozenset()  # names of computed values, declared when they are met
     values: dict[str, Value] = field(default_factory=dict)
     weights: dict[str, Weight] = field(default_factory=dict)
     nodes: list[Node] = field(default_factory=list)
@@ -37,7 +39,8 @@ class Importer:
         return name
 
     def temporary(self, name: str, shape: Shape) -> str:
-        """A value ONNX has no name for, between two nodes that one ONNX node became."""
+        """A value ONNX has no name for, between two nodes that one ONNX node became: its name."""
+        name = next(n for n in _numbered(name) if not self._taken(n) and n not in self.weights)
         self.values[name] = Value(name, shape)
         return name
 
@@ -46,9 +49,16 @@ class Importer:
         return self.values[name].shape if name in self.values else self.weights[name].shape
 
     def weight(self, name: str, array: NDArray[np.generic]) -> str:
-        """A weight under `name`, float32 and contiguous."""
+        """Keep a weight, float32 and contiguous; its name is `name`, numbered if that is taken."""
         # Not np.ascontiguousarray, which gives a scalar an axis.
-        self.weights[name] = np.asarray(array, np.float32, order="C")
+        weight = np.asarray(array, np.float32, order="C")
+        # Several nodes may read one weight, and need not see it in one shape.
+        name = next(
+            free
+            for free in _numbered(name)
+            if not self._taken(free) and _same(self.weights.get(free, weight), weight)
+        )
+        self.weights[name] = weight
         return name
 
     def operand(self, value: ir.Value, rank: int) -> str:
@@ -59,9 +69,21 @@ class Importer:
         array = drop_batch_axis(name, value.const_value.numpy(), rank)
         return self.weight(name if array.ndim < rank - 1 else f"{name}/image", array)
 
+    def _taken(self, name: str) -> bool:
+        return name in self.reserved or name in self.values
+
     def graph(self, name: str, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> Graph:
         """What was collected, as a graph."""
         return Graph(name, inputs, outputs, self.values, tuple(self.nodes), self.weights)
+
+
+def _numbered(stem: str) -> Iterator[str]:
+    yield stem
+    yield from (f"{stem}.{number}" for number in itertools.count(1))
+
+
+def _same(a: Weight, b: Weight) -> bool:
+    return a is b or (a.shape == b.shape and np.array_equal(a, b))
 
 
 @dataclass(frozen=True)

@@ -28,14 +28,25 @@ OPSET = 24
 IR_VERSION = 12
 # A folded constant may not be larger (elements): a tiny file must not ask for all of the memory.
 FOLD_LIMIT = 2**28
+# Nor may a flat tensor that a node makes be longer. Data propagation writes out every entry of one,
+# known or not; no image needs one, for its own tensors have a batch axis.
+FLAT_LIMIT = 2**20
 
 
 def normalise(proto: ModelProto, input_shape: Shape | None) -> ir.Model:
     """The model with static shapes at its own batch size (1 where that is symbolic).
 
     `input_shape` is one image's shape, without the batch axis, for a model whose own input leaves
-    axes open; UnsupportedModelError where it is needed and missing, or contradicts the model.
+    axes open; UnsupportedModelError where it is needed and missing, or contradicts the model, and
+    for what onnx.checker lets through though no library can read it.
     """
+    try:
+        return _normal_form(proto, input_shape)
+    except (ir.serde.SerdeError, ir.passes.PassError, ValueError, TypeError) as error:
+        raise UnsupportedModelError(f"the model contradicts itself: {_first(error)}") from error
+
+
+def _normal_form(proto: ModelProto, input_shape: Shape | None) -> ir.Model:
     initializers = {tensor.name for tensor in proto.graph.initializer}
     model = ir.serde.deserialize_model(proto)
     model.ir_version = IR_VERSION
@@ -47,19 +58,30 @@ def normalise(proto: ModelProto, input_shape: Shape | None) -> ir.Model:
         _convert_opset(model)
         _fix_input_shapes(model, input_shape)
         # Known shapes first: old exports compute Reshape targets with Shape, Gather and Concat.
-        passes.ShapeInferencePass()(model)
-        try:
-            optimizer.optimize_ir(
-                model, num_iterations=4, output_size_limit=FOLD_LIMIT, should_fold=_may_fold
-            )
-        except ir.passes.PassError as error:
-            raise UnsupportedModelError(f"the model cannot be folded: {_first(error)}") from error
-        passes.ShapeInferencePass()(model)
+        _infer_shapes(model)
+        optimizer.optimize_ir(
+            model, num_iterations=4, output_size_limit=FOLD_LIMIT, should_fold=_may_fold
+        )
+        _infer_shapes(model)
     for node in model.graph:
         # Made by a library, or never named: people know it by what it writes.
         if node.name not in names:
             node.name = node.outputs[0].name
     return model
+
+
+def _infer_shapes(model: ir.Model) -> None:
+    # Not strict: a contradiction elsewhere would keep it from telling any size.
+    passes.ShapeInferencePass(strict_mode=False, data_prop=False)(model)
+    for node in model.graph:
+        for output in node.outputs:
+            size = output.shape[0] if output.shape is not None and len(output.shape) == 1 else 0
+            if isinstance(size, int) and size > FLAT_LIMIT:
+                raise UnsupportedModelError(
+                    f"{output.name} has {size:,} entries in its one axis;"
+                    f" at most {FLAT_LIMIT:,} are supported"
+                )
+    passes.ShapeInferencePass()(model)
 
 
 def _may_fold(node: ir.Node) -> bool | None:

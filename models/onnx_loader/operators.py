@@ -67,7 +67,10 @@ def _hard_sigmoid(to: Importer, node: OnnxNode) -> None:
 
 def _gelu(to: Importer, node: OnnxNode) -> None:
     kinds = {"none": ActivationKind.GELU, "tanh": ActivationKind.GELU_TANH}
-    _activate(to, node, Activation(kinds[node.text("approximate", "none")]))
+    approximate = node.text("approximate", "none")
+    if approximate not in kinds:
+        raise RefusedError(f"approximate={approximate} is unknown")
+    _activate(to, node, Activation(kinds[approximate]))
 
 
 def _broadcast_operands(to: Importer, node: OnnxNode) -> list[str]:
@@ -240,6 +243,8 @@ def _gather(to: Importer, node: OnnxNode) -> None:
     rank = len(shape)
     axis = node.axis(node.integer("axis", 0), rank)
     size = shape[axis + 1]
+    if not indices.size or indices.min() < -size or indices.max() >= size:
+        raise RefusedError(f"indices {indices.tolist()} of {size}: there must be some, all inside")
     first = int(indices.flat[0]) % size
     run = first + np.arange(indices.size)
     if indices.ndim > 1 or (indices.reshape(-1) % size != run).any():
@@ -276,6 +281,8 @@ def _reshape(to: Importer, node: OnnxNode) -> None:
 def _transpose(to: Importer, node: OnnxNode) -> None:
     rank = len(node.output_shape)
     axes = node.integers("perm", list(reversed(range(rank))))
+    if sorted(axes) != list(range(len(node.input_shape(0)))):
+        raise RefusedError(f"perm={list(axes)} does not name every axis once")
     if axes[0] != 0:
         raise RefusedError(f"perm={list(axes)} moves axis 0, which must stay the batch")
     order = tuple(axis - 1 for axis in axes[1:])

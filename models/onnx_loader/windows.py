@@ -20,6 +20,11 @@ def window(node: OnnxNode, kernel: tuple[int, ...]) -> Window:
     strides = node.integers("strides", [1] * axes)
     dilations = node.integers("dilations", [1] * axes)
     pads = node.integers("pads", [0] * 2 * axes)
+    if (len(kernel), len(strides), len(dilations), len(pads)) != (axes, axes, axes, 2 * axes):
+        raise RefusedError(
+            f"kernel={kernel}, strides={strides}, dilations={dilations}, pads={pads} do not fit"
+            f" {axes} spatial axes"
+        )
     begin, end = pads[:axes], pads[axes:]
     auto_pad = node.text("auto_pad", "NOTSET")
     if auto_pad == "VALID":
@@ -47,6 +52,8 @@ def conv(to: Importer, node: OnnxNode) -> None:
     problem = ConvProblem(1, c, k, window(node, weight.shape[2:]), groups)
     if weight.shape != problem.filter_shape:
         raise RefusedError(f"filter {weight.shape} does not fit {c} channels, {groups} groups")
+    if node.has(2) and node.input_shape(2) != (k,):
+        raise RefusedError(f"bias {node.input_shape(2)} does not fit {k} output channels")
     bias = to.weight(str(node.input(2).name), node.constant(2)) if node.has(2) else None
     to.nodes.append(
         Conv(

@@ -155,7 +155,10 @@ def test_external_data_does_not_follow_links(tmp_path: Path) -> None:
     folder.mkdir()
     (folder / "link.bin").symlink_to(secret)
     (folder / "up").symlink_to(tmp_path)
-    for location in ("link.bin", "up/secret.bin"):
+    # Not even to a file inside: what it points to may change after it was looked at.
+    weights_file(folder / "w.bin")
+    (folder / "inside.bin").symlink_to(folder / "w.bin")
+    for location in ("link.bin", "up/secret.bin", "inside.bin", "sub/../w.bin"):
         path = save(folder / "m.onnx", with_external_weight(location))
         with pytest.raises(ModelFileError, match="no symbolic link"):
             load_model(path, limits=EXTERNAL)
