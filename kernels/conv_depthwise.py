@@ -14,7 +14,9 @@ from kernels.launch import Launch, instantiate, int32, int_struct, window_struct
 from kernels.pixels import Pixels
 from kernels.strided import VECTOR
 
-_THREADS = 128
+THREADS = 128
+"""Of a block."""
+
 _WIDTHS = (3, 5)
 _STRIDES = (1, 2)
 _RUNS = (4, 1)
@@ -116,7 +118,7 @@ class DepthwiseConv:
         margins = tuple(map(max, window.extent, window.pads_begin))
         reached = prod(size + margin for size, margin in zip(window.input, margins, strict=True))
         for reach in (
-            steps + _THREADS,
+            steps + THREADS,
             problem.n * reached * x.pitch,
             *(problem.n * p * q * each.pitch for each in (y, residual or y)),
         ):
@@ -141,8 +143,8 @@ class DepthwiseConv:
                 stride=config.stride,
                 run=config.run,
             ),
-            (-(-steps // _THREADS), 1, 1),
-            (_THREADS, 1, 1),
+            (-(-steps // THREADS), 1, 1),
+            (THREADS, 1, 1),
             (
                 "x",
                 "weight",

@@ -11,9 +11,10 @@ from math import ceil
 from typing import Protocol, assert_never
 
 from kernels.algorithms import ConvChoice, choices
-from kernels.conv_depthwise import DepthwiseConfig
+from kernels.conv_depthwise import THREADS, DepthwiseConfig
 from kernels.conv_problem import ConvProblem
 from kernels.implicit_gemm import Tile, TileConfig, inner_size, tiles
+from kernels.strided import VECTOR
 
 _FMAS = 128
 """Multiply-adds a clock."""
@@ -109,9 +110,8 @@ def _tile_cycles(problem: ConvProblem, config: TileConfig, multiprocessors: int)
 def _depthwise_cycles(problem: ConvProblem, config: DepthwiseConfig, multiprocessors: int) -> float:
     window = problem.window
     p, q = window.output
-    threads = problem.n * p * ceil(q / config.run) * ceil(problem.k / 4)
-    width = config.s or window.kernel[-1]
-    loads = (config.run - 1) * config.stride + width  # of a row, for all its outputs
-    warps = ceil(threads / multiprocessors / 32)
-    latency = window.kernel[0] * _L2_LATENCY
-    return max(latency, warps * 32 * window.kernel[0] * loads * 16 / _L2_BYTES)
+    threads = problem.n * p * ceil(q / config.run) * ceil(problem.k / VECTOR)
+    blocks = ceil(threads / THREADS / multiprocessors)  # of the busiest one
+    rows, width = window.kernel[0], config.s or window.kernel[1]
+    loads = rows * ((config.run - 1) * config.stride + width)  # of a thread, 16 bytes each
+    return rows * _L2_LATENCY + blocks * THREADS * loads * 16 / _L2_BYTES

@@ -1,0 +1,88 @@
+"""What is run where nothing has been measured."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kernels.algorithms import choices
+from kernels.conv_depthwise import DepthwiseConfig
+from kernels.conv_problem import ConvProblem
+from kernels.heuristic import H200, Facts, choose, estimated_cycles, heuristic, resident_blocks
+from kernels.implicit_gemm import TILES, Tile, TileConfig, tiles
+from kernels.window import Window
+from tests.cusim.device import CusimDevice
+from tests.kernels.windows import conv_problem, window, windows
+
+
+def conv(c: int, k: int, size: int, r: int, stride: int = 1) -> ConvProblem:
+    """A layer of the usual networks: square, padded by half its filter."""
+    seen = window((size, size), (r, r), strides=(stride, stride), pads=(r // 2,) * 4)
+    return conv_problem(1, c, k, seen)
+
+
+LAYERS = [
+    conv(3, 64, 224, 7, 2),
+    conv(64, 64, 224, 3),
+    conv(256, 256, 56, 3),
+    conv(512, 512, 14, 3),
+    conv(512, 512, 7, 3),
+    conv(256, 64, 56, 1),
+    conv(512, 128, 28, 1),
+    conv(2048, 512, 7, 1),
+]
+
+
+@pytest.mark.parametrize("n", [1, 8])
+@pytest.mark.parametrize("layer", LAYERS[1:], ids=str)
+def test_the_blocks_fill_the_machine(layer: ConvProblem, n: int) -> None:
+    problem = layer.with_batch(n)
+    config = heuristic(H200)(problem).config
+    assert isinstance(config, TileConfig)
+    assert tiles(problem, config.tile) * config.split >= 1.9 * H200.multiprocessors
+
+
+def test_a_small_machine_does_not_split_what_fills_it() -> None:
+    for layer in LAYERS[1:5]:
+        assert heuristic(Facts(multiprocessors=2))(layer).config.split == 1
+
+
+def test_1x1_is_a_plain_matrix_product() -> None:
+    for layer in LAYERS:
+        name = heuristic(H200)(layer).algorithm.name
+        assert name == ("gemm" if layer.window.is_pointwise else "direct")
+
+
+def test_depthwise_has_its_own_kernel_and_runs_shorten_with_the_image() -> None:
+    def run(size: int, c: int) -> int:
+        seen = window((size, size), (3, 3), pads=(1,) * 4)
+        config = heuristic(H200)(conv_problem(1, c, c, seen, c)).config
+        assert isinstance(config, DepthwiseConfig)
+        return config.run
+
+    assert run(112, 64) == 4
+    assert run(7, 96) == 1
+
+
+@given(windows(), st.sampled_from((1, 2, 8)), st.integers(1, 8), st.integers(1, 200))
+def test_the_cheapest_candidate_is_chosen(
+    seen: Window, groups: int, n: int, multiprocessors: int
+) -> None:
+    problem = conv_problem(n, 8, 16, seen, groups)
+    candidates, facts = choices(problem), Facts(multiprocessors)
+    chosen = choose(problem, candidates, facts)
+    costs = [estimated_cycles(problem, each, facts) for each in candidates]
+    assert chosen == candidates[costs.index(min(costs))]
+    assert min(costs) > 0
+    assert choose(problem, [chosen], facts) == chosen
+
+
+def test_a_device_and_its_facts_choose_alike() -> None:
+    device = CusimDevice(multiprocessors=H200.multiprocessors)
+    by_device = heuristic(device)
+    device.close()
+    assert [by_device(layer) for layer in LAYERS] == [heuristic(H200)(layer) for layer in LAYERS]
+
+
+@pytest.mark.parametrize("tile", TILES, ids=str)
+def test_several_blocks_of_every_tile_fit_a_multiprocessor(tile: Tile) -> None:
+    assert resident_blocks(tile) * tile.threads >= 8 * 32
