@@ -11,7 +11,7 @@ DEVICE ?= $(CONVOY_DEVICE)
 SERVE_FLAGS = $(if $(HOST),--host $(HOST)) $(if $(PORT),--port $(PORT)) $(if $(DEVICE),--device $(DEVICE))
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-all lint check format bench train clean lock
+.PHONY: help serve test test-all test-gpu lint check format bench train clean lock
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/make \1\t\2/' | expand -t 16
@@ -36,6 +36,9 @@ test: $(VENV)/dev.stamp  ## the test suite
 
 test-all: $(VENV)/dev.stamp  ## the suite with its longer sweeps
 	$(BIN)/pytest -n auto
+
+test-gpu: $(VENV)/dev.stamp  ## what needs a CUDA GPU (and CuPy: pip install -e '.[cuda13]')
+	$(BIN)/pytest -m gpu
 
 lint: $(VENV)/dev.stamp  ## ruff, ruff format, mypy --strict
 	$(BIN)/ruff check .

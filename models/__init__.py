@@ -15,6 +15,8 @@ from models.errors import (
 )
 from models.onnx_loader import FileLimits
 from models.open_engine import open_engine
+from models.plan_report import GPUS, PlanReport, plan_report
+from models.precompile import MULTIPROCESSORS, precompile
 from models.preprocessing import (
     PRESETS,
     ChannelOrder,
@@ -27,6 +29,8 @@ from models.report import NetworkReport, NodeReport, report
 
 __all__ = [
     "BUILT_IN_MODEL",
+    "GPUS",
+    "MULTIPROCESSORS",
     "PRESETS",
     "ChannelOrder",
     "Classifier",
@@ -42,11 +46,14 @@ __all__ = [
     "NetworkReport",
     "NodeReport",
     "OutputKind",
+    "PlanReport",
     "Preprocessing",
     "PreprocessingError",
     "Scores",
     "UnsupportedModelError",
     "load_classifier",
     "open_engine",
+    "plan_report",
+    "precompile",
     "report",
 ]

@@ -67,6 +67,8 @@ def main() -> None:
         _fail(error, 2)
     except (ModelError, ServiceError, ListenError) as error:
         _fail(error, 1)
+    except OSError as error:  # of files it is said where they are read; standard output is full
+        _fail(error, 1)
 
 
 def _fail(error: Exception, status: int) -> None:
@@ -204,15 +206,15 @@ def classify(
     for file, outcome in _classify_files(_files(images), classifier, engine, settings, k):
         if isinstance(outcome, Exception):
             failed = True
-            typer.echo(f"Error: {file}: {outcome}", err=True)
+            typer.echo(f"Error: {_text(file)}: {outcome}", err=True)
             if as_json:
-                typer.echo(to_json({"file": str(file), "error": str(outcome)}))
+                typer.echo(to_json({"file": _text(file), "error": str(outcome)}))
         elif as_json:
-            typer.echo(to_json({"file": str(file), "predictions": outcome}))
+            typer.echo(to_json({"file": _text(file), "predictions": outcome}))
         else:
             for rank, prediction in enumerate(outcome):
                 table.add_row(
-                    Text("" if rank else str(file)),  # not markup: [b] in a name is a name
+                    Text("" if rank else _text(file)),  # not markup: [b] in a name is a name
                     Text(prediction["label"]),
                     f"{prediction['probability']:.4f}",
                 )
@@ -260,7 +262,7 @@ def compile_model(
     external_data: ExternalData = None,
     expectations: Expectations = None,
 ) -> None:
-    """Compile a model's CUDA kernels ahead of time; needs no GPU, and an engine then starts warm."""
+    """Compile a model's CUDA kernels ahead of time, so that an engine starts warm. Needs no GPU."""
     settings = load_settings(
         {"model": model, "max_batch": max_batch, "external_data": external_data}
     )
@@ -347,6 +349,11 @@ def _files(paths: Sequence[Path]) -> Iterator[Path]:
             yield from sorted(p for p in path.iterdir() if p.suffix.lower() in IMAGE_SUFFIXES)
         else:
             yield path
+
+
+def _text(file: Path) -> str:
+    """A file's name to be printed, which not every name can be: some are no UTF-8."""
+    return os.fsencode(file).decode("utf-8", "replace")
 
 
 def _classify_files(

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kernels.device import Device
+from kernels.cuda_device import CudaDevice
+from kernels.device import Device, DeviceError
 from kernels.heuristic import heuristic
 from models import BUILT_IN_MODEL, DeviceKind, EngineError, load_classifier, open_engine
 from models.classifier import Classifier
@@ -43,11 +44,17 @@ def opened(classifier: Classifier, device: Device, max_batch: int = 1) -> CudaEn
     return engine
 
 
-@pytest.fixture(scope="module")
-def device() -> Iterator[CusimDevice]:
-    cusim = CusimDevice()
-    yield cusim
-    cusim.close()
+@pytest.fixture(scope="module", params=["cusim", pytest.param("gpu", marks=pytest.mark.gpu)])
+def device(request: pytest.FixtureRequest) -> Iterator[Device]:
+    if request.param == "cusim":
+        cusim = CusimDevice()
+        yield cusim
+        cusim.close()
+        return
+    try:
+        yield CudaDevice()
+    except DeviceError as error:
+        pytest.skip(str(error))
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +62,7 @@ def digits() -> Classifier:
     return load_classifier(BUILT_IN_MODEL)
 
 
-def test_digits_agree_with_onnxruntime_at_every_n(device: CusimDevice, digits: Classifier) -> None:
+def test_digits_agree_with_onnxruntime_at_every_n(device: Device, digits: Classifier) -> None:
     engine = opened(digits, device, max_batch=8)
     expected = open_engine(digits, device=DeviceKind.CPU, max_batch=8)
     for n in range(1, 9):
@@ -81,7 +88,7 @@ def test_the_same_images_give_the_same_bits_whatever_ran_before_and_in_any_order
 
 
 def test_scores_stay_as_they_were_when_the_next_batch_runs(
-    device: CusimDevice, digits: Classifier
+    device: Device, digits: Classifier
 ) -> None:
     engine = opened(digits, device, max_batch=2)
     scores = engine.run(pixels(digits, 2))
@@ -91,7 +98,7 @@ def test_scores_stay_as_they_were_when_the_next_batch_runs(
     engine.close()
 
 
-def test_a_batch_of_the_wrong_shape_is_refused(device: CusimDevice, digits: Classifier) -> None:
+def test_a_batch_of_the_wrong_shape_is_refused(device: Device, digits: Classifier) -> None:
     engine = opened(digits, device, max_batch=2)
     for shape in ((0, 32, 32, 1), (3, 32, 32, 1), (1, 32, 31, 1)):
         with pytest.raises(EngineError, match="takes 1 to 2 images of"):
@@ -111,7 +118,7 @@ def test_a_device_that_is_too_small_is_told_with_what_was_needed_and_what_was_fr
 
 
 @needs_shared
-def test_squeezenet_names_photographs_as_onnxruntime_does(device: CusimDevice) -> None:
+def test_squeezenet_names_photographs_as_onnxruntime_does(device: Device) -> None:
     classifier = load_classifier(SQUEEZENET, overrides={"preset": "caffe"})
     folder = SHARED / "data/images"
     with (folder / "labels.csv").open() as file:
@@ -136,7 +143,7 @@ def test_squeezenet_names_photographs_as_onnxruntime_does(device: CusimDevice) -
         for name in LIGHT_NETWORKS
     ],
 )
-def test_a_light_network_agrees_with_the_reference(device: CusimDevice, name: str) -> None:
+def test_a_light_network_agrees_with_the_reference(device: Device, name: str) -> None:
     classifier = network_of(name, light_network(name))
     engine = opened(classifier, device)
     images = pixels(classifier, 1)
@@ -147,7 +154,7 @@ def test_a_light_network_agrees_with_the_reference(device: CusimDevice, name: st
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.data())
 def test_whatever_graph_is_drawn_the_engine_computes_it(
-    device: CusimDevice, data: st.DataObject
+    device: Device, data: st.DataObject
 ) -> None:
     graph = with_one_output(Draw(data).graph())
     n = data.draw(st.integers(1, 3), "n")
@@ -162,7 +169,7 @@ def test_whatever_graph_is_drawn_the_engine_computes_it(
     engine.close()
 
 
-def test_a_network_that_reads_nhwc_is_run(device: CusimDevice) -> None:
+def test_a_network_that_reads_nhwc_is_run(device: Device) -> None:
     b = GraphBuilder(0, x=(6, 5, 3))
     image = b.transpose("image", "x", 2, 0, 1)
     scores = b.reshape("flat", b.conv("conv", image, 4, 3), (4 * 6 * 5,))
@@ -175,7 +182,7 @@ def test_a_network_that_reads_nhwc_is_run(device: CusimDevice) -> None:
 
 @pytest.mark.anyio
 async def test_a_picture_posted_to_the_server_is_answered_by_cuda_source(
-    device: CusimDevice, digits: Classifier
+    device: Device, digits: Classifier
 ) -> None:
     engine = CudaEngine(digits, device, max_batch=4, choose=heuristic(device))
     pipeline = Pipeline(

@@ -169,6 +169,32 @@ def test_names_and_labels_are_shown_as_they_are_and_unfolded(
     assert f"[bold]{SAMPLES[0].name[0]}[/x]" in out
 
 
+def test_a_name_that_is_no_utf8_is_printed_as_well_as_can_be(convoy: Run, tmp_path: Path) -> None:
+    picture = tmp_path / "\udcff.png"  # the byte FF
+    picture.write_bytes(SAMPLES[0].read_bytes())
+    missing = tmp_path / "\udcfe.png"
+    status, out, _ = convoy("classify", "digits", "--json", picture, missing)
+    shown, failed = map(json.loads, out.splitlines())
+    assert (status, shown["file"]) == (1, f"{tmp_path}/\N{REPLACEMENT CHARACTER}.png")
+    assert failed["error"] == "No such file or directory"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_output_that_cannot_be_written_is_one_line_and_status_1() -> None:
+    convoy_command = (sys.executable, "-c", "from service.cli import main; main()")
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [*convoy_command, "inspect", "digits"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[0] == "Error: [Errno 28] No space left on device"
+
+
 def test_classify_takes_a_folder_and_says_as_many_labels_as_asked(convoy: Run) -> None:
     status, out, _ = convoy("classify", "digits", SAMPLES[0].parent, "--top-k", "3")
     assert status == 0
@@ -233,3 +259,38 @@ def test_serve_says_where_it_serves_and_the_line_to_try_works() -> None:
     finally:
         process.kill()
         process.communicate()
+
+
+def test_compile_fills_the_cache_and_says_how_many(
+    convoy: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))  # where the cache of compiled kernels is
+    status, out, _ = convoy("compile", "digits", "--arch", "80", "--max-batch", "1")
+    assert status == 0
+    (count,) = re.findall(r"(\d+) kernels are compiled", out)
+    cubins = [file for file in (tmp_path / ".cache/convoy/cubins").rglob("*") if file.is_file()]
+    assert len(cubins) == int(count) >= 5
+    status, _, error = convoy("compile", "digits", "--arch", "81")
+    assert status == 1
+    assert "unknown architecture 81; there are 75, 80" in error
+
+
+def test_inspect_shows_a_model_or_its_plan(convoy: Run) -> None:
+    status, out, _ = convoy("inspect", "digits")
+    assert status == 0
+    assert "20 nodes became 11" in out
+    status, out, _ = convoy("inspect", "digits", "--plan", "-n", "2", "--gpu", "a100")
+    assert status == 0
+    assert "digits, N = 2, A100 SXM 80 GB: 11 launches" in out
+    status, _, error = convoy("inspect", "digits", "--plan", "--gpu", "voodoo")
+    assert status == 2
+    assert "voodoo is not known; there are t4, a100" in error
+
+
+def test_any_key_of_a_models_description_can_be_set(convoy: Run) -> None:
+    status, _, error = convoy("inspect", "digits", "--set", "size=31")
+    assert status == 1
+    assert "gives images of 1×31×31" in error
+    status, _, error = convoy("inspect", "digits", "--set", "size")
+    assert status == 2
+    assert "write KEY=VALUE" in error

@@ -5,7 +5,7 @@ from math import prod
 
 import pytest
 
-from models import BUILT_IN_MODEL, NetworkReport, load_classifier, report
+from models import BUILT_IN_MODEL, GPUS, NetworkReport, load_classifier, plan_report, report
 from models.graph import Conv
 from models.rewrite import rewrite
 from service.inspection import print_report
@@ -56,3 +56,20 @@ def test_json_holds_the_same_and_more(
     assert [node["name"] for node in parsed["nodes"]] == [node.name for node in digits.nodes]
     first = parsed["nodes"][0]
     assert {choice["algorithm"]: choice["refusal"] for choice in first["choices"]}["direct"] is None
+
+
+def test_a_plan_is_shown_launch_by_launch_with_its_totals(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    plan = plan_report(load_classifier(BUILT_IN_MODEL), 8, GPUS["h200"])
+    print_report(plan, as_json=False)
+    text = capsys.readouterr().out
+    for step in plan.steps:
+        assert step.name in text
+        assert step.kernel in text
+    assert "digits, N = 8, H200 SXM: 11 launches" in text
+    assert "not measured" in text
+    print_report(plan, as_json=True)
+    parsed = json.loads(capsys.readouterr().out)
+    assert parsed["launches"] == 11
+    assert parsed["gpu"]["multiprocessors"] == 132
