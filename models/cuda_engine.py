@@ -1,18 +1,31 @@
 """The engine on Convoy's own kernels: a plan and a captured graph for every N.
 
     images ─ pinned ─ upload ─ graph of plan n ─ download ─ pinned ─ scores
+                      stream   stream            stream
 
-It runs on whatever implements `Device`: a GPU through CuPy, or in tests the CPU. Everything is
-allocated, compiled and uploaded before the first request; a run allocates nothing.
+Two batches may be in flight, each in a slot of its own, so that one is copied while the other is
+computed. It runs on whatever implements `Device`: a GPU through CuPy, or in tests the CPU.
+Everything is allocated, compiled and uploaded before the first request; a run allocates nothing.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kernels.device import Device, DeviceError, Graph, Instantiation, Kernel, OutOfMemoryError
+from kernels.device import (
+    Buffer,
+    Device,
+    DeviceError,
+    Event,
+    Graph,
+    Instantiation,
+    Kernel,
+    OutOfMemoryError,
+)
 from models.arena import aligned
 from models.classifier import Classifier
 from models.engine import Images, Scores
@@ -25,11 +38,41 @@ Progress = Callable[[Collection[Instantiation]], Iterable[Instantiation]]
 """Wraps what is worked through one by one, to show how far it is."""
 
 
+SLOTS = 2
+"""Batches in flight: one computed, one copied."""
+
+
+@dataclass
+class _Slot:
+    """Where one batch in flight lies, on both sides, and how far it is."""
+
+    images: NDArray[np.uint8]  # pinned
+    scores: NDArray[np.uint8]  # pinned, the bytes of floats
+    addresses: Mapping[Region, int]  # of INPUT and OUTPUT on the device
+    uploaded: Event
+    computed: Event
+    downloaded: Event
+    graphs: dict[int, Graph] = field(default_factory=dict)  # by N
+    busy: bool = False
+
+
+@dataclass(frozen=True)
+class Pending:
+    """A batch in flight; `result` waits for it and must be called once."""
+
+    collect: Callable[[], Scores]
+
+    def result(self) -> Scores:
+        """N×classes; EngineError where the device failed."""
+        return self.collect()
+
+
 class CudaEngine:
     """Runs a classifier in fp32 on a device; `run` is called from one thread at a time.
 
-    One allocation holds the weights, which all plans share, and after them the images, the scores,
-    the counters and the arena, each as large as its largest plan wants it: plans run one at a time.
+    One allocation holds the weights, which all plans share, and after them the images and scores
+    of each slot, the counters and the arena, each as large as its largest plan wants it: plans
+    compute one at a time.
     """
 
     def __init__(
@@ -49,20 +92,20 @@ class CudaEngine:
         self._image_shape = (p.height, p.width, len(p.mean))
         graph = rewrite(classifier.network.graph).graph
         self._plans = {n: build_plan(graph, p, n, choose) for n in range(1, max_batch + 1)}
-        self._graphs: dict[int, Graph] = {}
-        self._closed = False
+        self._slots: list[_Slot] = []
+        self._buffer: Buffer | None = None
         try:
             self._kernels = self._load(progress)
-            self._stream = device.stream()
-            self._images = device.pinned(max(plan.input_bytes for plan in self._plans.values()))
-            self._scores = device.pinned(max(plan.output_bytes for plan in self._plans.values()))
+            self._uploads, self._compute, self._downloads = (device.stream() for _ in range(3))
             self._allocate()
         except OutOfMemoryError as error:
+            self.close()
             raise EngineError(
                 f"{classifier.name} at max_batch {max_batch} needs {error.needed:,} bytes on"
                 f" {device.name}, where {error.free:,} are free; lower --max-batch"
             ) from error
         except DeviceError as error:
+            self.close()
             raise EngineError(f"{device.name} cannot take {classifier.name}: {error}") from error
 
     @property
@@ -88,56 +131,84 @@ class CudaEngine:
     def warm_up(self) -> None:
         """Run every N step by step, then capture it and run that, the largest N first."""
         for n, plan in sorted(self._plans.items(), reverse=True):
-            for step in plan.steps:
-                try:
-                    self._launch(step)
-                    self._stream.synchronize()
-                except DeviceError as error:
-                    raise EngineError(
-                        f"step {step.name} ({step.launch.instantiation}) of {self._name} failed"
-                        f" at N = {n} on {self._device.name}: {error}"
-                    ) from error
-            with self._device.capture(self._stream) as graph:
-                for step in plan.steps:
-                    self._launch(step)
-            self._graphs[n] = graph
-            self.run(np.zeros((n, *self._image_shape), np.uint8))
+            for slot in self._slots:
+                self._run_step_by_step(plan, slot)
+                with self._device.capture(self._compute) as graph:
+                    for step in plan.steps:
+                        self._launch(step, slot)
+                slot.graphs[n] = graph
+                self.run(np.zeros((n, *self._image_shape), np.uint8))
 
     def run(self, images: Images) -> Scores:
         """N×H×W×C uint8 → N×classes; EngineError for a shape the model does not take."""
+        return self.start(images).result()
+
+    def start(self, images: Images) -> Pending:
+        """Put a batch in flight beside at most one other, whose result is not taken yet.
+
+        `images` may change once this returns. EngineError as `run`.
+        """
         n = len(images)
         if images.shape[1:] != self._image_shape or not 1 <= n <= self._max_batch:
             raise EngineError(
                 f"got images of shape {images.shape}; the engine takes 1 to {self._max_batch}"
                 f" images of {self._image_shape}"
             )
-        if n not in self._graphs:
-            raise EngineError("the engine is closed, or was not warmed up")
+        slot = next((slot for slot in self._slots if not slot.busy and n in slot.graphs), None)
+        if slot is None:
+            raise EngineError(
+                "the engine is closed, not warmed up, or has two batches in flight: take a result"
+            )
         plan = self._plans[n]
-        pinned = self._images[: plan.input_bytes]
+        pinned, raw = slot.images[: plan.input_bytes], slot.scores[: plan.output_bytes]
         np.copyto(pinned.reshape(images.shape), images)
-        raw = self._scores[: plan.output_bytes]
         try:
-            self._device.upload(self._address(Location(Region.INPUT, 0)), pinned, self._stream)
-            self._graphs[n].replay(self._stream)
-            self._device.download(raw, self._address(Location(Region.OUTPUT, 0)), self._stream)
-            self._stream.synchronize()
+            self._device.upload(slot.addresses[Region.INPUT], pinned, self._uploads)
+            slot.uploaded.record(self._uploads)
+            self._compute.wait(slot.uploaded)
+            slot.graphs[n].replay(self._compute)
+            slot.computed.record(self._compute)
+            self._downloads.wait(slot.computed)
+            self._device.download(raw, slot.addresses[Region.OUTPUT], self._downloads)
+            slot.downloaded.record(self._downloads)
         except DeviceError as error:
             raise EngineError(f"{self._name} failed on a batch of {n}: {error}") from error
+        slot.busy = True
+        return Pending(partial(self._collect, slot, plan))
+
+    def close(self) -> None:
+        """Free the device's memory; closing twice is closing once."""
+        self._slots.clear()
+        if self._buffer is not None:
+            buffer, self._buffer = self._buffer, None
+            self._device.synchronize()
+            buffer.free()
+
+    def _collect(self, slot: _Slot, plan: Plan) -> Scores:
+        try:
+            slot.downloaded.synchronize()
+        except DeviceError as error:
+            raise EngineError(f"{self._name} failed on a batch of {plan.n}: {error}") from error
+        finally:
+            slot.busy = False
         rows = np.lib.stride_tricks.as_strided(
-            raw.view(np.float32)[plan.score_offset :],
-            (n, self._classes),
+            slot.scores[: plan.output_bytes].view(np.float32)[plan.score_offset :],
+            (plan.n, self._classes),
             (4 * plan.score_pitch, 4),
         )
         return rows.copy()
 
-    def close(self) -> None:
-        """Free the device's memory; closing twice is closing once."""
-        self._graphs.clear()
-        if not self._closed:
-            self._closed = True
-            self._device.synchronize()
-            self._buffer.free()
+    def _run_step_by_step(self, plan: Plan, slot: _Slot) -> None:
+        """Wait after every step, so that one that fails is named."""
+        for step in plan.steps:
+            try:
+                self._launch(step, slot)
+                self._compute.synchronize()
+            except DeviceError as error:
+                raise EngineError(
+                    f"step {step.name} ({step.launch.instantiation}) of {self._name} failed"
+                    f" at N = {plan.n} on {self._device.name}: {error}"
+                ) from error
 
     # --- before the first request ---
 
@@ -152,46 +223,53 @@ class CudaEngine:
     def _allocate(self) -> None:
         plans = self._plans.values()
         makers = {key: make for plan in plans for key, make in plan.weights.items()}
-        weights: dict[str, NDArray[np.float32]] = {key: make() for key, make in makers.items()}
-        self._weights: dict[str, int] = {}
-        end = 0
-        for key, array in weights.items():
-            self._weights[key] = end
-            end += aligned(array.nbytes)
-        sizes = {
+        weights = {key: make() for key, make in makers.items()}
+        largest = {
             Region.INPUT: max(plan.input_bytes for plan in plans),
             Region.OUTPUT: max(plan.output_bytes for plan in plans),
             Region.COUNTERS: max(plan.counter_bytes for plan in plans),
             Region.ARENA: max(plan.arena_bytes for plan in plans),
         }
-        self._regions: dict[Region, int] = {Region.WEIGHTS: 0}
-        for region, nbytes in sizes.items():
-            self._regions[region] = end
-            end += aligned(nbytes)
-        with ExitStack() as undo:
-            self._buffer = self._device.allocate(end)
-            undo.callback(self._buffer.free)
-            for key, array in weights.items():
-                at = self._address(Location(Region.WEIGHTS, 0, key))
-                self._device.upload(at, np.ascontiguousarray(array), self._stream)
-            if sizes[Region.COUNTERS]:
-                at = self._address(Location(Region.COUNTERS, 0))
-                self._device.fill(at, sizes[Region.COUNTERS], 0, self._stream)
-            self._stream.synchronize()
-            undo.pop_all()
+        sizes = [
+            *(array.nbytes for array in weights.values()),
+            *[largest[Region.INPUT], largest[Region.OUTPUT]] * SLOTS,
+            largest[Region.COUNTERS],
+            largest[Region.ARENA],
+        ]
+        buffer = self._buffer = self._device.allocate(sum(map(aligned, sizes)))
+        begins = accumulate(map(aligned, sizes), initial=buffer.address)
+        self._weights = dict(zip(weights, begins, strict=False))
+        for _ in range(SLOTS):
+            slot = _Slot(
+                images=self._device.pinned(largest[Region.INPUT]),
+                scores=self._device.pinned(largest[Region.OUTPUT]),
+                addresses={Region.INPUT: next(begins), Region.OUTPUT: next(begins)},
+                uploaded=self._device.event(),
+                computed=self._device.event(),
+                downloaded=self._device.event(),
+            )
+            self._slots.append(slot)
+        self._shared = {Region.COUNTERS: next(begins), Region.ARENA: next(begins)}
+        for key, array in weights.items():
+            self._device.upload(self._weights[key], np.ascontiguousarray(array), self._uploads)
+        if largest[Region.COUNTERS]:
+            counters = self._shared[Region.COUNTERS]
+            self._device.fill(counters, largest[Region.COUNTERS], 0, self._uploads)
+        self._uploads.synchronize()
 
-    def _address(self, at: Location) -> int:
-        begin = self._weights[at.weight] if at.weight is not None else 0
-        return self._buffer.address + self._regions[at.region] + begin + at.offset
+    def _launch(self, step: Step, slot: _Slot) -> None:
+        def address(at: Location) -> int:
+            if at.weight is not None:
+                return self._weights[at.weight]
+            return (self._shared.get(at.region) or slot.addresses[at.region]) + at.offset
 
-    def _launch(self, step: Step) -> None:
         launch = step.launch
         self._device.launch(
             self._kernels[launch.instantiation],
             launch.grid,
             launch.block,
             launch.shared_bytes,
-            step.arguments(self._address),
-            self._stream,
+            step.arguments(address),
+            self._compute,
             cooperative=launch.cooperative,
         )
