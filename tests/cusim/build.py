@@ -42,11 +42,13 @@ class Build:
     environment: tuple[tuple[str, str], ...] = ()
 
 
+# Cheap enough to have always; the runtime brings what they call.
+_CHECKED = ("-fsanitize=alignment,bounds", "-fno-sanitize-recover=all")
+
 PLAIN = Build(
     "plain",
     macros=(),
-    # Misaligned addresses alone are caught; the runtime brings what that calls.
-    kernel=("-O2", "-fsanitize=alignment", "-fno-sanitize-recover=all"),
+    kernel=("-O2", *_CHECKED),
     link=(),
 )
 ASAN = Build(
@@ -62,7 +64,7 @@ ASAN = Build(
 TSAN = Build(
     "tsan",
     macros=("-DCUSIM_TSAN",),
-    kernel=("-O1", "-fsanitize=thread", "-fsanitize=alignment", "-fno-sanitize-recover=all"),
+    kernel=("-O1", *_CHECKED, "-fsanitize=thread"),
     link=("-fsanitize=thread",),
     environment=(
         ("TSAN_OPTIONS", "halt_on_error=1:report_thread_leaks=0:history_size=2:atexit_sleep_ms=0"),
@@ -86,7 +88,7 @@ _KERNEL = (
     f"-I{INCLUDE}",
 )
 # No start files: they have static variables, and those are shared memory. No libraries either: the
-# runtime, which has them, also stands in for the one that -fsanitize=alignment would bring.
+# runtime, which has them, also stands in for the one that these checks would bring.
 _KERNEL_LINK = ("-shared", "-nostartfiles", "-nodefaultlibs")
 _RUNTIME = (*_COMMON, "-std=c++20", "-O2", f"-I{INCLUDE}")
 
@@ -214,7 +216,7 @@ def _cached(name: str, digest: str, suffix: str, make: Make) -> Path:
     CACHE.mkdir(parents=True, exist_ok=True)
     path = CACHE / f"{name}-{digest}{suffix}"
     if not path.exists():
-        with _lock(CACHE / f"{digest}.lock"):
+        with _lock(CACHE / f"{digest[:2]}.lock"):
             if not path.exists():
                 _make_whole(path, make)
     return path

@@ -122,6 +122,7 @@ def _everywhere(subject: Subject, defect: str, caught: str) -> Planted:
 
 
 _RACE = "data race"
+_INDEX = r"index 36 out of bounds of 'float \[36\]'.*bounds\.cu:\d+"
 _STACK = "stack-overflow|SEGV"
 _PLACE = r".*block \(0, 0, 0\), thread \({}, 0, 0\)"
 
@@ -140,7 +141,7 @@ PLANTED = (
         WARP_SUM, "LANE_MISSING", r"lanes 0x20 of warp 0 are missing: thread \(5, 0, 0\) waits in"
     ),
     _everywhere(WARP_SUM, "LANE_NOT_IN_MASK", "lane 5 names mask 0xffffffdf, which it is not in"),
-    _everywhere(WARP_SUM, "MASKS_DIFFER", r"with mask 0x7fffffff .*warps\.cu:\d+"),
+    _everywhere(WARP_SUM, "MASKS_DIFFER", r"of warp 0 are missing: thread .*warps\.cu:\d+"),
     _everywhere(WARP_SUM, "OTHER_LINE", r"meets lanes .* from warps\.cu:\d+.*at warps\.cu:\d+"),
     _everywhere(WARP_SUM, "OTHER_OPERATION", r"meets lanes .* from warps\.cu:\d+"),
     _everywhere(LOAD_MATRIX, "LANE_MISSING", "lanes 0x8 of warp 0 are missing"),
@@ -178,8 +179,8 @@ PLANTED = (
         r"SEGV.*bounds\.cu:\d+",
         r"SEGV.*bounds\.cu:\d+",
     ),
-    Planted(TWICE, "SHARED_READ_PAST_END", None, r"bounds\.cu:\d+:.*index 36 out of bounds"),
-    Planted(TWICE, "SHARED_WRITE_PAST_END", None, r"bounds\.cu:\d+:.*index 36 out of bounds"),
+    Planted(TWICE, "SHARED_READ_PAST_END", _INDEX, "index 36 out of bounds", _INDEX),
+    Planted(TWICE, "SHARED_WRITE_PAST_END", _INDEX, "index 36 out of bounds", _INDEX),
     Planted(TWICE, "DYNAMIC_READ_PAST_END", r"illegal address.*bounds\.cu:\d+", "SEGV", "SEGV"),
     Planted(TWICE, "DYNAMIC_WRITE_PAST_END", r"illegal address.*bounds\.cu:\d+", "SEGV", "SEGV"),
     Planted(

@@ -54,7 +54,8 @@ class Order(IntEnum):
 POISON = 0xFF
 """Every byte of what was never written: NaN as any float type, -1 as an integer."""
 
-STATIC_SHARED_LIMIT = 48 << 10
+_STATIC_SHARED_LIMIT = 48 << 10
+_PADDING = 64  # before and between variables, at most, by g++
 _MAX_GRID = (2**31 - 1, 65535, 65535)
 _MAX_BLOCK = (1024, 1024, 64)
 _MAX_THREADS = 1024
@@ -131,7 +132,7 @@ class CusimDevice:
         self._parameters[function] = answer[16:].decode().split(",")[:-1]
         if self.build is not PLAIN:  # sanitizers put red zones between variables
             return Kernel(instantiation, function)
-        if shared > STATIC_SHARED_LIMIT:
+        if shared > _STATIC_SHARED_LIMIT + _PADDING:
             raise CompileError(instantiation, f"{shared} bytes of static shared memory: too many")
         return Kernel(instantiation, function, static_shared_bytes=shared)
 

@@ -78,7 +78,7 @@ __global__ void atomics(const int* x, int* y, float* sum) {
   atomicOr(&y[4], value);
   atomicAnd(&y[5], value);
   atomicInc(reinterpret_cast<unsigned*>(&y[6]), 99u);
-  for (int seen = y[7], was = seen - 1; was != seen;) {
+  for (int seen = atomicAdd(&y[7], 0), was = seen - 1; was != seen;) {
     was = seen;
     seen = atomicCAS(&y[7], was, was + value);
   }

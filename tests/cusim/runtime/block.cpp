@@ -105,6 +105,16 @@ void Block::grid_barrier(Site site) {
   acquired(&start_);
 }
 
+Meeting& Warp::meeting(unsigned mask) {
+  Meeting* unused = nullptr;
+  for (Meeting& meeting : meetings) {
+    if (meeting.mask == mask) return meeting;
+    if (unused == nullptr && (meeting.arrived | meeting.unread) == 0) unused = &meeting;
+  }
+  unused->mask = mask;
+  return *unused;
+}
+
 Met Block::meet(WarpOp op, unsigned mask, uint64_t value, Site site, Together together) {
   Thread& self = *thread;
   Warp& lanes = warp();
@@ -115,25 +125,25 @@ Met Block::meet(WarpOp op, unsigned mask, uint64_t value, Site site, Together to
   if (together != nullptr && lanes.live != ~0u) {
     fault(&site, "ldmatrix or mma without all 32 lanes (only %#x)", lanes.live);
   }
-  Meeting& meeting = lanes.meetings[std::countr_zero(mask)];
+  Meeting& meeting = lanes.meeting(mask);
   if (meeting.arrived == 0) {
     meeting.op = op;
     meeting.site = site;
-    meeting.mask = mask;
-  } else if (meeting.mask != mask || meeting.op != op || meeting.site.line() != site.line()) {
-    fault(&site, "lane %u with mask %#x meets lanes %#x with mask %#x from %s:", lane, mask,
-          meeting.arrived, meeting.mask, text(meeting.site).c_str());
+  } else if (meeting.op != op || meeting.site.line() != site.line()) {
+    fault(&site, "lane %u meets lanes %#x from %s:", lane, meeting.arrived,
+          text(meeting.site).c_str());
   }
   const unsigned parity = meeting.parity;
   meeting.values[parity][lane] = value;
   meeting.arrived |= 1u << lane;
   meeting.together = together;
-  lanes.pending |= 1u << std::countr_zero(mask);
+  lanes.pending |= lanes.bit(meeting);
   released(&meeting.tokens[parity]);
   self.state = State::AtWarp;
   self.site = site;
   if (meeting.arrived == (mask & lanes.live)) complete(lanes, meeting);
   suspend();
+  meeting.unread &= ~(1u << lane);
   acquired(&meeting.tokens[parity]);
   return {meeting.values[parity], meeting.came[parity]};
 }
@@ -143,8 +153,9 @@ void Block::complete(Warp& warp, Meeting& meeting) {
   if (meeting.together != nullptr) meeting.together(meeting.values[meeting.parity]);
   const unsigned came = std::exchange(meeting.arrived, 0);
   meeting.came[meeting.parity] = came;
+  meeting.unread |= came;
   meeting.parity ^= 1;
-  warp.pending &= ~(1u << std::countr_zero(meeting.mask));
+  warp.pending &= ~warp.bit(meeting);
   Thread* first = &threads_[size_t(&warp - warps_.data()) * 32];
   uint8_t order[32];
   for (unsigned i = 0; i < 32; i++)

@@ -27,14 +27,15 @@ struct Thread {
 // What a warp does as one, given what each lane handed over.
 using Together = void (*)(const uint64_t (&values)[32]);
 
-// Lanes that name the same mask meet in one of these. What they hand over is read after they have
-// met, when some may be on their way to meet again: hence two of each. Three are not needed, for
-// all that met go on once before any goes on twice (the queue is first in, first out).
+// Where lanes that name the same mask meet. What they hand over is read after they have met, when
+// some may be on their way to meet again: hence two of each. Three are not needed, for all that met
+// go on once before any goes on twice (the queue is first in, first out).
 struct Meeting {
   Site site;
   Together together;  // null where the lanes only hand over
   unsigned mask;
-  unsigned arrived;
+  unsigned arrived;  // lanes that wait
+  unsigned unread;   // lanes that have met, and not gone on yet
   unsigned parity;
   WarpOp op;
   char tokens[2];
@@ -43,9 +44,13 @@ struct Meeting {
 };
 
 struct Warp {
-  unsigned live;         // lanes that exist and have not returned
-  unsigned pending;      // meetings at which some have arrived
-  Meeting meetings[32];  // by the lowest lane of the mask
+  unsigned live;     // lanes that exist and have not returned
+  unsigned pending;  // meetings at which some wait
+  Meeting meetings[32];
+
+  // That of the mask. One can always be had: a lane is at one meeting at most.
+  Meeting& meeting(unsigned mask);
+  unsigned bit(const Meeting& meeting) const { return 1u << (&meeting - meetings); }
 };
 
 class Block {

@@ -137,19 +137,46 @@ void set_deadline(unsigned seconds) { alarm(seconds); }
 // With each report of UndefinedBehaviorSanitizer's, which does not die as the others do.
 extern "C" void __ubsan_on_report() { cusim::on_sanitizer_death(); }
 #else
-// What GCC calls where -fsanitize=alignment finds an address that its type does not allow. Defined
-// here, not linked from UBSan's library, so that it is a fault as any other.
+// What GCC calls where -fsanitize=alignment,bounds finds an address that its type does not allow,
+// or an index that an array does not have. Defined here, not linked from UBSan's library, so that
+// it is a fault as any other.
+
+namespace {
+
+struct Place {
+  const char* file;
+  uint32_t line, column;
+
+  std::string text() const { return cusim::text(file, line); }
+};
+
+struct Type {
+  uint16_t kind, information;
+  char name[1];
+};
+
+}  // namespace
+
 extern "C" void __ubsan_handle_type_mismatch_v1_abort(const void* data, uintptr_t address) {
   struct Mismatch {
-    const char* file;
-    uint32_t line, column;
-    const void* type;
+    Place place;
+    const Type* type;
     uint8_t log_alignment, kind;
   };
   const auto* mismatch = static_cast<const Mismatch*>(data);
   char what[128];
   snprintf(what, sizeof what, "misaligned address: %#zx is no multiple of %u", size_t(address),
            1u << mismatch->log_alignment);
-  cusim::fault(cusim::text(mismatch->file, mismatch->line), what);
+  cusim::fault(mismatch->place.text(), what);
+}
+
+extern "C" void __ubsan_handle_out_of_bounds_abort(const void* data, uintptr_t index) {
+  struct OutOfBounds {
+    Place place;
+    const Type *array, *index;
+  };
+  const auto* out = static_cast<const OutOfBounds*>(data);
+  cusim::fault(out->place.text(), "index " + std::to_string(intptr_t(index)) +
+                                      " out of bounds of " + out->array->name);
 }
 #endif

@@ -1,0 +1,59 @@
+"""What is compiled is compiled once, and again when anything it was made from changes."""
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from kernels.device import CompileError, Instantiation
+from tests.cusim import build
+from tests.cusim.build import ASAN, PLAIN
+
+KERNEL = Instantiation("one.cu", "one")
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of one kernel, one header and an empty cache."""
+    monkeypatch.setattr(build, "CACHE", tmp_path / "cache")
+    (tmp_path / "one.cu").write_text(
+        '#include "value.cuh"\n__global__ void one(int* y) { *y = VALUE; }'
+    )
+    (tmp_path / "value.cuh").write_text("#define VALUE 1\n")
+    return tmp_path
+
+
+def test_a_kernel_is_compiled_once_for_each_build(root: Path) -> None:
+    first = build.kernel(PLAIN, KERNEL, root)
+    made = first.stat().st_mtime_ns
+    assert build.kernel(PLAIN, KERNEL, root) == first
+    assert first.stat().st_mtime_ns == made
+    assert build.kernel(ASAN, KERNEL, root) != first
+
+
+def test_a_changed_header_is_another_kernel(root: Path) -> None:
+    first = build.kernel(PLAIN, KERNEL, root)
+    (root / "value.cuh").write_text("#define VALUE 22\n")
+    second = build.kernel(PLAIN, KERNEL, root)
+    assert second != first
+    assert second.read_bytes() != first.read_bytes()
+
+
+def test_builders_at_the_same_time_get_one_whole_library(root: Path) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        paths = set(pool.map(lambda _: build.kernel(PLAIN, KERNEL, root), range(8)))
+    (path,) = paths
+    assert path.read_bytes()[:4] == b"\x7fELF"
+    assert [p for p in path.parent.iterdir() if p.suffix != ".lock"] == [path]  # and no rubbish
+
+
+def test_what_does_not_compile_leaves_nothing_behind(root: Path) -> None:
+    (root / "value.cuh").write_text("#define VALUE nonsense\n")
+    with pytest.raises(CompileError, match="nonsense"):
+        build.kernel(PLAIN, KERNEL, root)
+    assert not [p for p in build.CACHE.iterdir() if p.suffix != ".lock"]
+
+
+def test_a_missing_source_is_named(root: Path) -> None:
+    with pytest.raises(CompileError, match=r"no .*two\.cu"):
+        build.kernel(PLAIN, Instantiation("two.cu", "two"), root)
