@@ -29,7 +29,10 @@ class Engine(Protocol):
         """Run every N in 1..max_batch once, so that no request pays for a first time."""
 
     def run(self, images: Images) -> Scores:
-        """The scores of n images, 1 <= n <= max_batch; EngineError where the device failed."""
+        """The scores of n images, 1 <= n <= max_batch, in an array that later runs leave alone.
+
+        `images` may change once this returns. EngineError where the device failed.
+        """
 
     def close(self) -> None:
         """Free the device's memory; the engine is not used again."""

@@ -2,6 +2,7 @@
 
 import csv
 from collections.abc import Iterator
+from typing import Any
 
 import httpx
 import numpy as np
@@ -10,8 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kernels.cuda_device import CudaDevice
-from kernels.device import Device, DeviceError
+from kernels.device import Device, DeviceError, FaultError, Kernel
 from kernels.heuristic import heuristic
+from kernels.pool_problem import PoolKind
 from models import BUILT_IN_MODEL, DeviceKind, EngineError, load_classifier, open_engine
 from models.classifier import Classifier
 from models.cuda_engine import CudaEngine
@@ -20,6 +22,7 @@ from service.app import create_app
 from service.images import ImageLimits, decode_image
 from service.pipeline import Pipeline
 from tests.cusim.device import CusimDevice, Order
+from tests.cusim.streams import CusimStream
 from tests.models.engines import (
     classifier_of,
     network_of,
@@ -133,6 +136,32 @@ def test_a_device_that_is_too_small_is_told_with_what_was_needed_and_what_was_fr
     cusim = CusimDevice(memory_bytes=200_000)
     with pytest.raises(EngineError, match=r"needs [\d,]+ bytes on .*, where [\d,]+ are free"):
         opened(digits, cusim, max_batch=8)
+    cusim.close()
+
+
+def test_an_error_that_comes_after_the_launch_names_the_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    launched: list[str] = []
+    launch, synchronize = CusimDevice.launch, CusimStream.synchronize
+
+    def launching(self: CusimDevice, kernel: Kernel, *rest: Any, **options: Any) -> None:
+        launch(self, kernel, *rest, **options)
+        launched.append(kernel.instantiation.kernel)
+
+    def failing(self: CusimStream) -> None:  # as a GPU's does after an illegal access
+        if launched[-1:] == ["global_pool"]:
+            raise FaultError("an illegal memory access was encountered")
+        synchronize(self)
+
+    monkeypatch.setattr(CusimDevice, "launch", launching)
+    monkeypatch.setattr(CusimStream, "synchronize", failing)
+    b = GraphBuilder(0, x=(3, 5, 5))
+    pooled = b.pool("pooled", b.conv("c", "x", 4, 3), PoolKind.MAX, 5)
+    classifier = classifier_of(b.build(b.reshape("flat", pooled, (4,))))
+    cusim = CusimDevice()
+    with pytest.raises(EngineError, match=r"step \S*pooled \(global_pool<.*illegal memory"):
+        opened(classifier, cusim)
     cusim.close()
 
 
