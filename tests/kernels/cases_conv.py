@@ -56,6 +56,7 @@ class Layer:
     bias: bool = True
     activation: Activation | None = None
     in_place: bool = False  # y lies where the residual lies
+    nan: bool = False  # one channel of one pixel of x is NaN, and infects none but what sees it
 
 
 def conv_case(layer: Layer, choice: ConvChoice) -> KernelCase:
@@ -75,6 +76,8 @@ def conv_case(layer: Layer, choice: ConvChoice) -> KernelCase:
         x_layout = layer.x.strided(problem.n, problem.window.input)
         y_layout = layer.y.strided(problem.n, problem.window.output)
         x, weight = normal(x_layout.shape, 1), normal(problem.filter_shape, 2)
+        if layer.nan:
+            x[(0, 0, *(size // 2 for size in problem.window.input))] = np.nan
         bias = normal((problem.k,), 3) * np.float32(layer.bias)
         residual = normal(problem.output_shape, 4) * np.float32(layer.residual is not None)
         residual_layout = (layer.residual or layer.y).strided(problem.n, problem.window.output)
@@ -293,6 +296,13 @@ DIRECT_LAYERS = (
         odd(6),
         dense(6),
     ),
+    Layer(
+        "with a NaN",
+        conv_problem(2, 8, 12, window((3, 4, 5), (1, 3, 3), pads=(0, 1, 1, 0, 1, 1))),
+        dense(8),
+        dense(12),
+        nan=True,
+    ),
 )
 
 GEMM_LAYERS = (
@@ -322,6 +332,7 @@ GEMM_LAYERS = (
         )
     ),
     Layer("in 3-D", conv_problem(2, 12, 8, window((2, 3, 3), (1, 1, 1))), dense(12), dense(8)),
+    Layer("with a NaN", conv_problem(2, 13, 8, _1x1), filled(13), dense(8), nan=True),
 )
 
 _ACTIVATED = Layer("activated", conv_problem(1, 8, 12, _3x3), dense(8), filled(12))
@@ -365,6 +376,7 @@ DEPTHWISE_LAYERS = (
         dense(12),
         in_place=True,
     ),
+    Layer("with a NaN", conv_problem(1, 7, 7, _3x3, 7), filled(7), dense(7), nan=True),
     Layer("twice as many", conv_problem(2, 6, 12, _3x3, 6), filled(6), dense(12), dense(12)),
     Layer("thrice as many", conv_problem(1, 5, 15, _3x3, 5), odd(5), odd(15)),
     Layer(
