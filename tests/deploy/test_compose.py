@@ -39,6 +39,10 @@ def test_the_gpu_profile_reserves_a_gpu_and_builds_for_it() -> None:
     extra = gpu["build"]["args"]["EXTRA"]
     assert extra in pyproject()["project"]["optional-dependencies"]
     assert gpu["image"] != SERVICES["convoy"]["image"]
+    assert gpu["environment"] == {
+        **SERVICES["convoy"]["environment"],
+        "CONVOY_DEVICE": "${CONVOY_DEVICE:-cuda}",
+    }
 
 
 def test_the_root_is_read_only_with_a_bounded_tmpfs(service: Service) -> None:
