@@ -41,7 +41,7 @@ def test_the_gpu_profile_reserves_a_gpu_and_builds_for_it() -> None:
     assert gpu["image"] != SERVICES["convoy"]["image"]
     assert gpu["environment"] == {
         **SERVICES["convoy"]["environment"],
-        "CONVOY_DEVICE": "${CONVOY_DEVICE:-cuda}",
+        "CONVOY_DEVICE": "cuda",
     }
 
 
