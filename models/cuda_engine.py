@@ -28,7 +28,7 @@ from kernels.device import (
 )
 from models.arena import aligned
 from models.classifier import Classifier
-from models.engine import Images, Scores
+from models.engine import Images, Scores, batch_size
 from models.errors import EngineError
 from models.lowering import Choose
 from models.plan import Location, Plan, Region, Step, build_plan
@@ -148,12 +148,7 @@ class CudaEngine:
 
         `images` may change once this returns. EngineError as `run`.
         """
-        n = len(images)
-        if images.shape[1:] != self._image_shape or not 1 <= n <= self._max_batch:
-            raise EngineError(
-                f"got images of shape {images.shape}; the engine takes 1 to {self._max_batch}"
-                f" images of {self._image_shape}"
-            )
+        n = batch_size(images, self._image_shape, self._max_batch)
         slot = next((slot for slot in self._slots if not slot.busy and n in slot.graphs), None)
         if slot is None:
             raise EngineError(

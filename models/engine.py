@@ -6,6 +6,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from models.errors import EngineError
+
 Images = NDArray[np.uint8]  # N×H×W×C, pixels 0..255 in the order the model's channels have
 Scores = NDArray[np.float32]  # N×classes, one row an image
 
@@ -36,6 +38,17 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Free the device's memory; the engine is not used again."""
+
+
+def batch_size(images: Images, image_shape: tuple[int, int, int], max_batch: int) -> int:
+    """N, where `images` are 1 to `max_batch` of H×W×C; EngineError where they are not."""
+    n = len(images)
+    if images.shape[1:] != image_shape or not 1 <= n <= max_batch:
+        raise EngineError(
+            f"got images of shape {images.shape}; the engine takes 1 to {max_batch}"
+            f" images of {image_shape}"
+        )
+    return n
 
 
 @unique

@@ -11,7 +11,7 @@ import onnxruntime as ort
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from models.classifier import Classifier
-from models.engine import Images, Scores
+from models.engine import Images, Scores, batch_size
 from models.errors import EngineError
 from models.preprocessing import Layout, Preprocessing, normalisation
 
@@ -67,12 +67,7 @@ class OnnxRuntimeEngine:
 
     def run(self, images: Images) -> Scores:
         """N×H×W×C uint8 → N×classes; EngineError for a shape the model does not take."""
-        n = len(images)
-        if images.shape[1:] != self._image_shape or not 1 <= n <= self._max_batch:
-            raise EngineError(
-                f"got images of shape {images.shape}; the engine takes 1 to {self._max_batch}"
-                f" images of {self._image_shape}"
-            )
+        n = batch_size(images, self._image_shape, self._max_batch)
         if self._session is None:
             raise EngineError("the engine is closed")
         try:
