@@ -48,13 +48,13 @@ _CHECKED = ("-fsanitize=alignment,bounds", "-fno-sanitize-recover=all")
 PLAIN = Build(
     "plain",
     macros=(),
-    kernel=("-O2", *_CHECKED),
+    kernel=("-O3", *_CHECKED),
     link=(),
 )
 ASAN = Build(
     "asan",
     macros=("-DCUSIM_ASAN",),
-    kernel=("-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"),
+    kernel=("-O2", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"),
     link=("-fsanitize=address,undefined",),
     environment=(
         ("ASAN_OPTIONS", "detect_leaks=0:detect_odr_violation=0:abort_on_error=0"),
@@ -64,7 +64,7 @@ ASAN = Build(
 TSAN = Build(
     "tsan",
     macros=("-DCUSIM_TSAN",),
-    kernel=("-O1", *_CHECKED, "-fsanitize=thread"),
+    kernel=("-O2", *_CHECKED, "-fsanitize=thread"),
     link=("-fsanitize=thread",),
     environment=(
         ("TSAN_OPTIONS", "halt_on_error=1:report_thread_leaks=0:history_size=2:atexit_sleep_ms=0"),
