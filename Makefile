@@ -29,7 +29,7 @@ $(VENV)/dev.stamp: $(VENV)/serve.stamp
 	@touch $@
 
 serve: $(VENV)/serve.stamp  ## serve the built-in model, or MODEL=path.onnx (HOST, PORT, DEVICE)
-	$(BIN)/convoy serve $(SERVE_FLAGS) $(MODEL)
+	$(BIN)/convoy serve $(SERVE_FLAGS) $(if $(MODEL),"$(MODEL)")
 
 test: $(VENV)/dev.stamp  ## the test suite
 	$(BIN)/pytest -m "not slow" -n auto

@@ -19,6 +19,7 @@ from fastapi import FastAPI
 from starlette.types import ASGIApp
 
 from service.pipeline import Pipeline, State
+from service.protocol import BoundedHttp
 
 # Load balancers keep connections for a minute, and must not find one closed that they reuse.
 _KEEP_ALIVE_S = 75
@@ -66,6 +67,7 @@ def http_settings(app: ASGIApp, *, access_log: bool) -> uvicorn.Config:
         server_header=False,
         lifespan="off",
         ws="none",
+        http=BoundedHttp,
         timeout_keep_alive=_KEEP_ALIVE_S,
         timeout_graceful_shutdown=_LEAVE_S,
     )

@@ -34,19 +34,22 @@ def make_batch_symbolic(model: ir.Model) -> None:
             _cut_constants(model.graph, node, range(len(node.inputs)))
         elif node.op_type == "Gemm":
             _cut_constants(model.graph, node, range(2, len(node.inputs)))  # its bias
+    shapes = {value: static_shape(value)[1:] for value in model.graph.outputs}
     for node in model.graph:
         for output in node.outputs:
             output.shape = None
-    for value in (*model.graph.inputs, *model.graph.outputs):
-        rest = list(value.shape)[1:] if value.shape is not None else []
-        value.shape = ir.Shape([BATCH, *rest]) if value in model.graph.inputs else None
+    for value in model.graph.inputs:
+        value.shape = ir.Shape([BATCH, *static_shape(value)[1:]])
     passes.ShapeInferencePass()(model)
     passes.RemoveUnusedNodesPass()(model)
-    for value in model.graph.outputs:
-        if value.shape is None or str(value.shape[0]) != BATCH:
+    for value, rest in shapes.items():
+        # Typed nodes never touch the batch, so where inference loses it (Pad, Slice) it is known.
+        # A number would mean that something still says one batch size.
+        if value.shape is not None and isinstance(value.shape[0], int):
             raise UnsupportedModelError(
                 f"output {value.name} does not keep the batch as its first axis: {value.shape}"
             )
+        value.shape = ir.Shape([BATCH, *rest])
 
 
 def _constant(graph: ir.Graph, name: str, array: NDArray[np.generic]) -> ir.Value:

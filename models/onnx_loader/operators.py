@@ -158,12 +158,15 @@ def _batch_normalization(to: Importer, node: OnnxNode) -> None:
 
 
 def _lrn(to: Importer, node: OnnxNode) -> None:
+    size = node.integer("size", 0)
+    if size < 1 or size % 2 == 0:
+        raise RefusedError(f"size={size}: it must be odd and positive")
     to.nodes.append(
         Lrn(
             name=node.name,
             output=to.declare(node.output),
             x=node.x(),
-            size=node.integer("size", 0),
+            size=size,
             alpha=node.number("alpha", 1e-4),
             beta=node.number("beta", 0.75),
             bias=node.number("bias", 1.0),

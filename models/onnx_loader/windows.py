@@ -30,6 +30,9 @@ def window(node: OnnxNode, kernel: tuple[int, ...]) -> Window:
     if auto_pad == "VALID":
         begin = end = (0,) * axes
     elif auto_pad in ("SAME_UPPER", "SAME_LOWER"):
+        if set(dilations) != {1}:
+            # ONNX's shape inference and ONNX Runtime do not agree on what that means.
+            raise RefusedError(f"auto_pad={auto_pad} with dilations={dilations}: export the pads")
         total = tuple(
             max((p - 1) * s + d * (k - 1) + 1 - h, 0)
             for p, s, d, k, h in zip(output, strides, dilations, kernel, size, strict=True)

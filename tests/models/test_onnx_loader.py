@@ -156,6 +156,11 @@ MOVES_THE_BATCH: dict[str, tuple[list[onnx.NodeProto], Weights, str]] = {
     ),
     "a Concat of images": ([node("Concat", "x x", axis=0)], {}, "axis 0 must stay the batch"),
     "a Softmax over images": ([node("Softmax", "x", axis=0)], {}, "axis 0 must stay the batch"),
+    "a Pad after it": (
+        [node("Pad", "x pads")],
+        {"pads": np.array([0, 0, 0, 0, 1, 0, 0, 0])},
+        "change the batch axis",
+    ),
     "a Squeeze of it": ([node("Squeeze", "x axes")], {"axes": np.array([0])}, "must stay"),
 }
 
@@ -215,6 +220,20 @@ def test_auto_pad_becomes_explicit(op: str, auto_pad: str) -> None:
         attributes["kernel_shape"] = [3, 3]
     original = model([node(op, inputs, **attributes)], weights)
     assert_same_at_every_n(original, load_proto("m", original))
+
+
+@pytest.mark.parametrize("op", ["MaxPool", "AveragePool"])
+def test_auto_pad_with_dilations_is_refused_for_it_means_two_things(op: str) -> None:
+    attributes: dict[str, Any] = {"auto_pad": "SAME_UPPER", "dilations": [1, 2]}
+    original = model([node(op, "x", kernel_shape=[3, 3], **attributes)], opset=19)
+    with pytest.raises(UnsupportedModelError, match="with dilations="):
+        load_proto("m", original)
+
+
+@pytest.mark.parametrize("size", [0, 2])
+def test_an_lrn_whose_size_is_not_odd_is_refused(size: int) -> None:
+    with pytest.raises(UnsupportedModelError, match=f"size={size}: it must be odd and positive"):
+        load_proto("m", model([node("LRN", "x", size=size)]))
 
 
 @pytest.mark.parametrize("include_pad", [0, 1])

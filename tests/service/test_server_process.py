@@ -1,5 +1,6 @@
 """A real server process on a loopback port: batching, leaving clients, large bodies, signals."""
 
+import contextlib
 import http.client
 import json
 import os
@@ -273,3 +274,58 @@ def test_an_address_that_is_taken_or_unknown_is_one_clear_error() -> None:
 def test_an_address_that_another_server_has_is_not_shared(server: Server) -> None:
     with pytest.raises(ListenError):
         bind("127.0.0.1", server.port)
+
+
+@pytest.mark.parametrize(
+    "request_head",
+    [
+        b"GET /" + b"a" * 2_000_000,
+        b"GET / HTTP/1.1\r\nX-Long: " + b"a" * 2_000_000,
+        b"GET / HTTP/1.1\r\n" + b"X-Many: a\r\n" * 200_000,
+    ],
+    ids=["a url", "one header", "many headers"],
+)
+def test_a_head_without_end_is_refused_in_bounded_memory(
+    server: Server, request_head: bytes
+) -> None:
+    before = server.resident_bytes()
+    with closing(socket.create_connection(("127.0.0.1", server.port), timeout=20)) as connection:
+        with contextlib.suppress(ConnectionError):  # closed while this still sends
+            connection.sendall(request_head)
+        received = b""
+        with contextlib.suppress(ConnectionError):
+            received = read_all(connection)
+    if received:  # a reset may overtake it
+        assert received.startswith(b"HTTP/1.1 431 ")
+        assert list(json.loads(received.partition(b"\r\n\r\n")[2])) == ["error"]
+    assert server.resident_bytes() - before < 10_000_000
+    assert server.classify(4) == 4
+
+
+def test_a_head_just_too_long_is_told_so(server: Server) -> None:
+    with closing(server.raw(b"GET / HTTP/1.1\r\nX-Long: " + b"a" * 66_000)) as connection:
+        received = read_all(connection)
+    assert received.startswith(b"HTTP/1.1 431 ")
+    assert b'{"error": "the request line and headers exceed 65536 bytes"}' in received
+
+
+def test_trailers_without_end_close_the_connection(server: Server) -> None:
+    before = server.resident_bytes()
+    start = (
+        head("Content-Type: image/png", "Transfer-Encoding: chunked") + b"1\r\n4\r\n0\r\nX-Long: "
+    )
+    with closing(server.raw(start)) as connection:
+        with contextlib.suppress(ConnectionError):
+            for _ in range(40):
+                connection.sendall(b"a" * 100_000)
+        with contextlib.suppress(ConnectionError):
+            read_all(connection)
+    assert server.resident_bytes() - before < 10_000_000
+    assert server.classify(4) == 4
+
+
+def test_what_is_no_http_is_refused_in_the_one_error_shape(server: Server) -> None:
+    with closing(server.raw(b"this is no http\r\n\r\n")) as connection:
+        received = read_all(connection)
+    assert received.startswith(b"HTTP/1.1 400 ")
+    assert list(json.loads(received.partition(b"\r\n\r\n")[2])) == ["error"]
