@@ -1,0 +1,24 @@
+"""cusim: CUDA C++ compiled by g++ and executed on the CPU, one fiber a thread.
+
+    kernels/src/*.cu ─ include/ (CUDA's names) ─ entry.cpp ─ g++ ─ library ─┐
+    device.py ─ streams.py ─ process.py ─ socket, shared memory ─ runtime/ ─┘
+
+What it shows, and in which build (build.py; test_defects.py plants each defect):
+
+    plain   fastest. What was never written is NaN: a missing barrier, copy or wait gives a wrong
+            result, in some order of threads at least. Faults with kernel, block, thread and line:
+            divergent barriers, missing lanes, misaligned and illegal addresses, writes beside a
+            buffer, indices beyond an array, a return with copies under way, no end.
+    asan    AddressSanitizer and UndefinedBehaviorSanitizer: reads beside a buffer too, at once.
+    tsan    ThreadSanitizer: two threads of a block that touch the same memory with no barrier,
+            warp operation or atomic between, whether or not it changed the result.
+
+What it cannot show:
+
+  - Blocks of a launch run one after another: what they owe each other shows only in that results
+    may not depend on their order. Fences do nothing. A block that spins until another has done
+    something never ends (the launch's time limit ends it), but for a cooperative grid's barrier.
+  - Buffers that an engine carves from one allocation have no red zones between them.
+  - Speed, register spills, bank conflicts; how far fast arithmetic and tensor cores round.
+  - __device__ variables at namespace scope would be taken for shared memory; no kernel has any.
+"""

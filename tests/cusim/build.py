@@ -54,7 +54,7 @@ PLAIN = Build(
 ASAN = Build(
     "asan",
     macros=("-DCUSIM_ASAN",),
-    kernel=("-O2", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"),
+    kernel=("-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"),
     link=("-fsanitize=address,undefined",),
     environment=(
         ("ASAN_OPTIONS", "detect_leaks=0:detect_odr_violation=0:abort_on_error=0"),
