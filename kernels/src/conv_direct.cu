@@ -11,7 +11,9 @@
 //   Where the tiles do not fill the machine, the inner dimension is split over gridDim.y blocks.
 //   Each writes its sums to the workspace; the block that comes last, by a counter for each tile,
 //   adds them up in order, so that the result does not depend on who came last, and sets the
-//   counter back to 0. POINTWISE (1×1 at stride 1, unpadded): the left factor is x itself.
+//   counter back to 0. A tile is finished out of memory, not registers, in a loop that is not
+//   unrolled: an activation chosen at run time would stand in the code TM · TN times, and a split
+//   tile lies in memory anyway. POINTWISE (1×1 at stride 1, unpadded): the left factor is x itself.
 // Layouts: x, residual, y are N·D·H·W pixels with any pitch. weight is G × T·R·S × C/G × K/G, both
 //   channel axes padded to a multiple of 4 with zeros (kernels/implicit_gemm.py, prepare_filter).
 //   Shared memory holds pixels × BK, four floats more a row so that rows start in different banks,

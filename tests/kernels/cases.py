@@ -3,10 +3,11 @@
 from kernels.device import Instantiation
 from tests.kernels.cases_conv import CONV_CASES
 from tests.kernels.cases_elementwise import ELEMENTWISE_CASES
+from tests.kernels.cases_linear import LINEAR_CASES
 from tests.kernels.cases_windows import WINDOW_CASES
 from tests.kernels.kernel_case import KernelCase
 
-CASES: tuple[KernelCase, ...] = (*ELEMENTWISE_CASES, *WINDOW_CASES, *CONV_CASES)
+CASES: tuple[KernelCase, ...] = (*ELEMENTWISE_CASES, *WINDOW_CASES, *CONV_CASES, *LINEAR_CASES)
 
 INSTANTIATIONS: tuple[Instantiation, ...] = tuple(
     dict.fromkeys(case.launch.instantiation for case in CASES)

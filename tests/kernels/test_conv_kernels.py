@@ -9,7 +9,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kernels.activation import Activation, ActivationKind
 from kernels.algorithms import KERNEL_ALGORITHMS, ConvChoice, choices
 from kernels.conv_depthwise import DepthwiseConv
 from kernels.conv_direct import DirectConv
@@ -27,14 +26,13 @@ from kernels.pixels import Pixels
 from tests.cusim.device import CusimDevice, Order
 from tests.kernels.arrays import normal
 from tests.kernels.cases import INSTANTIATIONS
-from tests.kernels.cases_conv import (
-    DEPTHWISE,
+from tests.kernels.cases_conv import DEPTHWISE, DIRECT, conv_case
+from tests.kernels.conv_layers import (
+    CLIP,
     DEPTHWISE_LAYERS,
-    DIRECT,
     DIRECT_LAYERS,
     GEMM_LAYERS,
     Layer,
-    conv_case,
     dense,
     filled,
     odd,
@@ -72,7 +70,7 @@ def layers(draw: st.DrawFn) -> Layer:
         draw(places)(problem.k),
         residual and residual(problem.k),
         bias=draw(st.booleans()),
-        activation=draw(st.sampled_from((None, Activation(ActivationKind.CLIP, -1.0, 3.0)))),
+        activation=draw(st.sampled_from((None, CLIP))),
     )
 
 
