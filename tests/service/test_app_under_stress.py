@@ -96,6 +96,16 @@ async def test_the_bytes_of_all_bodies_together_are_bounded() -> None:
             assert answer.status_code in (200, 429)
 
 
+async def test_a_body_counts_only_until_it_is_decoded() -> None:
+    gate = threading.Event()
+    async with serving(FakeEngine(gate=gate)) as (client, pipeline):
+        request = asyncio.create_task(client.post(PATH, content=b"4"))
+        await until(lambda: pipeline.admission.images == 1 and pipeline.admission.bytes == 0)
+        assert not request.done()
+        gate.set()
+        assert digits(await request) == [4]
+
+
 async def test_an_engine_that_fails_answers_500_and_the_next_request_is_answered() -> None:
     engine = FakeEngine()
     async with serving(engine) as (client, _):
