@@ -39,6 +39,8 @@ test-all: $(VENV)/dev.stamp  ## the suite with its longer sweeps
 
 test-gpu: $(VENV)/dev.stamp  ## what needs a CUDA GPU (and CuPy: pip install -e '.[cuda13]')
 	$(BIN)/pytest -m gpu
+	! command -v compute-sanitizer || \
+	  compute-sanitizer --error-exitcode 1 $(BIN)/pytest -m gpu tests/kernels/test_kernels.py
 
 lint: $(VENV)/dev.stamp  ## ruff, ruff format, mypy --strict
 	$(BIN)/ruff check .

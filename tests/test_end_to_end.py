@@ -207,7 +207,8 @@ def test_bad_input_is_refused_quickly_in_bounded_memory_and_the_next_is_answered
     assert response.status_code == status, response.text
     assert list(response.json()) == ["error"]
     assert words in response.json()["error"]
-    assert response.elapsed.total_seconds() < 2
+    # A client that is still sending 100 MB is given 3 seconds to notice the answer.
+    assert response.elapsed.total_seconds() < 5
     # The bomb would take 432 MB of pixels, the large body 100 MB.
     assert digits.peak_bytes() - before < 40_000_000
     answer = digits.classify(SAMPLES[3].read_bytes())

@@ -1,13 +1,14 @@
 """Classifiers for engine tests, and what the reference says of them."""
 
 from dataclasses import replace
+from math import prod
 
 import numpy as np
 import onnx
 from numpy.typing import NDArray
 
 from models.classifier import Classifier
-from models.graph import Graph
+from models.graph import Conv, Gemm, GlobalPool, Graph
 from models.onnx_loader import LoadedModel, load_proto
 from models.preprocessing import (
     ChannelOrder,
@@ -78,6 +79,28 @@ def reference_scores(classifier: Classifier, images: NDArray[np.uint8]) -> NDArr
     graph = classifier.network.graph
     scores = run_reference(graph, {graph.inputs[0]: x})[graph.outputs[0]]
     return np.asarray(scores, np.float64).reshape(len(images), -1)
+
+
+def network_tolerance(graph: Graph) -> float:
+    """How far float32 scores may lie from float64 ones, relative to the largest score.
+
+    A sum of L products whose rounding errors are independent errs by about √L·u relative to its
+    size, u = eps / 2 (Higham and Mary 2019, "A new approach to probabilistic rounding error
+    analysis", theorem 3.1), any other node by a few u. Networks keep the size of activations from
+    layer to layer, or no float32 would do; then the layers' errors add up, at most linearly.
+    """
+    u = float(np.finfo(np.float32).eps) / 2
+    lengths: list[float] = []
+    for node in graph.nodes:
+        if isinstance(node, Conv):
+            lengths.append(prod(graph.shape(node.weight)[1:]))
+        elif isinstance(node, Gemm):
+            lengths.append(graph.shape(node.weight)[1])
+        elif isinstance(node, GlobalPool):
+            lengths.append(prod(graph.shape(node.x)[1:]))
+        else:
+            lengths.append(4)
+    return float(u * np.sqrt(lengths).sum())
 
 
 def relative_error(actual: NDArray[np.floating], expected: NDArray[np.floating]) -> float:
