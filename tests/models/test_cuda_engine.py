@@ -4,7 +4,6 @@ import csv
 from collections.abc import Iterator
 from typing import Any
 
-import httpx
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -18,9 +17,7 @@ from models import BUILT_IN_MODEL, DeviceKind, EngineError, load_classifier, ope
 from models.classifier import Classifier
 from models.cuda_engine import CudaEngine
 from models.preprocessing import Layout
-from service.app import create_app
 from service.images import ImageLimits, decode_image
-from service.pipeline import Pipeline
 from tests.cusim.device import CusimDevice, Order
 from tests.cusim.streams import CusimStream
 from tests.models.engines import (
@@ -228,28 +225,3 @@ def test_a_network_that_reads_nhwc_is_run(device: Device) -> None:
     error = relative_error(engine.run(images), reference_scores(classifier, images))
     assert error < network_tolerance(classifier.network.graph)
     engine.close()
-
-
-@pytest.mark.anyio
-async def test_a_picture_posted_to_the_server_is_answered_by_cuda_source(
-    device: Device, digits: Classifier
-) -> None:
-    engine = CudaEngine(digits, device, max_batch=4, choose=heuristic(device))
-    pipeline = Pipeline(
-        engine,
-        lambda data: decode_image(data, digits.preprocessing, LIMITS),
-        output=digits.preprocessing.output,
-        labels=digits.preprocessing.labels,
-        max_queue=16,
-        max_body_bytes=20_000_000,
-        decode_threads=1,
-    )
-    await pipeline.warm_up()
-    transport = httpx.ASGITransport(create_app(pipeline, model="digits"))
-    async with httpx.AsyncClient(transport=transport, base_url="http://convoy") as client:
-        for sample in sorted((BUILT_IN_MODEL.parent / "samples").iterdir()):
-            answer = await client.post("/v1/classify", content=sample.read_bytes())
-            assert answer.status_code == 200, answer.text
-            best = answer.json()["results"][0]["predictions"][0]
-            assert best["label"] == sample.name[0]
-    await pipeline.close(5)
