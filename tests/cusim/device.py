@@ -116,6 +116,10 @@ class CusimDevice:
         """End the process."""
         self._process.close()
 
+    def cpu_seconds(self) -> float:
+        """Processor time taken so far: how long it took, whatever else the machine does."""
+        return self._process.cpu_seconds()
+
     def load(self, instantiation: Instantiation) -> Kernel:
         self._queues.refuse_capture("load")
         if instantiation not in self._kernels:

@@ -62,6 +62,11 @@ class Process:
         with self._lock:
             (self.base,) = struct.unpack("<Q", self._answer())
 
+    def cpu_seconds(self) -> float:
+        """Time it has had on a processor so far."""
+        nanoseconds = Path(f"/proc/{self._process.pid}/schedstat").read_text().split()[0]
+        return int(nanoseconds) / 1e9
+
     def ask(self, request: Request, payload: bytes) -> bytes:
         """Raises RefusedError or ProcessFault."""
         with self._lock:

@@ -84,6 +84,10 @@ def test_random_turns_differ_from_launch_to_launch_and_come_again_with_the_seed(
     assert turns[0] != turns[1]
     assert [_turns(again), _turns(again)] == turns
     assert _turns(other) != turns[0]
+    # Blocks, the threads of each at its start, and after its barrier.
+    blocks = [turns[0][i : i + 40] for i in range(0, 240, 40)]
+    assert blocks[0] != sorted(blocks[0])
+    assert blocks[1] != blocks[0]
     assert sorted(turns[0]) == sorted(list(range(120)) * 2)
 
 

@@ -7,7 +7,6 @@ from tests.cusim.device import Order
 from tests.cusim.speed import measure
 
 
-@pytest.mark.slow  # not for its length: a busy machine would fail it
 @pytest.mark.parametrize("kernel", ["barriers", "shuffles"])
 def test_a_core_takes_thirty_million_thread_steps_a_second(kernel: str) -> None:
     steps, _ = measure(PLAIN, Order.RANDOM, kernel)

@@ -37,6 +37,8 @@ def _expected(x: NDArray[np.int32]) -> list[NDArray[np.integer]]:
         everywhere * np.bitwise_or.reduce(x),
         x[LANE ^ 1],
         np.where(LANE < 16, low + 3, high),
+        x[31 - LANE],
+        (x[31 - LANE] * 3 + LANE)[LANE ^ 1],
     ]
 
 
@@ -45,17 +47,17 @@ def test_lanes_exchange_what_the_programming_guide_says(build: Build) -> None:
     x = np.random.default_rng(1).integers(-1000, 1000, 32, np.int32)
     for order in Order:
         device = opened(build, order)
-        arguments: list[Passed] = [x, unwritten((18, 32), np.int32)]
+        arguments: list[Passed] = [x, unwritten((20, 32), np.int32)]
         _, y = launch(
             device, instantiation("warps.cu", "shuffles"), (1, 1, 1), (32, 1, 1), arguments
         )
         for row, (got, expected) in enumerate(zip(y, _expected(x), strict=False)):
             assert got.tolist() == expected.tolist(), f"row {row}, {device.name}"
-        assert y[16, :20].tolist() == x[LANE ^ 1][:20].tolist()
+        assert y[18, :20].tolist() == x[LANE ^ 1][:20].tolist()
         # Others than the lane itself may have returned, or not.
-        assert (y[17, :20] & 1 << LANE[:20] != 0).all()
-        assert (y[17, :20] < 1 << 20).all()
-        assert (y[16:, 20:] == -1).all()
+        assert (y[19, :20] & 1 << LANE[:20] != 0).all()
+        assert (y[19, :20] < 1 << 20).all()
+        assert (y[18:, 20:] == -1).all()
         device.close()
 
 

@@ -62,10 +62,17 @@ __global__ void shuffles(const int* x, int* y) {
   int part = __reduce_max_sync(half, value);
   if (lane < 16) part = __shfl_sync(half, part + lane, 3);
   y[15 * 32 + lane] = part;
+  // Pairs, the first of which go on before others have looked at what all handed over.
+  const int opposite = __shfl_sync(~0u, value, 31 - lane);
+  y[16 * 32 + lane] = opposite;
+  y[17 * 32 + lane] = __shfl_xor_sync(3u << (lane & ~1), opposite * 3 + lane, 1);
   // Lanes that have returned are not waited for; what they would have handed over is undefined.
-  if (lane >= 20) return;
-  y[16 * 32 + lane] = __shfl_xor_sync(~0u, value, 1);
-  y[17 * 32 + lane] = int(__activemask());
+  if (lane >= 20) {
+    for (int i = 0; i < 3; ++i) __syncwarp(0xfff00000u);
+    return;
+  }
+  y[18 * 32 + lane] = __shfl_xor_sync(~0u, value, 1);
+  y[19 * 32 + lane] = int(__activemask());
 }
 
 // Every thread of every block works on the same few numbers.

@@ -56,6 +56,7 @@ void Block::begin(uint3 where, size_t first_fiber) {
 void Block::run() {
   block = this;
   blockIdx = index;
+  paused_ = false;
   released(&start_);
   if (Thread* first = take()) {
     become(*first);
@@ -63,7 +64,7 @@ void Block::run() {
   }
   acquired(&end_);
   thread = nullptr;
-  if (live_ != 0 && at_grid_ != live_) report_deadlock();
+  if (!paused_ && live_ != 0 && at_grid_ != live_) report_deadlock();
 }
 
 void Block::release_grid_barrier() {
@@ -103,6 +104,13 @@ void Block::grid_barrier(Site site) {
   at_grid_++;
   suspend();
   acquired(&start_);
+}
+
+// The thread that runs, and with it its block, goes on when the block is run again.
+void Block::pause() {
+  paused_ = true;
+  ready(*thread);
+  switch_to(main_fiber);
 }
 
 Meeting& Warp::meeting(unsigned mask) {

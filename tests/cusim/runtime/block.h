@@ -58,16 +58,19 @@ class Block {
   // All threads of a block of blockDim, ready to run on stacks from `first_fiber` on.
   void begin(uint3 index, size_t first_fiber);
 
-  // Runs until every thread has returned or waits for the grid; anything else is a fault.
+  // Runs until every thread has returned or waits for the grid, or one pauses the block; anything
+  // else is a fault.
   void run();
 
   void release_grid_barrier();
 
   bool done() const { return live_ == 0; }
+  bool paused() const { return paused_; }
 
   // What a thread calls.
   int barrier(int predicate, Site site);
   void grid_barrier(Site site);
+  void pause();
   Met meet(WarpOp op, unsigned mask, uint64_t value, Site site, Together together);
 
   uint3 index;
@@ -95,6 +98,7 @@ class Block {
   int predicates_[2] = {};
   const Thread* first_at_barrier_ = nullptr;
   size_t first_fiber_ = 0, fibers_used_ = 0;
+  bool paused_ = false;
   std::vector<Fiber*> idle_;  // stacks whose thread has returned
   char start_ = 0, end_ = 0, barrier_tokens_[2] = {};
 };

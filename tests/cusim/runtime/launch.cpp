@@ -9,6 +9,7 @@
 #include <numeric>
 
 #include "fault.h"
+#include "fiber.h"
 #include "memory.h"
 #include "sanitizers.h"
 
@@ -72,46 +73,72 @@ uint3 unflatten(unsigned index) {
   return {index % gridDim.x, index / gridDim.x % gridDim.y, index / gridDim.x / gridDim.y};
 }
 
+// A block that is not running, its shared memory put away.
+struct Resident {
+  Block block;
+  std::vector<char> shared;
+
+  void put_away() {
+    const size_t static_bytes = launch->module->static_shared_bytes;
+    shared.resize(static_bytes + dynamic.size());
+    raw_copy(shared.data(), launch->module->static_shared, static_bytes);
+    raw_copy(shared.data() + static_bytes, dynamic.start(), dynamic.size());
+  }
+  void take_out() const {
+    const size_t static_bytes = launch->module->static_shared_bytes;
+    raw_copy(launch->module->static_shared, shared.data(), static_bytes);
+    raw_copy(dynamic.start(), shared.data() + static_bytes, dynamic.size());
+  }
+};
+
+size_t threads_of_a_block() { return size_t(blockDim.x) * blockDim.y * blockDim.z; }
+
+// How many blocks are paused, with stacks of their own.
+size_t paused_blocks = 0;
+
+// Blocks one after another. One that pauses is left for all that have not begun, and the last to
+// pause goes on first: so what it should have waited for has not happened, if it can be so.
 void run_one_by_one(const std::vector<unsigned>& order) {
-  static Block only;  // its vectors keep their capacity from block to block
-  for (unsigned i : order) {
-    poison_shared_memory();
-    only.begin(unflatten(i), 0);
-    only.run();
+  static std::vector<std::unique_ptr<Resident>> blocks;  // they keep their vectors' capacity
+  paused_blocks = 0;
+  const auto run = [] {
+    Resident& last = *blocks[paused_blocks];
+    last.block.run();
     check_shared_memory();
+    if (last.block.paused()) {
+      last.put_away();
+      paused_blocks++;
+    }
+  };
+  for (unsigned i : order) {
+    if (blocks.size() == paused_blocks) blocks.push_back(std::make_unique<Resident>());
+    poison_shared_memory();
+    blocks[paused_blocks]->block.begin(unflatten(i), paused_blocks * threads_of_a_block());
+    run();
+  }
+  while (paused_blocks != 0) {
+    blocks[--paused_blocks]->take_out();
+    run();
   }
 }
 
 // Each block runs as far as the grid's barrier, its shared memory then put away.
 void run_side_by_side(const std::vector<unsigned>& order) {
-  const size_t threads = size_t(blockDim.x) * blockDim.y * blockDim.z;
-  struct Resident {
-    Block block;
-    std::vector<char> shared;
-  };
+  const size_t threads = threads_of_a_block();
   std::vector<std::unique_ptr<Resident>> residents;
-  const size_t static_bytes = launch->module->static_shared_bytes;
-  char* const static_shared = launch->module->static_shared;
-  const auto put_away = [&](std::vector<char>& shared) {
-    raw_copy(shared.data(), static_shared, static_bytes);
-    raw_copy(shared.data() + static_bytes, dynamic.start(), dynamic.size());
-  };
-  const auto take_out = [&](const std::vector<char>& shared) {
-    raw_copy(static_shared, shared.data(), static_bytes);
-    raw_copy(dynamic.start(), shared.data() + static_bytes, dynamic.size());
-  };
   for (unsigned i : order) {
     residents.push_back(std::make_unique<Resident>());
     residents.back()->block.begin(unflatten(i), residents.size() * threads - threads);
-    residents.back()->shared.assign(static_bytes + dynamic.size(), char(poison));
+    const size_t bytes = launch->module->static_shared_bytes + dynamic.size();
+    residents.back()->shared.assign(bytes, char(poison));
   }
   for (bool all_done = false; !all_done;) {
     size_t done = 0;
     for (auto& resident : residents) {
       if (!resident->block.done()) {
-        take_out(resident->shared);
+        resident->take_out();
         resident->block.run();
-        put_away(resident->shared);
+        resident->put_away();
         check_shared_memory();
       }
       done += resident->block.done();
@@ -151,6 +178,15 @@ void run(const Launch& what) {
   check_red_zones();
   block = nullptr;
   launch = nullptr;
+}
+
+// Not for ThreadSanitizer, to which blocks that share the bytes of their shared memory would race.
+void after_atomic(const void* at) {
+  const bool room = (paused_blocks + 2) * threads_of_a_block() <= max_fibers;
+  if (!tsan && launch->order == Order::Random && !launch->cooperative && room &&
+      !in_shared_memory(at, 1)) {
+    block->pause();
+  }
 }
 
 // Marsaglia's xorshift64.

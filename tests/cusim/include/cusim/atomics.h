@@ -1,7 +1,9 @@
 // Atomic operations and fences. Relaxed, as CUDA's are: ThreadSanitizer must not take them for
-// synchronisation that a GPU would not give.
+// synchronisation that a GPU would not give. By them blocks learn of each other, so there a block
+// may be left for another.
 #pragma once
 #include <cusim/arithmetic.h>
+#include <cusim/runtime.h>
 
 inline void __threadfence() { __asm__ volatile("" ::: "memory"); }
 inline void __threadfence_block() { __asm__ volatile("" ::: "memory"); }
@@ -17,7 +19,14 @@ inline T update(T* at, F change) {
   while (!__atomic_compare_exchange_n(word, &seen, bits<Word>(T(change(bits<T>(seen)))), false,
                                       __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
   }
+  after_atomic(at);
   return bits<T>(seen);
+}
+
+template <class T>
+inline T seen(const T* at, T value) {
+  after_atomic(at);
+  return value;
 }
 
 }  // namespace cusim
@@ -31,20 +40,20 @@ inline T update(T* at, F change) {
   CUSIM_ATOMIC(atomicMin, type, word, min(old, value))                                            \
   CUSIM_ATOMIC(atomicMax, type, word, max(old, value))                                            \
   inline type atomicAdd(type* at, type value) {                                                   \
-    return __atomic_fetch_add(at, value, __ATOMIC_RELAXED);                                       \
+    return cusim::seen(at, __atomic_fetch_add(at, value, __ATOMIC_RELAXED));                      \
   }                                                                                               \
   inline type atomicSub(type* at, type value) {                                                   \
-    return __atomic_fetch_sub(at, value, __ATOMIC_RELAXED);                                       \
+    return cusim::seen(at, __atomic_fetch_sub(at, value, __ATOMIC_RELAXED));                      \
   }                                                                                               \
   inline type atomicAnd(type* at, type value) {                                                   \
-    return __atomic_fetch_and(at, value, __ATOMIC_RELAXED);                                       \
+    return cusim::seen(at, __atomic_fetch_and(at, value, __ATOMIC_RELAXED));                      \
   }                                                                                               \
   inline type atomicOr(type* at, type value) {                                                    \
-    return __atomic_fetch_or(at, value, __ATOMIC_RELAXED);                                        \
+    return cusim::seen(at, __atomic_fetch_or(at, value, __ATOMIC_RELAXED));                       \
   }                                                                                               \
   inline type atomicCAS(type* at, type expected, type value) {                                    \
     __atomic_compare_exchange_n(at, &expected, value, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED); \
-    return expected;                                                                              \
+    return cusim::seen(at, expected);                                                             \
   }
 CUSIM_ATOMICS(int, unsigned)
 CUSIM_ATOMICS(unsigned, unsigned)

@@ -33,6 +33,9 @@ int barrier(int predicate, Site site);
 // Waits for every thread of every block; only where the launch is cooperative.
 void grid_barrier(Site site);
 
+// After an atomic operation: another block may run here, if the launch's order is random.
+void after_atomic(const void* at);
+
 // The values that the lanes of `mask`, all of which call this, hand over; see Met.
 struct Met {
   const uint64_t* values;  // one a lane, until the next time this lane meets others
