@@ -10,6 +10,9 @@
 #include "sanitizers.h"
 
 #if !defined(__x86_64__)
+#define CUSIM_UCONTEXT
+#endif
+#if defined(CUSIM_UCONTEXT)
 #include <ucontext.h>
 #endif
 
@@ -47,7 +50,7 @@ Fiber create() {
   return fiber;
 }
 
-#if defined(__x86_64__)
+#if !defined(CUSIM_UCONTEXT)
 
 // swapcontext() asks the kernel for the signal mask each time: 50 times as slow as this, which
 // saves what a function must not change (System V ABI) and goes on on the other stack.
@@ -109,7 +112,7 @@ Fiber* fiber(size_t index) {
 
 void prepare(Fiber& fiber, void (*entry)()) {
   fiber.fake_stack = nullptr;
-#if defined(__x86_64__)
+#if !defined(CUSIM_UCONTEXT)
   // What cusim_switch pops: six registers, then where to go, as if called from address 0. The ABI
   // wants the stack 16-byte aligned before that call.
   auto* top = reinterpret_cast<uint64_t*>(fiber.bottom + fiber.size);
