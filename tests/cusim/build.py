@@ -66,9 +66,7 @@ TSAN = Build(
     macros=("-DCUSIM_TSAN",),
     kernel=("-O2", *_CHECKED, "-fsanitize=thread"),
     link=("-fsanitize=thread",),
-    environment=(
-        ("TSAN_OPTIONS", "halt_on_error=1:report_thread_leaks=0:history_size=2:atexit_sleep_ms=0"),
-    ),
+    environment=(("TSAN_OPTIONS", "halt_on_error=1:report_thread_leaks=0:history_size=2"),),
 )
 BUILDS = (PLAIN, ASAN, TSAN)
 

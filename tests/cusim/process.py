@@ -112,7 +112,8 @@ class Process:
 
 
 def _end(ours: socket.socket, process: subprocess.Popen[bytes]) -> None:
-    ours.close()  # it ends when it sees that
+    ours.close()
+    process.kill()  # it may be in a kernel that never ends, and has nothing to save
     process.wait()
 
 

@@ -52,7 +52,7 @@ Fiber create() {
 
 #if !defined(CUSIM_UCONTEXT)
 
-// swapcontext() asks the kernel for the signal mask each time: 50 times as slow as this, which
+// swapcontext() asks the kernel for the signal mask each time: 20 times as slow as this, which
 // saves what a function must not change (System V ABI) and goes on on the other stack.
 extern "C" void cusim_switch(void** save, void* resume);
 asm(R"(
