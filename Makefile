@@ -42,9 +42,12 @@ test-gpu: $(VENV)/dev.stamp  ## what needs a CUDA GPU (and CuPy: pip install -e 
 	! command -v compute-sanitizer || \
 	  compute-sanitizer --error-exitcode 1 $(BIN)/pytest -m gpu tests/kernels/test_kernels.py
 
-lint: $(VENV)/dev.stamp  ## ruff, ruff format, mypy --strict
+CUDA_SOURCES = $(shell find kernels tests -name '*.cu' -o -name '*.cuh' -o -name '*.cpp' -o -name '*.h')
+
+lint: $(VENV)/dev.stamp  ## ruff, ruff format, clang-format, mypy --strict
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/clang-format --dry-run -Werror $(CUDA_SOURCES)
 	$(BIN)/mypy
 
 check: lint test  ## lint and test
@@ -52,6 +55,7 @@ check: lint test  ## lint and test
 format: $(VENV)/dev.stamp  ## rewrite the sources in the project's format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+	$(BIN)/clang-format -i $(CUDA_SOURCES)
 
 bench: $(VENV)/dev.stamp  ## measure what the server adds to a bare route
 	$(BIN)/python -m benchmarks.service
