@@ -71,5 +71,5 @@ lock: $(VENV)/dev.stamp  ## write constraints.txt from what is installed now
 	mv constraints.new constraints.txt
 
 clean:  ## remove the environment and every cache
-	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .cache build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
