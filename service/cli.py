@@ -16,7 +16,7 @@ import numpy as np
 import typer
 from pydantic_core import to_json
 from rich.console import Console
-from rich.progress import Progress
+from rich.progress import Progress, track
 from rich.table import Table
 from rich.text import Text
 
@@ -314,6 +314,7 @@ def _open(
         device=settings.device,
         max_batch=max_batch,
         threads=settings.threads,
+        progress=partial(track, description="compiling kernels", console=Console(stderr=True)),
     )
     return classifier, engine
 
