@@ -8,6 +8,7 @@ after everything asked of that stream before. The host sees it done after `synch
 know of each other only through events.
 
     DeviceError
+    ├── CompilerNotFoundError  load: NVRTC is not installed (kernels/nvrtc.py)
     ├── CompileError      load: the source does not compile for this device
     ├── OutOfMemoryError  allocate, pinned: says what was needed and what was free
     ├── LaunchError       launch: refused before anything ran; names the kernel

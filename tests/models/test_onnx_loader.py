@@ -143,6 +143,19 @@ def test_a_model_exported_with_a_larger_batch_runs_at_any_n() -> None:
         np.testing.assert_allclose(actual, expected[:n], rtol=1e-6)
 
 
+def test_an_expand_to_a_larger_batch_runs_at_any_n() -> None:
+    original = model(
+        [node("Relu", "x", "r"), node("Expand", "r shape")],
+        {"shape": np.array([3, 4, 1, 6])},
+        shape=(3, 4, 6, 6),
+    )
+    images = noise(3, 4, 6, 6)
+    loaded = load_proto("m", original)
+    for n in (1, 2, 3):
+        (actual,) = run_onnxruntime(loaded.proto, {"x": images[:n]}).values()
+        np.testing.assert_array_equal(actual, np.maximum(images[:n], 0))
+
+
 MOVES_THE_BATCH: dict[str, tuple[list[onnx.NodeProto], Weights, str]] = {
     "a Reshape that folds it into the channels": (
         [node("Reshape", "x shape")],
