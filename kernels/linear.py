@@ -11,9 +11,6 @@ from kernels.launch import Launch, instantiate, int32
 from kernels.pixels import Pixels
 from kernels.strided import VECTOR
 
-MAX_ROWS = 64
-"""Beyond that the weights' share is small: a 1×1 convolution of as many pixels is faster."""
-
 _ROWS_AT_ONCE = 8
 _WARP = 32
 

@@ -51,10 +51,3 @@ class Window:
     def is_pointwise(self) -> bool:
         """Whether every output position reads exactly the input position below it."""
         return self.kernel_volume == 1 and set(self.strides) == {1} and self.input == self.output
-
-
-def floor_output(
-    size: int, kernel: int, stride: int, dilation: int, pad_begin: int, pad_end: int
-) -> int:
-    """Windows that fit wholly inside one padded axis; 0 or less when none does."""
-    return (size + pad_begin + pad_end - (dilation * (kernel - 1) + 1)) // stride + 1

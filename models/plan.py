@@ -64,7 +64,7 @@ class Step:
 class Plan:
     """A network for n images. Weights are made when asked for, once for all plans that share them.
 
-    The scores of image i are `classes` floats from `score_pitch · i` floats into OUTPUT on.
+    The scores of image i lie side by side from `score_offset + score_pitch · i` floats into OUTPUT.
     """
 
     n: int
@@ -76,7 +76,6 @@ class Plan:
     input_bytes: int
     output_bytes: int
     counter_bytes: int
-    classes: int
     score_offset: int  # floats into OUTPUT
     score_pitch: int  # floats from one image's scores to the next's
 
@@ -133,7 +132,6 @@ def build_plan(graph: Graph, preprocessing: Preprocessing, n: int, choose: Choos
         input_bytes=tape.buffers[INPUT],
         output_bytes=tape.buffers[place.root],
         counter_bytes=max((tape.buffers[root] for root in tape.counters), default=0),
-        classes=place.strided.shape[1],
         score_offset=place.offset,
         score_pitch=place.strided.strides[0],
     )

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernels.conv_problem import ConvProblem
-from kernels.window import Window, floor_output
-from tests.kernels.windows import conv_problem, window
+from kernels.window import Window
+from tests.kernels.windows import conv_problem, floor_output, window
 
 SAME_3X3 = window((56, 56), (3, 3), pads=(1, 1, 1, 1))
 

@@ -3,9 +3,16 @@
 from hypothesis import strategies as st
 
 from kernels.conv_problem import ConvProblem
-from kernels.window import Window, floor_output
+from kernels.window import Window
 
 Axes = tuple[int, ...]
+
+
+def floor_output(
+    size: int, kernel: int, stride: int, dilation: int, pad_begin: int, pad_end: int
+) -> int:
+    """Windows that fit wholly inside one padded axis; 0 or less when none does."""
+    return (size + pad_begin + pad_end - (dilation * (kernel - 1) + 1)) // stride + 1
 
 
 def window(

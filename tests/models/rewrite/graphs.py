@@ -12,7 +12,7 @@ from kernels.activation import Activation
 from kernels.binary_op import BinaryOp
 from kernels.conv_problem import ConvProblem
 from kernels.pool_problem import PoolKind, PoolProblem
-from kernels.window import Window, floor_output
+from kernels.window import Window
 from models.graph import (
     Activate,
     Binary,
@@ -33,6 +33,7 @@ from models.graph import (
 )
 from models.reference import run_reference
 from models.rewrite import Rewritten, rewrite
+from tests.kernels.windows import floor_output
 from tests.tolerance import EPS32, EPS64, assert_within
 
 
