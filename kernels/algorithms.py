@@ -1,5 +1,6 @@
 """The convolution algorithms, which of them can run a problem, and which have kernels to do it."""
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from kernels.activation import Activation
@@ -12,6 +13,7 @@ from kernels.conv_problem import ConvProblem
 from kernels.conv_winograd import WinogradConv
 from kernels.launch import Launch
 from kernels.pixels import Pixels
+from kernels.work import Work
 
 
 class Algorithm(Protocol):
@@ -40,8 +42,11 @@ class KernelAlgorithm(Algorithm, Protocol[Config]):
     def configs(self, problem: ConvProblem) -> tuple[Config, ...]:
         """The ways to run it, never none: what a heuristic or a measurement chooses among."""
 
-    def workspace_bytes(self, problem: ConvProblem, config: Config) -> int:
-        """Device memory for the operand "workspace", of any content; 0 where there is none."""
+    def work(self, problem: ConvProblem, config: Config) -> tuple[Work, ...]:
+        """What each of its launches asks of a device."""
+
+    def workspace(self, problem: ConvProblem, config: Config) -> Mapping[str, int]:
+        """Device memory for its own use, of any content: bytes by operand."""
 
     def counter_bytes(self, problem: ConvProblem, config: Config) -> int:
         """For the operand "counters", all zero before and after a launch; 0 where there is none."""
@@ -52,7 +57,7 @@ class KernelAlgorithm(Algorithm, Protocol[Config]):
     def prepare_filter(self, weight: Filter, problem: ConvProblem, config: Config) -> Filter:
         """The operand "weight" from K×(C/groups)×R×S, once for all launches. Raises ValueError."""
 
-    def launch(
+    def launches(
         self,
         problem: ConvProblem,
         config: Config,
@@ -61,8 +66,8 @@ class KernelAlgorithm(Algorithm, Protocol[Config]):
         residual: Pixels | None = None,
         bias: bool = False,
         activation: Activation | None = None,
-    ) -> Launch:
-        """y = activation(conv(x, weight) + bias + residual), on operands by these names.
+    ) -> tuple[Launch, ...]:
+        """y = activation(conv(x, weight) + bias + residual), on operands by these names, in order.
 
         y may lie where the residual lies. What pixels have between their channels and their pitch
         is neither used nor written. Raises ValueError where pixels do not have the problem's
@@ -98,13 +103,18 @@ def candidates(problem: ConvProblem) -> list[Algorithm]:
     return [algorithm for algorithm in ALGORITHMS if algorithm.supports(problem) is None]
 
 
-def choices(problem: ConvProblem) -> list[ConvChoice]:
-    """Every algorithm that has a kernel for the problem, with each of its configurations."""
+def choices(problem: ConvProblem, max_shared_bytes: int | None = None) -> list[ConvChoice]:
+    """Every algorithm that has a kernel for the problem, with each of its configurations.
+
+    Only those whose blocks make do with `max_shared_bytes`, a device's, where it is given.
+    """
     return [
         ConvChoice(algorithm, config)
         for algorithm in KERNEL_ALGORITHMS
         if algorithm.supports(problem) is None
         for config in algorithm.configs(problem)
+        if max_shared_bytes is None
+        or all(work.shared_bytes <= max_shared_bytes for work in algorithm.work(problem, config))
     ]
 
 

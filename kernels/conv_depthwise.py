@@ -1,7 +1,8 @@
 """Depthwise convolution: each channel alone, so no matrix product and no reuse across channels."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from math import prod
+from math import ceil, prod
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from kernels.epilogue import epilogue_arguments
 from kernels.launch import Launch, instantiate, int32, int_struct, window_struct
 from kernels.pixels import Pixels
 from kernels.strided import VECTOR
+from kernels.work import Work
 
 THREADS = 128
 """Of a block."""
@@ -74,9 +76,28 @@ class DepthwiseConv:
             return tuple(DepthwiseConfig(s, stride, run) for run in _RUNS)
         return (_ANY,)
 
-    def workspace_bytes(self, problem: ConvProblem, config: DepthwiseConfig) -> int:  # noqa: ARG002  (it needs none for any)
+    def work(self, problem: ConvProblem, config: DepthwiseConfig) -> tuple[Work]:
+        """A thread waits for each row of its window in turn, for the first as any block does."""
+        window = problem.window
+        rows, width = window.kernel[0], config.s or window.kernel[1]
+        loads = rows * ((config.run - 1) * config.stride + width)  # of a thread, 16 bytes each
+        products = 4 * rows * width * config.run
+        return (
+            Work(
+                blocks=ceil(_steps(problem, config) / THREADS),
+                threads=THREADS,
+                registers=80,
+                shared_bytes=0,
+                instructions=THREADS * (products + 4 * loads),
+                bytes=THREADS * loads * 16,
+                rounds=rows - 1,
+                weight_bytes=4 * problem.window.kernel_volume * problem.k,
+            ),
+        )
+
+    def workspace(self, problem: ConvProblem, config: DepthwiseConfig) -> Mapping[str, int]:  # noqa: ARG002  (it needs none for any)
         """None: nothing is split."""
-        return 0
+        return {}
 
     def counter_bytes(self, problem: ConvProblem, config: DepthwiseConfig) -> int:  # noqa: ARG002  (it needs none for any)
         """None: nothing is split."""
@@ -97,7 +118,7 @@ class DepthwiseConv:
         taps = weight.reshape(problem.k, problem.window.kernel_volume).T
         return np.ascontiguousarray(np.pad(taps, ((0, 0), (0, -problem.k % VECTOR))))
 
-    def launch(
+    def launches(
         self,
         problem: ConvProblem,
         config: DepthwiseConfig,
@@ -106,15 +127,15 @@ class DepthwiseConv:
         residual: Pixels | None = None,
         bias: bool = False,
         activation: Activation | None = None,
-    ) -> Launch:
-        """Operands x, weight, y, and bias and residual if there are. Raises ValueError."""
+    ) -> tuple[Launch]:
+        """One. Operands x, weight, y, and bias and residual if there are. Raises ValueError."""
         check_operands(problem, x, y, residual)
         if not vectors_in(x):
             config = _ANY  # rows are held in registers by vectors only
         window = problem.window
         p, q = window.output
         runs, vectors = -(-q // config.run), -(-problem.k // VECTOR)
-        steps = problem.n * p * runs * vectors
+        steps = _steps(problem, config)
         margins = tuple(map(max, window.extent, window.pads_begin))
         reached = prod(size + margin for size, margin in zip(window.input, margins, strict=True))
         for reach in (
@@ -135,24 +156,32 @@ class DepthwiseConv:
             vectors_in(x),
             vectors_in(y, residual or y),
         )
-        return Launch(
-            instantiate(
-                "conv_depthwise.cu",
-                "conv_depthwise",
-                s=config.s,
-                stride=config.stride,
-                run=config.run,
-            ),
-            (-(-steps // THREADS), 1, 1),
-            (THREADS, 1, 1),
-            (
-                "x",
-                "weight",
-                "bias" if bias else 0,
-                "residual" if residual else 0,
-                "y",
-                sizes,
-                window_struct(window),
-                *epilogue_arguments(activation),
+        return (
+            Launch(
+                instantiate(
+                    "conv_depthwise.cu",
+                    "conv_depthwise",
+                    s=config.s,
+                    stride=config.stride,
+                    run=config.run,
+                ),
+                (-(-steps // THREADS), 1, 1),
+                (THREADS, 1, 1),
+                (
+                    "x",
+                    "weight",
+                    "bias" if bias else 0,
+                    "residual" if residual else 0,
+                    "y",
+                    sizes,
+                    window_struct(window),
+                    *epilogue_arguments(activation),
+                ),
             ),
         )
+
+
+def _steps(problem: ConvProblem, config: DepthwiseConfig) -> int:
+    """Threads with something to do: runs of outputs by vectors of channels."""
+    p, q = problem.window.output
+    return problem.n * p * -(-q // config.run) * -(-problem.k // VECTOR)

@@ -3,8 +3,9 @@
 What DirectConv and GemmConv share: tiles, the filter's layout, the split of the inner dimension.
 """
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from math import prod
+from math import ceil, prod
 from typing import ClassVar
 
 import numpy as np
@@ -16,6 +17,7 @@ from kernels.epilogue import epilogue_arguments
 from kernels.launch import Launch, instantiate, int32, int_struct, window_struct
 from kernels.pixels import Pixels
 from kernels.strided import VECTOR
+from kernels.work import Work
 
 MAX_WORKSPACE_BYTES = 16 << 20
 """Partial sums of one convolution: Lavin & Gray's bound for all of theirs (section 6)."""
@@ -107,15 +109,43 @@ class ImplicitGemm:
             if config.split == 1
             or (
                 config.split * MIN_CHUNKS <= -(-inner_size(problem) // tile.bk)
-                and self.workspace_bytes(problem, config) <= MAX_WORKSPACE_BYTES
+                and sum(self.workspace(problem, config).values()) <= MAX_WORKSPACE_BYTES
             )
         )
 
-    def workspace_bytes(self, problem: ConvProblem, config: TileConfig) -> int:
-        """Room for every block's partial sums; 0 where nothing is split."""
+    def work(self, problem: ConvProblem, config: TileConfig) -> tuple[Work]:
+        """Every block multiplies its chunks, copied ahead of time; the last of a tile adds up."""
+        tile, split = config.tile, config.split > 1
+        chunks = ceil(ceil(inner_size(problem) / tile.bk) / config.split)
+        # A thread's products for 4 of the inner dimension, beside loading their factors.
+        products, loads = 4 * tile.tm * tile.tn, tile.tm + tile.tn
+        looked_up = 1.0 if self.POINTWISE else 1.05  # where windows fall
+        return (
+            Work(
+                blocks=tiles(problem, tile) * config.split,
+                threads=tile.threads,
+                registers=tile.tm * tile.tn + 80,
+                shared_bytes=tile.shared_bytes,
+                instructions=looked_up
+                * tile.bm
+                * tile.bn
+                * tile.bk
+                * chunks
+                * (products + 2 * loads)
+                / products,
+                bytes=4 * tile.bk * (tile.bm + tile.bn) * chunks,
+                rounds=chunks / (tile.stages - 1),
+                tail_bytes=4 * tile.bm * tile.bn * config.split if split else 0,
+                weight_bytes=4 * inner_size(problem) * problem.k,
+            ),
+        )
+
+    def workspace(self, problem: ConvProblem, config: TileConfig) -> Mapping[str, int]:
+        """Room for every block's partial sums; none where nothing is split."""
         if config.split == 1:
-            return 0
-        return 4 * tiles(problem, config.tile) * config.split * config.tile.bm * config.tile.bn
+            return {}
+        size = 4 * tiles(problem, config.tile) * config.split * config.tile.bm * config.tile.bn
+        return {"workspace": size}
 
     def counter_bytes(self, problem: ConvProblem, config: TileConfig) -> int:
         """A counter for each tile, zero before and after the launch; 0 where nothing is split."""
@@ -137,7 +167,7 @@ class ImplicitGemm:
         result[:, :, :c, :k] = weight.reshape(groups, k, c, taps).transpose(0, 3, 2, 1)
         return result
 
-    def launch(
+    def launches(
         self,
         problem: ConvProblem,
         config: TileConfig,
@@ -146,8 +176,8 @@ class ImplicitGemm:
         residual: Pixels | None = None,
         bias: bool = False,
         activation: Activation | None = None,
-    ) -> Launch:
-        """Operands x, weight, y; bias and residual if there are; workspace and counters if split.
+    ) -> tuple[Launch]:
+        """One, on x, weight, y; bias and residual if there are; workspace and counters if split.
 
         Raises ValueError where pixels do not fit the problem, and beyond 32-bit indices.
         """
@@ -165,21 +195,25 @@ class ImplicitGemm:
             vectors_in(x) and (groups == 1 or c % VECTOR == 0),
             vectors_in(y, residual or y) and (groups == 1 or k % VECTOR == 0),
         )
-        return Launch(
-            instantiate("conv_direct.cu", "conv_direct", **asdict(tile), pointwise=self.POINTWISE),
-            (tiles(problem, tile) // groups, config.split, groups),
-            (tile.threads, 1, 1),
-            (
-                "x",
-                "weight",
-                "bias" if bias else 0,
-                "residual" if residual else 0,
-                "y",
-                "workspace" if split else 0,
-                "counters" if split else 0,
-                sizes,
-                window_struct(problem.window),
-                *epilogue_arguments(activation),
+        return (
+            Launch(
+                instantiate(
+                    "conv_direct.cu", "conv_direct", **asdict(tile), pointwise=self.POINTWISE
+                ),
+                (tiles(problem, tile) // groups, config.split, groups),
+                (tile.threads, 1, 1),
+                (
+                    "x",
+                    "weight",
+                    "bias" if bias else 0,
+                    "residual" if residual else 0,
+                    "y",
+                    "workspace" if split else 0,
+                    "counters" if split else 0,
+                    sizes,
+                    window_struct(problem.window),
+                    *epilogue_arguments(activation),
+                ),
             ),
         )
 

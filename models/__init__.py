@@ -16,7 +16,7 @@ from models.errors import (
 from models.onnx_loader import FileLimits
 from models.open_engine import open_engine
 from models.plan_report import GPUS, PlanReport, plan_report
-from models.precompile import MULTIPROCESSORS, precompile
+from models.precompile import GPUS_OF, precompile
 from models.preprocessing import (
     PRESETS,
     ChannelOrder,
@@ -30,7 +30,7 @@ from models.report import NetworkReport, NodeReport, report
 __all__ = [
     "BUILT_IN_MODEL",
     "GPUS",
-    "MULTIPROCESSORS",
+    "GPUS_OF",
     "PRESETS",
     "ChannelOrder",
     "Classifier",

@@ -15,7 +15,8 @@ from models.onnx_loader import (
     load_proto,
     read_model,
 )
-from models.preprocessing import OutputKind, Preprocessing, check_labels, load_preprocessing
+from models.description import load_preprocessing
+from models.preprocessing import OutputKind, Preprocessing, check_labels
 
 _log = logging.getLogger(__name__)
 

@@ -89,7 +89,7 @@ class CudaEngine:
         p = classifier.preprocessing
         self._name, self._device = classifier.name, device
         self._max_batch, self._classes = max_batch, classifier.classes
-        self._image_shape = (p.height, p.width, len(p.mean))
+        self._image_shape = p.image_shape
         graph = rewrite(classifier.network.graph).graph
         self._plans = {n: build_plan(graph, p, n, choose) for n in range(1, max_batch + 1)}
         self._slots: list[_Slot] = []
@@ -140,7 +140,7 @@ class CudaEngine:
                 self.run(np.zeros((n, *self._image_shape), np.uint8))
 
     def run(self, images: Images) -> Scores:
-        """N×H×W×C uint8 → N×classes; EngineError for a shape the model does not take."""
+        """N×H×W×C uint8 → N×classes, clips N×D×H×W×C; EngineError for a shape it does not take."""
         return self.start(images).result()
 
     def start(self, images: Images) -> Pending:

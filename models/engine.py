@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from models.errors import EngineError
 
 Images = NDArray[np.uint8]  # N×H×W×C, pixels 0..255 in the order the model's channels have
+# Where the model takes clips of D frames: N×D×H×W×C.
 Scores = NDArray[np.float32]  # N×classes, one row an image
 
 
@@ -40,8 +41,8 @@ class Engine(Protocol):
         """Free the device's memory; the engine is not used again."""
 
 
-def batch_size(images: Images, image_shape: tuple[int, int, int], max_batch: int) -> int:
-    """N, where `images` are 1 to `max_batch` of H×W×C; EngineError where they are not."""
+def batch_size(images: Images, image_shape: tuple[int, ...], max_batch: int) -> int:
+    """N, where `images` are 1 to `max_batch` of `image_shape`; EngineError where they are not."""
     n = len(images)
     if images.shape[1:] != image_shape or not 1 <= n <= max_batch:
         raise EngineError(

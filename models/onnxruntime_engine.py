@@ -30,7 +30,7 @@ class OnnxRuntimeEngine:
         p = classifier.preprocessing
         self._max_batch = max_batch
         self._classes = classifier.classes
-        self._image_shape = (p.height, p.width, len(p.mean))
+        self._image_shape = p.image_shape
         options = ort.SessionOptions()
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1
@@ -66,7 +66,7 @@ class OnnxRuntimeEngine:
             self.run(np.zeros((n, *self._image_shape), np.uint8))
 
     def run(self, images: Images) -> Scores:
-        """N×H×W×C uint8 → N×classes; EngineError for a shape the model does not take."""
+        """N×H×W×C uint8 → N×classes, clips N×D×H×W×C; EngineError for a shape it does not take."""
         n = batch_size(images, self._image_shape, self._max_batch)
         if self._session is None:
             raise EngineError("the engine is closed")
@@ -84,6 +84,8 @@ class OnnxRuntimeEngine:
 def with_normalisation(model: ModelProto, preprocessing: Preprocessing) -> ModelProto:
     """`model` with uint8 pixels N×H×W×C as its input: x = pixel · multiplier + offset, then NCHW.
 
+    Of clips, N×D×H×W×C and NCDHW.
+
     `model` itself is left as it is.
     """
     multiplier, offset = normalisation(preprocessing)
@@ -99,12 +101,14 @@ def with_normalisation(model: ModelProto, preprocessing: Preprocessing) -> Model
         helper.make_node("Add", ["convoy/scaled", "convoy/offset"], [last]),
     ]
     if transposed:
-        nodes.append(helper.make_node("Transpose", [last], [image], perm=[0, 3, 1, 2]))
+        channels = len(preprocessing.image_shape)  # the last axis, the batch counted as the first
+        order = [0, channels, *range(1, channels)]
+        nodes.append(helper.make_node("Transpose", [last], [image], perm=order))
     nodes.extend(graph.node)
     del graph.node[:]
     graph.node.extend(nodes)
     graph.initializer.append(numpy_helper.from_array(multiplier, "convoy/multiplier"))
     graph.initializer.append(numpy_helper.from_array(offset, "convoy/offset"))
-    shape = [None, preprocessing.height, preprocessing.width, len(multiplier)]
+    shape = [None, *preprocessing.image_shape]
     graph.input[0].CopyFrom(helper.make_tensor_value_info(_PIXELS, TensorProto.UINT8, shape))
     return result

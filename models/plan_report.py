@@ -15,16 +15,17 @@ class Gpu:
 
     name: str
     multiprocessors: int
+    shared_kb: int  # that a block may ask for
     fp32_tflops: float
     gb_per_s: float
 
 
 GPUS: Mapping[str, Gpu] = {
-    "t4": Gpu("T4", 40, 8.1, 320),
-    "a100": Gpu("A100 SXM 80 GB", 108, 19.5, 2039),
-    "l4": Gpu("L4", 58, 30.3, 300),
-    "h100": Gpu("H100 SXM", 132, 66.9, 3350),
-    "h200": Gpu("H200 SXM", 132, 66.9, 4800),
+    "t4": Gpu("T4", 40, 64, 8.1, 320),
+    "a100": Gpu("A100 SXM 80 GB", 108, 163, 19.5, 2039),
+    "l4": Gpu("L4", 58, 99, 30.3, 300),
+    "h100": Gpu("H100 SXM", 132, 227, 66.9, 3350),
+    "h200": Gpu("H200 SXM", 132, 227, 66.9, 4800),
 }
 
 
@@ -65,7 +66,7 @@ class PlanReport:
 def plan_report(classifier: Classifier, n: int, gpu: Gpu) -> PlanReport:
     """The plan of a classifier for n images, chosen for a GPU by the heuristic."""
     graph = rewrite(classifier.network.graph).graph
-    choose = heuristic(Facts(gpu.multiprocessors))
+    choose = heuristic(Facts(gpu.multiprocessors, gpu.shared_kb << 10))
     plan: Plan = build_plan(graph, classifier.preprocessing, n, choose)
     return PlanReport(
         name=classifier.name,

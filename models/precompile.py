@@ -11,17 +11,18 @@ from models.errors import EngineError
 from models.plan import build_plan
 from models.rewrite import rewrite
 
-MULTIPROCESSORS: Mapping[str, tuple[int, ...]] = {
-    "75": (40, 72),  # T4; Quadro RTX 8000
-    "80": (56, 108),  # A30; A100
-    "86": (60, 84),  # A10 has 72; A16, A40
-    "89": (58, 128, 142),  # L4; RTX 4090; L40
-    "90a": (114, 132),  # H100 PCIe; H100 SXM, H200
-    "100": (148,),  # B200
-    "120": (170, 188),  # RTX 5090; RTX PRO 6000
+GPUS_OF: Mapping[str, tuple[Facts, ...]] = {
+    "75": (Facts(40, 64 << 10), Facts(72, 64 << 10)),  # T4; Quadro RTX 8000
+    "80": (Facts(56, 163 << 10), Facts(108, 163 << 10)),  # A30; A100
+    "86": (Facts(60, 99 << 10), Facts(84, 99 << 10)),  # A10 has 72; A16, A40
+    "89": (Facts(58, 99 << 10), Facts(128, 99 << 10), Facts(142, 99 << 10)),  # L4; RTX 4090; L40
+    "90a": (Facts(114, 227 << 10), Facts(132, 227 << 10)),  # H100 PCIe; H100 SXM, H200
+    "100": (Facts(148, 227 << 10),),  # B200
+    "120": (Facts(170, 99 << 10), Facts(188, 99 << 10)),  # RTX 5090; RTX PRO 6000
 }
-"""Architectures and the sizes of GPUs that have them: what is chosen depends on both. A GPU of
-another size may want a kernel that is not among these, and compiles it when it starts."""
+"""Architectures and GPUs that have them: what is chosen depends on their multiprocessors and on the
+shared memory of a block. Another GPU may want a kernel that is not among theirs, and compiles it
+when it starts."""
 
 
 def precompile(
@@ -36,14 +37,14 @@ def precompile(
 
     `progress` hears (done, total). EngineError: an unknown architecture, no compiler.
     """
-    if unknown := sorted(set(architectures) - MULTIPROCESSORS.keys()):
+    if unknown := sorted(set(architectures) - GPUS_OF.keys()):
         raise EngineError(
-            f"unknown architecture {', '.join(unknown)}; there are {', '.join(MULTIPROCESSORS)}"
+            f"unknown architecture {', '.join(unknown)}; there are {', '.join(GPUS_OF)}"
         )
     graph = rewrite(classifier.network.graph).graph
     wanted: dict[Instantiation, None] = {}
-    for size in {size for arch in architectures for size in MULTIPROCESSORS[arch]}:
-        choose = heuristic(Facts(size))
+    for gpu in {gpu for arch in architectures for gpu in GPUS_OF[arch]}:
+        choose = heuristic(gpu)
         for n in range(1, max_batch + 1):
             plan = build_plan(graph, classifier.preprocessing, n, choose)
             wanted |= dict.fromkeys(step.launch.instantiation for step in plan.steps)

@@ -23,7 +23,7 @@ from rich.text import Text
 from models import (
     BUILT_IN_MODEL,
     GPUS,
-    MULTIPROCESSORS,
+    GPUS_OF,
     Classifier,
     DeviceKind,
     Engine,
@@ -255,9 +255,7 @@ def inspect(
 @app.command("compile")
 def compile_model(
     model: Annotated[Path, typer.Argument(help="ONNX model file, or `digits`, the built-in one.")],
-    arch: Annotated[
-        str, typer.Option(help=f"Architectures, with commas: {', '.join(MULTIPROCESSORS)}.")
-    ],
+    arch: Annotated[str, typer.Option(help=f"Architectures, with commas: {', '.join(GPUS_OF)}.")],
     max_batch: Annotated[int | None, _setting("max_batch")] = None,
     external_data: ExternalData = None,
     expectations: Expectations = None,

@@ -69,7 +69,7 @@ def _conv(to: Context, node: Conv) -> None:
     )
     if node.bias is not None:
         operands["bias"] = to.weight(node.bias)
-    launch = algorithm.launch(
+    launches = algorithm.launches(
         problem,
         config,
         x=x_pixels,
@@ -79,11 +79,10 @@ def _conv(to: Context, node: Conv) -> None:
         activation=node.activation,
     )
     operands |= to.tape.scratch(
-        launch,
-        algorithm.workspace_bytes(problem, config),
-        algorithm.counter_bytes(problem, config),
+        algorithm.workspace(problem, config), algorithm.counter_bytes(problem, config)
     )
-    to.tape.emit(launch, **operands)
+    for launch in launches:
+        to.tape.emit(launch, **operands)
 
 
 def _pool(to: Context, node: Pool) -> None:

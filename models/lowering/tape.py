@@ -71,10 +71,14 @@ class Tape:
         self.node, self.cost = node, cost
 
     def emit(self, launch: Launch, **operands: Operand) -> None:
-        """Add a step. Raises KeyError unless every operand of the launch is named."""
+        """Add a step. Raises KeyError unless every operand of the launch is named.
+
+        What it is given beyond those is for the node's other launches.
+        """
         if missing := set(launch.operands) - operands.keys():
             raise KeyError(f"{launch.instantiation} for {self.node} lacks {sorted(missing)}")
-        self.steps.append(TapeStep(self.node, launch, operands, self.cost))
+        named = {name: operands[name] for name in launch.operands}
+        self.steps.append(TapeStep(self.node, launch, named, self.cost))
         self.cost = Cost()
 
     def buffer(self, root: str, nbytes: int) -> BufferOperand:
@@ -82,15 +86,13 @@ class Tape:
         self.buffers[root] = nbytes
         return BufferOperand(root)
 
-    def scratch(
-        self, launch: Launch, workspace_bytes: int, counter_bytes: int
-    ) -> dict[str, Operand]:
-        """Room for the partial sums that a launch asks for, and for counting who wrote theirs."""
-        operands: dict[str, Operand] = {}
+    def scratch(self, workspace: Mapping[str, int], counter_bytes: int) -> dict[str, Operand]:
+        """Room that a node's launches share: bytes by operand, and for counting who is done."""
         index = len(self.steps)
-        if "workspace" in launch.operands:
-            operands["workspace"] = self.buffer(f"workspace/{index}", workspace_bytes)
-        if "counters" in launch.operands:
+        operands: dict[str, Operand] = {
+            name: self.buffer(f"{name}/{index}", nbytes) for name, nbytes in workspace.items()
+        }
+        if counter_bytes:
             operands["counters"] = self.buffer(f"counters/{index}", counter_bytes)
             self.counters.append(f"counters/{index}")
         return operands

@@ -10,6 +10,6 @@ from tests.kernels.kernel_case import KernelCase
 CASES: tuple[KernelCase, ...] = (*ELEMENTWISE_CASES, *WINDOW_CASES, *CONV_CASES, *LINEAR_CASES)
 
 INSTANTIATIONS: tuple[Instantiation, ...] = tuple(
-    dict.fromkeys(case.launch.instantiation for case in CASES)
+    dict.fromkeys(launch.instantiation for case in CASES for launch in case.launches)
 )
 """In the order of the cases, each once."""

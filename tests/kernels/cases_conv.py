@@ -31,7 +31,7 @@ DIRECT, GEMM, DEPTHWISE = DirectConv(), GemmConv(), DepthwiseConv()
 def conv_case(layer: Layer, choice: ConvChoice) -> KernelCase:
     """A layer by one algorithm and configuration; `bound` is that of a sum of C·R·S products."""
     problem, (algorithm, config) = layer.problem, choice
-    launch = algorithm.launch(
+    launches = algorithm.launches(
         problem,
         config,
         layer.x,
@@ -40,6 +40,8 @@ def conv_case(layer: Layer, choice: ConvChoice) -> KernelCase:
         bias=layer.bias,
         activation=layer.activation,
     )
+
+    workspace = algorithm.workspace(problem, config)
 
     def check() -> Check:
         x_layout = layer.x.strided(problem.n, problem.window.input)
@@ -55,24 +57,25 @@ def conv_case(layer: Layer, choice: ConvChoice) -> KernelCase:
             "weight": Placed(algorithm.prepare_filter(weight, problem, config)),
             "bias": Placed(bias),
             "residual": placed(residual, residual_layout),
-            "workspace": _memory(algorithm.workspace_bytes(problem, config), POISON),
             "counters": _memory(algorithm.counter_bytes(problem, config), np.uint32(0)),
+            **{name: _memory(nbytes, POISON) for name, nbytes in workspace.items()},
         }
+        named = {name for launch in launches for name in launch.operands}
         sums, terms = (
             reference.conv(of(x), of(weight), problem, of(bias), of(residual))
             for of in (exact, size)
         )
         length = problem.c // problem.groups * problem.window.kernel_volume
         return Check(
-            {name: inputs[name] for name in inputs if name in launch.operands},
+            {name: inputs[name] for name in inputs if name in named},
             y_layout,
             reference.activate(sums, layer.activation),
             activated_bound(sums, (length + 4) * EPS32 * terms, layer.activation),
             "residual" if layer.in_place else None,
-            scratch=("workspace",),
+            scratch=tuple(workspace),
         )
 
-    return KernelCase(f"{choice} {layer.name}: {problem}", launch, check)
+    return KernelCase(f"{choice} {layer.name}: {problem}", launches, check)
 
 
 def _memory(nbytes: int, value: np.uint32) -> Placed:

@@ -55,7 +55,7 @@ def map_case(
             "x" if in_place else None,
         )
 
-    return KernelCase(name, map_launch(x, y, activation), check)
+    return KernelCase(name, (map_launch(x, y, activation),), check)
 
 
 def activation_error(x: Array, y: Array, activation: Activation | None) -> Array:
@@ -114,7 +114,9 @@ def binary_case(
         inputs = {"a": placed(left, a), "b": placed(right, b)}
         return Check(inputs, y, expected, EPS32 * np.abs(exact), "a" if in_place else None)
 
-    return KernelCase(f"{name} {activation or ''}", binary_launch(op, a, b, y, activation), check)
+    return KernelCase(
+        f"{name} {activation or ''}", (binary_launch(op, a, b, y, activation),), check
+    )
 
 
 def scale_shift_case(
@@ -141,14 +143,14 @@ def scale_shift_case(
         return Check(inputs, y_layout, expected, bound)
 
     return KernelCase(
-        name, scale_shift_launch(x_layout, vector, vector, y_layout, activation), check
+        name, (scale_shift_launch(x_layout, vector, vector, y_layout, activation),), check
     )
 
 
 def fill_case(name: str, y: Strided, value: float) -> KernelCase:
     """y = value."""
     check = Check({}, y, np.full(y.shape, np.float32(value)), 0.0)
-    return KernelCase(name, fill_launch(y, value), lambda: check)
+    return KernelCase(name, (fill_launch(y, value),), lambda: check)
 
 
 def shuffle_case(name: str, x: Pixels, y: Pixels, groups: int) -> KernelCase:
@@ -160,7 +162,7 @@ def shuffle_case(name: str, x: Pixels, y: Pixels, groups: int) -> KernelCase:
         expected = reference.channel_shuffle(numbers, groups)
         return Check({"x": placed(numbers, x_layout)}, y_layout, expected, 0.0)
 
-    return KernelCase(name, channel_shuffle_launch(x_layout, y_layout, 1, groups), check)
+    return KernelCase(name, (channel_shuffle_launch(x_layout, y_layout, 1, groups),), check)
 
 
 def _contiguous(*shape: int) -> Strided:

@@ -37,7 +37,7 @@ def linear_case(
         )
 
     sizes = f"{rows} x {x.channels} to {y.channels}"
-    return KernelCase(f"{name}: {sizes}", launch, check)
+    return KernelCase(f"{name}: {sizes}", (launch,), check)
 
 
 LINEAR_CASES: tuple[KernelCase, ...] = (

@@ -43,7 +43,7 @@ def pool_case(
         expected = reference.pool(numbers, problem)
         return Check({"x": placed(numbers, x_layout)}, y_layout, expected, rounding * mean_size)
 
-    return KernelCase(name, pool_launch(problem, n, x, y), check)
+    return KernelCase(name, (pool_launch(problem, n, x, y),), check)
 
 
 def global_pool_case(
@@ -59,7 +59,7 @@ def global_pool_case(
         expected = reference.global_pool(numbers, kind)
         return Check({"x": placed(numbers, x_layout)}, y_layout, expected, bound)
 
-    return KernelCase(name, global_pool_launch(kind, n, prod(spatial), x, y), check)
+    return KernelCase(name, (global_pool_launch(kind, n, prod(spatial), x, y),), check)
 
 
 def lrn_case(
@@ -75,7 +75,7 @@ def lrn_case(
         return Check({"x": placed(numbers, x_layout)}, y_layout, expected, bound)
 
     launch = lrn_launch(x, y, 24, size=size, alpha=alpha, beta=beta, bias=bias)
-    return KernelCase(name, launch, check)
+    return KernelCase(name, (launch,), check)
 
 
 def softmax_case(
@@ -90,7 +90,7 @@ def softmax_case(
         bound = rounding * (1.0 if log else expected) + 2.0**-126
         return Check({"x": placed(numbers, x)}, y, expected, bound)
 
-    return KernelCase(name, softmax_launch(x, y, axis, log), check)
+    return KernelCase(name, (softmax_launch(x, y, axis, log),), check)
 
 
 def pixels_case(name: str, channels: int, y: Pixels, *, reverse: bool = False) -> KernelCase:
@@ -113,7 +113,7 @@ def pixels_case(name: str, channels: int, y: Pixels, *, reverse: bool = False) -
         return Check(inputs, layout, expected, bound)
 
     launch = pixels_to_floats_launch(channels, 2 * 9 * 31, y, reverse=reverse)
-    return KernelCase(name, launch, check)
+    return KernelCase(name, (launch,), check)
 
 
 def planes_case(name: str, channels: int, n: int, spatial: Sequence[int], y: Pixels) -> KernelCase:
@@ -126,7 +126,7 @@ def planes_case(name: str, channels: int, n: int, spatial: Sequence[int], y: Pix
         expected[:, :channels] = numbers
         return Check({"x": Placed(numbers)}, layout, expected, 0.0)
 
-    return KernelCase(name, planes_to_pixels_launch(channels, n, prod(spatial), y), check)
+    return KernelCase(name, (planes_to_pixels_launch(channels, n, prod(spatial), y),), check)
 
 
 def _ceil(seen: Window, output: tuple[int, ...]) -> Window:

@@ -1,4 +1,4 @@
-"""A launch with all that shows whether it is right: inputs, answer, and how exact it must be.
+"""Launches with all that shows whether they are right: inputs, answer, and how exact it must be.
 
 Cases are data. What they lay out is memory as a device sees it: the tensors' elements, and between
 and before them floats that no kernel may use or touch.
@@ -48,14 +48,15 @@ class Check:
 
 @dataclass(frozen=True)
 class KernelCase:
-    """One launch and its check, which is made when asked for."""
+    """Launches, one after another, and their check, which is made when asked for."""
 
     name: str
-    launch: Launch
+    launches: tuple[Launch, ...]
     check: Callable[[], Check]
 
     def __str__(self) -> str:
-        return f"{self.launch.instantiation.expression} {self.name}"
+        expressions = dict.fromkeys(each.instantiation.expression for each in self.launches)
+        return f"{' '.join(expressions)} {self.name}"
 
 
 def placed(array: Array, layout: Strided) -> Placed:
@@ -97,7 +98,8 @@ def run(case: KernelCase, device: Device) -> NDArray[np.float32]:
     addresses = {name: buffer.address + begins[name] for name, buffer in buffers.items()}
     if check.in_place:
         addresses[check.in_place] = addresses["y"]
-    launch(case.launch, device, addresses, stream)
+    for each in case.launches:
+        launch(each, device, addresses, stream)
     after = {name: np.empty_like(memory) for name, memory in memories.items()}
     for name, memory in after.items():
         device.download(memory, buffers[name].address, stream)

@@ -117,14 +117,14 @@ def test_a_split_sum_is_the_same_launch_after_launch_without_clearing_anything(
 ) -> None:
     problem = conv_problem(1, 40, 36, _3x3)
     config = TileConfig(tile, 5)
-    launched = DIRECT.launch(problem, config, dense(40), dense(36))
+    (launched,) = DIRECT.launches(problem, config, dense(40), dense(36))
     weight = DIRECT.prepare_filter(normal(problem.filter_shape), problem, config)
     stream = device.stream()
     buffers = {
         "x": device.allocate(4 * 40 * 42),
         "weight": device.allocate(weight.nbytes),
         "y": device.allocate(4 * 36 * 42),
-        "workspace": device.allocate(DIRECT.workspace_bytes(problem, config)),
+        "workspace": device.allocate(DIRECT.workspace(problem, config)["workspace"]),
         "counters": device.allocate(DIRECT.counter_bytes(problem, config)),
     }
     addresses = {name: buffer.address for name, buffer in buffers.items()}
@@ -147,9 +147,10 @@ def test_a_split_sum_is_the_same_launch_after_launch_without_clearing_anything(
 
 def test_every_default_configuration_is_among_the_cases() -> None:
     wanted = {
-        choice.algorithm.launch(layer.problem, choice.config, layer.x, layer.y).instantiation
+        launch.instantiation
         for layer in DIRECT_LAYERS + GEMM_LAYERS + DEPTHWISE_LAYERS
         for choice in choices(layer.problem)
+        for launch in choice.algorithm.launches(layer.problem, choice.config, layer.x, layer.y)
     }
     assert len(wanted) == 2 * len(TILES) + 9
     wanted |= {linear_launch(rows, dense(8), dense(8)).instantiation for rows in range(1, 9)}
@@ -167,7 +168,7 @@ def test_a_split_leaves_every_block_work_and_stays_within_the_papers_workspace(
             configs = algorithm.configs(problem)
             assert len(set(configs)) == len(configs) > 0
             for config in configs:
-                assert algorithm.workspace_bytes(problem, config) <= MAX_WORKSPACE_BYTES
+                assert sum(algorithm.workspace(problem, config).values()) <= MAX_WORKSPACE_BYTES
                 if isinstance(config, TileConfig) and config.split > 1:
                     chunks = -(-inner_size(problem) // config.tile.bk)
                     assert chunks // config.split >= MIN_CHUNKS
@@ -231,7 +232,7 @@ def test_pixels_of_other_channels_are_refused(
     problem = conv_problem(1, 12, 12, _3x3, 12)
     (choice, *_) = (each for each in choices(problem) if each.algorithm.name == algorithm.name)
     with pytest.raises(ValueError, match=reason):
-        choice.algorithm.launch(problem, choice.config, x, y, residual)
+        choice.algorithm.launches(problem, choice.config, x, y, residual)
 
 
 @pytest.mark.parametrize(
@@ -250,7 +251,7 @@ def test_tensors_beyond_32_bit_indices_are_refused(
 ) -> None:
     choice = choices(problem)[-1]
     with pytest.raises(ValueError, match="beyond 32 bits"):
-        choice.algorithm.launch(problem, choice.config, x, y)
+        choice.algorithm.launches(problem, choice.config, x, y)
 
 
 def test_a_filter_of_another_shape_is_refused() -> None:

@@ -8,7 +8,7 @@ from kernels.algorithms import choices
 from kernels.conv_depthwise import DepthwiseConfig
 from kernels.conv_problem import ConvProblem
 from kernels.heuristic import H200, Facts, choose, estimated_cycles, heuristic, resident_blocks
-from kernels.implicit_gemm import TILES, Tile, TileConfig, tiles
+from kernels.implicit_gemm import TileConfig, tiles
 from kernels.window import Window
 from tests.cusim.device import CusimDevice
 from tests.kernels.windows import conv_problem, window, windows
@@ -83,6 +83,21 @@ def test_a_device_and_its_facts_choose_alike() -> None:
     assert [by_device(layer) for layer in LAYERS] == [heuristic(H200)(layer) for layer in LAYERS]
 
 
-@pytest.mark.parametrize("tile", TILES, ids=str)
-def test_several_blocks_of_every_tile_fit_a_multiprocessor(tile: Tile) -> None:
-    assert resident_blocks(tile) * tile.threads >= 8 * 32
+@pytest.mark.parametrize("layer", LAYERS, ids=str)
+def test_several_warps_of_every_choice_fit_a_multiprocessor(layer: ConvProblem) -> None:
+    for algorithm, config in choices(layer):
+        for work in algorithm.work(layer, config):
+            assert resident_blocks(work) * work.threads >= 8 * 32, (algorithm, config)
+
+
+def test_what_a_block_finds_no_shared_memory_for_is_not_chosen() -> None:
+    for layer in LAYERS:
+        most = max(
+            work.shared_bytes
+            for algorithm, config in choices(layer)
+            for work in algorithm.work(layer, config)
+        )
+        fewer = choices(layer, most - 1)
+        assert 0 < len(fewer) < len(choices(layer, most)) == len(choices(layer))
+        chosen = heuristic(Facts(132, most - 1))(layer)
+        assert chosen in fewer

@@ -9,7 +9,7 @@ from kernels.heuristic import Facts, heuristic
 from models import BUILT_IN_MODEL, EngineError, load_classifier
 from models.plan import build_plan
 from models.plan_report import GPUS, plan_report
-from models.precompile import MULTIPROCESSORS, precompile
+from models.precompile import GPUS_OF, precompile
 from models.rewrite import rewrite
 
 
@@ -38,7 +38,7 @@ def test_an_unknown_architecture_is_refused_with_those_there_are(tmp_path: Path)
     digits = load_classifier(BUILT_IN_MODEL)
     with pytest.raises(EngineError, match=r"unknown architecture 91; there are 75, 80, .*90a"):
         precompile(digits, ["91"], max_batch=1, cache=tmp_path)
-    assert set(MULTIPROCESSORS) == {"75", "80", "86", "89", "90a", "100", "120"}
+    assert set(GPUS_OF) == {"75", "80", "86", "89", "90a", "100", "120"}
 
 
 def test_a_plans_report_adds_up_and_says_what_bounds_each_launch() -> None:
