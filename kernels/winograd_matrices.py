@@ -1,0 +1,140 @@
+"""The three matrices of Winograd's minimal filtering F(m, r), exact in rationals.
+
+F(m, r) computes m outputs y of a filter g of r taps from alpha = m + r - 1 inputs d by as many
+multiplications (Lavin & Gray 2015, section 4.1, equation 6):
+
+    y = Aᵀ[(G g) ⊙ (Bᵀ d)],  y[j] = Σ_k d[j + k] g[k]
+
+The construction is Cook's and Toom's, transposed. A product of polynomials of degrees m - 1 and
+r - 1 is known from its values at alpha points, of which the last is infinity (there a polynomial's
+value is its highest coefficient). A and G evaluate at the points, B interpolates; transposing that
+product with respect to A's side turns multiplication into filtering:
+
+    Aᵀ[j][i] = aᵢʲ                                the last column is (0, ..., 0, 1)
+    G[i][k]  = aᵢᵏ / fᵢ, fᵢ = Π_{j≠i} (aᵢ - aⱼ)   the last row is (0, ..., 0, 1)
+    Bᵀ[i]    = coefficients of M(x) / (x - aᵢ)    the last row is those of M(x) = Π_i (x - aᵢ)
+
+Multiplying a row of G and dividing that row of Bᵀ (or that column of Aᵀ) by the same number changes
+nothing. As in the papers Bᵀ bears no fractions that the points do not bring, and all of 1 / fᵢ goes
+to G, which is applied once to each filter.
+"""
+
+from dataclasses import dataclass
+from enum import Enum, unique
+from fractions import Fraction
+from math import prod
+
+Matrix = tuple[tuple[Fraction, ...], ...]
+"""Rows of equal length."""
+
+
+@unique
+class Points(Enum):
+    """Which finite points: F(m, r) takes the first m + r - 2.
+
+    The first three serve F(2, 3). For F(4, 3) Lavin and Gray take integers; ½ and -2 together make
+    products of more even size, which nearly halves the error for a few more additions.
+    """
+
+    INTEGER = (0, 1, -1, 2, -2)
+    MIXED = (0, 1, -1, Fraction(1, 2), -2)
+
+
+@dataclass(frozen=True, slots=True)
+class WinogradMatrices:
+    """Aᵀ, G and Bᵀ of F(m, r), for m + r - 2 different finite points and infinity.
+
+    Signs are those of the papers: the first row of Bᵀ has the one that makes f positive, and
+    `infinity` is 1, or -1 to turn round the signs of Bᵀ's last row and of Aᵀ's last column.
+    Raises ValueError where m, r, the points or the sign are not such.
+    """
+
+    m: int
+    r: int
+    points: tuple[Fraction | int, ...]
+    infinity: int = 1
+
+    def __post_init__(self) -> None:
+        if self.m < 1 or self.r < 1:
+            raise ValueError(f"F(m, r) needs m and r of at least 1, got F({self.m},{self.r})")
+        if len(self.points) != self.alpha - 1:
+            raise ValueError(
+                f"F({self.m},{self.r}) needs {self.alpha - 1} finite points, "
+                f"got {len(self.points)}: {_listed(self.points)}"
+            )
+        if len(set(self.points)) != len(self.points):
+            raise ValueError(f"points must differ from each other: {_listed(self.points)}")
+        if self.infinity not in (1, -1):
+            raise ValueError(f"infinity={self.infinity} must be 1 or -1")
+
+    @property
+    def alpha(self) -> int:
+        """Inputs of a tile, and multiplications: m + r - 1."""
+        return self.m + self.r - 1
+
+    @property
+    def at(self) -> Matrix:
+        """The inverse transform Aᵀ, m×alpha."""
+        return tuple(
+            (
+                *(Fraction(point) ** j for point in self.points),
+                Fraction(self.infinity if j == self.m - 1 else 0),
+            )
+            for j in range(self.m)
+        )
+
+    @property
+    def g(self) -> Matrix:
+        """The filter transform G, alpha×r."""
+        return (
+            *(
+                tuple(Fraction(point) ** k / f for k in range(self.r))
+                for point, f in zip(self.points, self._f(), strict=True)
+            ),
+            tuple(Fraction(k == self.r - 1) for k in range(self.r)),
+        )
+
+    @property
+    def bt(self) -> Matrix:
+        """The data transform Bᵀ, alpha×alpha."""
+        others = [self.points[:i] + self.points[i + 1 :] for i in range(len(self.points))]
+        signs = (-1 if i == 0 and self._f_before_signs(0) < 0 else 1 for i in range(len(others)))
+        return (
+            *(
+                (*(sign * c for c in _monic(roots)), Fraction(0))
+                for sign, roots in zip(signs, others, strict=True)
+            ),
+            tuple(self.infinity * c for c in _monic(self.points)),
+        )
+
+    def _f(self) -> tuple[Fraction, ...]:
+        f = [self._f_before_signs(i) for i in range(len(self.points))]
+        return (*map(abs, f[:1]), *f[1:])
+
+    def _f_before_signs(self, i: int) -> Fraction:
+        here = self.points[i]
+        return prod((here - Fraction(a) for a in self.points if a != here), start=Fraction(1))
+
+
+def winograd_matrices(m: int, r: int, points: Points) -> WinogradMatrices:
+    """F(m, r) as the kernels use it; raises ValueError where the points do not suffice.
+
+    F(2, 3) has the signs of Lavin & Gray's equation 7: there -1 at infinity, unlike in their
+    F(3, 2) and F(4, 3).
+    """
+    infinity = -1 if (m, r) == (2, 3) else 1
+    return WinogradMatrices(m, r, points.value[: max(m + r - 2, 0)], infinity)
+
+
+def _monic(roots: tuple[Fraction | int, ...]) -> tuple[Fraction, ...]:
+    """Coefficients of Π (x - root), the constant first."""
+    coefficients = [Fraction(1)]
+    for root in roots:
+        by_x = [Fraction(0), *coefficients]
+        by_root = [root * c for c in coefficients] + [Fraction(0)]
+        coefficients = [a - b for a, b in zip(by_x, by_root, strict=True)]
+    return tuple(coefficients)
+
+
+def _listed(points: tuple[Fraction | int, ...]) -> str:
+    return ", ".join(map(str, points))
