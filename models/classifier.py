@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 
+from models.description import load_preprocessing
 from models.errors import UnsupportedModelError
 from models.graph import Graph, Identity, Reshape, Softmax
 from models.onnx_loader import (
@@ -15,7 +16,6 @@ from models.onnx_loader import (
     load_proto,
     read_model,
 )
-from models.description import load_preprocessing
 from models.preprocessing import OutputKind, Preprocessing, check_labels
 
 _log = logging.getLogger(__name__)

@@ -140,7 +140,7 @@ class CudaEngine:
                 self.run(np.zeros((n, *self._image_shape), np.uint8))
 
     def run(self, images: Images) -> Scores:
-        """N×H×W×C uint8 → N×classes, clips N×D×H×W×C; EngineError for a shape it does not take."""
+        """N×H×W×C uint8 → N×classes; EngineError for a shape the model does not take."""
         return self.start(images).result()
 
     def start(self, images: Images) -> Pending:

@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 
 from models.errors import EngineError
 
-Images = NDArray[np.uint8]  # N×H×W×C, pixels 0..255 in the order the model's channels have
-# Where the model takes clips of D frames: N×D×H×W×C.
+# N×H×W×C, pixels 0..255 in the order the model's channels have; N×D×H×W×C for clips of D frames.
+Images = NDArray[np.uint8]
 Scores = NDArray[np.float32]  # N×classes, one row an image
 
 

@@ -66,7 +66,7 @@ class OnnxRuntimeEngine:
             self.run(np.zeros((n, *self._image_shape), np.uint8))
 
     def run(self, images: Images) -> Scores:
-        """N×H×W×C uint8 → N×classes, clips N×D×H×W×C; EngineError for a shape it does not take."""
+        """N×H×W×C uint8 → N×classes; EngineError for a shape the model does not take."""
         n = batch_size(images, self._image_shape, self._max_batch)
         if self._session is None:
             raise EngineError("the engine is closed")
@@ -84,8 +84,6 @@ class OnnxRuntimeEngine:
 def with_normalisation(model: ModelProto, preprocessing: Preprocessing) -> ModelProto:
     """`model` with uint8 pixels N×H×W×C as its input: x = pixel · multiplier + offset, then NCHW.
 
-    Of clips, N×D×H×W×C and NCDHW.
-
     `model` itself is left as it is.
     """
     multiplier, offset = normalisation(preprocessing)
@@ -101,8 +99,8 @@ def with_normalisation(model: ModelProto, preprocessing: Preprocessing) -> Model
         helper.make_node("Add", ["convoy/scaled", "convoy/offset"], [last]),
     ]
     if transposed:
-        channels = len(preprocessing.image_shape)  # the last axis, the batch counted as the first
-        order = [0, channels, *range(1, channels)]
+        *spatial, channels = range(1, 1 + len(preprocessing.image_shape))  # axes
+        order = [0, channels, *spatial]
         nodes.append(helper.make_node("Transpose", [last], [image], perm=order))
     nodes.extend(graph.node)
     del graph.node[:]

@@ -20,7 +20,7 @@ from models.preprocessing import Layout, Preprocessing, normalisation
 Choose = Callable[[ConvProblem], ConvChoice]
 
 INPUT = "convoy/images"
-"""The buffer of uint8 images, N×H×W×C; of clips, N×D×H×W×C."""
+"""The buffer of uint8 images, N×H×W×C."""
 
 
 class Context:
@@ -129,7 +129,7 @@ class Context:
         *spatial, channels = p.image_shape
         pixels = self.n * prod(spatial)
         if p.layout is Layout.NHWC:
-            # The network itself reads H×W×C: to the graph its last axis is not the width.
+            # The network itself reads H×W×C: to the graph its first axis is no channel.
             shape = self.graph.shape(value)
             place = Place(value, 0, Strided.contiguous((self.n, *shape)), None)
             self.tape.buffer(value, 4 * self.n * prod(shape))

@@ -21,9 +21,9 @@ from models.preprocessing import (
 from models.reference import run_reference
 
 
-def preprocessing_of(shape: tuple[int, int, int], layout: Layout = Layout.NCHW) -> Preprocessing:
-    """Different for each channel, so that swapping two shows."""
-    channels, height, width = shape
+def preprocessing_of(shape: tuple[int, ...], layout: Layout = Layout.NCHW) -> Preprocessing:
+    """Different for each channel, so that swapping two shows; `shape` is C×H×W or C×D×H×W."""
+    channels, *depth, height, width = shape
     return Preprocessing(
         height=height,
         width=width,
@@ -36,18 +36,18 @@ def preprocessing_of(shape: tuple[int, int, int], layout: Layout = Layout.NCHW) 
         std=tuple(0.8 + 0.05 * c for c in range(channels)),
         output=OutputKind.LOGITS,
         labels=(),
+        frames=depth[0] if depth else None,
     )
 
 
 def classifier_of(graph: Graph, layout: Layout = Layout.NCHW) -> Classifier:
     """A typed graph as a classifier; its ONNX form is not there."""
     shape = graph.shape(graph.inputs[0])
-    channels, height, width = shape if layout is Layout.NCHW else (shape[2], *shape[:2])
+    if layout is Layout.NHWC:
+        shape = (shape[-1], *shape[:-1])
     loaded = LoadedModel(graph.name, graph, onnx.ModelProto())
     classes = int(np.prod(graph.shape(graph.outputs[0])))
-    return Classifier(
-        graph.name, loaded, preprocessing_of((channels, height, width), layout), classes
-    )
+    return Classifier(graph.name, loaded, preprocessing_of(shape, layout), classes)
 
 
 def network_of(name: str, proto: onnx.ModelProto) -> Classifier:
@@ -61,13 +61,14 @@ def with_one_output(graph: Graph) -> Graph:
 
 
 def pixels(classifier: Classifier, n: int, seed: int = 0) -> NDArray[np.uint8]:
-    """n pictures that differ in colour and coarse pattern."""
-    p = classifier.preprocessing
+    """n pictures that differ in colour and coarse pattern, as do the frames of a clip."""
+    *spatial, channels = classifier.preprocessing.image_shape
     rng = np.random.default_rng(seed)
-    coarse = rng.integers(0, 256, (n, 4, 4, len(p.mean)))
-    rows, columns = np.arange(p.height) * 4 // p.height, np.arange(p.width) * 4 // p.width
-    noise = rng.integers(-20, 21, (n, p.height, p.width, len(p.mean)))
-    return (coarse[:, rows][:, :, columns] + noise).clip(0, 255).astype(np.uint8)
+    images = rng.integers(0, 256, (n, *[4] * len(spatial), channels))
+    for axis, size in enumerate(spatial, 1):
+        images = images.take(np.arange(size) * 4 // size, axis)
+    noise = rng.integers(-20, 21, images.shape)
+    return (images + noise).clip(0, 255).astype(np.uint8)
 
 
 def reference_scores(classifier: Classifier, images: NDArray[np.uint8]) -> NDArray[np.float64]:
@@ -75,7 +76,7 @@ def reference_scores(classifier: Classifier, images: NDArray[np.uint8]) -> NDArr
     multiplier, offset = normalisation(classifier.preprocessing)
     x = images * multiplier.astype(np.float64) + offset
     if classifier.preprocessing.layout is Layout.NCHW:
-        x = x.transpose(0, 3, 1, 2)
+        x = np.moveaxis(x, -1, 1)
     graph = classifier.network.graph
     scores = run_reference(graph, {graph.inputs[0]: x})[graph.outputs[0]]
     return np.asarray(scores, np.float64).reshape(len(images), -1)

@@ -13,6 +13,7 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
+from models.description import load_preprocessing
 from models.digits import MODEL_PATH
 from models.digits.dataset import HELD_OUT, enlarged_digit, handwriting
 from models.digits.drawing import (
@@ -23,7 +24,7 @@ from models.digits.drawing import (
     pen_digit,
     printed_digit,
 )
-from models.preprocessing import check_labels, load_preprocessing, normalisation
+from models.preprocessing import check_labels, normalisation
 from service.images import ImageLimits, decode_image
 from tests.service.picture_files import encode
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from models.description import load_preprocessing
 from models.errors import PreprocessingError
 from models.preprocessing import (
     PRESETS,
@@ -16,7 +17,6 @@ from models.preprocessing import (
     Layout,
     OutputKind,
     check_labels,
-    load_preprocessing,
     normalisation,
 )
 
@@ -221,9 +221,63 @@ def test_what_does_not_fit_the_model_is_refused_naming_both(
     assert "×".join(map(str, shape)) in message
 
 
-@pytest.mark.parametrize("shape", [(), (10,), (3, 224), (3, 16, 224, 224)])
+@pytest.mark.parametrize("shape", [(), (10,), (3, 224), (2, 3, 16, 224, 224)])
 def test_an_input_that_is_no_image_is_refused(model: Path, shape: tuple[int, ...]) -> None:
     with pytest.raises(PreprocessingError, match="three axes"):
+        load_preprocessing(model, shape)
+
+
+@pytest.mark.parametrize(
+    ("shape", "layout"),
+    [
+        ((3, 16, 112, 96), Layout.NCHW),
+        ((16, 112, 96, 3), Layout.NHWC),
+        ((1, 16, 112, 96), Layout.NCHW),
+    ],
+)
+def test_a_model_of_clips_says_how_many_frames_it_takes(
+    model: Path, shape: tuple[int, ...], layout: Layout
+) -> None:
+    p = load_preprocessing(model, shape)
+    assert (p.layout, p.frames, p.height, p.width) == (layout, 16, 112, 96)
+    assert p.input_shape == shape
+    assert p.image_shape == (16, 112, 96, 1 if shape[0] == 1 else 3)
+
+
+def test_pictures_have_no_frames(model: Path) -> None:
+    p = load_preprocessing(model, (3, 112, 96))
+    assert p.frames is None
+    assert p.image_shape == (112, 96, 3)
+
+
+def test_where_the_model_leaves_its_frames_open_they_must_be_given(model: Path) -> None:
+    with pytest.raises(PreprocessingError, match=r"3×\?×112×112 and leaves open.* say frames ="):
+        load_preprocessing(model, (3, None, 112, 112))
+    describe(model, "frames = 8")
+    assert load_preprocessing(model, (3, None, 112, 112)).frames == 8
+    assert load_preprocessing(model, (3, None, 112, 112), {"frames": 9}).frames == 9
+    # No preset says anything of frames: one that is chosen leaves them as they are.
+    assert load_preprocessing(model, (3, None, 112, 112), {"preset": "caffe"}).frames == 8
+
+
+@pytest.mark.parametrize(
+    ("text", "shape", "message"),
+    [
+        ("frames = 8", (3, 112, 112), "frames = 8, but the model takes pictures of 3×112×112"),
+        (
+            "frames = 8",
+            (3, 16, 112, 112),
+            r"clips of 3×8×112×112 \(nchw, rgb\), but the model takes 3×16×112×112",
+        ),
+        ("frames = 0", (3, 16, 112, 112), "frames = 0 is not allowed.*whole number of frames"),
+        ("", (16, 3, 112, 112), "clips of 3×3×112×112.* but the model takes 16×3×112×112"),
+    ],
+)
+def test_frames_that_do_not_fit_are_refused(
+    model: Path, text: str, shape: tuple[int, ...], message: str
+) -> None:
+    describe(model, text)
+    with pytest.raises(PreprocessingError, match=message):
         load_preprocessing(model, shape)
 
 
