@@ -11,11 +11,12 @@ a cache apart are cold: `sets_needed` says how many, `operand_sets` lays them ou
 """
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
-from kernels.device import ALIGNMENT, Device, Event, Graph
+from kernels.device import ALIGNMENT, Device, Event, Graph, Stream
 from kernels.launch import Launch
 
 COPIES = 20
@@ -50,41 +51,40 @@ class Timing:
         return cls(cuts[1], cuts[4], cuts[7])
 
 
-class Repeated:
-    """Copies of a sequence of launches, captured, to be timed as often as wanted.
+class Copies:
+    """Copies of some work, captured, to be timed as often as wanted.
 
-    Captures in the constructor, after waiting for all that was asked of the device, and running the
-    sequence once on the first set, so that a launch that fails does so by itself. Operands must
-    stay where they are. Raises DeviceError.
+    `run(stream, i)` asks a stream for the work on operand set i of `sets`, which stay where they
+    are. It is run once on the first by itself, so that what fails does so before the capture.
+    `capture` is the device's own unless the work must be captured in another way. Raises
+    DeviceError.
     """
 
     def __init__(
         self,
         device: Device,
-        launches: Sequence[Launch],
-        operands: Sequence[Addresses],
+        run: Callable[[Stream, int], None],
+        sets: int,
         *,
         copies: int = COPIES,
+        capture: Callable[[Stream], AbstractContextManager[Graph]] | None = None,
     ) -> None:
         self._device = device
         self._stream = device.stream()
-        self._kernels = [device.load(launch.instantiation) for launch in launches]
-        self._launches = launches
-        device.synchronize()
-        self._run(operands[0])
+        device.synchronize()  # what wrote the operands, on whatever stream
+        run(self._stream, 0)
         self._stream.synchronize()
         self._graphs: list[Graph] = []
-        self._copies = graph_sizes(len(operands), copies)
-        begins = accumulate(self._copies, initial=0)
-        for begin, size in zip(begins, self._copies, strict=False):
-            with device.capture(self._stream) as graph:
+        self._copies = graph_sizes(sets, copies)
+        for begin, size in zip(accumulate(self._copies, initial=0), self._copies, strict=False):
+            with (capture or device.capture)(self._stream) as graph:
                 for copy in range(begin, begin + size):
-                    self._run(operands[copy % len(operands)])
+                    run(self._stream, copy % sets)
             self._graphs.append(graph)
         self._next = 0
 
     def samples_us(self, replays: int = REPLAYS) -> list[float]:
-        """Microseconds a run of the sequence in each of `replays` replays, graph after graph."""
+        """Microseconds that one run takes in each of `replays` replays, graph after graph."""
         for _ in range(_WARM_UPS):
             self._replay()
         events: list[Event] = [self._device.event() for _ in range(replays + 1)]
@@ -106,17 +106,33 @@ class Repeated:
         self._graphs[index].replay(self._stream)
         return self._copies[index]
 
-    def _run(self, addresses: Addresses) -> None:
-        for kernel, launch in zip(self._kernels, self._launches, strict=True):
-            self._device.launch(
+
+def launch_copies(
+    device: Device,
+    launches: Sequence[Launch],
+    operands: Sequence[Addresses],
+    *,
+    copies: int = COPIES,
+) -> Copies:
+    """Copies of a sequence of launches, on one set of operands or on several in turn.
+
+    Counters must be zero. Raises DeviceError.
+    """
+    kernels = [device.load(launch.instantiation) for launch in launches]
+
+    def run(stream: Stream, index: int) -> None:
+        for kernel, launch in zip(kernels, launches, strict=True):
+            device.launch(
                 kernel,
                 launch.grid,
                 launch.block,
                 launch.shared_bytes,
-                launch.bind(addresses),
-                self._stream,
+                launch.bind(operands[index]),
+                stream,
                 cooperative=launch.cooperative,
             )
+
+    return Copies(device, run, len(operands), copies=copies)
 
 
 def time_launches(
@@ -129,9 +145,9 @@ def time_launches(
 ) -> Timing:
     """Time a sequence of launches on one set of operands (warm), or rotating over several (cold).
 
-    Counters must be zero. Raises DeviceError.
+    As `launch_copies`, which is for timing the same more than once.
     """
-    return Timing.of(Repeated(device, launches, operands, copies=copies).samples_us(replays))
+    return Timing.of(launch_copies(device, launches, operands, copies=copies).samples_us(replays))
 
 
 def graph_sizes(sets: int, copies: int) -> list[int]:

@@ -15,9 +15,9 @@ from kernels.elementwise import binary_launch
 from kernels.launch import Launch, instantiate
 from kernels.strided import Strided
 from kernels.timing import (
-    Repeated,
     Timing,
     graph_sizes,
+    launch_copies,
     operand_sets,
     set_bytes,
     sets_needed,
@@ -44,8 +44,8 @@ def test_every_set_of_operands_is_run_as_often_as_every_other_and_in_the_order_a
     double = _named(_DOUBLE, "y", "two")
     operands = [{**each, "one": one, "two": two} for each in operands]
 
-    repeated = Repeated(device, [count, double], operands, copies=3)
-    samples = repeated.samples_us(replays=4)
+    copies = launch_copies(device, [count, double], operands, copies=3)
+    samples = copies.samples_us(replays=4)
 
     assert len(samples) == 4
     assert min(samples) > 0
@@ -148,7 +148,7 @@ def test_a_launch_that_is_refused_is_refused_before_anything_is_captured() -> No
     buffer = device.allocate(4)
     addresses = dict.fromkeys("aby", buffer.address)
     with pytest.raises(LaunchError):
-        Repeated(device, [launch], [addresses])
+        launch_copies(device, [launch], [addresses])
     device.synchronize()  # which a stream left in its capture would refuse
     device.close()
 
