@@ -7,7 +7,10 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
+from kernels.device import Device
+from kernels.heuristic import heuristic
 from models.classifier import Classifier
+from models.cuda_engine import CudaEngine
 from models.graph import Conv, Gemm, GlobalPool, Graph
 from models.onnx_loader import LoadedModel, load_proto
 from models.preprocessing import (
@@ -53,6 +56,13 @@ def classifier_of(graph: Graph, layout: Layout = Layout.NCHW) -> Classifier:
 def network_of(name: str, proto: onnx.ModelProto) -> Classifier:
     """An ONNX model as a classifier."""
     return classifier_of(load_proto(name, proto).graph)
+
+
+def opened(classifier: Classifier, device: Device, max_batch: int = 1) -> CudaEngine:
+    """The engine on Convoy's kernels, warm; the caller closes it."""
+    engine = CudaEngine(classifier, device, max_batch=max_batch, choose=heuristic(device))
+    engine.warm_up()
+    return engine
 
 
 def with_one_output(graph: Graph) -> Graph:

@@ -1,7 +1,6 @@
 """The engine on Convoy's own kernels: whole networks, executed on the CPU by the simulator."""
 
 import csv
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -9,13 +8,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kernels.cuda_device import CudaDevice
-from kernels.device import Device, DeviceError, FaultError, Kernel
-from kernels.heuristic import heuristic
+from kernels.device import Device, FaultError, Kernel
 from kernels.pool_problem import PoolKind
 from models import BUILT_IN_MODEL, DeviceKind, EngineError, load_classifier, open_engine
 from models.classifier import Classifier
-from models.cuda_engine import CudaEngine
 from models.preprocessing import Layout
 from service.images import ImageLimits, decode_image
 from tests.cusim.device import CusimDevice, Order
@@ -24,6 +20,7 @@ from tests.models.engines import (
     classifier_of,
     network_of,
     network_tolerance,
+    opened,
     pixels,
     reference_scores,
     relative_error,
@@ -35,25 +32,6 @@ from tests.networks import LIGHT_NETWORKS, SHARED, SQUEEZENET, light_network, ne
 
 LIMITS = ImageLimits(20_000_000, 50_000_000)
 QUICK = ("squeezenet", "shufflenet")
-
-
-def opened(classifier: Classifier, device: Device, max_batch: int = 1) -> CudaEngine:
-    engine = CudaEngine(classifier, device, max_batch=max_batch, choose=heuristic(device))
-    engine.warm_up()
-    return engine
-
-
-@pytest.fixture(scope="module", params=["cusim", pytest.param("gpu", marks=pytest.mark.gpu)])
-def device(request: pytest.FixtureRequest) -> Iterator[Device]:
-    if request.param == "cusim":
-        cusim = CusimDevice()
-        yield cusim
-        cusim.close()
-        return
-    try:
-        yield CudaDevice()
-    except DeviceError as error:
-        pytest.skip(str(error))
 
 
 @pytest.fixture(scope="module")
