@@ -29,6 +29,7 @@ from models import (
     Engine,
     FileLimits,
     ModelError,
+    UnsupportedModelError,
     load_classifier,
     open_engine,
     plan_report,
@@ -307,6 +308,11 @@ def _open(
     settings: Settings, max_batch: int, expectations: Sequence[str] | None
 ) -> tuple[Classifier, Engine]:
     classifier = _load(settings, expectations)
+    if classifier.preprocessing.frames is not None:
+        raise UnsupportedModelError(
+            f"{classifier.name} takes clips of {classifier.preprocessing.frames} frames; "
+            "Convoy serves pictures. `convoy inspect` and `convoy compile` take it"
+        )
     engine = open_engine(
         classifier,
         device=settings.device,

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.c3d import C3D, c3d
 from models import BUILT_IN_MODEL, EngineError, ModelFileError
 from service import cli
 from service.server import ListenError, bind
@@ -38,6 +39,15 @@ def convoy(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) 
         return status, out, error
 
     return run
+
+
+@pytest.fixture
+def clips(tmp_path: Path) -> Path:
+    """The file of a model that takes clips of 3 frames."""
+    path = tmp_path / "clips.onnx"
+    network = C3D(clip=(3, 8, 12), filters=(4,), hidden=4, classes=2)
+    path.write_bytes(c3d(network).SerializeToString())
+    return path
 
 
 def test_the_version_is_that_of_the_package(convoy: Run) -> None:
@@ -110,6 +120,17 @@ def test_a_model_that_cannot_be_had_ends_with_one_line_and_status_1(
     assert (status, out) == (1, "")
     (line,) = error.splitlines()
     assert line.startswith("Error: ")
+
+
+@pytest.mark.parametrize("command", ["serve", "classify"])
+def test_a_model_of_clips_is_refused_before_anything_starts(
+    convoy: Run, monkeypatch: pytest.MonkeyPatch, clips: Path, command: str
+) -> None:
+    monkeypatch.setattr(cli, "open_engine", None)
+    picture = [SAMPLES[0]] if command == "classify" else ["--port", "0"]
+    status, out, error = convoy(command, clips, *picture, "--preset", "imagenet")
+    assert (status, out) == (1, "")
+    assert "Error: clips takes clips of 3 frames; Convoy serves pictures" in error
 
 
 def test_a_port_in_use_ends_with_one_line_and_status_1(convoy: Run) -> None:
@@ -285,6 +306,21 @@ def test_inspect_shows_a_model_or_its_plan(convoy: Run) -> None:
     status, _, error = convoy("inspect", "digits", "--plan", "--gpu", "voodoo")
     assert status == 2
     assert "voodoo is not known; there are t4, a100" in error
+
+
+def test_a_model_of_clips_is_inspected_and_compiled(
+    convoy: Run, monkeypatch: pytest.MonkeyPatch, clips: Path, tmp_path: Path
+) -> None:
+    status, out, _ = convoy("inspect", clips)
+    assert status == 0
+    assert "Conv N1 C3 3x8x12 K4 3x3x3" in out
+    status, out, _ = convoy("inspect", clips, "--plan", "-n", "2")
+    assert status == 0
+    assert "clips, N = 2, H200 SXM: 7 launches" in out
+    monkeypatch.setenv("HOME", str(tmp_path))
+    status, out, _ = convoy("compile", clips, "--arch", "80", "--max-batch", "1")
+    assert status == 0
+    assert "kernels are compiled" in out
 
 
 def test_any_key_of_a_models_description_can_be_set(convoy: Run) -> None:
