@@ -31,10 +31,10 @@ from tests.models.test_plan import check_operands
 SMALL = C3D(clip=(17, 40, 72), filters=(4, 8, 32, 32, 32), hidden=64, classes=11)
 
 
-def classifier_of(folder: Path, model: onnx.ModelProto) -> Classifier:
+def classifier_of(folder: Path, model: onnx.ModelProto, **flags: object) -> Classifier:
     path = folder / "clips.onnx"
     path.write_bytes(model.SerializeToString())
-    return load_classifier(path, overrides={"preset": "imagenet"})
+    return load_classifier(path, overrides={"preset": "imagenet", **flags})
 
 
 @pytest.fixture(scope="module")
@@ -71,6 +71,14 @@ def test_a_network_that_reads_ndhwc_is_run(tmp_path: Path, device: Device) -> No
     network = classifier_of(tmp_path, model)
     assert network.preprocessing.layout is Layout.NHWC
     check_every_engine(network, device, 2)
+
+
+def test_a_network_that_leaves_its_frames_open_is_run_on_as_many_as_said(
+    tmp_path: Path, device: Device
+) -> None:
+    model = c3d(C3D(clip=(5, 8, 12), filters=(4, 8), hidden=8, classes=3))
+    model.graph.input[0].type.tensor_type.shape.dim[2].dim_param = "frames"
+    check_every_engine(classifier_of(tmp_path, model, frames=5), device, 1)
 
 
 def test_a_picture_is_no_clip(network: Classifier, device: Device) -> None:
