@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kernels.compile import DEFAULT_CACHE, architecture, compile_kernel
+from kernels import nvrtc
+from kernels.compile import DEFAULT_CACHE, Cubin, architecture, compile_kernel
 from kernels.device import (
     Argument,
     DeviceError,
@@ -39,6 +40,9 @@ _TOO_MANY_RESOURCES = 701
 _COOPERATIVE_TOO_LARGE = 720
 _REFUSALS = frozenset((_INVALID_VALUE, _TOO_MANY_RESOURCES, _COOPERATIVE_TOO_LARGE))
 
+_FP32_LANES = {"75": 64, "80": 64}
+"""Multiply-adds that a multiprocessor does a clock; 128 where an architecture is not listed."""
+
 
 class CudaDevice:
     """A Device (kernels.device): the first GPU that CUDA_VISIBLE_DEVICES shows.
@@ -58,8 +62,14 @@ class CudaDevice:
         self.name: str = properties["name"].decode()
         self.architecture = architecture((properties["major"], properties["minor"]))
         self.multiprocessors: int = properties["multiProcessorCount"]
-        self.max_shared_bytes: int = runtime.deviceGetAttribute(
-            runtime.cudaDevAttrMaxSharedMemoryPerBlockOptin, 0
+        self.max_shared_bytes: int = self._attribute("MaxSharedMemoryPerBlockOptin")
+        version: int = runtime.driverGetVersion()
+        self.driver = f"CUDA {version // 1000}.{version % 1000 // 10}"
+        lanes = self.multiprocessors * _FP32_LANES.get(self.architecture, 128)
+        self.peak_flops = 2e3 * lanes * self._attribute("ClockRate")
+        # Memory moves data at both edges of its clock.
+        self.peak_bandwidth = (
+            2e3 * self._attribute("MemoryClockRate") * self._attribute("GlobalMemoryBusWidth") / 8
         )
         self._cache = cache
         self._lock = threading.Lock()
@@ -67,16 +77,28 @@ class CudaDevice:
         self._modules: list[Any] = []  # a kernel is good for as long as its module
         self._captured: list[CudaGraph] = []  # graphs being captured now
 
+    def _attribute(self, name: str) -> int:
+        """Clock rates are in kHz, widths in bits."""
+        runtime = self._cuda.runtime
+        value: int = runtime.deviceGetAttribute(getattr(runtime, f"cudaDevAttr{name}"), 0)
+        return value
+
+    @property
+    def compiler(self) -> str:
+        """See Device."""
+        return "NVRTC {}.{}".format(*nvrtc.version())
+
     def load(self, instantiation: Instantiation) -> Kernel:
         """See Device."""
-        with self._lock:
-            if instantiation not in self._kernels:
-                self._kernels[instantiation] = self._load(instantiation)
-            return self._kernels[instantiation]
+        if instantiation not in self._kernels:
+            cubin = compile_kernel(instantiation, self.architecture, self._cache)
+            with self._lock:
+                if instantiation not in self._kernels:
+                    self._kernels[instantiation] = self._load(instantiation, cubin)
+        return self._kernels[instantiation]
 
-    def _load(self, instantiation: Instantiation) -> Kernel:
+    def _load(self, instantiation: Instantiation, cubin: Cubin) -> Kernel:
         driver = self._cuda.driver
-        cubin = compile_kernel(instantiation, self.architecture, self._cache)
         with self._faults():
             self._cuda.runtime.setDevice(0)  # gives this thread the device's context
             module = self._cuda.function.Module()

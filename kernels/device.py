@@ -180,8 +180,27 @@ class Device(Protocol):
     def max_shared_bytes(self) -> int:
         """Shared memory that a block may ask for, static and dynamic together."""
 
+    @property
+    def driver(self) -> str:
+        """What drives it, with its version: "CUDA 13.0". What is measured holds for one."""
+
+    @property
+    def compiler(self) -> str:
+        """What compiles its kernels, with its version. Raises CompilerNotFoundError."""
+
+    @property
+    def peak_flops(self) -> float:
+        """Fp32 operations a second at its highest clock, a multiply-add being two."""
+
+    @property
+    def peak_bandwidth(self) -> float:
+        """Bytes a second to and from its memory, at its highest clock."""
+
     def load(self, instantiation: Instantiation) -> Kernel:
-        """Compile, or find compiled, and load. Raises CompileError with the compiler's words."""
+        """Compile, or find compiled, and load. Raises CompileError with the compiler's words.
+
+        Threads may load at once; what is compiled for one is not waited for by another.
+        """
 
     def allocate(self, nbytes: int) -> Buffer:
         """Device memory. Raises OutOfMemoryError. Slow, and it may wait for the device."""

@@ -84,6 +84,9 @@ class CusimDevice:
 
     architecture = "cusim"
     max_shared_bytes = 227 << 10  # as an H100's
+    driver = "cusim"
+    compiler = "g++"
+    peak_flops, peak_bandwidth = 1e9, 1e9  # any: shares of them are printed, never compared
 
     def __init__(
         self,

@@ -14,6 +14,8 @@ Work = Callable[[], None]
 
 MEMORY = 1 << 30
 SHARED = 227 << 10
+ATTRIBUTES = {97: SHARED, 13: 1_980_000, 36: 3_201_000, 37: 6144}
+"""Those of an H200: clocks in kHz, the width of its memory in bits."""
 ILLEGAL_ADDRESS = 700
 
 
@@ -53,7 +55,11 @@ class FakeCuda:
                 "minor": 0,
                 "multiProcessorCount": 132,
             },
-            deviceGetAttribute=lambda _attribute, _device: SHARED,
+            cudaDevAttrClockRate=13,
+            cudaDevAttrMemoryClockRate=36,
+            cudaDevAttrGlobalMemoryBusWidth=37,
+            deviceGetAttribute=lambda attribute, _: ATTRIBUTES[attribute],
+            driverGetVersion=lambda: 12080,
             memGetInfo=lambda: (MEMORY, MEMORY),
             memcpyAsync=lambda to, source, size, _kind, stream: self.ask(
                 stream, lambda: ctypes.memmove(to, source, size)

@@ -1,11 +1,15 @@
 """What of CudaDevice only a GPU shows, and what it says where there is none."""
 
+import re
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
 
+from kernels.compile import Cubin, Resources
 from kernels.cuda_device import CudaDevice
 from kernels.device import Device, DeviceError, FaultError, Instantiation
 from tests.kernels.fake_cupy import ILLEGAL_ADDRESS, FakeCuda
@@ -43,6 +47,33 @@ def test_every_call_after_a_fault_says_which(monkeypatch: pytest.MonkeyPatch) ->
     ):
         with pytest.raises(FaultError, match="700"):
             call()
+
+
+def test_its_peaks_and_versions_are_what_cuda_tells(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=FakeCuda()))
+    device = CudaDevice(CACHE)
+    assert device.peak_flops == pytest.approx(66.9e12, rel=0.001)  # the H200's data sheet
+    assert device.peak_bandwidth == pytest.approx(4.8e12, rel=0.03)
+    assert device.driver == "CUDA 12.8"
+    assert re.fullmatch(r"NVRTC \d+\.\d+", device.compiler)
+
+
+def test_one_thread_does_not_wait_for_what_another_compiles(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=FakeCuda()))
+    both = threading.Barrier(2, timeout=30)  # breaks where they take turns
+
+    def compiling(instantiation: Instantiation, *_: object) -> Cubin:
+        both.wait()
+        return Cubin(b"", instantiation.kernel, Resources(0, 0, 0, 0, 0))
+
+    monkeypatch.setattr("kernels.cuda_device.compile_kernel", compiling)
+    device = CudaDevice(CACHE)
+    with ThreadPoolExecutor(2) as pool:
+        names = [Instantiation("lrn.cu", name) for name in ("one", "other")]
+        kernels = list(pool.map(device.load, names))
+    assert [kernel.instantiation for kernel in kernels] == names
 
 
 @pytest.mark.gpu

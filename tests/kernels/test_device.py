@@ -76,6 +76,10 @@ def test_it_says_what_it_is(device: Device) -> None:
     assert device.max_shared_bytes >= 64 << 10
     memory = device.memory()
     assert 0 < memory.free <= memory.total
+    assert device.driver
+    assert device.compiler
+    assert device.peak_flops > 0
+    assert device.peak_bandwidth > 0
 
 
 def test_what_is_uploaded_computed_and_downloaded_is_done_in_order(device: Device) -> None:
