@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum, unique
 from fractions import Fraction
-from itertools import combinations, count
+from itertools import combinations, count, permutations
 from typing import NamedTuple
 
 from kernels.winograd_matrices import Matrix
@@ -176,14 +176,16 @@ def _fresh(steps: Steps) -> Value:
 
 
 def _pairs(terms: Terms) -> list[Pair]:
-    """(a, b, c) for every two terms that are a multiple of a + c·b, c exact in binary."""
+    """(a, b, c) for every two terms that are a multiple of a + c·b, c exact in binary.
+
+    |c| is 1 at least if it can be, so that a multiple 1 stays 1.
+    """
     found = []
-    for b, a in combinations(sorted(terms), 2):
-        c = terms[b] / terms[a]
-        if _is_binary(c):
-            found.append((a, b, c))
-        elif _is_binary(1 / c):
-            found.append((b, a, 1 / c))
+    for pair in combinations(sorted(terms, reverse=True), 2):
+        for a, b in sorted(permutations(pair), key=lambda each: abs(terms[each[0]])):
+            if _is_binary(terms[b] / terms[a]):
+                found.append((a, b, terms[b] / terms[a]))
+                break
     return found
 
 

@@ -100,8 +100,10 @@ def products(u: Array, v: Array) -> Array:
     (k, c, *alphas), (n, _, *rest) = u.shape, v.shape
     counts = rest[: len(alphas)]
     left = u.reshape(k, c, -1).transpose(2, 0, 1)
-    right = np.moveaxis(v, 1, 0).reshape(c, -1, left.shape[0]).transpose(2, 0, 1)
-    summed = (left @ right).transpose(1, 2, 0).reshape(k, n, *counts, *alphas)
+    right = np.moveaxis(v, 1, 0).reshape(c, -1, len(left)).transpose(2, 0, 1)
+    # Whole matrices in a row, or matmul would not hand them to BLAS.
+    summed = np.ascontiguousarray(left) @ np.ascontiguousarray(right)
+    summed = summed.transpose(1, 2, 0).reshape(k, n, *counts, *alphas)
     return np.moveaxis(summed, 1, 0)
 
 

@@ -40,26 +40,26 @@ struct Winograd<4, 3, Points::INTEGER> {
   static __device__ __forceinline__ void data(const float (&d)[6], float (&v)[6]) {
     v[0] = fmaf(-5.0f, d[2], fmaf(4.0f, d[0], d[4]));
     v[5] = fmaf(-5.0f, d[3], fmaf(4.0f, d[1], d[5]));
-    const float t0 = d[3] - d[1];
-    const float t1 = fmaf(-4.0f, d[1], d[3]);
-    const float t2 = d[4] - d[2];
-    const float t3 = fmaf(-4.0f, d[2], d[4]);
+    const float t0 = d[4] - d[2];
+    const float t1 = fmaf(-4.0f, d[2], d[4]);
+    const float t2 = d[3] - d[1];
+    const float t3 = fmaf(-4.0f, d[1], d[3]);
     v[1] = t1 + t3;
-    v[2] = t3 - t1;
-    v[3] = fmaf(2.0f, t0, t2);
-    v[4] = fmaf(-2.0f, t0, t2);
+    v[2] = t1 - t3;
+    v[3] = fmaf(2.0f, t2, t0);
+    v[4] = fmaf(-2.0f, t2, t0);
   }
 
   // y = A^T m: 10 instructions.
   static __device__ __forceinline__ void inverse(const float (&m)[6], float (&y)[4]) {
-    const float t0 = m[1] + m[2];
-    const float t1 = m[1] - m[2];
-    const float t2 = m[3] + m[4];
-    const float t3 = m[3] - m[4];
+    const float t0 = m[3] + m[4];
+    const float t1 = m[3] - m[4];
+    const float t2 = m[1] + m[2];
+    const float t3 = m[1] - m[2];
     y[0] = m[0] + t0 + t2;
-    y[2] = fmaf(4.0f, t2, t0);
-    y[3] = fmaf(8.0f, t3, m[5] + t1);
-    y[1] = fmaf(2.0f, t3, t1);
+    y[2] = fmaf(4.0f, t0, t2);
+    y[3] = fmaf(8.0f, t1, m[5] + t3);
+    y[1] = fmaf(2.0f, t1, t3);
   }
 };
 
@@ -102,14 +102,14 @@ struct Winograd<2, 5, Points::INTEGER> {
   static __device__ __forceinline__ void data(const float (&d)[6], float (&v)[6]) {
     v[0] = fmaf(-5.0f, d[2], fmaf(4.0f, d[0], d[4]));
     v[5] = fmaf(-5.0f, d[3], fmaf(4.0f, d[1], d[5]));
-    const float t0 = d[3] - d[1];
-    const float t1 = fmaf(-4.0f, d[1], d[3]);
-    const float t2 = d[4] - d[2];
-    const float t3 = fmaf(-4.0f, d[2], d[4]);
+    const float t0 = d[4] - d[2];
+    const float t1 = fmaf(-4.0f, d[2], d[4]);
+    const float t2 = d[3] - d[1];
+    const float t3 = fmaf(-4.0f, d[1], d[3]);
     v[1] = t1 + t3;
-    v[2] = t3 - t1;
-    v[3] = fmaf(2.0f, t0, t2);
-    v[4] = fmaf(-2.0f, t0, t2);
+    v[2] = t1 - t3;
+    v[3] = fmaf(2.0f, t2, t0);
+    v[4] = fmaf(-2.0f, t2, t0);
   }
 
   // y = A^T m: 8 instructions.
