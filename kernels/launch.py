@@ -1,7 +1,7 @@
 """One kernel launch, worked out before there is any device: which kernel, how wide, on what."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -37,6 +37,13 @@ class Launch:
     def bind(self, addresses: Mapping[str, int]) -> tuple[Argument, ...]:
         """The arguments with every operand's address in its place. Raises KeyError."""
         return tuple(addresses[each] if isinstance(each, str) else each for each in self.arguments)
+
+    def renamed(self, names: Mapping[str, str]) -> "Launch":
+        """The same on other operands: an operand's name → the one to have instead."""
+        arguments = (
+            names.get(each, each) if isinstance(each, str) else each for each in self.arguments
+        )
+        return replace(self, arguments=tuple(arguments))
 
 
 def instantiate(source: str, kernel: str, **arguments: TemplateArgument) -> Instantiation:

@@ -11,7 +11,11 @@ from kernels.algorithms import ConvChoice, KernelAlgorithm
 from kernels.conv_depthwise import DepthwiseConv
 from kernels.conv_direct import DirectConv
 from kernels.conv_gemm import GemmConv
+from kernels.conv_problem import ConvProblem
+from kernels.conv_winograd_nonfused import NonfusedWinogradConv
 from kernels.implicit_gemm import TILES, Tile, TileConfig
+from kernels.winograd_matrices import winograd_matrices
+from kernels.winograd_reference import winograd_roundings, winograd_terms
 from tests.kernels.arrays import normal
 from tests.kernels.cases_elementwise import activation_error
 from tests.kernels.conv_layers import (
@@ -29,7 +33,7 @@ DIRECT, GEMM, DEPTHWISE = DirectConv(), GemmConv(), DepthwiseConv()
 
 
 def conv_case(layer: Layer, choice: ConvChoice) -> KernelCase:
-    """A layer by one algorithm and configuration; `bound` is that of a sum of C·R·S products."""
+    """A layer by one algorithm and configuration."""
     problem, (algorithm, config) = layer.problem, choice
     launches = algorithm.launches(
         problem,
@@ -61,21 +65,42 @@ def conv_case(layer: Layer, choice: ConvChoice) -> KernelCase:
             **{name: _memory(nbytes, POISON) for name, nbytes in workspace.items()},
         }
         named = {name for launch in launches for name in launch.operands}
-        sums, terms = (
-            reference.conv(of(x), of(weight), problem, of(bias), of(residual))
-            for of in (exact, size)
-        )
-        length = problem.c // problem.groups * problem.window.kernel_volume
+        operands = x, weight, bias, residual
+        sums = _conv(problem, *map(exact, operands))
+        error = _rounding_error(choice, problem, *map(size, operands))
         return Check(
             {name: inputs[name] for name in inputs if name in named},
             y_layout,
             reference.activate(sums, layer.activation),
-            activated_bound(sums, (length + 4) * EPS32 * terms, layer.activation),
+            activated_bound(sums, error, layer.activation),
             "residual" if layer.in_place else None,
             scratch=tuple(workspace),
         )
 
     return KernelCase(f"{choice} {layer.name}: {problem}", launches, check)
+
+
+def _conv(problem: ConvProblem, x: Array, weight: Array, bias: Array, residual: Array) -> Array:
+    return reference.conv(x, weight, problem, bias, residual)
+
+
+def _rounding_error(
+    choice: ConvChoice,
+    problem: ConvProblem,
+    x: Array,
+    weight: Array,
+    bias: Array,
+    residual: Array,
+) -> Array:
+    """What the sums may be off by, from the sizes of what they are of."""
+    algorithm, config = choice
+    if isinstance(algorithm, NonfusedWinogradConv):
+        matrices = winograd_matrices(algorithm.m, algorithm.r, config.points)
+        terms = winograd_terms(x, weight, problem, matrices)
+        terms += residual + bias.reshape(-1, *[1] * len(problem.window.input))
+        return (winograd_roundings(problem, matrices) + 4) * EPS32 / 2 * terms
+    length = problem.c // problem.groups * problem.window.kernel_volume
+    return (length + 4) * EPS32 * _conv(problem, x, weight, bias, residual)
 
 
 def _memory(nbytes: int, value: np.uint32) -> Placed:
