@@ -10,86 +10,21 @@
 //   are all there is to gain: a channel a thread suffices for that, and for any pitch of x.
 //   The outputs pass through shared memory, each thread's its own, to be finished in a loop that is
 //   not unrolled: an activation chosen at run time would stand in the code for each of them.
-// Layouts: V is tiles × alpha^AXES × C, products tiles × alpha^AXES × K, both channel axes padded
-// to
-//   a multiple of 4 (V with zeros). Tiles go along Q, then P, then O, then N; only `count` of them
-//   from `first` on are there, so that a large layer's need not all be there at once.
-// Launch: count · C and count · K / 4 threads, both padded, channels fastest.
+// Layouts: V is tiles × alpha^AXES × C, products tiles × alpha^AXES × K; C and K padded to a
+//   multiple of 4, V with zeros. They hold `count` tiles, of all images' from `first` on: a large
+//   layer's need not all be there at once.
+// Launch: count · C and count · K / 4 threads, C and K padded, channels fastest.
 #include "common.cuh"
 #include "epilogue.cuh"
 #include "window.cuh"
-#include "winograd_transforms.cuh"
+#include "winograd.cuh"
 
 // kernels/conv_winograd_nonfused.py: the tiles of one launch.
 struct Tiles {
   int first;
   int count;
-  int along[3];  // ⌈O/m⌉, ⌈P/m⌉, ⌈Q/m⌉; in 2-D the first is 1
+  int along[3];
 };
-
-// Where a tile stands: its image, and its number along each axis.
-struct TilePlace {
-  int image;
-  int at[3];
-
-  __device__ __forceinline__ TilePlace(const Tiles& tiles, unsigned tile) {
-    unsigned index = tiles.first + tile;
-#pragma unroll
-    for (int axis = 2; axis >= 0; --axis) at[axis] = int(peel(index, tiles.along[axis]));
-    image = int(index);
-  }
-};
-
-__device__ constexpr int power(int base, int exponent) {
-  return exponent == 0 ? 1 : base * power(base, exponent - 1);
-}
-
-// v = Bᵀ d along every axis, in place; the last axis is the fastest.
-template <class Transform, int AXES>
-__device__ __forceinline__ void data_transform(float (&tile)[power(Transform::ALPHA, AXES)]) {
-  constexpr int ALPHA = Transform::ALPHA, LINES = power(ALPHA, AXES - 1);
-#pragma unroll
-  for (int axis = 0; axis < AXES; ++axis) {
-    const int stride = axis == 0 ? 1 : axis == 1 ? ALPHA : ALPHA * ALPHA;
-#pragma unroll
-    for (int line = 0; line < LINES; ++line) {
-      const int begin = line / stride * stride * ALPHA + line % stride;
-      float d[ALPHA], v[ALPHA];
-#pragma unroll
-      for (int i = 0; i < ALPHA; ++i) d[i] = tile[begin + i * stride];
-      Transform::data(d, v);
-#pragma unroll
-      for (int i = 0; i < ALPHA; ++i) tile[begin + i * stride] = v[i];
-    }
-  }
-}
-
-// y = Aᵀ m along AXES axes, on vectors: `load(i)` is the product at position i. Rows are reduced as
-// they come, so that few are held.
-template <class Transform, int M, int AXES, class Load>
-__device__ __forceinline__ void inverse_transform(const Load& load, Vec<4> (&y)[power(M, AXES)]) {
-  constexpr int ALPHA = Transform::ALPHA;
-  if constexpr (AXES == 0) {
-    y[0] = load(0);
-  } else {
-    constexpr int ROW = power(ALPHA, AXES - 1), OUTPUTS = power(M, AXES - 1);
-    Vec<4> rows[ALPHA][OUTPUTS];
-#pragma unroll
-    for (int i = 0; i < ALPHA; ++i)
-      inverse_transform<Transform, M, AXES - 1>([&](int j) { return load(i * ROW + j); }, rows[i]);
-#pragma unroll
-    for (int j = 0; j < OUTPUTS; ++j)
-#pragma unroll
-      for (int channel = 0; channel < 4; ++channel) {
-        float products[ALPHA], outputs[M];
-#pragma unroll
-        for (int i = 0; i < ALPHA; ++i) products[i] = rows[i][j].at[channel];
-        Transform::inverse(products, outputs);
-#pragma unroll
-        for (int i = 0; i < M; ++i) y[i * OUTPUTS + j].at[channel] = outputs[i];
-      }
-  }
-}
 
 template <int M, int R, Points POINTS, int AXES, int THREADS>
 __global__ void __launch_bounds__(THREADS)
@@ -102,7 +37,7 @@ __global__ void __launch_bounds__(THREADS)
   const int channel = int(peel(tile, padded));
   if (tile >= unsigned(tiles.count)) return;
 
-  const TilePlace place(tiles, tile);
+  const TilePlace place(tiles.along, tiles.first + tile);
   int start[3];
 #pragma unroll
   for (int axis = 0; axis < 3; ++axis) start[axis] = place.at[axis] * M - window.pad_begin[axis];
@@ -145,16 +80,17 @@ __global__ void __launch_bounds__(THREADS)
   products += int(tile) * POSITIONS * padded + filter;
   {
     Vec<4> outputs[OUTPUTS];
-    inverse_transform<Transform, M, AXES>(
+    inverse_transform<Transform, M, AXES, 4>(
         [&](int position) { return load<4>(products + position * padded); }, outputs);
 #pragma unroll
     for (int i = 0; i < OUTPUTS; ++i) shared[i][threadIdx.x] = outputs[i];
   }
 
-  const TilePlace place(tiles, tile);
+  const TilePlace place(tiles.along, tiles.first + tile);
   const Epilogue epilogue{
       bias, residual, y, residual_pitch, y_pitch, filters, y_vectors != 0, Activation(activation),
-      a,    b};
+      a,    b,
+  };
   const Vec<4> bias_of = epilogue.bias_of(filter);
 #pragma unroll 1
   for (int i = 0; i < OUTPUTS; ++i) {
