@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum, unique
 from fractions import Fraction
+from functools import cache
 from itertools import combinations, count, permutations
 from typing import NamedTuple
 
@@ -95,6 +96,7 @@ def instructions(terms: Terms) -> int:
     return len(terms) - any(abs(c) == 1 for c in terms.values())
 
 
+@cache
 def program(matrix: Matrix) -> Program:
     """The matrix by a vector, the fewest instructions over all choices of even and odd rows."""
     steps = {
