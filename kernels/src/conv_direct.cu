@@ -9,20 +9,21 @@
 //   while one is multiplied. The left factor is never stored: a chunk's elements are copied from
 //   where the window's taps fall, or are 0. Each thread sums TM × TN products in registers.
 //   Where the tiles do not fill the machine, the inner dimension is split over gridDim.y blocks.
-//   Each writes its sums to the workspace; the block that comes last, by a counter for each tile,
-//   adds them up in order, so that the result does not depend on who came last, and sets the
-//   counter back to 0. A tile is finished out of memory, not registers, in a loop that is not
-//   unrolled: an activation chosen at run time would stand in the code TM · TN times, and a split
-//   tile lies in memory anyway. POINTWISE (1×1 at stride 1, unpadded): the left factor is x itself.
+//   Each writes its sums to the workspace, and the last of a tile adds them up (split.cuh). A tile
+//   is finished out of memory, not registers, in a loop that is not unrolled: an activation chosen
+//   at run time would stand in the code TM · TN times, and a split tile lies in memory anyway.
+//   POINTWISE (1×1 at stride 1, unpadded): the left factor is x itself.
 // Layouts: x, residual, y are N·D·H·W pixels with any pitch. weight is G × T·R·S × C/G × K/G, both
 //   channel axes padded to a multiple of 4 with zeros (kernels/implicit_gemm.py, prepare_filter).
 //   Shared memory holds pixels × BK, four floats more a row so that rows start in different banks,
 //   and BK × BN. A thread's rows lie BM / TM apart and its columns in runs of 4: threads side by
 //   side read, and later write, side by side. The workspace is tiles × splits × BM × BN.
 // Launch: (tiles, splits, groups) blocks, tiles of filters fastest, of BM / TM · BN / TN threads.
+#include "channels.cuh"
 #include "common.cuh"
 #include "epilogue.cuh"
 #include "ptx.cuh"
+#include "split.cuh"
 #include "window.cuh"
 
 // kernels/implicit_gemm.py: sizes of one launch; channels and filters are those of one group.
@@ -36,8 +37,6 @@ struct Sizes {
   int x_vectors;  // whether every pixel's first channel of every group lies at 16 bytes in x
   int y_vectors;  // likewise in y and in the residual
 };
-
-__device__ __forceinline__ int padded(int channels) { return (channels + 3) / 4 * 4; }
 
 // 4 neighbouring channels at one tap of the window, and how to go on along the inner dimension.
 struct Column {
@@ -66,18 +65,6 @@ struct Column {
     }
   }
 };
-
-// Copies 4 channels of which `exist` do, all zeros where not `inside`.
-__device__ __forceinline__ void copy_channels(float* shared, const float* global, bool inside,
-                                              int exist, bool vectors) {
-  if (vectors && exist >= 4) {
-    cp_async<16>(shared, global, inside);
-  } else {
-#pragma unroll
-    for (int i = 0; i < 4; ++i)
-      cp_async<4>(shared + i, global + (i < exist ? i : 0), inside && i < exist);
-  }
-}
 
 template <int BM, int BN, int BK, int TM, int TN, int STAGES, bool POINTWISE>
 __global__ void __launch_bounds__(BM / TM * (BN / TN))
@@ -231,14 +218,7 @@ __global__ void __launch_bounds__(BM / TM * (BN / TN))
       store<4>(partial + (thread_row + m * (BM / TM)) * BN + thread_column + n / 4 * (BN / TN * 4),
                Vec<4>{sums[m][n], sums[m][n + 1], sums[m][n + 2], sums[m][n + 3]});
   if (splits > 1) {
-    __shared__ unsigned before;
-    __threadfence();  // what this thread wrote is there for all ...
-    __syncthreads();  // ... and so is what the others did, before it is counted
-    if (thread == 0) before = atomicAdd(counters + tile, 1u);
-    __syncthreads();
-    if (before != unsigned(splits - 1)) return;
-    __threadfence();
-    if (thread == 0) counters[tile] = 0;
+    if (!last_of_split(counters + tile, splits)) return;
   } else {
     __syncthreads();
   }
@@ -259,21 +239,8 @@ __global__ void __launch_bounds__(BM / TM * (BN / TN))
   const Vec<4> bias_of = epilogue.bias_of(filter);
   for (int row = weight_row; row < BM && first_pixel + row < sizes.pixels; row += WEIGHT_ROWS) {
     const int at = row * BN + weight_column;
-    Vec<4> sum = splat<4>(0.0f);
-    if (splits == 1) {
-      sum = load<4>(partial + at);
-    } else {
-#pragma unroll 4
-      for (int each = 0; each < splits; ++each) {
-        // Past the L1 cache, which does not see what other multiprocessors write.
-        const float* const from = partials + each * (BM * BN) + at;
-        const float4 part = __ldcg(reinterpret_cast<const float4*>(from));
-        sum.at[0] += part.x;
-        sum.at[1] += part.y;
-        sum.at[2] += part.z;
-        sum.at[3] += part.w;
-      }
-    }
+    const Vec<4> sum =
+        splits == 1 ? load<4>(partial + at) : sum_of_parts(partials + at, splits, BM * BN);
     epilogue.write(first_pixel + row, filter, sum, bias_of);
   }
 }

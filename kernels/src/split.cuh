@@ -1,0 +1,35 @@
+// A sum that several blocks share: each writes its part to the workspace, and the one that comes
+// last, by a counter, adds the parts up in order, so that the result does not depend on who came
+// last. It leaves the counter at 0 for the next launch.
+#pragma once
+
+#include "common.cuh"
+
+// Whether this block is the last of `splits` to come here; all of them have then written what they
+// wrote before, for __ldcg to see. For all threads of a block to call.
+__device__ __forceinline__ bool last_of_split(unsigned* counter, unsigned splits) {
+  __shared__ unsigned before;
+  __threadfence();  // what this thread wrote is there for all ...
+  __syncthreads();  // ... and so is what the others did, before it is counted
+  if (threadIdx.x == 0) before = atomicAdd(counter, 1u);
+  __syncthreads();
+  if (before != splits - 1) return false;
+  __threadfence();
+  if (threadIdx.x == 0) *counter = 0;
+  return true;
+}
+
+// The sum of 4 neighbours in each of the parts, which lie `apart` floats from each other.
+__device__ __forceinline__ Vec<4> sum_of_parts(const float* parts, int splits, int apart) {
+  Vec<4> sum = splat<4>(0.0f);
+#pragma unroll 4
+  for (int each = 0; each < splits; ++each) {
+    // Past the L1 cache, which does not see what other multiprocessors write.
+    const float4 part = __ldcg(reinterpret_cast<const float4*>(parts + each * apart));
+    sum.at[0] += part.x;
+    sum.at[1] += part.y;
+    sum.at[2] += part.z;
+    sum.at[3] += part.w;
+  }
+  return sum;
+}
