@@ -17,13 +17,10 @@ import multiprocessing
 import platform
 import socket
 import statistics
-import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
@@ -39,13 +36,13 @@ from benchmarks.http_client import (
     get_request,
     post_request,
 )
+from benchmarks.rows import RESULTS, ROOT, append, commit, now, versions
 from benchmarks.targets import CONVOY, TARGETS
 from service.settings import available_cores
 
 BODY_BYTES = 100_000
 CONNECTIONS = 8
-ROOT = Path(__file__).parent.parent
-RESULTS = ROOT / "benchmarks" / "results" / "service.jsonl"
+RECORD = RESULTS / "service.jsonl"
 
 # What the project promises of its own overhead, to one request at a time.
 MOST_ADDED_MS = 0.5
@@ -190,25 +187,12 @@ def measure(addresses: Mapping[str, Address], n: int, seconds: float) -> list[Me
 def where() -> dict[str, str | int]:
     """What a number depends on: when, which code, which processor, which versions."""
     return {
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "date": now(),
         "commit": commit(),
         "cpu": cpu_model(),
         "cores": available_cores(),
-        "python": platform.python_version(),
-        **{name: version(name) for name in ("uvicorn", "fastapi", "uvloop", "httptools")},
+        **versions("uvicorn", "fastapi", "uvloop", "httptools"),
     }
-
-
-def commit() -> str:
-    """The checkout's commit, with a plus sign where tracked files differ from it."""
-    described = subprocess.run(
-        ["git", "describe", "--always", "--abbrev=12", "--exclude=*", "--dirty=+"],
-        cwd=Path(__file__).parent,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return described.stdout.strip() or "unknown"
 
 
 def cpu_model() -> str:
@@ -271,7 +255,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers there too")
     parser.add_argument(
-        "--record", action="store_true", help=f"append them to {RESULTS.relative_to(ROOT)}"
+        "--record", action="store_true", help=f"append them to {RECORD.relative_to(ROOT)}"
     )
     parsed = parser.parse_args(arguments)
     if parsed.requests < 2:
@@ -300,9 +284,7 @@ def main(command_line: Sequence[str] | None = None) -> None:
     if arguments.json:
         arguments.json.write_text(json.dumps(rows, indent=2) + "\n")
     if arguments.record:
-        RESULTS.parent.mkdir(exist_ok=True)
-        with RESULTS.open("a") as file:
-            file.writelines(json.dumps(row) + "\n" for row in rows)
+        append(RECORD, rows)
 
 
 if __name__ == "__main__":

@@ -107,17 +107,10 @@ class Copies:
         return self._copies[index]
 
 
-def launch_copies(
-    device: Device,
-    launches: Sequence[Launch],
-    operands: Sequence[Addresses],
-    *,
-    copies: int = COPIES,
-) -> Copies:
-    """Copies of a sequence of launches, on one set of operands or on several in turn.
-
-    Counters must be zero. Raises DeviceError.
-    """
+def launcher(
+    device: Device, launches: Sequence[Launch], operands: Sequence[Addresses]
+) -> Callable[[Stream, int], None]:
+    """Asks a stream for all of the launches, in order, on set i of the operands."""
     kernels = [device.load(launch.instantiation) for launch in launches]
 
     def run(stream: Stream, index: int) -> None:
@@ -132,7 +125,21 @@ def launch_copies(
                 cooperative=launch.cooperative,
             )
 
-    return Copies(device, run, len(operands), copies=copies)
+    return run
+
+
+def launch_copies(
+    device: Device,
+    launches: Sequence[Launch],
+    operands: Sequence[Addresses],
+    *,
+    copies: int = COPIES,
+) -> Copies:
+    """Copies of a sequence of launches, on one set of operands or on several in turn.
+
+    Counters must be zero. Raises DeviceError.
+    """
+    return Copies(device, launcher(device, launches, operands), len(operands), copies=copies)
 
 
 def time_launches(

@@ -1,0 +1,60 @@
+"""Rows of results: JSON lines, each with all that its number depends on."""
+
+import json
+import platform
+import subprocess
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
+
+Row = Mapping[str, Any]
+
+
+def now() -> str:
+    """UTC, to the second."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def commit() -> str:
+    """The checkout's commit, with a plus sign where tracked files differ from it."""
+    described = subprocess.run(
+        ["git", "describe", "--always", "--abbrev=12", "--exclude=*", "--dirty=+"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return described.stdout.strip() or "unknown"
+
+
+def versions(*packages: str) -> dict[str, str]:
+    """Of those that are installed."""
+    found = {}
+    for package in packages:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return {"python": platform.python_version(), **found}
+
+
+def read(file: Path) -> list[Row]:
+    """Every row, none where there is no file. A last line cut short by an interruption is none."""
+    if not file.is_file():
+        return []
+    *lines, unfinished = file.read_text().split("\n")
+    if unfinished:
+        file.write_text("".join(f"{line}\n" for line in lines))
+    return [json.loads(line) for line in lines]
+
+
+def append(file: Path, rows: Iterable[Row]) -> None:
+    """Add rows, there for good when this returns."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("a") as opened:
+        opened.writelines(json.dumps(row) + "\n" for row in rows)
