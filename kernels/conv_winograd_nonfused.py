@@ -38,8 +38,8 @@ CACHED_BYTES = 32 << 20
 """Likewise, to find them in a second-level cache of 40 MB or more: read back sooner, for more
 launches."""
 
-_STEP = 128
-"""Tiles at a time are a multiple: the pixels of the largest tile of the batched products."""
+_STEP = 64
+"""Tiles at a time are a multiple, so that few of the batched products' tiles are in part empty."""
 
 _SPLITS = (1, 2, 4, 8)
 _ENOUGH_BLOCKS = 512
@@ -109,6 +109,7 @@ class NonfusedWinogradConv:
     def work(self, problem: ConvProblem, config: NonfusedConfig) -> tuple[Work, ...]:
         """The transforms read and write side by side, all that a thread reads at once."""
         positions, outputs = self._positions, self.m**self.axes
+        rows = 4 * self._alpha * self.m ** (self.axes - 1)  # reduced, 4 filters each
         works: list[Work] = []
         for _, count in self._chunks(problem, config):
             data = Work(
@@ -123,7 +124,7 @@ class NonfusedWinogradConv:
             inverse = Work(
                 blocks=ceil(count * padded(problem.k) / VECTOR / THREADS),
                 threads=THREADS,
-                registers=4 * self._alpha * self.m ** (self.axes - 1) + 28,
+                registers=rows + (40 if config.points is Points.MIXED else 16),
                 shared_bytes=16 * THREADS * outputs,
                 instructions=THREADS * (positions * (3 + 8 * self.axes) + 40 * outputs),
                 bytes=THREADS * 16 * (positions + outputs),
