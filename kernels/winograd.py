@@ -23,7 +23,7 @@ def filter_transform(weight: Filter, m: int, points: Points) -> NDArray[np.float
         raise ValueError(f"F(m, r) needs one r along every axis, the filter is {weight.shape}")
     matrices = winograd_matrices(m, r, points)
     axes = weight.ndim - 2
-    u = nested(as_array(matrices.g), weight.astype(np.float64), axes)
+    u = nested(as_array(matrices.g), weight, axes)
     result = np.zeros((matrices.alpha**axes, padded(c), padded(k)), np.float32)
     result[:, :c, :k] = u.reshape(k, c, -1).transpose(2, 1, 0)
     return result

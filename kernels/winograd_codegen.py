@@ -8,7 +8,7 @@ from fractions import Fraction
 import numpy as np
 
 from kernels.device import SOURCE_ROOT
-from kernels.winograd_matrices import Points, winograd_matrices
+from kernels.winograd_matrices import Points, WinogradMatrices, winograd_matrices
 from kernels.winograd_program import Kind, Program, Value, program
 
 HEADER = SOURCE_ROOT / "winograd_transforms.cuh"
@@ -42,19 +42,20 @@ _FUNCTION = "static __device__ __forceinline__ void"
 
 def header() -> str:
     """The text of winograd_transforms.cuh; raises ValueError where a coefficient is no float."""
-    return _PREAMBLE + "".join(specialisation(*each) for each in GENERATED)
+    return _PREAMBLE + "".join(
+        specialisation(winograd_matrices(m, r, points), points.name) for m, r, points in GENERATED
+    )
 
 
-def specialisation(m: int, r: int, points: Points) -> str:
-    """`Winograd<m, r, points>`."""
-    matrices = winograd_matrices(m, r, points)
-    alpha = matrices.alpha
+def specialisation(matrices: WinogradMatrices, points: str) -> str:
+    """`Winograd<m, r, Points::points>`; raises ValueError as `header` does."""
+    m, r, alpha = matrices.m, matrices.r, matrices.alpha
     data, inverse = program(matrices.bt), program(matrices.at)
     finite = ", ".join(map(str, matrices.points))
     return f"""
 // F({m},{r}) at the points {finite} and infinity.
 template <>
-struct Winograd<{m}, {r}, Points::{points.name}> {{
+struct Winograd<{m}, {r}, Points::{points}> {{
   static constexpr int ALPHA = {alpha};
 
   // v = B^T d: {data.instructions} instructions.

@@ -142,15 +142,18 @@ def _with_butterflies(steps: Steps, pairs: list[tuple[Value, Value]]) -> Steps:
         result[a], result[b] = {}, {}
         for sign in (1, -1):
             terms = _half(steps[a], steps[b], sign)
-            # One coefficient must be 1, or the sum costs an instruction more.
-            unit = Fraction(1)
-            if unit not in map(abs, terms.values()):
-                unit = min(map(abs, terms.values()), default=unit)
-            half = _fresh(result)
+            unit, half = _unit(terms), _fresh(result)
             result[half] = {value: c / unit for value, c in terms.items()}
             result[a][half] = unit
             result[b][half] = sign * unit
     return result
+
+
+def _unit(terms: Terms) -> Fraction:
+    """What to take out of the coefficients: without a 1 among them a sum costs one more."""
+    sizes = sorted(map(abs, terms.values()), key=lambda size: (size != 1, size))
+    exact = (unit for unit in sizes if all(_is_binary(size / unit) for size in sizes))
+    return next(exact, Fraction(1))
 
 
 def _with_common_pairs(steps: Steps) -> Steps:

@@ -89,7 +89,7 @@ def tiles(x: Array, problem: ConvProblem, matrices: WinogradMatrices) -> Array:
     padded = np.pad(x, ((0, 0), (0, 0), *zip(window.pads_begin, ends, strict=True)))
     spatial = tuple(range(2, x.ndim))
     at_every_position = sliding_window_view(padded, (alpha,) * len(spatial), spatial)
-    return at_every_position[:, :, *(slice(0, count * m, m) for count in counts)]
+    return at_every_position[:, :, *(slice(None, None, m) for _ in spatial)]
 
 
 def products(u: Array, v: Array) -> Array:

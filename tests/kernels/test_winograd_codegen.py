@@ -8,7 +8,6 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from kernels import winograd_codegen
 from kernels.winograd import as_array
 from kernels.winograd_codegen import GENERATED, HEADER, header, specialisation
 from kernels.winograd_matrices import Points, WinogradMatrices, winograd_matrices
@@ -16,6 +15,18 @@ from kernels.winograd_program import program
 from tests.cusim.device import CusimDevice
 from tests.cusim.launching import instantiation, launch, opened, unwritten
 
+HALF = Fraction(1, 2)
+GENERATED_AND_OTHERS = pytest.mark.parametrize(
+    "matrices",
+    [
+        *(winograd_matrices(*each) for each in GENERATED),
+        # Signs alone, and sums in which no coefficient is 1.
+        WinogradMatrices(1, 2, (-1,), -1),
+        WinogradMatrices(3, 2, (-2, 3, -5), -1),
+        WinogradMatrices(6, 3, (0, 1, -1, 2, -2, HALF, -HALF)),
+    ],
+    ids=lambda each: f"F({each.m},{each.r}) {','.join(map(str, each.points))}",
+)
 EVERY = pytest.mark.parametrize(("m", "r", "points"), GENERATED)
 
 
@@ -45,10 +56,10 @@ class Function:
         return result
 
 
-def functions(m: int, r: int, points: Points) -> dict[str, Function]:
-    text = specialisation(m, r, points)
-    assert f"struct Winograd<{m}, {r}, Points::{points.name}> {{" in text
-    assert f"ALPHA = {m + r - 1};" in text
+def functions(matrices: WinogradMatrices) -> dict[str, Function]:
+    text = specialisation(matrices, "SOME")
+    assert f"struct Winograd<{matrices.m}, {matrices.r}, Points::SOME> {{" in text
+    assert f"ALPHA = {matrices.alpha};" in text
     pattern = (
         r"// .*: (?P<instructions>\d+) instructions\.\n"
         r"  static __device__ __forceinline__ void (?P<name>\w+)\("
@@ -63,9 +74,9 @@ def functions(m: int, r: int, points: Points) -> dict[str, Function]:
     }
 
 
-@EVERY
-def test_the_text_computes_the_matrices(m: int, r: int, points: Points) -> None:
-    matrices, found = winograd_matrices(m, r, points), functions(m, r, points)
+@GENERATED_AND_OTHERS
+def test_the_text_computes_the_matrices(matrices: WinogradMatrices) -> None:
+    found = functions(matrices)
     assert found.keys() == {"data", "inverse"}
     for name, matrix in (("data", matrices.bt), ("inverse", matrices.at)):
         columns = []
@@ -75,19 +86,18 @@ def test_the_text_computes_the_matrices(m: int, r: int, points: Points) -> None:
         assert tuple(zip(*columns, strict=True)) == matrix
 
 
-@EVERY
-def test_the_text_has_as_many_instructions_as_it_says(m: int, r: int, points: Points) -> None:
-    matrices, found = winograd_matrices(m, r, points), functions(m, r, points)
+@GENERATED_AND_OTHERS
+def test_the_text_has_as_many_instructions_as_it_says(matrices: WinogradMatrices) -> None:
+    found = functions(matrices)
     for name, matrix in (("data", matrices.bt), ("inverse", matrices.at)):
         written = len(re.findall(r"fmaf\(| [-+*] ", found[name].body))
         assert written == found[name].instructions == program(matrix).instructions
 
 
-def test_a_coefficient_that_is_no_float_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_coefficient_that_is_no_float_is_refused() -> None:
     thirds = WinogradMatrices(2, 3, (0, Fraction(1, 3), Fraction(-1, 3)))
-    monkeypatch.setattr(winograd_codegen, "winograd_matrices", lambda *_: thirds)
     with pytest.raises(ValueError, match="1/9 is no float"):
-        specialisation(2, 3, Points.INTEGER)
+        specialisation(thirds, "SOME")
 
 
 def test_the_python_and_the_cuda_names_of_points_agree() -> None:

@@ -45,6 +45,9 @@ def test_any_matrix_is_computed_by_no_more_than_its_terms(
     computed = program(matrix)
     assert computed.matrix() == matrix
     assert computed.instructions <= sum(c != 0 for row in matrix for c in row)
+    if not any(c.denominator == 3 for row in matrix for c in row):
+        coefficients = [c for terms in computed.steps.values() for c in terms.values()]
+        assert not {c.denominator for c in coefficients} - {1, 2, 4, 8}
     least = absolute(matrix)
     assert all(
         more >= less
