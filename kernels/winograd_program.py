@@ -151,7 +151,7 @@ def _with_butterflies(steps: Steps, pairs: list[tuple[Value, Value]]) -> Steps:
 
 def _unit(terms: Terms) -> Fraction:
     """What to take out of the coefficients: without a 1 among them a sum costs one more."""
-    sizes = sorted(map(abs, terms.values()), key=lambda size: (size != 1, size))
+    sizes = sorted(map(abs, terms.values()))
     exact = (unit for unit in sizes if all(_is_binary(size / unit) for size in sizes))
     return next(exact, Fraction(1))
 
