@@ -3,7 +3,7 @@
 from fractions import Fraction
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernels.winograd_matrices import Matrix, Points, WinogradMatrices, winograd_matrices
@@ -169,6 +169,7 @@ def test_every_named_point_set_computes_the_correlation(m: int, r: int, points: 
             winograd_matrices(m, r, points)
 
 
+@settings(deadline=None)
 @given(
     m=st.integers(1, 7),
     points=st.lists(st.fractions(-9, 9, max_denominator=7), max_size=9, unique=True),

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from fractions import Fraction
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernels.winograd_matrices import Matrix, Points, WinogradMatrices, winograd_matrices
@@ -29,6 +29,7 @@ def test_a_program_computes_its_matrix(matrices: WinogradMatrices) -> None:
         assert program(matrix).matrix() == matrix
 
 
+@settings(deadline=None)
 @given(
     st.integers(1, 4).flatmap(
         lambda columns: st.lists(
