@@ -117,6 +117,12 @@ def compile_all(
     return {each: cubins[each] for each in wanted}
 
 
+def source_digest(sources: Iterable[str], root: Path = SOURCE_ROOT) -> str:
+    """Of what kernels are compiled from: these files with all that they include, and the flags."""
+    texts = {source: _sources(root, source) for source in sources}
+    return hashlib.sha256(json.dumps([FLAGS, texts], sort_keys=True).encode()).hexdigest()[:16]
+
+
 # Sources
 
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"]+)"', re.MULTILINE)

@@ -1,0 +1,132 @@
+"""What to measure, and what measurements say: pure functions, which ask no device for time.
+
+problem ─ shortlist ─> candidates ─ autotune ─> outcomes ─ ranking ─> winner
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache
+
+from kernels.algorithms import ConvChoice, choices
+from kernels.compile import source_digest
+from kernels.conv_operands import padded
+from kernels.conv_problem import ConvProblem
+from kernels.device import Device, Instantiation
+from kernels.heuristic import DeviceFacts, estimated_cycles
+from kernels.launch import Launch
+from kernels.pixels import Pixels
+from kernels.tuning_store import Conditions, Key, Measurements, Outcomes
+
+Find = Callable[[ConvProblem], ConvChoice | None]
+
+
+def conditions_of(device: Device) -> Conditions:
+    """What is measured on this device holds for it, its driver and its compiler."""
+    return Conditions(device.name, device.architecture, device.driver, device.compiler)
+
+
+def measured_launches(problem: ConvProblem, choice: ConvChoice) -> tuple[Launch, ...]:
+    """What is measured: with a bias and a ReLU's worth of nothing, on buffers of their own.
+
+    A residual, an activation or a place in a Concat costs each candidate about the same. Raises
+    ValueError where an index does not fit 32 bits.
+    """
+    x, y = (Pixels(channels, padded(channels)) for channels in (problem.c, problem.k))
+    return choice.algorithm.launches(problem, choice.config, x, y, bias=True)
+
+
+def instantiations(problem: ConvProblem, choice: ConvChoice) -> set[Instantiation]:
+    """The kernels of `measured_launches`; none where there are no such launches."""
+    try:
+        launches = measured_launches(problem, choice)
+    except ValueError:  # it is said where the choice is measured
+        return set()
+    return {launch.instantiation for launch in launches}
+
+
+def by_name(candidates: Iterable[ConvChoice]) -> dict[str, ConvChoice]:
+    """Candidates of one problem by what they are printed as, which tells them apart."""
+    return {str(choice): choice for choice in candidates}
+
+
+def keys(conditions: Conditions) -> Callable[[ConvProblem], Key]:
+    """Each problem's key.
+
+    Its digest is of the sources of every candidate there is: when one of them has changed, or there
+    is a new one, the winner may be another. What Python makes of a configuration is not in it.
+    """
+
+    @cache
+    def digest(layer: ConvProblem) -> str:
+        kernels = (each for choice in choices(layer) for each in instantiations(layer, choice))
+        return source_digest(sorted({kernel.source for kernel in kernels}))
+
+    return lambda problem: Key(conditions, digest(problem.with_batch(1)), str(problem))
+
+
+def shortlist(
+    problem: ConvProblem, device: DeviceFacts, top: int | None = None
+) -> dict[str, ConvChoice]:
+    """The `top` candidates with the least estimated cost, all where it is None.
+
+    And of each algorithm the first quarter as many: the estimate compares those less well.
+    """
+    every = sorted(
+        choices(problem, device.max_shared_bytes),
+        key=lambda choice: estimated_cycles(problem, choice, device),
+    )
+    if top is None:
+        return by_name(every)
+    kept = every[:top] + _first_of_each_algorithm(every, -(-top // 4))
+    return by_name(sorted(kept, key=every.index))
+
+
+def finalists(candidates: Mapping[str, ConvChoice], outcomes: Outcomes, count: int) -> list[str]:
+    """The `count` fastest by their screening, and the fastest of each algorithm."""
+    screened = {
+        name: outcome.screened_us
+        for name, outcome in outcomes.items()
+        if name in candidates and outcome.failure is None and outcome.screened_us is not None
+    }
+    ordered = sorted(screened, key=screened.__getitem__)
+    best = _first_of_each_algorithm([candidates[name] for name in ordered], 1)
+    return list(dict.fromkeys([*ordered[:count], *map(str, best)]))
+
+
+def _first_of_each_algorithm(candidates: Iterable[ConvChoice], count: int) -> list[ConvChoice]:
+    kept: dict[str, list[ConvChoice]] = {}
+    for choice in candidates:
+        kept.setdefault(choice.algorithm.name, []).append(choice)
+    return [choice for each in kept.values() for choice in each[:count]]
+
+
+def ranking(outcomes: Outcomes) -> list[tuple[str, float]]:
+    """Candidates that were measured in full, with `Outcome.us`, the fastest first."""
+    times = [(name, outcome.us) for name, outcome in outcomes.items()]
+    return sorted(
+        ((name, us) for name, us in times if us is not None), key=lambda ranked: ranked[1]
+    )
+
+
+def finder(measurements: Measurements, conditions: Conditions) -> Find:
+    """Each problem's winner; None where it was not measured under these conditions.
+
+    Nor where its kernels' sources have changed since, or there is no such configuration any more.
+    """
+    here = {key: each for key, each in measurements.items() if key.conditions == conditions}
+    problems = {key.problem for key in here}
+    key_of = keys(conditions)
+
+    def find(problem: ConvProblem) -> ConvChoice | None:
+        if str(problem) not in problems:
+            return None
+        ranked = ranking(here.get(key_of(problem), {}))
+        return by_name(choices(problem)).get(ranked[0][0]) if ranked else None
+
+    return find
+
+
+def tuned(
+    find: Find, fallback: Callable[[ConvProblem], ConvChoice]
+) -> Callable[[ConvProblem], ConvChoice]:
+    """Chooses what has won, and where nothing was measured what `fallback` does."""
+    return lambda problem: find(problem) or fallback(problem)

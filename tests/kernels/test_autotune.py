@@ -1,0 +1,371 @@
+"""Measuring on the simulator: what is examined, timed, stored, reported, and gone on with."""
+
+import logging
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kernels import algorithms
+from kernels.algorithms import KERNEL_ALGORITHMS, ConvChoice, KernelAlgorithm
+from kernels.autotune import Search, autotune
+from kernels.conv_depthwise import DepthwiseConv
+from kernels.conv_direct import DirectConv
+from kernels.conv_problem import ConvProblem
+from kernels.device import FaultError, Instantiation, OutOfMemoryError
+from kernels.nvrtc import CompilerNotFoundError
+from kernels.tuning import conditions_of, finder, ranking, shortlist
+from kernels.tuning_store import Outcome, TuningStore
+from tests.cusim.device import CusimDevice
+from tests.kernels import tuning_fakes
+from tests.kernels.tuning_fakes import Broken, Clock, Us
+from tests.kernels.windows import conv_problem, window
+
+LAYER = conv_problem(1, 8, 12, window((5, 6), (3, 3), pads=(1, 1, 1, 1)))
+POINTWISE = conv_problem(1, 8, 12, window((5, 6), (1, 1)))
+GROUPED = conv_problem(1, 6, 6, LAYER.window, 6)
+IN_3D = conv_problem(1, 8, 8, window((3, 4, 5), (3, 3, 3), pads=(1,) * 6))
+PROBLEMS = (LAYER, LAYER.with_batch(2), GROUPED)
+SEARCH = Search(top=4, finalists=2)
+FEW = (DirectConv(), DepthwiseConv())
+
+
+@pytest.fixture(autouse=True)
+def few_algorithms(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever else there is."""
+    monkeypatch.setattr(algorithms, "KERNEL_ALGORITHMS", FEW)
+
+
+@pytest.fixture(scope="module")
+def device() -> Iterator[CusimDevice]:
+    device = CusimDevice()
+    yield device
+    device.close()
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> TuningStore:
+    return TuningStore(tmp_path / "tuning.json")
+
+
+def by_length(name: str, cold: bool) -> float:
+    """Some order among candidates."""
+    return 10.0 + len(name) + hash_of(name) / 1000 + 5 * cold
+
+
+def hash_of(name: str) -> int:
+    return sum(index * ord(letter) for index, letter in enumerate(name)) % 997
+
+
+def clock(
+    device: CusimDevice,
+    us: Us = by_length,
+    search: Search = SEARCH,
+    problems: Sequence[ConvProblem] = PROBLEMS,
+) -> Clock:
+    return Clock.of({p: list(shortlist(p, device, search.top).values()) for p in problems}, us)
+
+
+def silent(what: str, done: int, total: int) -> None:
+    """No progress."""
+
+
+def test_candidates_are_screened_finalists_timed_and_the_best_is_found(
+    device: CusimDevice, store: TuningStore
+) -> None:
+    clock_ = clock(device)
+    known = autotune(device, PROBLEMS, store, SEARCH, progress=silent, timer=clock_)
+    find = finder(store.read(), conditions_of(device))
+    for problem in PROBLEMS:
+        candidates = shortlist(problem, device, SEARCH.top)
+        expected = min(candidates, key=lambda name: by_length(name, False))
+        assert str(find(problem)) == expected
+        assert ranking(known[problem])[0] == (expected, by_length(expected, False) + 2.5)
+        assert known[problem].keys() == candidates.keys()
+        timed = [name for name, outcome in known[problem].items() if outcome.us is not None]
+        assert 2 <= len(timed) < len(candidates) or len(candidates) <= 3
+        asked = [(name, cold) for where, name, cold in clock_.asked if where == str(problem)]
+        assert sorted(asked) == sorted(
+            [(name, False) for name in candidates]
+            + [(name, cold) for name in timed for cold in (False, True)]
+        )
+
+
+def test_a_real_clock_times_real_launches(device: CusimDevice, store: TuningStore) -> None:
+    search = Search(top=1, finalists=1)
+    (outcomes,) = autotune(device, [LAYER], store, search, progress=silent).values()
+    (outcome,) = outcomes.values()
+    assert outcome.warm is not None
+    assert outcome.cold is not None
+    assert 0 < outcome.warm.p20_us <= outcome.warm.p50_us <= outcome.warm.p80_us
+    assert store.read() != {}
+
+
+@pytest.mark.parametrize("algorithm", KERNEL_ALGORITHMS, ids=lambda algorithm: algorithm.name)
+def test_every_algorithm_passes_its_exam(
+    device: CusimDevice,
+    store: TuningStore,
+    monkeypatch: pytest.MonkeyPatch,
+    algorithm: KernelAlgorithm[Any],
+) -> None:
+    monkeypatch.setattr(algorithms, "KERNEL_ALGORITHMS", (algorithm,))
+    layers = (LAYER, POINTWISE, GROUPED, IN_3D)
+    problem = next(each for each in layers if algorithm.supports(each) is None).with_batch(3)
+    clock_ = clock(device, problems=[problem])
+    (outcomes,) = autotune(device, [problem], store, SEARCH, progress=silent, timer=clock_).values()
+    assert outcomes
+    assert {outcome.failure for outcome in outcomes.values()} == {None}
+
+
+def test_what_is_cold_is_compared_too(device: CusimDevice, store: TuningStore) -> None:
+    candidates = list(shortlist(LAYER, device, SEARCH.top))
+    hot, steady = candidates[:2]
+
+    def us(name: str, cold: bool) -> float:
+        return {hot: 50.0 if cold else 10.0, steady: 22.0 if cold else 20.0}.get(name, 90.0)
+
+    (outcomes,) = autotune(
+        device, [LAYER], store, SEARCH, progress=silent, timer=clock(device, us)
+    ).values()
+    assert ranking(outcomes)[:2] == [(steady, 21.0), (hot, 30.0)]
+
+
+def test_nothing_is_measured_twice_unless_it_is_to_be(
+    device: CusimDevice, store: TuningStore
+) -> None:
+    def measure(search: Search) -> int:
+        clock_ = clock(device, search=search)
+        autotune(device, PROBLEMS, store, search, progress=silent, timer=clock_)
+        return len(clock_.asked)
+
+    first = measure(SEARCH)
+    assert measure(SEARCH) == 0
+    wider = Search(top=7, finalists=2)
+    assert 0 < measure(wider) < measure(Search(top=7, finalists=2, anew=True))
+    assert measure(Search(top=4, finalists=2, anew=True)) == first
+
+
+def test_another_device_or_driver_measures_for_itself(
+    device: CusimDevice, store: TuningStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    autotune(device, [LAYER], store, SEARCH, progress=silent, timer=clock(device))
+    monkeypatch.setattr(CusimDevice, "driver", "cusim 2")
+    clock_ = clock(device)
+    autotune(device, [LAYER], store, SEARCH, progress=silent, timer=clock_)
+    assert clock_.asked
+    assert len({key.conditions for key in store.read()}) == 2
+
+
+BROKEN: dict[type, str] = {
+    tuning_fakes.TurnsFilter: "WrongResultError: .* of image 0 are wrong, the first",
+    tuning_fakes.ForgetsBias: "WrongResultError: .* of image 0 are wrong, the first",
+    tuning_fakes.ForgetsLastBlock: "WrongResultError: .* the first nan instead of",
+    tuning_fakes.LeavesCounters: "WrongResultError: it leaves counters that are not zero",
+    tuning_fakes.RefusesToLaunch: "LaunchError: cannot launch conv_direct.*2048",
+    tuning_fakes.DoesNotCompile: "CompileError: conv_indirect of conv_direct.cu does not compile",
+    tuning_fakes.TooLarge: "ValueError: 4294967296 is beyond 32 bits",
+}
+
+
+@pytest.fixture
+def broken(
+    few_algorithms: None, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> ConvChoice:
+    """An algorithm beside the others, and its configuration."""
+    algorithm: Broken = request.param()
+    monkeypatch.setattr(algorithms, "KERNEL_ALGORITHMS", (*FEW, algorithm))
+    return ConvChoice(algorithm, tuning_fakes.TILE)
+
+
+@pytest.mark.parametrize("broken", BROKEN, indirect=True)
+def test_a_candidate_that_is_wrong_is_never_timed_nor_chosen_and_is_reported(
+    device: CusimDevice, store: TuningStore, broken: ConvChoice, caplog: pytest.LogCaptureFixture
+) -> None:
+    problem = LAYER.with_batch(3)
+    candidates = shortlist(problem, device, SEARCH.top)
+    right = [choice for name, choice in candidates.items() if name != str(broken)]
+    clock_ = Clock.of({problem: right}, by_length)
+    with caplog.at_level(logging.ERROR):
+        (outcomes,) = autotune(
+            device, [problem], store, SEARCH, progress=silent, timer=clock_
+        ).values()
+    failure = outcomes[str(broken)].failure
+    assert failure is not None
+    assert re.match(BROKEN[type(broken.algorithm)], failure), failure
+    assert f"{broken} is not used for {problem}: {failure}" in caplog.text
+    assert str(broken) in candidates
+    assert clock_.asked  # nor does the clock know the broken one
+    assert str(finder(store.read(), conditions_of(device))(problem)).startswith("direct")
+    (stored,) = store.read().values()
+    assert stored[str(broken)] == Outcome(failure=failure)
+
+
+@pytest.mark.parametrize("broken", [tuning_fakes.WritesElsewhere], indirect=True)
+def test_a_candidate_that_takes_the_device_with_it_is_left_out_the_next_time(
+    store: TuningStore, broken: ConvChoice
+) -> None:
+    asked: list[list[str]] = []
+    for fails in (True, False):
+        device = CusimDevice()
+        clock_ = Clock.of({LAYER: list(shortlist(LAYER, device).values())}, by_length)
+        try:
+            autotune(device, [LAYER], store, SEARCH, progress=silent, timer=clock_)
+        except FaultError:
+            assert fails
+            (outcomes,) = store.read().values()
+            assert outcomes.keys() == {name for _, name, _ in clock_.asked} | {str(broken)}
+            assert str(outcomes[str(broken)].failure).startswith("FaultError: ")
+        else:
+            assert not fails
+            assert str(finder(store.read(), conditions_of(device))(LAYER)).startswith("direct")
+        asked.append([name for _, name, cold in clock_.asked if not cold])
+        device.close()
+    assert list(map(len, asked)) == [4, 2]  # what was screened was not screened again
+
+
+@pytest.mark.parametrize("broken", [tuning_fakes.TakesAllMemory], indirect=True)
+def test_what_finds_no_room_now_is_left_out_but_not_for_good(
+    device: CusimDevice, store: TuningStore, broken: ConvChoice, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock_ = Clock.of({LAYER: list(shortlist(LAYER, device).values())}, by_length)
+    (outcomes,) = autotune(device, [LAYER], store, SEARCH, progress=silent, timer=clock_).values()
+    assert str(broken) not in outcomes
+    assert f"{broken} is left out for {LAYER}: out of device memory" in caplog.text
+    assert len(ranking(outcomes)) == 2
+
+
+def test_a_finalist_that_finds_no_room_makes_room_for_the_next(
+    device: CusimDevice, store: TuningStore
+) -> None:
+    first, second, *_ = sorted(
+        shortlist(LAYER, device, SEARCH.top), key=lambda name: by_length(name, False)
+    )
+
+    def us(name: str, cold: bool) -> float:
+        if name == first and cold:
+            raise OutOfMemoryError(1, 0)
+        return by_length(name, cold)
+
+    (outcomes,) = autotune(
+        device, [LAYER], store, Search(4, 1), progress=silent, timer=clock(device, us)
+    ).values()
+    assert [name for name, _ in ranking(outcomes)] == [second]
+
+
+@pytest.mark.parametrize("after", [1, 4, 7])
+def test_one_that_is_interrupted_goes_on_where_it_was(
+    device: CusimDevice, store: TuningStore, after: int
+) -> None:
+    whole, other = clock(device), TuningStore(store.path.with_name("whole.json"))
+    autotune(device, PROBLEMS, other, SEARCH, progress=silent, timer=whole)
+
+    def us(name: str, cold: bool) -> float:
+        if len(first.asked) > after:
+            raise KeyboardInterrupt
+        return by_length(name, cold)
+
+    first, second = clock(device, us), clock(device)
+    with pytest.raises(KeyboardInterrupt):
+        autotune(device, PROBLEMS, store, SEARCH, progress=silent, timer=first)
+    autotune(device, PROBLEMS, store, SEARCH, progress=silent, timer=second)
+    assert store.read() == other.read()
+    # Nothing is done twice but for what was cut short, perhaps between warm and cold.
+    *done, _ = first.asked
+    assert len(done) + len(second.asked) - len(whole.asked) in (0, 1)
+
+
+_KILLED = """
+import sys, time
+from pathlib import Path
+from kernels.autotune import autotune
+from kernels.tuning_store import TuningStore
+from tests.cusim.device import CusimDevice
+from kernels import algorithms
+from tests.kernels.test_autotune import FEW, PROBLEMS, SEARCH, by_length, clock, silent
+
+def us(name, cold):
+    time.sleep(0.02)
+    print(name, flush=True)
+    return by_length(name, cold)
+
+algorithms.KERNEL_ALGORITHMS = FEW
+device = CusimDevice()
+store = TuningStore(Path(sys.argv[1]))
+autotune(device, PROBLEMS, store, SEARCH, progress=silent, timer=clock(device, us))
+"""
+
+
+def test_one_that_is_killed_has_lost_no_problem_that_was_done(
+    device: CusimDevice, store: TuningStore
+) -> None:
+    whole, other = clock(device), TuningStore(store.path.with_name("whole.json"))
+    autotune(device, PROBLEMS, other, SEARCH, progress=silent, timer=whole)
+    of_first = sum(problem == str(LAYER) for problem, _, _ in whole.asked)
+    killed = subprocess.Popen(
+        [sys.executable, "-c", _KILLED, str(store.path)], stdout=subprocess.PIPE, text=True
+    )
+    assert killed.stdout is not None
+    for _ in range(of_first + 2):
+        assert killed.stdout.readline()
+    killed.send_signal(signal.SIGKILL)
+    killed.communicate()
+    assert killed.returncode == -signal.SIGKILL
+
+    kept = store.read()
+    assert {key.problem for key in kept} >= {str(LAYER)}
+    assert kept.items() <= other.read().items()
+    again = clock(device)
+    autotune(device, PROBLEMS, store, SEARCH, progress=silent, timer=again)
+    assert str(LAYER) not in {problem for problem, _, _ in again.asked}
+    assert store.read() == other.read()
+
+
+def test_progress_is_told_kernel_by_kernel_and_problem_by_problem(
+    device: CusimDevice, store: TuningStore
+) -> None:
+    heard: list[tuple[str, int, int]] = []
+    autotune(
+        device,
+        PROBLEMS,
+        store,
+        SEARCH,
+        progress=lambda *told: heard.append(told),
+        timer=clock(device),
+    )
+    compiled = [told for told in heard if told[0] == "compiling kernels"]
+    count = compiled[0][2]
+    assert compiled == [("compiling kernels", done, count) for done in range(count)]
+    assert heard[count:] == [
+        *((f"measuring {problem}", done, 3) for done, problem in enumerate(PROBLEMS)),
+        ("measured", 3, 3),
+    ]
+
+
+def test_without_a_compiler_nothing_is_held_against_the_candidates(
+    device: CusimDevice, store: TuningStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load(self: CusimDevice, instantiation: Instantiation) -> None:
+        raise CompilerNotFoundError("NVRTC was not found")
+
+    monkeypatch.setattr(CusimDevice, "load", load)
+    with pytest.raises(CompilerNotFoundError):
+        autotune(device, PROBLEMS, store, SEARCH, progress=silent, timer=clock(device))
+    assert store.read() == {}
+
+
+def test_the_devices_memory_is_given_back(device: CusimDevice, store: TuningStore) -> None:
+    before = device.memory().free
+    autotune(device, PROBLEMS, store, SEARCH, progress=silent, timer=clock(device))
+
+    def us(name: str, cold: bool) -> float:
+        raise KeyboardInterrupt
+
+    anew = Search(4, 2, anew=True)
+    with pytest.raises(KeyboardInterrupt):
+        autotune(device, PROBLEMS, store, anew, progress=silent, timer=clock(device, us))
+    assert device.memory().free == before

@@ -1,0 +1,146 @@
+"""For tests of measuring: a clock that says what it is told, and algorithms that are wrong."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from kernels.algorithms import ConvChoice
+from kernels.conv_direct import DirectConv
+from kernels.conv_operands import Filter
+from kernels.conv_problem import ConvProblem
+from kernels.device import Device, Instantiation
+from kernels.elementwise import fill_launch
+from kernels.implicit_gemm import Tile, TileConfig
+from kernels.launch import Launch
+from kernels.strided import Strided
+from kernels.timing import Addresses, Timing
+from kernels.tuning import measured_launches
+from kernels.work import Work
+
+DIRECT = DirectConv()
+TILE = TileConfig(Tile(bm=16, bn=32, bk=32, tm=4, tn=4, stages=3))
+"""None of direct convolution's own: a clock tells candidates apart by their launches."""
+
+Us = Callable[[str, bool], float]
+
+
+@dataclass
+class Clock:
+    """A Timer: `us(name, cold)` for each candidate of the problems; it runs nothing.
+
+    `asked` has the problem and candidate of every time that was asked for, and whether cold.
+    """
+
+    candidates: Mapping[tuple[Launch, ...], tuple[str, str]]
+    us: Us
+    asked: list[tuple[str, str, bool]] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, problems: Mapping[ConvProblem, Sequence[ConvChoice]], us: Us) -> "Clock":
+        return cls(
+            {
+                measured_launches(problem, choice): (str(problem), str(choice))
+                for problem, choices in problems.items()
+                for choice in choices
+            },
+            us,
+        )
+
+    def __call__(
+        self,
+        device: Device,
+        launches: Sequence[Launch],
+        operands: Sequence[Addresses],
+        *,
+        copies: int = 0,
+        replays: int = 0,
+    ) -> Timing:
+        problem, name = self.candidates[tuple(launches)]
+        cold = len(operands) > 1
+        self.asked.append((problem, name, cold))
+        us = self.us(name, cold)
+        return Timing(us - 1, us, us + 1)
+
+
+@dataclass(frozen=True)
+class Broken(DirectConv):
+    """Direct convolution, but for the one thing that each of these does wrong."""
+
+    name: str = "broken"
+
+    def configs(self, problem: ConvProblem) -> tuple[TileConfig, ...]:
+        return (TILE,)
+
+    def work(self, problem: ConvProblem, config: TileConfig) -> tuple[Work]:
+        (work,) = DIRECT.work(problem, config)
+        return (replace(work, instructions=100 * work.instructions),)  # its turn comes last
+
+
+class TurnsFilter(Broken):
+    def prepare_filter(self, weight: Filter, *rest: Any) -> Filter:
+        return DIRECT.prepare_filter(np.ascontiguousarray(weight[:, :, ::-1]), *rest)
+
+    def filter_form(self, problem: ConvProblem, config: TileConfig) -> str:
+        return "turned"
+
+
+class _Launches(Broken):
+    def launches(self, *arguments: Any, **named: Any) -> tuple[Any, ...]:
+        launches = DIRECT.launches(*arguments, **named)
+        return self.change(launches[0], *arguments, **named)
+
+    def change(self, launch: Launch, *arguments: Any, **named: Any) -> tuple[Launch, ...]:
+        raise NotImplementedError
+
+
+class ForgetsBias(_Launches):
+    def change(self, launch: Launch, *arguments: Any, **named: Any) -> tuple[Launch, ...]:
+        return DIRECT.launches(*arguments, **{**named, "bias": False})
+
+
+class ForgetsLastBlock(_Launches):
+    def change(self, launch: Launch, *arguments: Any, **named: Any) -> tuple[Launch, ...]:
+        return (replace(launch, grid=(launch.grid[0] - 1, *launch.grid[1:])),)
+
+
+class LeavesCounters(_Launches):
+    def counter_bytes(self, problem: ConvProblem, config: TileConfig) -> int:
+        return 16
+
+    def change(self, launch: Launch, *arguments: Any, **named: Any) -> tuple[Launch, ...]:
+        fill = fill_launch(Strided.contiguous((1,)), 1.0)
+        names = tuple("counters" if each == "y" else each for each in fill.arguments)
+        return launch, replace(fill, arguments=names)
+
+
+class RefusesToLaunch(_Launches):
+    def change(self, launch: Launch, *arguments: Any, **named: Any) -> tuple[Launch, ...]:
+        return (replace(launch, block=(2048, 1, 1)),)
+
+
+class DoesNotCompile(_Launches):
+    def change(self, launch: Launch, *arguments: Any, **named: Any) -> tuple[Launch, ...]:
+        return (replace(launch, instantiation=Instantiation("conv_direct.cu", "conv_indirect")),)
+
+
+class TooLarge(Broken):
+    def launches(self, *arguments: Any, **named: Any) -> tuple[Any, ...]:
+        raise ValueError("4294967296 is beyond 32 bits")
+
+
+class WritesElsewhere(_Launches):
+    """And takes the device with it."""
+
+    def change(self, launch: Launch, *arguments: Any, **named: Any) -> tuple[Launch, ...]:
+        fill = fill_launch(Strided.contiguous((1 << 20,)), 1.0)
+        return launch, fill
+
+
+class TakesAllMemory(_Launches):
+    def workspace(self, problem: ConvProblem, config: TileConfig) -> Mapping[str, int]:
+        return {"workspace": 1 << 50}
+
+    def change(self, launch: Launch, *arguments: Any, **named: Any) -> tuple[Launch, ...]:
+        return (launch,)
