@@ -47,7 +47,8 @@ def alike(draw: st.DrawFn) -> ConvProblem:
     size, kernel = some(7, 8), some(1, 3)
     strides, dilations, pads = some(1, 2), some(1, 2), some(0, 0, 0, 1)
     seen = window(size, kernel, strides=strides, dilations=dilations, pads=pads)
-    return conv_problem(n, *some(2, 4), seen, groups)
+    c, k = some(2, 4)
+    return conv_problem(n, c, k, seen, groups)
 
 
 @settings(max_examples=300)
