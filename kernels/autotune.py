@@ -29,7 +29,7 @@ from kernels.device import (
 from kernels.timing import COPIES, time_launches
 from kernels.tuning import conditions_of, finalists, instantiations, keys, shortlist
 from kernels.tuning_bench import Bench, Candidate, Timer, WrongResultError
-from kernels.tuning_store import Outcome, Outcomes, TuningStore
+from kernels.tuning_store import Outcome, Outcomes, Times, TuningStore
 
 GRAPH_US = 1000
 """A graph of copies takes about this long at most, unless a single one takes longer."""
@@ -47,6 +47,9 @@ MAX_REASON = 1000
 Progress = Callable[[str, int, int], None]
 """Hears what is being done, how many of it are done, and how many there are."""
 
+TOP = 16
+"""Candidates of a problem that are measured if nothing else is said."""
+
 Candidates = Mapping[str, ConvChoice]
 
 _log = logging.getLogger(__name__)
@@ -60,7 +63,7 @@ class Search:
     knows is measured `anew`, or not again.
     """
 
-    top: int | None = 16
+    top: int | None = TOP
     finalists: int = 4
     anew: bool = False
 
@@ -111,7 +114,7 @@ def _unscreened(candidates: Candidates, known: Outcomes) -> list[str]:
 
 def _untimed(candidates: Candidates, known: Outcomes, search: Search) -> list[str]:
     return [
-        name for name in finalists(candidates, known, search.finalists) if known[name].us is None
+        name for name in finalists(candidates, known, search.finalists) if known[name].times is None
     ]
 
 
@@ -126,7 +129,7 @@ def _measure(
         name = waiting[0]
         timed = partial(_time, known[name])
         yield from _attempt(bench, problem, name, candidates[name], timed)
-        if known[name].us is None:
+        if known[name].times is None:
             del running[name]  # it failed, or found no room: another one's turn
 
 
@@ -165,11 +168,11 @@ def _time(known: Outcome, bench: Bench, candidate: Candidate) -> Outcome:
     us = known.screened_us or 0.0
     copies = _copies(us)
     replays = min(MAX_REPLAYS, max(MIN_REPLAYS, int(TIMING_US / max(copies * us, 1.0))))
-    return replace(
-        known,
+    times = Times(
         warm=bench.warm(candidate, copies=copies, replays=replays),
         cold=bench.cold(candidate, copies=copies, replays=replays),
     )
+    return replace(known, times=times)
 
 
 def _copies(us: float) -> int:

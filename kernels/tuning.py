@@ -14,7 +14,7 @@ from kernels.device import Device, Instantiation
 from kernels.heuristic import DeviceFacts, estimated_cycles
 from kernels.launch import Launch
 from kernels.pixels import Pixels
-from kernels.tuning_store import Conditions, Key, Measurements, Outcomes
+from kernels.tuning_store import Conditions, Key, Measurements, Outcomes, Times
 
 Find = Callable[[ConvProblem], ConvChoice | None]
 
@@ -99,12 +99,14 @@ def _first_of_each_algorithm(candidates: Iterable[ConvChoice], count: int) -> li
     return [choice for each in kept.values() for choice in each[:count]]
 
 
-def ranking(outcomes: Outcomes) -> list[tuple[str, float]]:
-    """Candidates that were measured in full, with `Outcome.us`, the fastest first."""
-    times = [(name, outcome.us) for name, outcome in outcomes.items()]
-    return sorted(
-        ((name, us) for name, us in times if us is not None), key=lambda ranked: ranked[1]
+def ranking(outcomes: Outcomes) -> list[tuple[str, Times]]:
+    """Candidates that are right and were timed, the fastest first."""
+    timed = (
+        (name, outcome.times)
+        for name, outcome in outcomes.items()
+        if outcome.times is not None and outcome.failure is None
     )
+    return sorted(timed, key=lambda each: each[1].us)
 
 
 def finder(measurements: Measurements, conditions: Conditions) -> Find:

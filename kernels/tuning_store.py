@@ -55,27 +55,29 @@ class Key:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """What is known of a candidate: a time of few runs, times of many, or why it cannot be used.
+class Times:
+    """With all operands in the second-level cache, and with none of them."""
 
-    Cold are those with nothing in the second-level cache.
-    """
-
-    screened_us: float | None = None
-    warm: Timing | None = None
-    cold: Timing | None = None
-    failure: str | None = None
+    warm: Timing
+    cold: Timing
 
     @property
-    def us(self) -> float | None:
-        """What candidates are compared by, the mean of the medians warm and cold; None before.
+    def us(self) -> float:
+        """What candidates are compared by: the mean of the medians.
 
         In a network the activations come from the layer before, mostly out of the cache, and the
         weights from memory: it lies in between.
         """
-        if self.failure is not None or self.warm is None or self.cold is None:
-            return None
         return (self.warm.p50_us + self.cold.p50_us) / 2
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What is known of a candidate: a time of few runs, times of many, or why it cannot be used."""
+
+    screened_us: float | None = None
+    times: Times | None = None
+    failure: str | None = None
 
 
 Outcomes = Mapping[str, Outcome]
@@ -160,7 +162,7 @@ def merged(known: Outcomes, later: Outcomes) -> Outcomes:
 
     def worth_more(name: str) -> bool:
         outcome = later[name]
-        return name not in known or outcome.us is not None or outcome.failure is not None
+        return name not in known or outcome.times is not None or outcome.failure is not None
 
     return {**known, **{name: later[name] for name in later if worth_more(name)}}
 
@@ -184,12 +186,16 @@ def _fields(outcome: Outcome) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     if outcome.screened_us is not None:
         fields["screened_us"] = round(outcome.screened_us, 3)
-    for name, timing in (("warm_us", outcome.warm), ("cold_us", outcome.cold)):
-        if timing is not None:
-            fields[name] = [round(each, 3) for each in astuple(timing)]
+    if outcome.times is not None:
+        fields["warm_us"] = _rounded(outcome.times.warm)
+        fields["cold_us"] = _rounded(outcome.times.cold)
     if outcome.failure is not None:
         fields["failure"] = outcome.failure
     return fields
+
+
+def _rounded(timing: Timing) -> list[float]:
+    return [round(us, 3) for us in astuple(timing)]
 
 
 def _measurement(row: Mapping[str, Any]) -> tuple[Key, Outcomes]:
@@ -208,10 +214,14 @@ def _outcome(
     cold_us: list[float] | None = None,
     failure: str | None = None,
 ) -> Outcome:
+    if (warm_us is None) != (cold_us is None):
+        raise ValueError("times are warm and cold, or not at all")
+    times = None
+    if warm_us is not None and cold_us is not None:
+        times = Times(Timing(*map(float, warm_us)), Timing(*map(float, cold_us)))
     return Outcome(
         None if screened_us is None else float(screened_us),
-        None if warm_us is None else Timing(*map(float, warm_us)),
-        None if cold_us is None else Timing(*map(float, cold_us)),
+        times,
         None if failure is None else _str(failure),
     )
 

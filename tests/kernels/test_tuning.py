@@ -1,5 +1,6 @@
 """What is measured and what measurements say: without a device that measures anything."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from kernels.conv_problem import ConvProblem
 from kernels.heuristic import H200, choose, heuristic
 from kernels.timing import Timing
 from kernels.tuning import by_name, finalists, finder, keys, ranking, shortlist, tuned
-from kernels.tuning_store import Conditions, Key, Outcome
+from kernels.tuning_store import Conditions, Key, Outcome, Times
 from tests.kernels.tuning_fakes import DIRECT, TILE, Broken
 from tests.kernels.windows import conv_problem, window
 
@@ -26,7 +27,7 @@ LAYERS = (_3x3, _1x1, _DEPTHWISE, _3D)
 
 
 def timed(warm: float, cold: float) -> Outcome:
-    return Outcome(warm, Timing(warm, warm, warm), Timing(cold, cold, cold))
+    return Outcome(warm, Times(Timing(warm, warm, warm), Timing(cold, cold, cold)))
 
 
 @pytest.mark.parametrize("problem", LAYERS, ids=str)
@@ -93,11 +94,12 @@ def test_finalists_are_the_fastest_and_the_fastest_of_each_algorithm() -> None:
 def test_the_winner_is_the_fastest_of_those_that_were_timed() -> None:
     outcomes = {
         "screened": Outcome(1.0),
-        "wrong": Outcome(1.0, Timing(1, 1, 1), Timing(1, 1, 1), "wrong"),
+        "wrong": replace(timed(1.0, 1.0), failure="wrong"),
         "fast when warm": timed(10.0, 30.0),
         "steady": timed(18.0, 18.5),
     }
-    assert ranking(outcomes) == [("steady", 18.25), ("fast when warm", 20.0)]
+    ranked = [(name, times.us) for name, times in ranking(outcomes)]
+    assert ranked == [("steady", 18.25), ("fast when warm", 20.0)]
 
 
 def test_what_was_measured_is_found_where_everything_is_as_it_was(
