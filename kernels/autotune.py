@@ -47,7 +47,7 @@ MAX_REASON = 1000
 Progress = Callable[[str, int, int], None]
 """Hears what is being done, how many of it are done, and how many there are."""
 
-TOP = 16
+TOP_CANDIDATES = 16
 """Candidates of a problem that are measured if nothing else is said."""
 
 Candidates = Mapping[str, ConvChoice]
@@ -63,7 +63,7 @@ class Search:
     knows is measured `anew`, or not again.
     """
 
-    top: int | None = TOP
+    top: int | None = TOP_CANDIDATES
     finalists: int = 4
     anew: bool = False
 

@@ -3,6 +3,7 @@
 Imports `kernels`, never `service`, and works without a GPU or a driver.
 """
 
+from kernels.autotune import TOP_CANDIDATES
 from models.classifier import Classifier, load_classifier
 from models.digits import MODEL_PATH as BUILT_IN_MODEL
 from models.engine import DeviceKind, Engine, Images, Scores
@@ -26,12 +27,14 @@ from models.preprocessing import (
     Preprocessing,
 )
 from models.report import NetworkReport, NodeReport, report
+from models.tune import ProblemReport, TuningReport, tune
 
 __all__ = [
     "BUILT_IN_MODEL",
     "GPUS",
     "GPUS_OF",
     "PRESETS",
+    "TOP_CANDIDATES",
     "ChannelOrder",
     "Classifier",
     "DeviceKind",
@@ -49,11 +52,14 @@ __all__ = [
     "PlanReport",
     "Preprocessing",
     "PreprocessingError",
+    "ProblemReport",
     "Scores",
+    "TuningReport",
     "UnsupportedModelError",
     "load_classifier",
     "open_engine",
     "plan_report",
     "precompile",
     "report",
+    "tune",
 ]

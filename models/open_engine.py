@@ -1,12 +1,15 @@
 """Which engine runs a classifier on a device."""
 
-from kernels.device import DeviceError
-from kernels.heuristic import heuristic
+from pathlib import Path
+
+from kernels.device import Device, DeviceError
 from models.classifier import Classifier
 from models.cuda_engine import CudaEngine, Progress
 from models.engine import DeviceKind, Engine
 from models.errors import EngineError
+from models.measured import choose_for
 from models.onnxruntime_engine import OnnxRuntimeEngine
+from models.rewrite import rewrite
 
 
 def open_engine(
@@ -15,26 +18,29 @@ def open_engine(
     device: DeviceKind,
     max_batch: int,
     threads: int = 0,
+    tuning: Path | None = None,
     progress: Progress = iter,
 ) -> Engine:
     """An engine for batches of 1..max_batch images, not yet warm.
 
-    `threads` is for the CPU, 0 leaving their number to ONNX Runtime; `progress` wraps the kernels
-    that a GPU's engine compiles. EngineError where the device cannot be had. AUTO is the CPU until
-    the CUDA engine has been measured on a GPU.
+    `threads` is for the CPU, 0 leaving their number to ONNX Runtime. A GPU's engine chooses its
+    convolutions by the measurements in `tuning`, or by those in the default file if there is one;
+    `progress` wraps the kernels that it compiles. EngineError where the device cannot be had. AUTO
+    is the CPU until the CUDA engine has been measured on a GPU.
     """
     if device is DeviceKind.CUDA:
-        return _open_cuda(classifier, max_batch, progress)
+        gpu = open_gpu("Use --device cpu where there is no GPU")
+        graph = rewrite(classifier.network.graph).graph
+        choose = choose_for(gpu, graph, max_batch, tuning)
+        return CudaEngine(classifier, gpu, max_batch=max_batch, choose=choose, progress=progress)
     return OnnxRuntimeEngine(classifier, max_batch=max_batch, threads=threads)
 
 
-def _open_cuda(classifier: Classifier, max_batch: int, progress: Progress) -> CudaEngine:
+def open_gpu(advice: str) -> Device:
+    """The first GPU. EngineError where none answers, with what to do then."""
     from kernels.cuda_device import CudaDevice  # noqa: PLC0415  only where a GPU is asked for
 
     try:
-        device = CudaDevice()
+        return CudaDevice()
     except DeviceError as error:
-        raise EngineError(f"{error}. Use --device cpu where there is no GPU") from error
-    return CudaEngine(
-        classifier, device, max_batch=max_batch, choose=heuristic(device), progress=progress
-    )
+        raise EngineError(f"{error}. {advice}") from error

@@ -2,9 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from kernels.heuristic import Facts, heuristic
+from kernels.tuning import Find, tuned
 from models.classifier import Classifier
+from models.measured import conv_problems, find_on
 from models.plan import Plan, Step, build_plan
 from models.rewrite import rewrite
 
@@ -35,6 +38,8 @@ class StepReport:
 
     name: str
     kernel: str
+    chosen: str  # a Conv's algorithm and configuration
+    measured: bool  # whether that was, or is estimated to be the fastest
     grid: tuple[int, int, int]
     threads: int
     flops: int
@@ -63,16 +68,28 @@ class PlanReport:
         return sum(step.roofline_us for step in self.steps)
 
 
-def plan_report(classifier: Classifier, n: int, gpu: Gpu) -> PlanReport:
-    """The plan of a classifier for n images, chosen for a GPU by the heuristic."""
+def plan_report(classifier: Classifier, n: int, gpu: Gpu, tuning: Path | None = None) -> PlanReport:
+    """The plan of a classifier for n images on a GPU.
+
+    Convolutions are chosen by the measurements in `tuning`, if it is given, else by the heuristic.
+    EngineError where it has none of that GPU, or cannot be read.
+    """
     graph = rewrite(classifier.network.graph).graph
-    choose = heuristic(Facts(gpu.multiprocessors, gpu.shared_kb << 10))
+    find: Find = find_on(gpu.name.split()[0], tuning) if tuning else lambda _: None
+    choose = tuned(find, heuristic(Facts(gpu.multiprocessors, gpu.shared_kb << 10)))
     plan: Plan = build_plan(graph, classifier.preprocessing, n, choose)
+    problems = {
+        name: problem for problem, names in conv_problems(graph, [n]).items() for name in names
+    }
+    chosen = {
+        name: (str(choose(problem)), find(problem) is not None)
+        for name, problem in problems.items()
+    }
     return PlanReport(
         name=classifier.name,
         n=n,
         gpu=gpu,
-        steps=tuple(_step(step, gpu) for step in plan.steps),
+        steps=tuple(_step(step, gpu, *chosen.get(step.name, ("", False))) for step in plan.steps),
         arena_bytes=plan.arena_bytes,
         arena_bound=plan.arena_bound,
         input_bytes=plan.input_bytes,
@@ -81,13 +98,15 @@ def plan_report(classifier: Classifier, n: int, gpu: Gpu) -> PlanReport:
     )
 
 
-def _step(step: Step, gpu: Gpu) -> StepReport:
+def _step(step: Step, gpu: Gpu, chosen: str, measured: bool) -> StepReport:
     arithmetic = step.cost.flops / (gpu.fp32_tflops * 1e6)
     memory = step.cost.bytes / (gpu.gb_per_s * 1e3)
     x, y, z = step.launch.block
     return StepReport(
         name=step.name,
         kernel=str(step.launch.instantiation),
+        chosen=chosen,
+        measured=measured,
         grid=step.launch.grid,
         threads=x * y * z,
         flops=step.cost.flops,

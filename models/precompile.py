@@ -1,13 +1,16 @@
 """Compiling a model's kernels ahead of time, on a machine that needs no GPU."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from kernels.compile import DEFAULT_CACHE, compile_all
 from kernels.device import DeviceError, Instantiation
 from kernels.heuristic import Facts, heuristic
+from kernels.tuning import finder, tuned
 from models.classifier import Classifier
 from models.errors import EngineError
+from models.lowering import Choose
+from models.measured import read_measurements
 from models.plan import build_plan
 from models.rewrite import rewrite
 
@@ -30,12 +33,14 @@ def precompile(
     architectures: Sequence[str],
     *,
     max_batch: int,
+    tuning: Path | None = None,
     cache: Path = DEFAULT_CACHE,
     progress: Callable[[int, int], None] | None = None,
 ) -> int:
     """Fill the cache with the kernels for N = 1..max_batch; how many there are.
 
-    `progress` hears (done, total). EngineError: an unknown architecture, no compiler.
+    With those of the winners in `tuning`, if it is given. `progress` hears (done, total).
+    EngineError: an unknown architecture, no compiler, no such file.
     """
     if unknown := sorted(set(architectures) - GPUS_OF.keys()):
         raise EngineError(
@@ -43,8 +48,8 @@ def precompile(
         )
     graph = rewrite(classifier.network.graph).graph
     wanted: dict[Instantiation, None] = {}
-    for gpu in {gpu for arch in architectures for gpu in GPUS_OF[arch]}:
-        choose = heuristic(gpu)
+    gpus = {gpu for arch in architectures for gpu in GPUS_OF[arch]}
+    for choose in (*map(heuristic, gpus), *_measured(tuning, architectures)):
         for n in range(1, max_batch + 1):
             plan = build_plan(graph, classifier.preprocessing, n, choose)
             wanted |= dict.fromkeys(step.launch.instantiation for step in plan.steps)
@@ -53,3 +58,15 @@ def precompile(
     except DeviceError as error:
         raise EngineError(str(error)) from error
     return len(wanted) * len(architectures)
+
+
+def _measured(tuning: Path | None, architectures: Sequence[str]) -> Iterator[Choose]:
+    """What was measured fastest on each device of these architectures that was measured."""
+    if tuning is None:
+        return
+    measurements = read_measurements(tuning)
+    for conditions in dict.fromkeys(key.conditions for key in measurements):
+        if conditions.architecture in architectures:
+            # What was not measured is compiled for the heuristic's choices anyway.
+            fallback = heuristic(GPUS_OF[conditions.architecture][0])
+            yield tuned(finder(measurements, conditions), fallback)

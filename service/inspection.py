@@ -78,12 +78,14 @@ def plan_table(report: PlanReport) -> Group:
     """One row a launch, and below what all of them take."""
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("node", overflow="fold")
+    table.add_column("algorithm", overflow="fold")
     table.add_column("kernel", overflow="fold")
     for heading in ("grid", "threads", "MFLOP", "kB", "roofline us", "bound by"):
         table.add_column(heading, justify="right", no_wrap=True)
     for step in report.steps:
         table.add_row(
             Text(step.name),
+            Text(f"{step.chosen}{', measured' * step.measured}"),
             Text(step.kernel),
             "x".join(map(str, step.grid)),
             str(step.threads),

@@ -1,0 +1,76 @@
+"""What has been measured of a network's convolutions, and what is run with it."""
+
+import logging
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from kernels.conv_problem import ConvProblem
+from kernels.device import Device
+from kernels.heuristic import heuristic
+from kernels.tuning import Find, conditions_of, finder, tuned
+from kernels.tuning_store import DEFAULT_STORE, Measurements, TuningStore, TuningStoreError
+from models.errors import EngineError
+from models.graph import Conv, Graph
+from models.lowering import Choose
+
+_log = logging.getLogger("convoy")
+
+
+def conv_problems(graph: Graph, batches: Iterable[int]) -> dict[ConvProblem, list[str]]:
+    """Every problem of a rewritten graph at every N, all N of a layer together: the nodes with it.
+
+    Several nodes may have the same.
+    """
+    layers: dict[ConvProblem, list[str]] = {}
+    for node in graph.nodes:
+        if isinstance(node, Conv):
+            layers.setdefault(node.problem.with_batch(1), []).append(node.name)
+    batches = tuple(batches)
+    return {layer.with_batch(n): names for layer, names in layers.items() for n in batches}
+
+
+def read_measurements(tuning: Path | None) -> Measurements:
+    """What a file holds; None is the default one, which need not be there.
+
+    EngineError where the file is not there or holds something else.
+    """
+    if tuning is not None and not tuning.expanduser().exists():
+        raise EngineError(f"there are no measurements at {tuning}; `convoy tune` makes them")
+    try:
+        return TuningStore(tuning or DEFAULT_STORE).read()
+    except TuningStoreError as error:
+        raise EngineError(str(error)) from error
+
+
+def find_on(gpu: str, tuning: Path) -> Find:
+    """The winners that a file has for a GPU by its short name ("H200"), those added last.
+
+    EngineError where it has none, or as `read_measurements`.
+    """
+    measurements = read_measurements(tuning)
+    known = dict.fromkeys(key.conditions for key in measurements)
+    there = [each for each in known if re.search(rf"\b{re.escape(gpu)}\b", each.device)]
+    if not there:
+        devices = ", ".join(dict.fromkeys(each.device for each in known)) or "no device"
+        raise EngineError(f"{tuning} has measurements on {devices}, but on no {gpu}")
+    return finder(measurements, there[-1])
+
+
+def choose_for(device: Device, graph: Graph, max_batch: int, tuning: Path | None) -> Choose:
+    """What was measured fastest on this device, and where nothing was, what is estimated to be.
+
+    Measures nothing; logs how many were measured. EngineError as `read_measurements`.
+    """
+    find = finder(read_measurements(tuning), conditions_of(device))
+    problems = conv_problems(graph, range(1, max_batch + 1))
+    total = sum(map(len, problems.values()))
+    known = sum(len(names) for problem, names in problems.items() if find(problem))
+    _log.info(
+        "%d of %d convolutions for N = 1..%d run as measured%s",
+        known,
+        total,
+        max_batch,
+        ", the others as estimated: `convoy tune` measures them" if known < total else "",
+    )
+    return tuned(find, heuristic(device))

@@ -1,0 +1,130 @@
+"""What `convoy tune` does: measures a network's convolutions at every N, and reports on each."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+
+from kernels.autotune import TOP_CANDIDATES, Search, autotune
+from kernels.conv_problem import ConvProblem
+from kernels.device import Device, DeviceError, FaultError
+from kernels.tuning import ranking
+from kernels.tuning_store import DEFAULT_STORE, Outcomes, TuningStore, TuningStoreError
+from models.classifier import Classifier
+from models.cost import FLOAT_BYTES
+from models.errors import EngineError
+from models.measured import conv_problems
+from models.open_engine import open_gpu
+from models.rewrite import rewrite
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """A candidate that was measured: medians, and their mean, which counts."""
+
+    name: str
+    us: float
+    warm_us: float
+    cold_us: float
+
+
+@dataclass(frozen=True, slots=True)
+class ProblemReport:
+    """One problem and those nodes that have it; `ranked` has the fastest first."""
+
+    nodes: tuple[str, ...]
+    problem: str
+    n: int
+    flops: int  # of the direct algorithm, a multiply-add being two
+    roofline_us: float  # what those take at the device's peak, or its memory the operands
+    ranked: tuple[Ranked, ...]
+    failures: tuple[tuple[str, str], ...]  # candidate, why it cannot be used
+
+    @property
+    def effective_tflops(self) -> float:
+        """Direct convolution's operations in the winner's time: Winograd may exceed the peak."""
+        return self.flops / self.ranked[0].us / 1e6
+
+    @property
+    def roofline_share(self) -> float:
+        """1 where the winner takes as long as direct convolution would at the device's peaks."""
+        return self.roofline_us / self.ranked[0].us
+
+
+@dataclass(frozen=True, slots=True)
+class TuningReport:
+    """What is known of a network's convolutions on a device, measured now or before."""
+
+    name: str
+    device: str
+    store: Path
+    problems: tuple[ProblemReport, ...]
+
+
+def tune(
+    classifier: Classifier,
+    *,
+    max_batch: int,
+    tuning: Path | None,
+    progress: Callable[[str, int, int], None],
+    top: int | None = TOP_CANDIDATES,
+    anew: bool = False,
+) -> TuningReport:
+    """Measure every convolution for N = 1..max_batch, `top` candidates each or all of them.
+
+    What the file `tuning` knows already is not measured again unless `anew`; None is the default
+    file. `progress` hears what is done, how many of it are, and how many there are. EngineError
+    where there is no GPU, the file cannot be used, or the device fails; what was measured by then,
+    or by KeyboardInterrupt, is in the file.
+    """
+    device = open_gpu("`convoy tune` measures on a GPU; without one, choices are estimated")
+    store = TuningStore(tuning or DEFAULT_STORE)
+    graph = rewrite(classifier.network.graph).graph
+    problems = conv_problems(graph, range(1, max_batch + 1))
+    try:
+        known = autotune(device, list(problems), store, Search(top, anew=anew), progress=progress)
+    except TuningStoreError as error:
+        raise EngineError(str(error)) from error
+    except FaultError as error:
+        raise EngineError(
+            f"{device.name} was lost to a kernel: {error}. What was measured is in {store.path};"
+            " run it again, it goes on without that one"
+        ) from error
+    except DeviceError as error:
+        raise EngineError(f"{device.name} cannot measure {classifier.name}: {error}") from error
+    return TuningReport(
+        name=classifier.name,
+        device=device.name,
+        store=store.path,
+        problems=tuple(
+            _report(device, problem, tuple(names), known[problem])
+            for problem, names in problems.items()
+        ),
+    )
+
+
+def _report(
+    device: Device, problem: ConvProblem, nodes: tuple[str, ...], outcomes: Outcomes
+) -> ProblemReport:
+    x = problem.n * problem.c * prod(problem.window.input)
+    elements = x + prod(problem.filter_shape) + problem.k + prod(problem.output_shape)
+    return ProblemReport(
+        nodes=nodes,
+        problem=str(problem),
+        n=problem.n,
+        flops=2 * problem.macs,
+        roofline_us=1e6
+        * max(
+            2 * problem.macs / device.peak_flops,
+            FLOAT_BYTES * elements / device.peak_bandwidth,
+        ),
+        ranked=tuple(
+            Ranked(name, times.us, times.warm.p50_us, times.cold.p50_us)
+            for name, times in ranking(outcomes)
+        ),
+        failures=tuple(
+            (name, outcome.failure)
+            for name, outcome in outcomes.items()
+            if outcome.failure is not None
+        ),
+    )

@@ -1,0 +1,280 @@
+"""Measuring a network's convolutions, and running, showing and compiling what was measured."""
+
+import logging
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kernels.algorithms import choices
+from kernels.compile import compile_kernel
+from kernels.conv_problem import ConvProblem
+from kernels.cuda_device import CudaDevice
+from kernels.device import DeviceError, FaultError, Instantiation, Kernel
+from kernels.heuristic import H200, heuristic
+from kernels.timing import Copies, Timing
+from kernels.tuning import conditions_of, instantiations, keys
+from kernels.tuning_store import Conditions, Outcome, Times, TuningStore
+from models import (
+    GPUS,
+    DeviceKind,
+    EngineError,
+    open_engine,
+    plan_report,
+    precompile,
+    tune,
+)
+from models.classifier import Classifier
+from models.cuda_engine import CudaEngine
+from models.measured import conv_problems
+from models.rewrite import rewrite
+from tests.cusim.device import CusimDevice
+from tests.models.engines import (
+    classifier_of,
+    network_tolerance,
+    pixels,
+    reference_scores,
+    relative_error,
+)
+from tests.models.rewrite.graphs import GraphBuilder
+
+NODES = ("conv_first", "conv_second", "conv_third")
+H200_HERE = Conditions("NVIDIA H200", "90a", "CUDA 13.0", "NVRTC 13.0")
+
+
+@pytest.fixture(scope="module")
+def device() -> Iterator[CusimDevice]:
+    device = CusimDevice()
+    yield device
+    device.close()
+
+
+@pytest.fixture(autouse=True)
+def gpu(device: CusimDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The simulator answers where a GPU is asked for; the user's own measurements are not seen."""
+    monkeypatch.setattr("kernels.cuda_device.CudaDevice", lambda: device)
+    monkeypatch.setattr("models.measured.DEFAULT_STORE", Path("no/such/tuning.json"))
+
+
+@pytest.fixture(scope="module")
+def network() -> Classifier:
+    """Three convolutions, two of them alike."""
+    b = GraphBuilder(0, x=(3, 6, 5))
+    first = b.conv("first", "x", 8, 3)
+    second = b.conv("second", first, 8, 3)
+    return classifier_of(b.build(b.reshape("flat", b.conv("third", second, 8, 3), (8 * 30,))))
+
+
+def silent(what: str, done: int, total: int) -> None:
+    """No progress."""
+
+
+def problems_of(classifier: Classifier, *batches: int) -> dict[ConvProblem, list[str]]:
+    return conv_problems(rewrite(classifier.network.graph).graph, batches)
+
+
+def unlikely(problem: ConvProblem) -> str:
+    """What the heuristic would not choose."""
+    estimated = heuristic(H200)(problem)
+    return str(next(choice for choice in reversed(choices(problem)) if choice != estimated))
+
+
+def measured(path: Path, conditions: Conditions, *problems: ConvProblem) -> Path:
+    """A file in which the unlikely has won."""
+    one = Timing(1.0, 1.0, 1.0)
+    for problem in problems:
+        outcome = Outcome(1.0, Times(one, one))
+        TuningStore(path).add(keys(conditions)(problem), {unlikely(problem): outcome})
+    return path
+
+
+def test_every_problem_is_measured_once_whatever_has_it(network: Classifier) -> None:
+    problems = problems_of(network, 1, 2)
+    assert [(each.n, each.c) for each in problems] == [(1, 3), (2, 3), (1, 8), (2, 8)]
+    assert [len(names) for names in problems.values()] == [1, 1, 2, 2]
+    assert {name for names in problems.values() for name in names} == set(NODES)
+
+
+def test_a_network_is_measured_and_reported_problem_by_problem(
+    network: Classifier, device: CusimDevice, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = tmp_path / "tuning.json"
+    heard: list[str] = []
+
+    def measure(top: int | None = 1) -> list[str]:
+        report = tune(
+            network,
+            max_batch=2,
+            tuning=store,
+            top=top,
+            progress=lambda what, done, total: heard.append(what),
+        )
+        assert (report.name, report.device, report.store) == (network.name, device.name, store)
+        assert [each.problem for each in report.problems] == list(
+            map(str, problems_of(network, 1, 2))
+        )
+        for problem, each in zip(problems_of(network, 1, 2), report.problems, strict=True):
+            best, *_ = each.ranked
+            assert best.us == (best.warm_us + best.cold_us) / 2 > 0
+            assert [other.us for other in each.ranked] == sorted(other.us for other in each.ranked)
+            assert each.flops == 2 * problem.macs
+            assert each.effective_tflops == pytest.approx(each.flops / (best.us / 1e6) / 1e12)
+            assert each.roofline_share == pytest.approx(each.roofline_us / best.us)
+            assert each.failures == ()
+        return [each.ranked[0].name for each in report.problems]
+
+    winners = measure()
+    assert any(what.startswith("measuring N2 C8") for what in heard)
+    heard.clear()
+    assert measure() == winners
+    assert heard == ["measured"]
+
+
+def test_the_roofline_is_arithmetic_or_memory_whichever_takes_longer(
+    network: Classifier, device: CusimDevice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (problem, *_) = problems_of(network, 1)
+    elements = 3 * 30 + 8 * 3 * 9 + 8 + 8 * 30
+    for flops, bandwidth, expected in (
+        (1e6, 1e12, 2 * problem.macs),
+        (1e12, 1e6, 4 * elements),
+    ):
+        monkeypatch.setattr(device, "peak_flops", flops)
+        monkeypatch.setattr(device, "peak_bandwidth", bandwidth)
+        report = tune(network, max_batch=1, tuning=tmp_path / "t", top=1, progress=silent)
+        assert report.problems[0].roofline_us == pytest.approx(expected)
+
+
+def test_without_a_gpu_one_is_told_so(
+    network: Classifier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kernels.cuda_device.CudaDevice", CudaDevice)
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    with pytest.raises(
+        EngineError, match=r"CuPy cannot be imported .* without one, choices are estimated$"
+    ):
+        tune(network, max_batch=1, tuning=tmp_path / "t", progress=silent)
+
+
+def test_a_lost_device_is_told_with_what_was_kept(
+    network: Classifier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def launch(self: CusimDevice, kernel: Kernel, *rest: object, **options: object) -> None:
+        raise FaultError("an illegal memory access was encountered")
+
+    monkeypatch.setattr(CusimDevice, "launch", launch)
+    says = rf"was lost to a kernel: an illegal .* is in {tmp_path}/t; run it again"
+    with pytest.raises(EngineError, match=says):
+        tune(network, max_batch=1, tuning=tmp_path / "t", progress=silent)
+
+
+def test_a_file_that_is_no_store_is_told_before_anything_is_measured(
+    network: Classifier, tmp_path: Path
+) -> None:
+    (tmp_path / "t").write_text("[]")
+    for use in (
+        lambda: tune(network, max_batch=1, tuning=tmp_path / "t", progress=silent),
+        lambda: open_engine(network, device=DeviceKind.CUDA, max_batch=1, tuning=tmp_path / "t"),
+        lambda: plan_report(network, 1, GPUS["h200"], tmp_path / "t"),
+        lambda: precompile(network, ["80"], max_batch=1, tuning=tmp_path / "t"),
+    ):
+        with pytest.raises(EngineError, match=rf"{tmp_path}/t holds no measurements"):
+            use()
+
+
+def kernels_of(engine: object) -> set[Instantiation]:
+    assert isinstance(engine, CudaEngine)
+    return {step.launch.instantiation for plan in engine.plans.values() for step in plan.steps}
+
+
+def test_an_engine_runs_what_was_measured_and_times_nothing(
+    network: Classifier,
+    device: CusimDevice,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(Copies, "__init__", None)
+    problems = [
+        problem for problem in problems_of(network, 1, 2) if (problem.n, problem.c) != (1, 3)
+    ]
+    store = measured(tmp_path / "t", conditions_of(device), *problems)
+    with caplog.at_level(logging.INFO, "convoy"):
+        engine = open_engine(network, device=DeviceKind.CUDA, max_batch=2, tuning=store)
+    assert "5 of 6 convolutions for N = 1..2 run as measured, the others as est" in caplog.text
+    for problem in problems:
+        won = next(choice for choice in choices(problem) if str(choice) == unlikely(problem))
+        assert instantiations(problem, won) <= kernels_of(engine)
+    engine.warm_up()
+    images = pixels(network, 2)
+    error = relative_error(engine.run(images), reference_scores(network, images))
+    assert error < 30 * network_tolerance(network.network.graph)  # the unlikely may be Winograd
+    engine.close()
+
+
+def test_the_default_file_need_not_be_there_but_one_that_is_named_must(
+    network: Classifier,
+    tmp_path: Path,
+    device: CusimDevice,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level(logging.INFO, "convoy"):
+        open_engine(network, device=DeviceKind.CUDA, max_batch=1).close()
+    assert "0 of 3 convolutions for N = 1..1 run as measured, the others" in caplog.text
+    with pytest.raises(EngineError, match=f"no measurements at {tmp_path}/t; `convoy tune` makes"):
+        open_engine(network, device=DeviceKind.CUDA, max_batch=1, tuning=tmp_path / "t")
+    store = measured(tmp_path / "t", conditions_of(device), *problems_of(network, 1))
+    monkeypatch.setattr("models.measured.DEFAULT_STORE", store)
+    with caplog.at_level(logging.INFO, "convoy"):
+        open_engine(network, device=DeviceKind.CUDA, max_batch=1).close()
+    assert caplog.text.endswith("3 of 3 convolutions for N = 1..1 run as measured\n")
+
+
+def test_a_plan_names_what_was_chosen_and_whether_it_was_measured(
+    network: Classifier, tmp_path: Path
+) -> None:
+    first, second = problems_of(network, 1)
+    store = measured(tmp_path / "t", H200_HERE, first)
+    report = plan_report(network, 1, GPUS["h200"], store)
+    chosen = {step.name: (step.chosen, step.measured) for step in report.steps}
+    assert chosen[NODES[0]] == (unlikely(first), True)
+    assert chosen[NODES[2]] == (str(heuristic(H200)(second)), False)
+    assert chosen["convoy/images"] == ("", False)
+    assert {step.measured for step in plan_report(network, 1, GPUS["h200"]).steps} == {False}
+    says = rf"{tmp_path}/t has measurements on NVIDIA H200, but on no H100"
+    with pytest.raises(EngineError, match=says):
+        plan_report(network, 1, GPUS["h100"], store)
+
+
+def test_a_short_name_is_no_part_of_another(network: Classifier, tmp_path: Path) -> None:
+    (problem, *_) = problems_of(network, 1)
+    other = Conditions("NVIDIA L40S", "89", "CUDA 13.0", "NVRTC 13.0")
+    store = measured(tmp_path / "t", other, problem)
+    with pytest.raises(EngineError, match="on NVIDIA L40S, but on no L4"):
+        plan_report(network, 1, GPUS["l4"], store)
+
+
+def test_the_winners_kernels_are_compiled_ahead_of_time_too(
+    network: Classifier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, _ = problems_of(network, 1)
+    store = measured(tmp_path / "t", H200_HERE, first)
+    cache = tmp_path / "cubins"
+    precompile(network, ["90a"], max_batch=1, tuning=store, cache=cache)
+    monkeypatch.setattr("kernels.nvrtc.compile_program", None)  # nothing is compiled from here on
+    won = next(choice for choice in choices(first) if str(choice) == unlikely(first))
+    for kernel in instantiations(first, won):
+        assert compile_kernel(kernel, "90a", cache).code
+
+
+def test_a_device_that_cannot_measure_says_why(
+    network: Classifier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load(self: CusimDevice, instantiation: Instantiation) -> None:
+        raise DeviceError("NVRTC was not found")
+
+    monkeypatch.setattr(CusimDevice, "load", load)
+    with pytest.raises(EngineError, match=r"simulator.* cannot measure .*: NVRTC was not found"):
+        tune(network, max_batch=1, tuning=tmp_path / "t", progress=silent)
