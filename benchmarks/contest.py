@@ -13,10 +13,7 @@ from dataclasses import dataclass
 from enum import Enum, unique
 from typing import Protocol
 
-from kernels.timing import COPIES, REPLAYS, Copies, Timing
-
-MOST_ERROR = 3e-5
-"""‖y − truth‖ / ‖truth‖, at most: ten times F(4×4, 3×3)'s in float32, a tenth of TF32's."""
+from kernels.timing import COPIES, REPLAYS, Timing
 
 FINALISTS = 3
 TOO_SLOW = 1.5
@@ -31,18 +28,22 @@ class Cache(Enum):
     COLD = "cold"
 
 
+class CandidateError(Exception):
+    """A candidate that cannot run here, or is wrong; the message says why."""
+
+
 class Candidate(Protocol):
-    """One way to compute the thing; errors while it is run or captured are the caller's to see."""
+    """One way to compute the thing. Either method may raise CandidateError."""
 
     @property
     def name(self) -> str:
         """What it is, for people: algorithm and configuration."""
 
-    def error(self) -> float:
-        """Run it once; ‖y − truth‖ / ‖truth‖, NaN where it left out anything."""
+    def check(self) -> None:
+        """Run it once, and hold the result to the truth."""
 
-    def copies(self, cache: Cache, copies: int) -> Copies:
-        """Captured, to be timed before the next is asked for: memory is used again."""
+    def time(self, cache: Cache, /, *, copies: int, replays: int) -> Timing:
+        """Time it, as kernels.timing does."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,6 @@ class Winner:
     """The fastest candidate, with its times in full."""
 
     name: str
-    error: float
     timing: Timing
 
 
@@ -70,32 +70,26 @@ class Outcome:
 
     winners: Mapping[Cache, Winner]
     tried: int
-    refused: Mapping[str, str]  # name → why: what failed, or is wrong
-
-
-class CandidateError(Exception):
-    """A candidate that cannot run here."""
+    refused: Mapping[str, str]  # name → why
 
 
 def contest(candidates: Iterable[Candidate], effort: Effort = Effort()) -> Outcome:
-    """Check, screen and time the candidates, of which any may raise CandidateError."""
+    """Check, screen and time the candidates."""
     refused: dict[str, str] = {}
     screened: list[tuple[float, Candidate]] = []
-    errors: dict[str, float] = {}
     tried = 0
     for candidate in candidates:
         tried += 1
         with _refusal(candidate, refused):
-            error = candidate.error()
-            if not error <= MOST_ERROR:
-                raise CandidateError(f"wrong: relative error {error:.1e}")
-            errors[candidate.name] = error
+            candidate.check()
             fastest = min((us for us, _ in screened), default=float("inf"))
-            probe = candidate.copies(Cache.WARM, 2).samples_us(1)
-            if min(probe) > TOO_SLOW * fastest:
+            probe = candidate.time(Cache.WARM, copies=2, replays=2)
+            if probe.p20_us > TOO_SLOW * fastest:
                 continue
-            samples = candidate.copies(Cache.WARM, effort.screen_copies)
-            screened.append((_median(samples, effort.screen_replays), candidate))
+            screen = candidate.time(
+                Cache.WARM, copies=effort.screen_copies, replays=effort.screen_replays
+            )
+            screened.append((screen.p50_us, candidate))
     screened.sort(key=lambda entry: entry[0])
     finalists = [candidate for _, candidate in screened[:FINALISTS]]
     winners = {}
@@ -103,17 +97,13 @@ def contest(candidates: Iterable[Candidate], effort: Effort = Effort()) -> Outco
         finals = []
         for candidate in finalists:
             with _refusal(candidate, refused):
-                copies = candidate.copies(cache, effort.copies)
-                finals.append((_median(copies, effort.screen_replays), candidate))
+                final = candidate.time(cache, copies=effort.copies, replays=effort.screen_replays)
+                finals.append((final.p50_us, candidate))
         if finals:
             _, candidate = min(finals, key=lambda entry: entry[0])
-            timing = Timing.of(candidate.copies(cache, effort.copies).samples_us(effort.replays))
-            winners[cache] = Winner(candidate.name, errors[candidate.name], timing)
+            timing = candidate.time(cache, copies=effort.copies, replays=effort.replays)
+            winners[cache] = Winner(candidate.name, timing)
     return Outcome(winners, tried, refused)
-
-
-def _median(copies: Copies, replays: int) -> float:
-    return Timing.of(copies.samples_us(replays)).p50_us
 
 
 @contextmanager
