@@ -11,6 +11,7 @@ from kernels.conv_gemm import GemmConv
 from kernels.conv_operands import Filter
 from kernels.conv_problem import ConvProblem
 from kernels.conv_winograd import WinogradConv
+from kernels.conv_winograd_nonfused import NonfusedWinogradConv
 from kernels.launch import Launch
 from kernels.pixels import Pixels
 from kernels.work import Work
@@ -85,7 +86,18 @@ class ConvChoice(NamedTuple):
         return f"{self.algorithm.name} {self.config}"
 
 
-KERNEL_ALGORITHMS: tuple[KernelAlgorithm[Any], ...] = (DirectConv(), GemmConv(), DepthwiseConv())
+_NONFUSED_WINOGRAD = (
+    NonfusedWinogradConv(m=2, r=3, axes=2),
+    NonfusedWinogradConv(m=4, r=3, axes=2),
+    NonfusedWinogradConv(m=2, r=3, axes=3),
+)
+
+KERNEL_ALGORITHMS: tuple[KernelAlgorithm[Any], ...] = (
+    DirectConv(),
+    GemmConv(),
+    DepthwiseConv(),
+    *_NONFUSED_WINOGRAD,
+)
 
 ALGORITHMS: tuple[Algorithm, ...] = (
     DirectConv(),
@@ -95,6 +107,7 @@ ALGORITHMS: tuple[Algorithm, ...] = (
     WinogradConv(m=2, r=3, axes=2),
     WinogradConv(m=4, r=3, axes=2),
     WinogradConv(m=2, r=3, axes=3),
+    *_NONFUSED_WINOGRAD,
 )
 
 

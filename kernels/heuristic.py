@@ -27,6 +27,9 @@ _MEET = 1500
 """From the first partial sum written to the last block's reading them."""
 _NEXT_LAUNCH = 2000
 """From a launch's end to the next one's start."""
+_SEVERAL = 1.2
+"""Times what several launches are estimated at: they must look clearly better than one, for what
+they hand on to each other may leave the cache, and a GPU is idle while one ends and one begins."""
 _SHARED_BYTES = 228 << 10
 _RESERVED_SHARED_BYTES = 1 << 10
 """Of every block, for the system."""
@@ -74,7 +77,8 @@ def choose(
 def estimated_cycles(problem: ConvProblem, choice: ConvChoice, device: DeviceFacts) -> float:
     """Cycles from the first launch to the end, roughly: for comparing choices of one problem."""
     works = choice.algorithm.work(problem, choice.config)
-    return sum(_cycles(work, device) for work in works) + (len(works) - 1) * _NEXT_LAUNCH
+    cycles = sum(_cycles(work, device) for work in works) + (len(works) - 1) * _NEXT_LAUNCH
+    return cycles if len(works) == 1 else _SEVERAL * cycles
 
 
 def resident_blocks(work: Work) -> int:

