@@ -11,7 +11,8 @@ from starlette.types import Receive, Scope, Send
 
 from models import Images, OutputKind, Scores
 from service.app import create_app
-from service.pipeline import Pipeline, Pixels
+from service.pipeline import ModelInfo, Pixels
+from service.repository import Repository
 from service.server import http_settings, run_server
 
 CONVOY = "Convoy"
@@ -78,18 +79,15 @@ class _NoEngine:
 def convoy(listener: socket.socket) -> None:
     """The real application, with an engine and a decoder that do nothing."""
     pixels: Pixels = np.zeros((_SIDE, _SIDE, 3), np.uint8)
-    pipeline = Pipeline(
-        _NoEngine(),
-        lambda _: pixels,
-        output=OutputKind.LOGITS,
-        labels=(),
-        max_queue=128,
-        max_body_bytes=20_000_000,
-        decode_threads=2,
+    engine = _NoEngine()
+    info = ModelInfo("no-op", "1", pixels.shape, "scores", OutputKind.LOGITS, labels=())
+    repository = Repository(
+        max_batch=engine.max_batch, max_queue=128, max_body_bytes=20_000_000, decode_threads=2
     )
+    repository.add(info, engine, lambda _: pixels)
     run_server(
-        create_app(pipeline, model="no-op"),
-        pipeline,
+        create_app(repository),
+        repository,
         listener,
         drain_s=1,
         access_log=False,

@@ -12,24 +12,31 @@ from typing import Self
 from service.errors import QueueFullError, TooManyImagesError
 
 
+class ByteRoom:
+    """Room for the bodies that are being read or decoded, of all models together."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.taken = 0
+
+
 class Admission:
-    """The bounds, and what is inside now."""
+    """One model's bounds, and what is inside now."""
 
     def __init__(
         self,
         *,
         max_images: int,
         max_images_a_request: int,
-        max_bytes: int,
+        room: ByteRoom,
         expected_wait_s: Callable[[], float],
     ) -> None:
         self.max_images = max_images
         self.max_images_a_request = max_images_a_request
-        self.max_bytes = max_bytes
+        self.room = room
         self.expected_wait_s = expected_wait_s  # until the images inside now are answered
         self.requests = 0
         self.images = 0  # from before they are decoded until they are answered
-        self.bytes = 0  # of bodies, until they are decoded
         self._empty = asyncio.Event()
         self._empty.set()
 
@@ -79,17 +86,18 @@ class Visit:
 
     def hold_bytes(self, count: int) -> None:
         """Keep `count` more bytes of the body; QueueFullError if there is no room for them."""
-        if self._admission.bytes + count > self._admission.max_bytes:
+        room = self._admission.room
+        if room.taken + count > room.most:
             raise QueueFullError(
-                f"{self._admission.bytes} bytes of images are being read, of at most "
-                f"{self._admission.max_bytes}; try again in a second"
+                f"{room.taken} bytes of images are being read, of at most "
+                f"{room.most}; try again in a second"
             )
-        self._admission.bytes += count
+        room.taken += count
         self._bytes += count
 
     def release_bytes(self) -> None:
         """The body is not needed any longer."""
-        self._admission.bytes -= self._bytes
+        self._admission.room.taken -= self._bytes
         self._bytes = 0
 
     def admit(self, images: int) -> None:

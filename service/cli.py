@@ -36,15 +36,17 @@ from models import (
     precompile,
     report,
 )
-from service.app import CLASSIFY_PATH, create_app
+from service.app import create_app
 from service.errors import ServiceError
 from service.images import ImageLimits, decode_image
 from service.inspection import print_report, print_table
 from service.labels import top_k
-from service.pipeline import Pipeline, Pixels
+from service.pipeline import ModelInfo, Pixels
+from service.repository import Repository
 from service.schemas import Prediction
 from service.server import ListenError, bind, run_server
 from service.settings import Settings, SettingsError, load_settings, parse_assignments
+from service.v1 import CLASSIFY_PATH
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
 BUILT_IN_NAME = "digits"
@@ -152,18 +154,16 @@ def serve(
     # The address first: it takes no time, and a model may take long.
     with bind(settings.host, settings.port) as listener:
         classifier, engine = _open(settings, settings.max_batch, expectations)
-        pipeline = Pipeline(
-            engine,
-            _decoder(classifier, settings),
-            output=classifier.preprocessing.output,
-            labels=classifier.preprocessing.labels,
+        repository = Repository(
+            max_batch=settings.max_batch,
             max_queue=settings.max_queue,
             max_body_bytes=settings.max_body_bytes,
             decode_threads=settings.thread_count,
         )
+        repository.add(_info(classifier), engine, _decoder(classifier, settings))
         all_answered = run_server(
-            create_app(pipeline, model=classifier.name),
-            pipeline,
+            create_app(repository),
+            repository,
             listener,
             drain_s=settings.drain_s,
             access_log=verbose,
@@ -328,6 +328,18 @@ def _decoder(classifier: Classifier, settings: Settings) -> Callable[[bytes], Pi
         decode_image,
         preprocessing=classifier.preprocessing,
         limits=ImageLimits(settings.max_body_bytes, settings.max_pixels),
+    )
+
+
+def _info(classifier: Classifier) -> ModelInfo:
+    meaning = classifier.preprocessing
+    return ModelInfo(
+        name=classifier.name,
+        version="1",
+        image_shape=meaning.image_shape,
+        scores=classifier.network.graph.outputs[0],
+        output=meaning.output,
+        labels=meaning.labels,
     )
 
 

@@ -3,6 +3,7 @@
 ServiceError
 ├── BadRequestError 400             the request cannot be understood: no body, broken multipart
 │   └── ImageError 400              the bytes are no readable picture: truncated, corrupt
+├── ModelNotFoundError 404          no such model, or not in this version
 ├── RequestTimeoutError 408         the body did not arrive in time
 ├── PayloadTooLargeError 413        more bytes or more pixels than allowed
 │   └── TooManyImagesError 413      more images in one request than allowed
@@ -14,8 +15,8 @@ ServiceError
 │   └── ShuttingDownError 503       draining: what was accepted finishes, new requests go elsewhere
 └── EngineFailedError 500           the engine raised, or gave scores that are no numbers
 
-The message is the answer's `error`, so it says what was wrong and what to do. 404 and 405 come
-from the router, in the same shape.
+The message is the answer's `error`, so it says what was wrong and what to do. 405, and 404 for
+other paths, come from the router, in the same shape.
 """
 
 from typing import ClassVar
@@ -39,6 +40,12 @@ class BadRequestError(ServiceError):
 
 class ImageError(BadRequestError):
     """The format is one that is taken, but the bytes are no readable still picture."""
+
+
+class ModelNotFoundError(ServiceError):
+    """No model of that name, or none of that version, is served."""
+
+    status = 404
 
 
 class RequestTimeoutError(ServiceError):

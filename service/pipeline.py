@@ -1,6 +1,6 @@
-"""From the bytes of images to their labels: everything between HTTP and the engine.
+"""From the bytes of images to their scores: everything between HTTP and one model's engine.
 
-    admit -> decode (threads) -> batch -> engine (one thread) -> top-k
+    admit -> decode (threads) -> batch -> engine (one thread) -> scores
 
 Whatever is inside is bounded: see `service/admission.py`.
 """
@@ -16,19 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models import Engine, EngineError, Images, OutputKind
-from service.admission import Admission, Visit
+from service.admission import Admission, ByteRoom, Visit
 from service.batcher import Batcher
 from service.errors import NotReadyError, ServiceError, ShuttingDownError
-from service.labels import top_k
 from service.metrics import Metrics
-from service.schemas import ImageResult
 from service.workers import Workers
 
 Pixels = NDArray[np.uint8]  # H×W×C, as the model wants them
 ScoreRow = NDArray[np.float32]  # one score a class
-
-# Room for bodies beside the largest one, for every image that may wait.
-_BYTES_AN_IMAGE = 2**20
 
 _log = logging.getLogger("convoy")
 
@@ -44,13 +39,25 @@ class State(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Classified:
-    """A request's answer, one result an image in order, and where its time went, in seconds.
+class ModelInfo:
+    """What clients are told of a model."""
+
+    name: str
+    version: str  # digits
+    image_shape: tuple[int, ...]  # H×W×C of the pixels that its engine takes
+    scores: str  # what the model calls its output
+    output: OutputKind
+    labels: Sequence[str]  # empty: classes are named by their index
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """A request's scores, one row an image in order, and where its time went, in seconds.
 
     Batches run one after another, so the last image's wait covers the request's others.
     """
 
-    results: list[ImageResult]
+    rows: list[ScoreRow]
     decode_s: float
     queue_s: float
     compute_s: float
@@ -61,18 +68,20 @@ class Pipeline:
 
     def __init__(
         self,
+        info: ModelInfo,
         engine: Engine,
         decode: Callable[[bytes], Pixels],
         *,
-        output: OutputKind,
-        labels: Sequence[str],
         max_queue: int,
-        max_body_bytes: int,
-        decode_threads: int,
+        room: ByteRoom,
+        decoders: Workers,
+        metrics: Metrics,
     ) -> None:
+        self.info = info
         self.classes = engine.classes
-        self.max_body_bytes = max_body_bytes
-        self.metrics = Metrics(max_batch=engine.max_batch)
+        self.max_batch = engine.max_batch
+        self.device = engine.device
+        self.metrics = metrics.model(info.name, info.version)
         # Images wait or run. The batcher could hold them all, so that none is refused after it
         # was decoded.
         max_images = max_queue + engine.max_batch
@@ -82,17 +91,16 @@ class Pipeline:
         self.admission = Admission(
             max_images=max_images,
             max_images_a_request=max_queue,
-            max_bytes=max_body_bytes + max_queue * _BYTES_AN_IMAGE,
+            room=room,
             expected_wait_s=self._batcher.expected_wait_s,
         )
         self._engine = engine
         self._decode_one = decode
-        self._output = output
-        self._labels = labels
         self._engine_thread = Workers("engine", 1)
-        self._decode_threads = Workers("decode", decode_threads)
+        self._decoders = decoders
         self._gathered: Images | None = None
         self._state = State.WARMING
+        self.metrics.pending = lambda: self._batcher.depth
         self.metrics.watch(
             {
                 "convoy_ready": (
@@ -133,28 +141,26 @@ class Pipeline:
         if self._state is State.WARMING:  # not where draining began meanwhile
             self._state = State.READY
 
-    async def classify(self, visit: Visit, bodies: list[bytes], k: int) -> Classified:
-        """The k likeliest classes of each image.
+    async def score_files(self, visit: Visit, files: list[bytes]) -> Scored:
+        """The scores of encoded images, which are taken out of the list once they are decoded.
 
         QueueFullError, TooManyImagesError: not admitted. ImageError, PayloadTooLargeError,
         UnsupportedMediaTypeError: one cannot be decoded. EngineFailedError, ShuttingDownError.
         """
-        visit.admit(len(bodies))
+        visit.admit(len(files))
         started = perf_counter()
-        pixels = await self._decode(bodies)
-        del bodies
+        pixels = await self._decode(files)
+        files.clear()
         visit.release_bytes()
-        decoded = perf_counter()
-        answers = await self._batcher.submit(pixels)
-        return Classified(
-            [
-                ImageResult(predictions=top_k(answer.result, k, self._output, self._labels))
-                for answer in answers
-            ],
-            decode_s=decoded - started,
-            queue_s=answers[-1].queue_ms / 1e3,
-            compute_s=answers[-1].compute_ms / 1e3,
-        )
+        return await self._score(pixels, perf_counter() - started)
+
+    async def score_pixels(self, visit: Visit, pixels: Sequence[Pixels]) -> Scored:
+        """The scores of images that are decoded: H×W×C as `info.image_shape` says. Raises as above.
+
+        They may be views of the body, which therefore counts until the visit ends.
+        """
+        visit.admit(len(pixels))
+        return await self._score(pixels, 0.0)
 
     async def drain(self, timeout_s: float) -> bool:
         """Take nothing new and finish what is inside; False if `timeout_s` was too short."""
@@ -178,7 +184,6 @@ class Pipeline:
         """
         await self.give_up()
         closing = self._engine_thread.run(lambda _: self._engine.close(), None)
-        self._decode_threads.close()
         self._engine_thread.close()
         try:
             # Shielded: cancelled, it would not be called once the engine is free.
@@ -188,8 +193,18 @@ class Pipeline:
             return False
         return True
 
-    async def _decode(self, bodies: list[bytes]) -> list[Pixels]:
-        jobs = [self._decode_threads.run(self._decode_one, body) for body in bodies]
+    async def _score(self, pixels: Sequence[Pixels], decode_s: float) -> Scored:
+        answers = await self._batcher.submit(pixels)
+        last = answers[-1]
+        return Scored(
+            [answer.result for answer in answers],
+            decode_s=decode_s,
+            queue_s=last.queue_ms / 1e3,
+            compute_s=last.compute_ms / 1e3,
+        )
+
+    async def _decode(self, files: Sequence[bytes]) -> list[Pixels]:
+        jobs = [self._decoders.run(self._decode_one, file) for file in files]
         if len(jobs) == 1:
             return [await jobs[0]]
         # Each outcome is waited for, so that it is always the first bad image that is named.

@@ -25,7 +25,7 @@ class ImageResult(TypedDict):
 
 
 class Timing(TypedDict):
-    """Where a request's time went, in milliseconds."""
+    """Where a request's time went, in milliseconds; the parts add up to the total."""
 
     receive: Annotated[float, Field(description="reading the body off the network")]
     decode: Annotated[
@@ -33,7 +33,8 @@ class Timing(TypedDict):
     ]
     queue: Annotated[float, Field(description="waiting for the batch of its last picture to start")]
     compute: Annotated[float, Field(description="that batch on the device")]
-    total: Annotated[float, Field(description="from the request's header to its answer")]
+    respond: Annotated[float, Field(description="ranking the classes, and all else there was")]
+    total: Annotated[float, Field(description="the sum: from the request's header to its answer")]
 
 
 class ClassifyAnswer(TypedDict):

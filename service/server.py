@@ -18,8 +18,8 @@ import uvicorn
 from fastapi import FastAPI
 from starlette.types import ASGIApp
 
-from service.pipeline import Pipeline, State
 from service.protocol import BoundedHttp
+from service.repository import Repository
 
 # Load balancers keep connections for a minute, and must not find one closed that they reuse.
 _KEEP_ALIVE_S = 75
@@ -75,7 +75,7 @@ def http_settings(app: ASGIApp, *, access_log: bool) -> uvicorn.Config:
 
 def run_server(
     app: FastAPI,
-    pipeline: Pipeline,
+    repository: Repository,
     listener: socket.socket,
     *,
     drain_s: float,
@@ -84,11 +84,11 @@ def run_server(
 ) -> bool:
     """Serve until a signal; `announce` is called once requests are taken.
 
-    Closes the pipeline. True if every accepted request was answered within `drain_s`. Raises what
+    Closes the repository. True if every accepted request was answered within `drain_s`. Raises what
     the engine raised if it cannot be warmed up. Does not return where the engine is stuck.
     """
     config = http_settings(app, access_log=access_log)
-    server = _Server(config, pipeline, drain_s, announce)
+    server = _Server(config, repository, drain_s, announce)
     server.run(sockets=[listener])
     if server.stuck:
         # The interpreter would wait for the engine's thread, perhaps for ever.
@@ -102,17 +102,17 @@ def run_server(
 
 
 class _Server(uvicorn.Server):
-    """uvicorn, with a pipeline to warm up after listening and to drain before leaving."""
+    """uvicorn, with models to warm up after listening and to drain before leaving."""
 
     def __init__(
         self,
         config: uvicorn.Config,
-        pipeline: Pipeline,
+        repository: Repository,
         drain_s: float,
         announce: Callable[[], None],
     ) -> None:
         super().__init__(config)
-        self._pipeline = pipeline
+        self._repository = repository
         self._drain_s = drain_s
         self._announce = announce
         self._warming: asyncio.Task[None] | None = None
@@ -145,9 +145,9 @@ class _Server(uvicorn.Server):
         self._warming = asyncio.create_task(self._warm_up())
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop listening, let the last answers out, close the pipeline."""
+        """Stop listening, let the last answers out, close the models."""
         await super().shutdown(sockets)
-        self.stuck = not await self._pipeline.close(_LEAVE_S)
+        self.stuck = not await self._repository.close(_LEAVE_S)
 
     def _stop(self) -> None:
         if self._draining is None:
@@ -159,18 +159,18 @@ class _Server(uvicorn.Server):
 
     async def _warm_up(self) -> None:
         try:
-            await self._pipeline.warm_up()
+            await self._repository.warm_up()
         except Exception as error:  # noqa: BLE001  `run_server` raises it again
             self.failure = error
             self.should_exit = True
             return
-        if self._pipeline.state is State.READY:
+        if self._repository.ready:
             self._announce()
 
     async def _drain(self) -> None:
-        _log.info("shutting down: finishing %d requests", self._pipeline.admission.requests)
-        self.drained = await self._pipeline.drain(self._drain_s)
+        _log.info("shutting down: finishing %d requests", self._repository.requests)
+        self.drained = await self._repository.drain(self._drain_s)
         if not self.drained:
-            _log.error("giving up %d requests", self._pipeline.admission.requests)
-            await self._pipeline.give_up()
+            _log.error("giving up %d requests", self._repository.requests)
+            await self._repository.give_up()
         self.should_exit = True

@@ -6,29 +6,40 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx
+from fastapi import FastAPI
+from prometheus_client.parser import text_string_to_metric_families
 
 from service.app import create_app
 from service.pipeline import Pipeline
-from tests.service.fakes import FakeEngine, make_pipeline
+from tests.service.fakes import FakeEngine, make_repository
 
 PATH = "/v1/classify"
+
+
+class AppClient(httpx.AsyncClient):
+    """A client of an application in this process, which tests may also call themselves."""
+
+    def __init__(self, app: FastAPI) -> None:
+        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+        super().__init__(transport=transport, base_url="http://convoy")
+        self.app = app
 
 
 @asynccontextmanager
 async def serving(
     engine: FakeEngine | None = None, *, warm: bool = True, **options: Any
-) -> AsyncIterator[tuple[httpx.AsyncClient, Pipeline]]:
+) -> AsyncIterator[tuple[AppClient, Pipeline]]:
     """A client of an application over fakes, and its pipeline; nothing may be left inside it."""
-    pipeline = make_pipeline(engine, **options)
+    repository = make_repository(engine, **options)
+    (pipeline,) = repository.models.values()
     if warm:
-        await pipeline.warm_up()
-    transport = httpx.ASGITransport(create_app(pipeline, model="fake"), raise_app_exceptions=False)
-    async with httpx.AsyncClient(transport=transport, base_url="http://convoy") as client:
+        await repository.warm_up()
+    async with AppClient(create_app(repository)) as client:
         yield client, pipeline
         assert await pipeline.drain(5)
         admission = pipeline.admission
-        assert (admission.requests, admission.images, admission.bytes) == (0, 0, 0)
-    await pipeline.close(5)
+        assert (admission.requests, admission.images, admission.room.taken) == (0, 0, 0)
+    await repository.close(5)
 
 
 def digits(answer: httpx.Response) -> list[int]:
@@ -57,11 +68,26 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 async def metric(client: httpx.AsyncClient, sample: str) -> float:
-    """The value of one line of /metrics."""
-    text = (await client.get("/metrics")).text
-    lines = [line for line in text.splitlines() if line.startswith(f"{sample} ")]
-    assert lines, f"{sample} is not in\n{text}"
-    return float(lines[0].split()[-1])
+    """The value of a sample of /metrics, over all models and whatever else is not said of it."""
+    return metric_in((await client.get("/metrics")).text, sample)
+
+
+def metric_in(text: str, sample: str) -> float:
+    """As `metric`, in the text that /metrics answered."""
+    (wanted,) = samples_in(f"{sample} 0\n")
+    values = [
+        value
+        for name, labels, value in samples_in(text)
+        if name == wanted[0] and wanted[1].items() <= labels.items()
+    ]
+    assert values, f"{sample} is not in\n{text}"
+    return sum(values)
+
+
+def samples_in(text: str) -> list[tuple[str, dict[str, str], float]]:
+    """Name, labels and value of every sample in the text that /metrics answered."""
+    families = text_string_to_metric_families(text)
+    return [(s.name, s.labels, s.value) for family in families for s in family.samples]
 
 
 SCOPE: Any = {

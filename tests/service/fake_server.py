@@ -9,7 +9,7 @@ import sys
 from models import EngineError
 from service.app import create_app
 from service.server import bind, run_server
-from tests.service.fakes import FakeEngine, make_pipeline
+from tests.service.fakes import FakeEngine, make_repository
 
 
 def main() -> int:
@@ -25,15 +25,15 @@ def main() -> int:
         if options.cannot_warm_up:
             raise EngineError("no memory")
 
-    pipeline = make_pipeline(
+    repository = make_repository(
         FakeEngine(delay_s=options.delay_s, warm_up=warm_up),
         max_body_bytes=options.max_body_bytes,
     )
     listener = bind("127.0.0.1", 0)
     port = listener.getsockname()[1]
     answered = run_server(
-        create_app(pipeline, model="fake"),
-        pipeline,
+        create_app(repository),
+        repository,
         listener,
         drain_s=options.drain_s,
         access_log=False,

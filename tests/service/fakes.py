@@ -8,7 +8,8 @@ import numpy as np
 
 from models import EngineError, Images, OutputKind, Scores
 from service.errors import ImageError
-from service.pipeline import Pipeline, Pixels
+from service.pipeline import ModelInfo, Pixels
+from service.repository import Repository
 
 CLASSES = 10
 LABELS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
@@ -70,7 +71,7 @@ def decode_digit(data: bytes) -> Pixels:
     return np.full((1, 1, 1), int(data[:1]), np.uint8)
 
 
-def make_pipeline(
+def make_repository(
     engine: FakeEngine | None = None,
     decode: Callable[[bytes], Pixels] = decode_digit,
     *,
@@ -78,14 +79,21 @@ def make_pipeline(
     max_queue: int = 32,
     max_body_bytes: int = 100_000,
     decode_threads: int = 2,
-) -> Pipeline:
-    """A pipeline over fakes, not yet warm."""
-    return Pipeline(
-        engine or FakeEngine(),
-        decode,
-        output=output,
-        labels=LABELS,
+) -> Repository:
+    """One model over fakes, not yet warm."""
+    engine = engine or FakeEngine()
+    repository = Repository(
+        max_batch=engine.max_batch,
         max_queue=max_queue,
         max_body_bytes=max_body_bytes,
         decode_threads=decode_threads,
+    )
+    repository.add(fake_info(output=output), engine, decode)
+    return repository
+
+
+def fake_info(name: str = "fake", output: OutputKind = OutputKind.LOGITS) -> ModelInfo:
+    """What clients are told of a fake model."""
+    return ModelInfo(
+        name, version="1", image_shape=(1, 1, 1), scores="scores", output=output, labels=LABELS
     )

@@ -2,7 +2,7 @@
 
 import pytest
 
-from service.admission import Admission, Visit
+from service.admission import Admission, ByteRoom, Visit
 from service.errors import QueueFullError
 
 
@@ -11,7 +11,10 @@ def test_retry_after_is_what_the_images_inside_will_take_and_never_zero(
     wait_s: float, retry_after: str
 ) -> None:
     admission = Admission(
-        max_images=2, max_images_a_request=2, max_bytes=1, expected_wait_s=lambda: wait_s
+        max_images=2,
+        max_images_a_request=2,
+        room=ByteRoom(1),
+        expected_wait_s=lambda: wait_s,
     )
     with Visit(admission) as first, Visit(admission) as second:
         first.admit(2)

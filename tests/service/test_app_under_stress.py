@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from models import EngineError, OutputKind
-from service.app import create_app
 from tests.service.client import (
     PATH,
     SCOPE,
@@ -49,7 +48,7 @@ async def test_beyond_the_bounds_requests_are_told_to_come_back_and_room_is_give
 
         sent: list[Any] = []
         scope = {**SCOPE, "headers": [(b"content-length", b"1")]}
-        await create_app(pipeline, model="fake")(scope, receive, collect(sent))
+        await client.app(scope, receive, collect(sent))
         assert sent[0]["status"] == 429
         gate.set()
         assert [digits(a) for a in await asyncio.gather(*inside)] == [[n] for n in range(6)]
@@ -83,14 +82,14 @@ async def test_the_bytes_of_all_bodies_together_are_bounded() -> None:
         await reading.wait()
 
     async with serving(max_body_bytes=1_000_000, max_queue=8) as (client, pipeline):
-        limit = pipeline.admission.max_bytes
+        limit = pipeline.admission.room.most
         slow = [
             asyncio.create_task(client.post(PATH, content=slowly()))
             for _ in range(limit // 900_000)
         ]
-        await until(lambda: pipeline.admission.bytes > limit - 900_000)
+        await until(lambda: pipeline.admission.room.taken > limit - 900_000)
         error_of(await client.post(PATH, content=b"1" * 900_000), 429)
-        assert pipeline.admission.bytes <= limit
+        assert pipeline.admission.room.taken <= limit
         reading.set()
         for answer in await asyncio.gather(*slow):
             assert answer.status_code in (200, 429)
@@ -100,7 +99,7 @@ async def test_a_body_counts_only_until_it_is_decoded() -> None:
     gate = threading.Event()
     async with serving(FakeEngine(gate=gate)) as (client, pipeline):
         request = asyncio.create_task(client.post(PATH, content=b"4"))
-        await until(lambda: pipeline.admission.images == 1 and pipeline.admission.bytes == 0)
+        await until(lambda: pipeline.admission.images == 1 and pipeline.admission.room.taken == 0)
         assert not request.done()
         gate.set()
         assert digits(await request) == [4]
@@ -204,7 +203,7 @@ async def test_a_client_that_leaves_while_it_waits_is_never_computed() -> None:
     async with serving(engine) as (client, pipeline):
         first = asyncio.create_task(client.post(PATH, content=b"1"))
         await until(lambda: engine.batches == [1])
-        app = create_app(pipeline, model="fake")
+        app = client.app
         leaving = asyncio.Event()
         sent: list[Any] = []
         waiting = asyncio.create_task(app(SCOPE, one_chunk_then(leaving), collect(sent)))
@@ -220,7 +219,7 @@ async def test_a_client_that_leaves_while_it_waits_is_never_computed() -> None:
 
 
 async def test_a_client_that_leaves_while_it_sends_leaves_nothing_behind() -> None:
-    async with serving() as (client, pipeline):
+    async with serving() as (client, _):
         messages = [
             {"type": "http.request", "body": b"1" * 1000, "more_body": True},
             {"type": "http.disconnect"},
@@ -229,15 +228,15 @@ async def test_a_client_that_leaves_while_it_sends_leaves_nothing_behind() -> No
         async def receive() -> Any:
             return messages.pop(0)
 
-        await create_app(pipeline, model="fake")(SCOPE, receive, collect([]))
+        await client.app(SCOPE, receive, collect([]))
         assert await metric(client, 'convoy_requests_total{status="499"}') == 1
 
 
 async def test_cancelling_the_server_task_is_not_taken_for_a_client_that_left() -> None:
     gate = threading.Event()
     engine = FakeEngine(gate=gate)
-    async with serving(engine) as (_, pipeline):
-        app = create_app(pipeline, model="fake")
+    async with serving(engine) as (client, _):
+        app = client.app
         receive = one_chunk_then(asyncio.Event())
         task = asyncio.create_task(app(SCOPE, receive, collect([])))
         await until(lambda: engine.batches == [1])

@@ -8,7 +8,8 @@ from models import BUILT_IN_MODEL, load_classifier
 from models.cuda_engine import CudaEngine
 from service.app import create_app
 from service.images import ImageLimits, decode_image
-from service.pipeline import Pipeline
+from service.pipeline import ModelInfo
+from service.repository import Repository
 from tests.cusim.device import CusimDevice
 
 LIMITS = ImageLimits(20_000_000, 50_000_000)
@@ -19,22 +20,17 @@ async def test_a_picture_posted_to_the_server_is_answered_by_cuda_source() -> No
     digits = load_classifier(BUILT_IN_MODEL)
     device = CusimDevice()
     engine = CudaEngine(digits, device, max_batch=4, choose=heuristic(device))
-    pipeline = Pipeline(
-        engine,
-        lambda data: decode_image(data, digits.preprocessing, LIMITS),
-        output=digits.preprocessing.output,
-        labels=digits.preprocessing.labels,
-        max_queue=16,
-        max_body_bytes=20_000_000,
-        decode_threads=1,
-    )
-    await pipeline.warm_up()
-    transport = httpx.ASGITransport(create_app(pipeline, model="digits"))
+    meaning = digits.preprocessing
+    info = ModelInfo("digits", "1", meaning.image_shape, "logits", meaning.output, meaning.labels)
+    repository = Repository(max_batch=4, max_queue=16, max_body_bytes=20_000_000, decode_threads=1)
+    repository.add(info, engine, lambda data: decode_image(data, meaning, LIMITS))
+    await repository.warm_up()
+    transport = httpx.ASGITransport(create_app(repository))
     async with httpx.AsyncClient(transport=transport, base_url="http://convoy") as client:
         for sample in sorted((BUILT_IN_MODEL.parent / "samples").iterdir()):
             answer = await client.post("/v1/classify", content=sample.read_bytes())
             assert answer.status_code == 200, answer.text
             best = answer.json()["results"][0]["predictions"][0]
             assert best["label"] == sample.name[0]
-    await pipeline.close(5)
+    await repository.close(5)
     device.close()

@@ -17,8 +17,9 @@ from typing import Any
 
 import pytest
 
-from service.app import CLASSIFY_PATH
 from service.server import ListenError, bind
+from service.v1 import CLASSIFY_PATH
+from tests.service.client import metric_in
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -49,10 +50,12 @@ class Server:
         return index
 
     def metric(self, sample: str) -> float:
-        """The value of one line of /metrics; 0 where it is not there yet."""
+        """The value of a sample of /metrics; 0 where it is not there yet."""
         _, text = self.exchange("GET", "/metrics")
-        values = [line.split()[-1] for line in text.splitlines() if line.startswith(sample + " ")]
-        return float(values[0]) if values else 0.0
+        try:
+            return metric_in(text, sample)
+        except AssertionError:
+            return 0.0
 
     def raw(self, request: bytes) -> socket.socket:
         """A connection that has sent these bytes."""

@@ -1,0 +1,114 @@
+"""The models that one process serves: what they share, and what is done to all of them at once.
+
+Each model has its own engine, engine thread, batcher and bound on images. They share the threads
+that decode, the room for bodies, the metrics.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+from models import Engine, EngineError
+from service.admission import ByteRoom
+from service.errors import ModelNotFoundError
+from service.metrics import Metrics
+from service.pipeline import ModelInfo, Pipeline, Pixels, State
+from service.workers import Workers
+
+# Room for bodies beside the largest one, for every image that may wait.
+_BYTES_AN_IMAGE = 2**20
+
+
+class Repository:
+    """Models by name, in the order in which they were added; used from one event loop."""
+
+    def __init__(
+        self,
+        *,
+        max_batch: int,
+        max_queue: int,
+        max_body_bytes: int,
+        decode_threads: int,
+        default: str | None = None,
+    ) -> None:
+        """`max_queue` is each model's; `default` names the model for who names none."""
+        self.max_body_bytes = max_body_bytes
+        self.metrics = Metrics(max_batch=max_batch)
+        self.models: dict[str, Pipeline] = {}
+        self._default = default
+        self._max_queue = max_queue
+        self._room = ByteRoom(max_body_bytes + max_queue * _BYTES_AN_IMAGE)
+        self._decoders = Workers("decode", decode_threads)
+
+    def add(self, info: ModelInfo, engine: Engine, decode: Callable[[bytes], Pixels]) -> Pipeline:
+        """Serve one more model, which the repository closes in the end."""
+        if info.name in self.models:
+            raise ValueError(f"there are two models {info.name!r}")
+        pipeline = Pipeline(
+            info,
+            engine,
+            decode,
+            max_queue=self._max_queue,
+            room=self._room,
+            decoders=self._decoders,
+            metrics=self.metrics,
+        )
+        self.models[info.name] = pipeline
+        return pipeline
+
+    @property
+    def default(self) -> Pipeline | None:
+        """The model for who names none: the one that was said, or the only one."""
+        if self._default is not None:
+            return self.models[self._default]
+        return next(iter(self.models.values())) if len(self.models) == 1 else None
+
+    def find(self, name: str, version: str | None = None) -> Pipeline:
+        """A model; ModelNotFoundError, worded as Triton does, if it is not served."""
+        pipeline = self.models.get(name)
+        if pipeline is None:
+            raise ModelNotFoundError(f"Request for unknown model: '{name}' is not found")
+        if version is not None and version != pipeline.info.version:
+            raise ModelNotFoundError(
+                f"Request for unknown model: '{name}' version {version} is not found"
+            )
+        return pipeline
+
+    @property
+    def requests(self) -> int:
+        """How many requests are inside."""
+        return sum(pipeline.admission.requests for pipeline in self.models.values())
+
+    @property
+    def ready(self) -> bool:
+        """Whether every model takes requests."""
+        return all(pipeline.state is State.READY for pipeline in self.models.values())
+
+    def check_ready(self) -> None:
+        """Raise NotReadyError or ShuttingDownError unless every model takes requests."""
+        for pipeline in self.models.values():
+            pipeline.check_ready()
+
+    async def warm_up(self) -> None:
+        """Make every engine ready, one after another; raises what an engine raises, naming it."""
+        for name, pipeline in self.models.items():
+            try:
+                await pipeline.warm_up()
+            except EngineError as error:
+                if len(self.models) == 1:
+                    raise
+                raise EngineError(f"{name}: {error}") from error
+
+    async def drain(self, timeout_s: float) -> bool:
+        """Take nothing new and finish what is inside; False if `timeout_s` was too short."""
+        drained = await asyncio.gather(*(p.drain(timeout_s) for p in self.models.values()))
+        return all(drained)
+
+    async def give_up(self) -> None:
+        """Answer what waits or runs with ShuttingDownError."""
+        await asyncio.gather(*(pipeline.give_up() for pipeline in self.models.values()))
+
+    async def close(self, timeout_s: float) -> bool:
+        """End it: what is still inside fails. False if an engine is stuck in a call."""
+        closed = await asyncio.gather(*(p.close(timeout_s) for p in self.models.values()))
+        self._decoders.close()
+        return all(closed)

@@ -1,0 +1,29 @@
+"""The two kinds of answer that are JSON: something, and the one shape of an error."""
+
+from typing import Any
+
+from pydantic_core import to_json
+from starlette.responses import Response
+
+from service.connection import LastResponse
+from service.errors import ServiceError
+from service.schemas import ErrorAnswer
+
+
+def json_response(answer: Any, status: int = 200) -> Response:
+    """An answer whose shape `service/schemas.py` has."""
+    return Response(to_json(answer), status, media_type="application/json")
+
+
+def error_response(
+    status: int, message: str, headers: dict[str, str] | None = None, *, last: bool = False
+) -> Response:
+    """An error; `last` where the rest of the request's body must not be waited for."""
+    kind = LastResponse if last else Response
+    content = to_json(ErrorAnswer(error=message))
+    return kind(content, status, headers, media_type="application/json")
+
+
+def refusal(error: ServiceError, *, last: bool = False) -> Response:
+    """What the service refuses or fails at, as an answer."""
+    return error_response(error.status, str(error), error.headers(), last=last)

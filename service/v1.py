@@ -1,0 +1,175 @@
+"""Convoy's own interface: pictures in, labels out."""
+
+from typing import Any
+from urllib.parse import parse_qsl
+
+from fastapi import FastAPI, Request
+from starlette.responses import Response
+
+from service.body import FILE_FIELDS, FORM_TYPE, IMAGE_TYPES
+from service.connection import Departure
+from service.errors import InvalidParameterError, ModelNotFoundError, ServiceError
+from service.exchange import Arrival, Endpoint, exchange
+from service.labels import top_k
+from service.pipeline import Pipeline
+from service.repository import Repository
+from service.responses import json_response, refusal
+from service.schemas import ClassifyAnswer, ErrorAnswer, ImageResult, Timing
+from service.statistics import Phases
+
+CLASSIFY_PATH = "/v1/classify"
+DEFAULT_TOP_K = 5
+
+ERRORS: dict[int | str, dict[str, Any]] = {
+    status: {"description": text, "model": ErrorAnswer}
+    for status, text in {
+        400: "Empty or broken body, or a picture that cannot be decoded",
+        404: "No such model",
+        408: "The body came too slowly",
+        413: "Too many bytes, pixels or images",
+        415: "A Content-Type or a picture format that is not taken",
+        422: "A wrong query parameter or form field",
+        429: "Too many images are waiting; see Retry-After",
+        500: "The engine failed",
+        503: "Warming up or shutting down; see Retry-After",
+    }.items()
+}
+
+
+def model_path(name: str) -> str:
+    """Where pictures for one of several models are posted."""
+    return f"/v1/models/{name}/classify"
+
+
+def add_routes(app: FastAPI, repository: Repository) -> dict[str, Endpoint]:
+    """The routes; also, by path, the endpoints that the shortest way should lead to."""
+    endpoints = {
+        name: _classify_endpoint(pipeline, repository.max_body_bytes)
+        for name, pipeline in repository.models.items()
+    }
+    default = repository.default
+
+    async def classify(request: Request) -> Response:
+        """Classify one picture, or several at once.
+
+        Pictures are JPEG, PNG or WebP. The body is one picture, or a form with one or more files.
+        Where several models are served and none of them is the default, they are asked by name.
+        """
+        if default is None:
+            paths = ", ".join(model_path(name) for name in repository.models)
+            return refusal(ModelNotFoundError(f"there are several models; POST to one of {paths}"))
+        return await endpoints[default.info.name](request)
+
+    async def classify_by(request: Request) -> Response:
+        """Classify pictures with the model of that name, otherwise as `/v1/classify`."""
+        try:
+            name = repository.find(request.path_params["model"]).info.name
+        except ServiceError as error:
+            return refusal(error)
+        return await endpoints[name](request)
+
+    routes: dict[str, Any] = {
+        "methods": ["POST"],
+        "response_model": ClassifyAnswer,
+        "responses": ERRORS,
+        "tags": ["classify"],
+    }
+    classes = default.classes if default else None
+    app.add_api_route(CLASSIFY_PATH, classify, openapi_extra=_extra(classes), **routes)
+    app.add_api_route(
+        model_path("{model}"), classify_by, openapi_extra=_extra(None, by_name=True), **routes
+    )
+    lanes = {model_path(name): endpoint for name, endpoint in endpoints.items()}
+    return {CLASSIFY_PATH: endpoints[default.info.name] if default else classify, **lanes}
+
+
+def _classify_endpoint(pipeline: Pipeline, max_body_bytes: int) -> Endpoint:
+    info, classes = pipeline.info, pipeline.classes
+
+    async def answer(arrival: Arrival) -> Response:
+        request, visit = arrival.request, arrival.visit
+        k = _top_k(request.scope["query_string"], classes)
+        files = await arrival.body.images(visit.hold_bytes)
+        arrival.received()
+        with Departure(request.receive):
+            done = await pipeline.score_files(visit, files)
+        results = [
+            ImageResult(predictions=top_k(row, k, info.output, info.labels)) for row in done.rows
+        ]
+        phases = arrival.answered(done)
+        return json_response(
+            ClassifyAnswer(model=info.name, results=results, timing_ms=_timing(phases))
+        )
+
+    async def classify(request: Request) -> Response:
+        return await exchange(request, pipeline, max_body_bytes, answer)
+
+    return classify
+
+
+def _timing(phases: Phases) -> Timing:
+    """The phases in milliseconds; rounded, they still add up."""
+    receive, decode, queue, compute, respond = (
+        round(seconds * 1e3, 3)
+        for seconds in (
+            phases.receive,
+            phases.decode,
+            phases.queue,
+            phases.compute,
+            phases.respond,
+        )
+    )
+    return Timing(
+        receive=receive,
+        decode=decode,
+        queue=queue,
+        compute=compute,
+        respond=respond,
+        total=round(receive + decode + queue + compute + respond, 3),
+    )
+
+
+def _top_k(query: bytes, classes: int) -> int:
+    """The value of ?top_k=, within 1..classes; InvalidParameterError for anything else."""
+    if not query:
+        return min(DEFAULT_TOP_K, classes)
+    parameters = parse_qsl(query.decode("latin-1"), keep_blank_values=True)
+    for name, _ in parameters:
+        if name != "top_k":
+            raise InvalidParameterError(f"the parameter {name[:20]!r} is not known; there is top_k")
+    text = parameters[-1][1] if parameters else ""
+    # The length comes first: neither int() nor the answer should see a megabyte of digits.
+    if len(text) > 9 or not (text.isascii() and text.isdigit() and 1 <= int(text) <= classes):
+        raise InvalidParameterError(
+            f"top_k is {text[:20]!r}; it must be a whole number from 1 to {classes}"
+        )
+    return int(text)
+
+
+def _extra(classes: int | None, *, by_name: bool = False) -> dict[str, Any]:
+    """What FastAPI cannot see of these routes, since they read their request themselves."""
+    binary = {"type": "string", "format": "binary"}
+    form = {
+        "type": "object",
+        "properties": {name: {"type": "array", "items": binary} for name in FILE_FIELDS},
+    }
+    number: dict[str, Any] = {"type": "integer", "minimum": 1, "default": DEFAULT_TOP_K}
+    if classes is not None:
+        number |= {"maximum": classes, "default": min(DEFAULT_TOP_K, classes)}
+    top = {
+        "name": "top_k",
+        "in": "query",
+        "description": "how many classes to name, likeliest first",
+        "schema": number,
+    }
+    model = {"name": "model", "in": "path", "required": True, "schema": {"type": "string"}}
+    return {
+        "parameters": [model, top] if by_name else [top],
+        "requestBody": {
+            "required": True,
+            "content": {
+                **{media_type: {"schema": binary} for media_type in IMAGE_TYPES},
+                FORM_TYPE: {"schema": form},
+            },
+        },
+    }
