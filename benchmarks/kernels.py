@@ -8,8 +8,8 @@ in the second-level cache and with none of them there. A row a side goes to OUT/
 its problem is done; problems whose rows are there, of the same device and commit, are not measured
 again. Ends with tables, plots, and what of the project's goals is met.
 
-    --report     only show the rows that are there
-    --accuracy   errors instead of times (benchmarks/accuracy.py)
+    --report     show the rows that are there
+    --accuracy   errors, not times (benchmarks/accuracy.py); --device cusim needs no GPU
     --predict    what the cost model expects, no measurement (benchmarks/predict.py)
 """
 
@@ -21,6 +21,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import Progress
 
+from benchmarks import accuracy, predict
 from benchmarks.contest import Effort, Outcome
 from benchmarks.plots import NoMatplotlibError, plot_speedups
 from benchmarks.rows import RESULTS, Row, append, commit, now, read, versions
@@ -170,6 +171,11 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--commit", help="where the checkout is not one of git's")
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--report", action="store_true", help="only show what is there")
+    what.add_argument("--accuracy", action="store_true", help="errors on the VGG-E layers")
+    what.add_argument("--predict", action="store_true", help="what the cost model expects")
+    parser.add_argument(
+        "--device", choices=tuple(accuracy.DEVICES), default="cuda", help="for --accuracy"
+    )
     return parser.parse_args(arguments)
 
 
@@ -178,6 +184,16 @@ def main(command_line: Sequence[str] | None = None) -> None:
     arguments = parse_arguments(command_line)
     console = Console(highlight=False)
     file = arguments.out / "kernels.jsonl"
+    at = arguments.commit or commit()
+    if arguments.predict:
+        predict.run(arguments.out, at, console)
+        return
+    if arguments.accuracy:
+        try:
+            accuracy.run(arguments.device, arguments.out, at, console)
+        except DeviceError as error:
+            raise SystemExit(f"{error}; try --device cusim") from error
+        return
     if arguments.report:
         rows = read(file)
         if rows:
@@ -190,7 +206,7 @@ def main(command_line: Sequence[str] | None = None) -> None:
     except DeviceError as error:
         raise SystemExit(f"kernels are measured on a GPU: {error}") from error
     effort = Effort()
-    place = where(device, arguments.commit or commit())
+    place = where(device, at)
     store = None if arguments.heuristic else TuningStore(arguments.out / "tuning.json")
     sides: list[Side] = [ConvoySide(device, effort, store, Search(top=arguments.top or None))]
     sides += baselines(arguments.baseline or BASELINES, device, effort, console.print)

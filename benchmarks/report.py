@@ -1,11 +1,12 @@
 """What rows of kernel measurements say: layer by layer, suite by suite, goal by goal."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from enum import Enum, unique
 from math import exp, fsum, log
 
 from benchmarks.rows import Row
-from benchmarks.suites import SUITES, Layer
+from benchmarks.suites import BATCHES, SUITES, Layer
 
 CONVOY = "convoy"
 """The side that the others are compared with."""
@@ -86,14 +87,32 @@ def _flops(layer: Layer, n: int) -> int:
     return 2 * layer.problem.with_batch(n).macs
 
 
+@unique
+class Measure(Enum):
+    """What goals are set for, of a suite's layers."""
+
+    OF_PEAK = "effective TFLOPS over the device's peak"
+    MEAN = "geometric mean of the speed-ups"
+    WON = "share of the layers that are faster"
+    LEAST = "least speed-up of a layer"
+
+    def of(self, summary: Summary) -> float:
+        """What was reached."""
+        return {
+            Measure.OF_PEAK: summary.of_peak,
+            Measure.MEAN: summary.geometric_mean,
+            Measure.WON: summary.won,
+            Measure.LEAST: summary.least,
+        }[self]
+
+
 @dataclass(frozen=True, slots=True)
 class Goal:
     """What a suite, or those of its layers with one kernel size, must reach for one N."""
 
-    name: str
     suite: str
     n: int
-    reaches: Callable[[Summary], float]
+    measure: Measure
     at_least: float
     kernel: int | None = None  # R = S
 
@@ -105,30 +124,23 @@ class Goal:
             return layers
         return tuple(each for each in layers if each.problem.window.kernel[0] == self.kernel)
 
-
-def _mean(summary: Summary) -> float:
-    return summary.geometric_mean
-
-
-def _of_peak(summary: Summary) -> float:
-    return summary.of_peak
+    def __str__(self) -> str:
+        only = "" if self.kernel is None else f" {self.kernel}×{self.kernel}"
+        return f"{self.suite}{only} at N = {self.n}, {self.measure.value}"
 
 
 GOALS = (
     # 1.01 and 1.36 in Lavin & Gray's table 5, over their Titan X's 6.96 TFLOPS.
-    Goal("effective TFLOPS over peak", "vgg-e", 1, _of_peak, 1.0),
-    Goal("effective TFLOPS over peak", "vgg-e", 8, _of_peak, 1.5),
-    Goal("geometric mean", "cuconv", 1, _mean, 1.5),
-    Goal("geometric mean", "cuconv", 8, _mean, 1.3),
-    Goal("share won", "cuconv", 1, lambda summary: summary.won, 0.9),
+    Goal("vgg-e", 1, Measure.OF_PEAK, 1.0),
+    Goal("vgg-e", 8, Measure.OF_PEAK, 1.5),
+    Goal("cuconv", 1, Measure.MEAN, 1.5),
+    Goal("cuconv", 8, Measure.MEAN, 1.3),
+    Goal("cuconv", 1, Measure.WON, 0.9),
     # cuConv's own, on a V100.
-    Goal("geometric mean of 1×1", "cuconv", 1, _mean, 1.23, kernel=1),
-    Goal("geometric mean of 5×5", "cuconv", 1, _mean, 1.36, kernel=5),
-    *(
-        Goal("every layer", "c3d", n, lambda summary: summary.least, 1.5)
-        for n in (1, 2, 4, 8)
-    ),
-)  # fmt: skip
+    Goal("cuconv", 1, Measure.MEAN, 1.23, kernel=1),
+    Goal("cuconv", 1, Measure.MEAN, 1.36, kernel=5),
+    *(Goal("c3d", n, Measure.LEAST, 1.5) for n in BATCHES),
+)
 
 
 def reached(rows: Sequence[Row], goal: Goal, cache: str) -> float | None:
@@ -136,4 +148,4 @@ def reached(rows: Sequence[Row], goal: Goal, cache: str) -> float | None:
     comparisons = compare(rows, goal.layers, goal.n, cache)
     if len(comparisons) < len(goal.layers):
         return None
-    return goal.reaches(summarise(comparisons, len(goal.layers)))
+    return goal.measure.of(summarise(comparisons, len(goal.layers)))

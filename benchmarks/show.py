@@ -28,8 +28,7 @@ def show(rows: Sequence[Row], console: Console) -> None:
                 verdict = "met" if value >= goal.at_least else "NOT MET"
                 found = f" {value:.2f},"
             console.print(
-                f"{verdict}: {goal.suite} at N = {goal.n}, cache {cache}, {goal.name}:{found}"
-                f" promised at least {goal.at_least}"
+                f"{verdict}: {goal}, cache {cache}:{found} promised at least {goal.at_least}"
             )
 
 

@@ -9,7 +9,7 @@ from PIL import Image
 from rich.console import Console
 
 from benchmarks.plots import NoMatplotlibError, plot_speedups
-from benchmarks.report import GOALS, Goal, compare, reached, summarise
+from benchmarks.report import GOALS, Goal, Measure, compare, reached, summarise
 from benchmarks.rows import append, read
 from benchmarks.show import show
 from benchmarks.suites import C3D, CUCONV, SUITES, VGG_E
@@ -77,8 +77,9 @@ def test_a_layer_at_half_the_peak_is_at_half_the_peak_for_any_n() -> None:
         assert all(each.speedup == pytest.approx(2) for each in comparisons)
 
 
-def goal(name: str, suite: str, n: int) -> Goal:
-    (found,) = (each for each in GOALS if (each.name, each.suite, each.n) == (name, suite, n))
+def goal(suite: str, n: int, measure: Measure, kernel: int | None = None) -> Goal:
+    wanted = (suite, n, measure, kernel)
+    (found,) = (each for each in GOALS if (each.suite, each.n, each.measure, each.kernel) == wanted)
     return found
 
 
@@ -87,24 +88,23 @@ def test_a_goal_is_reached_by_its_own_layers_and_by_all_of_them() -> None:
         return 3 if "-5-" in getattr(layer, "name", "") else 1
 
     rows = rows_of(CUCONV, 1, speedup)
-    fives = goal("geometric mean of 5×5", "cuconv", 1)
+    fives = goal("cuconv", 1, Measure.MEAN, 5)
     assert len(fives.layers) == 9
     assert reached(rows, fives, "warm") == pytest.approx(3)
-    assert reached(rows, goal("geometric mean of 1×1", "cuconv", 1), "warm") == pytest.approx(1)
-    assert reached(rows, goal("share won", "cuconv", 1), "warm") == pytest.approx(9 / 97)
-    assert reached(rows, goal("geometric mean", "cuconv", 8), "warm") is None
+    assert reached(rows, goal("cuconv", 1, Measure.MEAN, 1), "warm") == pytest.approx(1)
+    assert reached(rows, goal("cuconv", 1, Measure.WON), "warm") == pytest.approx(9 / 97)
+    assert reached(rows, goal("cuconv", 8, Measure.MEAN), "warm") is None
     assert reached(rows, fives, "cold") is None
+    assert str(fives) == "cuconv 5×5 at N = 1, geometric mean of the speed-ups"
     # One layer missing, and nothing is said of the suite.
     missing = [each for each in rows if each["problem"] != str(CUCONV[0].problem)]
-    assert reached(missing, goal("geometric mean", "cuconv", 1), "warm") is None
+    assert reached(missing, goal("cuconv", 1, Measure.MEAN), "warm") is None
 
 
 def test_the_goals_are_the_papers_and_the_projects() -> None:
     rows = rows_of(VGG_E, 1, lambda _: 2) + rows_of(C3D, 4, lambda layer: layer.problem.c / 32)
-    assert reached(rows, goal("effective TFLOPS over peak", "vgg-e", 1), "warm") == pytest.approx(
-        0.5
-    )
-    assert reached(rows, goal("every layer", "c3d", 4), "warm") == pytest.approx(1)  # the least
+    assert reached(rows, goal("vgg-e", 1, Measure.OF_PEAK), "warm") == pytest.approx(0.5)
+    assert reached(rows, goal("c3d", 4, Measure.LEAST), "warm") == pytest.approx(1)  # the least
 
 
 def test_tables_say_what_was_measured_and_what_is_met() -> None:
@@ -122,11 +122,17 @@ def test_tables_say_what_was_measured_and_what_is_met() -> None:
     assert "cudnn: cudnn's best" in text
     assert "N = 2, cache cold\n" not in text
     assert (
-        "NOT MET: vgg-e at N = 1, cache warm, effective TFLOPS over peak: 0.50,"
+        "NOT MET: vgg-e at N = 1, effective TFLOPS over the device's peak, cache warm: 0.50,"
         " promised at least 1.0" in text
     )
-    assert "met: c3d at N = 2, cache warm, every layer: 1.75, promised at least 1.5" in text
-    assert "not measured: cuconv at N = 8, cache cold, geometric mean: promised" in text
+    assert (
+        "met: c3d at N = 2, least speed-up of a layer, cache warm: 1.75, promised at least 1.5"
+        in text
+    )
+    assert (
+        "not measured: cuconv at N = 8, geometric mean of the speed-ups, cache cold: promised"
+        in text
+    )
 
 
 def test_every_suite_with_comparisons_gets_a_picture(tmp_path: Path) -> None:
