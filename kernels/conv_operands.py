@@ -11,6 +11,9 @@ from kernels.strided import VECTOR
 
 Filter = NDArray[np.floating[Any]]
 
+FILTER_FORM = "{groups} x taps x channels x filters"
+"""What `taps_by_channels_by_filters` makes, in the words of `filter_form`."""
+
 
 def check_operands(problem: ConvProblem, x: Pixels, y: Pixels, residual: Pixels | None) -> None:
     """Raise ValueError unless the pixels have the problem's channels."""
@@ -25,6 +28,16 @@ def check_filter(weight: Filter, problem: ConvProblem) -> None:
     """Raise ValueError unless it is K×(C/groups)×R×S."""
     if weight.shape != problem.filter_shape:
         raise ValueError(f"the filter is {weight.shape}, not {problem.filter_shape}")
+
+
+def taps_by_channels_by_filters(weight: Filter, problem: ConvProblem) -> Filter:
+    """K×(C/groups)×R×S → groups × R·S × C/groups × K/groups, the channels padded with zeros."""
+    check_filter(weight, problem)
+    groups, taps = problem.groups, problem.window.kernel_volume
+    k, c = problem.k // groups, problem.c // groups
+    result = np.zeros((groups, taps, padded(c), padded(k)), weight.dtype)
+    result[:, :, :c, :k] = weight.reshape(groups, k, c, taps).transpose(0, 3, 2, 1)
+    return result
 
 
 def vectors_in(*tensors: Pixels) -> bool:

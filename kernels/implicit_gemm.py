@@ -8,10 +8,15 @@ from dataclasses import asdict, dataclass
 from math import ceil, prod
 from typing import ClassVar
 
-import numpy as np
-
 from kernels.activation import Activation
-from kernels.conv_operands import Filter, check_filter, check_operands, padded, vectors_in
+from kernels.conv_operands import (
+    FILTER_FORM,
+    Filter,
+    check_operands,
+    padded,
+    taps_by_channels_by_filters,
+    vectors_in,
+)
 from kernels.conv_problem import ConvProblem
 from kernels.epilogue import epilogue_arguments
 from kernels.launch import Launch, instantiate, int32, int_struct, window_struct
@@ -153,19 +158,14 @@ class ImplicitGemm:
 
     def filter_form(self, problem: ConvProblem, config: TileConfig) -> str:  # noqa: ARG002  (one layout serves all)
         """One for all configurations, and so for all N."""
-        return f"{problem.groups} x taps x channels x filters"
+        return FILTER_FORM.format(groups=problem.groups)
 
     def prepare_filter(self, weight: Filter, problem: ConvProblem, config: TileConfig) -> Filter:  # noqa: ARG002  (one layout serves all tiles)
         """K×(C/groups)×R×S → groups × R·S × C/groups × K/groups, the channels padded with zeros.
 
         The same for every configuration.
         """
-        check_filter(weight, problem)
-        groups, taps = problem.groups, problem.window.kernel_volume
-        k, c = problem.k // groups, problem.c // groups
-        result = np.zeros((groups, taps, padded(c), padded(k)), weight.dtype)
-        result[:, :, :c, :k] = weight.reshape(groups, k, c, taps).transpose(0, 3, 2, 1)
-        return result
+        return taps_by_channels_by_filters(weight, problem)
 
     def launches(
         self,

@@ -1,6 +1,7 @@
 """Every case of every kernel: what all devices run, and what the cubin gate compiles."""
 
 from kernels.device import Instantiation
+from tests.kernels.cases_coalesced import COALESCED_CASES
 from tests.kernels.cases_conv import CONV_CASES
 from tests.kernels.cases_elementwise import ELEMENTWISE_CASES
 from tests.kernels.cases_linear import LINEAR_CASES
@@ -12,6 +13,7 @@ CASES: tuple[KernelCase, ...] = (
     *ELEMENTWISE_CASES,
     *WINDOW_CASES,
     *CONV_CASES,
+    *COALESCED_CASES,
     *LINEAR_CASES,
     *NONFUSED_CASES,
 )
