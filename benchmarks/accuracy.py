@@ -165,7 +165,8 @@ def show(rows: Sequence[Row], console: Console) -> None:
                 verdict = "met" if worst <= most else "NOT MET"
                 console.print(
                     f"{verdict}: {name} errs by {worst:.2f} times as much as direct"
-                    f" (promised: at most {most:g} times)"
+                    f" (promised: at most {most:g} times)",
+                    soft_wrap=True,
                 )
 
 

@@ -125,7 +125,7 @@ def run(out: Path, at: str, console: Console) -> None:
                 f"no prediction, the model does not know cuDNN;"
                 f" {mean_over_plain(predictions):.2f} over plain convolution"
             )
-        console.print(f"{goal}: {expected}, to reach: {goal.at_least}")
+        console.print(f"{goal}: {expected}, to reach: {goal.at_least}", soft_wrap=True)
 
 
 def _table(suite: str, n: int, predictions: Sequence[Prediction]) -> Table:

@@ -28,7 +28,8 @@ def show(rows: Sequence[Row], console: Console) -> None:
                 verdict = "met" if value >= goal.at_least else "NOT MET"
                 found = f" {value:.2f},"
             console.print(
-                f"{verdict}: {goal}, cache {cache}:{found} promised at least {goal.at_least}"
+                f"{verdict}: {goal}, cache {cache}:{found} promised at least {goal.at_least}",
+                soft_wrap=True,
             )
 
 
