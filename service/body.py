@@ -13,6 +13,7 @@ from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive
 
+from service.compression import CODINGS
 from service.errors import (
     BadRequestError,
     InvalidParameterError,
@@ -50,7 +51,7 @@ class Body:
         self._max_bytes = max_bytes
         self._max_images = max_images
         self._type = ""
-        self._encoding = b""
+        self.coding = ""  # Content-Encoding
         self._expects = False
         self._length: int | None = None
         self.complete = False
@@ -60,7 +61,7 @@ class Body:
             elif name == b"content-length":
                 self._length = int(value) if value.isdigit() else None
             elif name == b"content-encoding":
-                self._encoding = value.strip().lower()
+                self.coding = value.strip().lower().decode("latin-1")
             elif name == b"expect":
                 self._expects = True
 
@@ -86,27 +87,36 @@ class Body:
             raise UnsupportedMediaTypeError(
                 f"Content-Type {media_type!r} is not taken; {_HOW_TO_SEND}"
             )
-        if self._encoding not in (b"", b"identity"):
+        if self.coding not in ("", "identity"):
             raise UnsupportedMediaTypeError(
-                f"Content-Encoding {self._encoding.decode('latin-1')!r} is not taken; "
+                f"Content-Encoding {self.coding!r} is not taken; "
                 "images are compressed already, so send the body as it is"
             )
-        if self._length is not None and self._length > self._max_bytes:
-            raise self._too_large(f"this one has {self._length}")
-        try:
-            async with asyncio.timeout(BODY_TIMEOUT_S):
-                if media_type == FORM_TYPE:
-                    return await self._files(hold)
-                chunks: list[bytes] = []
-                await self._read(hold, chunks.append)
-        except TimeoutError:
-            self._length = None  # not to be waited for any longer
-            raise RequestTimeoutError(
-                f"the body did not arrive within {BODY_TIMEOUT_S:.0f} s; send it again, or smaller"
-            ) from None
-        if not chunks:
+        if media_type == FORM_TYPE:
+            return await self._files(hold)
+        data = await self._collect(hold)
+        if not data:
             raise BadRequestError(f"the body is empty; {_HOW_TO_SEND}")
-        return [chunks[0] if len(chunks) == 1 else b"".join(chunks)]
+        return [data]
+
+    async def whole(self, hold: Callable[[int], None]) -> bytes:
+        """The body as it is, of whatever type, perhaps empty, perhaps compressed by `coding`.
+
+        `hold` is as above. UnsupportedMediaTypeError: another Content-Encoding than gzip, deflate.
+        RequestTimeoutError, PayloadTooLargeError, ClientDisconnect: as above.
+        """
+        if self.coding == "identity":
+            self.coding = ""
+        if self.coding and self.coding not in CODINGS:
+            raise UnsupportedMediaTypeError(
+                f"Content-Encoding {self.coding!r} is not taken; there is {', '.join(CODINGS)}"
+            )
+        return await self._collect(hold)
+
+    async def _collect(self, hold: Callable[[int], None]) -> bytes:
+        chunks: list[bytes] = []
+        await self._read(hold, chunks.append)
+        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
     async def _files(self, hold: Callable[[int], None]) -> list[bytes]:
         """The files of a multipart/form-data body."""
@@ -123,7 +133,21 @@ class Body:
         return form.files()
 
     async def _read(self, hold: Callable[[int], None], take: Callable[[bytes], None]) -> None:
-        """Hand the body to `take` as it arrives, no more than max_bytes of it."""
+        """Hand the body to `take` as it arrives, no more than max_bytes of it, in the time."""
+        if self._length is not None and self._length > self._max_bytes:
+            raise self._too_large(f"this one has {self._length}")
+        try:
+            async with asyncio.timeout(BODY_TIMEOUT_S):
+                await self._receive_all(hold, take)
+        except TimeoutError:
+            self._length = None  # not to be waited for any longer
+            raise RequestTimeoutError(
+                f"the body did not arrive within {BODY_TIMEOUT_S:.0f} s; send it again, or smaller"
+            ) from None
+
+    async def _receive_all(
+        self, hold: Callable[[int], None], take: Callable[[bytes], None]
+    ) -> None:
         total = 0
         while not self.complete:
             message = await self._receive()

@@ -13,6 +13,7 @@ ServiceError
 │   ├── QueueFullError 429          as many images wait as may wait
 │   ├── NotReadyError 503           still loading or warming up
 │   └── ShuttingDownError 503       draining: what was accepted finishes, new requests go elsewhere
+├── UnsupportedError 501            part of a protocol, but not done here
 └── EngineFailedError 500           the engine raised, or gave scores that are no numbers
 
 The message is the answer's `error`, so it says what was wrong and what to do. 405, and 404 for
@@ -94,6 +95,12 @@ class QueueFullError(RetryableError):
     """As many images wait as may wait; nothing of the request was queued."""
 
     status = 429
+
+
+class UnsupportedError(ServiceError):
+    """Something that the protocol has and this server does not do."""
+
+    status = 501
 
 
 class EngineFailedError(ServiceError):

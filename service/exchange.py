@@ -38,9 +38,11 @@ class Arrival:
     started: float  # perf_counter seconds
     receive_s: float = 0.0
 
-    def received(self) -> None:
-        """The body is there."""
-        self.receive_s = perf_counter() - self.started
+    def received(self) -> float:
+        """The body is there; the time, in perf_counter's seconds."""
+        now = perf_counter()
+        self.receive_s = now - self.started
+        return now
 
     def answered(self, done: Scored) -> Phases:
         """Count the request, whose answer is ready but for being written; where its time went."""

@@ -26,14 +26,8 @@ def top_k(
     the largest subtracted first. A class without a label is named by its index.
     EngineFailedError where a score is NaN or infinite.
     """
-    row = scores.astype(np.float64)
-    # One NaN or infinity anywhere makes the sum one; finite float32 cannot overflow a float64.
-    if not math.isfinite(np.add.reduce(row)):
-        raise EngineFailedError(
-            "the model gave scores that are not finite numbers for this image; "
-            "check the image, the model and its preprocessing"
-        )
-    first = _largest(row, k)
+    row = finite(scores)
+    first = largest(row, k)
     if output is OutputKind.LOGITS:
         weights = np.exp(row - row[first[0]])
         chosen = weights[first] / np.add.reduce(weights)
@@ -49,7 +43,19 @@ def top_k(
     ]
 
 
-def _largest(row: NDArray[np.float64], k: int) -> NDArray[np.intp]:
+def finite(scores: NDArray[np.float32]) -> NDArray[np.float64]:
+    """One image's scores in float64; EngineFailedError where one is NaN or infinite."""
+    row = scores.astype(np.float64)
+    # One NaN or infinity anywhere makes the sum one; finite float32 cannot overflow a float64.
+    if not math.isfinite(np.add.reduce(row)):
+        raise EngineFailedError(
+            "the model gave scores that are not finite numbers for this image; "
+            "check the image, the model and its preprocessing"
+        )
+    return row
+
+
+def largest(row: NDArray[np.float64], k: int) -> NDArray[np.intp]:
     """Indices of the k largest, largest first; of equals, the lower index first."""
     if len(row) <= _FEW or k == len(row):
         return np.argsort(-row, kind="stable")[:k]

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum, unique
 from time import perf_counter
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +24,9 @@ from service.metrics import Metrics
 from service.workers import Workers
 
 Pixels = NDArray[np.uint8]  # H×W×C, as the model wants them
+T = TypeVar("T")
+R = TypeVar("R")
+
 ScoreRow = NDArray[np.float32]  # one score a class
 
 _log = logging.getLogger("convoy")
@@ -141,26 +145,32 @@ class Pipeline:
         if self._state is State.WARMING:  # not where draining began meanwhile
             self._state = State.READY
 
-    async def score_files(self, visit: Visit, files: list[bytes]) -> Scored:
+    async def score_files(self, visit: Visit, files: list[bytes], *, since: float) -> Scored:
         """The scores of encoded images, which are taken out of the list once they are decoded.
 
+        What there was to do `since` then, in perf_counter's seconds, counts as decoding.
         QueueFullError, TooManyImagesError: not admitted. ImageError, PayloadTooLargeError,
         UnsupportedMediaTypeError: one cannot be decoded. EngineFailedError, ShuttingDownError.
         """
         visit.admit(len(files))
-        started = perf_counter()
         pixels = await self._decode(files)
         files.clear()
         visit.release_bytes()
-        return await self._score(pixels, perf_counter() - started)
+        return await self._score(pixels, since)
 
-    async def score_pixels(self, visit: Visit, pixels: Sequence[Pixels]) -> Scored:
+    async def score_pixels(
+        self, visit: Visit, pixels: Sequence[Pixels] | Images, *, since: float
+    ) -> Scored:
         """The scores of images that are decoded: H×W×C as `info.image_shape` says. Raises as above.
 
         They may be views of the body, which therefore counts until the visit ends.
         """
         visit.admit(len(pixels))
-        return await self._score(pixels, 0.0)
+        return await self._score(list(pixels), since)
+
+    def aside(self, function: Callable[[T], R], argument: T) -> "asyncio.Future[R]":
+        """Have a decode thread call `function(argument)`, which takes a while."""
+        return self._decoders.run(function, argument)
 
     async def drain(self, timeout_s: float) -> bool:
         """Take nothing new and finish what is inside; False if `timeout_s` was too short."""
@@ -193,7 +203,8 @@ class Pipeline:
             return False
         return True
 
-    async def _score(self, pixels: Sequence[Pixels], decode_s: float) -> Scored:
+    async def _score(self, pixels: Sequence[Pixels], since: float) -> Scored:
+        decode_s = perf_counter() - since
         answers = await self._batcher.submit(pixels)
         last = answers[-1]
         return Scored(

@@ -90,9 +90,9 @@ def _classify_endpoint(pipeline: Pipeline, max_body_bytes: int) -> Endpoint:
         request, visit = arrival.request, arrival.visit
         k = _top_k(request.scope["query_string"], classes)
         files = await arrival.body.images(visit.hold_bytes)
-        arrival.received()
+        received = arrival.received()
         with Departure(request.receive):
-            done = await pipeline.score_files(visit, files)
+            done = await pipeline.score_files(visit, files, since=received)
         results = [
             ImageResult(predictions=top_k(row, k, info.output, info.labels)) for row in done.rows
         ]

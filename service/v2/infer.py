@@ -1,0 +1,89 @@
+"""Inference: a request's body to scores and back."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import partial
+
+from fastapi import Request
+from starlette.responses import Response
+
+from service.compression import compress, inflate, wanted_coding
+from service.connection import Departure
+from service.errors import BadRequestError
+from service.exchange import Arrival, Endpoint, exchange
+from service.pipeline import Pipeline
+from service.v2.answer import format_answer
+from service.v2.request import parse_request
+
+_HEADER_LENGTH = b"inference-header-content-length"
+
+
+@dataclass(frozen=True, slots=True)
+class _Headers:
+    """What the header says of the bodies of request and answer."""
+
+    json_length: int | None  # of the request's JSON; None: all of it is JSON
+    accept_encoding: str
+
+    @classmethod
+    def of(cls, headers: Iterable[tuple[bytes, bytes]]) -> "_Headers":
+        """Read off a request's headers; BadRequestError for a length that is none."""
+        length, accept = None, ""
+        for name, value in headers:
+            if name == _HEADER_LENGTH:
+                # Not too many digits for int(); bodies are shorter than that.
+                if not value.isdigit() or len(value) > 18:
+                    raise BadRequestError(
+                        "Inference-Header-Content-Length must be a whole number of bytes"
+                    )
+                length = int(value)
+            elif name == b"accept-encoding":
+                accept = value.decode("latin-1")
+        return cls(length, accept)
+
+
+def infer_endpoint(pipeline: Pipeline, max_body_bytes: int) -> Endpoint:
+    """The endpoint of a model's inferences."""
+
+    async def answer(arrival: Arrival) -> Response:
+        request, visit, body = arrival.request, arrival.visit, arrival.body
+        headers = _Headers.of(request.scope["headers"])
+        data = await body.whole(visit.hold_bytes)
+        received = arrival.received()
+        with Departure(request.receive):
+            if body.coding:
+                inflating = partial(inflate, coding=body.coding, most=max_body_bytes)
+                data = await pipeline.aside(inflating, data)
+                visit.hold_bytes(len(data))
+            asked = parse_request(
+                data, headers.json_length, pipeline.info, pipeline.admission.max_images_a_request
+            )
+            del data
+            if asked.pixels is None:
+                done = await pipeline.score_files(visit, asked.files, since=received)
+            else:
+                done = await pipeline.score_pixels(visit, asked.pixels, since=received)
+        content, json_length = format_answer(asked, done.rows, pipeline.info)
+        arrival.answered(done)
+        return _response(content, json_length, headers.accept_encoding)
+
+    async def infer(request: Request) -> Response:
+        return await exchange(request, pipeline, max_body_bytes, answer)
+
+    return infer
+
+
+def _response(content: bytes, json_length: int | None, accept_encoding: str) -> Response:
+    """The answer, compressed if that was asked for; lengths are of what is not compressed."""
+    headers = {}
+    media_type = "application/json"
+    if json_length is not None:
+        headers["inference-header-content-length"] = str(json_length)
+        media_type = "application/octet-stream"
+    if accept_encoding:
+        headers["vary"] = "accept-encoding"
+        coding = wanted_coding(accept_encoding, len(content))
+        if coding is not None:
+            headers["content-encoding"] = coding
+            content = compress(content, coding)
+    return Response(content, headers=headers, media_type=media_type)
