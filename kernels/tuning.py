@@ -114,14 +114,14 @@ def finder(measurements: Measurements, conditions: Conditions) -> Find:
 
     Nor where its kernels' sources have changed since, or there is no such configuration any more.
     """
-    here = {key: each for key, each in measurements.items() if key.conditions == conditions}
-    problems = {key.problem for key in here}
+    problems = {key.problem for key in measurements if key.conditions == conditions}
     key_of = keys(conditions)
 
+    @cache
     def find(problem: ConvProblem) -> ConvChoice | None:
         if str(problem) not in problems:
             return None
-        ranked = ranking(here.get(key_of(problem), {}))
+        ranked = ranking(measurements.get(key_of(problem), {}))
         return by_name(choices(problem)).get(ranked[0][0]) if ranked else None
 
     return find

@@ -30,6 +30,7 @@ LAYER = conv_problem(1, 8, 12, window((5, 6), (3, 3), pads=(1, 1, 1, 1)))
 POINTWISE = conv_problem(1, 8, 12, window((5, 6), (1, 1)))
 GROUPED = conv_problem(1, 6, 6, LAYER.window, 6)
 IN_3D = conv_problem(1, 8, 8, window((3, 4, 5), (3, 3, 3), pads=(1,) * 6))
+WIDE = conv_problem(1, 8, 8, window((6, 6), (5, 5), pads=(2,) * 4))
 PROBLEMS = (LAYER, LAYER.with_batch(2), GROUPED)
 SEARCH = Search(top=4, finalists=2)
 FEW = (DirectConv(), DepthwiseConv())
@@ -115,12 +116,49 @@ def test_every_algorithm_passes_its_exam(
     algorithm: KernelAlgorithm[Any],
 ) -> None:
     monkeypatch.setattr(algorithms, "KERNEL_ALGORITHMS", (algorithm,))
-    layers = (LAYER, POINTWISE, GROUPED, IN_3D)
+    layers = (LAYER, POINTWISE, GROUPED, IN_3D, WIDE)
     problem = next(each for each in layers if algorithm.supports(each) is None).with_batch(3)
     clock_ = clock(device, problems=[problem])
     (outcomes,) = autotune(device, [problem], store, SEARCH, progress=silent, timer=clock_).values()
     assert outcomes
     assert {outcome.failure for outcome in outcomes.values()} == {None}
+
+
+@pytest.mark.parametrize(
+    ("us", "copies", "replays"), [(3.0, 20, 100), (400.0, 3, 41), (90_000.0, 1, 10)]
+)
+def test_long_runs_are_repeated_less(
+    device: CusimDevice, store: TuningStore, us: float, copies: int, replays: int
+) -> None:
+    clock_ = clock(device, lambda name, cold: us)
+    autotune(device, [LAYER], store, Search(4, 1), progress=silent, timer=clock_)
+    *screened, warm, cold = clock_.runs
+    assert {(sets, replays) for sets, _, replays in screened} == {(1, 5)}
+    assert all(1 <= copies <= 20 for _, copies, _ in screened)
+    assert warm == (1, copies, replays)
+    # As many sets as are ever run, all the same layer being small: none is used twice.
+    assert cold == (copies * (replays + 3), copies, replays)
+
+
+def test_operands_that_are_to_be_cold_lie_further_apart_than_any_cache_is_large(
+    device: CusimDevice, store: TuningStore
+) -> None:
+    large = conv_problem(1, 4, 4, window((500, 700), (1, 1)))
+    clock_ = clock(device, problems=[large])
+    autotune(device, [large], store, Search(1, 1), progress=silent, timer=clock_)
+    sets = clock_.runs[-1][0]
+    nbytes = 2 * 4 * 4 * 500 * 700
+    assert (sets - 1) * nbytes > 180e6 > (sets - 3) * nbytes
+
+
+def test_two_layers_whose_filters_have_one_form_do_not_share_them(
+    device: CusimDevice, store: TuningStore
+) -> None:
+    problems = [LAYER, conv_problem(1, 8, 12, window((4, 4), (3, 3)))]
+    known = autotune(
+        device, problems, store, SEARCH, progress=silent, timer=clock(device, problems=problems)
+    )
+    assert {each.failure for outcomes in known.values() for each in outcomes.values()} == {None}
 
 
 def test_what_is_cold_is_compared_too(device: CusimDevice, store: TuningStore) -> None:
@@ -150,6 +188,9 @@ def test_nothing_is_measured_twice_unless_it_is_to_be(
     wider = Search(top=7, finalists=2)
     assert 0 < measure(wider) < measure(Search(top=7, finalists=2, anew=True))
     assert measure(Search(top=4, finalists=2, anew=True)) == first
+    kept = {key.problem: outcomes for key, outcomes in store.read().items()}
+    for problem in PROBLEMS:
+        assert kept[str(problem)].keys() == shortlist(problem, device, 4).keys()
 
 
 def test_another_device_or_driver_measures_for_itself(
@@ -211,23 +252,23 @@ def test_a_candidate_that_is_wrong_is_never_timed_nor_chosen_and_is_reported(
 def test_a_candidate_that_takes_the_device_with_it_is_left_out_the_next_time(
     store: TuningStore, broken: ConvChoice
 ) -> None:
-    asked: list[list[str]] = []
-    for fails in (True, False):
-        device = CusimDevice()
-        clock_ = Clock.of({LAYER: list(shortlist(LAYER, device).values())}, by_length)
-        try:
-            autotune(device, [LAYER], store, SEARCH, progress=silent, timer=clock_)
-        except FaultError:
-            assert fails
-            (outcomes,) = store.read().values()
-            assert outcomes.keys() == {name for _, name, _ in clock_.asked} | {str(broken)}
-            assert str(outcomes[str(broken)].failure).startswith("FaultError: ")
-        else:
-            assert not fails
-            assert str(finder(store.read(), conditions_of(device))(LAYER)).startswith("direct")
-        asked.append([name for _, name, cold in clock_.asked if not cold])
-        device.close()
-    assert list(map(len, asked)) == [4, 2]  # what was screened was not screened again
+    lost, fresh = CusimDevice(), CusimDevice()
+    candidates = {LAYER: list(shortlist(LAYER, lost).values())}
+    first, second = Clock.of(candidates, by_length), Clock.of(candidates, by_length)
+
+    with pytest.raises(FaultError) as caught:
+        autotune(lost, [LAYER], store, SEARCH, progress=silent, timer=first)
+    assert not isinstance(caught.value.__context__, FaultError)  # nothing more was asked of it
+    (outcomes,) = store.read().values()
+    assert outcomes.keys() == {name for _, name, _ in first.asked} | {str(broken)}
+    assert outcomes[str(broken)].failure == f"FaultError: {caught.value}"
+
+    autotune(fresh, [LAYER], store, SEARCH, progress=silent, timer=second)
+    assert str(finder(store.read(), conditions_of(fresh))(LAYER)).startswith("direct")
+    assert len(first.asked) == 4  # screened,
+    assert len(second.asked) == 4  # and not again: two finalists, warm and cold
+    lost.close()
+    fresh.close()
 
 
 @pytest.mark.parametrize("broken", [tuning_fakes.TakesAllMemory], indirect=True)
@@ -355,8 +396,17 @@ def test_without_a_compiler_nothing_is_held_against_the_candidates(
         raise CompilerNotFoundError("NVRTC was not found")
 
     monkeypatch.setattr(CusimDevice, "load", load)
+    heard: list[str] = []
     with pytest.raises(CompilerNotFoundError):
-        autotune(device, PROBLEMS, store, SEARCH, progress=silent, timer=clock(device))
+        autotune(
+            device,
+            PROBLEMS,
+            store,
+            SEARCH,
+            progress=lambda what, done, total: heard.append(what),
+            timer=clock(device),
+        )
+    assert set(heard) == {"compiling kernels"}
     assert store.read() == {}
 
 

@@ -1,6 +1,7 @@
 """The exam of a convolution: that right answers pass, and that nothing wrong does."""
 
 from dataclasses import replace
+from itertools import permutations
 
 import numpy as np
 import pytest
@@ -73,10 +74,17 @@ def test_an_image_taken_for_another_shows() -> None:
     y = answer(exam, layer, 64)
     assert exam.fault(y) is None
     assert np.isfinite(y).all()
-    for image in range(1, 64):
-        swapped = y.copy()
-        swapped[image] = y[image - 1]
-        assert exam.fault(swapped) is not None
+    for image, other in permutations((0, 1, 2, 3, 30, 31, 62, 63), 2):
+        taken = y.copy()
+        taken[image] = y[other]
+        assert exam.fault(taken) is not None
+
+
+def test_no_factor_is_zero_for_what_is_missed_must_show() -> None:
+    exam = exam_of(_DEEP)
+    assert exam.image.all()
+    assert exam.weight.all()
+    assert exam.bias.all()
 
 
 @pytest.mark.parametrize("points", Points)

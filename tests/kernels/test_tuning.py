@@ -11,7 +11,7 @@ from kernels import algorithms
 from kernels.algorithms import ConvChoice, choices
 from kernels.compile import source_digest
 from kernels.conv_problem import ConvProblem
-from kernels.heuristic import H200, choose, heuristic
+from kernels.heuristic import H200, Facts, choose, heuristic
 from kernels.timing import Timing
 from kernels.tuning import by_name, finalists, finder, keys, ranking, shortlist, tuned
 from kernels.tuning_store import Conditions, Key, Outcome, Times
@@ -71,6 +71,13 @@ def test_the_shortlist_has_the_cheapest_and_some_of_each_algorithm(problem: Conv
         assert len(kept) >= min(2, len(of_it))
         assert choose(problem, of_it, H200) in kept
     assert len(shortlist(problem, H200)) == len(every)
+
+
+def test_what_a_device_has_no_shared_memory_for_is_no_candidate() -> None:
+    small = Facts(multiprocessors=132, max_shared_bytes=20 << 10)
+    few = shortlist(_3x3, small)
+    assert few.keys() == by_name(choices(_3x3, small.max_shared_bytes)).keys()
+    assert few.keys() < shortlist(_3x3, H200).keys()
 
 
 def test_finalists_are_the_fastest_and_the_fastest_of_each_algorithm() -> None:

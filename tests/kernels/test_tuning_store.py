@@ -66,6 +66,8 @@ def test_what_is_measured_anew_takes_the_place_of_what_was_known(tmp_path: Path)
     other = Key(HERE, "0123", "N2 C64 56x56 K64 3x3")
     for key in (KEY, other):
         store.add(key, OUTCOMES)
+    store.add(KEY, {"b": SCREENED})
+    assert store.read()[KEY] == OUTCOMES
     store.add(KEY, {"a": TIMED}, anew=True)
     assert store.read() == {KEY: {"a": TIMED}, other: OUTCOMES}
 

@@ -30,12 +30,15 @@ Us = Callable[[str, bool], float]
 class Clock:
     """A Timer: `us(name, cold)` for each candidate of the problems; it runs nothing.
 
-    `asked` has the problem and candidate of every time that was asked for, and whether cold.
+    `asked` has the problem and candidate of every time that was asked for, and whether cold, and
+    `runs` how many sets of operands, copies and replays that was. Operands are looked at: what is
+    read must be ordinary floats, and counters zero.
     """
 
     candidates: Mapping[tuple[Launch, ...], tuple[str, str]]
     us: Us
     asked: list[tuple[str, str, bool]] = field(default_factory=list)
+    runs: list[tuple[int, int, int]] = field(default_factory=list)
 
     @classmethod
     def of(cls, problems: Mapping[ConvProblem, Sequence[ConvChoice]], us: Us) -> "Clock":
@@ -60,6 +63,17 @@ class Clock:
         problem, name = self.candidates[tuple(launches)]
         cold = len(operands) > 1
         self.asked.append((problem, name, cold))
+        self.runs.append((len(operands), copies, replays))
+        used = {operand for launch in launches for operand in launch.operands}
+        for each in (operands[0], operands[-1]):
+            x, counters = np.empty(64, np.float32), np.zeros(1, np.uint32)
+            stream = device.stream()
+            device.download(x, each["x"], stream)
+            if "counters" in used:
+                device.download(counters, each["counters"], stream)
+            stream.synchronize()
+            assert 0.5 < x.std() < 2
+            assert not counters.any()
         us = self.us(name, cold)
         return Timing(us - 1, us, us + 1)
 

@@ -3,6 +3,7 @@
 import logging
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -246,6 +247,16 @@ def test_a_plan_names_what_was_chosen_and_whether_it_was_measured(
     says = rf"{tmp_path}/t has measurements on NVIDIA H200, but on no H100"
     with pytest.raises(EngineError, match=says):
         plan_report(network, 1, GPUS["h100"], store)
+
+
+def test_of_several_drivers_the_one_measured_last_is_shown(
+    network: Classifier, tmp_path: Path
+) -> None:
+    first, second = problems_of(network, 1)
+    store = measured(tmp_path / "t", H200_HERE, first)
+    measured(store, replace(H200_HERE, driver="CUDA 13.1"), second)
+    steps = {step.name: step for step in plan_report(network, 1, GPUS["h200"], store).steps}
+    assert [steps[name].measured for name in NODES] == [False, True, True]
 
 
 def test_a_short_name_is_no_part_of_another(network: Classifier, tmp_path: Path) -> None:
