@@ -1,4 +1,4 @@
-"""The command line: `convoy serve`, `classify`, `inspect`, `compile`.
+"""The command line: `convoy serve`, `classify`, `inspect`, `compile`, `loadtest`.
 
 Exit status 0: done. 1: it failed. 2: the command line or a setting makes no sense. Errors are one
 line on standard error, never a traceback.
@@ -41,6 +41,8 @@ from service.errors import ServiceError
 from service.images import ImageLimits, decode_image
 from service.inspection import print_report, print_table
 from service.labels import top_k
+from service.loadtest.command import loadtest
+from service.loadtest.errors import LoadTestError
 from service.pipeline import ModelInfo, Pixels
 from service.repository import Repository
 from service.schemas import Prediction
@@ -68,7 +70,7 @@ def main() -> None:
         app()
     except SettingsError as error:
         _fail(error, 2)
-    except (ModelError, ServiceError, ListenError) as error:
+    except (ModelError, ServiceError, ListenError, LoadTestError) as error:
         _fail(error, 1)
     except OSError as error:  # of files it is said where they are read; standard output is full
         _fail(error, 1)
@@ -276,6 +278,9 @@ def compile_model(
             progress=lambda done, total: bar.update(task, completed=done, total=total),
         )
     typer.echo(f"{count} kernels are compiled and cached")
+
+
+app.command()(loadtest)
 
 
 def _configure_logging(*, verbose: bool) -> None:

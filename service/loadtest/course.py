@@ -1,0 +1,66 @@
+"""A whole load test: ask once, then one load after another, or the search for a rate."""
+
+import asyncio
+import gc
+import resource
+import signal
+from functools import partial
+
+from service.loadtest.client import Client
+from service.loadtest.clock import precise_clock
+from service.loadtest.measure import Progress, measure
+from service.loadtest.options import Options
+from service.loadtest.summary import Summary
+from service.loadtest.sweep import Found, find_rate
+
+# What this process has open beside its connections.
+_OTHER_FILES = 64
+
+
+async def run(options: Options, progress: Progress) -> Found:
+    """Every load in turn; SIGINT ends it with what there is. LoadTestError if nobody answers."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGINT, stop.set)
+    _allow_connections(options)
+    client = Client(
+        options.url,
+        options.pictures,
+        model=options.conditions.model,
+        headers=options.headers,
+        timeout_s=options.conditions.timeout_s,
+    )
+    try:
+        async with client:
+            with precise_clock() as clock:
+                if options.verify:
+                    await client.learn()
+                else:
+                    await client.try_out()
+                gc.freeze()  # or every collection would look through all pictures and modules
+                put_on = partial(
+                    measure,
+                    conditions=options.conditions,
+                    client=client,
+                    clock=clock,
+                    stop=stop,
+                    progress=progress,
+                )
+                if options.search_from is not None and options.p99_ms is not None:
+                    return await find_rate(put_on, options.p99_ms, options.search_from)
+                steps: list[Summary] = []
+                for load in options.loads:
+                    steps.append(await put_on(load))
+                    if stop.is_set():
+                        break
+                return Found(steps, None, limited_by_client=False)
+    finally:
+        loop.remove_signal_handler(signal.SIGINT)
+
+
+def _allow_connections(options: Options) -> None:
+    """As many open files as there may be connections, as far as the system lets."""
+    most = max(options.conditions.max_outstanding, *(load.clients or 0 for load in options.loads))
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < most + _OTHER_FILES:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, most + _OTHER_FILES), hard))

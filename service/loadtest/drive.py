@@ -1,0 +1,75 @@
+"""Sends requests on time (open loop), or one after another (closed loop), and writes them down."""
+
+import asyncio
+from asyncio import CancelledError, TaskGroup
+from collections.abc import Awaitable, Callable
+from itertools import count
+from math import nan
+
+from service.loadtest.clock import Clock
+from service.loadtest.journal import INTERRUPTED, NOT_SENT, OK, Journal, Outcome
+from service.loadtest.schedule import Moments
+
+Send = Callable[[int], Awaitable[Outcome]]
+"""Sends the n-th request and returns how it ended; raises nothing."""
+
+# Who is refused and asks again at once would send nothing but refused requests.
+_PAUSE_AFTER_FAILURE_S = 0.01
+
+
+async def open_loop(
+    moments: Moments, send: Send, journal: Journal, clock: Clock, max_outstanding: int
+) -> None:
+    """Send at `moments` (seconds from now), whatever became of earlier requests; wait for them all.
+
+    Latency counts from the moment, so being late here counts too. A request that would be one too
+    many outstanding is written down as not sent: to hold it back would hide that it had to wait.
+    If cancelled, what is outstanding is written down as interrupted.
+    """
+    begin = clock.now()
+    outstanding = 0
+
+    async def one(number: int, intended: float) -> None:
+        nonlocal outstanding
+        await _exchange(number, intended, send, journal, clock)
+        outstanding -= 1
+
+    async with TaskGroup() as tasks:
+        for number, moment in enumerate(moments.tolist()):
+            await clock.until(begin + moment)
+            if outstanding >= max_outstanding:
+                journal.add(begin + moment, nan, nan, Outcome(NOT_SENT))
+                continue
+            outstanding += 1
+            tasks.create_task(one(number, begin + moment))
+
+
+async def closed_loop(
+    clients: int, seconds: float, send: Send, journal: Journal, clock: Clock
+) -> None:
+    """So many clients, each sending its next request when the last is answered, for so long."""
+    end = clock.now() + seconds
+    numbers = count()
+
+    async def client() -> None:
+        while (moment := clock.now()) < end:
+            outcome = await _exchange(next(numbers), moment, send, journal, clock)
+            if outcome.kind != OK:
+                await asyncio.sleep(_PAUSE_AFTER_FAILURE_S)
+
+    async with TaskGroup() as tasks:
+        for _ in range(clients):
+            tasks.create_task(client())
+
+
+async def _exchange(
+    number: int, intended: float, send: Send, journal: Journal, clock: Clock
+) -> Outcome:
+    sent = clock.now()
+    try:
+        outcome = await send(number)
+    except CancelledError:
+        journal.add(intended, sent, nan, Outcome(INTERRUPTED))
+        raise
+    journal.add(intended, sent, clock.now(), outcome)
+    return outcome

@@ -1,0 +1,28 @@
+"""Batch sizes out of /metrics."""
+
+from service.loadtest.batches import batch_sizes, ran_between
+from service.metrics import Metrics
+
+
+def test_sizes_are_read_off_what_the_service_exposes() -> None:
+    metrics = Metrics(max_batch=4)
+    other = 'the "other"'
+    for size in (1, 1, 2, 4):
+        metrics.batch_size.labels("digits").observe(size)
+    before = metrics.exposition().decode()
+    metrics.batch_size.labels("digits").observe(3)
+    metrics.batch_size.labels(other).observe(1)
+    after = metrics.exposition().decode()
+    assert batch_sizes(before, "digits") == {1: 2, 2: 1, 3: 0, 4: 1}
+    assert ran_between(batch_sizes(before, "digits"), batch_sizes(after, "digits")) == {3: 1}
+    assert ran_between(batch_sizes(before), batch_sizes(after)) == {1: 1, 3: 1}
+    assert batch_sizes(after, other) == {1: 1, 2: 0, 3: 0, 4: 0}
+    assert batch_sizes(after, "nobody") is None
+
+
+def test_where_there_are_no_such_metrics_there_are_no_sizes() -> None:
+    assert batch_sizes(None) is None
+    assert batch_sizes("<html>") is None
+    assert batch_sizes("up 1\n") is None
+    assert ran_between(None, {1: 2}) is None
+    assert ran_between({1: 2}, None) is None

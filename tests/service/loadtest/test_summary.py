@@ -1,0 +1,140 @@
+"""Numbers out of a journal."""
+
+from math import nan
+
+import numpy as np
+import pytest
+
+from service.loadtest.answers import PHASES
+from service.loadtest.journal import NOT_SENT, OK, Journal, Outcome
+from service.loadtest.summary import Load, Summary, percentile, summarise
+
+
+def summary(
+    journal: Journal,
+    window: tuple[float, float] = (0, 10),
+    client_cpu: float = 0.1,
+    deadline_s: float | None = None,
+) -> Summary:
+    return summarise(
+        Load(rate=1), journal.columns(), window, client_cpu=client_cpu, deadline_s=deadline_s
+    )
+
+
+def journal_of(*rows: tuple[float, float, float, str]) -> Journal:
+    journal = Journal()
+    for intended, sent, done, kind in rows:
+        journal.add(intended, sent, done, Outcome(kind))
+    return journal
+
+
+@pytest.mark.parametrize(
+    ("n", "q", "expected"),
+    [
+        *((10, 50, 5), (10, 90, 9), (10, 99, 10), (100, 99, 99), (101, 99, 100)),
+        *((1000, 99.9, 999), (999, 99.9, 999), (1001, 99.9, 1000), (1, 50, 1), (7, 100, 7)),
+    ],
+)
+def test_a_percentile_is_the_least_value_that_enough_do_not_exceed(
+    n: int, q: float, expected: float
+) -> None:
+    values = np.random.default_rng(n).permutation(np.arange(1.0, n + 1))
+    assert percentile(values, round(q * 10)) == expected
+
+
+def test_percentiles_agree_with_counting() -> None:
+    random = np.random.default_rng(7)
+    for _ in range(200):
+        values = random.exponential(size=random.integers(1, 3000)).round(2)
+        for q in (500, 900, 990, 999, 1000):
+            least = percentile(values, q)
+            assert least is not None
+            # Enough do not exceed it, and of every lesser value that is not so.
+            assert (values <= least).sum() * 1000 >= q * len(values)
+            assert (values < least).sum() * 1000 < q * len(values)
+
+
+def test_of_nothing_there_is_no_percentile() -> None:
+    nothing = summary(Journal())
+    assert set(nothing.latency_ms.values()) == {None}
+    assert (nothing.requests, nothing.throughput, nothing.error_share) == (0, 0, 0)
+    assert not nothing.meets(1000)
+
+
+def test_only_requests_of_the_window_count_and_throughput_counts_arrivals_in_it() -> None:
+    journal = journal_of(
+        (0.5, 0.5, 2.5, OK),  # of the warm-up, but answered in the window
+        (2.0, 2.0, 2.1, OK),
+        (5.9, 5.9, 6.4, OK),  # of the window, but answered after it
+        (6.0, 6.0, 6.1, OK),
+        (3.0, 3.0, 3.1, "429"),
+        (1.0, 1.0, 1.1, "503"),
+    )
+    found = summary(journal, (2, 6))
+    assert (found.requests, found.answered, found.errors) == (3, 2, {"429": 1})
+    assert found.latency_ms["max"] == pytest.approx(500)
+    assert found.throughput == 2 / 4
+
+
+def test_latency_is_of_good_answers_and_every_other_end_is_an_error() -> None:
+    journal = journal_of(
+        (1, 1, 1.010, OK), (2, 2, 2.5, "429"), (3, 3, 3.030, OK), (4, nan, nan, NOT_SENT)
+    )
+    found = summary(journal)
+    assert found.latency_ms["p50"] == pytest.approx(10)
+    assert found.latency_ms["mean"] == pytest.approx(20)
+    assert found.latency_ms["max"] == pytest.approx(30)
+    assert found.errors == {"429": 1, NOT_SENT: 1}
+    assert (found.failed, found.error_share) == (2, 0.5)
+    assert not found.meets(1000)
+
+
+def test_a_bound_is_kept_at_the_bound() -> None:
+    found = summary(journal_of(*[(0, 0, 0.05, OK)] * 99, (0, 0, 9, OK)))
+    assert found.meets(50)
+    assert not found.meets(49.9)
+
+
+def test_answers_after_the_deadline_are_late() -> None:
+    journal = journal_of((0, 0, 0.1, OK), (0, 0.2, 0.3, OK), (0, 0, 0.9, "504"))
+    assert summary(journal).late is None
+    assert summary(journal, deadline_s=0.25).late == 1  # from when it was to be sent
+
+
+def test_the_servers_account_is_of_the_answers_that_give_one() -> None:
+    journal = Journal()
+    for n in range(1, 101):
+        phases = tuple(float(n * factor) for factor in range(1, len(PHASES) + 1))
+        journal.add(1, 1, 2, Outcome(OK, phases))
+    journal.add(1, 1, 2, Outcome(OK))
+    journal.add(1, 1, 2, Outcome("500"))
+    found = summary(journal).phases_ms
+    assert list(found) == list(PHASES)
+    assert found["receive"] == {"p50": 50, "p99": 99}
+    assert found["respond"] == {"p50": 250, "p99": 495}
+    assert summary(journal_of((1, 1, 2, OK))).phases_ms == {}
+
+
+@pytest.mark.parametrize(
+    ("lag_s", "latency_s", "cpu", "limited"),
+    [
+        (0.0002, 0.001, 0.5, False),
+        (0.0002, 0.001, 0.95, True),  # its core is full
+        (0.005, 0.010, 0.5, True),  # half of the latency is its own
+        (0.005, 0.100, 0.5, False),
+        (0.0009, 0.001, 0.5, False),  # what timers and schedulers take anywhere
+    ],
+)
+def test_it_is_told_when_the_load_generator_is_the_limit(
+    lag_s: float, latency_s: float, cpu: float, limited: bool
+) -> None:
+    journal = journal_of((0, lag_s, latency_s, OK))
+    assert summary(journal, client_cpu=cpu).client_limited is limited
+
+
+def test_loads_are_named() -> None:
+    assert [str(load) for load in (Load(rate=1234.5), Load(clients=1), Load(clients=8))] == [
+        "1,234/s",
+        "1 client",
+        "8 clients",
+    ]

@@ -1,0 +1,100 @@
+"""The search for a rate, over servers that are functions."""
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from service.loadtest.summary import Load, Summary
+from service.loadtest.sweep import PRECISION, Found, find_rate
+
+
+def step(
+    rate: float,
+    p99_ms: float | None,
+    *,
+    errors: int = 0,
+    client_cpu: float = 0.1,
+    interrupted: bool = False,
+) -> Summary:
+    return Summary(
+        load=Load(rate=rate),
+        seconds=1,
+        requests=100,
+        answered=100 - errors,
+        throughput=rate,
+        latency_ms={"p99": p99_ms},
+        errors={"429": errors} if errors else {},
+        late=None,
+        phases_ms={},
+        batch_sizes=None,
+        send_lag_ms={"p99": 0.0},
+        client_cpu=client_cpu,
+        interrupted=interrupted,
+    )
+
+
+def search(server: Callable[[float], Summary], start: float = 10, bound: float = 50) -> Found:
+    async def measure(load: Load) -> Summary:
+        assert load.rate is not None
+        return server(load.rate)
+
+    return asyncio.run(find_rate(measure, bound, start))
+
+
+def queue(capacity: float) -> Callable[[float], Summary]:
+    """A server whose p99 grows like a queue's: 10 ms when idle, 50 ms at 80% of its capacity."""
+
+    def server(rate: float) -> Summary:
+        if rate >= capacity:
+            return step(rate, 9999)
+        return step(rate, 10 / (1 - rate / capacity))
+
+    return server
+
+
+@pytest.mark.parametrize("capacity", [3.0, 12.5, 100.0, 777.0, 20_000.0])
+@pytest.mark.parametrize("start", [1.0, 10.0, 300.0])
+def test_it_finds_the_highest_rate_within_the_bound_to_5_percent(
+    capacity: float, start: float
+) -> None:
+    found = search(queue(capacity), start)
+    if start / 64 > 0.8 * capacity:
+        assert found.best is None
+        return
+    assert found.best is not None
+    assert found.best.load.rate is not None
+    assert 0.8 * capacity / PRECISION <= found.best.load.rate <= 0.8 * capacity
+    assert not found.limited_by_client
+    assert len(found.steps) < 25
+
+
+def test_a_rate_with_errors_is_too_high_however_fast_it_answers() -> None:
+    found = search(lambda rate: step(rate, 1, errors=int(rate > 70)))
+    assert found.best is not None
+    assert found.best.load.rate == pytest.approx(70, rel=0.05)
+
+
+def test_what_the_load_generator_cannot_do_is_not_the_servers_limit() -> None:
+    found = search(lambda rate: step(rate, 1, client_cpu=0.95 if rate > 500 else 0.4))
+    assert found.best is not None
+    assert found.best.load.rate == pytest.approx(500, rel=0.05)
+    assert found.limited_by_client
+
+
+def test_where_no_rate_is_low_enough_it_gives_up() -> None:
+    found = search(lambda rate: step(rate, 60))
+    assert found.best is None
+    rates = [each.load.rate for each in found.steps]
+    assert rates == [10 / 2**n for n in range(7)]
+
+
+def test_a_server_that_answers_nothing_holds_no_bound() -> None:
+    assert search(lambda rate: step(rate, None)).best is None
+
+
+def test_an_interruption_ends_it_with_what_is_known() -> None:
+    found = search(lambda rate: step(rate, 1, interrupted=rate > 30))
+    assert found.best is not None
+    assert found.best.load.rate == 20
+    assert len(found.steps) == 3
