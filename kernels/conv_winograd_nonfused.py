@@ -117,7 +117,7 @@ class NonfusedWinogradConv:
                 threads=THREADS,
                 registers=positions + 20,
                 shared_bytes=0,
-                instructions=THREADS * positions * (6 + 2 * self.axes),
+                instructions=THREADS * positions * 24,  # most of them make addresses
                 bytes=THREADS * 4 * 2 * positions,
                 rounds=0,
             )
@@ -295,7 +295,7 @@ class NonfusedWinogradConv:
         int32(problem.n * window.output_volume * max(each.pitch for each in written))
         # Tiles begin before an image's first position along an axis, and end beyond its last.
         margins = zip(window.input, window.output, window.pads_begin, strict=True)
-        int32(problem.n * prod(max(h, p) + 2 * (pad + self._alpha) for h, p, pad in margins))
+        int32(problem.n * prod(h + p + pad + self._alpha for h, p, pad in margins))
         # The last block has threads without a tile.
         channels = max(padded(problem.c), padded(problem.k))
         int32((config.chunk * channels + THREADS) * self._positions)

@@ -83,6 +83,12 @@ LAYERS = (
         filled(66),
         False,
     ),
+    Layer(
+        "of one filter and many tiles",
+        conv_problem(2, 2, 1, window((23, 22), (3, 3), pads=(1,) * 4)),
+        odd(2),
+        within(1),
+    ),
 )
 
 LAYERS_3D = (

@@ -45,6 +45,8 @@ def square(c: int, k: int, *size: int) -> ConvProblem:
     return conv_problem(1, c, k, window(size, (3,) * axes, pads=(1,) * 2 * axes))
 
 
+_VGG_8 = square(64, 64, 224, 224).with_batch(8)
+
 NETWORKS = (
     *((F2, layer.with_batch(n)) for n in (1, 8) for layer in (square(64, 64, 224, 224),)),
     *(
@@ -215,17 +217,19 @@ def test_the_cost_model_is_told_what_the_transforms_take() -> None:
 
 
 @pytest.mark.parametrize(
-    ("x", "y", "chunk"),
+    ("problem", "x", "y", "chunk"),
     [
-        (Pixels(64, 8192), dense(64), 1),
-        (dense(64), Pixels(64, 8192), 1),
-        (dense(64), dense(64), 10**6),
+        (_VGG_8, Pixels(64, 8192), dense(64), 1),
+        (_VGG_8, dense(64), Pixels(64, 8192), 1),
+        (_VGG_8, dense(64), dense(64), 10**6),
+        (conv_problem(1, 4, 1, window((2, 2), (3, 3), pads=(20_000,) * 4)), dense(4), dense(1), 1),
     ],
-    ids=["x", "y", "chunk"],
+    ids=["x", "y", "chunk", "padding"],
 )
-def test_tensors_beyond_32_bit_indices_are_refused(x: Pixels, y: Pixels, chunk: int) -> None:
-    problem = square(64, 64, 224, 224).with_batch(8)
-    config = replace(F4.configs(problem)[0], chunk=chunk)
+def test_tensors_beyond_32_bit_indices_are_refused(
+    problem: ConvProblem, x: Pixels, y: Pixels, chunk: int
+) -> None:
+    config = NonfusedConfig(Points.MIXED, TileConfig(TILES[0]), chunk)
     with pytest.raises(ValueError, match="beyond 32 bits"):
         F4.launches(problem, config, x, y)
 
@@ -236,7 +240,7 @@ def test_pixels_of_other_channels_and_another_filter_are_refused() -> None:
     with pytest.raises(ValueError, match="12 channels, but x has 8"):
         F4.launches(problem, config, dense(8), dense(8))
     with pytest.raises(ValueError, match="the filter is"):
-        F4.prepare_filter(normal((8, 12, 3, 1)), problem, config)
+        F4.prepare_filter(normal((8, 11, 3, 3)), problem, config)
 
 
 def test_filters_have_a_form_for_each_set_of_points() -> None:
