@@ -22,7 +22,7 @@ class Clock(Protocol):
 
 
 class LoopClock:
-    """The event loop's timers, which may be a millisecond late."""
+    """The event loop's timers, a millisecond late."""
 
     def now(self) -> float:
         """The moment."""
@@ -31,6 +31,8 @@ class LoopClock:
     async def until(self, moment: float) -> None:
         """Return at `moment`, or in the loop's next turn if that is past."""
         await asyncio.sleep(max(0.0, moment - perf_counter()))
+        while (left := moment - perf_counter()) > 0:  # timers may be early too
+            await asyncio.sleep(left)
 
     def __enter__(self) -> Self:
         return self

@@ -7,11 +7,14 @@ from itertools import count
 from math import nan
 
 from service.loadtest.clock import Clock
-from service.loadtest.journal import INTERRUPTED, NOT_SENT, OK, Journal, Outcome
+from service.loadtest.journal import INTERRUPTED, NOT_SENT, OK, TOO_LATE, Journal, Outcome
 from service.loadtest.schedule import Moments
 
 Send = Callable[[int], Awaitable[Outcome]]
 """Sends the n-th request and returns how it ended; raises nothing."""
+
+# A load generator that is later than this is lost; it could go on for long after its time.
+_LATEST_S = 1.0
 
 # Who is refused and asks again at once would send nothing but refused requests.
 _PAUSE_AFTER_FAILURE_S = 0.01
@@ -24,7 +27,8 @@ async def open_loop(
 
     Latency counts from the moment, so being late here counts too. A request that would be one too
     many outstanding is written down as not sent: to hold it back would hide that it had to wait.
-    If cancelled, what is outstanding is written down as interrupted.
+    One that could only be sent a second late is written down as that. If cancelled, what is
+    outstanding is written down as interrupted.
     """
     begin = clock.now()
     outstanding = 0
@@ -37,8 +41,10 @@ async def open_loop(
     async with TaskGroup() as tasks:
         for number, moment in enumerate(moments.tolist()):
             await clock.until(begin + moment)
-            if outstanding >= max_outstanding:
-                journal.add(begin + moment, nan, nan, Outcome(NOT_SENT))
+            full, late = outstanding >= max_outstanding, clock.now() - (begin + moment) > _LATEST_S
+            if full or late:
+                kind = NOT_SENT if full else TOO_LATE
+                journal.add(begin + moment, nan, nan, Outcome(kind))
                 continue
             outstanding += 1
             tasks.create_task(one(number, begin + moment))

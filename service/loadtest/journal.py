@@ -10,6 +10,7 @@ from service.loadtest.answers import PHASES
 
 OK = "ok"
 NOT_SENT = "not sent"  # as many as may be outstanding were
+TOO_LATE = "not sent in time"  # by a load generator that has too much to do
 MIXED_UP = "mixed up"  # answered, but for another picture
 INTERRUPTED = "interrupted"  # still outstanding when the run was ended
 

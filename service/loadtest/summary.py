@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.loadtest.answers import PHASES
-from service.loadtest.journal import Columns
+from service.loadtest.journal import TOO_LATE, Columns
 
 # Each in thousandths.
 PERCENTILES = {"p50": 500, "p90": 900, "p99": 990, "p99.9": 999}
@@ -65,7 +65,7 @@ class Summary:
         """Whether the load generator, not the server, made the latency what it is."""
         lag, latency = self.send_lag_ms["p99"], self.latency_ms["p99"]
         late = lag is not None and lag > max(_LATE_MS, _LATE_SHARE * (latency or 0.0))
-        return self.client_cpu > _BUSY or late
+        return self.client_cpu > _BUSY or late or TOO_LATE in self.errors
 
     def meets(self, p99_ms: float) -> bool:
         """Whether every request was answered, and 99 of 100 within the bound."""

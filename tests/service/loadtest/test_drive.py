@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from service.loadtest.drive import Send, closed_loop, open_loop
-from service.loadtest.journal import INTERRUPTED, NOT_SENT, OK, Columns, Journal, Outcome
+from service.loadtest.journal import INTERRUPTED, NOT_SENT, OK, TOO_LATE, Columns, Journal, Outcome
 from service.loadtest.schedule import Arrivals, arrivals
 from service.loadtest.summary import Load, summarise
 from tests.service.virtual_time import now, run
@@ -96,8 +96,24 @@ def test_what_is_sent_late_counts_from_when_it_was_to_be_sent() -> None:
     assert summary.client_limited
 
 
+def test_what_would_be_sent_a_second_late_is_not_sent_and_told() -> None:
+    """Else a load generator that is asked for too much would go on long after its time."""
+
+    class SlowClock(VirtualClock):
+        async def until(self, moment: float) -> None:
+            await asyncio.sleep(max(0.3, moment - now()))
+
+    journal = Journal()
+    run(open_loop(arrivals(Arrivals.EVEN, 10, 2), takes(0.1), journal, SlowClock(), 100))
+    summary = summarise(Load(rate=10), journal.columns(), (0, 2), client_cpu=0)
+    # It can send one every 0.3 s, so it is 0.2 s later with each, and 1.1 s with the fifth.
+    assert summary.answered == 4
+    assert summary.errors == {TOO_LATE: 16}
+    assert summary.client_limited
+
+
 def test_a_loop_that_is_behind_sends_all_the_same() -> None:
-    """With every moment long past it must still let the requests run."""
+    """With every moment past it must still let the requests run."""
     sent = []
 
     async def send(number: int) -> Outcome:
@@ -105,7 +121,7 @@ def test_a_loop_that_is_behind_sends_all_the_same() -> None:
         return Outcome(OK)
 
     journal = Journal()
-    run(open_loop(np.full(50, -1.0), send, journal, VirtualClock(), 10))
+    run(open_loop(np.full(50, -0.5), send, journal, VirtualClock(), 10))
     assert sent == list(range(50))
     assert journal.good == 50
 
