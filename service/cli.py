@@ -6,7 +6,7 @@ line on standard error, never a traceback.
 
 import logging
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -16,7 +16,7 @@ import numpy as np
 import typer
 from pydantic_core import to_json
 from rich.console import Console
-from rich.progress import Progress, track
+from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
 
@@ -27,31 +27,25 @@ from models import (
     Classifier,
     DeviceKind,
     Engine,
-    FileLimits,
     ModelError,
-    UnsupportedModelError,
-    load_classifier,
-    open_engine,
     plan_report,
     precompile,
     report,
 )
 from service.app import create_app
 from service.errors import ServiceError
-from service.images import ImageLimits, decode_image
 from service.inspection import print_report, print_table
 from service.labels import top_k
+from service.loading import decoder, load, open_classifier, open_models
 from service.loadtest.command import loadtest
 from service.loadtest.errors import LoadTestError
-from service.pipeline import ModelInfo, Pixels
 from service.repository import Repository
 from service.schemas import Prediction
 from service.server import ListenError, bind, run_server
-from service.settings import Settings, SettingsError, load_settings, parse_assignments
-from service.v1 import CLASSIFY_PATH
+from service.settings import Settings, SettingsError, load_settings
+from service.v1 import CLASSIFY_PATH, model_path
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
-BUILT_IN_NAME = "digits"
 
 app = typer.Typer(
     name="convoy",
@@ -129,10 +123,15 @@ def _convoy(
 @app.command()
 def serve(
     model: Annotated[
-        Path | None, typer.Argument(help="ONNX model file; the built-in digits if not given.")
+        Path | None,
+        typer.Argument(
+            help="ONNX model file, or a folder with a folder for each of several models; "
+            "the built-in digits if not given."
+        ),
     ] = None,
     preset: Preset = None,
     labels: Labels = None,
+    default_model: Annotated[str | None, _setting("default_model")] = None,
     device: Device = None,
     host: Annotated[str | None, _setting("host")] = None,
     port: Annotated[int | None, _setting("port")] = None,
@@ -146,7 +145,7 @@ def serve(
     expectations: Expectations = None,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log every request.")] = False,
 ) -> None:
-    """Serve a model over HTTP until SIGTERM or Ctrl-C.
+    """Serve one model or several over HTTP until SIGTERM or Ctrl-C.
 
     Every setting can be given in the environment too: --max-batch is CONVOY_MAX_BATCH.
     """
@@ -155,21 +154,23 @@ def serve(
     _configure_logging(verbose=verbose)
     # The address first: it takes no time, and a model may take long.
     with bind(settings.host, settings.port) as listener:
-        classifier, engine = _open(settings, settings.max_batch, expectations)
         repository = Repository(
             max_batch=settings.max_batch,
             max_queue=settings.max_queue,
             max_body_bytes=settings.max_body_bytes,
             decode_threads=settings.thread_count,
+            default=settings.default_model,
         )
-        repository.add(_info(classifier), engine, _decoder(classifier, settings))
+        for opened in open_models(settings, expectations):
+            repository.add(opened.info, opened.engine, decoder(opened.classifier, settings))
+        _check_default(settings, repository)
         all_answered = run_server(
             create_app(repository),
             repository,
             listener,
             drain_s=settings.drain_s,
             access_log=verbose,
-            announce=partial(_announce, settings, listener.getsockname()[1], classifier, engine),
+            announce=partial(_announce, settings, listener.getsockname()[1], repository),
         )
     if not all_answered:
         raise typer.Exit(1)
@@ -199,7 +200,8 @@ def classify(
     flags = {name: value for name, value in locals().items() if name in Settings.model_fields}
     settings = load_settings(flags)
     _configure_logging(verbose=False)
-    classifier, engine = _open(settings, 1, expectations)
+    classifier = load(settings, expectations)
+    engine = open_classifier(classifier, settings, 1)
     if k > classifier.classes:
         raise SettingsError(
             f"--top-k: {k} is not allowed; {classifier.name} has {classifier.classes} classes"
@@ -248,7 +250,7 @@ def inspect(
         raise SettingsError(f"--gpu: {gpu} is not known; there are {', '.join(GPUS)}")
     settings = load_settings({"model": model, "preset": preset, "external_data": external_data})
     _configure_logging(verbose=False)
-    classifier = _load(settings, expectations)
+    classifier = load(settings, expectations)
     if plan:
         print_report(plan_report(classifier, n, GPUS[gpu]), as_json=as_json)
     else:
@@ -268,7 +270,7 @@ def compile_model(
         {"model": model, "max_batch": max_batch, "external_data": external_data}
     )
     _configure_logging(verbose=False)
-    classifier = _load(settings, expectations)
+    classifier = load(settings, expectations)
     with Progress(console=Console(stderr=True)) as bar:
         task = bar.add_task("compiling kernels", total=None)
         count = precompile(
@@ -294,73 +296,29 @@ def _configure_logging(*, verbose: bool) -> None:
     logging.getLogger("uvicorn.access").setLevel(logging.INFO)
 
 
-def _load(settings: Settings, expectations: Sequence[str] | None) -> Classifier:
-    path = settings.model
-    if path is None or path == Path(BUILT_IN_NAME):
-        path = BUILT_IN_MODEL
-    return load_classifier(
-        path,
-        overrides={
-            **parse_assignments(expectations or ()),
-            "preset": settings.preset,
-            "labels": settings.labels,
-        },
-        limits=FileLimits(external_data=settings.external_data),
-    )
-
-
-def _open(
-    settings: Settings, max_batch: int, expectations: Sequence[str] | None
-) -> tuple[Classifier, Engine]:
-    classifier = _load(settings, expectations)
-    if classifier.preprocessing.frames is not None:
-        raise UnsupportedModelError(
-            f"{classifier.name} takes clips of {classifier.preprocessing.frames} frames; "
-            "Convoy serves pictures. `convoy inspect` and `convoy compile` take it"
+def _check_default(settings: Settings, repository: Repository) -> None:
+    if settings.default_model is not None and settings.default_model not in repository.models:
+        raise SettingsError(
+            f"--default-model: {settings.default_model} is not served; "
+            f"there are {', '.join(repository.models)}"
         )
-    engine = open_engine(
-        classifier,
-        device=settings.device,
-        max_batch=max_batch,
-        threads=settings.threads,
-        progress=partial(track, description="compiling kernels", console=Console(stderr=True)),
-    )
-    return classifier, engine
 
 
-def _decoder(classifier: Classifier, settings: Settings) -> Callable[[bytes], Pixels]:
-    return partial(
-        decode_image,
-        preprocessing=classifier.preprocessing,
-        limits=ImageLimits(settings.max_body_bytes, settings.max_pixels),
-    )
-
-
-def _info(classifier: Classifier) -> ModelInfo:
-    meaning = classifier.preprocessing
-    return ModelInfo(
-        name=classifier.name,
-        version="1",
-        image_shape=meaning.image_shape,
-        scores=classifier.network.graph.outputs[0],
-        output=meaning.output,
-        labels=meaning.labels,
-    )
-
-
-def _announce(settings: Settings, port: int, classifier: Classifier, engine: Engine) -> None:
+def _announce(settings: Settings, port: int, repository: Repository) -> None:
     """Say where it serves, and how to try."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)  # noqa: S104  compared
     url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    first = repository.default or next(iter(repository.models.values()))
+    path = CLASSIFY_PATH if repository.default else model_path(first.info.name)
     samples = sorted((BUILT_IN_MODEL.parent / "samples").glob("*"))
-    if classifier.name == BUILT_IN_MODEL.stem and samples:
+    if first.info.name == BUILT_IN_MODEL.stem and samples:
         picture = Path(os.path.relpath(samples[0]))
     else:
         picture = Path("picture.jpg")
     typer.echo(
-        f"Convoy serves {classifier.name} at {url} on {engine.device}, "
-        f"in batches of up to {engine.max_batch}. Try:\n"
-        f"  curl -F file=@{picture} {url}{CLASSIFY_PATH}"
+        f"Convoy serves {', '.join(repository.models)} at {url} on {first.device}, "
+        f"in batches of up to {first.max_batch}. Try:\n"
+        f"  curl -F file=@{picture} {url}{path}"
     )
 
 
@@ -382,7 +340,7 @@ def _classify_files(
     files: Iterator[Path], classifier: Classifier, engine: Engine, settings: Settings, k: int
 ) -> Iterator[tuple[Path, list[Prediction] | Exception]]:
     """What each file shows, or why it could not be read, in order."""
-    decode = _decoder(classifier, settings)
+    decode = decoder(classifier, settings)
     meaning = classifier.preprocessing
     for file in files:
         try:

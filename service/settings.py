@@ -32,7 +32,14 @@ class Settings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     model: Annotated[
-        Path | None, Field(description="ONNX model file; the built-in digits model if not given")
+        Path | None,
+        Field(
+            description="ONNX model file, or a folder with a folder for each model; "
+            "the built-in digits model if not given"
+        ),
+    ] = None
+    default_model: Annotated[
+        str | None, Field(description="which of several models /v1/classify asks")
     ] = None
     preset: Annotated[
         str | None,

@@ -140,7 +140,9 @@ def _only_output(
     asked: Mapping[str, Any], info: ModelInfo, *, binary: bool
 ) -> tuple[bool, int | None]:
     """Whether the scores are wanted as a binary tensor, and of how many classes."""
-    outputs = asked.get("outputs") or []
+    outputs = asked.get("outputs")
+    if outputs is None:
+        return binary, None
     if not isinstance(outputs, list) or not all(isinstance(tensor, dict) for tensor in outputs):
         raise BadRequestError("`outputs` must be a list of tensors")
     if len(outputs) > 1:

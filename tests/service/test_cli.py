@@ -13,7 +13,7 @@ import pytest
 
 from benchmarks.c3d import C3D, c3d
 from models import BUILT_IN_MODEL, EngineError, ModelFileError
-from service import cli
+from service import cli, loading
 from service.server import ListenError, bind
 from service.settings import SettingsError
 
@@ -126,7 +126,7 @@ def test_a_model_that_cannot_be_had_ends_with_one_line_and_status_1(
 def test_a_model_of_clips_is_refused_before_anything_starts(
     convoy: Run, monkeypatch: pytest.MonkeyPatch, clips: Path, command: str
 ) -> None:
-    monkeypatch.setattr(cli, "open_engine", None)
+    monkeypatch.setattr(loading, "open_engine", None)
     picture = [SAMPLES[0]] if command == "classify" else ["--port", "0"]
     status, out, error = convoy(command, clips, *picture, "--preset", "imagenet")
     assert (status, out) == (1, "")

@@ -1,0 +1,90 @@
+"""A folder of two models, and a real `convoy serve` of it in a process of its own."""
+
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+from onnx import TensorProto, helper, numpy_helper, save_model
+
+from models import BUILT_IN_MODEL
+
+SAMPLES = sorted((BUILT_IN_MODEL.parent / "samples").iterdir())
+CHANNELS = "channels.v2"
+
+_DESCRIPTION = """
+preset = "imagenet"
+fit = "stretch"
+scale = 1
+mean = [0, 0, 0]
+std = [1, 1, 1]
+labels = "names.txt"
+"""
+
+
+def make_models(folder: Path) -> Path:
+    """`digits`, as it is, and CHANNELS, which says how much of each channel a picture has.
+
+    CHANNELS lies as Triton would have it: versions 1 and 3, of which 1 is broken.
+    """
+    digits = folder / "digits"
+    digits.mkdir(parents=True)
+    shutil.copy(BUILT_IN_MODEL, digits / "model.onnx")
+    shutil.copy(BUILT_IN_MODEL.with_suffix(".toml"), digits / "model.toml")
+    shutil.copy(BUILT_IN_MODEL.with_name("labels.txt"), digits)
+    for version in ("1", "3"):
+        place = folder / CHANNELS / version
+        place.mkdir(parents=True)
+        if version == "1":
+            (place / "model.onnx").write_text("this is no model")
+            continue
+        save_channels(place / "model.onnx")
+        (place / "model.toml").write_text(_DESCRIPTION)
+        (place / "names.txt").write_text("red\ngreen\nblue\n")
+    (folder / ".hidden").mkdir()
+    (folder / "README").write_text("not a model")
+    return folder
+
+
+def save_channels(path: Path) -> None:
+    """A network that gives the mean of each channel of an image of N×3×4×6."""
+    weights = numpy_helper.from_array(np.eye(3, dtype=np.float32).reshape(3, 3, 1, 1), "w")
+    graph = helper.make_graph(
+        [
+            helper.make_node("Conv", ["x", "w"], ["c"]),
+            helper.make_node("GlobalAveragePool", ["c"], ["m"]),
+            helper.make_node("Flatten", ["m"], ["amount"]),
+        ],
+        "channels",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 3, 4, 6])],
+        [helper.make_tensor_value_info("amount", TensorProto.FLOAT, ["N", 3])],
+        [weights],
+    )
+    opset = helper.make_opsetid("", 17)
+    save_model(helper.make_model(graph, opset_imports=[opset], ir_version=8), path)
+
+
+@contextmanager
+def convoy_serve(*arguments: str | Path) -> Iterator[int]:
+    """The port of a running `convoy serve`; killed if it is still there at the end."""
+    command = [sys.executable, "-c", "from service.cli import main; main()", "serve"]
+    process = subprocess.Popen(
+        [*command, *map(str, arguments), "--port", "0", "--threads", "1"],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        port = re.search(r" at http://127\.0\.0\.1:(\d+) ", line)
+        assert port, line
+        yield int(port[1])
+        process.terminate()
+        assert process.wait(10) == 0
+    finally:
+        process.kill()
+        process.communicate()

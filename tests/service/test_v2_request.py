@@ -1,0 +1,328 @@
+"""Inference requests and answers of the V2 protocol, without HTTP."""
+
+import base64
+import json
+import struct
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from models import OutputKind
+from service.errors import BadRequestError, EngineFailedError, ServiceError
+from service.pipeline import ModelInfo
+from service.v2.answer import format_answer
+from service.v2.request import MAX_JSON_BYTES, InferRequest, parse_request
+
+INFO = ModelInfo("m", "1", (2, 3, 1), "scores", OutputKind.LOGITS, ("cat", "dog", "owl"))
+PIXELS = list(range(6))
+FILE = b"\xff\xd8\xff and more"
+
+
+def bytes_tensor(*elements: bytes) -> bytes:
+    return b"".join(struct.pack("<I", len(element)) + element for element in elements)
+
+
+def request(
+    tensor: dict[str, Any] | None = None, binary: bytes | None = None, **fields: Any
+) -> tuple[bytes, int | None]:
+    """The body of a request for one image of pixels, with some of it replaced."""
+    image = {"name": "image", "datatype": "UINT8", "shape": [1, 2, 3, 1], **(tensor or {})}
+    if binary is None and "data" not in image:
+        image["data"] = PIXELS
+    head = json.dumps({"inputs": [image], **fields}).encode()
+    return (head, None) if binary is None else (head + binary, len(head))
+
+
+def parse(body: bytes, header_length: int | None = None) -> InferRequest:
+    return parse_request(body, header_length, INFO, max_images=4)
+
+
+def pixels_of(asked: InferRequest) -> list[int]:
+    assert asked.pixels is not None
+    assert asked.files == []
+    assert asked.pixels.dtype == np.uint8
+    assert asked.pixels.shape[1:] == INFO.image_shape
+    values: list[int] = asked.pixels.ravel().tolist()
+    return values
+
+
+@pytest.mark.parametrize(
+    "data",
+    [PIXELS, [PIXELS], [[[0], [1], [2]], [[3], [4], [5]]], [[[[0], [1], [2]], [[3], [4], [5]]]]],
+    ids=["flat", "a row", "H×W×C", "N×H×W×C"],
+)
+def test_pixels_in_json_may_be_flat_or_nested(data: Any) -> None:
+    assert pixels_of(parse(*request({"data": data}))) == PIXELS
+
+
+def test_pixels_follow_the_json_as_they_are() -> None:
+    two = {"shape": [2, 2, 3, 1], "parameters": {"binary_data_size": 12}}
+    asked = parse(*request(two, bytes([*PIXELS, *PIXELS[::-1]])))
+    assert pixels_of(asked) == PIXELS + PIXELS[::-1]
+
+
+@pytest.mark.parametrize("shape", [[2], [2, 1]])
+def test_files_come_as_a_bytes_tensor(shape: list[int]) -> None:
+    data = bytes_tensor(FILE, b"second")
+    tensor = {
+        "datatype": "BYTES",
+        "shape": shape,
+        "parameters": {"binary_data_size": len(data)},
+    }
+    assert parse(*request(tensor, data)).files == [FILE, b"second"]
+    text = [base64.b64encode(file).decode() for file in (FILE, b"second")]
+    asked = parse(*request({"datatype": "BYTES", "shape": shape, "data": text}))
+    assert asked.files == [FILE, b"second"]
+    assert asked.pixels is None
+
+
+@pytest.mark.parametrize("body", [FILE, b"\x89PNG\r\n\x1a\n....", b"RIFF....WEBP"])
+def test_a_raw_body_that_begins_like_a_file_is_one(body: bytes) -> None:
+    asked = parse(body, 0)
+    assert (asked.files, asked.pixels, asked.binary) == ([body], None, True)
+
+
+def test_any_other_raw_body_is_one_image_of_pixels() -> None:
+    asked = parse(bytes(PIXELS), 0)
+    assert pixels_of(asked) == PIXELS
+    assert asked.binary
+    with pytest.raises(BadRequestError, match=r"the 6 bytes of pixels 2×3×1; this one has 7 bytes"):
+        parse(bytes(7), 0)
+
+
+def test_what_is_asked_beside_the_tensor_is_read() -> None:
+    asked = parse(*request())
+    assert (asked.id, asked.priority, asked.timeout_s) == ("", 0, None)
+    assert (asked.binary, asked.classes) == (False, None)
+    parameters = {"priority": 2, "timeout": 1500, "binary_data_output": True, "mine": [1]}
+    asked = parse(*request(id="7", parameters=parameters))
+    assert (asked.id, asked.priority, asked.timeout_s) == ("7", 2, 0.0015)
+    assert asked.binary
+    assert parse(*request(parameters={"timeout": 0})).timeout_s is None
+
+
+def test_an_output_says_more_than_the_request() -> None:
+    def wanted(parameters: Any, binary: bool) -> tuple[bool, int | None]:
+        output = {"name": "scores", "parameters": parameters}
+        asked = parse(*request(outputs=[output], parameters={"binary_data_output": binary}))
+        return asked.binary, asked.classes
+
+    assert wanted({}, True) == (True, None)
+    assert wanted({"binary_data": False}, True) == (False, None)
+    assert wanted({"binary_data": True, "classification": 2}, False) == (True, 2)
+    assert wanted({"classification": 0}, False) == (False, None)
+    assert not parse(*request(outputs=[])).binary
+
+
+BYTES = {"datatype": "BYTES", "shape": [1]}
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ((b"", None), "failed to parse the request JSON"),
+        ((b'{"inputs"', None), "failed to parse the request JSON"),
+        ((b'{"id": NaN}', None), "failed to parse the request JSON"),
+        ((b'{"inputs": ' + b"[" * 10_000, None), "failed to parse the request JSON"),
+        ((b"[]", None), "must be a JSON object"),
+        ((b"{}", 3), "Inference-Header-Content-Length is 3, but the body has 2 bytes"),
+        ((b"{}", None), "`inputs` must be a list"),
+        ((b'{"inputs": [1]}', None), "`inputs` must be a list of tensors"),
+        ((b'{"inputs": []}', None), "expected 1 input but got 0"),
+        (request({"name": "data_0"}), "unexpected inference input 'data_0' for model 'm'; .*image"),
+        (request({"name": 7}), "unexpected inference input '7'"),
+        (request({"datatype": "FP32"}), r"UINT8 pixels of shape \[n, 2, 3, 1\].* got FP32"),
+        (request({"datatype": None}), "got None"),
+        (request({"shape": [2, 3, 1]}), r"of shape \[2, 3, 1\]"),
+        (request({"shape": [1, 1, 2, 3]}), r"of shape \[1, 1, 2, 3\]"),
+        (request({"shape": [0, 2, 3, 1]}), r"of shape \[0, 2, 3, 1\]"),
+        (request({"shape": [-1, 2, 3, 1]}), "`shape` must be a list of whole numbers"),
+        (request({"shape": [True, 2, 3, 1]}), "`shape` must be"),
+        (request({"shape": None}), "`shape` must be"),
+        (request({"shape": [5, 2, 3, 1]}), "5 images in one request; at most 4"),
+        (request({"data": PIXELS[:5]}), "got 5 elements, expecting 6"),
+        (request({"data": None}), "has no `data`"),
+        (request({"data": "012345"}), "has no `data`"),
+        (request({"data": [[1, 2], 3]}), "mixes lists and elements"),
+        (request({"data": [*PIXELS[:5], 256]}), "whole numbers from 0 to 255"),
+        (request({"data": [*PIXELS[:5], -1]}), "whole numbers from 0 to 255"),
+        (request({"data": [*PIXELS[:5], 0.5]}), "whole numbers from 0 to 255"),
+        (request({"data": [*PIXELS[:5], True]}), "whole numbers from 0 to 255"),
+        (request({"data": [*PIXELS[:5], "1"]}), "whole numbers from 0 to 255"),
+        (request({"data": [*PIXELS[:5], 10**40]}), "whole numbers from 0 to 255"),
+        (request({**BYTES, "data": ["no base64!"]}), "element 1 .* is no base64"),
+        (request({**BYTES, "data": [7]}), "element 1 .* is no base64"),
+        (request({**BYTES, "data": ["é"]}), "element 1 .* is no base64"),
+        (request({**BYTES, "data": [""]}), "element 1 .* is empty"),
+        (request({**BYTES, "data": []}), "got 0 elements, expecting 1"),
+        (request({**BYTES, "shape": []}), "got BYTES of shape"),
+        (request({**BYTES, "shape": [1, 2]}), "got BYTES of shape"),
+        (request({**BYTES, "shape": [0]}), "got BYTES of shape"),
+        (request({"parameters": {"binary_data_size": 5}}, bytes(5)), "got 5 elements, expecting 6"),
+        (request({"parameters": {"binary_data_size": 5}}, bytes(6)), "size is 5, but 6 bytes"),
+        (request({"parameters": {"binary_data_size": 6}}), "size is 6, but 0 bytes"),
+        (request({"parameters": {"binary_data_size": -6}}, bytes(6)), "'binary_data_size' must be"),
+        (request({"data": PIXELS}, bytes(6)), "6 bytes follow the JSON, but no tensor claims them"),
+        (request({"parameters": []}), "`parameters` must be an object"),
+        (request({"parameters": {"shared_memory_region": "r"}}), "shared memory"),
+        (request(id=7), "`id` must be a string"),
+        (request(parameters={"priority": -1}), "'priority' must be a whole number"),
+        (request(parameters={"priority": True}), "'priority' must be a whole number"),
+        (request(parameters={"timeout": "soon"}), "'timeout' must be a whole number"),
+        (request(parameters={"timeout": 2**64}), "'timeout' must be a whole number"),
+        (request(parameters={"binary_data_output": 1}), "'binary_data_output' must be true or"),
+        (request(outputs={}), "must be a list"),
+        (request(outputs=[1]), "`outputs` must be a list"),
+        (request(outputs=[{"name": "logits"}]), "unexpected inference output 'logits'.*'scores'"),
+        (request(outputs=[{"name": "scores"}] * 2), "2 outputs are requested"),
+        (request(outputs=[{"name": "scores", "parameters": {"classification": 1.5}}]), "whole"),
+        (
+            request(outputs=[{"name": "scores", "parameters": {"shared_memory_region": "r"}}]),
+            "shared memory",
+        ),
+    ],
+)
+def test_what_makes_no_sense_is_refused_and_named(
+    body: tuple[bytes, int | None], says: str
+) -> None:
+    with pytest.raises(ServiceError, match=says) as refused:
+        parse(*body)
+    assert refused.value.status == (413 if "at most" in says else 400)
+    assert len(str(refused.value)) < 400
+
+
+def test_an_empty_list_of_outputs_asks_for_all() -> None:
+    assert parse(*request(outputs=[])).classes is None
+
+
+@pytest.mark.parametrize(
+    ("data", "n", "says"),
+    [
+        (b"", 1, "ends before element 1 of 1"),
+        (bytes_tensor(FILE)[:3], 1, "ends before element 1 of 1"),
+        (
+            bytes_tensor(FILE)[:-1],
+            1,
+            f"should have {len(FILE)} bytes, but {len(FILE) - 1} are left",
+        ),
+        (bytes_tensor(FILE), 2, "ends before element 2 of 2"),
+        (bytes_tensor(FILE, FILE), 1, "bytes are left after the 1 elements"),
+        (bytes_tensor(FILE, b""), 2, "element 2 .* is empty"),
+        (b"\xff\xff\xff\xff", 1, "should have 4294967295 bytes, but 0 are left"),
+    ],
+)
+def test_a_bytes_tensor_that_does_not_add_up_is_refused(data: bytes, n: int, says: str) -> None:
+    tensor = {"datatype": "BYTES", "shape": [n], "parameters": {"binary_data_size": len(data)}}
+    with pytest.raises(BadRequestError, match=says):
+        parse(*request(tensor, data))
+
+
+def test_json_is_bounded() -> None:
+    with pytest.raises(ServiceError, match="send tensors as binary data") as refused:
+        parse(b" " * (MAX_JSON_BYTES + 1))
+    assert refused.value.status == 413
+    # What is binary does not count.
+    head, length = request({"parameters": {"binary_data_size": MAX_JSON_BYTES}}, b"")
+    with pytest.raises(BadRequestError, match="expecting 6"):
+        parse(head + bytes(MAX_JSON_BYTES), length)
+
+
+def test_a_long_string_among_numbers_does_not_become_a_huge_array() -> None:
+    data = ["x" * 1_000_000] + ["y"] * 5
+    with pytest.raises(BadRequestError, match="whole numbers"):
+        parse(*request({"data": data}))
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.text(max_size=4)
+    | st.sampled_from(["image", "scores", "UINT8", "BYTES", 1, 6]),
+    lambda inner: st.lists(inner, max_size=6)
+    | st.dictionaries(
+        st.sampled_from(
+            ["inputs", "outputs", "name", "datatype", "shape", "data", "parameters", "id",
+             "binary_data_size", "classification", "priority", "timeout"]
+        ),
+        inner,
+        max_size=5,
+    ),
+    max_leaves=20,
+)  # fmt: skip
+
+
+@given(json_values, st.binary(max_size=20), st.booleans())
+def test_whatever_comes_is_understood_or_refused(value: Any, tail: bytes, split: bool) -> None:
+    head = json.dumps(value).encode()
+    try:
+        parse(head + tail, len(head) if split else None)
+    except ServiceError as error:
+        assert error.status in (400, 413)  # noqa: PT017  an answer, not a crash
+
+
+@given(json_values, json_values, json_values)
+def test_whatever_stands_in_a_tensor_is_understood_or_refused(a: Any, b: Any, c: Any) -> None:
+    for datatype in ("UINT8", "BYTES"):
+        body = request({"datatype": datatype, "shape": a, "data": b, "parameters": c}, id=a)
+        try:
+            parse(*body)
+        except ServiceError as error:
+            assert error.status in (400, 413)  # noqa: PT017  an answer, not a crash
+
+
+# --- answers -------------------------------------------------------------------------------------
+
+ROWS = [np.array(row, np.float32) for row in ([0.1, -2, 3], [5, 5, 4])]
+
+
+def answer(rows: list[Any] = ROWS, info: ModelInfo = INFO, **asked: Any) -> tuple[Any, bytes]:
+    """The JSON of an answer, and what follows it."""
+    content, length = format_answer(InferRequest([], None, **asked), rows, info)
+    return json.loads(content[:length]), b"" if length is None else content[length:]
+
+
+def test_an_answer_in_json_has_every_score() -> None:
+    head, tail = answer(id="a")
+    (output,) = head.pop("outputs")
+    assert head == {"id": "a", "model_name": "m", "model_version": "1"}
+    assert output["data"] == [float(x) for row in ROWS for x in row]
+    del output["data"]
+    assert output == {"name": "scores", "datatype": "FP32", "shape": [2, 3]}
+    assert tail == b""
+    assert "id" not in answer()[0]
+
+
+def test_a_binary_answer_has_the_scores_after_the_json() -> None:
+    head, tail = answer(binary=True)
+    assert head["outputs"][0]["parameters"] == {"binary_data_size": 24}
+    assert "data" not in head["outputs"][0]
+    assert np.frombuffer(tail, "<f4").tolist() == np.concatenate(ROWS).tolist()
+
+
+def test_a_classification_names_the_largest_scores() -> None:
+    head, _ = answer(classes=2)
+    (output,) = head["outputs"]
+    assert (output["datatype"], output["shape"]) == ("BYTES", [2, 2])
+    assert output["data"] == [
+        "3.000000:2:owl",
+        "0.100000:0:cat",
+        "5.000000:0:cat",  # of equals the lower index
+        "5.000000:1:dog",
+    ]
+    head, tail = answer(ROWS[:1], binary=True, classes=1)
+    assert tail == bytes_tensor(b"3.000000:2:owl")
+    assert head["outputs"][0]["parameters"] == {"binary_data_size": len(tail)}
+
+
+def test_a_classification_of_more_than_there_are_names_all_and_needs_no_labels() -> None:
+    unnamed = ModelInfo("m", "1", (2, 3, 1), "scores", OutputKind.LOGITS, labels=())
+    head, _ = answer(ROWS[:1], unnamed, classes=100)
+    assert head["outputs"][0]["shape"] == [1, 3]
+    assert head["outputs"][0]["data"] == ["3.000000:2", "0.100000:0", "-2.000000:1"]
+
+
+@pytest.mark.parametrize("asked", [{}, {"binary": True}, {"classes": 1}])
+def test_scores_that_are_no_numbers_are_no_answer(asked: dict[str, Any]) -> None:
+    with pytest.raises(EngineFailedError):
+        answer([ROWS[0], np.array([1, np.nan, 1], np.float32)], **asked)
