@@ -64,7 +64,7 @@ def test_a_network_gives_the_same_scores_in_pytorch(device: CudaDevice, way: Way
     engine = ConvoyNetwork(network, device, 2, heuristic(device))
     expected = engine.run(images)
     side = TorchNetwork(way.name, runtime, network, 2, way.prepare)
-    check(name, side.run(images), expected)
+    check(way.name, side.run(images), expected)
     assert np.ptp(expected) > 0
     assert min(side.queued_us(3)) > 0
     engine.close()
