@@ -273,7 +273,10 @@ def test_the_winners_kernels_are_compiled_ahead_of_time_too(
     first, _ = problems_of(network, 1)
     store = measured(tmp_path / "t", H200_HERE, first)
     cache = tmp_path / "cubins"
-    precompile(network, ["90a"], max_batch=1, tuning=store, cache=cache)
+    count = precompile(network, ["90a"], max_batch=1, tuning=store, cache=cache)
+    measured(tmp_path / "a100", replace(H200_HERE, architecture="80"), first)
+    other = precompile(network, ["90a"], max_batch=1, tuning=tmp_path / "a100", cache=cache)
+    assert other < count
     monkeypatch.setattr("kernels.nvrtc.compile_program", None)  # nothing is compiled from here on
     won = next(choice for choice in choices(first) if str(choice) == unlikely(first))
     for kernel in instantiations(first, won):
