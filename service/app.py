@@ -66,7 +66,7 @@ def create_app(repository: Repository) -> FastAPI:
     async def exposition(_: Request) -> Response:
         """Everything that is counted, in Prometheus' text format."""
         return Response(
-            repository.metrics.exposition(), headers={"content-type": CONTENT_TYPE_LATEST}
+            await repository.exposition(), headers={"content-type": CONTENT_TYPE_LATEST}
         )
 
     async def home(_: Request) -> Response:

@@ -16,6 +16,7 @@ from prometheus_client import (
 )
 
 from service.batcher import BatchRecord
+from service.gpus import open_gpus
 from service.statistics import BACKEND, CANCELED, OTHER, REJECTED, Phases, Statistics
 
 # From what a small model on a GPU takes to what nobody waits for any longer.
@@ -32,6 +33,9 @@ class Metrics:
     def __init__(self, *, max_batch: int) -> None:
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
+        gpus = open_gpus()
+        if gpus is not None:
+            self.registry.register(gpus)
         self.requests = Counter(
             "convoy_requests",
             "Requests to a model by the status of their answer; 499: the client left before it.",

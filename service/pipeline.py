@@ -172,9 +172,13 @@ class Pipeline:
         """Have a decode thread call `function(argument)`, which takes a while."""
         return self._decoders.run(function, argument)
 
+    def refuse(self) -> None:
+        """Take nothing new from now on."""
+        self._state = State.DRAINING
+
     async def drain(self, timeout_s: float) -> bool:
         """Take nothing new and finish what is inside; False if `timeout_s` was too short."""
-        self._state = State.DRAINING
+        self.refuse()
         try:
             async with asyncio.timeout(timeout_s):
                 await self.admission.emptied()
@@ -184,7 +188,7 @@ class Pipeline:
 
     async def give_up(self) -> None:
         """Answer what waits or runs with ShuttingDownError."""
-        self._state = State.DRAINING
+        self.refuse()
         await self._batcher.close(timeout_s=0)
 
     async def close(self, timeout_s: float) -> bool:

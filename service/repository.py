@@ -38,6 +38,7 @@ class Repository:
         self._max_queue = max_queue
         self._room = ByteRoom(max_body_bytes + max_queue * _BYTES_AN_IMAGE)
         self._decoders = Workers("decode", decode_threads)
+        self._teller = Workers("metrics", 1)
 
     def add(self, info: ModelInfo, engine: Engine, decode: Callable[[bytes], Pixels]) -> Pipeline:
         """Serve one more model, which the repository closes in the end."""
@@ -88,6 +89,10 @@ class Repository:
         for pipeline in self.models.values():
             pipeline.check_ready()
 
+    def exposition(self) -> "asyncio.Future[bytes]":
+        """Every metric in Prometheus' text format; a driver slow to tell holds nobody up."""
+        return self._teller.run(Metrics.exposition, self.metrics)
+
     async def warm_up(self) -> None:
         """Make every engine ready, one after another; raises what an engine raises, naming it."""
         for name, pipeline in self.models.items():
@@ -100,6 +105,8 @@ class Repository:
 
     async def drain(self, timeout_s: float) -> bool:
         """Take nothing new and finish what is inside; False if `timeout_s` was too short."""
+        for pipeline in self.models.values():
+            pipeline.refuse()
         drained = await asyncio.gather(*(p.drain(timeout_s) for p in self.models.values()))
         return all(drained)
 
@@ -111,4 +118,5 @@ class Repository:
         """End it: what is still inside fails. False if an engine is stuck in a call."""
         closed = await asyncio.gather(*(p.close(timeout_s) for p in self.models.values()))
         self._decoders.close()
+        self._teller.close()
         return all(closed)

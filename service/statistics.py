@@ -6,7 +6,7 @@
 A request's time begins when its body is there, as it does in Triton: the phase before that,
 `receive`, is not counted here.
 
-Plain integers, changed on the event loop only: /v2/models/stats and the metrics with Triton's names
+Plain integers, changed on the event loop only; /v2/models/stats and the metrics with Triton's names
 read them.
 """
 
@@ -73,7 +73,8 @@ class Statistics:
     @property
     def executions(self) -> int:
         """Batches that succeeded."""
-        return sum(batch.count for batch in self.batches.values())
+        # A copy: metrics are told in a thread of their own, while batches go on.
+        return sum(batch.count for batch in list(self.batches.values()))
 
     def answered(self, images: int, phases: Phases) -> None:
         """Count a request that was answered."""

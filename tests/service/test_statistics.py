@@ -1,0 +1,241 @@
+"""What is counted of each model, and how Prometheus and Triton's clients are told of it."""
+
+import asyncio
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from models import EngineError
+from service.app import create_app
+from service.metrics import Metrics
+from service.repository import Repository
+from service.statistics import Phases, Statistics
+from service.v2.description import index_entry, model_statistics
+from tests.service.client import AppClient, digits, metric, metric_in, samples_in, serving, until
+from tests.service.fakes import FakeEngine, decode_digit, fake_info
+
+PHASES = ("receive", "decode", "queue", "compute", "respond")
+
+
+def phases(*, total: float = 0.11) -> Phases:
+    return Phases.of(total, receive=0.01, decode=0.02, queue=0.03, compute=0.04)
+
+
+def test_phases_add_up_to_the_whole() -> None:
+    assert phases().respond == pytest.approx(0.01)
+    assert phases().total == pytest.approx(0.11)
+    # Two clocks may disagree by a tick, but no phase is negative.
+    assert phases(total=0.09).respond == 0
+    assert phases(total=0.09).total == pytest.approx(0.1)
+
+
+def test_a_request_counts_once_and_its_images_each() -> None:
+    done = Statistics()
+    done.answered(3, phases())
+    done.answered(1, phases())
+    done.batch(2, 0.05)
+    done.batch(2, 0.07)
+    done.batch(1, 0.01)
+    done.refused(429, 0.001)
+    assert (done.inferences, done.executions) == (4, 3)
+    for name, ms in {
+        "success": 200,  # receiving is not in it
+        "compute_input": 40,
+        "queue": 60,
+        "compute_infer": 80,
+        "compute_output": 20,
+    }.items():
+        duration = getattr(done, name)
+        assert (duration.count, duration.ns) == (2, pytest.approx(ms * 1e6))
+    assert (done.fail.count, done.fail.ns) == (1, 1_000_000)
+    assert {size: (b.count, b.ns) for size, b in done.batches.items()} == {
+        2: (2, 120_000_000),
+        1: (1, 10_000_000),
+    }
+    assert abs(done.last_inference - time.time() * 1e3) < 10_000
+
+
+@pytest.mark.parametrize(
+    ("status", "reason"),
+    [
+        (429, "REJECTED"),
+        (503, "REJECTED"),
+        (504, "REJECTED"),
+        (499, "CANCELED"),
+        (500, "BACKEND"),
+        (400, "OTHER"),
+        (413, "OTHER"),
+    ],
+)
+def test_failures_are_told_by_tritons_reasons(status: int, reason: str) -> None:
+    metrics = Metrics(max_batch=1)
+    metrics.model("m", "1").refused(status, 0.1)
+    told = {
+        labels["reason"]: value
+        for name, labels, value in samples_in(metrics.exposition().decode())
+        if name == "nv_inference_request_failure_total"  # so the parser calls it
+    }
+    assert told == {r: float(r == reason) for r in ("REJECTED", "CANCELED", "BACKEND", "OTHER")}
+
+
+def test_tritons_metrics_say_what_the_statistics_say_of_each_model() -> None:
+    metrics = Metrics(max_batch=8)
+    one, two = metrics.model("one", "1"), metrics.model('t"w\\o', "7")
+    one.answered(3, phases())
+    one.statistics.batch(3, 0.05)
+    one.pending = lambda: 5
+    text = metrics.exposition().decode()
+    told = {
+        name.removesuffix("_total"): value  # which the parser adds
+        for name, labels, value in samples_in(text)
+        if labels == {"model": "one", "version": "1"}
+    }
+    assert told == {
+        "nv_inference_request_success": 1,
+        "nv_inference_count": 3,
+        "nv_inference_exec_count": 1,
+        "nv_inference_request_duration_us": 100_000,
+        "nv_inference_queue_duration_us": 30_000,
+        "nv_inference_compute_input_duration_us": 20_000,
+        "nv_inference_compute_infer_duration_us": 40_000,
+        "nv_inference_compute_output_duration_us": 10_000,
+        "nv_inference_pending_request_count": 5,
+    }
+    others = [labels for _, labels, _ in samples_in(text) if labels.get("version") == "7"]
+    assert {labels["model"] for labels in others} == {'t"w\\o'}
+    assert two.statistics.inferences == 0
+    for name in told:
+        kind = "gauge" if "pending" in name else "counter"
+        assert f"# TYPE {name} {kind}\n{name}{{" in text
+
+
+# --- over HTTP -----------------------------------------------------------------------------------
+
+
+def two_models(**engines: FakeEngine) -> Repository:
+    """Fakes, warm, by their names."""
+    repository = Repository(max_batch=8, max_queue=16, max_body_bytes=10_000, decode_threads=1)
+    for name, engine in engines.items():
+        repository.add(fake_info(name), engine, decode_digit)
+    return repository
+
+
+@pytest.mark.anyio
+async def test_each_model_has_its_own_histograms_of_every_phase_and_of_batch_sizes() -> None:
+    repository = two_models(quick=FakeEngine(), slow=FakeEngine(delay_s=0.05))
+    await repository.warm_up()
+    async with AppClient(create_app(repository)) as client:
+        for name in ("quick", "slow", "slow"):
+            files = [("file", ("x", b"3"))] * 3
+            assert digits(await client.post(f"/v1/models/{name}/classify", files=files)) == [3] * 3
+        text = (await client.get("/metrics")).text
+    for name, count in {"quick": 1, "slow": 2}.items():
+        for phase in PHASES:
+            sample = f'convoy_phase_duration_seconds_count{{model="{name}",phase="{phase}"}}'
+            assert metric_in(text, sample) == count
+        assert metric_in(text, f'convoy_batch_size_sum{{model="{name}"}}') == 3 * count
+        assert metric_in(text, f'convoy_images_total{{model="{name}"}}') == 3 * count
+        assert metric_in(text, f'convoy_ready{{model="{name}"}}') == 1
+    compute = 'convoy_phase_duration_seconds_sum{model="%s",phase="compute"}'
+    assert metric_in(text, compute % "slow") >= 0.1 > metric_in(text, compute % "quick")
+    assert await repository.drain(5)
+    await repository.close(5)
+
+
+@pytest.mark.anyio
+async def test_a_model_that_is_busy_or_full_holds_up_no_other() -> None:
+    gate = threading.Event()
+    repository = two_models(busy=FakeEngine(gate=gate, max_batch=1), free=FakeEngine())
+    await repository.warm_up()
+    async with AppClient(create_app(repository)) as client:
+        path = "/v1/models/busy/classify"
+        waiting = [asyncio.create_task(client.post(path, content=b"1")) for _ in range(17)]
+        busy = repository.models["busy"]
+        await until(lambda: busy.admission.images == 17)
+        assert (await client.post(path, content=b"1")).status_code == 429
+        assert digits(await client.post("/v1/models/free/classify", content=b"2")) == [2]
+        assert await metric(client, 'convoy_images_inside{model="busy"}') == 17
+        assert await metric(client, 'convoy_images_inside{model="free"}') == 0
+        assert await metric(client, 'nv_inference_pending_request_count{model="busy"}') == 16
+        draining = asyncio.create_task(repository.drain(5))
+        await asyncio.sleep(0)
+        refused = await client.post("/v1/models/free/classify", content=b"2")
+        assert refused.status_code == 503
+        assert repository.requests == 17
+        gate.set()
+        assert await draining
+        assert [digits(answer) for answer in await asyncio.gather(*waiting)] == [[1]] * 17
+    await repository.close(5)
+
+
+@pytest.mark.anyio
+async def test_ready_is_when_every_model_is_warm_and_the_index_says_which_is_not() -> None:
+    gate = threading.Event()
+    slow = FakeEngine(warm_up=lambda: gate.wait(10))
+    repository = two_models(first=FakeEngine(), second=slow)
+    async with AppClient(create_app(repository)) as client:
+        warming = asyncio.create_task(repository.warm_up())
+        first, second = repository.models.values()
+        await until(lambda: index_entry(first)["state"] == "READY")
+        assert (await client.get("/v2/models/first/ready")).json() == {
+            "name": "first",
+            "ready": True,
+        }
+        assert (await client.get("/v2/models/second/ready")).status_code == 503
+        assert (await client.get("/v2/health/ready")).status_code == 503
+        assert index_entry(second) == {
+            "name": "second",
+            "version": "1",
+            "state": "LOADING",
+            "reason": "warming up",
+        }
+        for body, names in {b"": ["first", "second"], b'{"ready": true}': ["first"]}.items():
+            index = (await client.post("/v2/repository/index", content=body)).json()
+            assert [entry["name"] for entry in index] == names
+        assert not repository.ready
+        gate.set()
+        await warming
+        assert repository.ready
+        assert (await client.get("/v2/health/ready")).status_code == 200
+    await repository.close(5)
+
+
+@pytest.mark.anyio
+async def test_of_several_models_the_one_that_cannot_be_warmed_up_is_named() -> None:
+    def fail() -> None:
+        raise EngineError("no memory")
+
+    repository = two_models(good=FakeEngine(), bad=FakeEngine(warm_up=fail))
+    with pytest.raises(EngineError, match="bad: no memory"):
+        await repository.warm_up()
+    assert index_entry(repository.models["bad"])["state"] == "UNAVAILABLE"
+    await repository.close(5)
+
+
+@pytest.mark.anyio
+async def test_statistics_count_both_interfaces_and_what_failed() -> None:
+    engine = FakeEngine(delay_s=0.02)
+    async with serving(engine) as (client, pipeline):
+        headers = {"inference-header-content-length": "0"}
+        path = "/v2/models/fake/infer"
+        assert (await client.post("/v1/classify", content=b"3")).status_code == 200
+        assert (await client.post(path, content=b"\x07", headers=headers)).status_code == 200
+        engine.failing = True
+        assert (await client.post("/v1/classify", content=b"3")).status_code == 500
+        told: Any = (await client.get("/v2/models/fake/stats")).json()["model_stats"][0]
+        assert told == model_statistics(pipeline)
+    assert (told["inference_count"], told["execution_count"]) == (2, 2)
+    durations = told["inference_stats"]
+    assert durations["success"]["count"] == 2
+    assert durations["fail"]["count"] == 1
+    assert durations["fail"]["ns"] >= 20e6
+    assert durations["compute_infer"]["ns"] >= 40e6
+    parts = ("compute_input", "queue", "compute_infer", "compute_output")
+    # Each is rounded to a nanosecond.
+    assert sum(durations[part]["ns"] for part in parts) == pytest.approx(
+        durations["success"]["ns"], abs=8
+    )
+    (batch,) = told["batch_stats"]
+    assert (batch["batch_size"], batch["compute_infer"]["count"]) == (1, 2)
