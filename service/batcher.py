@@ -1,38 +1,49 @@
-"""Dynamic batching: items that arrive apart travel together. No HTTP, no device, no timer.
+"""Dynamic batching: items that arrive apart travel together. No HTTP, no device.
 
-    submit ── admit all or none ── waiting (bounded, FIFO) ── take up to max_batch ── run ── answers
+    submit ── admit all or none ── waiting (bounded, by due moment) ── policy ── run ── answers
+                                                        refuse ┘  └ look again at a moment
 
-One worker task runs one batch at a time. Idle, it dispatches what is there at once; while a batch
-runs, arrivals collect, and the next batch is the largest available when it ends, oldest first. So
-nobody ever waits for company, and batches grow by themselves as the load does.
+One worker task runs one batch at a time. What goes when is the policy's decision, and when somebody
+can no longer make a deadline too (see `service/policy.py`); the batcher knows how. Idle, it
+dispatches at once what is there, unless more is sure to come that pays for waiting.
 
 A submit is resolved exactly once: by its answers, by EngineFailedError when a batch that carried
-one of its items failed, or by ShuttingDownError when `close` ran out of time. A submit whose task
-is cancelled leaves the queue at once; where its items are running already, their results are
-thrown away and nobody else notices.
+one of its items failed, by DeadlineError once it cannot be in time, or by ShuttingDownError when
+`close` ran out of time. A submit whose task is cancelled leaves the queue at once; where its items
+are running already, their results are thrown away and nobody else notices.
 """
 
 import asyncio
 import time
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from contextvars import Context
 from dataclasses import dataclass, field
+from math import inf
 from typing import Generic, TypeVar
 
+from service.dispatcher import Dispatcher
 from service.errors import (
+    DeadlineError,
     EngineFailedError,
     QueueFullError,
     ServiceError,
     ShuttingDownError,
     TooManyImagesError,
 )
+from service.latency import Latency
+from service.turns import Turn, Turns
+from service.waiting import Request, Waiting
 
 T = TypeVar("T")
 R = TypeVar("R")
+A = TypeVar("A")
 
-# Weight of the newest batch in the moving average that Retry-After is estimated from.
-_NEWEST = 0.25
+# How much too early or too late a timer of an event loop may be: asyncio and uvloop count whole
+# milliseconds. What is left of a wait then is spent asking the clock, once a turn of the loop.
+_TIMER_ERROR_S = 0.001
+
+# A moment this near has come.
+_SOON_S = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,23 +67,12 @@ class BatchRecord:
 
 
 @dataclass(eq=False, slots=True)
-class _Request(Generic[T, R]):
-    """One submit. Batches end in order, so `answers` are those of the first items."""
-
-    items: tuple[T, ...]
-    submitted: float  # clock seconds
-    outcome: asyncio.Future[list[Answer[R]]]
-    dispatched: int = 0  # how many of the items, from the front
-    answers: list[Answer[R]] = field(default_factory=list)
-
-
-@dataclass(eq=False, slots=True)
 class _Batch(Generic[T, R]):
     """Items on their way: from each request in `parts` so many, in order."""
 
     dispatched: float  # clock seconds
     items: list[T] = field(default_factory=list)
-    parts: list[tuple[_Request[T, R], int]] = field(default_factory=list)
+    parts: list[tuple[Request[T, Answer[R]], int]] = field(default_factory=list)
 
 
 def _ignore(_: BatchRecord) -> None:
@@ -82,9 +82,11 @@ def _ignore(_: BatchRecord) -> None:
 class Batcher(Generic[T, R]):
     """Collects items into batches of at most `max_batch` for `run`, which is called one at a time.
 
-    `run` gets the items oldest first and returns one result an item, in the same order. At most
-    `max_queue` items wait. `on_batch` hears of every batch that ended. `clock` counts seconds.
-    Used from one event loop, from the first `submit` on.
+    `run` gets the items in the order in which they are due and returns one result an item, in the
+    same order. At most `max_queue` items wait. `latency` is what is known of L(n); it learns.
+    Batchers with the same `turns` run one batch at a time among them, sharing by `weight`.
+    `on_batch` hears of every batch that ended. `clock` counts seconds. Used from one event loop,
+    from the first `submit` on.
     """
 
     def __init__(
@@ -93,61 +95,85 @@ class Batcher(Generic[T, R]):
         *,
         max_batch: int,
         max_queue: int,
+        latency: Latency | None = None,
+        turns: Turns | None = None,
+        weight: float = 1.0,
         on_batch: Callable[[BatchRecord], None] = _ignore,
         clock: Callable[[], float] = time.perf_counter,
+        timer_error_s: float = _TIMER_ERROR_S,
     ) -> None:
         if max_batch < 1 or max_queue < 1:
             raise ValueError(f"max_batch {max_batch} and max_queue {max_queue} must be at least 1")
         self._run = run
         self._max_batch = max_batch
         self._max_queue = max_queue
+        self._dispatcher = Dispatcher(latency or Latency.unknown(max_batch))
+        self._changed = asyncio.Event()  # wakes the idle worker
+        self._turn: Turn | None = turns.join(self._changed.set, weight) if turns else None
         self._on_batch = on_batch
         self._clock = clock
-        # Requests with items not dispatched yet; ordered like a queue, and left from anywhere.
-        self._waiting: OrderedDict[_Request[T, R], None] = OrderedDict()
-        self._depth = 0
+        self._timer_error_s = timer_error_s
+        self._timer: asyncio.Handle | None = None
+        self._waiting: Waiting[T, Answer[R]] = Waiting()
         self._running: _Batch[T, R] | None = None
         self._worker: asyncio.Task[None] | None = None
-        self._changed = asyncio.Event()  # wakes the idle worker: an arrival, or `close`
         self._closing = False
         self._stopped = asyncio.Event()
-        self._batch_s = 0.0  # moving average over the batches that succeeded
 
     @property
     def depth(self) -> int:
         """How many items wait."""
-        return self._depth
+        return self._waiting.depth
 
     @property
     def in_flight(self) -> int:
         """How many items are in the running batch."""
         return len(self._running.items) if self._running else 0
 
-    async def submit(self, items: Sequence[T]) -> list[Answer[R]]:
+    @property
+    def latency(self) -> Latency:
+        """What is known of how long batches take; may be set once it is measured."""
+        return self._dispatcher.latency
+
+    @latency.setter
+    def latency(self, latency: Latency) -> None:
+        self._dispatcher.latency = latency
+
+    async def submit(
+        self, items: Sequence[T], *, deadline: float = inf, priority: int = 0
+    ) -> list[Answer[R]]:
         """The answers of `items`, in order; they are admitted all or none.
 
+        `deadline` is a moment of the clock; `priority` is 1 for the highest, 0 for the default.
         Raises TooManyImagesError for more than could ever wait, QueueFullError for more than there
-        is room for now, ShuttingDownError once `close` was called or ran out of time, and
-        EngineFailedError when a batch with one of them failed (the rest is then not run).
+        is room for now, DeadlineError as soon as they cannot all be done by `deadline`,
+        ShuttingDownError once `close` was called or ran out of time, and EngineFailedError when a
+        batch with one of them failed (the rest is then not run).
         """
-        count = len(items)
-        self._admit(count)
-        if not count:
+        self._admit(len(items))
+        if not items:
             return []
+        now = self._clock()
         loop = asyncio.get_running_loop()
-        request: _Request[T, R] = _Request(tuple(items), self._clock(), loop.create_future())
-        self._waiting[request] = None
-        self._depth += count
+        request: Request[T, Answer[R]] = Request(
+            tuple(items), now, loop.create_future(), deadline, priority
+        )
+        if deadline < inf:
+            self._check_deadline(request, now)
+        self._waiting.enter(request)
+        self._dispatcher.arrived(now, len(request.items))
         if self._worker is None:
             # An empty context: it serves everybody, so it takes on nothing of this first caller.
             self._worker = loop.create_task(self._work(), name="batcher", context=Context())
             # However it ends, even cancelled before its first step, nobody is left waiting.
             self._worker.add_done_callback(lambda _: self._stop())
         self._changed.set()
+        if deadline < inf and self._running:
+            self._look(now)
         try:
             return await request.outcome
         finally:
-            self._leave(request)  # only a cancelled submit is still there
+            self._waiting.leave(request)  # only a cancelled submit is still there
 
     async def close(self, timeout_s: float | None = None) -> None:
         """Refuse new work, finish what was accepted, then stop.
@@ -177,64 +203,100 @@ class Batcher(Generic[T, R]):
                 f"{count} images in one request; at most {self._max_queue} can wait at once, "
                 "so send them in several requests"
             )
-        if self._depth + count > self._max_queue:
+        if self.depth + count > self._max_queue:
             retry_after_s = self.expected_wait_s()
             raise QueueFullError(
-                f"{self._depth} of at most {self._max_queue} images are waiting and {count} more "
+                f"{self.depth} of at most {self._max_queue} images are waiting and {count} more "
                 f"came; try again in {retry_after_s:.1f} s",
                 retry_after_s,
             )
 
+    def _check_deadline(self, request: Request[T, Answer[R]], now: float) -> None:
+        """Raise unless a request that comes now is expected to be in time."""
+        ahead = self._waiting.ahead_of(request)
+        others_until = self._turn.busy_until if self._turn else None
+        done = self._dispatcher.completion(now, ahead, request.left, others_until)
+        if done > request.deadline:
+            raise _too_late(request, now, done)
+
     def expected_wait_s(self) -> float:
         """Seconds until all that is waiting or running now will have been run."""
-        batch_s = self._batch_s
-        batches = -(-self._depth // self._max_batch)
-        if self._running:
-            batches += 1
-            # A batch that takes longer than those before it says more than they do.
-            batch_s = max(batch_s, self._clock() - self._running.dispatched)
-        return batches * batch_s
+        wait_s = self._dispatcher.wait_s(self._clock(), self.depth)
+        return wait_s / self._turn.share if self._turn else wait_s
 
     async def _work(self) -> None:
         """Run batches until closed and drained; the only task of a batcher."""
         # Cancellation is asked about too, lest a `run` that swallowed it keeps this going.
         while not self._cancelled():
-            batch = self._take()
-            if batch.items:
-                await self._carry(batch)
-            elif self._closing:
+            # No await from here to the wait, so nothing that changes is missed.
+            self._changed.clear()
+            now = self._clock()
+            size = self._look(now)
+            if size:
+                items, parts = self._waiting.take(size)
+                if items:
+                    await self._carry(_Batch(now, items, parts))
+            elif self._closing and not self._waiting:
                 return
             else:
-                # No await since looking, so nothing that changed is missed.
-                self._changed.clear()
                 await self._changed.wait()
+
+    def _look(self, now: float) -> int:
+        """Refuse whom the policy refuses, look again when it says; how many items to dispatch."""
+        requests, claims = self._waiting.claims()
+        decision = self._dispatcher.decide(now, self.depth, claims)
+        size = decision.dispatch
+        if self._closing and not self._running and not size:
+            size = min(self.depth, self._max_batch)  # whoever is left waits for no company
+        others_until = None
+        if self._turn and not self._running:
+            if not size:
+                self._turn.let_go()
+            elif not self._turn.take():
+                others_until, size = self._turn.busy_until, 0
+                decision = self._dispatcher.decide(now, self.depth, claims, others_until)
+        for place in decision.refused:
+            left = requests[place].left
+            done = self._dispatcher.completion(now, 0, left, others_until)
+            self._fail(requests[place], _too_late(requests[place], now, done))
+        if self._timer:
+            self._timer.cancel()
+            self._timer = None
+        if not size and decision.look_again < inf:
+            exact = not self._running and others_until is None
+            self._set_timer(decision.look_again, exact=exact)
+        return size
+
+    def _set_timer(self, moment: float, *, exact: bool) -> None:
+        """Look again at a moment of the clock, or `exact`ly then."""
+        loop = asyncio.get_running_loop()
+        delay = moment - self._clock() - self._timer_error_s * exact
+        if delay > 0:
+            self._timer = loop.call_later(delay, self._on_timer, moment, exact)
+        else:
+            self._timer = loop.call_soon(self._on_timer, moment, exact)
+
+    def _on_timer(self, moment: float, exact: bool) -> None:
+        self._timer = None
+        now = self._clock()
+        if now < moment - _SOON_S:
+            self._set_timer(moment, exact=exact)
+        elif self._running:
+            self._look(now)
+        else:
+            self._changed.set()
 
     def _cancelled(self) -> bool:
         """Whether somebody wants the worker to end: `close` out of time, or the event loop."""
         return self._worker is not None and self._worker.cancelling() > 0
 
-    def _take(self) -> _Batch[T, R]:
-        """The next batch, taken off the queue: up to `max_batch` items, oldest first."""
-        batch: _Batch[T, R] = _Batch(self._clock())
-        while self._waiting and len(batch.items) < self._max_batch:
-            request = next(iter(self._waiting))
-            if request.outcome.done():
-                # Cancelled in this very turn of the loop, so `submit` has not yet run on.
-                self._leave(request)
-                continue
-            first = request.dispatched
-            items = request.items[first : first + self._max_batch - len(batch.items)]
-            batch.items += items
-            batch.parts.append((request, len(items)))
-            request.dispatched += len(items)
-            self._depth -= len(items)
-            if request.dispatched == len(request.items):
-                del self._waiting[request]
-        return batch
-
     async def _carry(self, batch: _Batch[T, R]) -> None:
         """Run one batch and resolve the requests that it completes or fails."""
         self._running = batch
+        self._dispatcher.dispatched(batch.dispatched, len(batch.items))
+        if self._turn:
+            self._turn.until = self._dispatcher.batch_ends
+        self._look(batch.dispatched)  # some who wait may now be too late
         results: list[R] = []
         error: BaseException | None = None
         try:
@@ -248,9 +310,12 @@ class Batcher(Generic[T, R]):
                 raise
             error = raised
         self._running = None
-        compute_s = self._clock() - batch.dispatched
+        now = self._clock()
+        compute_s = now - batch.dispatched
+        self._dispatcher.answered(now, failed=error is not None)
+        if self._turn:
+            self._turn.spent(compute_s)
         if error is None:
-            self._batch_s += (compute_s - self._batch_s) * (_NEWEST if self._batch_s else 1.0)
             self._deliver(batch, results, compute_s * 1e3)
         else:
             for request, _ in batch.parts:
@@ -289,25 +354,28 @@ class Batcher(Generic[T, R]):
                 {"message": "on_batch raised", "exception": error}
             )
 
-    def _leave(self, request: _Request[T, R]) -> None:
-        """Take what is left of a request off the queue, if anything is."""
-        if request in self._waiting:
-            del self._waiting[request]
-            self._depth -= len(request.items) - request.dispatched
-
-    def _fail(self, request: _Request[T, R], failure: ServiceError) -> None:
+    def _fail(self, request: Request[T, Answer[R]], failure: ServiceError) -> None:
         """Resolve a request with `failure`, unless it is resolved already."""
-        self._leave(request)
+        self._waiting.leave(request)
         if not request.outcome.done():
             request.outcome.set_exception(failure)
 
     def _stop(self) -> None:
         """Take no more, and fail what still waits or runs, each with an exception of its own."""
         self._closing = True
-        requests = list(self._waiting)
+        requests = list(self._waiting.all())
         if self._running:
             requests += [request for request, _ in self._running.parts]
             self._running = None
         for request in requests:
             self._fail(request, ShuttingDownError("the server shut down before this was done"))
+        if self._timer:
+            self._timer.cancel()
+        if self._turn:
+            self._turn.let_go()
         self._stopped.set()
+
+
+def _too_late(request: Request[T, A], now: float, done: float) -> DeadlineError:
+    """The refusal of a request that would be done at `done`."""
+    return DeadlineError(done - now, request.deadline - now)

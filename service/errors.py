@@ -13,6 +13,7 @@ ServiceError
 │   ├── QueueFullError 429          as many images wait as may wait
 │   ├── NotReadyError 503           still loading or warming up
 │   └── ShuttingDownError 503       draining: what was accepted finishes, new requests go elsewhere
+├── DeadlineError 504               it cannot be done by its deadline, so it was not tried
 ├── UnsupportedError 501            part of a protocol, but not done here
 └── EngineFailedError 500           the engine raised, or gave scores that are no numbers
 
@@ -101,6 +102,25 @@ class UnsupportedError(ServiceError):
     """Something that the protocol has and this server does not do."""
 
     status = 501
+
+
+class DeadlineError(ServiceError):
+    """A request with a deadline cannot be done by then; nothing of it is done any more."""
+
+    status = 504
+
+    def __init__(self, expected_s: float, allowed_s: float) -> None:
+        allowed = (
+            f"is in {allowed_s * 1e3:.1f} ms"
+            if allowed_s > 0
+            else f"passed {-allowed_s * 1e3:.1f} ms ago"
+        )
+        super().__init__(
+            f"this would be done in {expected_s * 1e3:.1f} ms, but its deadline {allowed}; "
+            "allow more time, or send it when there is less to do"
+        )
+        self.expected_s = expected_s  # from now until it would have been done
+        self.allowed_s = allowed_s  # from now until the deadline
 
 
 class EngineFailedError(ServiceError):

@@ -25,6 +25,7 @@ class Desk:
             max_queue=max_queue,
             on_batch=self.records.append,
             clock=now,
+            timer_error_s=0,
         )
 
     async def _logged(self, items: Sequence[str]) -> Sequence[str]:

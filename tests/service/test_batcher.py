@@ -100,7 +100,7 @@ async def test_retry_after_is_what_the_batches_ahead_will_take() -> None:
     await until(1.5)
     with pytest.raises(QueueFullError) as refused:
         await desk.batcher.submit("g")
-    assert refused.value.retry_after_s == 3
+    assert refused.value.retry_after_s == 2.5
     await outcomes(*tasks)
 
 

@@ -156,6 +156,7 @@ class Play:
             max_queue=scenario.max_queue,
             on_batch=self.records.append,
             clock=now,
+            timer_error_s=0,
         )
 
     def play(self) -> None:

@@ -1,0 +1,129 @@
+"""One scheduler beside others at the points of a sweep, and the criterion.
+
+At a point without deadlines three things count: p50, p99 and throughput. (p50 is the mean of the
+middle fifth: with clients in two groups the median lies in the gap between them, and jumps.) With
+deadlines one thing counts, goodput: those answered in time, of all who came.
+
+A score over another scheduler is the geometric mean of the ratios, above 1 where ours is better.
+**Ours is beaten by more than 5%** at a point if its score over any other is below 0.95. **It wins
+over the sweep** if for each other the geometric mean of the scores over all points is above 1.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import exp, log
+
+import numpy as np
+
+from benchmarks.simulation.schedulers import CONVOY, SCHEDULERS
+from benchmarks.simulation.server import simulate
+from benchmarks.simulation.workloads import Point
+
+BEATEN = 0.95
+
+# Of each run, not counted: whoever learns is learning.
+_WARM_UP = 0.05
+
+
+@dataclass(frozen=True)
+class Result:
+    """How one scheduler did at one point, over all seeds."""
+
+    p50_ms: float
+    p99_ms: float
+    throughput: float  # answers in time, a second
+    goodput: float  # answers in time, of those who came
+    batch: float  # mean size
+
+
+def run(point: Point, scheduler: str, requests: int, seeds: Sequence[int]) -> Result:
+    """`requests` a seed."""
+    latencies: list[np.ndarray] = []
+    answered = offered = 0
+    seconds = 0.0
+    sizes: list[int] = []
+    objective = min(point.timeout_s, 2 * point.seconds[-1])
+    for seed in seeds:
+        outcome = simulate(
+            SCHEDULERS[scheduler](point.seconds, objective, seed),
+            point.seconds,
+            point.requests(requests, seed),
+            seed=seed,
+        )
+        latencies.append(np.array(outcome.latencies[int(_WARM_UP * len(outcome.latencies)) :]))
+        answered += len(outcome.latencies)
+        offered += outcome.offered
+        seconds += outcome.ended
+        sizes += outcome.sizes
+    ordered = np.sort(np.concatenate(latencies))
+    middle = ordered[int(0.4 * len(ordered)) : max(1, int(0.6 * len(ordered)))]
+    return Result(
+        p50_ms=1e3 * float(middle.mean()) if len(middle) else float("inf"),
+        p99_ms=1e3 * float(np.quantile(ordered, 0.99)) if len(ordered) else float("inf"),
+        throughput=answered / seconds,
+        goodput=answered / offered,
+        batch=float(np.mean(sizes)) if sizes else 0.0,
+    )
+
+
+def ratios(point: Point, ours: Result, other: Result) -> Mapping[str, float]:
+    """By what counts at the point; above 1 where ours is better."""
+    if np.isfinite(point.timeout):
+        # Nobody in time at all is no better than one in ten thousand.
+        return {"goodput": max(ours.goodput, 1e-4) / max(other.goodput, 1e-4)}
+    return {
+        "p50": other.p50_ms / ours.p50_ms,
+        "p99": other.p99_ms / ours.p99_ms,
+        "throughput": ours.throughput / other.throughput,
+    }
+
+
+def geometric_mean(values: Iterable[float]) -> float:
+    """Of positive numbers."""
+    logs = [log(value) for value in values]
+    return exp(sum(logs) / len(logs))
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All schedulers at one point."""
+
+    point: Point
+    results: Mapping[str, Result]
+
+    def scores(self) -> Mapping[str, float]:
+        """Ours over each other."""
+        return {
+            name: geometric_mean(ratios(self.point, self.results[CONVOY], result).values())
+            for name, result in self.results.items()
+            if name != CONVOY
+        }
+
+    def beaten_by(self) -> Mapping[str, float]:
+        """Those who beat ours by more than 5%."""
+        return {name: score for name, score in self.scores().items() if score < BEATEN}
+
+    def trades(self) -> Mapping[str, tuple[str, float]]:
+        """What ours gives away by more than 5% to the best at it: {what: (to whom, ratio)}."""
+        worst: dict[str, tuple[str, float]] = {}
+        for name, result in self.results.items():
+            if name == CONVOY:
+                continue
+            for what, ratio in ratios(self.point, self.results[CONVOY], result).items():
+                if ratio < BEATEN and ratio < worst.get(what, ("", 1.0))[1]:
+                    worst[what] = (name, ratio)
+        return worst
+
+
+def compare(point: Point, requests: int, seeds: Sequence[int]) -> Comparison:
+    """Everybody at one point, with the same arrivals."""
+    return Comparison(point, {name: run(point, name, requests, seeds) for name in SCHEDULERS})
+
+
+def summary(comparisons: Sequence[Comparison]) -> Mapping[str, float]:
+    """The geometric mean of the scores over each other scheduler."""
+    return {
+        name: geometric_mean(each.scores()[name] for each in comparisons)
+        for name in SCHEDULERS
+        if name != CONVOY
+    }

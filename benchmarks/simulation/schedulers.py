@@ -1,0 +1,188 @@
+"""Who decides: Convoy's own policy, the code that serves, and those it is compared with.
+
+- `FixedDelay`: dispatch when a batch is full or its oldest item has waited so long; what
+  LitServe's `batch_timeout`, Ray Serve's `batch_wait_timeout_s` and Triton's
+  `max_queue_delay_microseconds` do. An item whose deadline has passed is dropped (Triton's
+  `default_queue_policy` with REJECT).
+- `TritonDefault`: `dynamic_batching {}`: as many as there are, at once, no timeouts.
+- `Clipper` (Crankshaw et al. 2017, section 4.3.1): the largest batch grows by one as long as
+  batches stay within the latency objective and shrinks by a tenth when one does not; what is late
+  already is dropped, which the Nexus paper calls lazy dropping.
+- `Nexus` (Shen et al. 2019, sections 4.1 and 6.3): batches of the largest b with 2 L(b) within the
+  objective; early drop: a window of b items slides over the queue to the first place where all of
+  it would be in time, and everything before that is dropped.
+
+The last two want a latency objective: the deadline, or 2 L(max_batch) where there is none; without
+deadlines nothing is dropped.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from math import inf
+from random import Random
+
+from benchmarks.simulation.server import Choice, Item, Scheduler
+from service.dispatcher import Dispatcher
+from service.latency import Latency, measure
+from service.policy import Claim, due
+
+
+class Convoy:
+    """The policy that serves, behind the same queue discipline as in the batcher."""
+
+    def __init__(self, latency: Latency) -> None:
+        self._dispatcher = Dispatcher(latency)
+        self._deadlines = 0
+
+    def place(self, now: float, item: Item, queue: Sequence[Item]) -> int | None:
+        """By due moment; refused where it cannot make it."""
+        moment = due(now, item.deadline, item.priority)
+        place = len(queue)
+        while place and self._due(queue[place - 1]) > moment:
+            place -= 1
+        if item.deadline < inf:
+            if self._dispatcher.completion(now, place, 1) > item.deadline:
+                return None
+            self._deadlines += 1
+        self._dispatcher.arrived(now, 1)
+        return place
+
+    def decide(self, now: float, queue: Sequence[Item], _: bool) -> Choice:
+        """The policy's decision."""
+        claims: list[Claim] = []
+        if self._deadlines:
+            claims = [Claim(1, item.deadline) for item in queue]
+        return Choice(*self._dispatcher.decide(now, len(queue), claims))
+
+    def dispatched(self, now: float, items: int) -> None:
+        """Tell the policy."""
+        self._dispatcher.dispatched(now, items)
+
+    def answered(self, now: float) -> None:
+        """Tell the policy."""
+        self._dispatcher.answered(now)
+
+    def _due(self, item: Item) -> float:
+        return due(item.arrived, item.deadline, item.priority)
+
+
+class _Fifo:
+    """First come, first served, everybody admitted; nothing is learned."""
+
+    def __init__(self, max_batch: int) -> None:
+        self._max_batch = max_batch
+
+    def place(self, _: float, __: Item, queue: Sequence[Item]) -> int | None:
+        """At the end."""
+        return len(queue)
+
+    def dispatched(self, now: float, items: int) -> None:
+        """Of no interest."""
+
+    def answered(self, now: float) -> None:
+        """Of no interest."""
+
+
+class TritonDefault(_Fifo):
+    """As many as there are, at once."""
+
+    def decide(self, _: float, queue: Sequence[Item], busy: bool) -> Choice:
+        """All that fit."""
+        return Choice() if busy else Choice(min(self._max_batch, len(queue)))
+
+
+class FixedDelay(_Fifo):
+    """A full batch, or what there is when the oldest item has waited `delay_s`."""
+
+    def __init__(self, max_batch: int, delay_s: float) -> None:
+        super().__init__(max_batch)
+        self._delay_s = delay_s
+
+    def decide(self, now: float, queue: Sequence[Item], busy: bool) -> Choice:
+        """Drop what is late; dispatch, or wait on."""
+        if busy:
+            return Choice()
+        late = _late(now, queue)
+        left = len(queue) - len(late)
+        if not left:
+            return Choice(refused=late)
+        oldest = next(item for item in queue if item.deadline >= now)
+        ripe = oldest.arrived + self._delay_s
+        if left >= self._max_batch or now >= ripe:
+            return Choice(min(self._max_batch, left), inf, late)
+        return Choice(0, ripe, late)
+
+
+class Clipper(_Fifo):
+    """Additive increase, multiplicative decrease of the largest batch."""
+
+    def __init__(self, max_batch: int, objective_s: float) -> None:
+        super().__init__(max_batch)
+        self._objective_s = objective_s
+        self._largest = 1.0
+        self._started, self._items = 0.0, 0
+
+    def decide(self, now: float, queue: Sequence[Item], busy: bool) -> Choice:
+        """Drop what is late, dispatch up to the present largest."""
+        if busy:
+            return Choice()
+        late = _late(now, queue)
+        return Choice(min(int(self._largest), len(queue) - len(late)), inf, late)
+
+    def dispatched(self, now: float, items: int) -> None:
+        """Remember when, and how many."""
+        self._started, self._items = now, items
+
+    def answered(self, now: float) -> None:
+        """Grow or shrink."""
+        if now - self._started > self._objective_s:
+            self._largest = max(1.0, self._largest * 0.9)
+        elif self._items >= int(self._largest):
+            self._largest = min(float(self._max_batch), self._largest + 1)
+
+
+class Nexus(_Fifo):
+    """Early drop, by a profile that is exact."""
+
+    def __init__(self, seconds: Sequence[float], objective_s: float) -> None:
+        super().__init__(len(seconds))
+        self._seconds = seconds
+        within = [n for n, took in enumerate(seconds, 1) if 2 * took <= objective_s]
+        self._window = max(within, default=1)
+
+    def decide(self, now: float, queue: Sequence[Item], busy: bool) -> Choice:
+        """Slide the window to where all of it would be in time."""
+        if busy:
+            return Choice()
+        for place in range(len(queue)):
+            items = min(self._window, len(queue) - place)
+            done = now + self._seconds[items - 1]
+            if all(item.deadline >= done for item in queue[place : place + items]):
+                return Choice(items, inf, range(place))
+        return Choice(refused=range(len(queue)))
+
+
+def _late(now: float, queue: Sequence[Item]) -> list[int]:
+    """The places of the items whose deadline has passed."""
+    return [place for place, item in enumerate(queue) if item.deadline < now]
+
+
+CONVOY = "Convoy"
+
+# (L(1..max_batch) in seconds, latency objective in seconds, seed) → a scheduler in its first state
+SCHEDULERS: Mapping[str, Callable[[Sequence[float], float, int], Scheduler]] = {
+    CONVOY: lambda seconds, _, seed: Convoy(measured(seconds, seed)),
+    "delay 0": lambda seconds, *_: FixedDelay(len(seconds), 0.0),
+    "delay 1 ms": lambda seconds, *_: FixedDelay(len(seconds), 0.001),
+    "delay 5 ms": lambda seconds, *_: FixedDelay(len(seconds), 0.005),
+    "Triton": lambda seconds, *_: TritonDefault(len(seconds)),
+    "Clipper": lambda seconds, objective, _: Clipper(len(seconds), objective),
+    "Nexus": lambda seconds, objective, _: Nexus(seconds, objective),
+}
+
+
+def measured(seconds: Sequence[float], seed: int, noise: float = 0.03) -> Latency:
+    """What warming up would have measured, noise and all."""
+    draw = Random(seed)
+    return measure(
+        lambda n: seconds[n - 1] * draw.lognormvariate(0, noise), len(seconds), budget_s=inf
+    )

@@ -1,0 +1,174 @@
+"""One engine and its queue, event by event: arrivals, ends of batches, moments to look again.
+
+Time is a number, in seconds. A batch of n takes L(n) times noise; whoever schedules is told what
+happens and asked what to do whenever something has happened, as the batcher's worker is.
+"""
+
+import heapq
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from math import exp, inf
+from typing import NamedTuple, Protocol
+
+
+@dataclass(slots=True)
+class Item:
+    """One request of one picture."""
+
+    arrived: float
+    deadline: float = inf
+    client: int | None = None  # of a closed loop, who sends the next one when this is answered
+    priority: int = 0
+
+
+class Choice(NamedTuple):
+    """What a scheduler wants: refuse these, then dispatch so many from the front of the rest."""
+
+    dispatch: int = 0
+    look_again: float = inf
+    refused: Sequence[int] = ()  # places in the queue
+
+
+class Scheduler(Protocol):
+    """Who decides; `queue` is in the scheduler's own order and changed by the server alone."""
+
+    def place(self, now: float, item: Item, queue: Sequence[Item], /) -> int | None:
+        """Where in the queue an arrival goes; None refuses it."""
+
+    def decide(self, now: float, queue: Sequence[Item], busy: bool, /) -> Choice:
+        """What to do now; while a batch runs nothing can be dispatched."""
+
+    def dispatched(self, now: float, items: int, /) -> None:
+        """A batch was begun."""
+
+    def answered(self, now: float, /) -> None:
+        """The batch has ended."""
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Arrivals: given ones, or clients that each send again some time after their answer."""
+
+    arrivals: Sequence[Item] = ()
+    clients: int = 0
+    think: Callable[[random.Random], float] = lambda _: 0.0  # seconds
+    requests: int = 0  # that clients send in all
+    timeout_s: float = inf  # of the clients
+
+
+@dataclass
+class Outcome:
+    """What became of a run."""
+
+    offered: int = 0
+    refused: int = 0
+    late: int = 0  # answered after the deadline
+    latencies: list[float] = field(default_factory=list)  # seconds, of those in time, by answer
+    sizes: list[int] = field(default_factory=list)
+    ended: float = 0.0
+
+
+def simulate(
+    scheduler: Scheduler,
+    seconds: Sequence[float],
+    workload: Workload,
+    *,
+    seed: int = 0,
+    noise: float = 0.03,
+) -> Outcome:
+    """Run `workload` to its end; `seconds` are L(1..max_batch), `noise` its relative deviation."""
+    return _Server(scheduler, seconds, workload, seed, noise).run()
+
+
+class _Server:
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        seconds: Sequence[float],
+        workload: Workload,
+        seed: int,
+        noise: float,
+    ) -> None:
+        self._scheduler = scheduler
+        self._seconds = seconds
+        self._workload = workload
+        # Apart, so that how long batches take does not change who comes when.
+        self._thinking, self._noise = random.Random(seed), random.Random(seed + 1)
+        self._deviation = noise
+        self._coming: list[tuple[float, int, Item]] = []
+        self._numbers = 0
+        self._queue: list[Item] = []
+        self._batch: list[Item] = []
+        self._ends = self._look_again = inf
+        self._outcome = Outcome()
+        for item in workload.arrivals:
+            self._come(item)
+        for client in range(workload.clients):
+            self._think(0.0, client)
+
+    def run(self) -> Outcome:
+        """Until nobody comes any more and everybody is answered."""
+        outcome = self._outcome
+        while True:
+            arrival = self._coming[0][0] if self._coming else inf
+            now = min(arrival, self._ends, self._look_again)
+            if now == inf:
+                assert not self._queue, "items wait, and nobody will look at them again"
+                return outcome
+            outcome.ended = now
+            if self._ends <= now:
+                self._answer(now)
+            # Everybody who comes at the same moment is seen together, as by an event loop.
+            while self._coming and self._coming[0][0] <= now:
+                self._arrive(now, heapq.heappop(self._coming)[2])
+            self._decide(now)
+
+    def _decide(self, now: float) -> None:
+        self._look_again = inf
+        if not self._queue:
+            return
+        choice = self._scheduler.decide(now, self._queue, bool(self._batch))
+        for place in sorted(choice.refused, reverse=True):
+            self._refuse(now, self._queue.pop(place))
+        if choice.dispatch and not self._batch:
+            self._batch = self._queue[: choice.dispatch]
+            del self._queue[: choice.dispatch]
+            items = len(self._batch)
+            self._ends = now + self._seconds[items - 1] * exp(self._noise.gauss(0, self._deviation))
+            self._outcome.sizes.append(items)
+            self._scheduler.dispatched(now, items)
+            self._decide(now)  # some of the others may now be too late
+        else:
+            self._look_again = max(choice.look_again, now)
+
+    def _answer(self, now: float) -> None:
+        batch, self._batch, self._ends = self._batch, [], inf
+        self._scheduler.answered(now)
+        for item in batch:
+            if now <= item.deadline:
+                self._outcome.latencies.append(now - item.arrived)
+            else:
+                self._outcome.late += 1
+            self._think(now, item.client)
+
+    def _refuse(self, now: float, item: Item) -> None:
+        self._outcome.refused += 1
+        self._think(now, item.client)
+
+    def _arrive(self, now: float, item: Item) -> None:
+        self._outcome.offered += 1
+        place = self._scheduler.place(now, item, self._queue)
+        if place is None:
+            self._refuse(now, item)
+        else:
+            self._queue.insert(place, item)
+
+    def _think(self, now: float, client: int | None) -> None:
+        if client is not None and self._numbers < self._workload.requests:
+            arrival = now + self._workload.think(self._thinking)
+            self._come(Item(arrival, arrival + self._workload.timeout_s, client))
+
+    def _come(self, item: Item) -> None:
+        self._numbers += 1
+        heapq.heappush(self._coming, (item.arrived, self._numbers, item))

@@ -1,0 +1,143 @@
+"""L(n): how long a batch of n takes, measured at start-up and followed while serving.
+
+Everything that decides or predicts reads this table: the policy, the deadlines, Retry-After.
+"""
+
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from statistics import median
+from typing import Self
+
+# How far one batch moves its own entry (in the logarithm), and how far all the others with it:
+# what slows a device down slows it for every size.
+_OWN = 0.25
+_OTHERS = 0.125
+
+# What one batch may seem to have slowed down or sped up by.
+_MOST = 4.0
+
+# Smoothing of the relative error.
+_NEWEST = 0.1
+
+# What most batches stay under, in mean relative errors.
+_MARGIN = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """The seconds of batches of 1..max_batch, never fewer for more; all 0 while nothing is known.
+
+    Immutable: `observed` is a new one. `ratios` are the last batches' times over what was expected;
+    the middle of three is believed, so that one that the machine interrupted changes nothing.
+    """
+
+    seconds: tuple[float, ...]
+    error: float = 0.0  # mean relative error of a batch's prediction
+    ratios: tuple[float, ...] = ()
+
+    @classmethod
+    def unknown(cls, max_batch: int) -> Self:
+        """Nothing measured yet."""
+        return cls((0.0,) * max_batch)
+
+    @classmethod
+    def measured(cls, seconds: Mapping[int, float], max_batch: int) -> Self:
+        """From the times of some sizes; the others lie on the line through their neighbours.
+
+        Where only one size is known, its time is everyone's: what is tried will tell.
+        """
+        if not seconds:
+            return cls.unknown(max_batch)
+        known = sorted(seconds)
+        return cls(_rising([_on_line(known, seconds, n) for n in range(1, max_batch + 1)]))
+
+    @property
+    def known(self) -> bool:
+        """Whether anything was measured or observed."""
+        return self.seconds[0] > 0
+
+    @property
+    def max_batch(self) -> int:
+        """The largest n."""
+        return len(self.seconds)
+
+    def of(self, items: int) -> float:
+        """Seconds to run `items` in the fewest batches, one after another."""
+        if items <= len(self.seconds):
+            return self.seconds[items - 1] if items else 0.0
+        full, rest = divmod(items, len(self.seconds))
+        return full * self.seconds[-1] + self.of(rest)
+
+    def within(self, items: int) -> float:
+        """Seconds that suffice for `items` nearly always, by the errors seen."""
+        return self.of(items) * (1 + _MARGIN * self.error)
+
+    def observed(self, n: int, took_s: float) -> "Latency":
+        """Having seen a batch of `n` take `took_s` seconds."""
+        if not self.known:
+            return Latency((max(took_s, 0.0),) * len(self.seconds))
+        if took_s <= 0:
+            return self
+        expected = self.seconds[n - 1]
+        ratio = took_s / expected
+        recent = (*self.ratios[-2:], ratio)
+        believed = min(max(sorted(recent)[len(recent) // 2], 1 / _MOST), _MOST)
+        others, now = believed**_OTHERS, expected * believed**_OWN
+        seconds = [s * others for s in self.seconds]
+        smaller = [min(s, now) for s in seconds[: n - 1]]
+        larger = [max(s, now) for s in seconds[n:]]
+        error = self.error + _NEWEST * (min(abs(ratio - 1), 1.0) - self.error)
+        return Latency((*smaller, now, *larger), error, recent)
+
+
+def measure(
+    run: Callable[[int], float], max_batch: int, *, budget_s: float, rounds: int = 5
+) -> Latency:
+    """L(n) from `run(n)`, which runs a batch of n and says its seconds: the median of `rounds`.
+
+    Ends early rather than take longer than about `budget_s`: it begins with the sizes that say
+    most (1, max_batch, their middle, ...) and begins nothing that would end too late.
+    """
+    times: dict[int, list[float]] = {}
+    spent = 0.0
+    for _ in range(rounds):
+        for n in _spread(max_batch):
+            if spent + (median(times[n]) if n in times else 0.0) >= budget_s:
+                continue
+            took = run(n)
+            spent += took
+            times.setdefault(n, []).append(took)
+    return Latency.measured({n: median(some) for n, some in times.items()}, max_batch)
+
+
+def _spread(max_batch: int) -> list[int]:
+    """1..max_batch, each next to the middle of a gap: 1, 8, 4, 2, 6, 3, 5, 7."""
+    order = [1, max_batch] if max_batch > 1 else [1]
+    gaps = [(1, max_batch)]
+    for low, high in gaps:  # grows while it is walked, so the wide gaps come first
+        if high - low > 1:
+            middle = (low + high) // 2
+            order.append(middle)
+            gaps += [(low, middle), (middle, high)]
+    return order
+
+
+def _on_line(known: Sequence[int], seconds: Mapping[int, float], n: int) -> float:
+    """The time of n on the line through its neighbours in `known`, which rises."""
+    if len(known) == 1:
+        return seconds[known[0]]
+    above = min(max(bisect_left(known, n), 1), len(known) - 1)
+    low, high = known[above - 1], known[above]
+    slope = (seconds[high] - seconds[low]) / (high - low)
+    return seconds[low] + slope * (n - low)
+
+
+def _rising(seconds: Sequence[float]) -> tuple[float, ...]:
+    """`seconds` where none is less than one before it: halfway between the least that is not
+    below it and the most that is not above it.
+    """
+    most = accumulate(seconds, max)
+    least = reversed(list(accumulate(reversed(seconds), min)))
+    return tuple((high + low) / 2 for high, low in zip(most, least, strict=True))
