@@ -111,6 +111,37 @@ __global__ void __launch_bounds__(ROWS * FILTER_WARPS * 32, FILTER_WARPS == 1 ? 
   const int first_chunk = chunks * strip / sizes.strips;
   const int last_chunk = chunks * (strip + 1) / sizes.strips;
 
+  // A lane copies the vectors of weights that this lane of any warp multiplies.
+  const int slice = lane / FILTER_LANES, filter_lane = lane % FILTER_LANES;
+  const int lane_channel = slice * 4, lane_filter = first_filter + filter_lane * 4;
+
+  const auto copy_filter_rows = [&](int chunk, int stage) {
+    float* const rows = shared + stage * STAGE;
+    for (int i = warp; i < TAPS_R * TAPS_S * TAP / 128; i += THREADS / 32) {
+      unsigned rest = i;
+      const int filter = lane_filter + int(peel(rest, FILTER_WARPS)) * (4 * FILTER_LANES);
+      const int channel =
+          chunk * CHUNK + lane_channel + int(peel(rest, 4)) + int(peel(rest, STEPS)) * STEP;
+      const int s = tap_s + int(peel(rest, TAPS_S)), r = tap_r + int(rest);
+      const bool exists = filter < filters && channel < channels;
+      const int from = ((r * window.kernel[2] + s) * channels + channel) * filters + filter;
+      cp_async<16>(rows + i * 128 + lane * 4, exists ? weight + from : weight, exists);
+    }
+  };
+  const auto copy_input_rows = [&](int chunk, int stage) {
+    float* const rows = shared + stage * STAGE + TAPS_R * TAPS_S * TAP;
+    for (int i = thread; i < PATCH * (CHUNK / 4); i += THREADS) {
+      const int channel = chunk * CHUNK + i % (CHUNK / 4) * 4;
+      const int place = places[i / (CHUNK / 4)];
+      const int exist = sizes.channels - channel;
+      const bool inside = place >= 0 && exist > 0;
+      copy_channels(rows + i * 4, inside ? x + (place + channel) : x, inside, exist,
+                    sizes.x_vectors);
+    }
+  };
+
+  // The first weights are on their way before it is known where input rows lie.
+  if (first_chunk < last_chunk) copy_filter_rows(first_chunk, 0);
   // Floats from x to each pixel of the patch, -1 where it is padding.
   for (int pixel = thread; pixel < PATCH; pixel += THREADS) {
     const int h = first_row - window.pad_begin[1] + tap_r + pixel / PATCH_COLUMNS;
@@ -121,33 +152,6 @@ __global__ void __launch_bounds__(ROWS * FILTER_WARPS * 32, FILTER_WARPS == 1 ? 
     places[pixel] = inside ? place * sizes.x_pitch : -1;
   }
   __syncthreads();
-
-  // A lane copies the vectors of weights that this lane of another warp, or of its own, multiplies.
-  const int slice = lane / FILTER_LANES, filter_lane = lane % FILTER_LANES;
-  const int lane_channel = slice * 4, lane_filter = first_filter + filter_lane * 4;
-
-  const auto copy_chunk = [&](int chunk, int stage) {
-    float* const weight_chunk = shared + stage * STAGE;
-    for (int i = warp; i < TAPS_R * TAPS_S * TAP / 128; i += THREADS / 32) {
-      unsigned rest = i;
-      const int filter = lane_filter + int(peel(rest, FILTER_WARPS)) * (4 * FILTER_LANES);
-      const int channel =
-          chunk * CHUNK + lane_channel + int(peel(rest, 4)) + int(peel(rest, STEPS)) * STEP;
-      const int s = tap_s + int(peel(rest, TAPS_S)), r = tap_r + int(rest);
-      const bool exists = filter < filters && channel < channels;
-      const int from = ((r * window.kernel[2] + s) * channels + channel) * filters + filter;
-      cp_async<16>(weight_chunk + i * 128 + lane * 4, exists ? weight + from : weight, exists);
-    }
-    float* const x_chunk = weight_chunk + TAPS_R * TAPS_S * TAP;
-    for (int i = thread; i < PATCH * (CHUNK / 4); i += THREADS) {
-      const int channel = chunk * CHUNK + i % (CHUNK / 4) * 4;
-      const int place = places[i / (CHUNK / 4)];
-      const int exist = sizes.channels - channel;
-      const bool inside = place >= 0 && exist > 0;
-      copy_channels(x_chunk + i * 4, inside ? x + (place + channel) : x, inside, exist,
-                    sizes.x_vectors);
-    }
-  };
 
   const int row = warp % ROWS, filter_warp = warp / ROWS;
   float sums[COLUMNS * 4] = {};
@@ -182,16 +186,22 @@ __global__ void __launch_bounds__(ROWS * FILTER_WARPS * 32, FILTER_WARPS == 1 ? 
     }
   };
 
-#pragma unroll
+#pragma unroll 1
   for (int stage = 0; stage < STAGES - 1; ++stage) {
-    if (first_chunk + stage < last_chunk) copy_chunk(first_chunk + stage, stage);
+    if (first_chunk + stage < last_chunk) {
+      if (stage > 0) copy_filter_rows(first_chunk + stage, stage);
+      copy_input_rows(first_chunk + stage, stage);
+    }
     cp_async_commit();
   }
   int reading = 0, writing = STAGES - 1;
   for (int chunk = first_chunk; chunk < last_chunk; ++chunk) {
     cp_async_wait<STAGES - 2>();
     __syncthreads();  // this chunk is there for all, and the one before it read by all
-    if (chunk + STAGES - 1 < last_chunk) copy_chunk(chunk + STAGES - 1, writing);
+    if (chunk + STAGES - 1 < last_chunk) {
+      copy_filter_rows(chunk + STAGES - 1, writing);
+      copy_input_rows(chunk + STAGES - 1, writing);
+    }
     cp_async_commit();
     if (first_row + row < window.output[1]) multiply_chunk(reading);
     reading = reading + 1 == STAGES ? 0 : reading + 1;
