@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 
 from kernels.algorithms import ConvChoice
+from kernels.autotune import Search
+from kernels.conv_depthwise import DepthwiseConv
 from kernels.conv_direct import DirectConv
 from kernels.conv_operands import Filter
 from kernels.conv_problem import ConvProblem
@@ -16,12 +18,23 @@ from kernels.implicit_gemm import Tile, TileConfig
 from kernels.launch import Launch
 from kernels.strided import Strided
 from kernels.timing import Addresses, Timing
-from kernels.tuning import measured_launches
+from kernels.tuning import measured_launches, shortlist
 from kernels.work import Work
+from tests.cusim.device import CusimDevice
+from tests.kernels.windows import conv_problem, window
 
 DIRECT = DirectConv()
 TILE = TileConfig(Tile(bm=16, bn=32, bk=32, tm=4, tn=4, stages=3))
 """None of direct convolution's own: a clock tells candidates apart by their launches."""
+
+LAYER = conv_problem(1, 8, 12, window((5, 6), (3, 3), pads=(1, 1, 1, 1)))
+POINTWISE = conv_problem(1, 8, 12, window((5, 6), (1, 1)))
+GROUPED = conv_problem(1, 6, 6, LAYER.window, 6)
+IN_3D = conv_problem(1, 8, 8, window((3, 4, 5), (3, 3, 3), pads=(1,) * 6))
+WIDE = conv_problem(1, 8, 8, window((6, 6), (5, 5), pads=(2,) * 4))
+PROBLEMS = (LAYER, LAYER.with_batch(2), GROUPED)
+SEARCH = Search(top=4, finalists=2)
+FEW = (DIRECT, DepthwiseConv())
 
 Us = Callable[[str, bool], float]
 
@@ -76,6 +89,28 @@ class Clock:
             assert not counters.any()
         us = self.us(name, cold)
         return Timing(us - 1, us, us + 1)
+
+
+def by_length(name: str, cold: bool) -> float:
+    """Some order among candidates."""
+    return 10.0 + len(name) + hash_of(name) / 1000 + 5 * cold
+
+
+def hash_of(name: str) -> int:
+    return sum(index * ord(letter) for index, letter in enumerate(name)) % 997
+
+
+def clock(
+    device: CusimDevice,
+    us: Us = by_length,
+    search: Search = SEARCH,
+    problems: Sequence[ConvProblem] = PROBLEMS,
+) -> Clock:
+    return Clock.of({p: list(shortlist(p, device, search.top).values()) for p in problems}, us)
+
+
+def silent(what: str, done: int, total: int) -> None:
+    """No progress."""
 
 
 @dataclass(frozen=True)
