@@ -1,19 +1,21 @@
 """What the service adds to HTTP: Convoy beside a bare uvicorn route, in one run, interleaved.
 
     python -m benchmarks.service [--requests N] [--also HOST:PORT] [--json FILE] [--record]
+    python -m benchmarks.service --mlperf [--model FILE] [--images FOLDER] [--json FILE] [--record]
 
 Convoy is the real application, with an engine and a decoder that do nothing, so all that is left
 is its own work: the limits, the decode and engine threads, the batcher, the metrics, the JSON. The
 bare route reads the same body under the same server settings and answers some JSON; a FastAPI
 route that does just that tells the framework's share. Each server is a process of its own on a
 loopback port; the client is this process. Requests take turns (A B C, C B A, ...), so whatever else
-the machine does, it does to all.
+the machine does, it does to all. `--mlperf` is another measurement: `benchmarks/mlperf.py`.
 """
 
 import argparse
 import io
 import json
 import multiprocessing
+import os
 import platform
 import socket
 import statistics
@@ -28,6 +30,7 @@ from PIL import Image
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks import mlperf
 from benchmarks.http_client import (
     Address,
     BadAnswerError,
@@ -38,6 +41,8 @@ from benchmarks.http_client import (
 )
 from benchmarks.rows import RESULTS, ROOT, append, commit, now, versions
 from benchmarks.targets import CONVOY, TARGETS
+from models import BUILT_IN_MODEL
+from service.loadtest.pictures import SAMPLES
 from service.settings import available_cores
 
 BODY_BYTES = 100_000
@@ -184,14 +189,14 @@ def measure(addresses: Mapping[str, Address], n: int, seconds: float) -> list[Me
     return [Measurement(target, latency[target], throughput[target]) for target in addresses]
 
 
-def where() -> dict[str, str | int]:
+def where(*packages: str) -> dict[str, str | int]:
     """What a number depends on: when, which code, which processor, which versions."""
     return {
         "date": now(),
         "commit": commit(),
         "cpu": cpu_model(),
         "cores": available_cores(),
-        **versions("uvicorn", "fastapi", "uvloop", "httptools"),
+        **versions(*packages),
     }
 
 
@@ -248,7 +253,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--requests", type=int, default=2000, help="to each server, for latency (%(default)s)"
     )
     parser.add_argument(
-        "--seconds", type=float, default=4, help="of load on each server (%(default)s)"
+        "--seconds", type=float, default=4, help="of load on each server or scenario (%(default)s)"
     )
     parser.add_argument(
         "--also", metavar="HOST:PORT", help="measure a running `convoy serve` after them"
@@ -257,15 +262,56 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--record", action="store_true", help=f"append them to {RECORD.relative_to(ROOT)}"
     )
+    scenarios = parser.add_argument_group("MLPerf's LoadGen")
+    scenarios.add_argument(
+        "--mlperf",
+        action="store_true",
+        help="run its four scenarios instead, over HTTP and on the engine alone",
+    )
+    scenarios.add_argument(
+        "--model", type=Path, default=BUILT_IN_MODEL, help="ONNX file (the built-in digits)"
+    )
+    scenarios.add_argument("--preset", help="what the model expects of its pixels")
+    scenarios.add_argument(
+        "--images", type=Path, default=SAMPLES, help="folder of pictures (the built-in samples)"
+    )
+    scenarios.add_argument(
+        "--bound-ms", type=float, default=15, help="of Server's p99 (%(default)s, as for ResNet-50)"
+    )
     parsed = parser.parse_args(arguments)
     if parsed.requests < 2:
         parser.error("--requests must be at least 2")
     return parsed
 
 
+def run_mlperf(arguments: argparse.Namespace) -> None:
+    """Measure, show, and write down MLPerf's scenarios."""
+    served = mlperf.Served(arguments.model, arguments.preset, arguments.images)
+    stands = {**where(*mlperf.PACKAGES), "load_average": os.getloadavg()[0]}
+    try:
+        rows = mlperf.measure(served, arguments.seconds, arguments.bound_ms)
+    except mlperf.NotInstalledError as error:
+        raise SystemExit(f"Error: {error}") from error
+    mlperf.show(rows, Console(highlight=False))
+    write_down([{**stands, **row} for row in rows], arguments, mlperf.RECORD)
+
+
+def write_down(
+    rows: Sequence[Mapping[str, object]], arguments: argparse.Namespace, record: Path
+) -> None:
+    """To the files that were asked for."""
+    if arguments.json:
+        arguments.json.write_text(json.dumps(rows, indent=2) + "\n")
+    if arguments.record:
+        append(record, rows)
+
+
 def main(command_line: Sequence[str] | None = None) -> None:
     """Measure, show, and write down what was asked for."""
     arguments = parse_arguments(command_line)
+    if arguments.mlperf:
+        run_mlperf(arguments)
+        return
     with ExitStack() as servers:
         addresses = {
             name: servers.enter_context(serving(target)) for name, target in TARGETS.items()
@@ -280,11 +326,9 @@ def main(command_line: Sequence[str] | None = None) -> None:
         wait_until_ready(running)
         measured += measure({arguments.also: running}, arguments.requests, arguments.seconds)
     show(measured, Console(highlight=False))
-    rows = [{**where(), "body_bytes": BODY_BYTES, **asdict(row)} for row in measured]
-    if arguments.json:
-        arguments.json.write_text(json.dumps(rows, indent=2) + "\n")
-    if arguments.record:
-        append(RECORD, rows)
+    stands = where("uvicorn", "fastapi", "uvloop", "httptools")
+    rows = [{**stands, "body_bytes": BODY_BYTES, **asdict(row)} for row in measured]
+    write_down(rows, arguments, RECORD)
 
 
 if __name__ == "__main__":
