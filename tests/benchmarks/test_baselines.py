@@ -104,7 +104,9 @@ def test_as_many_sets_are_made_as_keep_a_cache_cold() -> None:
     assert (len(sets) - 2) * nbytes <= 180_000_000 < (len(sets) - 1) * nbytes
     assert len({x.data_ptr() for x, _ in sets}) == len(sets)
     assert sets[0][0].stride() == sets[-1][0].stride()
-    assert sets[1][0].std() > 0.5
+    for numbers in (each for pair in sets[:3] for each in pair):
+        assert float(numbers.std()) == pytest.approx(3**-0.5, rel=0.02)
+        assert numbers.abs().max() <= 1
 
 
 def test_pytorchs_best_layout_wins(device: CusimDevice) -> None:
@@ -119,6 +121,13 @@ def test_what_pytorch_cannot_do_is_refused_with_its_words(device: CusimDevice) -
     tensors.weight = tensors.weight[:, :2]
     with pytest.raises(CandidateError, match="channels"):
         TorchCandidate(device, tensors, False).check()
+
+
+def test_what_pytorch_computes_is_held_to_the_truth(device: CusimDevice) -> None:
+    tensors = Tensors(CpuRuntime(), FLAT)
+    tensors.x = tensors.x.flip(0)
+    with pytest.raises(CandidateError, match="wrong"):
+        TorchCandidate(device, tensors, True).check()
 
 
 def test_pads_that_differ_are_said_to_be_none_of_pytorchs() -> None:

@@ -86,6 +86,7 @@ def test_both_sides_are_measured_warm_and_cold_and_rows_say_all_they_depend_on(
         assert (row["copies"], row["replays"]) == (2, 2)
         assert row["refused"] == 0
     assert rows[4]["n"] == 2
+    assert [rows[6][f"p{each}_us"] for each in (20, 50, 80)] == [1.5, 2, 2.5]
     warm, cold = rows[:2]
     assert warm["choice"] == cold["choice"]  # one for both, as in an engine
     assert "made up: warm 2.00 µs (the only one)" in shown
