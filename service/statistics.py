@@ -52,7 +52,7 @@ class Duration:
     def add(self, seconds: float) -> None:
         """Count one more."""
         self.count += 1
-        self.ns += round(seconds * 1e9)
+        self.ns += int(seconds * 1e9 + 0.5)
 
 
 @dataclass(slots=True)

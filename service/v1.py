@@ -108,25 +108,20 @@ def _classify_endpoint(pipeline: Pipeline, max_body_bytes: int) -> Endpoint:
 
 
 def _timing(phases: Phases) -> Timing:
-    """The phases in milliseconds; rounded, they still add up."""
-    receive, decode, queue, compute, respond = (
-        round(seconds * 1e3, 3)
-        for seconds in (
-            phases.receive,
-            phases.decode,
-            phases.queue,
-            phases.compute,
-            phases.respond,
-        )
-    )
-    return Timing(
-        receive=receive,
-        decode=decode,
-        queue=queue,
-        compute=compute,
-        respond=respond,
-        total=round(receive + decode + queue + compute + respond, 3),
-    )
+    """The phases in milliseconds; in whole microseconds, so that they still add up."""
+    receive = int(phases.receive * 1e6 + 0.5)
+    decode = int(phases.decode * 1e6 + 0.5)
+    queue = int(phases.queue * 1e6 + 0.5)
+    compute = int(phases.compute * 1e6 + 0.5)
+    respond = int(phases.respond * 1e6 + 0.5)
+    return {
+        "receive": receive / 1e3,
+        "decode": decode / 1e3,
+        "queue": queue / 1e3,
+        "compute": compute / 1e3,
+        "respond": respond / 1e3,
+        "total": (receive + decode + queue + compute + respond) / 1e3,
+    }
 
 
 def _top_k(query: bytes, classes: int) -> int:
