@@ -1,16 +1,15 @@
-"""The command line: `convoy serve`, `classify`, `inspect`, `compile`, `loadtest`.
+"""The command line: `convoy serve`, `classify`, `inspect`, `tune`, `compile`, `loadtest`.
 
 Exit status 0: done. 1: it failed. 2: the command line or a setting makes no sense. Errors are one
 line on standard error, never a traceback.
 """
 
-import logging
 import os
 from collections.abc import Iterator, Sequence
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 import typer
@@ -25,7 +24,6 @@ from models import (
     GPUS,
     GPUS_OF,
     Classifier,
-    DeviceKind,
     Engine,
     ModelError,
     plan_report,
@@ -39,10 +37,24 @@ from service.labels import top_k
 from service.loading import decoder, load, open_classifier, open_models
 from service.loadtest.command import loadtest
 from service.loadtest.errors import LoadTestError
+from service.options import (
+    Device,
+    Expectations,
+    ExternalData,
+    Labels,
+    MaxBatch,
+    Model,
+    Preset,
+    Threads,
+    Tuning,
+    configure_logging,
+    setting,
+)
 from service.repository import Repository
 from service.schemas import Prediction
 from service.server import ListenError, bind, run_server
 from service.settings import Settings, SettingsError, load_settings
+from service.tuning import tune_model
 from service.v1 import CLASSIFY_PATH, model_path
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
@@ -75,33 +87,6 @@ def _fail(error: Exception, status: int) -> None:
     raise SystemExit(status)
 
 
-def _setting(name: str) -> Any:
-    """The flag of a setting, described where the setting is."""
-    field = Settings.model_fields[name]
-    default = getattr(field.default, "value", field.default)
-    return typer.Option(
-        "--" + name.replace("_", "-"),
-        help=field.description if default is None else f"{field.description} [{default}]",
-        show_default=False,
-    )
-
-
-Preset = Annotated[str | None, _setting("preset")]
-Labels = Annotated[Path | None, _setting("labels")]
-Device = Annotated[DeviceKind | None, _setting("device")]
-Threads = Annotated[int | None, _setting("threads")]
-ExternalData = Annotated[bool | None, _setting("external_data")]
-Expectations = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set",
-        metavar="KEY=VALUE",
-        help="What the model expects of its pixels, over its model.toml: any key of that file, "
-        "such as size=299 or channels=bgr. May be given more than once.",
-    ),
-]
-
-
 def _print_version(wanted: bool) -> None:
     if wanted:
         typer.echo(f"convoy {version('convoy')}")
@@ -131,16 +116,17 @@ def serve(
     ] = None,
     preset: Preset = None,
     labels: Labels = None,
-    default_model: Annotated[str | None, _setting("default_model")] = None,
+    default_model: Annotated[str | None, setting("default_model")] = None,
     device: Device = None,
-    host: Annotated[str | None, _setting("host")] = None,
-    port: Annotated[int | None, _setting("port")] = None,
-    max_batch: Annotated[int | None, _setting("max_batch")] = None,
-    max_queue: Annotated[int | None, _setting("max_queue")] = None,
-    max_body_mb: Annotated[float | None, _setting("max_body_mb")] = None,
-    max_megapixels: Annotated[float | None, _setting("max_megapixels")] = None,
+    host: Annotated[str | None, setting("host")] = None,
+    port: Annotated[int | None, setting("port")] = None,
+    max_batch: MaxBatch = None,
+    max_queue: Annotated[int | None, setting("max_queue")] = None,
+    max_body_mb: Annotated[float | None, setting("max_body_mb")] = None,
+    max_megapixels: Annotated[float | None, setting("max_megapixels")] = None,
     threads: Threads = None,
-    drain_s: Annotated[float | None, _setting("drain_s")] = None,
+    tuning: Tuning = None,
+    drain_s: Annotated[float | None, setting("drain_s")] = None,
     external_data: ExternalData = None,
     expectations: Expectations = None,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log every request.")] = False,
@@ -151,7 +137,7 @@ def serve(
     """
     flags = {name: value for name, value in locals().items() if name in Settings.model_fields}
     settings = load_settings(flags)
-    _configure_logging(verbose=verbose)
+    configure_logging(verbose=verbose)
     # The address first: it takes no time, and a model may take long.
     with bind(settings.host, settings.port) as listener:
         repository = Repository(
@@ -178,7 +164,7 @@ def serve(
 
 @app.command()
 def classify(
-    model: Annotated[Path, typer.Argument(help="ONNX model file, or `digits`, the built-in one.")],
+    model: Model,
     images: Annotated[
         list[Path], typer.Argument(help="JPEG, PNG or WebP files, or folders of them.")
     ],
@@ -187,6 +173,7 @@ def classify(
     labels: Labels = None,
     device: Device = None,
     threads: Threads = None,
+    tuning: Tuning = None,
     external_data: ExternalData = None,
     expectations: Expectations = None,
     as_json: Annotated[
@@ -199,13 +186,14 @@ def classify(
     """
     flags = {name: value for name, value in locals().items() if name in Settings.model_fields}
     settings = load_settings(flags)
-    _configure_logging(verbose=False)
+    configure_logging(verbose=False)
     classifier = load(settings, expectations)
     engine = open_classifier(classifier, settings, 1)
     if k > classifier.classes:
         raise SettingsError(
             f"--top-k: {k} is not allowed; {classifier.name} has {classifier.classes} classes"
         )
+    engine.warm_up()
     table = Table("file", "label", "probability", box=None, header_style="bold")
     failed = False
     for file, outcome in _classify_files(_files(images), classifier, engine, settings, k):
@@ -232,7 +220,7 @@ def classify(
 
 @app.command()
 def inspect(
-    model: Annotated[Path, typer.Argument(help="ONNX model file, or `digits`, the built-in one.")],
+    model: Model,
     n: Annotated[int, typer.Option("-n", min=1, help="Images in the batch that is costed.")] = 1,
     preset: Preset = None,
     external_data: ExternalData = None,
@@ -243,33 +231,39 @@ def inspect(
     gpu: Annotated[
         str, typer.Option(help=f"The GPU that --plan is for: {', '.join(GPUS)}.")
     ] = "h200",
+    tuning: Tuning = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
     """Show what a model becomes: its nodes, what they cost, what can run them and what cannot."""
     if gpu not in GPUS:
         raise SettingsError(f"--gpu: {gpu} is not known; there are {', '.join(GPUS)}")
-    settings = load_settings({"model": model, "preset": preset, "external_data": external_data})
-    _configure_logging(verbose=False)
+    settings = load_settings(
+        {"model": model, "preset": preset, "tuning": tuning, "external_data": external_data}
+    )
+    configure_logging(verbose=False)
     classifier = load(settings, expectations)
     if plan:
-        print_report(plan_report(classifier, n, GPUS[gpu]), as_json=as_json)
+        print_report(plan_report(classifier, n, GPUS[gpu], settings.tuning), as_json=as_json)
     else:
         print_report(report(classifier.network.graph, n), as_json=as_json)
 
 
+app.command("tune")(tune_model)
+
+
 @app.command("compile")
 def compile_model(
-    model: Annotated[Path, typer.Argument(help="ONNX model file, or `digits`, the built-in one.")],
+    model: Model,
     arch: Annotated[str, typer.Option(help=f"Architectures, with commas: {', '.join(GPUS_OF)}.")],
-    max_batch: Annotated[int | None, _setting("max_batch")] = None,
+    max_batch: MaxBatch = None,
+    tuning: Tuning = None,
     external_data: ExternalData = None,
     expectations: Expectations = None,
 ) -> None:
     """Compile a model's CUDA kernels ahead of time, so that an engine starts warm. Needs no GPU."""
-    settings = load_settings(
-        {"model": model, "max_batch": max_batch, "external_data": external_data}
-    )
-    _configure_logging(verbose=False)
+    flags = {name: value for name, value in locals().items() if name in Settings.model_fields}
+    settings = load_settings(flags)
+    configure_logging(verbose=False)
     classifier = load(settings, expectations)
     with Progress(console=Console(stderr=True)) as bar:
         task = bar.add_task("compiling kernels", total=None)
@@ -277,23 +271,13 @@ def compile_model(
             classifier,
             [name.strip() for name in arch.split(",")],
             max_batch=settings.max_batch,
+            tuning=settings.tuning,
             progress=lambda done, total: bar.update(task, completed=done, total=total),
         )
     typer.echo(f"{count} kernels are compiled and cached")
 
 
 app.command()(loadtest)
-
-
-def _configure_logging(*, verbose: bool) -> None:
-    logging.basicConfig(
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.WARNING
-    )
-    logging.getLogger("convoy").setLevel(logging.INFO)
-    # What clients send wrong is answered and counted, not logged.
-    logging.getLogger("python_multipart").setLevel(logging.ERROR)
-    logging.getLogger("uvicorn.error").setLevel(logging.INFO if verbose else logging.ERROR)
-    logging.getLogger("uvicorn.access").setLevel(logging.INFO)
 
 
 def _check_default(settings: Settings, repository: Repository) -> None:

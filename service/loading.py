@@ -138,6 +138,7 @@ def open_classifier(classifier: Classifier, settings: Settings, max_batch: int) 
         device=settings.device,
         max_batch=max_batch,
         threads=settings.threads,
+        tuning=settings.tuning,
         progress=partial(track, description="compiling kernels", console=Console(stderr=True)),
     )
 

@@ -12,7 +12,7 @@ from typing import Annotated, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from models import DeviceKind
+from models import DEFAULT_TUNING, DeviceKind
 
 PREFIX = "CONVOY_"
 
@@ -73,6 +73,10 @@ class Settings(BaseModel):
         float, Field(ge=0, le=3600, description="longest wait for accepted requests at shutdown")
     ] = 20.0
 
+    tuning: Annotated[
+        Path | None,
+        Field(description=f"what `convoy tune` measured, on a GPU [{DEFAULT_TUNING}]"),
+    ] = None
     external_data: Annotated[
         bool, Field(description="read weights from other files in the model's own folder")
     ] = False

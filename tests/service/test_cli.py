@@ -6,7 +6,6 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,29 +15,9 @@ from models import BUILT_IN_MODEL, EngineError, ModelFileError
 from service import cli, loading
 from service.server import ListenError, bind
 from service.settings import SettingsError
+from tests.service.conftest import Run
 
 SAMPLES = sorted((BUILT_IN_MODEL.parent / "samples").iterdir())
-
-Run = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def convoy(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Run the command line in this process: (exit status, standard output, standard error)."""
-    # Wide, so that no table breaks a path.
-    monkeypatch.setenv("COLUMNS", "400")
-
-    def run(*arguments: str | Path) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["convoy", *map(str, arguments)])
-        with pytest.raises(SystemExit) as end:
-            cli.main()
-        out, error = capsys.readouterr()
-        assert "Traceback" not in error
-        status = end.value.code
-        assert isinstance(status, int)
-        return status, out, error
-
-    return run
 
 
 @pytest.fixture
