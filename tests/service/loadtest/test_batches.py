@@ -6,17 +6,18 @@ from service.metrics import Metrics
 
 def test_sizes_are_read_off_what_the_service_exposes() -> None:
     metrics = Metrics(max_batch=4)
-    other = 'the "other"'
+    name = 'the "other"'
+    digits, other = metrics.model("digits", "1"), metrics.model(name, "1")
     for size in (1, 1, 2, 4):
-        metrics.batch_size.labels("digits").observe(size)
+        digits.batch_size.observe(size)
     before = metrics.exposition().decode()
-    metrics.batch_size.labels("digits").observe(3)
-    metrics.batch_size.labels(other).observe(1)
+    digits.batch_size.observe(3)
+    other.batch_size.observe(1)
     after = metrics.exposition().decode()
     assert batch_sizes(before, "digits") == {1: 2, 2: 1, 3: 0, 4: 1}
     assert ran_between(batch_sizes(before, "digits"), batch_sizes(after, "digits")) == {3: 1}
     assert ran_between(batch_sizes(before), batch_sizes(after)) == {1: 1, 3: 1}
-    assert batch_sizes(after, other) == {1: 1, 2: 0, 3: 0, 4: 0}
+    assert batch_sizes(after, name) == {1: 1, 2: 0, 3: 0, 4: 0}
     assert batch_sizes(after, "nobody") is None
 
 
