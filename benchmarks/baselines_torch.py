@@ -109,8 +109,9 @@ class Tensors:
             torch.rand(shape, generator=generator, device=runtime.where) * 2 - 1
             for shape in (self.x_shape, problem.filter_shape)
         )
-        with torch.backends.cudnn.flags(benchmark=False, allow_tf32=False):
-            self._truth = self.convolve(self.x.double(), self.weight.double())
+        searching, torch.backends.cudnn.benchmark = torch.backends.cudnn.benchmark, False
+        self._truth = self.convolve(self.x.double(), self.weight.double())
+        torch.backends.cudnn.benchmark = searching
         self._norm = self._truth.norm()
 
     def convolve(self, x: Any, weight: Any) -> Any:

@@ -1,6 +1,6 @@
 """Whole networks, ready to be run: Convoy's engine, and PyTorch in the ways it can be made fast."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Protocol
@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from benchmarks.baselines_torch import CudaRuntime
 from benchmarks.torch_graph import torch_module
-from kernels.device import Device, Event
+from kernels.device import Device, Event, Instantiation, Kernel
 from models.classifier import Classifier
-from models.cuda_engine import CudaEngine
+from models.cuda_engine import CudaEngine, Progress
 from models.engine import Images, Scores
 from models.lowering import Choose
 from models.preprocessing import normalisation
@@ -45,9 +45,14 @@ class ConvoyNetwork(CudaEngine):
     name = "convoy"
 
     def __init__(self, classifier: Classifier, device: Device, n: int, choose: Choose) -> None:
-        super().__init__(classifier, device, max_batch=n, choose=choose)
         self._n = n
+        super().__init__(classifier, device, max_batch=n, choose=choose)
         self.warm_up()
+
+    def _load(self, progress: Progress) -> Mapping[Instantiation, Kernel]:
+        """Only the plan for N = n is wanted: the others' kernels take long to compile."""
+        self._plans = {self._n: self._plans[self._n]}
+        return super()._load(progress)
 
     def queued_us(self, runs: int) -> list[float]:
         """See NetworkSide."""

@@ -63,6 +63,7 @@ def test_convoys_engine_is_timed_on_the_device_and_end_to_end(
 ) -> None:
     images = images_of(digits, 2)
     side = ConvoyNetwork(digits, device, 2, heuristic(device))
+    assert list(side.plans) == [2]
     ((first, second),) = measure("digits", 2, {"convoy": lambda: side}, images, [], 3)
     assert (first["metric"], second["metric"]) == ("device", "end to end")
     for row in (first, second):
