@@ -47,7 +47,7 @@ MAX_REASON = 1000
 Progress = Callable[[str, int, int], None]
 """Hears what is being done, how many of it are done, and how many there are."""
 
-TOP_CANDIDATES = 16
+TOP_CANDIDATES = 24
 """Candidates of a problem that are measured if nothing else is said."""
 
 Candidates = Mapping[str, ConvChoice]

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from kernels.conv_direct import DirectConv
+from kernels.conv_gemm import GemmConv
 from kernels.tuning_store import Outcome, TuningStore
-from models import ProblemReport, TuningReport
+from models import TOP_CANDIDATES, ProblemReport, TuningReport
 from models.tune import Ranked
 from service.inspection import print_table
 from service.tuning import tuning_table
@@ -36,6 +38,8 @@ def device() -> Iterator[CusimDevice]:
 def gpu(device: CusimDevice, monkeypatch: pytest.MonkeyPatch) -> CusimDevice:
     """The simulator, which answers where a GPU is asked for."""
     monkeypatch.setattr("kernels.cuda_device.CudaDevice", lambda: device)
+    # Few algorithms, whatever else there is: each takes time to compile and to simulate.
+    monkeypatch.setattr("kernels.algorithms.KERNEL_ALGORITHMS", (DirectConv(), GemmConv()))
     return device
 
 
@@ -101,7 +105,7 @@ def test_exhaustive_and_again_say_what_is_measured(
     assert convoy("tune", "digits", "--top", "5", "--tuning", "flag")[0] == 0
     seen = [[o[name] for name in ("max_batch", "top", "anew", "tuning")] for o in asked]
     assert seen == [
-        [8, 16, False, tmp_path / "set"],
+        [8, TOP_CANDIDATES, False, tmp_path / "set"],
         [3, None, True, tmp_path / "set"],
         [8, 5, False, Path("flag")],
     ]
