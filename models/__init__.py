@@ -4,6 +4,7 @@ Imports `kernels`, never `service`, and works without a GPU or a driver.
 """
 
 from kernels.autotune import TOP_CANDIDATES
+from kernels.tuning_store import DEFAULT_STORE as DEFAULT_TUNING
 from models.classifier import Classifier, load_classifier
 from models.digits import MODEL_PATH as BUILT_IN_MODEL
 from models.engine import DeviceKind, Engine, Images, Scores
@@ -31,6 +32,7 @@ from models.tune import ProblemReport, TuningReport, tune
 
 __all__ = [
     "BUILT_IN_MODEL",
+    "DEFAULT_TUNING",
     "GPUS",
     "GPUS_OF",
     "PRESETS",
