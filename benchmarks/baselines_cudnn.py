@@ -42,11 +42,6 @@ class Cudnn:
         except RuntimeError as error:
             raise BaselineError(f"cuDNN does not answer: {error}") from error
 
-    @property
-    def version(self) -> str:
-        """Of cuDNN itself: 91002 is 9.10.2."""
-        return str(self.cudnn.backend_version())
-
     def failures(self, tensors: Tensors) -> AbstractContextManager[None]:
         """What it could not do, as CandidateError."""
         return failures(tensors.runtime, self.cudnn.cudnnGraphNotSupportedError)

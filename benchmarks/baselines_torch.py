@@ -185,6 +185,12 @@ class TorchCandidate:
             return Timing.of(captured.samples_us(replays))
 
 
+def tensors_of(runtime: Runtime, problem: ConvProblem) -> Tensors:
+    """A problem's data. Raises CandidateError where PyTorch cannot have it."""
+    with failures(runtime, BaselineError):
+        return Tensors(runtime, problem)
+
+
 def torch_candidates(device: Device, tensors: Tensors) -> list[TorchCandidate]:
     """Both layouts."""
     return [TorchCandidate(device, tensors, channels_last) for channels_last in (False, True)]

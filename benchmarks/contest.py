@@ -99,10 +99,11 @@ def contest(candidates: Iterable[Candidate], effort: Effort = Effort()) -> Outco
             with _refusal(candidate, refused):
                 final = candidate.time(cache, copies=effort.copies, replays=effort.screen_replays)
                 finals.append((final.p50_us, candidate))
-        if finals:
-            _, candidate = min(finals, key=lambda entry: entry[0])
-            timing = candidate.time(cache, copies=effort.copies, replays=effort.replays)
-            winners[cache] = Winner(candidate.name, timing)
+        for _, candidate in sorted(finals, key=lambda entry: entry[0]):
+            with _refusal(candidate, refused):
+                timing = candidate.time(cache, copies=effort.copies, replays=effort.replays)
+                winners[cache] = Winner(candidate.name, timing)
+                break
     return Outcome(winners, tried, refused)
 
 

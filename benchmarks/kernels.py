@@ -14,6 +14,8 @@ again. Ends with tables, plots, and what of the project's goals is met.
 """
 
 import argparse
+import shutil
+import subprocess
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -53,11 +55,21 @@ def where(device: Device, at: str) -> dict[str, object]:
         "kind": "measurement",
         "commit": at,
         "device": device.name,
-        "driver": device.driver,
+        "driver": nvidia_driver() or device.driver,
         "compiler": device.compiler,
         "peak_flops": device.peak_flops,
         **versions(*PACKAGES),
     }
+
+
+def nvidia_driver() -> str | None:
+    """Its version, where nvidia-smi is there to say it."""
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return None
+    query = [program, "--query-gpu=driver_version", "--format=csv,noheader"]
+    answer = subprocess.run(query, capture_output=True, text=True, check=False)
+    return next(iter(answer.stdout.split()), None)
 
 
 def rows_of(problem: ConvProblem, side: str, outcome: Outcome, effort: Effort) -> list[Row]:

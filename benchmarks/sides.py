@@ -4,8 +4,16 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from benchmarks.baselines_cudnn import Cudnn
-from benchmarks.baselines_torch import BaselineError, CudaRuntime, Tensors, torch_candidates
-from benchmarks.contest import Cache, Candidate, Effort, Outcome, Winner, contest
+from benchmarks.baselines_torch import BaselineError, CudaRuntime, tensors_of, torch_candidates
+from benchmarks.contest import (
+    Cache,
+    Candidate,
+    CandidateError,
+    Effort,
+    Outcome,
+    Winner,
+    contest,
+)
 from benchmarks.report import CONVOY
 from kernels.algorithms import ConvChoice, choices
 from kernels.autotune import Search, autotune
@@ -103,7 +111,11 @@ class ContestSide:
 
     def measure(self, problem: ConvProblem) -> Outcome:
         """See Side."""
-        return contest(self._candidates(problem), self._effort)
+        try:
+            candidates = self._candidates(problem)
+        except CandidateError as error:
+            return Outcome({}, 0, {self.name: str(error)})
+        return contest(candidates, self._effort)
 
     def close(self) -> None:
         """See Side: its memory goes with its tensors."""
@@ -113,7 +125,7 @@ def torch_side(device: Device, effort: Effort) -> ContestSide:
     """PyTorch. Raises BaselineError."""
     runtime = CudaRuntime()
     return ContestSide(
-        "torch", lambda problem: torch_candidates(device, Tensors(runtime, problem)), effort
+        "torch", lambda problem: torch_candidates(device, tensors_of(runtime, problem)), effort
     )
 
 
@@ -121,7 +133,7 @@ def cudnn_side(device: Device, effort: Effort) -> ContestSide:
     """cuDNN, with PyTorch's tensors. Raises BaselineError."""
     runtime, library = CudaRuntime(), Cudnn()
     return ContestSide(
-        "cudnn", lambda problem: library.candidates(device, Tensors(runtime, problem)), effort
+        "cudnn", lambda problem: library.candidates(device, tensors_of(runtime, problem)), effort
     )
 
 

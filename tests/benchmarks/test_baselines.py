@@ -15,9 +15,11 @@ from benchmarks.baselines_torch import (
     CudaRuntime,
     Tensors,
     TorchCandidate,
+    tensors_of,
     torch_candidates,
 )
 from benchmarks.contest import Cache, CandidateError, Effort, contest
+from benchmarks.sides import ContestSide
 from benchmarks.suites import C3D, same
 from kernels import reference
 from kernels.conv_problem import ConvProblem
@@ -134,6 +136,18 @@ def test_pads_that_differ_are_said_to_be_none_of_pytorchs() -> None:
     uneven = Window((5, 5), (3, 3), (1, 1), (1, 1), (1, 0), (0, 1), (4, 4))
     with pytest.raises(BaselineError, match="pads"):
         Tensors(CpuRuntime(), ConvProblem(1, 4, 4, uneven))
+
+
+def test_a_problem_that_pytorch_cannot_take_is_refused_with_its_words(
+    device: CusimDevice,
+) -> None:
+    uneven = Window((5, 5), (3, 3), (1, 1), (1, 1), (1, 0), (0, 1), (4, 4))
+    side = ContestSide(
+        "torch", lambda each: torch_candidates(device, tensors_of(CpuRuntime(), each)), QUICK
+    )
+    outcome = side.measure(ConvProblem(1, 4, 4, uneven))
+    assert outcome.winners == {}
+    assert "only pads that are the same" in outcome.refused["torch"]
 
 
 def test_without_a_gpu_pytorch_is_no_side() -> None:

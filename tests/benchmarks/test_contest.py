@@ -77,6 +77,19 @@ def test_what_cannot_run_says_why_and_stops_nothing() -> None:
     assert names(outcome) == {Cache.WARM: "cold", Cache.COLD: "right"}
 
 
+def test_a_winner_that_fails_in_the_end_leaves_the_next_one_the_place() -> None:
+    class Fails(MadeUp):
+        def time(self, cache: Cache, /, *, copies: int, replays: int) -> Timing:
+            if replays == 200:
+                raise CandidateError("not any more")
+            return super().time(cache, copies=copies, replays=replays)
+
+    us = {Cache.WARM: 1.0, Cache.COLD: 1.0}
+    outcome = contest([Fails("first", us), made_up("second", 1.2)])
+    assert names(outcome) == {Cache.WARM: "second", Cache.COLD: "second"}
+    assert outcome.refused == {"first": "not any more"}
+
+
 @pytest.mark.parametrize("candidates", [[], [made_up("large", 1, refuses="to run")]])
 def test_where_nothing_can_run_nothing_wins(candidates: list[MadeUp]) -> None:
     outcome = contest(candidates)

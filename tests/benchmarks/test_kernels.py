@@ -11,7 +11,7 @@ from rich.console import Console
 
 from benchmarks import kernels
 from benchmarks.contest import Cache, Effort, Outcome, Winner
-from benchmarks.kernels import measure, of_place, problems, where
+from benchmarks.kernels import measure, nvidia_driver, of_place, problems, where
 from benchmarks.rows import append, read
 from benchmarks.sides import ConvoySide, Side, baselines
 from benchmarks.suites import CUCONV, SUITES, VGG_E, same
@@ -163,6 +163,17 @@ def test_a_place_says_which_device_and_versions(device: CusimDevice) -> None:
     assert place["python"]
     row = {**place, "problem": "p"}
     assert of_place([row, {**row, "commit": "abd"}, {**row, "kind": "prediction"}], place) == [row]
+
+
+def test_the_drivers_version_is_what_nvidia_smi_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert nvidia_driver() is None
+    program = tmp_path / "nvidia-smi"
+    program.write_text('#!/bin/sh\n[ "$1" = --query-gpu=driver_version ] && echo 580.1\n')
+    program.chmod(0o755)
+    assert nvidia_driver() == "580.1"
 
 
 def test_a_report_shows_the_rows_of_the_last_place(
