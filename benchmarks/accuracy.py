@@ -1,16 +1,18 @@
 """Errors of each algorithm on the VGG-E layers: table 4 of Lavin & Gray 2015.
 
-    python -m benchmarks.kernels --accuracy [--device cuda|cusim] [--out FOLDER]
+    python -m benchmarks.kernels --accuracy [--device cuda|cusim [--whole]] [--out FOLDER]
 
 Data and filters are uniform in [-1, 1], the error is the largest of an element, and the truth is a
 convolution in float64 (section 7). By the kernels themselves: every algorithm with every set of
-points, in the configuration that the heuristic would choose. On the simulator (`cusim`) C is the
-layer's, for errors grow with the length of the sums, but H×W and K are cut down: its largest error
-is of fewer elements, and so a little smaller. A row an algorithm goes to OUT/accuracy.jsonl.
+points, in the configuration that the heuristic would choose; on the simulator (`cusim`) that for an
+H200. There C is the layer's, for errors grow with the length of the sums, but H×W and K are cut
+down: the largest error is of fewer elements, and so a little smaller. With `--whole` they are not,
+and a layer takes minutes. A row an algorithm goes to OUT/accuracy.jsonl.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +28,7 @@ from kernels.conv_operands import padded
 from kernels.conv_problem import ConvProblem
 from kernels.cuda_device import CudaDevice
 from kernels.device import Buffer, Device
-from kernels.heuristic import choose
+from kernels.heuristic import H200, DeviceFacts, choose
 from kernels.pixels import Pixels
 from kernels.timing import launcher
 
@@ -58,7 +60,7 @@ def reduced(layer: Layer) -> Layer:
     return Layer(layer.name, small, layer.count)
 
 
-def variants(problem: ConvProblem, device: Device) -> dict[str, ConvChoice]:
+def variants(problem: ConvProblem, device: DeviceFacts) -> dict[str, ConvChoice]:
     """What rounds differently, by name: each algorithm with each of its sets of points."""
     groups: dict[str, list[ConvChoice]] = {}
     for choice in choices(problem, device.max_shared_bytes):
@@ -68,15 +70,27 @@ def variants(problem: ConvProblem, device: Device) -> dict[str, ConvChoice]:
     return {name: choose(problem, group, device) for name, group in groups.items()}
 
 
-def largest_errors(device: Device, problem: ConvProblem, seed: int = 0) -> dict[str, float]:
-    """The largest error of an element, by variant."""
+@dataclass(frozen=True, slots=True)
+class Error:
+    """Of a variant: which choice stood for it, and the largest error of an element."""
+
+    choice: str
+    largest: float
+
+
+def largest_errors(
+    device: Device, problem: ConvProblem, facts: DeviceFacts, seed: int = 0
+) -> dict[str, Error]:
+    """By variant, as chosen for a device of these facts."""
     rng = np.random.default_rng(seed)
     shape = (problem.n, problem.c, *problem.window.input)
     x, weight = (rng.uniform(-1, 1, s).astype(np.float32) for s in (shape, problem.filter_shape))
     truth = reference.conv(x.astype(np.float64), weight.astype(np.float64), problem)
     return {
-        name: float(np.abs(convolve(device, problem, choice, x, weight) - truth).max())
-        for name, choice in variants(problem, device).items()
+        name: Error(
+            str(choice), float(np.abs(convolve(device, problem, choice, x, weight) - truth).max())
+        )
+        for name, choice in variants(problem, facts).items()
     }
 
 
@@ -123,7 +137,7 @@ def _uploaded(
         buffer.free()
 
 
-def measure(device: Device, layers: Sequence[Layer], at: str) -> list[Row]:
+def measure(device: Device, layers: Sequence[Layer], facts: DeviceFacts, at: str) -> list[Row]:
     """A row for each layer and variant."""
     return [
         {
@@ -134,10 +148,11 @@ def measure(device: Device, layers: Sequence[Layer], at: str) -> list[Row]:
             "layer": layer.name,
             "problem": str(layer.problem),
             "variant": variant,
-            "largest_error": error,
+            "choice": error.choice,
+            "largest_error": error.largest,
         }
         for layer in layers
-        for variant, error in largest_errors(device, layer.problem).items()
+        for variant, error in largest_errors(device, layer.problem, facts).items()
     ]
 
 
@@ -179,12 +194,13 @@ def _cusim() -> Device:
 DEVICES: dict[str, Callable[[], Device]] = {"cuda": CudaDevice, "cusim": _cusim}
 
 
-def run(where: str, out: Path, at: str, console: Console) -> None:
+def run(where: str, out: Path, at: str, console: Console, *, whole: bool = True) -> None:
     """Measure on one of DEVICES, show, and write down. Raises DeviceError."""
     device, layers = DEVICES[where](), LAYERS
-    if where == "cusim":
+    facts: DeviceFacts = H200 if where == "cusim" else device
+    if not whole:
         layers = tuple(map(reduced, LAYERS))
-        console.print(f"on the simulator: H, W at most {CUSIM_SIZE}, K at most {CUSIM_FILTERS}")
-    rows = measure(device, layers, at)
+        console.print(f"cut down: H, W at most {CUSIM_SIZE}, K at most {CUSIM_FILTERS}")
+    rows = measure(device, layers, facts, at)
     append(out / "accuracy.jsonl", rows)
     show(rows, console)

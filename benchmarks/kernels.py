@@ -188,6 +188,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--device", choices=tuple(accuracy.DEVICES), default="cuda", help="for --accuracy"
     )
+    parser.add_argument("--whole", action="store_true", help="no smaller layers on the simulator")
     return parser.parse_args(arguments)
 
 
@@ -202,7 +203,8 @@ def main(command_line: Sequence[str] | None = None) -> None:
         return
     if arguments.accuracy:
         try:
-            accuracy.run(arguments.device, arguments.out, at, console)
+            whole = arguments.whole or arguments.device == "cuda"
+            accuracy.run(arguments.device, arguments.out, at, console, whole=whole)
         except DeviceError as error:
             raise SystemExit(f"{error}; try --device cusim") from error
         return

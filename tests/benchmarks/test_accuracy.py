@@ -49,7 +49,7 @@ def test_every_variant_errs_but_by_little_and_never_leaves_anything_out(
         y = convolve(device, problem, choice, x, weight)
         assert y.shape == truth.shape
         assert np.allclose(y, truth, atol=1e-4)
-    errors = largest_errors(device, TINY)
+    errors = {name: each.largest for name, each in largest_errors(device, TINY, device).items()}
     assert all(0 < error < 1e-4 for error in errors.values())
     four = {name: error for name, error in errors.items() if "F(4x4,3x3) non-fused" in name}
     mixed, integer = (
@@ -78,7 +78,10 @@ def test_rows_and_a_table_are_left(
     assert {row["layer"] for row in rows} == {"conv 5"}
     assert rows[0]["device"].startswith("CPU simulator")
     assert rows[0]["commit"] == "abc"
+    assert all(row["choice"] for row in rows)
     assert "H, W at most 28, K at most 64" in capsys.readouterr().out
+    kernels.main(["--accuracy", "--device", "cusim", "--whole", *out])
+    assert "cut down" not in capsys.readouterr().out
 
 
 def test_what_is_promised_is_held_against_the_worst_layer() -> None:
