@@ -12,11 +12,12 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from service import v1, v2
 from service.exchange import CRASHED, Endpoint
+from service.page import add_page
 from service.repository import Repository
 from service.responses import error_response
 
@@ -69,12 +70,9 @@ def create_app(repository: Repository) -> FastAPI:
             await repository.exposition(), headers={"content-type": CONTENT_TYPE_LATEST}
         )
 
-    async def home(_: Request) -> Response:
-        return RedirectResponse("docs")
-
     app.lanes = v1.add_routes(app, repository) | v2.add_routes(app, repository)
     app.add_api_route("/metrics", exposition, response_class=Response, tags=["metrics"])
-    app.add_api_route("/", home, include_in_schema=False)
+    add_page(app)
     app.add_exception_handler(HTTPException, _on_http_error)
     app.add_exception_handler(RequestValidationError, _on_invalid_request)
     app.add_exception_handler(Exception, _on_crash)

@@ -1,0 +1,84 @@
+// A pad to draw a digit on, with a pointer or with the keyboard.
+
+const PEN = 22; // pixels wide, of 280: a digit's stroke as the model knows them
+const STEP = 10;
+const MOVES = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
+
+/** Let `form` send what is drawn on `canvas` to `take`, as a PNG file. */
+export function drawingPad(canvas, form, take) {
+  const ink = canvas.getContext("2d");
+  let at = { x: canvas.width / 2, y: canvas.height / 2 };
+  let down = false;
+
+  function clear() {
+    ink.fillStyle = "white";
+    ink.fillRect(0, 0, canvas.width, canvas.height);
+    ink.strokeStyle = "black";
+    ink.lineWidth = PEN;
+    ink.lineCap = ink.lineJoin = "round";
+    down = false;
+    tell();
+  }
+
+  function tell() {
+    canvas.setAttribute("aria-label", `Drawing pad, pen ${down ? "down" : "up"}`);
+  }
+
+  function moveTo(to) {
+    if (down) {
+      ink.beginPath();
+      ink.moveTo(at.x, at.y);
+      ink.lineTo(to.x, to.y);
+      ink.stroke();
+    }
+    at = to;
+  }
+
+  const place = (event) => ({
+    x: (event.offsetX * canvas.width) / canvas.clientWidth,
+    y: (event.offsetY * canvas.height) / canvas.clientHeight,
+  });
+  canvas.addEventListener("pointerdown", (event) => {
+    canvas.setPointerCapture(event.pointerId);
+    at = place(event);
+    down = true;
+    moveTo(at); // a point
+  });
+  canvas.addEventListener("pointermove", (event) => {
+    if (event.buttons) moveTo(place(event));
+  });
+  for (const kind of ["pointerup", "pointercancel"]) {
+    canvas.addEventListener(kind, () => {
+      down = false;
+    });
+  }
+
+  canvas.addEventListener("keydown", (event) => {
+    const inside = (value, size) => Math.min(Math.max(value, 0), size);
+    if (event.key in MOVES) {
+      const [dx, dy] = MOVES[event.key];
+      moveTo({
+        x: inside(at.x + dx * STEP, canvas.width),
+        y: inside(at.y + dy * STEP, canvas.height),
+      });
+    } else if (event.key === " ") {
+      down = !down;
+      moveTo(at);
+      tell();
+    } else if (event.key === "Escape") {
+      clear();
+    } else if (event.key === "Enter") {
+      form.requestSubmit();
+    } else {
+      return;
+    }
+    event.preventDefault();
+  });
+
+  form.addEventListener("reset", clear);
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    canvas.toBlob((blob) => take(new File([blob], "drawing.png", { type: "image/png" })));
+  });
+  clear();
+}

@@ -1,0 +1,183 @@
+// The page at /: sends pictures, shows answers, watches the traffic. Nothing from elsewhere.
+
+import { drawingPad } from "./pad.js";
+import { watchTraffic } from "./traffic.js";
+
+const TOP_K = 5;
+const MOST_ANSWERS = 20; // older ones are let go, and their pictures with them
+const PHASES = ["receive", "decode", "queue", "compute", "respond"];
+const DIGITS = "digits";
+
+const $ = (id) => document.getElementById(id);
+
+function element(name, text = "", className = "") {
+  const made = document.createElement(name);
+  made.textContent = text;
+  if (className) made.className = className;
+  return made;
+}
+
+/** What a server that is not ready, or not there, says of itself. */
+async function refusal(response) {
+  try {
+    return (await response.json()).error ?? response.statusText;
+  } catch {
+    return `${response.status} ${response.statusText}`;
+  }
+}
+
+function classifyPath() {
+  return `v1/models/${encodeURIComponent($("model").value)}/classify?top_k=${TOP_K}`;
+}
+
+// Pictures are sent one by one: the server is who puts them together.
+async function send(files) {
+  $("said").textContent = "";
+  await Promise.all([...files].map(sendOne));
+}
+
+async function sendOne(file) {
+  const path = classifyPath();
+  try {
+    const response = await fetch(path, {
+      method: "POST",
+      headers: { "content-type": "application/octet-stream" },
+      body: file,
+    });
+    if (response.ok) show(file, path, await response.json());
+    else complain(`${file.name}: ${await refusal(response)}`);
+  } catch {
+    complain(`${file.name}: the server cannot be reached`);
+  }
+}
+
+function complain(text) {
+  const said = $("said");
+  said.textContent = said.textContent ? `${said.textContent}\n${text}` : text;
+}
+
+const percent = (probability) => `${(100 * probability).toFixed(1)} %`;
+
+function show(file, path, answer) {
+  const item = $("answer").content.firstElementChild.cloneNode(true);
+  const picture = item.querySelector("img");
+  picture.src = URL.createObjectURL(file);
+  picture.alt = file.name;
+  const { predictions } = answer.results[0];
+  item.querySelector("h3").textContent = file.name;
+  item.querySelector(".bars").append(...predictions.map(bar));
+  showTiming(item, answer.timing_ms);
+  showCurl(item, file, path);
+  $("answers").prepend(item);
+  for (const old of [...$("answers").children].slice(MOST_ANSWERS)) {
+    URL.revokeObjectURL(old.querySelector("img").src);
+    old.remove();
+  }
+  $("none").hidden = true;
+  const [best] = predictions;
+  $("heard").textContent = `${file.name}: ${best.label}, ${percent(best.probability)}`;
+}
+
+function bar({ label, probability }) {
+  const item = element("li");
+  const track = element("span", "", "track");
+  const filled = element("div", "", "bar");
+  filled.style.width = `${100 * probability}%`;
+  track.append(filled);
+  const name = element("span", label, "label");
+  name.title = label;
+  item.append(name, track, element("span", percent(probability), "value"));
+  return item;
+}
+
+function showTiming(item, timing) {
+  const line = item.querySelector(".phases");
+  const legend = item.querySelector(".legend");
+  for (const phase of PHASES) {
+    const part = element("span", "", phase);
+    part.style.flexGrow = timing[phase];
+    line.append(part);
+    const entry = element("li");
+    entry.append(element("i", "", phase), `${phase} ${timing[phase].toFixed(2)} ms`);
+    legend.append(entry);
+  }
+  legend.append(element("li", `total ${timing.total.toFixed(2)} ms`));
+  const entries = [...legend.children].map(({ textContent }) => textContent);
+  line.setAttribute("aria-label", `Time spent: ${entries.join(", ")}`);
+}
+
+function showCurl(item, file, path) {
+  const quoted = (text) => `'${text.replaceAll("'", "'\\''")}'`;
+  const url = new URL(path, document.baseURI).href;
+  const line = `curl --data-binary ${quoted(`@${file.name}`)} -H 'content-type: application/octet-stream' ${quoted(url)}`;
+  item.querySelector("code").textContent = line;
+  const button = item.querySelector("button");
+  button.addEventListener("click", async () => {
+    try {
+      await navigator.clipboard.writeText(line);
+      button.textContent = "Copied";
+    } catch {
+      // Not allowed where the page came over plain HTTP from another machine: it can be selected.
+      getSelection().selectAllChildren(item.querySelector("code"));
+      button.textContent = "Selected";
+    }
+  });
+}
+
+function takeDrops() {
+  const drop = $("drop");
+  $("files").addEventListener("change", async (event) => {
+    await send(event.target.files);
+    event.target.value = ""; // so that the same picture can be sent again
+  });
+  for (const kind of ["dragover", "drop"]) {
+    // On the whole page: a picture dropped beside the field must not replace the page.
+    addEventListener(kind, (event) => event.preventDefault());
+  }
+  addEventListener("dragover", () => drop.classList.add("over"));
+  addEventListener("dragleave", () => drop.classList.remove("over"));
+  addEventListener("drop", (event) => {
+    drop.classList.remove("over");
+    send(event.dataTransfer.files);
+  });
+  addEventListener("paste", (event) => send(event.clipboardData.files));
+}
+
+async function listModels() {
+  const response = await fetch("v2/repository/index", { method: "POST" });
+  if (!response.ok) throw new Error(await refusal(response));
+  const models = await response.json();
+  $("model").replaceChildren(...models.map(({ name }) => new Option(name, name)));
+  $("models").hidden = models.length < 2;
+  return models.map(({ name }) => name);
+}
+
+async function tellState() {
+  const response = await fetch("v2/health/ready");
+  return response.ok ? "ready" : refusal(response);
+}
+
+async function start() {
+  takeDrops();
+  drawingPad($("pad"), $("draw"), (picture) => send([picture]));
+  const tellModel = () => {
+    $("draw").hidden = $("model").value !== DIGITS;
+  };
+  $("model").addEventListener("change", tellModel);
+  try {
+    const names = await listModels();
+    tellModel();
+    $("state").textContent = `${names.length > 1 ? `${names.length} models` : names[0]}: ${await tellState()}`;
+  } catch (error) {
+    $("state").textContent = error.message;
+  }
+  watchTraffic({
+    rate: $("rate"),
+    line: $("rates").querySelector("polyline"),
+    most: $("most"),
+    batches: $("batches"),
+    sizes: $("sizes"),
+  });
+}
+
+start();

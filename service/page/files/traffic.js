@@ -1,0 +1,90 @@
+// What goes on, read from /metrics once a second while somebody looks.
+
+const KEPT = 60; // seconds
+const EVERY_MS = 1000;
+const HEIGHT = 60; // of the drawing, in its own units
+const WIDTH = 240;
+
+/** The samples of one metric in Prometheus' text format: [{labels, value}]. */
+function samples(text, name) {
+  const found = [];
+  for (const line of text.split("\n")) {
+    const match = line.match(/^(\w+)(?:\{(.*)\})? (\S+)/);
+    if (match?.[1] !== name) continue;
+    const labels = Object.fromEntries(
+      [...(match[2] ?? "").matchAll(/(\w+)="((?:[^"\\]|\\.)*)"/g)].map(([, key, value]) => [key, value]),
+    );
+    found.push({ labels, value: Number(match[3]) });
+  }
+  return found;
+}
+
+/** Batches of each size, of all models: Prometheus' buckets count what is at most so large. */
+function batchSizes(text) {
+  const upTo = new Map();
+  for (const { labels, value } of samples(text, "convoy_batch_size_bucket")) {
+    if (labels.le !== "+Inf") upTo.set(Number(labels.le), (upTo.get(Number(labels.le)) ?? 0) + value);
+  }
+  let before = 0;
+  return [...upTo]
+    .sort(([one], [other]) => one - other)
+    .map(([size, total]) => {
+      const count = total - before;
+      before = total;
+      return { size, count };
+    });
+}
+
+/** Keep `show`'s elements true. */
+export function watchTraffic(show) {
+  const rates = [];
+  let last = null;
+
+  function tell(text, seconds) {
+    const images = samples(text, "convoy_images_total").reduce((sum, { value }) => sum + value, 0);
+    // A counter that fell is another server's.
+    const rate = last && images >= last.images ? (images - last.images) / (seconds - last.seconds) : 0;
+    last = { images, seconds };
+    rates.push(rate);
+    if (rates.length > KEPT) rates.shift();
+    const most = Math.max(1, ...rates);
+    show.rate.textContent = rate.toFixed(rate < 10 ? 1 : 0);
+    show.most.textContent = `most ${most.toFixed(most < 10 ? 1 : 0)}`;
+    const step = WIDTH / (KEPT - 1);
+    const begin = WIDTH - step * (rates.length - 1);
+    show.line.setAttribute(
+      "points",
+      rates.map((value, i) => `${begin + i * step},${HEIGHT - 2 - (value / most) * (HEIGHT - 4)}`).join(" "),
+    );
+    tellSizes(batchSizes(text));
+  }
+
+  function tellSizes(sizes) {
+    const most = Math.max(1, ...sizes.map(({ count }) => count));
+    show.batches.textContent = sizes.reduce((sum, { count }) => sum + count, 0);
+    show.sizes.replaceChildren(
+      ...sizes.map(({ size, count }) => {
+        const item = document.createElement("li");
+        const column = document.createElement("i");
+        column.style.height = `${(count / most) * 5}rem`;
+        item.append(column, String(size));
+        item.title = `${count} batches of ${size}`;
+        item.setAttribute("aria-label", item.title);
+        return item;
+      }),
+    );
+  }
+
+  async function look() {
+    if (!document.hidden) {
+      try {
+        const response = await fetch("metrics");
+        if (response.ok) tell(await response.text(), performance.now() / 1000);
+      } catch {
+        show.rate.textContent = "?"; // the server is away; it may come back
+      }
+    }
+    setTimeout(look, EVERY_MS);
+  }
+  look();
+}
