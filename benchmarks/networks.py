@@ -17,6 +17,7 @@ import argparse
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -208,25 +209,25 @@ def main(command_line: Sequence[str] | None = None) -> None:
     store = None if arguments.heuristic else TuningStore(arguments.out / "tuning.json")
     search = Search(top=arguments.top or None)
     deadline = time.monotonic() + arguments.budget_s
-    for name in arguments.network or NETWORKS:
-        network = classifier(name, NETWORKS[name]())
-        for n in arguments.n or (1, 8):
-            if time.monotonic() > deadline:
-                console.print("the budget is spent; the same command goes on from here")
-                break
-            console.print(f"{name} at N = {n}")
-            choose = chosen(device, network, n, store, search)
-            makers: dict[str, Make] = {CONVOY: partial(ConvoyNetwork, network, device, n, choose)}
-            for way in WAYS:
-                if runtime is not None and way.name not in arguments.without:
-                    makers[way.name] = partial(
-                        TorchNetwork, way.name, runtime, network, n, way.prepare
-                    )
-            known = of_place(read(file), place)
-            for rows in measure(name, n, makers, images_of(network, n), known, RUNS):
-                append(file, ({"date": now(), **place, **row} for row in rows))
-                for row in rows:
-                    console.print(f"{name} N{n} {row['side']}, {row['metric']}: {row['p50_us']} µs")
+    built: dict[str, Classifier] = {}  # the last one alone: they are large
+    for name, n in product(arguments.network or NETWORKS, arguments.n or (1, 8)):
+        if time.monotonic() > deadline:
+            console.print("the budget is spent; the same command goes on from here")
+            break
+        console.print(f"{name} at N = {n}")
+        if name not in built:
+            built = {name: classifier(name, NETWORKS[name]())}
+        network = built[name]
+        choose = chosen(device, network, n, store, search)
+        makers: dict[str, Make] = {CONVOY: partial(ConvoyNetwork, network, device, n, choose)}
+        for way in WAYS:
+            if runtime is not None and way.name not in arguments.without:
+                makers[way.name] = partial(TorchNetwork, way.name, runtime, network, n, way.prepare)
+        known = of_place(read(file), place)
+        for rows in measure(name, n, makers, images_of(network, n), known, RUNS):
+            append(file, ({"date": now(), **place, **row} for row in rows))
+            for row in rows:
+                console.print(f"{name} N{n} {row['side']}, {row['metric']}: {row['p50_us']} µs")
     show(of_place(read(file), place), console)
 
 

@@ -14,9 +14,10 @@ from benchmarks.contest import Cache, Effort, Outcome, Winner
 from benchmarks.kernels import measure, nvidia_driver, of_place, problems, where
 from benchmarks.rows import append, read
 from benchmarks.sides import ConvoySide, Side, baselines
-from benchmarks.suites import CUCONV, SUITES, VGG_E, same
+from benchmarks.suites import CUCONV, SUITES, VGG_E, Layer, same
 from kernels.autotune import Search
 from kernels.conv_problem import ConvProblem
+from kernels.device import FaultError
 from kernels.heuristic import heuristic
 from kernels.timing import Timing
 from kernels.tuning_store import TuningStore
@@ -190,6 +191,41 @@ def test_a_report_shows_the_rows_of_the_last_place(
     shown = capsys.readouterr().out
     assert "vgg-e, N = 8, cache warm" in shown
     assert "vgg-e, N = 1, cache warm" not in shown
+
+
+def test_a_run_measures_reports_and_plots(
+    device: CusimDevice,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(kernels, "CudaDevice", lambda: device)
+    monkeypatch.setattr(kernels, "Effort", lambda: QUICK)
+    monkeypatch.setattr(kernels, "SUITES", {"vgg-e": (Layer("small", SMALL),)})
+    monkeypatch.setitem(sys.modules, "torch", None)
+    kernels.main(["--n", "1", "--heuristic", "--out", str(tmp_path), "--commit", "abc"])
+    shown = capsys.readouterr().out
+    assert f"{SMALL}  convoy: warm" in shown
+    assert "torch is not measured: PyTorch cannot be imported" in shown
+    assert "not measured: vgg-e at N = 1" in shown
+    rows = read(tmp_path / "kernels.jsonl")
+    assert {(row["side"], row["device"], row["commit"]) for row in rows} == {
+        ("convoy", device.name, "abc")
+    }
+
+
+def test_a_lost_device_ends_the_run_after_showing_what_there_is(
+    device: CusimDevice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Lost(MadeUpSide):
+        def measure(self, problem: ConvProblem) -> Outcome:
+            raise FaultError("illegal address")
+
+    monkeypatch.setattr(kernels, "CudaDevice", lambda: device)
+    monkeypatch.setattr(kernels, "ConvoySide", lambda *_: Lost())
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(SystemExit, match="the device is lost: illegal address"):
+        kernels.main(["--n", "1", "--suite", "c3d", "--out", str(tmp_path)])
 
 
 def test_without_a_gpu_it_is_said_that_one_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:

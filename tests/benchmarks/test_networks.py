@@ -14,7 +14,7 @@ from benchmarks.c3d import C3D, c3d
 from benchmarks.light_networks import classifier
 from benchmarks.network_sides import ConvoyNetwork
 from benchmarks.networks import DifferentScoresError, chosen, goal, images_of, measure, show
-from benchmarks.rows import Row, append
+from benchmarks.rows import Row, append, read
 from kernels.autotune import Search
 from kernels.heuristic import heuristic
 from kernels.tuning_store import TuningStore
@@ -159,6 +159,30 @@ def test_a_table_has_a_row_a_network_and_the_goals_are_judged(tmp_path: Path) ->
     assert goal(rows, "ResNet-50", 8) == "not measured"
     append(tmp_path / "networks.jsonl", rows)
     networks.main(["--report", "--out", str(tmp_path)])
+
+
+def test_a_run_measures_tunes_and_shows(
+    device: CusimDevice,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    small = C3D(clip=(2, 6, 6), filters=(4,), hidden=4, classes=3)
+    monkeypatch.setattr(networks, "CudaDevice", lambda: device)
+    monkeypatch.setattr(networks, "NETWORKS", {"C3D": lambda: c3d(small)})
+    monkeypatch.setattr(networks, "RUNS", 2)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    for _ in range(2):  # the second finds everything there
+        arguments = ["--n", "1", "--top", "1", "--out", str(tmp_path), "--commit", "abc"]
+        networks.main(arguments)
+    shown = capsys.readouterr().out
+    assert "PyTorch is not measured" in shown
+    assert shown.count("C3D N1 convoy, device:") == 1
+    assert "not measured: VGG-19 at N = 1" in shown
+    assert len(read(tmp_path / "networks.jsonl")) == 2
+    assert TuningStore(tmp_path / "tuning.json").read()
+    networks.main(["--budget-s", "0", "--out", str(tmp_path)])
+    assert "the budget is spent" in capsys.readouterr().out
 
 
 def test_without_a_gpu_it_is_said_that_one_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
