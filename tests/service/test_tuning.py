@@ -101,13 +101,13 @@ def test_exhaustive_and_again_say_what_is_measured(
     monkeypatch.setattr("service.tuning.tune", tune)
     monkeypatch.setenv("CONVOY_TUNING", str(tmp_path / "set"))
     assert convoy("tune", "digits")[0] == 0
-    assert convoy("tune", "digits", "--exhaustive", "--again", "--max-batch", "3")[0] == 0
-    assert convoy("tune", "digits", "--top", "5", "--tuning", "flag")[0] == 0
+    assert convoy("tune", "digits", "--exhaustive", "--max-batch", "3")[0] == 0
+    assert convoy("tune", "digits", "--top", "5", "--again", "--tuning", "flag")[0] == 0
     seen = [[o[name] for name in ("max_batch", "top", "anew", "tuning")] for o in asked]
     assert seen == [
         [8, TOP_CANDIDATES, False, tmp_path / "set"],
-        [3, None, True, tmp_path / "set"],
-        [8, 5, False, Path("flag")],
+        [3, None, False, tmp_path / "set"],
+        [8, 5, True, Path("flag")],
     ]
 
 
