@@ -195,7 +195,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
 def main(command_line: Sequence[str] | None = None) -> None:
     """Measure, show, and write down."""
     arguments = parse_arguments(command_line)
-    console = Console(highlight=False)
+    console = Console(highlight=False, markup=False)
     file = arguments.out / "kernels.jsonl"
     at = arguments.commit or commit()
     if arguments.predict:
