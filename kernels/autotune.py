@@ -85,7 +85,10 @@ def autotune(
     key_of = keys(conditions_of(device))
     stored = {} if search.anew else store.read()
     known = {problem: dict(stored.get(key_of(problem), {})) for problem in problems}
-    every = {problem: shortlist(problem, device, search.top) for problem in known}
+    every = {
+        problem: shortlist(problem, device, search.top, outcomes)
+        for problem, outcomes in known.items()
+    }
     todo = {
         problem: candidates
         for problem, candidates in every.items()

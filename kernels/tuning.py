@@ -3,7 +3,7 @@
 problem ─ shortlist ─> candidates ─ autotune ─> outcomes ─ ranking ─> winner
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import cache
 
 from kernels.algorithms import ConvChoice, choices
@@ -64,11 +64,15 @@ def keys(conditions: Conditions) -> Callable[[ConvProblem], Key]:
 
 
 def shortlist(
-    problem: ConvProblem, device: DeviceFacts, top: int | None = None
+    problem: ConvProblem,
+    device: DeviceFacts,
+    top: int | None = None,
+    known: Collection[str] = (),
 ) -> dict[str, ConvChoice]:
     """The `top` candidates with the least estimated cost, all where it is None.
 
-    And of each algorithm the first quarter as many: the estimate compares those less well.
+    And of each algorithm the first quarter as many: the estimate compares those less well. And any
+    that something is known of already.
     """
     every = sorted(
         choices(problem, device.max_shared_bytes),
@@ -76,8 +80,9 @@ def shortlist(
     )
     if top is None:
         return by_name(every)
-    kept = every[:top] + _first_of_each_algorithm(every, -(-top // 4))
-    return by_name(sorted(kept, key=every.index))
+    kept = {*map(str, every[:top]), *known}
+    kept |= {str(choice) for choice in _first_of_each_algorithm(every, -(-top // 4))}
+    return by_name(choice for choice in every if str(choice) in kept)
 
 
 def finalists(candidates: Mapping[str, ConvChoice], outcomes: Outcomes, count: int) -> list[str]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from kernels.conv_problem import ConvProblem
-from kernels.device import Device
+from kernels.device import Device, DeviceError
 from kernels.heuristic import heuristic
 from kernels.tuning import Find, conditions_of, finder, tuned
 from kernels.tuning_store import DEFAULT_STORE, Measurements, TuningStore, TuningStoreError
@@ -60,9 +60,14 @@ def find_on(gpu: str, tuning: Path) -> Find:
 def choose_for(device: Device, graph: Graph, max_batch: int, tuning: Path | None) -> Choose:
     """What was measured fastest on this device, and where nothing was, what is estimated to be.
 
-    Measures nothing; logs how many were measured. EngineError as `read_measurements`.
+    Measures nothing; logs how many were measured. EngineError as `read_measurements`, and where
+    the device has no compiler.
     """
-    find = finder(read_measurements(tuning), conditions_of(device))
+    try:
+        conditions = conditions_of(device)
+    except DeviceError as error:
+        raise EngineError(str(error)) from error
+    find = finder(read_measurements(tuning), conditions)
     problems = conv_problems(graph, range(1, max_batch + 1))
     total = sum(map(len, problems.values()))
     known = sum(len(names) for problem, names in problems.items() if find(problem))

@@ -11,7 +11,7 @@ from kernels import algorithms
 from kernels.algorithms import ConvChoice, choices
 from kernels.compile import source_digest
 from kernels.conv_problem import ConvProblem
-from kernels.heuristic import H200, Facts, choose, heuristic
+from kernels.heuristic import H200, Facts, choose, estimated_cycles, heuristic
 from kernels.timing import Timing
 from kernels.tuning import by_name, finalists, finder, keys, ranking, shortlist, tuned
 from kernels.tuning_store import Conditions, Key, Outcome, Times
@@ -71,6 +71,10 @@ def test_the_shortlist_has_the_cheapest_and_some_of_each_algorithm(problem: Conv
         assert len(kept) >= min(2, len(of_it))
         assert choose(problem, of_it, H200) in kept
     assert len(shortlist(problem, H200)) == len(every)
+    known = max(every, key=lambda choice: estimated_cycles(problem, choice, H200))
+    also = shortlist(problem, H200, 8, [str(known), "one that there was before"])
+    assert also.keys() == short.keys() | {str(known)}
+    assert list(also) == [name for name in shortlist(problem, H200) if name in also]
 
 
 def test_what_a_device_has_no_shared_memory_for_is_no_candidate() -> None:

@@ -16,6 +16,7 @@ from kernels.conv_problem import ConvProblem
 from kernels.cuda_device import CudaDevice
 from kernels.device import DeviceError, FaultError, Instantiation, Kernel
 from kernels.heuristic import H200, heuristic
+from kernels.nvrtc import CompilerNotFoundError
 from kernels.timing import Copies, Timing
 from kernels.tuning import conditions_of, instantiations, keys
 from kernels.tuning_store import Conditions, Outcome, Times, TuningStore
@@ -240,6 +241,17 @@ def test_the_default_file_need_not_be_there_but_one_that_is_named_must(
     with caplog.at_level(logging.INFO, "convoy"):
         open_engine(network, device=DeviceKind.CUDA, max_batch=1).close()
     assert caplog.text.endswith("3 of 3 convolutions for N = 1..1 run as measured\n")
+
+
+def test_an_engine_without_a_compiler_says_what_to_install(
+    network: Classifier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def compiler(self: CusimDevice) -> str:
+        raise CompilerNotFoundError("NVRTC was not found")
+
+    monkeypatch.setattr(CusimDevice, "compiler", property(compiler))
+    with pytest.raises(EngineError, match="NVRTC was not found"):
+        open_engine(network, device=DeviceKind.CUDA, max_batch=1)
 
 
 def test_a_plan_names_what_was_chosen_and_whether_it_was_measured(
