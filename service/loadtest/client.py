@@ -115,7 +115,10 @@ class Client:
 
     async def _post(self, turn: int) -> tuple[int, bytes]:
         async with self._session.post(
-            self._url, data=self._pictures[turn].data, headers=self._headers[turn]
+            self._url,
+            data=self._pictures[turn].data,
+            headers=self._headers[turn],
+            allow_redirects=False,  # an answer from elsewhere would be measured as this server's
         ) as response:
             return response.status, await response.read()
 

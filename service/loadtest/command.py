@@ -25,7 +25,7 @@ from service.loadtest.options import (
     seconds,
 )
 from service.loadtest.pictures import SAMPLES, load_pictures
-from service.loadtest.report import as_rows, as_table, details
+from service.loadtest.report import as_rows, as_table, details, milliseconds
 from service.loadtest.schedule import Arrivals
 from service.loadtest.summary import Load, Summary
 from service.loadtest.sweep import Found
@@ -207,7 +207,12 @@ def _run(options: Options) -> Found:
             text = f"{load}: {journal.good:,} answers, {failed:,} errors"
             bar.update(task, description=text, completed=min(elapsed_s, total_s))
 
-        return uvloop.run(run(options, show))
+        def tell(summary: Summary) -> None:
+            p99 = milliseconds(summary.latency_ms["p99"])
+            if console.is_terminal:
+                bar.console.print(f"{summary.load}: p99 {p99} ms, {summary.failed:,} errors")
+
+        return uvloop.run(run(options, show, tell))
 
 
 def _show(options: Options, found: Found) -> None:

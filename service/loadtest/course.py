@@ -4,24 +4,25 @@ import asyncio
 import gc
 import resource
 import signal
-from functools import partial
+from collections.abc import Callable
 
 from service.loadtest.client import Client
 from service.loadtest.clock import precise_clock
 from service.loadtest.measure import Progress, measure
 from service.loadtest.options import Options
-from service.loadtest.summary import Summary
+from service.loadtest.summary import Load, Summary
 from service.loadtest.sweep import Found, find_rate
+
+Finished = Callable[[Summary], None]
 
 # What this process has open beside its connections.
 _OTHER_FILES = 64
 
 
-async def run(options: Options, progress: Progress) -> Found:
+async def run(options: Options, progress: Progress, finished: Finished) -> Found:
     """Every load in turn; SIGINT ends it with what there is. LoadTestError if nobody answers."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGINT, stop.set)
     _allow_connections(options)
     client = Client(
         options.url,
@@ -38,14 +39,13 @@ async def run(options: Options, progress: Progress) -> Found:
                 else:
                     await client.try_out()
                 gc.freeze()  # or every collection would look through all pictures and modules
-                put_on = partial(
-                    measure,
-                    conditions=options.conditions,
-                    client=client,
-                    clock=clock,
-                    stop=stop,
-                    progress=progress,
-                )
+                loop.add_signal_handler(signal.SIGINT, stop.set)
+
+                async def put_on(load: Load) -> Summary:
+                    summary = await measure(load, options.conditions, client, clock, stop, progress)
+                    finished(summary)
+                    return summary
+
                 if options.search_from is not None and options.p99_ms is not None:
                     return await find_rate(put_on, options.p99_ms, options.search_from)
                 steps: list[Summary] = []

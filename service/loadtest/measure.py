@@ -26,7 +26,7 @@ async def measure(
     client: Client,
     clock: Clock,
     stop: asyncio.Event,
-    progress: Progress = lambda *_: None,
+    progress: Progress,
 ) -> Summary:
     """Put the load on, wait for the last answer, sum up; `stop` ends it with what there is."""
     journal = Journal()
@@ -45,7 +45,7 @@ async def measure(
     end = start + conditions.seconds
     interrupted = not driving.done()
     if interrupted:
-        end = min(end, clock.now())
+        end = max(start, min(end, clock.now()))
         driving.cancel()
     with suppress(asyncio.CancelledError):
         await driving

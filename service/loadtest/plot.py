@@ -12,11 +12,14 @@ from service.loadtest.summary import PERCENTILES, Summary
 def plot(
     summaries: Sequence[Summary], file: Path, *, title: str, bound_ms: float | None = None
 ) -> None:
-    """A line a percentile; loads with errors, or beyond the client, are hollow. Raises OSError."""
+    """A line a percentile, through the loads from the least to the most. Raises OSError.
+
+    Beyond what a server can do a line may turn back: more is asked, and less answered.
+    """
     figure = Figure(figsize=(8, 5), layout="constrained")
     FigureCanvasAgg(figure)
     panel = figure.subplots()
-    measured = sorted((s for s in summaries if s.answered), key=lambda s: s.throughput)
+    measured = sorted((each for each in summaries if each.answered), key=_size)
     rates = [each.throughput for each in measured]
     sound = [not each.failed and not each.client_limited for each in measured]
     for name in PERCENTILES:
@@ -31,6 +34,8 @@ def plot(
                 color=line.get_color(),
                 fillstyle="none" if hollow else "full",
             )
+    if not all(sound):
+        panel.plot([], [], "ko", fillstyle="none", label="with errors, or client the limit")
     if bound_ms is not None:
         panel.axhline(bound_ms, color="black", linewidth=0.8, linestyle="--")
         panel.text(0, bound_ms, " bound for p99", va="bottom", fontsize="small")
@@ -42,3 +47,7 @@ def plot(
     panel.set_title(title, loc="left", fontsize="medium")
     panel.legend()
     figure.savefig(file, dpi=120)
+
+
+def _size(summary: Summary) -> float:
+    return summary.load.rate or summary.load.clients or 0.0

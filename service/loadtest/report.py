@@ -36,10 +36,13 @@ def as_table(summaries: Sequence[Summary]) -> Group:
             str(each.load),
             f"{each.requests:,}",
             f"{each.throughput:,.1f}",
-            *(_ms(each.latency_ms[name]) for name in ("p50", "p90", "p99", "p99.9", "max")),
+            *(
+                milliseconds(each.latency_ms[name])
+                for name in ("p50", "p90", "p99", "p99.9", "max")
+            ),
             f"{each.failed:,}",
             _mean_batch(each.batch_sizes),
-            _ms(each.send_lag_ms["p99"]),
+            milliseconds(each.send_lag_ms["p99"]),
         )
     return Group(table, *(line for each in summaries for line in _notes(each)))
 
@@ -53,7 +56,7 @@ def details(summary: Summary) -> Group:
         for name in summary.phases_ms:
             table.add_column(f"{name} ms", justify="right")
         for q in ("p50", "p99"):
-            table.add_row(q, *(_ms(one[q]) for one in summary.phases_ms.values()))
+            table.add_row(q, *(milliseconds(one[q]) for one in summary.phases_ms.values()))
         parts += [Text(), table]
     if summary.batch_sizes:
         parts += [Text(), Text(f"batches: {counts(summary.batch_sizes)}")]
@@ -76,17 +79,18 @@ def _notes(each: Summary) -> list[Text]:
     if each.client_limited:
         notes.append(
             f"the load generator was the limit: it used {each.client_cpu:.2f} cores and sent "
-            f"{_ms(each.send_lag_ms['p99'])} ms late at p99; the server may do better"
+            f"{milliseconds(each.send_lag_ms['p99'])} ms late at p99; the server may do better"
         )
     if each.interrupted:
         notes.append(f"ended after {each.seconds:.1f} s")
     return [Text(f"{each.load}: {note}") for note in notes]
 
 
-def _ms(milliseconds: float | None) -> str:
-    if milliseconds is None:
+def milliseconds(value: float | None) -> str:
+    """As many digits as matter; a dash where there is nothing."""
+    if value is None:
         return "-"
-    return f"{milliseconds:,.2f}" if milliseconds < 100 else f"{milliseconds:,.0f}"
+    return f"{value:,.2f}" if value < 100 else f"{value:,.0f}"
 
 
 def _mean_batch(sizes: Mapping[int, int] | None) -> str:

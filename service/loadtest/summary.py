@@ -102,7 +102,7 @@ def summarise(
         seconds=end - begin,
         requests=int(inside.sum()),
         answered=len(latency_ms),
-        throughput=float(arrived.sum()) / (end - begin),
+        throughput=float(arrived.sum()) / (end - begin) if end > begin else 0.0,
         latency_ms={
             **{name: percentile(latency_ms, q) for name, q in PERCENTILES.items()},
             "mean": float(latency_ms.mean()) if len(latency_ms) else None,

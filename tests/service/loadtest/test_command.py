@@ -288,13 +288,14 @@ def test_a_server_that_refuses_the_first_picture_is_one_clear_line(
     assert says in line
 
 
-def test_ctrl_c_shows_what_was_measured_so_far(pictures: Path) -> None:
+def interrupted(pictures: Path, warmup: str) -> tuple[int, str, str]:
+    """Exit status, output and errors of a test of 60 s that is ended after 30 requests."""
     with scripted() as seen:
         process = subprocess.Popen(
             [
                 *(sys.executable, "-c", "from service.cli import main; main()", "loadtest"),
                 *(seen.url, "--images", str(pictures), "--rate", "100"),
-                *("--warmup", "0", "--duration", "60s"),
+                *("--warmup", warmup, "--duration", "60s"),
             ],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -311,8 +312,27 @@ def test_ctrl_c_shows_what_was_measured_so_far(pictures: Path) -> None:
         finally:
             process.kill()
             process.communicate()
-    assert process.returncode == 130
-    assert error == ""
+    return process.returncode, out, error
+
+
+def test_ctrl_c_shows_what_was_measured_so_far(pictures: Path) -> None:
+    status, out, error = interrupted(pictures, warmup="0")
+    assert (status, error) == (130, "")
     assert re.search(r"100/s: ended after \d+\.\d s", out)
     (requests,) = re.findall(r"100/s +(\d+)", out)
     assert int(requests) >= 25
+
+
+def test_ctrl_c_in_the_warm_up_shows_that_nothing_was_measured(pictures: Path) -> None:
+    status, out, error = interrupted(pictures, warmup="60s")
+    assert (status, error) == (130, "")
+    assert "100/s: ended after 0.0 s" in out
+
+
+def test_a_terminal_is_told_how_far_it_is(loadtest: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")  # what makes rich take a pipe for one
+    with scripted() as seen:
+        _, _, error = loadtest(seen.url, "--rate", "50", "--rate", "100", *SHORT)
+    told = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", error)
+    assert re.search(r"50/s: \d+ answers, 0 errors", told)
+    assert re.search(r"100/s: p99 \d+\.\d+ ms, 0 errors", told)
