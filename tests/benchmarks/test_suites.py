@@ -10,8 +10,7 @@ import onnx.utils
 import pytest
 from onnx import helper
 
-from benchmarks.c3d import C3D as Network
-from benchmarks.c3d import c3d
+from benchmarks import c3d
 from benchmarks.suites import C3D, CUCONV, CUCONV_NETWORKS, SUITES, VGG_E, same
 from kernels.conv_problem import ConvProblem
 from models.graph import Conv
@@ -144,7 +143,7 @@ def test_vgg_e_is_vgg_19_and_takes_as_many_operations_as_the_table_says() -> Non
 
 
 def test_c3d_is_the_model_and_takes_as_many_operations_as_the_table_says() -> None:
-    convs = convolutions(c3d(Network(hidden=1, classes=1)))
+    convs = convolutions(c3d.c3d(c3d.C3D(hidden=1, classes=1)))
     assert list(convs[1:]) == [layer.problem for layer in C3D]
     # Table 2 counts a multiplication with its addition as one, for 32 clips.
     gigaoperations = [32e-9 * layer.problem.macs for layer in C3D]
