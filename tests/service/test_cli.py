@@ -16,6 +16,7 @@ from service import cli, loading
 from service.server import ListenError, bind
 from service.settings import SettingsError
 from tests.service.conftest import Run
+from tests.service.several_models import make_models
 
 SAMPLES = sorted((BUILT_IN_MODEL.parent / "samples").iterdir())
 
@@ -309,3 +310,18 @@ def test_any_key_of_a_models_description_can_be_set(convoy: Run) -> None:
     status, _, error = convoy("inspect", "digits", "--set", "size")
     assert status == 2
     assert "write KEY=VALUE" in error
+
+
+def test_a_folder_of_models_is_served_all_or_none(convoy: Run, tmp_path: Path) -> None:
+    folder = make_models(tmp_path / "models")
+    status, out, error = convoy("serve", folder, "--port", "0", "--default-model", "no")
+    assert (status, out) == (2, "")
+    assert error == "Error: --default-model: no is not served; there are channels.v2, digits\n"
+    (folder / "digits" / "model.onnx").write_text("this is no model")
+    status, out, error = convoy("serve", folder, "--port", "0")
+    assert (status, out) == (1, "")
+    (line,) = error.splitlines()
+    assert line.startswith("Error: the model digits: ")
+    status, _, error = convoy("serve", folder, "--port", "0", "--set", "size=3")
+    assert status == 2
+    assert "--preset, --labels and --set are about one model" in error
