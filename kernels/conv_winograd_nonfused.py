@@ -73,7 +73,7 @@ class NonfusedWinogradConv:
     """F(m, r) along each of `axes` axes in three launches for each chunk of tiles.
 
     Lavin & Gray 2015, algorithm 1, with global memory between its stages; in 3-D Lan et al. 2017,
-    section 3.2.
+    section 3.2. A NaN or an infinity of x spreads to all outputs of the tiles that read it, as NaN.
     """
 
     m: int
