@@ -86,7 +86,11 @@ class ConvChoice(NamedTuple):
         return f"{self.algorithm.name} {self.config}"
 
 
-_NONFUSED_WINOGRAD = (
+_WINOGRAD = (
+    WinogradConv(m=2, r=3, axes=2),
+    WinogradConv(m=4, r=3, axes=2),
+    WinogradConv(m=2, r=5, axes=2),
+    WinogradConv(m=2, r=3, axes=3),
     NonfusedWinogradConv(m=2, r=3, axes=2),
     NonfusedWinogradConv(m=4, r=3, axes=2),
     NonfusedWinogradConv(m=2, r=3, axes=3),
@@ -96,7 +100,7 @@ KERNEL_ALGORITHMS: tuple[KernelAlgorithm[Any], ...] = (
     DirectConv(),
     GemmConv(),
     DepthwiseConv(),
-    *_NONFUSED_WINOGRAD,
+    *_WINOGRAD,
 )
 
 ALGORITHMS: tuple[Algorithm, ...] = (
@@ -104,10 +108,7 @@ ALGORITHMS: tuple[Algorithm, ...] = (
     GemmConv(),
     CoalescedConv(),
     DepthwiseConv(),
-    WinogradConv(m=2, r=3, axes=2),
-    WinogradConv(m=4, r=3, axes=2),
-    WinogradConv(m=2, r=3, axes=3),
-    *_NONFUSED_WINOGRAD,
+    *_WINOGRAD,
 )
 
 

@@ -17,6 +17,10 @@ __device__ __forceinline__ unsigned shared_address(const void* shared) {
   return static_cast<unsigned>(__cvta_generic_to_shared(shared));
 }
 
+// Waits for every thread of the block, whose warps may be at different calls of it: where they do
+// different work, and __syncthreads would have to be one call.
+__device__ __forceinline__ void barrier_of_roles() { asm volatile("barrier.sync 0;" ::: "memory"); }
+
 // Waits for every thread of a cooperative launch. `arrivals` is one word of global memory, 0 before
 // its first use ever. Its top bit turns over when the last block arrives, for block 0 adds what the
 // others lack of 2^31; what is below that bit is then what it was.

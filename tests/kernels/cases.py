@@ -6,6 +6,7 @@ from tests.kernels.cases_conv import CONV_CASES
 from tests.kernels.cases_elementwise import ELEMENTWISE_CASES
 from tests.kernels.cases_linear import LINEAR_CASES
 from tests.kernels.cases_windows import WINDOW_CASES
+from tests.kernels.cases_winograd import WINOGRAD_CASES
 from tests.kernels.cases_winograd_nonfused import NONFUSED_CASES
 from tests.kernels.kernel_case import KernelCase
 
@@ -15,6 +16,7 @@ CASES: tuple[KernelCase, ...] = (
     *CONV_CASES,
     *COALESCED_CASES,
     *LINEAR_CASES,
+    *WINOGRAD_CASES,
     *NONFUSED_CASES,
 )
 

@@ -12,6 +12,7 @@ from kernels.conv_depthwise import DepthwiseConv
 from kernels.conv_direct import DirectConv
 from kernels.conv_gemm import GemmConv
 from kernels.conv_problem import ConvProblem
+from kernels.conv_winograd import WinogradConv
 from kernels.conv_winograd_nonfused import NonfusedWinogradConv
 from kernels.implicit_gemm import TILES, Tile, TileConfig
 from kernels.winograd_matrices import winograd_matrices
@@ -94,7 +95,7 @@ def _rounding_error(
 ) -> Array:
     """What the sums may be off by, from the sizes of what they are of."""
     algorithm, config = choice
-    if isinstance(algorithm, NonfusedWinogradConv):
+    if isinstance(algorithm, WinogradConv | NonfusedWinogradConv):
         matrices = winograd_matrices(algorithm.m, algorithm.r, config.points)
         terms = winograd_terms(x, weight, problem, matrices)
         terms += residual + bias.reshape(-1, *[1] * len(problem.window.input))

@@ -11,6 +11,7 @@ from tests.kernels.windows import conv_problem, window, windows
 
 DIRECT, GEMM, COALESCED, DEPTHWISE = "direct", "gemm", "coalesced", "depthwise"
 F2, F4, F2_3D = "winograd F(2x2,3x3)", "winograd F(4x4,3x3)", "winograd F(2x2x2,3x3x3)"
+F2_5X5 = "winograd F(2x2,5x5)"
 F2_NONFUSED, F4_NONFUSED, F2_3D_NONFUSED = (f"{name} non-fused" for name in (F2, F4, F2_3D))
 BY_NAME = {algorithm.name: algorithm for algorithm in ALGORITHMS}
 
@@ -32,7 +33,7 @@ ROW_KERNEL = conv_problem(1, 128, 128, window((17, 17), (1, 7), pads=(0, 3, 0, 3
     [
         (VGG_3_1, [DIRECT, COALESCED, F2, F4, F2_NONFUSED, F4_NONFUSED]),
         (RESNET_1X1, [DIRECT, GEMM, COALESCED]),
-        (INCEPTION_5X5, [DIRECT, COALESCED]),
+        (INCEPTION_5X5, [DIRECT, COALESCED, F2_5X5]),
         (RESNET_STEM, [DIRECT]),
         (MOBILENET, [DIRECT, DEPTHWISE]),
         (RESNEXT, [DIRECT]),
@@ -75,6 +76,7 @@ def test_which_algorithms_run_a_layer(problem: ConvProblem, names: list[str]) ->
         (F2, C3D, "3-D; it runs 2-D"),
         (F2, INCEPTION_5X5, "kernel 5x5; it runs 3x3"),
         (F4, RESNET_STEM, "kernel 7x7; it runs 3x3"),
+        (F2_5X5, VGG_3_1, "kernel 3x3; it runs 5x5"),
         (
             F4,
             conv_problem(1, 8, 8, window((7, 7), (3, 3), strides=(1, 2))),
@@ -109,6 +111,7 @@ def test_why_an_algorithm_refuses_a_layer(name: str, problem: ConvProblem, reaso
         (F2, conv_problem(2, 8, 8, window((7, 7), (3, 3), pads=(1,) * 4)), 2 * 4 * 4 * 16 * 64),
         (F4, conv_problem(2, 8, 8, window((7, 6), (3, 3), pads=(1,) * 4)), 2 * 2 * 2 * 36 * 64),
         (F2_3D, C3D, 8 * 28 * 28 * 64 * 64 * 128),
+        (F2_5X5, INCEPTION_5X5, 14 * 14 * 36 * 16 * 32),
         (F4_NONFUSED, VGG_3_1, 14 * 14 * 36 * 128 * 256),
         (F2_3D_NONFUSED, C3D, 8 * 28 * 28 * 64 * 64 * 128),
     ],
@@ -120,7 +123,12 @@ def test_what_an_algorithm_multiplies(name: str, problem: ConvProblem, count: in
 
 @pytest.mark.parametrize(
     ("name", "problem", "reduction"),
-    [(F2, VGG_3_1, 2.25), (F4, VGG_3_1, 4.0), (F2_3D, C3D, 3.375)],  # Lavin & Gray, 4.1 and 4.3
+    [  # Lavin & Gray, 4.1 and 4.3
+        (F2, VGG_3_1, 2.25),
+        (F4, VGG_3_1, 4.0),
+        (F2_3D, C3D, 3.375),
+        (F2_5X5, INCEPTION_5X5, 100 / 36),
+    ],
 )
 def test_winograd_multiplies_less_by_the_papers_factor(
     name: str, problem: ConvProblem, reduction: float

@@ -5,6 +5,9 @@
 #define DYNAMIC_SHARED(type, name) \
   type* const name = static_cast<type*>(cusim::dynamic_shared(alignof(type)))
 
+// One place, whatever the call's.
+inline void barrier_of_roles() { cusim::barrier(0, cusim::Site::current()); }
+
 // The runtime counts the threads itself.
 inline void grid_barrier(unsigned*, CUSIM_SITE) { cusim::grid_barrier(site); }
 
