@@ -31,12 +31,12 @@ from service.errors import (
     TooManyImagesError,
 )
 from service.latency import Latency
+from service.policy import NO_HURRY, Urgency, due
 from service.turns import Turn, Turns
 from service.waiting import Request, Waiting
 
 T = TypeVar("T")
 R = TypeVar("R")
-A = TypeVar("A")
 
 # How much too early or too late a timer of an event loop may be: asyncio and uvloop count whole
 # milliseconds. What is left of a wait then is spent asking the clock, once a turn of the loop.
@@ -139,36 +139,39 @@ class Batcher(Generic[T, R]):
     def latency(self, latency: Latency) -> None:
         self._dispatcher.latency = latency
 
-    async def submit(
-        self, items: Sequence[T], *, deadline: float = inf, priority: int = 0
-    ) -> list[Answer[R]]:
+    async def submit(self, items: Sequence[T], urgency: Urgency = NO_HURRY) -> list[Answer[R]]:
         """The answers of `items`, in order; they are admitted all or none.
 
-        `deadline` is a moment of the clock; `priority` is 1 for the highest, 0 for the default.
         Raises TooManyImagesError for more than could ever wait, QueueFullError for more than there
-        is room for now, DeadlineError as soon as they cannot all be done by `deadline`,
+        is room for now, DeadlineError as soon as they cannot all be done by their deadline,
         ShuttingDownError once `close` was called or ran out of time, and EngineFailedError when a
         batch with one of them failed (the rest is then not run).
         """
-        self._admit(len(items))
-        if not items:
+        count = len(items)
+        self._admit(count)
+        if not count:
             return []
         now = self._clock()
         loop = asyncio.get_running_loop()
         request: Request[T, Answer[R]] = Request(
-            tuple(items), now, loop.create_future(), deadline, priority
+            items=tuple(items),
+            submitted=now,
+            outcome=loop.create_future(),
+            due=due(now, urgency),
+            deadline=urgency.deadline,
+            left=count,
         )
-        if deadline < inf:
-            self._check_deadline(request, now)
+        if urgency.deadline < inf:
+            self.check_deadline(count, urgency)
         self._waiting.enter(request)
-        self._dispatcher.arrived(now, len(request.items))
+        self._dispatcher.arrived(now, count)
         if self._worker is None:
             # An empty context: it serves everybody, so it takes on nothing of this first caller.
             self._worker = loop.create_task(self._work(), name="batcher", context=Context())
             # However it ends, even cancelled before its first step, nobody is left waiting.
             self._worker.add_done_callback(lambda _: self._stop())
         self._changed.set()
-        if deadline < inf and self._running:
+        if urgency.deadline < inf and self._running:
             self._look(now)
         try:
             return await request.outcome
@@ -211,13 +214,16 @@ class Batcher(Generic[T, R]):
                 retry_after_s,
             )
 
-    def _check_deadline(self, request: Request[T, Answer[R]], now: float) -> None:
-        """Raise unless a request that comes now is expected to be in time."""
-        ahead = self._waiting.ahead_of(request)
+    def check_deadline(self, count: int, urgency: Urgency) -> None:
+        """Raise DeadlineError if `count` items that came now could not be expected in time."""
+        if urgency.deadline == inf:
+            return
+        now = self._clock()
+        ahead = self._waiting.ahead_of(due(now, urgency))
         others_until = self._turn.busy_until if self._turn else None
-        done = self._dispatcher.completion(now, ahead, request.left, others_until)
-        if done > request.deadline:
-            raise _too_late(request, now, done)
+        done = self._dispatcher.completion(now, ahead, count, others_until)
+        if done > urgency.deadline:
+            raise DeadlineError(done - now, urgency.deadline - now)
 
     def expected_wait_s(self) -> float:
         """Seconds until all that is waiting or running now will have been run."""
@@ -231,7 +237,7 @@ class Batcher(Generic[T, R]):
             # No await from here to the wait, so nothing that changes is missed.
             self._changed.clear()
             now = self._clock()
-            size = self._look(now)
+            size = self._look(now) if self._waiting or not self._alone() else 0
             if size:
                 items, parts = self._waiting.take(size)
                 if items:
@@ -241,6 +247,10 @@ class Batcher(Generic[T, R]):
             else:
                 await self._changed.wait()
 
+    def _alone(self) -> bool:
+        """Whether no other model ever runs on the device."""
+        return self._turn is None or self._turn.alone
+
     def _look(self, now: float) -> int:
         """Refuse whom the policy refuses, look again when it says; how many items to dispatch."""
         requests, claims = self._waiting.claims()
@@ -249,16 +259,16 @@ class Batcher(Generic[T, R]):
         if self._closing and not self._running and not size:
             size = min(self.depth, self._max_batch)  # whoever is left waits for no company
         others_until = None
-        if self._turn and not self._running:
+        if self._turn and not self._turn.alone and not self._running:
             if not size:
                 self._turn.let_go()
             elif not self._turn.take():
                 others_until, size = self._turn.busy_until, 0
                 decision = self._dispatcher.decide(now, self.depth, claims, others_until)
         for place in decision.refused:
-            left = requests[place].left
-            done = self._dispatcher.completion(now, 0, left, others_until)
-            self._fail(requests[place], _too_late(requests[place], now, done))
+            request = requests[place]
+            done = self._dispatcher.completion(now, 0, request.left, others_until)
+            self._fail(request, DeadlineError(done - now, request.deadline - now))
         if self._timer:
             self._timer.cancel()
             self._timer = None
@@ -270,7 +280,9 @@ class Batcher(Generic[T, R]):
     def _set_timer(self, moment: float, *, exact: bool) -> None:
         """Look again at a moment of the clock, or `exact`ly then."""
         loop = asyncio.get_running_loop()
-        delay = moment - self._clock() - self._timer_error_s * exact
+        delay = moment - self._clock()
+        # The end of a wait is met exactly; for a deadline a millisecond late will do.
+        delay = delay - self._timer_error_s if exact else max(delay, self._timer_error_s)
         if delay > 0:
             self._timer = loop.call_later(delay, self._on_timer, moment, exact)
         else:
@@ -296,7 +308,8 @@ class Batcher(Generic[T, R]):
         self._dispatcher.dispatched(batch.dispatched, len(batch.items))
         if self._turn:
             self._turn.until = self._dispatcher.batch_ends
-        self._look(batch.dispatched)  # some who wait may now be too late
+        if self._waiting.deadlines:
+            self._look(batch.dispatched)  # some may now be too late
         results: list[R] = []
         error: BaseException | None = None
         try:
@@ -312,7 +325,7 @@ class Batcher(Generic[T, R]):
         self._running = None
         now = self._clock()
         compute_s = now - batch.dispatched
-        self._dispatcher.answered(now, failed=error is not None)
+        self._dispatcher.answered(now, self.depth, failed=error is not None)
         if self._turn:
             self._turn.spent(compute_s)
         if error is None:
@@ -374,8 +387,3 @@ class Batcher(Generic[T, R]):
         if self._turn:
             self._turn.let_go()
         self._stopped.set()
-
-
-def _too_late(request: Request[T, A], now: float, done: float) -> DeadlineError:
-    """The refusal of a request that would be done at `done`."""
-    return DeadlineError(done - now, request.deadline - now)

@@ -9,6 +9,9 @@ from service.latency import Latency
 from service.policy import Claim, Decision, View, completion, decide
 from service.traffic import Traffic
 
+# While items come and go one by one, one in so many is looked at closely.
+_SAMPLE = 4
+
 
 class Dispatcher:
     """Decides for one batcher whose batches run one at a time. Times are seconds of one clock."""
@@ -30,15 +33,19 @@ class Dispatcher:
         self._running, self._started = items, now
         self._traffic.dispatched(now)
 
-    def answered(self, now: float, *, failed: bool = False) -> None:
-        """The batch ended; one that failed says nothing about how long one takes."""
+    def answered(self, now: float, depth: int, *, failed: bool = False) -> None:
+        """The batch ended while `depth` items wait; one that failed says nothing about L(n)."""
         items, took_s = self._running, now - self._started
         self._running = 0
         if failed:
             self._traffic.failed(now)
         else:
-            self.latency = self.latency.observed(items, took_s)
-            self._traffic.answered(now, items, took_s, self.latency.seconds[0])
+            # One by one, and as expected: not each is worth its microseconds.
+            usual = items == 1 and not depth and abs(took_s - self.latency.of(1)) < 0.1 * took_s
+            if not usual or self._traffic.batches % _SAMPLE == 0:
+                self.latency = self.latency.observed(items, took_s)
+            shortest_s = self.latency.seconds[0]
+            self._traffic.answered(now, items, took_s, shortest_s, alone=not depth)
 
     @property
     def batch_ends(self) -> float:

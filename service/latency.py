@@ -5,15 +5,17 @@ Everything that decides or predicts reads this table: the policy, the deadlines,
 
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from statistics import median
-from typing import Self
+from typing import NamedTuple
 
 # How far one batch moves its own entry (in the logarithm), and how far all the others with it:
 # what slows a device down slows it for every size.
 _OWN = 0.25
 _OTHERS = 0.125
+
+# What differs by less says nothing about other sizes.
+_NOISE = 0.02
 
 # What one batch may seem to have slowed down or sped up by.
 _MOST = 4.0
@@ -25,8 +27,7 @@ _NEWEST = 0.1
 _MARGIN = 2.0
 
 
-@dataclass(frozen=True, slots=True)
-class Latency:
+class Latency(NamedTuple):
     """The seconds of batches of 1..max_batch, never fewer for more; all 0 while nothing is known.
 
     Immutable: `observed` is a new one. `ratios` are the last batches' times over what was expected;
@@ -37,21 +38,21 @@ class Latency:
     error: float = 0.0  # mean relative error of a batch's prediction
     ratios: tuple[float, ...] = ()
 
-    @classmethod
-    def unknown(cls, max_batch: int) -> Self:
+    @staticmethod
+    def unknown(max_batch: int) -> "Latency":
         """Nothing measured yet."""
-        return cls((0.0,) * max_batch)
+        return Latency((0.0,) * max_batch)
 
-    @classmethod
-    def measured(cls, seconds: Mapping[int, float], max_batch: int) -> Self:
+    @staticmethod
+    def measured(seconds: Mapping[int, float], max_batch: int) -> "Latency":
         """From the times of some sizes; the others lie on the line through their neighbours.
 
         Where only one size is known, its time is everyone's: what is tried will tell.
         """
         if not seconds:
-            return cls.unknown(max_batch)
+            return Latency.unknown(max_batch)
         known = sorted(seconds)
-        return cls(_rising([_on_line(known, seconds, n) for n in range(1, max_batch + 1)]))
+        return Latency(_rising([_on_line(known, seconds, n) for n in range(1, max_batch + 1)]))
 
     @property
     def known(self) -> bool:
@@ -80,16 +81,26 @@ class Latency:
             return Latency((max(took_s, 0.0),) * len(self.seconds))
         if took_s <= 0:
             return self
-        expected = self.seconds[n - 1]
-        ratio = took_s / expected
+        ratio = took_s / self.seconds[n - 1]
         recent = (*self.ratios[-2:], ratio)
-        believed = min(max(sorted(recent)[len(recent) // 2], 1 / _MOST), _MOST)
-        others, now = believed**_OTHERS, expected * believed**_OWN
-        seconds = [s * others for s in self.seconds]
-        smaller = [min(s, now) for s in seconds[: n - 1]]
-        larger = [max(s, now) for s in seconds[n:]]
+        believed = sorted(recent)[len(recent) // 2]
         error = self.error + _NEWEST * (min(abs(ratio - 1), 1.0) - self.error)
-        return Latency((*smaller, now, *larger), error, recent)
+        seconds = list(self.seconds)
+        if abs(believed - 1) > _NOISE:
+            believed = min(max(believed, 1 / _MOST), _MOST)
+            others = believed**_OTHERS
+            seconds = [s * others for s in seconds]
+        this = seconds[n - 1] = self.seconds[n - 1] * believed**_OWN
+        # This entry stands; the others make room for it.
+        place = n - 2
+        while place >= 0 and seconds[place] > this:
+            seconds[place] = this
+            place -= 1
+        place = n
+        while place < len(seconds) and seconds[place] < this:
+            seconds[place] = this
+            place += 1
+        return Latency(tuple(seconds), error, recent)
 
 
 def measure(
@@ -104,7 +115,9 @@ def measure(
     spent = 0.0
     for _ in range(rounds):
         for n in _spread(max_batch):
-            if spent + (median(times[n]) if n in times else 0.0) >= budget_s:
+            known = max((size for size in times if size <= n), default=0)
+            likely = median(times[known]) * n / known if known else 0.0  # or less
+            if spent + likely >= budget_s:
                 continue
             took = run(n)
             spent += took

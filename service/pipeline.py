@@ -20,7 +20,10 @@ from models import Engine, EngineError, Images, OutputKind
 from service.admission import Admission, ByteRoom, Visit
 from service.batcher import Batcher
 from service.errors import NotReadyError, ServiceError, ShuttingDownError
+from service.latency import Latency, measure
 from service.metrics import Metrics
+from service.policy import NO_HURRY, Urgency
+from service.turns import Turns
 from service.workers import Workers
 
 Pixels = NDArray[np.uint8]  # H×W×C, as the model wants them
@@ -80,7 +83,12 @@ class Pipeline:
         room: ByteRoom,
         decoders: Workers,
         metrics: Metrics,
+        turns: Turns | None = None,
+        measure_s: float = 0.0,
     ) -> None:
+        """`turns` are the device's, where other models run on it; warming up measures L(n) for
+        about `measure_s` seconds.
+        """
         self.info = info
         self.classes = engine.classes
         self.max_batch = engine.max_batch
@@ -90,8 +98,13 @@ class Pipeline:
         # was decoded.
         max_images = max_queue + engine.max_batch
         self._batcher = Batcher(
-            self._run, max_batch=engine.max_batch, max_queue=max_images, on_batch=self.metrics.batch
+            self._run,
+            max_batch=engine.max_batch,
+            max_queue=max_images,
+            turns=turns,
+            on_batch=self.metrics.batch,
         )
+        self._measure_s = measure_s
         self.admission = Admission(
             max_images=max_images,
             max_images_a_request=max_queue,
@@ -136,37 +149,48 @@ class Pipeline:
         raise NotReadyError(f"the model is {self._state.value}; try again in a second")
 
     async def warm_up(self) -> None:
-        """Make the engine ready, in its thread; raises what the engine raises."""
+        """Make the engine ready, in its thread, and measure it; raises what the engine raises."""
         try:
             await self._engine_thread.run(lambda _: self._engine.warm_up(), None)
+            self._batcher.latency = await self._engine_thread.run(self._measure, self._measure_s)
         except Exception:
             self._state = State.FAILED
             raise
         if self._state is State.WARMING:  # not where draining began meanwhile
             self._state = State.READY
 
-    async def score_files(self, visit: Visit, files: list[bytes], *, since: float) -> Scored:
+    async def score_files(
+        self, visit: Visit, files: list[bytes], *, since: float, urgency: Urgency = NO_HURRY
+    ) -> Scored:
         """The scores of encoded images, which are taken out of the list once they are decoded.
 
         What there was to do `since` then, in perf_counter's seconds, counts as decoding.
         QueueFullError, TooManyImagesError: not admitted. ImageError, PayloadTooLargeError,
-        UnsupportedMediaTypeError: one cannot be decoded. EngineFailedError, ShuttingDownError.
+        UnsupportedMediaTypeError: one cannot be decoded. DeadlineError: they cannot be done in
+        time, which is asked before they are decoded and after. EngineFailedError,
+        ShuttingDownError.
         """
         visit.admit(len(files))
+        self._batcher.check_deadline(len(files), urgency)
         pixels = await self._decode(files)
         files.clear()
         visit.release_bytes()
-        return await self._score(pixels, since)
+        return await self._score(pixels, since, urgency)
 
     async def score_pixels(
-        self, visit: Visit, pixels: Sequence[Pixels] | Images, *, since: float
+        self,
+        visit: Visit,
+        pixels: Sequence[Pixels] | Images,
+        *,
+        since: float,
+        urgency: Urgency = NO_HURRY,
     ) -> Scored:
         """The scores of images that are decoded: H×W×C as `info.image_shape` says. Raises as above.
 
         They may be views of the body, which therefore counts until the visit ends.
         """
         visit.admit(len(pixels))
-        return await self._score(list(pixels), since)
+        return await self._score(list(pixels), since, urgency)
 
     def aside(self, function: Callable[[T], R], argument: T) -> "asyncio.Future[R]":
         """Have a decode thread call `function(argument)`, which takes a while."""
@@ -207,9 +231,20 @@ class Pipeline:
             return False
         return True
 
-    async def _score(self, pixels: Sequence[Pixels], since: float) -> Scored:
+    def _measure(self, budget_s: float) -> Latency:
+        """L(n) of the engine, in its thread; what the event loop adds is learned by serving."""
+        blank = np.zeros(self.info.image_shape, np.uint8)
+
+        def run(n: int) -> float:
+            started = perf_counter()
+            self._run_batch([blank] * n)
+            return perf_counter() - started
+
+        return measure(run, self.max_batch, budget_s=budget_s)
+
+    async def _score(self, pixels: Sequence[Pixels], since: float, urgency: Urgency) -> Scored:
         decode_s = perf_counter() - since
-        answers = await self._batcher.submit(pixels)
+        answers = await self._batcher.submit(pixels, urgency)
         last = answers[-1]
         return Scored(
             [answer.result for answer in answers],

@@ -35,7 +35,7 @@ DEFAULT_PRIORITY = 2  # 1 is the highest; what is not said, or said as 0, is thi
 LOWEST_PRIORITY = 9
 
 # How much more efficient a smaller batch must be; what a batch of at most half the size may lose of
-# it, and never more than half of the time that is to spare.
+# it, and never more than a quarter of the time that is to spare.
 _CLEARLY = 1.03
 _MOST_SPARED = 0.1
 
@@ -50,6 +50,16 @@ _EXPLORE = 64
 
 # How many items ahead the deadlines are looked through, in batches.
 _HORIZON = 8
+
+
+class Urgency(NamedTuple):
+    """How soon a request is wanted; by default no sooner than others."""
+
+    deadline: float = inf  # clock seconds
+    priority: int = 0  # 1 is the highest
+
+
+NO_HURRY = Urgency()
 
 
 class Claim(NamedTuple):
@@ -80,8 +90,18 @@ class Decision(NamedTuple):
     refused: Sequence[int] = ()
 
 
-def due(now: float, deadline: float, priority: int) -> float:
+def urgency_of(started: float, timeout_s: float | None, priority: int) -> Urgency:
+    """What a request that began to arrive then asks for; None, 0: nothing."""
+    if timeout_s is None and not priority:
+        return NO_HURRY
+    return Urgency(inf if timeout_s is None else started + timeout_s, priority)
+
+
+def due(now: float, urgency: Urgency = NO_HURRY) -> float:
     """The moment that an arrival is due; the earliest goes first."""
+    if urgency is NO_HURRY:
+        return now + PATIENCE_S  # as most are
+    deadline, priority = urgency
     level = min(priority or DEFAULT_PRIORITY, LOWEST_PRIORITY) - DEFAULT_PRIORITY
     return min(deadline, now + PATIENCE_S) + level * PATIENCE_S
 
@@ -118,7 +138,7 @@ def _size(view: View, most: int) -> int:
     if best > efficiency[-1] * _CLEARLY:
         most = efficiency.index(best) + 1
     # Sooner done where there is time to spare.
-    spared = min(_MOST_SPARED, view.idle / 2) if view.depth < len(seconds) else 0.0
+    spared = min(_MOST_SPARED, view.idle / 4) if view.depth < len(seconds) else 0.0
     least = best * (1 - spared)
     small = next(n for n in range(1, most + 1) if efficiency[n - 1] >= least)
     return small if small <= most // 2 else most

@@ -1,7 +1,7 @@
 """The models that one process serves: what they share, and what is done to all of them at once.
 
-Each model has its own engine, engine thread, batcher and bound on images. They share the threads
-that decode, the room for bodies, the metrics.
+Each model has its own engine, engine thread, batcher and bound on images. They share the device,
+where their batches take turns, the threads that decode, the room for bodies, the metrics.
 """
 
 import asyncio
@@ -12,10 +12,14 @@ from service.admission import ByteRoom
 from service.errors import ModelNotFoundError
 from service.metrics import Metrics
 from service.pipeline import ModelInfo, Pipeline, Pixels, State
+from service.turns import Turns
 from service.workers import Workers
 
 # Room for bodies beside the largest one, for every image that may wait.
 _BYTES_AN_IMAGE = 2**20
+
+# For which each model's batches of every size are measured as it warms up.
+_MEASURE_S = 1.0
 
 
 class Repository:
@@ -29,8 +33,12 @@ class Repository:
         max_body_bytes: int,
         decode_threads: int,
         default: str | None = None,
+        measure_s: float = _MEASURE_S,
     ) -> None:
-        """`max_queue` is each model's; `default` names the model for who names none."""
+        """`max_queue` is each model's; `default` names the model for who names none.
+
+        Each model's batches of every size are timed for about `measure_s` seconds at first.
+        """
         self.max_body_bytes = max_body_bytes
         self.metrics = Metrics(max_batch=max_batch)
         self.models: dict[str, Pipeline] = {}
@@ -39,6 +47,8 @@ class Repository:
         self._room = ByteRoom(max_body_bytes + max_queue * _BYTES_AN_IMAGE)
         self._decoders = Workers("decode", decode_threads)
         self._teller = Workers("metrics", 1)
+        self._turns = Turns()  # all models run on the one device
+        self._measure_s = measure_s
 
     def add(self, info: ModelInfo, engine: Engine, decode: Callable[[bytes], Pixels]) -> Pipeline:
         """Serve one more model, which the repository closes in the end."""
@@ -52,6 +62,8 @@ class Repository:
             room=self._room,
             decoders=self._decoders,
             metrics=self.metrics,
+            turns=self._turns,
+            measure_s=self._measure_s,
         )
         self.models[info.name] = pipeline
         return pipeline

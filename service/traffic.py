@@ -1,11 +1,11 @@
 """What arrivals follow: how the policy knows that somebody is about to come.
 
 Two things are followed by arrivals: answers, whose clients send their next request, and the first
-arrival of a burst. After each, arrivals are counted over one window (L(1), the shortest that a
-batch takes), in 16 bins. What is learned is how many come by each bin's end, as a moving average,
-and how many more than if they were spread evenly over the window. Poisson arrivals are spread
-evenly whatever their rate, so their excess is noise; only an excess beyond three standard errors,
-and of some size, is believed. That is the evidence without which nobody waits.
+arrival of a burst. After each, arrivals are counted over one window (a little less than L(1), the
+shortest that a batch takes), in 16 bins. What is learned is how many come by each bin's end, as a
+moving average, and how many more than if they were spread evenly over the window. Poisson arrivals
+are spread evenly whatever their rate, so their excess is noise; only an excess beyond three
+standard errors, and of some size, is believed. That is the evidence without which nobody waits.
 """
 
 from collections.abc import Sequence
@@ -13,6 +13,9 @@ from math import inf
 from typing import NamedTuple
 
 _BINS = 16
+
+# The window over L(1): a client that is answered alone and comes back is none that follows itself.
+_WINDOW = 0.9
 
 # Weight of the newest window, and with it the square of a standard error over the variance.
 _NEWEST = 1 / 8
@@ -46,6 +49,7 @@ class Echo:
         "_excess",
         "_opened",
         "_sure",
+        "_total",
         "_variance",
         "_weight",
         "_window",
@@ -56,6 +60,7 @@ class Echo:
         self._window = 0.0
         self._weight = 1
         self._counts = [0] * _BINS
+        self._total = 0
         # For each bin's end, a unit of weight: arrivals, those beyond an even spread, variance.
         self._after = [0.0] * _BINS
         self._excess = [0.0] * _BINS
@@ -79,11 +84,12 @@ class Echo:
     def arrived(self, now: float, items: int) -> None:
         """Count items that came."""
         if self.is_open(now):
+            self._total += items
             self._counts[int((now - self._opened) / self._window * _BINS)] += items
 
     def forget(self) -> None:
         """Leave the window unfinished; nothing is learned from it."""
-        self._opened = -inf
+        self._opened, self._total = -inf, 0
         self._counts = [0] * _BINS
 
     def prospect(self, now: float) -> Prospect | None:
@@ -94,7 +100,7 @@ class Echo:
         before = self._after[passed - 1] if passed else 0.0
         usual = self._after[-1] - before
         # Who should have come already and did not is still expected, until nobody comes any more.
-        more = self._weight * self._after[-1] - sum(self._counts)
+        more = self._weight * self._after[-1] - self._total
         if usual < _NOBODY or more <= 0:
             return None
         by = [
@@ -109,10 +115,10 @@ class Echo:
 
     def _learn(self) -> None:
         """Take the last window's counts into the averages, and forget them."""
-        counts, weight = self._counts, self._weight
-        total = sum(counts)
+        total, self._total = self._total, 0
         if total == 0 and self._after[-1] < _NOBODY:
             return  # nobody came where nobody was expected
+        counts, weight = self._counts, self._weight
         come = 0
         sure = []
         for place in range(_BINS):
@@ -161,14 +167,14 @@ class Traffic:
         """Whether anything is known that arrivals follow."""
         return self._answers.expecting or self._bursts.expecting
 
-    def arrived(self, now: float, items: int, window_s: float) -> None:
-        """Items came; the window is for what may follow them."""
+    def arrived(self, now: float, items: int, shortest_s: float) -> None:
+        """Items came; `shortest_s` is L(1)."""
         self._idle_until = min(self._idle_until, now)
         self._answers.arrived(now, items)
         if self._bursts.is_open(now):
             self._bursts.arrived(now, items)
         else:
-            self._bursts.happened(now, 1, window_s)
+            self._bursts.happened(now, 1, _WINDOW * shortest_s)
 
     def dispatched(self, now: float) -> None:
         """A batch was begun."""
@@ -177,11 +183,18 @@ class Traffic:
             idle_s = min(self._idle_until, now) - self._free_since
             self._idle_s += _NEWEST_BATCH * (idle_s - self._idle_s)
 
-    def answered(self, now: float, items: int, took_s: float, window_s: float) -> None:
-        """A batch of so many items ended."""
+    def answered(
+        self, now: float, items: int, took_s: float, shortest_s: float, *, alone: bool
+    ) -> None:
+        """A batch of so many items ended; `alone` where nobody waits.
+
+        Nobody waits for the client of a single item to come back, unless somebody is there who
+        could: what follows its answer is of no interest.
+        """
         self._busy_s += _NEWEST_BATCH * (took_s - self._busy_s)
         self._free_since, self._idle_until = now, inf
-        self._answers.happened(now, items, window_s)
+        if items > 1 or not alone:
+            self._answers.happened(now, items, _WINDOW * shortest_s)
 
     def failed(self, now: float) -> None:
         """A batch failed: who tries again at once is no burst, and no client that thinks."""

@@ -13,9 +13,10 @@ from collections.abc import Callable
 class Turns:
     """One device's turns. It waits for nobody and asks no clock; used from one event loop."""
 
-    __slots__ = ("clock", "holder", "waiting")
+    __slots__ = ("clock", "holder", "members", "waiting")
 
     def __init__(self) -> None:
+        self.members = 0
         self.clock = 0.0  # seconds of service over weight
         self.holder: Turn | None = None
         self.waiting: list[Turn] = []
@@ -24,6 +25,7 @@ class Turns:
         """A new model's turn; `on_granted` is called when one that had to wait is granted."""
         if not weight > 0:
             raise ValueError(f"a weight must be above 0, not {weight}")
+        self.members += 1
         return Turn(self, on_granted, weight)
 
 
@@ -39,6 +41,11 @@ class Turn:
         self._start = self._finish = 0.0
         self._used = False  # whether what it was granted is spent
         self.until = 0.0  # clock seconds when its batch should be done
+
+    @property
+    def alone(self) -> bool:
+        """Whether nobody else ever wants the device, so that it may run without asking."""
+        return self._turns.members == 1
 
     @property
     def busy_until(self) -> float | None:

@@ -12,10 +12,12 @@ from service.errors import InvalidParameterError, ModelNotFoundError, ServiceErr
 from service.exchange import Arrival, Endpoint, exchange
 from service.labels import top_k
 from service.pipeline import Pipeline
+from service.policy import DEFAULT_PRIORITY, LOWEST_PRIORITY
 from service.repository import Repository
 from service.responses import json_response, refusal
 from service.schemas import ClassifyAnswer, ErrorAnswer, ImageResult, Timing
 from service.statistics import Phases
+from service.urgency import PRIORITY_HEADER, TIMEOUT_HEADER, urgency_from
 
 CLASSIFY_PATH = "/v1/classify"
 DEFAULT_TOP_K = 5
@@ -28,10 +30,11 @@ ERRORS: dict[int | str, dict[str, Any]] = {
         408: "The body came too slowly",
         413: "Too many bytes, pixels or images",
         415: "A Content-Type or a picture format that is not taken",
-        422: "A wrong query parameter or form field",
+        422: "A wrong query parameter, header or form field",
         429: "Too many images are waiting; see Retry-After",
         500: "The engine failed",
         503: "Warming up or shutting down; see Retry-After",
+        504: f"It could not be done within {TIMEOUT_HEADER}, so it was not tried",
     }.items()
 }
 
@@ -89,10 +92,11 @@ def _classify_endpoint(pipeline: Pipeline, max_body_bytes: int) -> Endpoint:
     async def answer(arrival: Arrival) -> Response:
         request, visit = arrival.request, arrival.visit
         k = _top_k(request.scope["query_string"], classes)
+        urgency = urgency_from(request.scope["headers"], arrival.started)
         files = await arrival.body.images(visit.hold_bytes)
         received = arrival.received()
         with Departure(request.receive):
-            done = await pipeline.score_files(visit, files, since=received)
+            done = await pipeline.score_files(visit, files, since=received, urgency=urgency)
         results = [
             ImageResult(predictions=top_k(row, k, info.output, info.labels)) for row in done.rows
         ]
@@ -157,9 +161,22 @@ def _extra(classes: int | None, *, by_name: bool = False) -> dict[str, Any]:
         "description": "how many classes to name, likeliest first",
         "schema": number,
     }
+    timeout = {
+        "name": TIMEOUT_HEADER,
+        "in": "header",
+        "description": "after how many milliseconds the answer is worth nothing",
+        "schema": {"type": "number", "exclusiveMinimum": 0},
+    }
+    priority = {
+        "name": PRIORITY_HEADER,
+        "in": "header",
+        "description": f"1: the highest; 0: the default, {DEFAULT_PRIORITY}",
+        "schema": {"type": "integer", "minimum": 0, "maximum": LOWEST_PRIORITY},
+    }
+    common = [top, timeout, priority]
     model = {"name": "model", "in": "path", "required": True, "schema": {"type": "string"}}
     return {
-        "parameters": [model, top] if by_name else [top],
+        "parameters": [model, *common] if by_name else common,
         "requestBody": {
             "required": True,
             "content": {

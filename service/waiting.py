@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Any, Generic, TypeVar
 
-from service.policy import Claim, due
+from service.policy import Claim
 
 T = TypeVar("T")
 A = TypeVar("A")
@@ -20,29 +20,20 @@ class Request(Generic[T, A]):
     items: tuple[T, ...]
     submitted: float  # clock seconds
     outcome: "asyncio.Future[list[A]]"
-    deadline: float = inf
-    priority: int = 0
-    due: float = field(init=False)
-    dispatched: int = 0  # how many of the items, from the front
+    due: float  # clock seconds, see `service/policy.py`
+    deadline: float
+    left: int  # how many of the items are not dispatched yet
     answers: list[A] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.due = due(self.submitted, self.deadline, self.priority)
-
-    @property
-    def left(self) -> int:
-        """How many items are not dispatched yet."""
-        return len(self.items) - self.dispatched
 
 
 class Waiting(Generic[T, A]):
     """Requests with items not dispatched yet: a queue by due moment, left from anywhere."""
 
-    __slots__ = ("_deadlines", "_requests", "depth")
+    __slots__ = ("_requests", "deadlines", "depth")
 
     def __init__(self) -> None:
         self._requests: list[Request[T, A]] = []
-        self._deadlines = 0  # how many of them have one
+        self.deadlines = 0  # requests that have one
         self.depth = 0  # items
 
     def __bool__(self) -> bool:
@@ -52,9 +43,11 @@ class Waiting(Generic[T, A]):
         """Everybody, in order."""
         return tuple(self._requests)
 
-    def ahead_of(self, request: Request[T, A]) -> int:
-        """How many items would go before a request that is not in yet."""
-        return sum(other.left for other in self._requests if other.due <= request.due)
+    def ahead_of(self, due: float) -> int:
+        """How many items would go before a request that came now and were due then."""
+        if not self._requests or self._requests[-1].due <= due:
+            return self.depth
+        return sum(request.left for request in self._requests if request.due <= due)
 
     def enter(self, request: Request[T, A]) -> None:
         """Put a request behind all that are due no later."""
@@ -65,17 +58,19 @@ class Waiting(Generic[T, A]):
             # From the right: equals stay in the order of their arrival.
             requests.insert(self._place(request.due, after=True), request)
         self.depth += request.left
-        self._deadlines += request.deadline < inf
+        self.deadlines += request.deadline < inf
 
     def leave(self, request: Request[T, A]) -> None:
         """Take what is left of a request out, if anything is in."""
+        if not request.left:
+            return
         requests = self._requests
         place = self._place(request.due, after=False)
         while place < len(requests) and requests[place].due == request.due:
             if requests[place] is request:
                 del requests[place]
                 self.depth -= request.left
-                self._deadlines -= request.deadline < inf
+                self.deadlines -= request.deadline < inf
                 return
             place += 1
 
@@ -89,20 +84,23 @@ class Waiting(Generic[T, A]):
                 # Cancelled in this very turn of the event loop, so `submit` has not yet run on.
                 self.leave(request)
                 continue
-            first = request.dispatched
-            taken = request.items[first : first + most - len(items)]
-            items += taken
-            parts.append((request, len(taken)))
-            request.dispatched += len(taken)
-            self.depth -= len(taken)
+            count = min(request.left, most - len(items))
+            if count == len(request.items):
+                items += request.items
+            else:
+                first = len(request.items) - request.left
+                items += request.items[first : first + count]
+            parts.append((request, count))
+            request.left -= count
+            self.depth -= count
             if not request.left:
                 del self._requests[0]
-                self._deadlines -= request.deadline < inf
+                self.deadlines -= request.deadline < inf
         return items, parts
 
     def claims(self) -> tuple[Sequence[Request[T, A]], Sequence[Claim]]:
         """Everybody who is not cancelled, and what they want; nobody where none has a deadline."""
-        if not self._deadlines:
+        if not self.deadlines:
             return (), ()
         requests = [request for request in self._requests if not request.outcome.done()]
         return requests, [Claim(request.left, request.deadline) for request in requests]

@@ -35,7 +35,7 @@ class Convoy:
 
     def place(self, now: float, item: Item, queue: Sequence[Item]) -> int | None:
         """By due moment; refused where it cannot make it."""
-        moment = due(now, item.deadline, item.priority)
+        moment = due(now, item.urgency)
         place = len(queue)
         while place and self._due(queue[place - 1]) > moment:
             place -= 1
@@ -57,12 +57,12 @@ class Convoy:
         """Tell the policy."""
         self._dispatcher.dispatched(now, items)
 
-    def answered(self, now: float) -> None:
+    def answered(self, now: float, waiting: int) -> None:
         """Tell the policy."""
-        self._dispatcher.answered(now)
+        self._dispatcher.answered(now, waiting)
 
     def _due(self, item: Item) -> float:
-        return due(item.arrived, item.deadline, item.priority)
+        return due(item.arrived, item.urgency)
 
 
 class _Fifo:
@@ -78,7 +78,7 @@ class _Fifo:
     def dispatched(self, now: float, items: int) -> None:
         """Of no interest."""
 
-    def answered(self, now: float) -> None:
+    def answered(self, now: float, waiting: int) -> None:
         """Of no interest."""
 
 
@@ -132,7 +132,7 @@ class Clipper(_Fifo):
         """Remember when, and how many."""
         self._started, self._items = now, items
 
-    def answered(self, now: float) -> None:
+    def answered(self, now: float, _: int) -> None:
         """Grow or shrink."""
         if now - self._started > self._objective_s:
             self._largest = max(1.0, self._largest * 0.9)

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from math import exp, inf
 from typing import NamedTuple, Protocol
 
+from service.policy import Urgency
+
 
 @dataclass(slots=True)
 class Item:
@@ -20,6 +22,11 @@ class Item:
     deadline: float = inf
     client: int | None = None  # of a closed loop, who sends the next one when this is answered
     priority: int = 0
+
+    @property
+    def urgency(self) -> Urgency:
+        """As the policy takes it."""
+        return Urgency(self.deadline, self.priority)
 
 
 class Choice(NamedTuple):
@@ -42,8 +49,8 @@ class Scheduler(Protocol):
     def dispatched(self, now: float, items: int, /) -> None:
         """A batch was begun."""
 
-    def answered(self, now: float, /) -> None:
-        """The batch has ended."""
+    def answered(self, now: float, waiting: int, /) -> None:
+        """The batch has ended, and so many items wait."""
 
 
 @dataclass(frozen=True)
@@ -144,7 +151,7 @@ class _Server:
 
     def _answer(self, now: float) -> None:
         batch, self._batch, self._ends = self._batch, [], inf
-        self._scheduler.answered(now)
+        self._scheduler.answered(now, len(self._queue))
         for item in batch:
             if now <= item.deadline:
                 self._outcome.latencies.append(now - item.arrived)

@@ -12,6 +12,7 @@ from service.connection import Departure
 from service.errors import BadRequestError
 from service.exchange import Arrival, Endpoint, exchange
 from service.pipeline import Pipeline
+from service.policy import urgency_of
 from service.v2.answer import format_answer
 from service.v2.request import parse_request
 
@@ -59,10 +60,15 @@ def infer_endpoint(pipeline: Pipeline, max_body_bytes: int) -> Endpoint:
                 data, headers.json_length, pipeline.info, pipeline.admission.max_images_a_request
             )
             del data
+            urgency = urgency_of(arrival.started, asked.timeout_s, asked.priority)
             if asked.pixels is None:
-                done = await pipeline.score_files(visit, asked.files, since=received)
+                done = await pipeline.score_files(
+                    visit, asked.files, since=received, urgency=urgency
+                )
             else:
-                done = await pipeline.score_pixels(visit, asked.pixels, since=received)
+                done = await pipeline.score_pixels(
+                    visit, asked.pixels, since=received, urgency=urgency
+                )
         content, json_length = format_answer(asked, done.rows, pipeline.info)
         arrival.answered(done)
         return _response(content, json_length, headers.accept_encoding)

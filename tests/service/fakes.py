@@ -87,6 +87,7 @@ def make_repository(
         max_queue=max_queue,
         max_body_bytes=max_body_bytes,
         decode_threads=decode_threads,
+        measure_s=0,
     )
     repository.add(fake_info(output=output), engine, decode)
     return repository

@@ -314,10 +314,11 @@ async def test_the_openapi_document_tells_bodies_parameters_and_errors() -> None
     content = operation["requestBody"]["content"]
     assert set(content) == {*IMAGE_TYPES, "multipart/form-data"}
     assert set(content["multipart/form-data"]["schema"]["properties"]) == {"file", "files"}
-    (top_k,) = operation["parameters"]
+    top_k, timeout, priority = operation["parameters"]
+    assert (timeout["name"], priority["name"]) == ("X-Timeout-Ms", "X-Priority")
     assert top_k["schema"] == {"type": "integer", "minimum": 1, "maximum": CLASSES, "default": 5}
     assert set(operation["responses"]) == {
-        *("200", "400", "404", "408", "413", "415", "422", "429", "500", "503")
+        *("200", "400", "404", "408", "413", "415", "422", "429", "500", "503", "504")
     }
     for status, response in operation["responses"].items():
         name = "ClassifyAnswer" if status == "200" else "ErrorAnswer"
