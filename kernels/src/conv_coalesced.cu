@@ -63,10 +63,9 @@ __device__ __forceinline__ Share share_sums(float (&sums)[N], int slice, Share s
       sums[i] = (upper ? high : low) +
                 __shfl_xor_sync(0xffffffffu, upper ? low : high, SLICES / 2 * FILTER_LANES);
     }
-    if (upper)
-      share = {share.first + KEPT, share.count > KEPT ? share.count - KEPT : 0};
-    else
-      share.count = share.count > KEPT ? KEPT : share.count;
+    // A lane has COUNT of them, or one less where the last number was odd.
+    static_assert(COUNT > 1, "then the lower half always has all that it keeps");
+    share = upper ? Share{share.first + KEPT, share.count - KEPT} : Share{share.first, KEPT};
     return share_sums<KEPT, SLICES / 2, FILTER_LANES>(sums, slice, share);
   }
 }
@@ -133,10 +132,8 @@ __global__ void __launch_bounds__(ROWS * FILTER_WARPS * 32, FILTER_WARPS == 1 ? 
     for (int i = thread; i < PATCH * (CHUNK / 4); i += THREADS) {
       const int channel = chunk * CHUNK + i % (CHUNK / 4) * 4;
       const int place = places[i / (CHUNK / 4)];
-      const int exist = sizes.channels - channel;
-      const bool inside = place >= 0 && exist > 0;
-      copy_channels(rows + i * 4, inside ? x + (place + channel) : x, inside, exist,
-                    sizes.x_vectors);
+      copy_channels(rows + i * 4, place < 0 ? x : x + (place + channel), place >= 0,
+                    sizes.channels - channel, sizes.x_vectors);
     }
   };
 

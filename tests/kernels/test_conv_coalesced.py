@@ -6,8 +6,12 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from benchmarks.suites import CUCONV, Layer
+from benchmarks.suites import CUCONV
+from benchmarks.suites import Layer as SuiteLayer
+from kernels.algorithms import ConvChoice
 from kernels.conv_coalesced import TILES, CoalescedConfig, planes, tiles
 from kernels.conv_problem import ConvProblem
 from kernels.heuristic import H200
@@ -18,8 +22,9 @@ from tests.kernels import resources
 from tests.kernels.arrays import normal
 from tests.kernels.cases import INSTANTIATIONS
 from tests.kernels.cases_coalesced import COALESCED
-from tests.kernels.conv_layers import dense
-from tests.kernels.kernel_case import launch
+from tests.kernels.cases_conv import conv_case
+from tests.kernels.conv_layers import CLIP, Layer, dense, filled, odd, within
+from tests.kernels.kernel_case import launch, run
 from tests.kernels.windows import conv_problem, window
 
 _3x3 = conv_problem(1, 40, 36, window((6, 7), (3, 3), pads=(1,) * 4))
@@ -27,15 +32,61 @@ _1x1 = conv_problem(1, 40, 36, window((6, 7), (1, 1)))
 _VGG_224 = conv_problem(8, 64, 64, window((224, 224), (3, 3), pads=(1,) * 4))
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def device() -> Iterator[CusimDevice]:
     device = CusimDevice(order=Order.RANDOM)
     yield device
     device.close()
 
 
+@st.composite
+def chosen(draw: st.DrawFn) -> tuple[Layer, ConvChoice]:
+    """A layer that is run, any padding, and any way to run it; split further than it would be."""
+    r = draw(st.sampled_from((1, 3, 5)))
+    pads = tuple(draw(st.integers(0, 6)) for _ in range(4))
+    size = tuple(
+        draw(st.integers(max(1, r - pads[axis] - pads[axis + 2]), 17)) for axis in range(2)
+    )
+    n, c, k = draw(st.integers(1, 2)), draw(st.integers(1, 70)), draw(st.integers(1, 40))
+    problem = conv_problem(n, c, k, window(size, (r, r), pads=pads))
+    places = st.sampled_from((dense, filled, within, odd))
+    residual = draw(st.none() | places)
+    layer = Layer(
+        "drawn",
+        problem,
+        draw(places)(c),
+        draw(places)(k),
+        residual and residual(k),
+        bias=draw(st.booleans()),
+        activation=draw(st.sampled_from((None, CLIP))),
+    )
+    config = draw(st.sampled_from(COALESCED.configs(problem)))
+    config = replace(config, strips=draw(st.integers(1, 6)), fused=draw(st.booleans()))
+    return layer, ConvChoice(COALESCED, config)
+
+
+_ON_A_DEVICE = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@settings(_ON_A_DEVICE, max_examples=25)
+@given(chosen())
+def test_any_layer_is_its_reference_in_any_way(
+    device: CusimDevice, drawn: tuple[Layer, ConvChoice]
+) -> None:
+    run(conv_case(*drawn), device)
+
+
+@pytest.mark.slow
+@settings(_ON_A_DEVICE, max_examples=500)
+@given(chosen())
+def test_very_many_layers_are_their_reference(
+    device: CusimDevice, drawn: tuple[Layer, ConvChoice]
+) -> None:
+    run(conv_case(*drawn), device)
+
+
 @pytest.mark.parametrize("layer", CUCONV, ids=lambda layer: layer.name)
-def test_every_layer_of_the_papers_networks_has_configurations_in_bounds(layer: Layer) -> None:
+def test_every_layer_of_the_papers_networks_has_configurations_in_bounds(layer: SuiteLayer) -> None:
     for n in (1, 2, 4, 8, 256):
         problem = layer.problem.with_batch(n)
         assert COALESCED.supports(problem) is None
@@ -66,7 +117,7 @@ def test_with_one_tap_and_one_strip_the_planes_are_the_papers() -> None:
 
 
 @pytest.mark.parametrize("layer", CUCONV, ids=lambda layer: layer.name)
-def test_a_strip_more_spares_every_block_a_chunk(layer: Layer) -> None:
+def test_a_strip_more_spares_every_block_a_chunk(layer: SuiteLayer) -> None:
     for taps, each in TILES.items():
         for tile in each:
             configs = COALESCED.configs(layer.problem)
