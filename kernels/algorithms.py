@@ -1,4 +1,4 @@
-"""The convolution algorithms, which of them can run a problem, and which have kernels to do it."""
+"""The convolution algorithms, and which of them can run a problem."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -16,9 +16,15 @@ from kernels.launch import Launch
 from kernels.pixels import Pixels
 from kernels.work import Work
 
+Config = TypeVar("Config")
 
-class Algorithm(Protocol):
-    """A way to compute a convolution; its docstring names the paper and section it is from."""
+
+class Algorithm(Protocol[Config]):
+    """A way to compute a convolution; its docstring names the paper and section it is from.
+
+    All but `supports` is asked only of problems it supports. A configuration is a frozen dataclass:
+    equal ones launch the same, and those of one problem are printed differently.
+    """
 
     @property
     def name(self) -> str:
@@ -28,17 +34,7 @@ class Algorithm(Protocol):
         """None where the algorithm can run the problem, at any N; else why it cannot."""
 
     def multiplications(self, problem: ConvProblem) -> int:
-        """Multiplications of elements that it takes; asked only of problems it supports."""
-
-
-Config = TypeVar("Config")
-
-
-class KernelAlgorithm(Algorithm, Protocol[Config]):
-    """An algorithm with a kernel; all but `supports` is asked only of problems it supports.
-
-    A configuration is a frozen dataclass: equal ones launch the same.
-    """
+        """Multiplications of elements that it takes."""
 
     def configs(self, problem: ConvProblem) -> tuple[Config, ...]:
         """The ways to run it, never none: what a heuristic or a measurement chooses among."""
@@ -79,14 +75,18 @@ class KernelAlgorithm(Algorithm, Protocol[Config]):
 class ConvChoice(NamedTuple):
     """An algorithm and one of its configurations of a problem."""
 
-    algorithm: KernelAlgorithm[Any]
+    algorithm: Algorithm[Any]
     config: Any
 
     def __str__(self) -> str:
         return f"{self.algorithm.name} {self.config}"
 
 
-_WINOGRAD = (
+ALGORITHMS: tuple[Algorithm[Any], ...] = (
+    DirectConv(),
+    GemmConv(),
+    CoalescedConv(),
+    DepthwiseConv(),
     WinogradConv(m=2, r=3, axes=2),
     WinogradConv(m=4, r=3, axes=2),
     WinogradConv(m=2, r=5, axes=2),
@@ -96,35 +96,20 @@ _WINOGRAD = (
     NonfusedWinogradConv(m=2, r=3, axes=3),
 )
 
-KERNEL_ALGORITHMS: tuple[KernelAlgorithm[Any], ...] = (
-    DirectConv(),
-    GemmConv(),
-    DepthwiseConv(),
-    *_WINOGRAD,
-)
 
-ALGORITHMS: tuple[Algorithm, ...] = (
-    DirectConv(),
-    GemmConv(),
-    CoalescedConv(),
-    DepthwiseConv(),
-    *_WINOGRAD,
-)
-
-
-def candidates(problem: ConvProblem) -> list[Algorithm]:
+def candidates(problem: ConvProblem) -> list[Algorithm[Any]]:
     """The algorithms that can run the problem, never none, in the order of ALGORITHMS."""
     return [algorithm for algorithm in ALGORITHMS if algorithm.supports(problem) is None]
 
 
 def choices(problem: ConvProblem, max_shared_bytes: int | None = None) -> list[ConvChoice]:
-    """Every algorithm that has a kernel for the problem, with each of its configurations.
+    """Every algorithm that can run the problem, with each of its configurations.
 
     Only those whose blocks make do with `max_shared_bytes`, a device's, where it is given.
     """
     return [
         ConvChoice(algorithm, config)
-        for algorithm in KERNEL_ALGORITHMS
+        for algorithm in ALGORITHMS
         if algorithm.supports(problem) is None
         for config in algorithm.configs(problem)
         if max_shared_bytes is None

@@ -7,7 +7,7 @@ import numpy as np
 
 from kernels import reference
 from kernels.activation import RELU, Activation, ActivationKind
-from kernels.algorithms import ConvChoice, KernelAlgorithm
+from kernels.algorithms import Algorithm, ConvChoice
 from kernels.conv_depthwise import DepthwiseConv
 from kernels.conv_direct import DirectConv
 from kernels.conv_gemm import GemmConv
@@ -126,7 +126,7 @@ def activated_bound(sum_: Array, error: Array, activation: Activation | None) ->
 
 
 def _by_every_tile(
-    algorithm: KernelAlgorithm[TileConfig], layers: tuple[Layer, ...]
+    algorithm: Algorithm[TileConfig], layers: tuple[Layer, ...]
 ) -> Iterator[KernelCase]:
     """Each layer by each tile, split once in 1, once in 2, ... so that all of 8 come by."""
     for row, layer in enumerate(layers):

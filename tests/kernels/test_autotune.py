@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kernels import algorithms
-from kernels.algorithms import KERNEL_ALGORITHMS, KernelAlgorithm
+from kernels.algorithms import ALGORITHMS, Algorithm
 from kernels.autotune import Search, autotune
 from kernels.cuda_device import CudaDevice
 from kernels.tuning import conditions_of, finder, ranking, shortlist
@@ -32,7 +32,7 @@ from tests.kernels.windows import conv_problem, window
 @pytest.fixture(autouse=True)
 def few_algorithms(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever else there is."""
-    monkeypatch.setattr(algorithms, "KERNEL_ALGORITHMS", FEW)
+    monkeypatch.setattr(algorithms, "ALGORITHMS", FEW)
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +83,7 @@ def test_a_real_clock_times_real_launches(device: CusimDevice, store: TuningStor
 def test_a_gpu_measures_layers_of_a_network(
     cuda_device: CudaDevice, store: TuningStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(algorithms, "KERNEL_ALGORITHMS", KERNEL_ALGORITHMS)
+    monkeypatch.setattr(algorithms, "ALGORITHMS", ALGORITHMS)
     seen = window((28, 28), (3, 3), pads=(1,) * 4)
     layers = [conv_problem(n, 128, 128, seen) for n in (1, 8)]
     layers += [
@@ -100,14 +100,14 @@ def test_a_gpu_measures_layers_of_a_network(
     assert all(find(problem) for problem in layers)
 
 
-@pytest.mark.parametrize("algorithm", KERNEL_ALGORITHMS, ids=lambda algorithm: algorithm.name)
+@pytest.mark.parametrize("algorithm", ALGORITHMS, ids=lambda algorithm: algorithm.name)
 def test_every_algorithm_passes_its_exam(
     device: CusimDevice,
     store: TuningStore,
     monkeypatch: pytest.MonkeyPatch,
-    algorithm: KernelAlgorithm[Any],
+    algorithm: Algorithm[Any],
 ) -> None:
-    monkeypatch.setattr(algorithms, "KERNEL_ALGORITHMS", (algorithm,))
+    monkeypatch.setattr(algorithms, "ALGORITHMS", (algorithm,))
     layers = (LAYER, POINTWISE, GROUPED, IN_3D, WIDE)
     problem = next(each for each in layers if algorithm.supports(each) is None).with_batch(3)
     search = Search(2, 1)

@@ -35,7 +35,7 @@ from tests.kernels.tuning_fakes import (
 @pytest.fixture(autouse=True)
 def few_algorithms(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever else there is."""
-    monkeypatch.setattr(algorithms, "KERNEL_ALGORITHMS", FEW)
+    monkeypatch.setattr(algorithms, "ALGORITHMS", FEW)
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +67,7 @@ def broken(
 ) -> ConvChoice:
     """An algorithm beside the others, and its configuration."""
     algorithm: Broken = request.param()
-    monkeypatch.setattr(algorithms, "KERNEL_ALGORITHMS", (*FEW, algorithm))
+    monkeypatch.setattr(algorithms, "ALGORITHMS", (*FEW, algorithm))
     return ConvChoice(algorithm, tuning_fakes.TILE)
 
 
@@ -201,7 +201,7 @@ def us(name, cold):
     print(name, flush=True)
     return by_length(name, cold)
 
-algorithms.KERNEL_ALGORITHMS = FEW
+algorithms.ALGORITHMS = FEW
 device = CusimDevice()
 store = TuningStore(Path(sys.argv[1]))
 autotune(device, PROBLEMS, store, SEARCH, progress=silent, timer=clock(device, us))

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kernels.algorithms import KERNEL_ALGORITHMS, ConvChoice, choices
+from kernels.algorithms import ALGORITHMS, ConvChoice, choices
 from kernels.conv_depthwise import DepthwiseConv
 from kernels.conv_direct import DirectConv
 from kernels.conv_problem import ConvProblem
@@ -152,7 +152,7 @@ def test_every_default_configuration_is_among_the_cases() -> None:
         for choice in choices(layer.problem)
         for launch in choice.algorithm.launches(layer.problem, choice.config, layer.x, layer.y)
     }
-    assert len(wanted) == 2 * len(TILES) + 9 + 8 + 21
+    assert len(wanted) == 2 * len(TILES) + 9 + 14 + 8 + 21
     wanted |= {linear_launch(rows, dense(8), dense(8)).instantiation for rows in range(1, 9)}
     assert wanted <= set(INSTANTIATIONS)
 
@@ -162,7 +162,7 @@ def test_a_split_leaves_every_block_work_and_stays_within_the_papers_workspace(
     layer: Layer, n: int
 ) -> None:
     for problem in (layer.problem.with_batch(n), _RESNET_7.with_batch(n), _VGG_224, _POINTWISE):
-        for algorithm in KERNEL_ALGORITHMS:
+        for algorithm in ALGORITHMS:
             if algorithm.supports(problem) is not None:
                 continue
             configs = algorithm.configs(problem)

@@ -142,11 +142,11 @@ def test_a_key_changes_with_a_new_algorithm_of_other_sources_for_the_problem(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     before = keys(HERE)(_3x3)
-    monkeypatch.setattr(algorithms, "KERNEL_ALGORITHMS", (DIRECT,))
+    monkeypatch.setattr(algorithms, "ALGORITHMS", (DIRECT,))
     without = keys(HERE)(_3x3), keys(HERE)(_1x1)
     assert without[0] != before
     assert without[0].sources == without[1].sources
-    monkeypatch.setattr(algorithms, "KERNEL_ALGORITHMS", (DIRECT, Broken()))
+    monkeypatch.setattr(algorithms, "ALGORITHMS", (DIRECT, Broken()))
     assert keys(HERE)(_3x3) == without[0]  # of the same sources
 
 

@@ -60,7 +60,7 @@ def gpu(device: CusimDevice, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kernels.cuda_device.CudaDevice", lambda: device)
     monkeypatch.setattr("models.measured.DEFAULT_STORE", Path("no/such/tuning.json"))
     # Few algorithms, whatever else there is: each takes time to compile and to simulate.
-    monkeypatch.setattr("kernels.algorithms.KERNEL_ALGORITHMS", (DirectConv(), GemmConv()))
+    monkeypatch.setattr("kernels.algorithms.ALGORITHMS", (DirectConv(), GemmConv()))
 
 
 @pytest.fixture(scope="module")
