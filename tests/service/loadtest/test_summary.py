@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from service.loadtest.answers import PHASES
-from service.loadtest.journal import NOT_SENT, OK, Journal, Outcome
+from service.loadtest.journal import NOT_SENT, OK, TOO_LATE, Journal, Outcome
 from service.loadtest.summary import Load, Summary, percentile, summarise
 
 
@@ -63,6 +63,7 @@ def test_of_nothing_there_is_no_percentile() -> None:
 
 def test_only_requests_of_the_window_count_and_throughput_counts_arrivals_in_it() -> None:
     journal = journal_of(
+        (0.1, 0.1, 0.2, OK),
         (0.5, 0.5, 2.5, OK),  # of the warm-up, but answered in the window
         (2.0, 2.0, 2.1, OK),
         (5.9, 5.9, 6.4, OK),  # of the window, but answered after it
@@ -130,6 +131,11 @@ def test_it_is_told_when_the_load_generator_is_the_limit(
 ) -> None:
     journal = journal_of((0, lag_s, latency_s, OK))
     assert summary(journal, client_cpu=cpu).client_limited is limited
+
+
+def test_a_load_generator_that_did_not_send_in_time_is_the_limit() -> None:
+    assert summary(journal_of((0, 0, 0.1, OK), (1, nan, nan, TOO_LATE))).client_limited
+    assert not summary(journal_of((0, 0, 0.1, OK), (1, nan, nan, NOT_SENT))).client_limited
 
 
 def test_loads_are_named() -> None:
