@@ -39,7 +39,7 @@ def gpu(device: CusimDevice, monkeypatch: pytest.MonkeyPatch) -> CusimDevice:
     """The simulator, which answers where a GPU is asked for."""
     monkeypatch.setattr("kernels.cuda_device.CudaDevice", lambda: device)
     # Few algorithms, whatever else there is: each takes time to compile and to simulate.
-    monkeypatch.setattr("kernels.algorithms.KERNEL_ALGORITHMS", (DirectConv(), GemmConv()))
+    monkeypatch.setattr("kernels.algorithms.ALGORITHMS", (DirectConv(), GemmConv()))
     return device
 
 
