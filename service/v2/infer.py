@@ -18,6 +18,9 @@ from service.v2.request import parse_request
 
 _HEADER_LENGTH = b"inference-header-content-length"
 
+# Bytes of JSON that take longer to read than to hand to a thread.
+_LONG_JSON = 2**16
+
 
 @dataclass(frozen=True, slots=True)
 class _Headers:
@@ -46,6 +49,8 @@ class _Headers:
 def infer_endpoint(pipeline: Pipeline, max_body_bytes: int) -> Endpoint:
     """The endpoint of a model's inferences."""
 
+    most_images = pipeline.admission.max_images_a_request
+
     async def answer(arrival: Arrival) -> Response:
         request, visit, body = arrival.request, arrival.visit, arrival.body
         headers = _Headers.of(request.scope["headers"])
@@ -56,9 +61,14 @@ def infer_endpoint(pipeline: Pipeline, max_body_bytes: int) -> Endpoint:
                 inflating = partial(inflate, coding=body.coding, most=max_body_bytes)
                 data = await pipeline.aside(inflating, data)
                 visit.hold_bytes(len(data))
-            asked = parse_request(
-                data, headers.json_length, pipeline.info, pipeline.admission.max_images_a_request
+            length = headers.json_length
+            parse = partial(
+                parse_request, header_length=length, info=pipeline.info, max_images=most_images
             )
+            if (len(data) if length is None else length) > _LONG_JSON:
+                asked = await pipeline.aside(parse, data)
+            else:
+                asked = parse(data)
             del data
             urgency = urgency_of(arrival.started, asked.timeout_s, asked.priority)
             if asked.pixels is None:

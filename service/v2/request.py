@@ -30,8 +30,10 @@ from service.pipeline import ModelInfo
 
 INPUT = "image"
 
-# JSON becomes Python objects, many times its size, and the event loop waits for it.
+# JSON becomes Python objects, many times its size, and nothing else runs while it does. Lists cost
+# most: each is looked at again and again by the garbage collector.
 MAX_JSON_BYTES = 8 * 2**20
+MAX_JSON_LISTS = 200_000
 
 _LENGTH = struct.Struct("<I")
 
@@ -107,6 +109,12 @@ def _json(text: bytes) -> dict[str, Any]:
         raise PayloadTooLargeError(
             f"at most {MAX_JSON_BYTES} bytes of JSON are taken, and this has {len(text)}; "
             "send tensors as binary data, after the JSON"
+        )
+    lists = text.count(b"[") + text.count(b"{")
+    if lists > MAX_JSON_LISTS:
+        raise PayloadTooLargeError(
+            f"at most {MAX_JSON_LISTS} lists are taken in JSON, and this has {lists}; send `data` "
+            "as one list, or tensors as binary data, after the JSON"
         )
     try:
         asked = from_json(text, allow_inf_nan=False, cache_strings="keys")

@@ -46,6 +46,7 @@ _ERRORS: dict[int | str, dict[str, Any]] = {
         429: "Too many images are waiting; see Retry-After",
         500: "The engine failed",
         503: "Warming up or shutting down; see Retry-After",
+        504: "It cannot be done within its timeout",
     }.items()
 }
 _PATHS = ("/v2/models/{model}", "/v2/models/{model}/versions/{version}")

@@ -89,6 +89,12 @@ def test_priority_timeout_and_parameters_of_ones_own_are_taken(client: Any) -> N
     shows(7)(answer)
 
 
+def test_what_cannot_be_done_within_its_timeout_is_refused(client: Any) -> None:
+    with pytest.raises(InferenceServerException, match="deadline") as refused:
+        client.infer("digits", files(7), timeout=1)  # a microsecond
+    assert refused.value.status() == "504"
+
+
 @pytest.mark.parametrize(
     ("inputs", "outputs", "status", "says"),
     [

@@ -11,11 +11,13 @@ import httpx
 import numpy as np
 import pytest
 
+import service.v2.infer
 from models import Images, Scores
 from service.app import create_app
 from service.compression import compress, inflate, wanted_coding
 from service.errors import ServiceError
 from service.repository import Repository
+from service.v2.request import InferRequest, parse_request
 from tests.service.client import AppClient, error_of, metric, serving, until
 from tests.service.fakes import FakeEngine, decode_digit, fake_info
 
@@ -222,6 +224,26 @@ async def test_scores_that_are_no_numbers_are_no_answer(bad: float) -> None:
 
 
 @pytest.mark.anyio
+async def test_long_json_is_read_in_a_thread_and_short_json_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    threads = []
+
+    def parse(*args: Any, **named: Any) -> InferRequest:
+        threads.append(threading.current_thread().name)
+        return parse_request(*args, **named)
+
+    monkeypatch.setattr(service.v2.infer, "parse_request", parse)
+    long = {"parameters": {"mine": "x" * 70_000}}
+    async with serving() as (client, _):
+        assert best(await client.post(PATH, json=request_of(2))) == [2]
+        assert best(await client.post(PATH, json=request_of(3, **long))) == [3]
+        error_of(await client.post(PATH, json={"inputs": [], **long}), 400)
+    own = threading.current_thread().name
+    assert [name == own for name in threads] == [True, False, False]
+
+
+@pytest.mark.anyio
 async def test_pixels_count_as_bytes_inside_until_they_are_answered() -> None:
     gate = threading.Event()
     async with serving(FakeEngine(gate=gate)) as (client, pipeline):
@@ -274,4 +296,4 @@ async def test_the_openapi_document_has_the_protocol_and_no_operation_twice() ->
     assert len(operations) == len(set(operations))
     infer = paths["/v2/models/{model}/versions/{version}/infer"]["post"]
     assert [p["name"] for p in infer["parameters"]] == ["model", "version"]
-    assert {"200", "400", "404", "413", "429", "500", "503"} <= set(infer["responses"])
+    assert {"200", "400", "404", "413", "429", "500", "503", "504"} <= set(infer["responses"])

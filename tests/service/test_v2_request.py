@@ -224,6 +224,10 @@ def test_json_is_bounded() -> None:
     with pytest.raises(ServiceError, match="send tensors as binary data") as refused:
         parse(b" " * (MAX_JSON_BYTES + 1))
     assert refused.value.status == 413
+    data: Any = [[[[p] for p in range(3)]] * 2] * 40_000  # 200,000 lists and a few
+    with pytest.raises(ServiceError, match="send `data` as one list") as refused:
+        parse(*request({"data": data}))
+    assert refused.value.status == 413
     # What is binary does not count.
     head, length = request({"parameters": {"binary_data_size": MAX_JSON_BYTES}}, b"")
     with pytest.raises(BadRequestError, match="expecting 6"):
