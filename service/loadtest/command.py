@@ -28,7 +28,7 @@ from service.loadtest.pictures import SAMPLES, load_pictures
 from service.loadtest.report import as_rows, as_table, details, milliseconds
 from service.loadtest.schedule import Arrivals
 from service.loadtest.summary import Load, Summary
-from service.loadtest.sweep import Found
+from service.loadtest.sweep import MAX_RATE, Found
 from service.settings import SettingsError
 
 DEFAULT_CLIENTS = 8
@@ -43,7 +43,7 @@ def loadtest(
         list[float] | None,
         typer.Option(
             min=0.01,
-            max=1e6,
+            max=MAX_RATE,
             help="Requests a second, sent whatever became of earlier ones (open loop). May be "
             "given more than once.",
         ),
@@ -227,7 +227,7 @@ def _show(options: Options, found: Found) -> None:
     else:
         typer.echo(f"highest rate with {bound}: {found.best.load}")
     if found.limited_by_client:
-        typer.echo("the search ended at what the load generator can do, not the server")
+        typer.echo("it is the load generator that may not do more, rather than the server")
 
 
 def _as_json(options: Options, found: Found) -> bytes:

@@ -78,7 +78,7 @@ def _notes(each: Summary) -> list[Text]:
         notes.append(f"{in_time:,} of {each.requests:,} in time ({share:.1%})")
     if each.client_limited:
         notes.append(
-            f"the load generator was the limit: it used {each.client_cpu:.2f} cores and sent "
+            f"part of this is the load generator: it used {each.client_cpu:.2f} cores and sent "
             f"{milliseconds(each.send_lag_ms['p99'])} ms late at p99; the server may do better"
         )
     if each.interrupted:

@@ -8,6 +8,9 @@ from service.loadtest.summary import Load, Summary
 # The search ends when the rate is known so closely, as a ratio.
 PRECISION = 1.05
 
+MAX_RATE = 1e6
+"""More requests a second than any load generator sends."""
+
 _FACTOR = 2.0
 
 # At so small a share of the rate that the search began with, no lower one is tried.
@@ -20,7 +23,7 @@ class Found:
 
     steps: list[Summary]  # in the order in which they were measured
     best: Summary | None  # at the highest rate that held the bound
-    limited_by_client: bool  # the load generator gave in before the server did
+    limited_by_client: bool  # the load generator may be why no higher rate held it
 
 
 async def find_rate(
@@ -29,8 +32,8 @@ async def find_rate(
     """The highest rate with p99 within the bound and no errors, to 5%.
 
     Doubles the rate while the bound holds (halves it while it does not), then tries the geometric
-    mean of the highest rate that held it and the lowest that did not. Where the load generator
-    cannot do more, that counts as not held, and is told apart.
+    mean of the highest rate that held it and the lowest that did not. What the load generator
+    adds to the latency counts; where it is why the bound was not held, that is told.
     """
     steps: list[Summary] = []
     held: tuple[float, Summary] | None = None
@@ -41,12 +44,14 @@ async def find_rate(
         steps.append(step)
         if step.interrupted:
             break
-        if step.meets(p99_ms) and not step.client_limited:
+        if step.meets(p99_ms):
             held = rate, step
         else:
             broken = rate, step
         if broken is None:
             rate *= _FACTOR
+            if rate > MAX_RATE:
+                break
         elif held is None:
             rate /= _FACTOR
             if rate < start * _LEAST:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from service.loadtest.summary import Load, Summary
-from service.loadtest.sweep import PRECISION, Found, find_rate
+from service.loadtest.sweep import MAX_RATE, PRECISION, Found, find_rate
 
 
 def step(
@@ -76,10 +76,19 @@ def test_a_rate_with_errors_is_too_high_however_fast_it_answers() -> None:
 
 
 def test_what_the_load_generator_cannot_do_is_not_the_servers_limit() -> None:
-    found = search(lambda rate: step(rate, 1, client_cpu=0.95 if rate > 500 else 0.4))
+    def server(rate: float) -> Summary:
+        return step(rate, 99 if rate > 500 else 9, client_cpu=0.95 if rate > 300 else 0.4)
+
+    found = search(server)
     assert found.best is not None
     assert found.best.load.rate == pytest.approx(500, rel=0.05)
     assert found.limited_by_client
+
+
+def test_a_server_without_limits_is_believed_in_the_end() -> None:
+    found = search(lambda rate: step(rate, 1))
+    assert found.best is not None
+    assert MAX_RATE / 2 < (found.best.load.rate or 0) <= MAX_RATE
 
 
 def test_where_no_rate_is_low_enough_it_gives_up() -> None:
