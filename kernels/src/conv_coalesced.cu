@@ -17,6 +17,10 @@
 //   through registers: COLUMNS + TAPS_S - 1 vectors serve TAPS_S taps. The slices are summed by
 //   shuffles that hand each lane a share of the outputs, so that a step takes half as many as the
 //   one before.
+//   Tried, judged by ptxas and the cost model, for nothing was measured: 8 filters a lane save a
+//   fifth of the loads or more, but spill at the 128 registers that let two blocks be resident.
+//   Tiles of 7 rows leave one of a multiprocessor's four schedulers a warp short, and an image is
+//   never fewer of them than of 8. Two stages are the best choice for no layer of the paper's.
 // Layouts: x, residual, y are N·H·W pixels with any pitch. weight is R·S × C × K, both padded to a
 //   multiple of 4 with zeros: conv_direct's. In shared memory a step's filter rows lie as the lanes
 //   read them, 128 floats side by side for a warp's load: taps × steps × 4 channels × filter warps
