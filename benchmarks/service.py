@@ -287,7 +287,9 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
 def run_mlperf(arguments: argparse.Namespace) -> None:
     """Measure, show, and write down MLPerf's scenarios."""
     served = mlperf.Served(arguments.model, arguments.preset, arguments.images)
-    stands = {**where(*mlperf.PACKAGES), "load_average": os.getloadavg()[0]}
+    # How much else the machine had to do, and with what priority this was done.
+    busy = {"load_average": round(os.getloadavg()[0], 2), "nice": os.nice(0)}
+    stands = {**where(*mlperf.PACKAGES), **busy}
     try:
         rows = mlperf.measure(served, arguments.seconds, arguments.bound_ms)
     except mlperf.NotInstalledError as error:
