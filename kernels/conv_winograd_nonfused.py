@@ -94,22 +94,22 @@ class NonfusedWinogradConv:
         return self._winograd.multiplications(problem)
 
     def configs(self, problem: ConvProblem) -> tuple[NonfusedConfig, ...]:
-        """The more accurate points first; all tiles at once or few enough for the cache."""
+        """The more accurate points alone; all tiles at once or few enough for the cache."""
         total = problem.n * self._winograd.tiles(problem)
         chunks = dict.fromkeys(
             self._chunk(problem, total, nbytes) for nbytes in (MAX_BYTES, CACHED_BYTES)
         )
         return tuple(
             NonfusedConfig(points, gemm, chunk)
-            for points in self._points
+            for points in self._winograd.points
             for chunk in chunks
             for gemm in self._gemms(self._products(problem, chunk))
         )
 
     def work(self, problem: ConvProblem, config: NonfusedConfig) -> tuple[Work, ...]:
         """The transforms read and write side by side, all that a thread reads at once."""
-        positions, outputs = self._positions, self.m**self.axes
-        rows = 4 * self._alpha * self.m ** (self.axes - 1)  # reduced, 4 filters each
+        positions, outputs = self._winograd.positions, self.m**self.axes
+        rows = 4 * self._winograd.alpha * self.m ** (self.axes - 1)  # reduced, 4 filters each
         works: list[Work] = []
         for _, count in self._chunks(problem, config):
             data = Work(
@@ -216,22 +216,8 @@ class NonfusedWinogradConv:
 
     @property
     def _winograd(self) -> WinogradConv:
+        """Which problems, tiles, positions and points: those of the fused kernel."""
         return WinogradConv(self.m, self.r, self.axes)
-
-    @property
-    def _alpha(self) -> int:
-        return self._winograd.alpha
-
-    @property
-    def _positions(self) -> int:
-        """Of an input tile, and products for each of its channels and filters: alpha²."""
-        positions: int = self._alpha**self.axes
-        return positions
-
-    @property
-    def _points(self) -> tuple[Points, ...]:
-        """F(2, 3) has one set of points; with more, the mixed are the more accurate."""
-        return (Points.INTEGER,) if self._alpha <= 4 else (Points.MIXED, Points.INTEGER)
 
     def _chunk(self, problem: ConvProblem, total: int, nbytes: int) -> int:
         """As many tiles at a time as `nbytes` hold, evened out; at least `_STEP` or all."""
@@ -250,7 +236,7 @@ class NonfusedWinogradConv:
 
     def _products(self, problem: ConvProblem, count: int) -> ConvProblem:
         """The batched products of so many tiles, as a convolution of 1×1 on a row of pixels."""
-        positions, one, none = self._positions, (1, 1), (0, 0)
+        positions, one, none = self._winograd.positions, (1, 1), (0, 0)
         return ConvProblem(
             n=1,
             c=positions * padded(problem.c),
@@ -295,7 +281,7 @@ class NonfusedWinogradConv:
         int32(problem.n * window.output_volume * max(each.pitch for each in written))
         # Tiles begin before an image's first position along an axis, and end beyond its last.
         margins = zip(window.input, window.output, window.pads_begin, strict=True)
-        int32(problem.n * prod(h + p + pad + self._alpha for h, p, pad in margins))
+        int32(problem.n * prod(h + p + pad + self._winograd.alpha for h, p, pad in margins))
         # The last block has threads without a tile.
         channels = max(padded(problem.c), padded(problem.k))
-        int32((config.chunk * channels + THREADS) * self._positions)
+        int32((config.chunk * channels + THREADS) * self._winograd.positions)
