@@ -1,6 +1,15 @@
 """Fixtures of every folder."""
 
+import contextlib
+
 import pytest
+
+with contextlib.suppress(ImportError):  # the tests that a GPU is wanted for do without
+    from hypothesis import settings
+
+    # How long an example takes says more about the machine's other work than about the code.
+    settings.register_profile("convoy", deadline=None)
+    settings.load_profile("convoy")
 
 
 @pytest.fixture

@@ -173,13 +173,14 @@ def test_a_layer_has_few_configurations_and_each_fills_its_tiles_and_the_machine
     algorithm: NonfusedWinogradConv, problem: ConvProblem
 ) -> None:
     configs = algorithm.configs(problem)
-    assert 1 <= len(set(configs)) == len(configs) <= 36
+    assert 1 <= len(set(configs)) == len(configs) <= 18
     for config in configs:
         assert config.gemm.tile.bm == 16 or config.gemm.tile.bm < 2 * config.chunk
         _, products, _ = algorithm.work(problem, config)[:3]
         assert config.gemm.split in (1, 2, 4, 8)
         assert config.gemm.split == 1 or products.blocks <= 512
-    assert configs[0].points is (Points.MIXED if algorithm.m == 4 else Points.INTEGER)
+    points = {config.points for config in configs}
+    assert points == {Points.MIXED if algorithm.m == 4 else Points.INTEGER}
 
 
 @EVERY_LAYER
@@ -255,8 +256,9 @@ def test_pixels_of_other_channels_and_another_filter_are_refused() -> None:
 
 def test_filters_have_a_form_for_each_set_of_points() -> None:
     problem = square(6, 10, 5, 5)
-    forms = {config.points: F4.filter_form(problem, config) for config in F4.configs(problem)}
-    assert len(set(forms.values())) == 2
+    config = F4.configs(problem)[0]
+    forms = {F4.filter_form(problem, replace(config, points=points)) for points in Points}
+    assert len(forms) == 2
     prepared = F4.prepare_filter(normal((10, 6, 3, 3)), problem, F4.configs(problem)[0])
     assert prepared.shape == (36, 8, 12)
     assert prepared.dtype == np.float32
