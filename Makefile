@@ -3,6 +3,9 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 
+# Where bench-gpu writes its rows, and goes on from.
+OUT    ?= benchmarks/results
+
 # Handed on to `convoy serve` as flags; empty means Convoy's own default.
 MODEL  ?=
 HOST   ?=
@@ -11,7 +14,7 @@ DEVICE ?= $(CONVOY_DEVICE)
 SERVE_FLAGS = $(if $(HOST),--host $(HOST)) $(if $(PORT),--port $(PORT)) $(if $(DEVICE),--device $(DEVICE))
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-all test-gpu lint check format bench train clean lock
+.PHONY: help serve test test-all test-gpu lint check format bench bench-gpu train clean lock
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/make \1\t\2/' | expand -t 16
@@ -59,6 +62,9 @@ format: $(VENV)/dev.stamp  ## rewrite the sources in the project's format
 
 bench: $(VENV)/dev.stamp  ## measure what the server adds to a bare route
 	$(BIN)/python -m benchmarks.service
+
+bench-gpu: $(VENV)/dev.stamp  ## on a GPU: kernels and networks beside cuDNN and PyTorch, rows into OUT
+	PYTHON=$(abspath $(BIN))/python benchmarks/gpu_day.sh $(OUT)
 
 train: $(VENV)/dev.stamp  ## train the built-in digits model again (installs torch)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[train]'
