@@ -171,7 +171,7 @@ def _by_deadlines(view: View) -> Decision:
     """`decide` where somebody has a deadline."""
     free, latency = _free(view), view.latency
     busy = view.busy_until is not None
-    last_chance = [claim.deadline - latency.within(claim.items) for claim in view.claims]
+    last_chance = [claim.deadline - latency.of(claim.items) for claim in view.claims]
     too_late = [moment < free or (busy and moment <= view.now) for moment in last_chance]
     refused = [place for place, late in enumerate(too_late) if late]
     left = [place for place, late in enumerate(too_late) if not late]

@@ -1,112 +1,45 @@
 """The batcher under every interleaving of arrivals, cancellations, failures and shutdown.
 
-Hypothesis writes a scenario; it is played in virtual time beside a model of what has to happen:
-a plain list of the items that wait. The model is compared at every dispatch, and whenever
-nothing is left to do at a moment; the outcomes are judged at the end.
+Requests have deadlines and priorities, and another model may want the device too. Hypothesis
+writes a scenario; it is played in virtual time beside a model of what has to happen: a plain list
+of the items that wait. The model is compared at every dispatch, and whenever nothing is left to
+do at a moment; the outcomes are judged at the end. How many travel and who is refused is the
+policy's business, so long as it refuses only who has a deadline.
 """
 
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from enum import Enum, auto
+from math import inf
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from service.batcher import Answer, Batcher, BatchRecord
 from service.errors import (
+    DeadlineError,
     EngineFailedError,
     QueueFullError,
     ServiceError,
     ShuttingDownError,
     TooManyImagesError,
 )
+from service.policy import NO_HURRY, Urgency, due
+from service.turns import Turns
 from tests.service import virtual_time
-from tests.service.virtual_time import now, until
-
-
-class Ending(Enum):
-    """How a call of `run` ends."""
-
-    RESULTS = auto()
-    TOO_FEW = auto()
-    TOO_MANY = auto()
-    NOTHING = auto()
-    ERROR = auto()
-    STRAY_CANCELLATION = auto()
-    PANIC = auto()
-
-
-class Panic(BaseException):
-    """What a native library may raise past `except Exception`."""
-
-
-RAISES = {
-    Ending.ERROR: RuntimeError,
-    Ending.STRAY_CANCELLATION: asyncio.CancelledError,
-    Ending.PANIC: Panic,
-}
-
-
-@dataclass(frozen=True)
-class Moment:
-    """A second, and turns of the event loop within it: ties are what breaks schedulers."""
-
-    second: int
-    turns: int
-
-
-@dataclass(frozen=True)
-class Visit:
-    """One submit; its client may leave at some moment."""
-
-    arrives: Moment
-    count: int
-    leaves: Moment | None
-
-
-@dataclass(frozen=True)
-class Pace:
-    """One call of `run`: 0 seconds and 0 turns never give up control at all."""
-
-    takes: Moment
-    ending: Ending
-
-
-@dataclass(frozen=True)
-class Closing:
-    at: Moment
-    timeout_s: int | None
-
-
-@dataclass(frozen=True)
-class Scenario:
-    max_batch: int
-    max_queue: int
-    visits: list[Visit]
-    paces: list[Pace]  # of the batches in turn; those after them take one second and succeed
-    closing: Closing | None
-
-
-def moments(seconds: int) -> st.SearchStrategy[Moment]:
-    return st.builds(Moment, st.integers(0, seconds), st.integers(0, 4))
-
-
-ENDINGS = st.one_of(st.just(Ending.RESULTS), st.sampled_from(Ending))
-SCENARIOS = st.builds(
+from tests.service.batcher_scenarios import (
+    RAISES,
+    SCENARIOS,
+    Closing,
+    Ending,
+    Moment,
+    Pace,
+    Rival,
     Scenario,
-    max_batch=st.integers(1, 4),
-    max_queue=st.integers(1, 8),
-    visits=st.lists(
-        st.builds(Visit, moments(4), st.integers(1, 5), st.none() | moments(6)),
-        min_size=1,
-        max_size=12,
-    ),
-    paces=st.lists(st.builds(Pace, moments(3), ENDINGS), max_size=8),
-    closing=st.none() | st.builds(Closing, moments(6), st.none() | st.integers(0, 3)),
+    Visit,
 )
+from tests.service.virtual_time import now, until
 
 Item = tuple[int, int]  # number of the visit, number within it
 Result = tuple[str, Item]
@@ -119,8 +52,17 @@ class Client:
     items: list[Item]
     task: asyncio.Task[None] | None = None
     submitted: float = -1
+    urgency: Urgency = NO_HURRY
+    passed_over: bool = False  # others went, and by order it was its turn
     expected_refusal: type[ServiceError] | None = None
     outcomes: list[list[Answer[Result]] | BaseException] = field(default_factory=list)
+
+    @property
+    def has_deadline(self) -> bool:
+        return self.urgency.deadline < inf
+
+    def due(self) -> float:
+        return due(self.submitted, self.urgency)
 
     def wants_out(self) -> bool:
         return self.task is not None and self.task.cancelling() > 0
@@ -150,10 +92,13 @@ class Play:
         self.wrong_batches: list[tuple[list[Item], list[Item]]] = []
         self.records: list[BatchRecord] = []
         self.closed_at: float | None = None
+        self.turns = Turns()
+        self.rivals_inside = 0
         self.batcher = Batcher[Item, Result](
             self.run_batch,
             max_batch=scenario.max_batch,
             max_queue=scenario.max_queue,
+            turns=self.turns if scenario.rivals else None,
             on_batch=self.records.append,
             clock=now,
             timer_error_s=0,
@@ -165,6 +110,8 @@ class Play:
 
     async def _main(self) -> None:
         async with asyncio.TaskGroup() as group:
+            for rival in self.scenario.rivals:
+                group.create_task(self.compete(rival))
             for visit, client in zip(self.scenario.visits, self.clients, strict=True):
                 client.task = group.create_task(self.visit(visit, client))
                 if visit.leaves:
@@ -177,6 +124,7 @@ class Play:
     async def visit(self, visit: Visit, client: Client) -> None:
         await until(visit.arrives.second, visit.arrives.turns)
         client.submitted = now()
+        client.urgency = Urgency(now() + visit.timeout_s, visit.priority)
         if self.closed_at is not None:
             client.expected_refusal = ShuttingDownError
         elif visit.count > self.scenario.max_queue:
@@ -186,7 +134,7 @@ class Play:
         else:
             self.waiting += client.items
         try:
-            client.outcomes.append(await self.batcher.submit(client.items))
+            client.outcomes.append(await self.batcher.submit(client.items, client.urgency))
         except ServiceError as error:
             client.outcomes.append(error)
         except asyncio.CancelledError as error:
@@ -199,6 +147,20 @@ class Play:
         await until(moment.second, moment.turns)
         task.cancel()
 
+    async def compete(self, rival: Rival) -> None:
+        granted = asyncio.Event()
+        turn = self.turns.join(granted.set)
+        await until(rival.comes.second, rival.comes.turns)
+        while not turn.take():
+            granted.clear()
+            await granted.wait()
+        assert self.running is None, "two batches on one device"
+        self.rivals_inside += 1
+        await until(now() + rival.stays_s, rival.comes.turns)
+        self.rivals_inside -= 1
+        turn.spent(rival.stays_s)
+        turn.let_go()
+
     async def close(self, closing: Closing) -> None:
         await until(closing.at.second, closing.at.turns)
         self.closed_at = now()
@@ -207,23 +169,32 @@ class Play:
         assert closing.timeout_s is None or now() <= self.closed_at + closing.timeout_s
 
     def staying(self) -> list[Item]:
-        """What waits, less those whose clients were cancelled in this very turn of the loop."""
-        return [item for item in self.waiting if not self.clients[item[0]].wants_out()]
+        """What waits in order, less whose clients were cancelled in this very turn of the loop."""
+        staying = [item for item in self.waiting if not self.clients[item[0]].wants_out()]
+        return sorted(staying, key=lambda item: self.clients[item[0]].due())
 
     def depth(self) -> int:
-        """The batcher's; it may or may not have noticed this turn's cancellations."""
-        assert len(self.staying()) <= self.batcher.depth <= len(self.waiting)
+        """The batcher's; this turn's cancellations and refusals may or may not show in it."""
+        sure = [item for item in self.staying() if not self.clients[item[0]].has_deadline]
+        assert len(sure) <= self.batcher.depth <= len(self.waiting)
         return self.batcher.depth
 
     def forget(self, client: Client) -> None:
         self.waiting = [item for item in self.waiting if item not in client.items]
 
     async def run_batch(self, items: Sequence[Item]) -> Any:
-        """The engine. First in, first out, as many as may be, and nobody who has left."""
-        expected = self.staying()[: self.scenario.max_batch]
-        if self.running or not items or list(items) != expected:
-            # Judged at the end: raised here it would be just another failure of the engine.
+        """The engine. Some of those who wait, in order, and nobody who has left."""
+        order = self.staying()
+        last = order.index(items[-1]) if items and items[-1] in order else -1
+        passed_over = [item for item in order[: last + 1] if item not in items]
+        expected = [item for item in order[: last + 1] if item in items]
+        # Judged at the end: raised here it would be just another failure of the engine.
+        if self.running or self.rivals_inside or not items or len(items) > self.scenario.max_batch:
+            self.wrong_batches.append((list(items), order))
+        if list(items) != expected:
             self.wrong_batches.append((list(items), expected))
+        for number, _ in passed_over:
+            self.clients[number].passed_over = True
         self.waiting = [item for item in self.waiting if item not in items]
         self.running = batch = Batch(list(items), start=now())
         self.batches.append(batch)
@@ -259,7 +230,8 @@ class Play:
         """Nothing is left to do at this moment, so the clock is about to move on."""
         assert self.batcher.depth == len(self.waiting) <= self.scenario.max_queue
         assert self.batcher.in_flight == (len(self.running.items) if self.running else 0)
-        assert self.running or not self.waiting, "the engine idles while items wait"
+        busy = self.running or self.rivals_inside
+        assert busy or not self.waiting, "the engine idles while items wait"
 
     def check_outcomes(self) -> None:
         assert self.wrong_batches == []
@@ -277,6 +249,9 @@ class Play:
         if client.submitted < 0 or (not client.outcomes and client.wants_out()):
             return  # left before it came
         (outcome,) = client.outcomes
+        if client.passed_over:
+            refused = isinstance(outcome, DeadlineError)
+            assert refused or client.wants_out(), "nobody else is passed over"
         batches = [carried[item] for item in client.items if item in carried]
         if client.expected_refusal:
             assert type(outcome) is client.expected_refusal
@@ -291,6 +266,9 @@ class Play:
                 )
                 for item in client.items
             ]
+        elif isinstance(outcome, DeadlineError):
+            assert client.has_deadline
+            assert outcome.allowed_s <= outcome.expected_s
         elif isinstance(outcome, EngineFailedError):
             (failed,) = (batch for batch in {id(b): b for b in batches}.values() if batch.failed)
             assert outcome.__cause__ is not None
@@ -326,7 +304,7 @@ def test_every_submit_resolves_once_with_its_own_result(scenario: Scenario) -> N
 
 
 @pytest.mark.slow
-@settings(max_examples=20_000, deadline=None)
+@settings(max_examples=10_000, deadline=None)
 @given(SCENARIOS)
 def test_every_submit_resolves_once_with_its_own_result_in_a_long_run(scenario: Scenario) -> None:
     Play(scenario).play()

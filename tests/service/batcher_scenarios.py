@@ -1,0 +1,109 @@
+"""What may befall a batcher, for Hypothesis to shuffle."""
+
+import asyncio
+from dataclasses import dataclass
+from enum import Enum, auto
+from math import inf
+
+from hypothesis import strategies as st
+
+
+class Ending(Enum):
+    """How a call of `run` ends."""
+
+    RESULTS = auto()
+    TOO_FEW = auto()
+    TOO_MANY = auto()
+    NOTHING = auto()
+    ERROR = auto()
+    STRAY_CANCELLATION = auto()
+    PANIC = auto()
+
+
+class Panic(BaseException):
+    """What a native library may raise past `except Exception`."""
+
+
+RAISES = {
+    Ending.ERROR: RuntimeError,
+    Ending.STRAY_CANCELLATION: asyncio.CancelledError,
+    Ending.PANIC: Panic,
+}
+
+
+@dataclass(frozen=True)
+class Moment:
+    """A second, and turns of the event loop within it: ties are what breaks schedulers."""
+
+    second: int
+    turns: int
+
+
+@dataclass(frozen=True)
+class Visit:
+    """One submit; its client may leave at some moment."""
+
+    arrives: Moment
+    count: int
+    leaves: Moment | None
+    timeout_s: float = inf
+    priority: int = 0
+
+
+@dataclass(frozen=True)
+class Pace:
+    """One call of `run`: 0 seconds and 0 turns never give up control at all."""
+
+    takes: Moment
+    ending: Ending
+
+
+@dataclass(frozen=True)
+class Closing:
+    at: Moment
+    timeout_s: int | None
+
+
+@dataclass(frozen=True)
+class Rival:
+    """Another model that wants the device at some moment, and keeps it so long."""
+
+    comes: Moment
+    stays_s: int
+
+
+@dataclass(frozen=True)
+class Scenario:
+    max_batch: int
+    max_queue: int
+    visits: list[Visit]
+    paces: list[Pace]  # of the batches in turn; those after them take one second and succeed
+    closing: Closing | None
+    rivals: list[Rival]
+
+
+def moments(seconds: int) -> st.SearchStrategy[Moment]:
+    return st.builds(Moment, st.integers(0, seconds), st.integers(0, 4))
+
+
+ENDINGS = st.one_of(st.just(Ending.RESULTS), st.sampled_from(Ending))
+SCENARIOS = st.builds(
+    Scenario,
+    max_batch=st.integers(1, 4),
+    max_queue=st.integers(1, 8),
+    visits=st.lists(
+        st.builds(
+            Visit,
+            moments(4),
+            st.integers(1, 5),
+            st.none() | moments(6),
+            st.just(inf) | st.sampled_from([0.5, 1.0, 1.5, 2.0, 3.0, 5.0]),
+            st.integers(0, 3),
+        ),
+        min_size=1,
+        max_size=12,
+    ),
+    paces=st.lists(st.builds(Pace, moments(3), ENDINGS), max_size=8),
+    closing=st.none() | st.builds(Closing, moments(6), st.none() | st.integers(0, 3)),
+    rivals=st.just([]) | st.lists(st.builds(Rival, moments(6), st.integers(0, 2)), max_size=3),
+)
