@@ -1,0 +1,53 @@
+"""The profiles for other load generators: what can be tested without them."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+PROFILES = Path(__file__).parent.parent.parent / "deploy" / "loadtest"
+
+
+@pytest.fixture
+def path_with_hey(tmp_path: Path) -> str:
+    """A PATH on which `hey` prints what it was called with."""
+    hey = tmp_path / "hey"
+    hey.write_text("#!/bin/sh\nprintf '%s\\n' \"$@\"\n")
+    hey.chmod(0o755)
+    return f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+
+
+@pytest.mark.parametrize(
+    ("picture", "media_type"),
+    [
+        *(("a b.jpg", "image/jpeg"), ("a.JPEG", "image/jpeg")),
+        *(("a.png", "image/png"), ("a.webp", "image/webp")),
+    ],
+)
+def test_hey_posts_the_picture_as_what_it_is(
+    path_with_hey: str, picture: str, media_type: str
+) -> None:
+    run = subprocess.run(
+        [PROFILES / "hey.sh", "http://127.0.0.1:8000/", picture, "-c", "8"],
+        env={"PATH": path_with_hey},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert run.stdout.splitlines() == [
+        *("-m", "POST", "-T", media_type, "-D", picture, "-c", "8"),
+        "http://127.0.0.1:8000/v1/classify",
+    ]
+
+
+def test_hey_without_a_picture_tells_how_it_is_used(path_with_hey: str) -> None:
+    run = subprocess.run(
+        [PROFILES / "hey.sh", "http://127.0.0.1:8000"],
+        env={"PATH": path_with_hey},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode != 0
+    assert "URL PICTURE" in run.stderr
