@@ -44,7 +44,9 @@ class Served:
     def batches(self) -> dict[int, float]:
         """How many batches of each size ran, from /metrics."""
         text = httpx.get(f"{self.url}/metrics").text
-        found = re.findall(r'convoy_batch_size_bucket\{le="([\d.]+)"\} ([\d.]+)', text)
+        found = re.findall(
+            r'convoy_batch_size_bucket\{le="([\d.]+)",model="digits"\} ([\d.]+)', text
+        )
         upto = {int(float(size)): float(count) for size, count in found}
         return {size: count - upto.get(size - 1, 0.0) for size, count in upto.items()}
 

@@ -135,7 +135,7 @@ def test_launches_share_what_lies_between_them_and_other_nodes_take_its_place() 
     assert plan.arena_bytes <= 1.15 * plan.arena_bound
 
 
-def test_a_network_may_mix_points_and_sizes() -> None:
+def test_a_network_may_mix_sizes_of_tiles() -> None:
     every = (F2, F4)
     taken: list[str] = []
 
@@ -145,7 +145,7 @@ def test_a_network_may_mix_points_and_sizes() -> None:
             return heuristic(H200)(problem)
         configs = algorithm.configs(problem)
         config = configs[len(taken) * 5 % len(configs)]
-        taken.append(f"{algorithm.name} {config.points}")
+        taken.append(algorithm.name)
         return ConvChoice(algorithm, config)
 
     graph = residual_network()
@@ -153,7 +153,7 @@ def test_a_network_may_mix_points_and_sizes() -> None:
     cusim = CusimDevice()
     engine = CudaEngine(classifier, cusim, max_batch=2, choose=alternating)
     engine.warm_up()
-    assert len(set(taken)) == 3
+    assert len(set(taken)) == 2
     for n in (1, 2):
         assert_right(engine, classifier, n)
     engine.close()
