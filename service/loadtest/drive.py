@@ -26,14 +26,13 @@ _PAUSE_AFTER_FAILURE_S = 0.01
 async def open_loop(
     moments: Moments, send: Send, journal: Journal, clock: Clock, max_outstanding: int
 ) -> None:
-    """Send at `moments` (seconds from now), whatever became of earlier requests; wait for them all.
+    """Send at `moments` (clock seconds), whatever became of earlier requests; wait for them all.
 
     Latency counts from the moment, so being late here counts too. A request that would be one too
     many outstanding is written down as not sent: to hold it back would hide that it had to wait.
     One that could only be sent a second late is written down as that. If cancelled, what is
     outstanding is written down as interrupted.
     """
-    begin = clock.now()
     outstanding = 0
 
     async def one(number: int, intended: float) -> None:
@@ -43,22 +42,19 @@ async def open_loop(
 
     async with TaskGroup() as tasks:
         for number, moment in enumerate(moments.tolist()):
-            if begin + moment > clock.now() or number % _AT_ONCE == 0:
-                await clock.until(begin + moment)
-            full, late = outstanding >= max_outstanding, clock.now() - (begin + moment) > _LATEST_S
+            if moment > clock.now() or number % _AT_ONCE == 0:
+                await clock.until(moment)
+            full, late = outstanding >= max_outstanding, clock.now() - moment > _LATEST_S
             if full or late:
                 kind = NOT_SENT if full else TOO_LATE
-                journal.add(begin + moment, nan, nan, Outcome(kind))
+                journal.add(moment, nan, nan, Outcome(kind))
                 continue
             outstanding += 1
-            tasks.create_task(one(number, begin + moment))
+            tasks.create_task(one(number, moment))
 
 
-async def closed_loop(
-    clients: int, seconds: float, send: Send, journal: Journal, clock: Clock
-) -> None:
-    """So many clients, each sending its next request when the last is answered, for so long."""
-    end = clock.now() + seconds
+async def closed_loop(clients: int, end: float, send: Send, journal: Journal, clock: Clock) -> None:
+    """So many clients, each sending its next request when the last is answered, until `end`."""
     numbers = count()
 
     async def client() -> None:

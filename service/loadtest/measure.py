@@ -34,7 +34,7 @@ async def measure(
     begin = clock.now()
     start = begin + conditions.warmup_s
     usage = _Usage(conditions.warmup_s, conditions.seconds)
-    driving = asyncio.create_task(_drive(load, conditions, client, journal, clock))
+    driving = asyncio.create_task(_drive(load, begin, conditions, client, journal, clock))
     stopping = asyncio.create_task(stop.wait())
     while not driving.done() and not stop.is_set():
         await asyncio.wait(
@@ -64,14 +64,19 @@ async def measure(
 
 
 async def _drive(
-    load: Load, conditions: Conditions, client: Client, journal: Journal, clock: Clock
+    load: Load,
+    begin: float,
+    conditions: Conditions,
+    client: Client,
+    journal: Journal,
+    clock: Clock,
 ) -> None:
     total_s = conditions.warmup_s + conditions.seconds
     if load.rate is not None:
         moments = arrivals(conditions.arrivals, load.rate, total_s, conditions.seed)
-        await open_loop(moments, client.send, journal, clock, conditions.max_outstanding)
+        await open_loop(begin + moments, client.send, journal, clock, conditions.max_outstanding)
     else:
-        await closed_loop(load.clients or 1, total_s, client.send, journal, clock)
+        await closed_loop(load.clients or 1, begin + total_s, client.send, journal, clock)
 
 
 class _Usage:

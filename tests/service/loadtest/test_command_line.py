@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.service.loadtest.conftest import Run
+from tests.service.conftest import Run
 
 
 @pytest.mark.parametrize(
