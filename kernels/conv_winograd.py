@@ -191,8 +191,8 @@ class WinogradConv:
                 threads=tile.threads(positions),
                 registers=tile.registers(positions),
                 shared_bytes=tile.shared_bytes(positions),
-                instructions=(1 + chunks) * chunk
-                + finish,  # nothing is multiplied before the first
+                instructions=(0.5 + chunks) * chunk
+                + finish,  # the first is transformed before anything is multiplied
                 # The cache hands out 8 channels of a pixel at a time, wanted or not.
                 bytes=4 * positions * (8 * tile.bm + tile.bc * tile.bn) * chunks
                 + 4 * outputs * tile.bm * tile.bn,

@@ -96,7 +96,7 @@ __device__ __forceinline__ void copy_tile(float* shared, const float* x, unsigne
   static_assert(ALPHA % AT_ONCE == 0, "lanes must divide a row");
   const int row = window.input[2] * sizes.x_pitch, slice = window.input[1] * row;
   const unsigned columns = read >> (16 + ahead);
-  if (sizes.x_vectors && exist >= 4) {
+  if (sizes.x_vectors && (exist >= 4 || exist <= 0)) {
 #pragma unroll
     for (int d = 0; d < DEPTH; ++d)
 #pragma unroll
@@ -166,6 +166,29 @@ __global__ void __launch_bounds__(threads(power(M + R - 1, AXES), BM / TM * (BN 
   // Where in shared memory the products of a tile and a filter lie, and later its outputs.
   const auto at = [](int tile, int filter) { return (tile * BN + filter) ^ (tile / 4 % 2 * 16); };
 
+  // Transforms d into a stage of V: of BM × BC, channels fastest, those from `begin` on.
+  const auto transform = [&](int stage, int begin, int step, int end) {
+#pragma unroll 1
+    for (int i = begin; i < end; i += step) {
+      const int tile = i / BC, channel = i % BC;
+      const float* const from = d + tile * BC + channel;
+      float* const to = v + stage * V + channel * V_PITCH + tile;
+      float values[POSITIONS];
+#pragma unroll
+      for (int p = 0; p < POSITIONS; ++p) values[p] = from[p * (BM * BC)];
+      data_transform<Transform, AXES>(values);
+#pragma unroll
+      for (int p = 0; p < POSITIONS; ++p) to[p * BM] = values[p];
+    }
+  };
+  // The first chunk by all threads, for until then there is nothing to multiply.
+  const auto transform_first = [&] {
+    cp_async_wait<0>();
+    barrier_of_roles();  // d is there for all, and U
+    if (chunks > 0) transform(0, thread, THREADS, BM * BC);
+    barrier_of_roles();  // and so is V; d is read
+  };
+
   if (thread >= MULTIPLIERS) {
     constexpr int TILES = BM / DATA_WARPS;  // of this warp alone
     constexpr int LANES = TILES * (BC / 4), AT_ONCE = LANES < 32 ? 32 / LANES : 1;
@@ -179,33 +202,22 @@ __global__ void __launch_bounds__(threads(power(M + R - 1, AXES), BM / TM * (BN 
         const int tile = first + index / (BC / 4), vector = index % (BC / 4) * 4;
         const Place place = places[tile];
         const int channel = (first_chunk + chunk) * BC + vector;
+        const int exist = sizes.channels - channel;
         copy_tile<ALPHA, AXES, AT_ONCE, BM * BC>(
             d + (ahead * BM + tile) * BC + vector,
-            x + (place.input + channel + ahead * sizes.x_pitch), place.read, ahead,
-            sizes.channels - channel, sizes, window);
+            x + (place.input + channel + ahead * sizes.x_pitch), exist > 0 ? place.read : 0, ahead,
+            exist, sizes, window);
       }
       cp_async_commit();
     };
-    const auto transform = [&](int stage) {
-#pragma unroll 1
-      for (int i = lane; i < TILES * BC; i += 32) {
-        const int tile = first + i / BC, channel = i % BC;
-        const float* const from = d + tile * BC + channel;
-        float* const to = v + stage * V + channel * V_PITCH + tile;
-        float values[POSITIONS];
-#pragma unroll
-        for (int p = 0; p < POSITIONS; ++p) values[p] = from[p * (BM * BC)];
-        data_transform<Transform, AXES>(values);
-#pragma unroll
-        for (int p = 0; p < POSITIONS; ++p) to[p * BM] = values[p];
-      }
-    };
 
     if (chunks > 0) copy(0);
-    for (int chunk = 0; chunk < chunks; ++chunk) {
+    transform_first();
+    if (chunks > 1) copy(1);
+    for (int chunk = 1; chunk < chunks; ++chunk) {
       cp_async_wait<0>();
       __syncwarp();  // d is there for all lanes
-      transform(chunk % 2);
+      transform(chunk % 2, first * BC + lane, 32, (first + TILES) * BC);
       __syncwarp();  // and read by all
       if (chunk + 1 < chunks) copy(chunk + 1);
       barrier_of_roles();  // this chunk's V is there, and the one before read
@@ -234,7 +246,7 @@ __global__ void __launch_bounds__(threads(power(M + R - 1, AXES), BM / TM * (BN 
     int from = (position * channels + channel) * filters + first_filter + u_column;
     int exist = first_filter + u_column < filters ? channels - channel : 0;
     const auto copy = [&](int chunk) {
-#pragma unroll 2
+#pragma unroll(BC / 4)
       for (int i = 0; i < BC; i += APART)
         cp_async<16>(to + chunk % 2 * U + i * BN, weight + (from + i * filters), i < exist);
       cp_async_commit();
@@ -244,11 +256,14 @@ __global__ void __launch_bounds__(threads(power(M + R - 1, AXES), BM / TM * (BN 
 
     const float* const v_begin = v + position * BM + row;
     const float* const u_begin = u + position * (BC * BN) + column;
-    float sums[TM][TN] = {};
     if (chunks > 0) copy(0);
+    transform_first();
+    float sums[TM][TN] = {};
     for (int chunk = 0; chunk < chunks; ++chunk) {
-      cp_async_wait<0>();
-      barrier_of_roles();  // this chunk's U and V are there, and the one before read
+      if (chunk > 0) {
+        cp_async_wait<0>();
+        barrier_of_roles();  // this chunk's U and V are there, and the one before read
+      }
       if (chunk + 1 < chunks) copy(chunk + 1);
       const float* const v_rows = v_begin + chunk % 2 * V;
       const float* const u_columns = u_begin + chunk % 2 * U;
