@@ -123,8 +123,8 @@ __global__ void __launch_bounds__(ROWS * FILTER_WARPS * 32, FILTER_WARPS == 1 ? 
     for (int i = warp; i < TAPS_R * TAPS_S * TAP / 128; i += THREADS / 32) {
       unsigned rest = i;
       const int filter = lane_filter + int(peel(rest, FILTER_WARPS)) * (4 * FILTER_LANES);
-      const int channel =
-          chunk * CHUNK + lane_channel + int(peel(rest, 4)) + int(peel(rest, STEPS)) * STEP;
+      int channel = chunk * CHUNK + lane_channel + int(peel(rest, 4));
+      channel += int(peel(rest, STEPS)) * STEP;  // one at a time: each takes its axis off `rest`
       const int s = tap_s + int(peel(rest, TAPS_S)), r = tap_r + int(rest);
       const bool exists = filter < filters && channel < channels;
       const int from = ((r * window.kernel[2] + s) * channels + channel) * filters + filter;

@@ -192,6 +192,7 @@ __global__ void __launch_bounds__(threads(power(M + R - 1, AXES), BM / TM * (BN 
   if (thread >= MULTIPLIERS) {
     constexpr int TILES = BM / DATA_WARPS;  // of this warp alone
     constexpr int LANES = TILES * (BC / 4), AT_ONCE = LANES < 32 ? 32 / LANES : 1;
+    static_assert(BM % DATA_WARPS == 0, "each tile must be some warp's");
     static_assert(TILES * BC % 32 == 0 && LANES * AT_ONCE % 32 == 0, "lanes must divide tiles");
     const int lane = thread % 32, first = (thread - MULTIPLIERS) / 32 * TILES;
 
@@ -333,6 +334,7 @@ __global__ void __launch_bounds__(threads(power(M + R - 1, AXES), BM / TM * (BN 
                           a,
                           b};
   const Vec<4> bias_of = epilogue.bias_of(filter);
+  static_assert(THREADS % VECTORS == 0, "each thread finishes the same filters of all its outputs");
 #pragma unroll 1
   for (int i = thread / VECTORS; i < OUTPUTS * BM; i += THREADS / VECTORS) {
     const int output = i / BM, tile = i % BM;
