@@ -19,6 +19,7 @@ import os
 import platform
 import socket
 import statistics
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -30,7 +31,7 @@ from PIL import Image
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import mlperf
+from benchmarks import mlperf, simulate
 from benchmarks.http_client import (
     Address,
     BadAnswerError,
@@ -262,6 +263,11 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--record", action="store_true", help=f"append them to {RECORD.relative_to(ROOT)}"
     )
+    parser.add_argument(
+        "--simulate",
+        action="store_true",
+        help="simulate the latency policy beside others instead; it has flags of its own",
+    )
     scenarios = parser.add_argument_group("MLPerf's LoadGen")
     scenarios.add_argument(
         "--mlperf",
@@ -310,7 +316,12 @@ def write_down(
 
 def main(command_line: Sequence[str] | None = None) -> None:
     """Measure, show, and write down what was asked for."""
-    arguments = parse_arguments(command_line)
+    words = list(sys.argv[1:] if command_line is None else command_line)
+    if "--simulate" in words:
+        words.remove("--simulate")
+        simulate.main(words)
+        return
+    arguments = parse_arguments(words)
     if arguments.mlperf:
         run_mlperf(arguments)
         return

@@ -87,7 +87,7 @@ class Decision(NamedTuple):
 
     dispatch: int = 0  # items, from the front of what is not refused
     look_again: float = inf
-    refused: Sequence[int] = ()
+    refused: tuple[int, ...] = ()
 
 
 def urgency_of(started: float, timeout_s: float | None, priority: int) -> Urgency:
@@ -173,7 +173,7 @@ def _by_deadlines(view: View) -> Decision:
     busy = view.busy_until is not None
     last_chance = [claim.deadline - latency.of(claim.items) for claim in view.claims]
     too_late = [moment < free or (busy and moment <= view.now) for moment in last_chance]
-    refused = [place for place, late in enumerate(too_late) if late]
+    refused = tuple(place for place, late in enumerate(too_late) if late)
     left = [place for place, late in enumerate(too_late) if not late]
     if busy or not left:
         # Who can make it if all goes well can still be let down by a batch that takes longer.
@@ -185,7 +185,7 @@ def _by_deadlines(view: View) -> Decision:
         full = latency.within(latency.max_batch)
         if moment and moment + full <= min(view.claims[place].deadline for place in left):
             return Decision(0, moment, refused)
-    return Decision(size, inf, sorted(refused + left[:skipped]))
+    return Decision(size, inf, tuple(sorted((*refused, *left[:skipped]))))
 
 
 def _sacrifice(view: View, claims: Sequence[Claim]) -> tuple[int, int]:

@@ -32,12 +32,12 @@ class Turns:
 class Turn:
     """One model's way to the device: `take` until it may, run, `spent`, and so on; or `let_go`."""
 
-    __slots__ = ("_finish", "_on_granted", "_start", "_turns", "_used", "_weight", "until")
+    __slots__ = ("_finish", "_on_granted", "_start", "_turns", "_used", "until", "weight")
 
     def __init__(self, turns: Turns, on_granted: Callable[[], None], weight: float) -> None:
         self._turns = turns
         self._on_granted = on_granted
-        self._weight = weight
+        self.weight = weight
         self._start = self._finish = 0.0
         self._used = False  # whether what it was granted is spent
         self.until = 0.0  # clock seconds when its batch should be done
@@ -57,11 +57,11 @@ class Turn:
     def share(self) -> float:
         """What part of the device is its own while those who want it now go on wanting it."""
         holder, others = self._turns.holder, self._turns.waiting
-        active = {id(turn): turn._weight for turn in others}
+        active = {id(turn): turn.weight for turn in others}
         for turn in (self, holder):
             if turn is not None:
-                active[id(turn)] = turn._weight
-        return self._weight / sum(active.values())
+                active[id(turn)] = turn.weight
+        return self.weight / sum(active.values())
 
     def take(self) -> bool:
         """Whether it may run a batch now; if not, it is called back, and asks again."""
@@ -86,7 +86,7 @@ class Turn:
 
     def spent(self, seconds: float) -> None:
         """Account for a batch that has run."""
-        self._finish = self._start + seconds / self._weight
+        self._finish = self._start + seconds / self.weight
         self._used = True
 
     def let_go(self) -> None:

@@ -1,0 +1,292 @@
+"""What is decided of a view, by examples and for any view."""
+
+from itertools import pairwise
+from math import inf
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.latency import Latency
+from service.policy import (
+    DEFAULT_PRIORITY,
+    LOWEST_PRIORITY,
+    NO_HURRY,
+    PATIENCE_S,
+    Claim,
+    Decision,
+    Urgency,
+    View,
+    completion,
+    decide,
+    due,
+    urgency_of,
+)
+from service.traffic import Prospect
+
+FLAT = Latency(tuple(1 + 0.6 * (n - 1) / 7 for n in range(1, 9)))
+LINEAR = Latency(tuple(0.2 + 0.8 * n for n in range(1, 9)))
+STEPS = Latency((1.0,) * 4 + (1.8,) * 4)
+
+
+def deadlines(*moments: float) -> list[Claim]:
+    return [Claim(1, moment) for moment in moments]
+
+
+# --- size ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("latency", "depth", "size"),
+    [
+        (FLAT, 1, 1),
+        (FLAT, 7, 7),
+        (FLAT, 20, 8),
+        (LINEAR, 5, 5),
+        (STEPS, 4, 4),
+        (STEPS, 5, 4),  # the fifth would make the others wait as long again
+        (STEPS, 6, 4),
+        (STEPS, 8, 8),  # and here it is worth it
+        (STEPS, 9, 8),
+        (Latency.unknown(8), 5, 5),
+    ],
+)
+def test_the_most_efficient_batch_that_can_be_filled_goes_at_once(
+    latency: Latency, depth: int, size: int
+) -> None:
+    assert decide(View(0.0, depth, latency)) == Decision(size)
+
+
+def test_with_time_to_spare_a_linear_engine_runs_smaller_batches() -> None:
+    assert decide(View(0.0, 4, LINEAR, idle=0.5)) == Decision(2)
+    assert decide(View(0.0, 4, LINEAR, idle=0.05)) == Decision(4)
+    assert decide(View(0.0, 8, LINEAR, idle=0.5)) == Decision(8), "there is a backlog: no time"
+    assert decide(View(0.0, 4, FLAT, idle=0.5)) == Decision(4)
+
+
+def test_now_and_then_a_batch_takes_all_so_that_no_size_goes_stale() -> None:
+    assert [decide(View(0.0, 5, STEPS, batches=n)).dispatch for n in (63, 64, 65)] == [4, 5, 4]
+
+
+def test_nothing_is_dispatched_while_a_batch_runs_or_nobody_waits() -> None:
+    assert decide(View(0.0, 5, FLAT, busy_until=0.5)) == Decision()
+    assert decide(View(0.0, 0, FLAT)) == Decision()
+
+
+# --- moment --------------------------------------------------------------------------------------
+
+
+def returning(since: float, more: float, by: float) -> list[Prospect]:
+    return [Prospect(since, more, ((by, more),))]
+
+
+def test_the_other_half_of_a_cohort_is_waited_for() -> None:
+    """Four wait, the four just answered are back within 0.1: L(8) + 0.1 < 2 L(4)."""
+    assert decide(View(5.0, 4, FLAT, prospects=returning(5.0, 4, 5.1))) == Decision(0, 5.1)
+
+
+def test_nobody_is_waited_for_where_it_would_take_longer() -> None:
+    assert decide(View(5.0, 4, FLAT, prospects=returning(5.0, 4, 6.0))) == Decision(4)
+    assert decide(View(5.0, 4, LINEAR, prospects=returning(5.0, 4, 5.1))) == Decision(4)
+    assert decide(View(5.0, 1, FLAT, prospects=returning(5.0, 0.4, 5.1))) == Decision(1)
+
+
+def test_a_full_batch_waits_for_nobody() -> None:
+    assert decide(View(5.0, 8, FLAT, prospects=returning(5.0, 8, 5.01))) == Decision(8)
+
+
+def test_the_last_straggler_is_waited_for_though_seven_are_nearly_as_efficient() -> None:
+    view = View(5.4, 7, FLAT, prospects=returning(5.0, 1, 5.5))
+    assert decide(view) == Decision(0, 5.5)
+
+
+def test_two_batches_that_need_no_waiting_may_beat_one_that_does() -> None:
+    """Twelve clients, eight away for 0.5: four now and then eight are 12 in 2.86, not 8 in 2.1."""
+    assert decide(View(5.0, 4, FLAT, prospects=returning(5.0, 8, 5.5))) == Decision(4)
+    assert decide(View(5.0, 4, FLAT, prospects=returning(5.0, 8, 5.1))) == Decision(0, 5.1)
+
+
+# --- order ---------------------------------------------------------------------------------------
+
+
+def test_equals_go_in_the_order_of_their_arrival() -> None:
+    assert due(1.0) < due(1.001)
+    assert due(1.0, Urgency(inf, 0)) == due(1.0, Urgency(inf, DEFAULT_PRIORITY)) == due(1.0)
+
+
+def test_a_higher_priority_and_a_nearer_deadline_go_first() -> None:
+    order = [
+        due(1.0, Urgency(1.1, 1)),
+        due(1.0, Urgency(inf, 1)),
+        due(1.0, Urgency(1.1)),
+        due(1.0, Urgency(1.2)),
+        due(1.0),
+        due(1.0, Urgency(inf, 3)),
+        due(1.0, Urgency(inf, 4)),
+    ]
+    assert all(first < second for first, second in pairwise(order))
+
+
+def test_a_far_deadline_puts_nobody_back() -> None:
+    assert due(1.0, Urgency(1000.0)) == due(1.0)
+
+
+def test_beyond_the_lowest_there_is_no_lower_priority() -> None:
+    assert due(1.0, Urgency(inf, 10**9)) == due(1.0, Urgency(inf, LOWEST_PRIORITY))
+
+
+urgencies = st.builds(Urgency, st.just(inf) | st.floats(0, 1e4), st.integers(0, 20))
+
+
+@given(st.floats(0, 100), urgencies, st.floats(0, 100), urgencies)
+def test_nobody_is_overtaken_by_who_comes_too_much_later(
+    first: float, mine: Urgency, second: float, other: Urgency
+) -> None:
+    """At most one patience a level of priority, and one for a deadline."""
+    levels = LOWEST_PRIORITY - 1
+    latest = first + (levels + 1) * PATIENCE_S
+    mine = mine._replace(deadline=max(mine.deadline, first))
+    if second > latest and other.deadline >= second:
+        assert due(first, mine) <= due(second, other)
+
+
+def test_a_timeout_is_counted_from_when_the_request_began() -> None:
+    assert urgency_of(3.0, 0.5, 0) == Urgency(3.5, 0)
+    assert urgency_of(3.0, None, 1) == Urgency(inf, 1)
+    assert urgency_of(3.0, None, 0) is NO_HURRY
+
+
+# --- deadlines -----------------------------------------------------------------------------------
+
+
+def test_who_cannot_make_it_even_alone_is_refused_at_once() -> None:
+    view = View(10.0, 3, FLAT, claims=deadlines(10.9, 12.0, inf))
+    assert decide(view) == Decision(2, inf, (0,))
+    assert decide(View(10.0, 1, FLAT, claims=deadlines(11.0))) == Decision(1), "just in time"
+
+
+def test_while_a_batch_runs_those_are_refused_who_cannot_make_it_after_it() -> None:
+    view = View(10.0, 3, FLAT, busy_until=10.5, claims=deadlines(11.4, 11.6, inf))
+    assert decide(view) == Decision(0, 10.6, (0,))
+
+
+def test_a_batch_that_takes_too_long_lets_down_who_waits_for_it() -> None:
+    view = View(10.6, 2, FLAT, busy_until=10.5, claims=deadlines(11.6, 11.7))
+    decision = decide(view)
+    assert decision.refused == (0,)
+    assert decision.look_again == pytest.approx(10.7)
+
+
+def test_a_batch_is_no_larger_than_its_deadlines_allow() -> None:
+    """L(4) = 1.26, L(5) = 1.34: with a fifth, the first would be late."""
+    view = View(0.0, 8, FLAT, claims=deadlines(1.3, *[9.0] * 7))
+    assert decide(view) == Decision(4)
+
+
+def test_the_margin_for_urgent_items_grows_with_the_errors_seen() -> None:
+    uncertain = FLAT._replace(error=0.05)
+    assert decide(View(0.0, 8, uncertain, claims=deadlines(1.3, *[9.0] * 7))) == Decision(3)
+
+
+def test_one_is_given_up_where_that_saves_more() -> None:
+    """The first allows a batch of one, after which the other eight are late: L(1) + L(8) > 2.5."""
+    view = View(0.0, 9, FLAT, claims=deadlines(1.05, *[2.5] * 8))
+    assert decide(view) == Decision(8, inf, (0,))
+
+
+def test_one_is_not_given_up_where_all_can_make_it() -> None:
+    view = View(0.0, 9, FLAT, claims=deadlines(1.05, *[2.7] * 8))
+    assert decide(view) == Decision(1)
+
+
+def test_where_everybody_is_refused_nothing_is_dispatched() -> None:
+    assert decide(View(0.0, 2, FLAT, claims=deadlines(0.5, 0.6))) == Decision(0, inf, (0, 1))
+
+
+def test_nobody_waits_for_company_beyond_a_deadline() -> None:
+    prospects = returning(0.0, 4, 0.1)
+    view = View(0.0, 4, FLAT, prospects=prospects, claims=deadlines(*[1.72] * 4))
+    assert decide(view).look_again == 0.1
+    view = View(0.0, 4, FLAT, prospects=prospects, claims=deadlines(*[1.68] * 4))
+    assert decide(view) == Decision(4)
+
+
+def test_a_request_of_more_than_a_batch_needs_the_time_of_all_its_batches() -> None:
+    assert decide(View(0.0, 9, FLAT, claims=[Claim(9, 2.5)])).refused == (0,)
+    assert decide(View(0.0, 9, FLAT, claims=[Claim(9, 2.7)])) == Decision(8)
+
+
+def test_completion_counts_what_runs_and_what_goes_before() -> None:
+    assert completion(View(5.0, 0, FLAT), 0, 1) == 6.0
+    assert completion(View(5.0, 0, FLAT, busy_until=5.5), 0, 1) == 6.5
+    assert completion(View(5.0, 0, FLAT, busy_until=4.0), 0, 8) == pytest.approx(6.6)
+    assert completion(View(5.0, 0, FLAT), 8, 1) == pytest.approx(5 + 1.6 + 1)
+    assert completion(View(5.0, 0, FLAT), 15, 2) == pytest.approx(5 + 2 * 1.6 + 1)
+
+
+# --- any view ------------------------------------------------------------------------------------
+
+latencies = st.builds(
+    lambda steps, error: Latency(tuple(sum(steps[: n + 1]) for n in range(len(steps))), error),
+    st.lists(st.floats(0.01, 2), min_size=1, max_size=8),
+    st.floats(0, 0.5),
+)
+prospects = st.lists(
+    st.builds(
+        lambda since, more, after: Prospect(
+            10 - since, more, tuple((10 - since + a, more * (n + 1) / 3) for n, a in after)
+        ),
+        st.floats(0, 1),
+        st.floats(0, 20),
+        st.lists(st.floats(0, 2), max_size=3).map(lambda some: list(enumerate(sorted(some)))),
+    ),
+    max_size=2,
+)
+claims = st.lists(
+    st.builds(Claim, st.integers(1, 10), st.floats(9, 25) | st.just(inf)), max_size=12
+)
+
+
+@given(latencies, st.integers(1, 30), st.floats(0, 1), st.integers(0, 200), prospects)
+def test_an_idle_engine_is_given_a_batch_or_a_moment_to_come(
+    latency: Latency, depth: int, idle: float, batches: int, expected: list[Prospect]
+) -> None:
+    decision = decide(View(10.0, depth, latency, None, idle, batches, expected))
+    assert decision.refused == ()
+    if decision.look_again < inf:
+        assert decision.dispatch == 0
+        assert decision.look_again > 10.0
+        assert any(decision.look_again == until for _, _, by in expected for until, _ in by)
+    else:
+        assert 1 <= decision.dispatch <= min(depth, latency.max_batch)
+
+
+@given(latencies, claims, st.none() | st.floats(9, 14), prospects)
+def test_only_who_has_a_deadline_is_refused_and_whoever_is_left_is_looked_after(
+    latency: Latency, wanted: list[Claim], busy_until: float | None, expected: list[Prospect]
+) -> None:
+    depth = sum(claim.items for claim in wanted)
+    view = View(10.0, depth, latency, busy_until, 0.0, 1, expected, wanted)
+    decision = decide(view)
+    assert len(set(decision.refused)) == len(decision.refused)
+    assert all(wanted[place].deadline < inf for place in decision.refused)
+    left = [claim for place, claim in enumerate(wanted) if place not in decision.refused]
+    items = sum(claim.items for claim in left)
+    assert decision.dispatch <= min(items, latency.max_batch)
+    if busy_until is not None:
+        assert decision.dispatch == 0
+        soonest = min((c.deadline - latency.of(c.items) for c in left), default=inf)
+        assert decision.look_again == soonest, "who is let down is told at once"
+    elif left:
+        assert decision.dispatch or 10.0 < decision.look_again < inf
+
+
+@given(latencies, claims)
+def test_everybody_in_a_batch_is_expected_in_time(latency: Latency, wanted: list[Claim]) -> None:
+    latency = latency._replace(error=0.0)
+    singles = [Claim(1, claim.deadline) for claim in wanted]
+    decision = decide(View(10.0, len(singles), latency, claims=singles))
+    left = [claim for place, claim in enumerate(singles) if place not in decision.refused]
+    if decision.dispatch:
+        done = 10.0 + latency.of(decision.dispatch)
+        assert all(claim.deadline >= done for claim in left[: decision.dispatch])
