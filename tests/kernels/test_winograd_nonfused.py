@@ -117,7 +117,7 @@ def test_any_layer_is_its_reference_in_any_chunks(
 
 
 @pytest.mark.slow
-@settings(_ON_A_DEVICE, max_examples=2000)
+@settings(_ON_A_DEVICE, max_examples=500)
 @given(drawn_cases())
 def test_very_many_layers_are_their_reference(
     device: CusimDevice, drawn: tuple[Layer, ConvChoice]
