@@ -140,6 +140,11 @@ class Pipeline:
         """What it can do for a new request just now."""
         return self._state
 
+    @property
+    def latency(self) -> Latency:
+        """How long batches take, as far as is known."""
+        return self._batcher.latency
+
     def check_ready(self) -> None:
         """Raise NotReadyError or ShuttingDownError unless new requests are taken."""
         if self._state is State.READY:

@@ -79,6 +79,7 @@ def make_repository(
     max_queue: int = 32,
     max_body_bytes: int = 100_000,
     decode_threads: int = 2,
+    measure_s: float = 0,
 ) -> Repository:
     """One model over fakes, not yet warm."""
     engine = engine or FakeEngine()
@@ -87,7 +88,7 @@ def make_repository(
         max_queue=max_queue,
         max_body_bytes=max_body_bytes,
         decode_threads=decode_threads,
-        measure_s=0,
+        measure_s=measure_s,
     )
     repository.add(fake_info(output=output), engine, decode)
     return repository
