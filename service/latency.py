@@ -14,9 +14,6 @@ from typing import NamedTuple
 _OWN = 0.25
 _OTHERS = 0.125
 
-# What differs by less says nothing about other sizes.
-_NOISE = 0.02
-
 # What one batch may seem to have slowed down or sped up by.
 _MOST = 4.0
 
@@ -83,13 +80,11 @@ class Latency(NamedTuple):
             return self
         ratio = took_s / self.seconds[n - 1]
         recent = (*self.ratios[-2:], ratio)
-        believed = sorted(recent)[len(recent) // 2]
+        believed = min(max(sorted(recent)[len(recent) // 2], 1 / _MOST), _MOST)
         error = self.error + _NEWEST * (min(abs(ratio - 1), 1.0) - self.error)
-        seconds = list(self.seconds)
-        if abs(believed - 1) > _NOISE:
-            believed = min(max(believed, 1 / _MOST), _MOST)
-            others = believed**_OTHERS
-            seconds = [s * others for s in seconds]
+        # Always by the same ratio, or noise that this entry takes back would add up in the others.
+        others = believed**_OTHERS
+        seconds = [s * others for s in self.seconds]
         this = seconds[n - 1] = self.seconds[n - 1] * believed**_OWN
         # This entry stands; the others make room for it.
         place = n - 2

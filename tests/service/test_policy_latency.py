@@ -75,6 +75,14 @@ def test_it_settles_on_noisy_times_and_knows_how_noisy_they_are() -> None:
     assert latency.error == pytest.approx(0.04, abs=0.02)  # the mean of |N(0, 0.05)|
 
 
+def test_noise_of_one_size_does_not_add_up_in_the_others() -> None:
+    draw = Random(0)
+    latency = Latency(tuple(LINE.values()))
+    for _ in range(5000):
+        latency = latency.observed(8, LINE[8] * exp(draw.gauss(0, 0.03)))
+        assert latency.of(7) / latency.of(8) == pytest.approx(LINE[7] / LINE[8], rel=0.025)
+
+
 @given(
     st.lists(st.tuples(st.integers(1, 6), st.floats(0, 1e3)), max_size=30),
     st.booleans(),
