@@ -11,8 +11,9 @@ from starlette.types import Receive, Scope, Send
 
 from models import Images, OutputKind, Scores
 from service.app import create_app
-from service.pipeline import ModelInfo, Pixels
+from service.pipeline import ModelInfo
 from service.repository import Repository
+from service.runner import Pixels
 from service.server import http_settings, run_server
 
 CONVOY = "Convoy"

@@ -28,7 +28,8 @@ from models import (
     open_engine,
 )
 from service.images import ImageLimits, decode_image
-from service.pipeline import ModelInfo, Pixels
+from service.pipeline import ModelInfo
+from service.runner import Pixels
 from service.settings import Settings, SettingsError, parse_assignments
 
 BUILT_IN_NAME = "digits"

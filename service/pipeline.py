@@ -1,48 +1,27 @@
-"""From the bytes of images to their scores: everything between HTTP and one model's engine.
+"""From the bytes of images to their scores: everything between HTTP and one model's runner.
 
-    admit -> decode (threads) -> batch -> engine (one thread) -> scores
+    admit -> decode (threads) -> runner (batches, in the engine's thread) -> scores
 
 Whatever is inside is bounded: see `service/admission.py`.
 """
 
 import asyncio
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from enum import Enum, unique
 from time import perf_counter
 from typing import TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
-
-from models import Engine, EngineError, Images, OutputKind
+from models import Images, OutputKind
 from service.admission import Admission, ByteRoom, Visit
-from service.batcher import Batcher
-from service.errors import NotReadyError, ServiceError, ShuttingDownError
-from service.latency import Latency, measure
-from service.metrics import Metrics
+from service.errors import ServiceError
+from service.latency import Latency
+from service.metrics import ModelMetrics
 from service.policy import NO_HURRY, Urgency
-from service.turns import Turns
+from service.runner import Pixels, Runner, ScoreRow, State, check_ready
 from service.workers import Workers
 
-Pixels = NDArray[np.uint8]  # H×W×C, as the model wants them
 T = TypeVar("T")
 R = TypeVar("R")
-
-ScoreRow = NDArray[np.float32]  # one score a class
-
-_log = logging.getLogger("convoy")
-
-
-@unique
-class State(Enum):
-    """What a pipeline can do for a new request."""
-
-    WARMING = "warming up"
-    READY = "ready"
-    FAILED = "broken: it failed to warm up"
-    DRAINING = "shutting down"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,62 +50,45 @@ class Scored:
 
 
 class Pipeline:
-    """An engine with its decoder, its batcher and its bounds; used from one event loop."""
+    """A runner with its decoder and its bounds; used from one event loop."""
 
     def __init__(
         self,
         info: ModelInfo,
-        engine: Engine,
+        runner: Runner,
         decode: Callable[[bytes], Pixels],
         *,
-        max_queue: int,
+        max_images: int,
+        max_images_a_request: int,
         room: ByteRoom,
         decoders: Workers,
-        metrics: Metrics,
-        turns: Turns | None = None,
-        measure_s: float = 0.0,
+        metrics: ModelMetrics,
     ) -> None:
-        """`turns` are the device's, where other models run on it; warming up measures L(n) for
-        about `measure_s` seconds.
-        """
+        """At most `max_images` wait or run, decoding included."""
         self.info = info
-        self.classes = engine.classes
-        self.max_batch = engine.max_batch
-        self.device = engine.device
-        self.metrics = metrics.model(info.name, info.version)
-        # Images wait or run. The batcher could hold them all, so that none is refused after it
-        # was decoded.
-        max_images = max_queue + engine.max_batch
-        self._batcher = Batcher(
-            self._run,
-            max_batch=engine.max_batch,
-            max_queue=max_images,
-            turns=turns,
-            on_batch=self.metrics.batch,
-        )
-        self._measure_s = measure_s
+        self.classes = runner.classes
+        self.max_batch = runner.max_batch
+        self.device = runner.device
+        self.metrics = metrics
         self.admission = Admission(
             max_images=max_images,
-            max_images_a_request=max_queue,
+            max_images_a_request=max_images_a_request,
             room=room,
-            expected_wait_s=self._batcher.expected_wait_s,
+            expected_wait_s=runner.expected_wait_s,
         )
-        self._engine = engine
+        self._runner = runner
         self._decode_one = decode
-        self._engine_thread = Workers("engine", 1)
         self._decoders = decoders
-        self._gathered: Images | None = None
-        self._state = State.WARMING
-        self.metrics.pending = lambda: self._batcher.depth
+        self.metrics.pending = lambda: runner.depth
         self.metrics.watch(
             {
                 "convoy_ready": (
                     "1 while requests are taken.",
-                    lambda: float(self._state is State.READY),
+                    lambda: float(runner.state is State.READY),
                 ),
                 "convoy_queue_depth": (
                     "Images waiting for a batch.",
-                    lambda: self._batcher.depth,
+                    lambda: runner.depth,
                 ),
                 "convoy_images_inside": (
                     "Images from before they are decoded until they are answered.",
@@ -138,31 +100,20 @@ class Pipeline:
     @property
     def state(self) -> State:
         """What it can do for a new request just now."""
-        return self._state
+        return self._runner.state
 
     @property
     def latency(self) -> Latency:
         """How long batches take, as far as is known."""
-        return self._batcher.latency
+        return self._runner.latency
 
     def check_ready(self) -> None:
         """Raise NotReadyError or ShuttingDownError unless new requests are taken."""
-        if self._state is State.READY:
-            return
-        if self._state is State.DRAINING:
-            raise ShuttingDownError("the server is shutting down; send the request again elsewhere")
-        raise NotReadyError(f"the model is {self._state.value}; try again in a second")
+        check_ready(self._runner.state)
 
     async def warm_up(self) -> None:
-        """Make the engine ready, in its thread, and measure it; raises what the engine raises."""
-        try:
-            await self._engine_thread.run(lambda _: self._engine.warm_up(), None)
-            self._batcher.latency = await self._engine_thread.run(self._measure, self._measure_s)
-        except Exception:
-            self._state = State.FAILED
-            raise
-        if self._state is State.WARMING:  # not where draining began meanwhile
-            self._state = State.READY
+        """Make the engine ready; raises what the engine raises."""
+        await self._runner.warm_up()
 
     async def score_files(
         self, visit: Visit, files: list[bytes], *, since: float, urgency: Urgency = NO_HURRY
@@ -176,7 +127,7 @@ class Pipeline:
         ShuttingDownError.
         """
         visit.admit(len(files))
-        self._batcher.check_deadline(len(files), urgency)
+        self._runner.check_deadline(len(files), urgency)
         pixels = await self._decode(files)
         files.clear()
         visit.release_bytes()
@@ -203,7 +154,7 @@ class Pipeline:
 
     def refuse(self) -> None:
         """Take nothing new from now on."""
-        self._state = State.DRAINING
+        self._runner.refuse()
 
     async def drain(self, timeout_s: float) -> bool:
         """Take nothing new and finish what is inside; False if `timeout_s` was too short."""
@@ -217,39 +168,15 @@ class Pipeline:
 
     async def give_up(self) -> None:
         """Answer what waits or runs with ShuttingDownError."""
-        self.refuse()
-        await self._batcher.close(timeout_s=0)
+        await self._runner.give_up()
 
     async def close(self, timeout_s: float) -> bool:
-        """End it: what is still inside fails. False if the engine is stuck in a call.
-
-        A thread cannot be ended from outside, so then the process has to leave without it.
-        """
-        await self.give_up()
-        closing = self._engine_thread.run(lambda _: self._engine.close(), None)
-        self._engine_thread.close()
-        try:
-            # Shielded: cancelled, it would not be called once the engine is free.
-            async with asyncio.timeout(timeout_s):
-                await asyncio.shield(closing)
-        except TimeoutError:
-            return False
-        return True
-
-    def _measure(self, budget_s: float) -> Latency:
-        """L(n) of the engine, in its thread; what the event loop adds is learned by serving."""
-        blank = np.zeros(self.info.image_shape, np.uint8)
-
-        def run(n: int) -> float:
-            started = perf_counter()
-            self._run_batch([blank] * n)
-            return perf_counter() - started
-
-        return measure(run, self.max_batch, budget_s=budget_s)
+        """End it: what is still inside fails. False if the engine is stuck in a call."""
+        return await self._runner.close(timeout_s)
 
     async def _score(self, pixels: Sequence[Pixels], since: float, urgency: Urgency) -> Scored:
         decode_s = perf_counter() - since
-        answers = await self._batcher.submit(pixels, urgency)
+        answers = await self._runner.submit(pixels, urgency)
         last = answers[-1]
         return Scored(
             [answer.result for answer in answers],
@@ -271,29 +198,3 @@ class Pipeline:
                 raise outcome
             pixels.append(outcome)
         return pixels
-
-    async def _run(self, images: Sequence[Pixels]) -> Sequence[ScoreRow]:
-        return await self._engine_thread.run(self._run_batch, images)
-
-    def _run_batch(self, images: Sequence[Pixels]) -> Sequence[ScoreRow]:
-        """One batch, in the engine's thread."""
-        try:
-            scores = self._engine.run(self._gather(images))
-            if scores.shape != (len(images), self.classes):
-                raise EngineError(
-                    f"scores of shape {scores.shape} for {len(images)} images "
-                    f"of {self.classes} classes"
-                )
-        except Exception:
-            _log.exception("the engine failed on a batch of %d", len(images))
-            raise
-        return list(scores)
-
-    def _gather(self, images: Sequence[Pixels]) -> Images:
-        """The images as one array, which the next batch overwrites."""
-        if self._gathered is None:
-            # Made once: a fresh megabyte costs a page fault for every 4 kB, each time.
-            self._gathered = np.empty((self._engine.max_batch, *images[0].shape), np.uint8)
-        for place, image in zip(self._gathered, images, strict=False):
-            place[...] = image
-        return self._gathered[: len(images)]

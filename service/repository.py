@@ -11,7 +11,8 @@ from models import Engine, EngineError
 from service.admission import ByteRoom
 from service.errors import ModelNotFoundError
 from service.metrics import Metrics
-from service.pipeline import ModelInfo, Pipeline, Pixels, State
+from service.pipeline import ModelInfo, Pipeline
+from service.runner import EngineRunner, Pixels, State
 from service.turns import Turns
 from service.workers import Workers
 
@@ -54,16 +55,25 @@ class Repository:
         """Serve one more model, which the repository closes in the end."""
         if info.name in self.models:
             raise ValueError(f"there are two models {info.name!r}")
+        metrics = self.metrics.model(info.name, info.version)
+        max_images = self._max_queue + engine.max_batch  # wait or run
+        runner = EngineRunner(
+            engine,
+            info.image_shape,
+            max_queue=max_images,  # all of them, so that none is refused after it was decoded
+            turns=self._turns,
+            on_batch=metrics.batch,
+            measure_s=self._measure_s,
+        )
         pipeline = Pipeline(
             info,
-            engine,
+            runner,
             decode,
-            max_queue=self._max_queue,
+            max_images=max_images,
+            max_images_a_request=self._max_queue,
             room=self._room,
             decoders=self._decoders,
-            metrics=self.metrics,
-            turns=self._turns,
-            measure_s=self._measure_s,
+            metrics=metrics,
         )
         self.models[info.name] = pipeline
         return pipeline

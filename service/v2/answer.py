@@ -8,7 +8,8 @@ import numpy as np
 from pydantic_core import to_json
 
 from service.labels import finite, largest
-from service.pipeline import ModelInfo, ScoreRow
+from service.pipeline import ModelInfo
+from service.runner import ScoreRow
 from service.v2.request import InferRequest
 
 _LENGTH = struct.Struct("<I")

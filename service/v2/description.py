@@ -3,7 +3,8 @@
 from importlib.metadata import version
 from typing import Any
 
-from service.pipeline import Pipeline, State
+from service.pipeline import Pipeline
+from service.runner import State
 from service.statistics import Duration
 from service.v2.request import INPUT
 from service.v2.schemas import (

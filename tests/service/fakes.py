@@ -8,8 +8,9 @@ import numpy as np
 
 from models import EngineError, Images, OutputKind, Scores
 from service.errors import ImageError
-from service.pipeline import ModelInfo, Pixels
+from service.pipeline import ModelInfo
 from service.repository import Repository
+from service.runner import Pixels
 
 CLASSES = 10
 LABELS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
