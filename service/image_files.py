@@ -190,6 +190,8 @@ def _parse_png(data: bytes) -> ImageFile:
     orientation = 1
     for kind, start, end in _png_chunks(data):
         payload = data[start + 8 : end - 4]
+        if size is None and kind != b"IHDR":
+            raise _broken(ImageFormat.PNG, "it does not begin with its header")
         if kind == b"acTL" and int.from_bytes(payload[:4], "big") > 1:
             raise _animated("PNG")
         if kind == b"eXIf":

@@ -3,7 +3,6 @@
 import io
 import struct
 import zlib
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -60,24 +59,6 @@ def png(width: int, height: int, depth: int, colour: int, *chunks: bytes) -> byt
 def png_with(data: bytes, *chunks: bytes) -> bytes:
     """A PNG with more chunks right after its header."""
     return data[:33] + b"".join(chunks) + data[33:]
-
-
-def with_good_checksums(data: bytes) -> bytes:
-    """A damaged PNG whose checksums hold, so that the damage reaches the decoder."""
-    repaired = bytearray(data)
-    for start, end in _chunks(data):
-        repaired[end - 4 : end] = png_checksum(data[start + 4 : end - 4])
-    return bytes(repaired)
-
-
-def _chunks(data: bytes) -> Iterator[tuple[int, int]]:
-    start = 8
-    while start + 12 <= len(data):
-        end = start + 12 + int.from_bytes(data[start : start + 4], "big")
-        if end > len(data):
-            return
-        yield start, end
-        start = end
 
 
 def jpeg_segment(marker: int, payload: bytes) -> bytes:
