@@ -4,34 +4,67 @@ The batcher tells it what happens and asks it; so does the simulator, with a clo
 """
 
 from collections.abc import Sequence
+from math import inf
 
 from service.latency import Latency
-from service.policy import Claim, Decision, View, completion, decide
+from service.policy import SHORT_S, Claim, Decision, View, completion, decide
 from service.traffic import Traffic
 
-# While items come and go one by one, one in so many is looked at closely.
+# While items come and go one by one, or batches are short, one in so many is looked at closely.
 _SAMPLE = 4
+
+# How fast it is forgotten that a batch was short, a batch.
+_FORGET = 1.02
+
+
+_NOTHING = Decision()
+_ONE = Decision(dispatch=1)
 
 
 class Dispatcher:
     """Decides for one batcher whose batches run one at a time. Times are seconds of one clock."""
 
-    __slots__ = ("_running", "_started", "_traffic", "latency")
+    __slots__ = (
+        *("_batches", "_least", "_pause", "_running", "_short", "_started", "_traffic"),
+        "_latency",
+    )
 
     def __init__(self, latency: Latency) -> None:
-        self.latency = latency
+        self._latency = latency
         self._traffic = Traffic()
+        self._batches = 0  # dispatched
         self._running = 0  # items
         self._started = 0.0
+        self._pause = _NOTHING  # while somebody is waited for
+        self._least = inf  # seconds that the quickest batch took lately
+        # Where batches are short, nobody is waited for, and no time is spent on finding out whom
+        # one could wait for. What a busy event loop adds to most of them must not hide it.
+        self._short = latency.known and latency.seconds[0] < SHORT_S
+
+    @property
+    def latency(self) -> Latency:
+        """What is known of how long batches take; it learns."""
+        return self._latency
+
+    @latency.setter
+    def latency(self, latency: Latency) -> None:
+        self._latency = latency
+        short = latency.known and min(latency.seconds[0], self._least) < SHORT_S
+        if short and not self._short:
+            self._traffic = Traffic()  # what is not told from now on would go stale
+        self._short = short
 
     def arrived(self, now: float, items: int) -> None:
         """Items came to wait."""
-        self._traffic.arrived(now, items, self.latency.seconds[0])
+        if not self._short:
+            self._traffic.arrived(now, items, self._latency.seconds[0])
 
     def dispatched(self, now: float, items: int) -> None:
         """A batch was begun."""
-        self._running, self._started = items, now
-        self._traffic.dispatched(now)
+        self._running, self._started, self._pause = items, now, _NOTHING
+        self._batches += 1
+        if not self._short:
+            self._traffic.dispatched(now)
 
     def answered(self, now: float, depth: int, *, failed: bool = False) -> None:
         """The batch ended while `depth` items wait; one that failed says nothing about L(n)."""
@@ -39,18 +72,24 @@ class Dispatcher:
         self._running = 0
         if failed:
             self._traffic.failed(now)
-        else:
-            # One by one, and as expected: not each is worth its microseconds.
-            usual = items == 1 and not depth and abs(took_s - self.latency.of(1)) < 0.1 * took_s
-            if not usual or self._traffic.batches % _SAMPLE == 0:
-                self.latency = self.latency.observed(items, took_s)
-            shortest_s = self.latency.seconds[0]
-            self._traffic.answered(now, items, took_s, shortest_s, alone=not depth)
+            return
+        self._least = min(took_s, self._least * _FORGET)
+        sampled = self._batches % _SAMPLE == 0
+        if self._short:
+            if sampled:
+                self.latency = self._latency.observed(items, took_s)
+            return
+        # One by one, and as expected: not each is worth its microseconds.
+        usual = items == 1 and not depth and abs(took_s - self._latency.of(1)) < 0.1 * took_s
+        if sampled or not usual:
+            self.latency = self._latency.observed(items, took_s)
+        shortest_s = self._latency.seconds[0]
+        self._traffic.answered(now, items, took_s, shortest_s, alone=not depth)
 
     @property
     def batch_ends(self) -> float:
         """When the batch that runs should be done."""
-        return self._started + self.latency.of(self._running)
+        return self._started + self._latency.of(self._running)
 
     def decide(
         self,
@@ -66,9 +105,15 @@ class Dispatcher:
         if not claims:
             if not depth or self._running or others_until is not None:
                 return _NOTHING
+            if self._short:
+                return Decision(min(depth, self._latency.max_batch))
             if depth == 1 and not self._traffic.expecting:
                 return _ONE
-        return decide(self._view(now, depth, claims, others_until))
+            if depth < self._pause.enough and now < self._pause.look_again:
+                return self._pause  # as decided before this one came
+        decision = decide(self._view(now, depth, claims, others_until))
+        self._pause = _NOTHING if claims else decision
+        return decision
 
     def completion(
         self, now: float, ahead: int, items: int, others_until: float | None = None
@@ -82,13 +127,13 @@ class Dispatcher:
         A batch that takes longer than it should have will take as long again, as far as one knows,
         and so will those after it.
         """
-        waiting = self.latency.of(depth)
+        waiting = self._latency.of(depth)
         if not self._running:
             return waiting
-        expected, passed = self.latency.of(self._running), now - self._started
+        expected, passed = self._latency.of(self._running), now - self._started
         if passed <= expected:
             return expected - passed + waiting
-        batches = -(-depth // self.latency.max_batch)
+        batches = -(-depth // self._latency.max_batch)
         return passed + max(waiting, batches * passed)
 
     def _view(
@@ -98,14 +143,10 @@ class Dispatcher:
         return View(
             now,
             depth,
-            self.latency,
+            self._latency,
             self.batch_ends if self._running else others_until,
             traffic.idle,
-            traffic.batches,
+            self._batches,
             traffic.prospects(now),
             claims,
         )
-
-
-_NOTHING = Decision()
-_ONE = Decision(dispatch=1)

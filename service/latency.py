@@ -29,11 +29,14 @@ class Latency(NamedTuple):
 
     Immutable: `observed` is a new one. `ratios` are the last batches' times over what was expected;
     the middle of three is believed, so that one that the machine interrupted changes nothing.
+    `followed` is what was learned of each size by itself, whether or not it rises with n: were one
+    size's entry changed for its neighbour's sake, the others would follow its way back for ever.
     """
 
     seconds: tuple[float, ...]
     error: float = 0.0  # mean relative error of a batch's prediction
     ratios: tuple[float, ...] = ()
+    followed: tuple[float, ...] = ()  # empty: `seconds`
 
     @staticmethod
     def unknown(max_batch: int) -> "Latency":
@@ -78,24 +81,18 @@ class Latency(NamedTuple):
             return Latency((max(took_s, 0.0),) * len(self.seconds))
         if took_s <= 0:
             return self
-        ratio = took_s / self.seconds[n - 1]
+        followed = self.followed or self.seconds
+        ratio = took_s / followed[n - 1]
         recent = (*self.ratios[-2:], ratio)
         believed = min(max(sorted(recent)[len(recent) // 2], 1 / _MOST), _MOST)
-        error = self.error + _NEWEST * (min(abs(ratio - 1), 1.0) - self.error)
+        off = min(abs(took_s / self.seconds[n - 1] - 1), 1.0)
         # Always by the same ratio, or noise that this entry takes back would add up in the others.
         others = believed**_OTHERS
-        seconds = [s * others for s in self.seconds]
-        this = seconds[n - 1] = self.seconds[n - 1] * believed**_OWN
-        # This entry stands; the others make room for it.
-        place = n - 2
-        while place >= 0 and seconds[place] > this:
-            seconds[place] = this
-            place -= 1
-        place = n
-        while place < len(seconds) and seconds[place] < this:
-            seconds[place] = this
-            place += 1
-        return Latency(tuple(seconds), error, recent)
+        moved = [s * others for s in followed]
+        moved[n - 1] = followed[n - 1] * believed**_OWN
+        now = tuple(moved)
+        seconds = now if moved == sorted(moved) else _around(moved, n)
+        return Latency(seconds, self.error + _NEWEST * (off - self.error), recent, now)
 
 
 def measure(
@@ -140,6 +137,13 @@ def _on_line(known: Sequence[int], seconds: Mapping[int, float], n: int) -> floa
     low, high = known[above - 1], known[above]
     slope = (seconds[high] - seconds[low]) / (high - low)
     return seconds[low] + slope * (n - low)
+
+
+def _around(seconds: Sequence[float], n: int) -> tuple[float, ...]:
+    """`seconds` where none is less than one before it: n's stands, the others make room for it."""
+    below = list(accumulate(reversed(seconds[:n]), min))
+    _, *above = accumulate(seconds[n - 1 :], max)
+    return (*reversed(below), *above)
 
 
 def _rising(seconds: Sequence[float]) -> tuple[float, ...]:

@@ -13,7 +13,8 @@ never slower in throughput than taking all, and sooner done where L jumps or is 
 **Moment.** At once, unless arrivals are expected (see `service/traffic.py`) that pay for waiting:
 the items a second with them, from what triggered them on, must exceed the items a second without,
 be it this batch's or this one's and the next's together. That breaks up cohorts: with eight steady
-clients in two batches of four the other four are about to come, and L(8) is less than 2 L(4).
+clients in two batches of four the other four are about to come, and L(8) is less than 2 L(4). Where
+batches take less than `SHORT_S`, nobody is waited for.
 
 **Deadlines.** Whoever cannot make it is refused, when that is known. A batch is no larger than the
 deadlines in it allow; items in front that hold up more others than they are go unserved, as in
@@ -41,6 +42,10 @@ _MOST_SPARED = 0.1
 
 # What waiting must gain.
 _GAIN = 1.02
+
+# Nobody is waited for where L(1) is less: no event loop can time a part of that, and what it costs
+# to decide would be more than what is gained.
+SHORT_S = 0.0005
 
 # Waiting shorter than this is no waiting.
 _SOON_S = 1e-6
@@ -88,6 +93,7 @@ class Decision(NamedTuple):
     dispatch: int = 0  # items, from the front of what is not refused
     look_again: float = inf
     refused: tuple[int, ...] = ()
+    enough: int = 0  # items that end the wait before `look_again`
 
 
 def urgency_of(started: float, timeout_s: float | None, priority: int) -> Urgency:
@@ -118,8 +124,8 @@ def decide(view: View) -> Decision:
     if view.busy_until is not None or not view.depth:
         return Decision()
     size = _size(view, view.depth)
-    moment = _pause(view, view.depth, size)
-    return Decision(look_again=moment) if moment else Decision(size)
+    moment, enough = _pause(view, view.depth, size)
+    return Decision(look_again=moment, enough=enough) if moment else Decision(size)
 
 
 def _free(view: View) -> float:
@@ -144,13 +150,13 @@ def _size(view: View, most: int) -> int:
     return small if small <= most // 2 else most
 
 
-def _pause(view: View, depth: int, size: int) -> float | None:
-    """The moment until which waiting pays, if any does."""
+def _pause(view: View, depth: int, size: int) -> tuple[float | None, int]:
+    """The moment until which waiting pays, if any does, and how many should wait then."""
     latency = view.latency
     most = latency.max_batch
-    if depth >= most:
-        return None
-    best, moment = _GAIN, None
+    best, moment, enough = _GAIN, None, 0
+    if depth >= most or latency.seconds[0] < SHORT_S:
+        return moment, enough
     for since, more, by in view.prospects:
         passed = view.now - since
         without = size / (passed + latency.of(size))
@@ -163,8 +169,8 @@ def _pause(view: View, depth: int, size: int) -> float | None:
             if filled > depth and until > view.now + _SOON_S:
                 gain = filled / (until - since + latency.of(filled)) / without
                 if gain > best:
-                    best, moment = gain, until
-    return moment
+                    best, moment, enough = gain, until, filled
+    return moment, enough
 
 
 def _by_deadlines(view: View) -> Decision:
@@ -181,10 +187,10 @@ def _by_deadlines(view: View) -> Decision:
     skipped, size = _sacrifice(view, [view.claims[place] for place in left])
     if not skipped:
         depth = sum(view.claims[place].items for place in left)
-        moment = _pause(view, depth, size)
+        moment, enough = _pause(view, depth, size)
         full = latency.within(latency.max_batch)
         if moment and moment + full <= min(view.claims[place].deadline for place in left):
-            return Decision(0, moment, refused)
+            return Decision(0, moment, refused, enough)
     return Decision(size, inf, tuple(sorted((*refused, *left[:skipped]))))
 
 

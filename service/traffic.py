@@ -139,7 +139,7 @@ class Traffic:
     """What happened lately, told by whoever runs the batches; it asks no clock."""
 
     __slots__ = (
-        *("_answers", "_bursts", "_batches"),
+        *("_answers", "_bursts"),
         *("_free_since", "_idle_until", "_idle_s", "_busy_s"),
     )
 
@@ -149,18 +149,12 @@ class Traffic:
         self._free_since = self._idle_until = inf
         self._busy_s = 0.0  # moving averages, a batch
         self._idle_s = 0.0
-        self._batches = 0
 
     @property
     def idle(self) -> float:
         """The share of the time in which there was nothing to do lately."""
         both = self._busy_s + self._idle_s
         return self._idle_s / both if both else 0.0
-
-    @property
-    def batches(self) -> int:
-        """How many were dispatched."""
-        return self._batches
 
     @property
     def expecting(self) -> bool:
@@ -178,7 +172,6 @@ class Traffic:
 
     def dispatched(self, now: float) -> None:
         """A batch was begun."""
-        self._batches += 1
         if self._free_since < inf:
             idle_s = min(self._idle_until, now) - self._free_since
             self._idle_s += _NEWEST_BATCH * (idle_s - self._idle_s)

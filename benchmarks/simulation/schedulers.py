@@ -51,7 +51,7 @@ class Convoy:
         claims: list[Claim] = []
         if self._deadlines:
             claims = [Claim(1, item.deadline) for item in queue]
-        return Choice(*self._dispatcher.decide(now, len(queue), claims))
+        return Choice(*self._dispatcher.decide(now, len(queue), claims)[:3])
 
     def dispatched(self, now: float, items: int) -> None:
         """Tell the policy."""

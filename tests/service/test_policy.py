@@ -13,6 +13,7 @@ from service.policy import (
     LOWEST_PRIORITY,
     NO_HURRY,
     PATIENCE_S,
+    SHORT_S,
     Claim,
     Decision,
     Urgency,
@@ -80,9 +81,13 @@ def returning(since: float, more: float, by: float) -> list[Prospect]:
     return [Prospect(since, more, ((by, more),))]
 
 
+def waiting(until: float, enough: int) -> Decision:
+    return Decision(look_again=until, enough=enough)
+
+
 def test_the_other_half_of_a_cohort_is_waited_for() -> None:
     """Four wait, the four just answered are back within 0.1: L(8) + 0.1 < 2 L(4)."""
-    assert decide(View(5.0, 4, FLAT, prospects=returning(5.0, 4, 5.1))) == Decision(0, 5.1)
+    assert decide(View(5.0, 4, FLAT, prospects=returning(5.0, 4, 5.1))) == waiting(5.1, 8)
 
 
 def test_nobody_is_waited_for_where_it_would_take_longer() -> None:
@@ -91,19 +96,27 @@ def test_nobody_is_waited_for_where_it_would_take_longer() -> None:
     assert decide(View(5.0, 1, FLAT, prospects=returning(5.0, 0.4, 5.1))) == Decision(1)
 
 
+def test_where_batches_are_short_nobody_is_waited_for() -> None:
+    for l1, waits in ((SHORT_S * 0.99, False), (SHORT_S * 1.01, True)):
+        latency = Latency(tuple(l1 * seconds for seconds in FLAT.seconds))
+        coming = returning(5.0, 4, 5 + 0.1 * l1)
+        decision = decide(View(5.0, 4, latency, prospects=coming))
+        assert (decision.dispatch == 0) == waits
+
+
 def test_a_full_batch_waits_for_nobody() -> None:
     assert decide(View(5.0, 8, FLAT, prospects=returning(5.0, 8, 5.01))) == Decision(8)
 
 
 def test_the_last_straggler_is_waited_for_though_seven_are_nearly_as_efficient() -> None:
     view = View(5.4, 7, FLAT, prospects=returning(5.0, 1, 5.5))
-    assert decide(view) == Decision(0, 5.5)
+    assert decide(view) == waiting(5.5, 8)
 
 
 def test_two_batches_that_need_no_waiting_may_beat_one_that_does() -> None:
     """Twelve clients, eight away for 0.5: four now and then eight are 12 in 2.86, not 8 in 2.1."""
     assert decide(View(5.0, 4, FLAT, prospects=returning(5.0, 8, 5.5))) == Decision(4)
-    assert decide(View(5.0, 4, FLAT, prospects=returning(5.0, 8, 5.1))) == Decision(0, 5.1)
+    assert decide(View(5.0, 4, FLAT, prospects=returning(5.0, 8, 5.1))) == waiting(5.1, 8)
 
 
 # --- order ---------------------------------------------------------------------------------------
@@ -255,6 +268,7 @@ def test_an_idle_engine_is_given_a_batch_or_a_moment_to_come(
     assert decision.refused == ()
     if decision.look_again < inf:
         assert decision.dispatch == 0
+        assert depth < decision.enough <= latency.max_batch
         assert decision.look_again > 10.0
         assert any(decision.look_again == until for _, _, by in expected for until, _ in by)
     else:

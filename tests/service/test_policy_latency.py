@@ -83,6 +83,19 @@ def test_noise_of_one_size_does_not_add_up_in_the_others() -> None:
         assert latency.of(7) / latency.of(8) == pytest.approx(LINE[7] / LINE[8], rel=0.025)
 
 
+def test_a_size_that_never_runs_goes_nowhere_however_noisy_the_others_are() -> None:
+    """As where a busy event loop is most of what is seen, and more of it for the smaller batch."""
+    draw = Random(2)
+    latency = Latency((30e-6,) * 8)
+    most = 0.0
+    for _ in range(20_000):
+        n = draw.randint(1, 4)
+        seen = (500e-6, 300e-6, 400e-6, 200e-6)[n - 1]
+        latency = latency.observed(n, seen * exp(draw.gauss(0, 1)))
+        most = max(most, latency.of(8))
+    assert most < 5e-3
+
+
 @given(
     st.lists(st.tuples(st.integers(1, 6), st.floats(0, 1e3)), max_size=30),
     st.booleans(),

@@ -161,4 +161,3 @@ def test_idle_is_the_share_of_the_time_with_nothing_to_do() -> None:
         traffic.answered(now + 4.0, 1, 2.5, 1.0, alone=True)
         now += 4.0
     assert traffic.idle == pytest.approx(1 / 3.5, rel=0.01)
-    assert traffic.batches == 200
