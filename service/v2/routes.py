@@ -25,6 +25,8 @@ from service.v2.description import (
 from service.v2.infer import infer_endpoint
 from service.v2.refusals import add_refusals
 from service.v2.schemas import (
+    INDEX_REQUEST,
+    INFER_REQUEST,
     IndexEntry,
     InferAnswer,
     ModelMetadata,
@@ -113,7 +115,8 @@ def _add_server(app: FastAPI, repository: Repository) -> None:
         index,
         methods=["POST"],
         response_model=list[IndexEntry],
-        responses=_some(400),
+        responses=_some(400, 408, 413, 415),
+        openapi_extra={"requestBody": {"content": _json(INDEX_REQUEST)}},
         tags=["models"],
     )
 
@@ -188,7 +191,7 @@ def _add_infer(app: FastAPI, repository: Repository) -> dict[str, Endpoint]:
         return await endpoints[pipeline.info.name](request)
 
     content = {
-        "application/json": {"schema": {"type": "object"}},
+        **_json(INFER_REQUEST),
         "application/octet-stream": {"schema": {"type": "string", "format": "binary"}},
     }
     for path in _PATHS:
@@ -219,6 +222,10 @@ def _asked(repository: Repository, request: Request) -> Pipeline:
 
 def _some(*statuses: int) -> dict[int | str, dict[str, Any]]:
     return {status: _ERRORS[status] for status in statuses}
+
+
+def _json(schema: dict[str, Any]) -> dict[str, Any]:
+    return {"application/json": {"schema": schema}}
 
 
 def _path_parameters(path: str) -> list[dict[str, Any]]:

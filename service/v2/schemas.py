@@ -114,3 +114,69 @@ class StatisticsAnswer(TypedDict):
     """The statistics extension's answer."""
 
     model_stats: list[ModelStatistics]
+
+
+_PARAMETERS = {"type": "object"}
+
+# What `service/v2/request.py` reads; it says what is wrong better than a validator would.
+INFER_REQUEST: dict[str, Any] = {
+    "type": "object",
+    "required": ["inputs"],
+    "properties": {
+        "id": {"type": "string", "description": "comes back with the answer"},
+        "parameters": {
+            "type": "object",
+            "properties": {
+                "timeout": {
+                    "type": "integer",
+                    "minimum": 0,
+                    "description": "after how many microseconds the answer is worth nothing",
+                },
+                "priority": {
+                    "type": "integer",
+                    "minimum": 0,
+                    "description": "1: the highest; 0: the default",
+                },
+                "binary_data_output": {"type": "boolean"},
+            },
+        },
+        "inputs": {
+            "type": "array",
+            "minItems": 1,
+            "maxItems": 1,
+            "items": {
+                "type": "object",
+                "required": ["name", "datatype", "shape"],
+                "properties": {
+                    "name": {"const": "image"},
+                    "datatype": {"enum": ["UINT8", "BYTES"]},
+                    "shape": {
+                        "type": "array",
+                        "minItems": 1,
+                        "items": {"type": "integer", "minimum": 1},
+                        "description": "[n, H, W, C] of pixels, [n] of encoded pictures",
+                    },
+                    "data": {
+                        "type": "array",
+                        "description": "numbers from 0 to 255, or base64; or binary, after this",
+                    },
+                    "parameters": _PARAMETERS,
+                },
+            },
+        },
+        "outputs": {
+            "type": "array",
+            "maxItems": 1,
+            "items": {
+                "type": "object",
+                "required": ["name"],
+                "properties": {"name": {"type": "string"}, "parameters": _PARAMETERS},
+            },
+        },
+    },
+}
+
+INDEX_REQUEST: dict[str, Any] = {
+    "type": "object",
+    "properties": {"ready": {"type": "boolean", "description": "list only those that are ready"}},
+}

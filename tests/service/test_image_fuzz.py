@@ -106,7 +106,7 @@ def test_only_pixels_or_the_clients_errors_come_out_of_many_hurt_files() -> None
 
 LARGE = ImageLimits(max_bytes=4_000_000, max_pixels=1_000_000)
 
-# WebP with transparency takes most: what libwebp decodes to, what Pillow has, and the paper under it.
+# WebP with transparency takes most: as libwebp decodes it, as Pillow has it, and paper under it.
 MOST_BYTES = 16 * LARGE.max_pixels + 2 * LARGE.max_bytes
 
 _DECODE_ALL = (
