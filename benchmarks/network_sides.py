@@ -13,7 +13,7 @@ from benchmarks.torch_graph import torch_module
 from kernels.device import Device, Event, Instantiation, Kernel
 from models.classifier import Classifier
 from models.cuda_engine import CudaEngine, Progress
-from models.engine import Images, Scores
+from models.engine import Batch, Scores
 from models.lowering import Choose
 from models.preprocessing import normalisation
 from models.rewrite import rewrite
@@ -28,7 +28,7 @@ class NetworkSide(Protocol):
     def name(self) -> str:
         """As rows have it."""
 
-    def run(self, images: Images) -> Scores:
+    def run(self, images: Batch) -> Scores:
         """From the host's pixels to the host's scores, as a service asks for them."""
 
     def queued_us(self, runs: int) -> list[float]:
@@ -92,7 +92,7 @@ class TorchNetwork:
                 self._call()
         torch.cuda.synchronize()
 
-    def run(self, images: Images) -> Scores:
+    def run(self, images: Batch) -> Scores:
         """See NetworkSide."""
         torch = self._torch
         with torch.inference_mode():

@@ -7,7 +7,7 @@ from kernels.autotune import TOP_CANDIDATES
 from kernels.tuning_store import DEFAULT_STORE as DEFAULT_TUNING
 from models.classifier import Classifier, load_classifier
 from models.digits import MODEL_PATH as BUILT_IN_MODEL
-from models.engine import DeviceKind, Engine, Images, Scores
+from models.engine import Batch, DeviceKind, Engine, Images, Scores
 from models.errors import (
     EngineError,
     ModelError,
@@ -37,6 +37,7 @@ __all__ = [
     "GPUS_OF",
     "PRESETS",
     "TOP_CANDIDATES",
+    "Batch",
     "ChannelOrder",
     "Classifier",
     "DeviceKind",

@@ -28,7 +28,7 @@ from kernels.device import (
 )
 from models.arena import aligned
 from models.classifier import Classifier
-from models.engine import Images, Scores, batch_size
+from models.engine import Batch, Scores, batch_size
 from models.errors import EngineError
 from models.lowering import Choose
 from models.plan import Location, Plan, Region, Step, build_plan
@@ -139,11 +139,11 @@ class CudaEngine:
                 slot.graphs[n] = graph
                 self.run(np.zeros((n, *self._image_shape), np.uint8))
 
-    def run(self, images: Images) -> Scores:
-        """N×H×W×C uint8 → N×classes; EngineError for a shape the model does not take."""
+    def run(self, images: Batch) -> Scores:
+        """N of H×W×C uint8 → N×classes; EngineError for a shape the model does not take."""
         return self.start(images).result()
 
-    def start(self, images: Images) -> Pending:
+    def start(self, images: Batch) -> Pending:
         """Put a batch in flight beside at most one other, whose result is not taken yet.
 
         `images` may change once this returns. EngineError as `run`.
@@ -156,7 +156,8 @@ class CudaEngine:
             )
         plan = self._plans[n]
         pinned, raw = slot.images[: plan.input_bytes], slot.scores[: plan.output_bytes]
-        np.copyto(pinned.reshape(images.shape), images)
+        for place, image in zip(pinned.reshape(n, *self._image_shape), images, strict=True):
+            place[...] = image
         try:
             self._device.upload(slot.addresses[Region.INPUT], pinned, self._uploads)
             slot.uploaded.record(self._uploads)

@@ -1,5 +1,6 @@
 """What runs batches of images: the protocol every engine implements."""
 
+from collections.abc import Sequence
 from enum import Enum, unique
 from typing import Protocol
 
@@ -10,6 +11,8 @@ from models.errors import EngineError
 
 # N×H×W×C, pixels 0..255 in the order the model's channels have; N×D×H×W×C for clips of D frames.
 Images = NDArray[np.uint8]
+# The same as one array, or image by image wherever each lies: an engine has to move them anyway.
+Batch = Images | Sequence[NDArray[np.uint8]]
 Scores = NDArray[np.float32]  # N×classes, one row an image
 
 
@@ -31,7 +34,7 @@ class Engine(Protocol):
     def warm_up(self) -> None:
         """Run every N in 1..max_batch once, so that no request pays for a first time."""
 
-    def run(self, images: Images) -> Scores:
+    def run(self, images: Batch) -> Scores:
         """The scores of n images, 1 <= n <= max_batch, in an array that later runs leave alone.
 
         `images` may change once this returns. EngineError where the device failed.
@@ -41,12 +44,13 @@ class Engine(Protocol):
         """Free the device's memory; the engine is not used again."""
 
 
-def batch_size(images: Images, image_shape: tuple[int, ...], max_batch: int) -> int:
+def batch_size(images: Batch, image_shape: tuple[int, ...], max_batch: int) -> int:
     """N, where `images` are 1 to `max_batch` of `image_shape`; EngineError where they are not."""
     n = len(images)
-    if images.shape[1:] != image_shape or not 1 <= n <= max_batch:
+    if not 1 <= n <= max_batch or any(image.shape != image_shape for image in images):
+        shapes = ", ".join(sorted({str(image.shape) for image in images}))
         raise EngineError(
-            f"got images of shape {images.shape}; the engine takes 1 to {max_batch}"
+            f"got {n} images of shape {shapes or 'unknown'}; the engine takes 1 to {max_batch}"
             f" images of {image_shape}"
         )
     return n

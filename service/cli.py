@@ -33,7 +33,7 @@ from models import (
 from service.app import create_app
 from service.errors import ServiceError
 from service.inspection import print_report, print_table
-from service.labels import top_k
+from service.labels import rank, top_k
 from service.loading import decoder, load, open_classifier, open_models
 from service.loadtest.command import loadtest
 from service.loadtest.errors import LoadTestError
@@ -330,8 +330,8 @@ def _classify_files(
         try:
             with file.open("rb") as opened:
                 data = opened.read(settings.max_body_bytes + 1)  # one more shows that it is more
-            scores = engine.run(decode(data)[np.newaxis])[0]
-            yield file, top_k(scores, k, meaning.output, meaning.labels)
+            (row,) = rank(engine.run(decode(data)[np.newaxis]), meaning.output)
+            yield file, top_k(row, k, meaning.output, meaning.labels)
         except OSError as error:
             yield file, OSError(error.strerror or error)
         except ServiceError as error:

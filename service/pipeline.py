@@ -14,10 +14,11 @@ from typing import TypeVar
 from models import Images, OutputKind
 from service.admission import Admission, ByteRoom, Visit
 from service.errors import ServiceError
+from service.labels import ScoreRow
 from service.latency import Latency
 from service.metrics import ModelMetrics
 from service.policy import NO_HURRY, Urgency
-from service.runner import Pixels, Runner, ScoreRow, State, check_ready
+from service.runner import Pixels, Runner, State, check_ready
 from service.workers import Workers
 
 T = TypeVar("T")

@@ -60,6 +60,7 @@ class Repository:
         runner = EngineRunner(
             engine,
             info.image_shape,
+            info.output,
             max_queue=max_images,  # all of them, so that none is refused after it was decoded
             turns=self._turns,
             on_batch=metrics.batch,

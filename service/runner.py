@@ -10,17 +10,16 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from models import Engine, EngineError, Images
+from models import Engine, EngineError, OutputKind
 from service.batcher import Answer, Batcher, BatchRecord
 from service.errors import NotReadyError, ShuttingDownError
+from service.labels import ScoreRow, rank
 from service.latency import Latency, measure
 from service.policy import NO_HURRY, Urgency
 from service.turns import Turns
 from service.workers import Workers
 
 Pixels = NDArray[np.uint8]  # H×W×C, as the model wants them
-
-ScoreRow = NDArray[np.float32]  # one score a class
 
 _log = logging.getLogger("convoy")
 
@@ -96,6 +95,7 @@ class EngineRunner:
         self,
         engine: Engine,
         image_shape: tuple[int, ...],
+        output: OutputKind,
         *,
         max_queue: int,
         turns: Turns | None = None,
@@ -110,6 +110,7 @@ class EngineRunner:
         self.device = engine.device
         self._engine = engine
         self._image_shape = image_shape
+        self._output = output
         self._measure_s = measure_s
         self._batcher = Batcher(
             self._run,
@@ -119,7 +120,6 @@ class EngineRunner:
             on_batch=on_batch,
         )
         self._thread = Workers("engine", 1)
-        self._gathered: Images | None = None
         self._state = State.WARMING
 
     @property
@@ -204,7 +204,7 @@ class EngineRunner:
     def _run_batch(self, images: Sequence[Pixels]) -> Sequence[ScoreRow]:
         """One batch, in the engine's thread."""
         try:
-            scores = self._engine.run(self._gather(images))
+            scores = self._engine.run(images)
             if scores.shape != (len(images), self.classes):
                 raise EngineError(
                     f"scores of shape {scores.shape} for {len(images)} images "
@@ -213,15 +213,4 @@ class EngineRunner:
         except Exception:
             _log.exception("the engine failed on a batch of %d", len(images))
             raise
-        return list(scores)
-
-    def _gather(self, images: Sequence[Pixels]) -> Images:
-        """The images as one array: a single one as it is, several in one that is used again."""
-        if len(images) == 1:
-            return images[0][np.newaxis]
-        if self._gathered is None:
-            # Made once: a fresh megabyte costs a page fault for every 4 kB, each time.
-            self._gathered = np.empty((self.max_batch, *self._image_shape), np.uint8)
-        for place, image in zip(self._gathered, images, strict=False):
-            place[...] = image
-        return self._gathered[: len(images)]
+        return rank(scores, self._output)

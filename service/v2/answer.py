@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 from pydantic_core import to_json
 
-from service.labels import finite, largest
+from service.labels import ScoreRow, finite, largest
 from service.pipeline import ModelInfo
-from service.runner import ScoreRow
 from service.v2.request import InferRequest
 
 _LENGTH = struct.Struct("<I")
@@ -23,9 +22,10 @@ def format_answer(
     EngineFailedError where a score is NaN or infinite.
     """
     for row in rows:
-        finite(row)
+        if row.ranking is None:
+            finite(row.scores)
     if asked.classes is None:
-        scores = np.stack(rows).astype("<f4", copy=False)
+        scores = np.stack([row.scores for row in rows]).astype("<f4", copy=False)
         output: dict[str, Any] = {
             "name": info.scores,
             "datatype": "FP32",
@@ -33,7 +33,7 @@ def format_answer(
         }
         data: bytes | list[Any] = scores.tobytes() if asked.binary else scores.ravel().tolist()
     else:
-        k = min(asked.classes, len(rows[0]))
+        k = min(asked.classes, len(rows[0].scores))
         texts = [text for row in rows for text in _classification(row, k, info.labels)]
         output = {"name": info.scores, "datatype": "BYTES", "shape": [len(rows), k]}
         data = b"".join(map(_element, texts)) if asked.binary else texts
@@ -49,8 +49,8 @@ def format_answer(
 def _classification(row: ScoreRow, k: int, labels: Sequence[str]) -> list[str]:
     """The classification extension's "value:index:label", of the k largest."""
     texts = []
-    for index in largest(row.astype(np.float64), k).tolist():
-        text = f"{row[index]:f}:{index}"
+    for index in largest(row.scores.astype(np.float64), k).tolist():
+        text = f"{row.scores[index]:f}:{index}"
         texts.append(f"{text}:{labels[index]}" if index < len(labels) else text)
     return texts
 

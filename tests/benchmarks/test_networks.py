@@ -20,7 +20,7 @@ from kernels.heuristic import heuristic
 from kernels.tuning_store import TuningStore
 from models import BUILT_IN_MODEL, load_classifier
 from models.classifier import Classifier
-from models.engine import Images, Scores
+from models.engine import Batch, Scores
 from models.measured import conv_problems
 from models.rewrite import rewrite
 from tests.cusim.device import CusimDevice
@@ -45,7 +45,7 @@ class MadeUp:
         self.name, self.us, self.scores = name, us, scores
         self.closed = False
 
-    def run(self, images: Images) -> Scores:
+    def run(self, images: Batch) -> Scores:
         return np.tile(np.array(self.scores, np.float32), (len(images), 1))
 
     def queued_us(self, runs: int) -> list[float]:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from models import EngineError, Images, OutputKind, Scores
+from models import Batch, EngineError, Images, OutputKind, Scores
 from service.errors import ImageError
 from service.pipeline import ModelInfo
 from service.repository import Repository
@@ -44,7 +44,7 @@ class FakeEngine:
         """Whatever the test wants."""
         self._warm_up()
 
-    def run(self, images: Images) -> Scores:
+    def run(self, images: Batch) -> Scores:
         """Logits of N×1×1×1 pictures."""
         self.batches.append(len(images))
         self.threads.add(threading.get_ident())
@@ -53,7 +53,7 @@ class FakeEngine:
             self._gate.wait(10)
         if self.failing:
             raise EngineError("the device fell off the bus")
-        return self._scores(images)
+        return self._scores(np.stack(list(images)))
 
     def close(self) -> None:
         """Remember that it happened."""

@@ -1,5 +1,7 @@
 """Scores to labels."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -7,12 +9,26 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from models import OutputKind
+from service import labels
 from service.errors import EngineFailedError
-from service.labels import top_k
+from service.labels import rank
+from service.schemas import Prediction
 
 # Few values, so that there are ties. Up to 100 classes are sorted outright, and more are not.
 VALUES = st.sampled_from([-3.0, -1.0, 0.0, 0.5, 2.0])
 ROWS = st.lists(VALUES, min_size=1, max_size=12) | st.lists(VALUES, min_size=101, max_size=140)
+
+
+def top_k(
+    scores: NDArray[np.float32], k: int, output: OutputKind, names: Sequence[str]
+) -> list[Prediction]:
+    """By itself, and as one of a batch; which differ in how they are ranked."""
+    (alone,) = rank(scores[np.newaxis], output)
+    batch = rank(np.stack([scores[::-1], scores, np.zeros_like(scores)]), output)
+    predictions = labels.top_k(alone, k, output, names)
+    assert predictions == labels.top_k(batch[1], k, output, names)
+    assert predictions == labels.top_k(labels.ScoreRow(scores, None), k, output, names)
+    return predictions
 
 
 def row(*scores: float) -> NDArray[np.float32]:
