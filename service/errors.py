@@ -3,14 +3,18 @@
 ServiceError
 ├── BadRequestError 400             the request cannot be understood: no body, broken multipart
 │   └── ImageError 400              the bytes are no readable picture: truncated, corrupt
+├── UnauthorizedError 401           no API key, or one that is not taken
 ├── ModelNotFoundError 404          no such model, or not in this version
-├── RequestTimeoutError 408         the body did not arrive in time
+├── RequestTimeoutError 408         the head or the body did not arrive in time
 ├── PayloadTooLargeError 413        more bytes or more pixels than allowed
 │   └── TooManyImagesError 413      more images in one request than allowed
 ├── UnsupportedMediaTypeError 415   a Content-Type or picture format not taken, or an animation
 ├── InvalidParameterError 422       a query parameter or form field with a wrong name or value
+├── HeadTooLargeError 431           a request line with headers longer than any should be
 ├── RetryableError 503              passes by itself; Retry-After says when to come back
 │   ├── QueueFullError 429          as many images wait as may wait
+│   ├── TooManyFromClientError 429  as many requests of one client are inside as may be
+│   ├── TooManyConnectionsError 503 as many connections are open as may be
 │   ├── NotReadyError 503           still loading or warming up
 │   └── ShuttingDownError 503       draining: what was accepted finishes, new requests go elsewhere
 ├── DeadlineError 504               it cannot be done by its deadline, so it was not tried
@@ -44,6 +48,16 @@ class ImageError(BadRequestError):
     """The format is one that is taken, but the bytes are no readable still picture."""
 
 
+class UnauthorizedError(ServiceError):
+    """The request brings no API key, or none that is taken."""
+
+    status = 401
+
+    def headers(self) -> dict[str, str]:
+        """What would be taken (RFC 6750)."""
+        return {"WWW-Authenticate": "Bearer"}
+
+
 class ModelNotFoundError(ServiceError):
     """No model of that name, or none of that version, is served."""
 
@@ -51,7 +65,7 @@ class ModelNotFoundError(ServiceError):
 
 
 class RequestTimeoutError(ServiceError):
-    """The body came too slowly."""
+    """The head or the body came too slowly."""
 
     status = 408
 
@@ -78,6 +92,12 @@ class InvalidParameterError(ServiceError):
     status = 422
 
 
+class HeadTooLargeError(ServiceError):
+    """The request line and headers are longer than any that make sense."""
+
+    status = 431
+
+
 class RetryableError(ServiceError):
     """Base of what passes by itself: the answer tells the client when to come back."""
 
@@ -96,6 +116,16 @@ class QueueFullError(RetryableError):
     """As many images wait as may wait; nothing of the request was queued."""
 
     status = 429
+
+
+class TooManyFromClientError(RetryableError):
+    """As many requests of this client are inside as may be at once."""
+
+    status = 429
+
+
+class TooManyConnectionsError(RetryableError):
+    """As many connections are open as may be."""
 
 
 class UnsupportedError(ServiceError):

@@ -1,21 +1,131 @@
-"""HTTP/1.1 as uvicorn reads it, with a bound on heads, and its own refusals in the one error shape.
+"""HTTP/1.1 as uvicorn reads it, with an edge: bounds, keys, ids, refusals in the one error shape.
 
-uvicorn's parser takes heads and trailers of any length, and answers what is no HTTP in plain text.
+    head ── check_head ── claims? ── no ── uvicorn's way: ASGI
+              │             └── yes ── a subclass's own way
+              └ refused: 401, 429                     └── request_ended ── log, count, next
+
+uvicorn's parser takes heads and trailers of any length at any pace, and answers what is no HTTP in
+plain text. Here a connection is closed that sends much, or little for long, without a request
+coming of it, and one that does not take its answers.
 """
 
 import json
+from collections import deque
+from enum import Enum, auto
 from http import HTTPStatus
+from typing import Any, cast
 
+from uvicorn import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from service.access import Entry
+from service.edge import Edge
+from service.errors import (
+    HeadTooLargeError,
+    RequestTimeoutError,
+    ServiceError,
+    TooManyConnectionsError,
+)
 
 MAX_HEAD_BYTES = 64 * 1024
 """Of a request line with its headers, of a chunk's extensions, of trailers; some reads more."""
 
+# As nginx counts a request whose client did not wait for the answer.
+CLIENT_CLOSED_REQUEST = 499
+
+_NONE = Entry(b"", "", b"", b"", {}, None)  # type: ignore[arg-type]
+
+
+class EdgeConfig(Config):
+    """uvicorn's settings, with the edge that the server's connections share."""
+
+    edge: Edge
+
+
+class _Stage(Enum):
+    """What the client owes."""
+
+    OPENED = auto()  # a first request
+    HEAD = auto()  # the rest of a head
+    BODY = auto()  # the rest of a body
+    WHOLE = auto()  # nothing: the server owes an answer
+    IDLE = auto()  # perhaps another request
+
 
 class BoundedHttp(HttpToolsProtocol):
-    """A connection that is closed when it sends much without a head or a body coming of it."""
+    """A connection within bounds.
 
-    _pending = 0  # bytes since the parser last had something to show for them
+    A subclass that answers some requests itself overrides `claims`, then `on_body` and
+    `on_message_complete` (calling these, which count), and calls `request_ended` when it has
+    written an answer. The edge may close the transport at any time; `connection_lost` follows.
+    """
+
+    def __init__(self, config: Config, *args: Any, **options: Any) -> None:
+        super().__init__(config, *args, **options)
+        self.edge = config.edge if isinstance(config, EdgeConfig) else _DEFAULT
+        self.entry = _NONE  # of the head that was read last
+        self.entries: deque[Entry] = deque()  # not answered yet; answers keep their order
+        self._behind = self.app
+        self._pending = 0  # bytes since the parser last had something to show for them
+        self._stage = _Stage.OPENED
+        self._since = 0.0  # loop time; when the stage began
+        self._unsent_since = 0.0  # when the sweep first found some of an answer not taken; 0: none
+
+    # --- what a subclass has to do with ----------------------------------------------------------
+
+    def claims(self, _: Entry) -> bool:
+        """Whether the request whose head is there is answered without ASGI, by a subclass.
+
+        Its target, method and headers are in the entry. It was let in, and has an id, which its
+        answer should carry as X-Request-Id.
+        """
+        return False
+
+    def check_head(self) -> ServiceError | None:
+        """Begin `entry`, for the head that is there; why it is not let in, if it is not."""
+        headers = dict(self.headers)
+        edge = self.edge
+        self.entry = entry = Entry(
+            edge.request_id(headers),
+            self.client[0] if self.client else "",
+            self.parser.get_method(),
+            self.url,
+            headers,
+            self._behind,
+        )
+        self.entries.append(entry)
+        edge.admit(entry)
+        return entry.refusal
+
+    def request_ended(self, status: int, bytes_out: int) -> None:
+        """The oldest request's answer is written, or none will be; the next one's turn."""
+        entry = self.entries.popleft()
+        entry.status = status
+        entry.bytes_out = bytes_out
+        entry.release()
+        self.edge.leave(entry)
+        self._go_on()
+
+    # --- what httptools and uvicorn call ---------------------------------------------------------
+
+    def connection_made(self, transport: Any) -> None:
+        """A client is there."""
+        super().connection_made(transport)
+        self._since = self.loop.time()
+        self.edge.watch(cast("set[BoundedHttp]", self.connections))
+        if self.edge.full(len(self.connections)):
+            self._refuse(
+                TooManyConnectionsError("too many connections are open; try again in a second")
+            )
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The client is gone, and does not wait for what is not answered."""
+        while self.entries:
+            entry = self.entries.popleft()
+            entry.status = entry.status or CLIENT_CLOSED_REQUEST
+            entry.release()
+            self.edge.leave(entry)
+        super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         """Parse what arrived; 431 where no head comes of it, closed where no body does."""
@@ -27,36 +137,159 @@ class BoundedHttp(HttpToolsProtocol):
             self.transport.close()  # trailers: the request's own answer may be on its way
         else:
             self._refuse(
-                HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,
-                f"the request line and headers exceed {MAX_HEAD_BYTES} bytes",
+                HeadTooLargeError(f"the request line and headers exceed {MAX_HEAD_BYTES} bytes")
             )
+
+    def on_message_begin(self) -> None:
+        """A head begins. The scope is made when it is known to be needed."""
+        self.url = b""
+        self.headers = []
+        self.expect_100_continue = False
+        self._stage = _Stage.HEAD
+        self._since = self.loop.time()
 
     def on_headers_complete(self) -> None:
         """A head is there."""
         self._pending = 0
+        self._stage = _Stage.BODY
+        self._since = self.loop.time()
+        if self.check_head() is None and self.claims(self.entry):
+            return
+        url, headers, expects = self.url, self.headers, self.expect_100_continue
+        super().on_message_begin()
+        self.url, self.expect_100_continue = url, expects
+        self.headers += headers  # the list that the scope has
+        self.app = self.entry  # what uvicorn starts, now or in its turn
         super().on_headers_complete()
+        named = (b"x-request-id", self.entry.id)
+        self.cycle.default_headers = [*self.cycle.default_headers, named]
 
     def on_body(self, body: bytes) -> None:
         """Some of a body is there."""
         self._pending = 0
+        self.entry.bytes_in += len(body)
         super().on_body(body)
 
     def on_message_complete(self) -> None:
         """A request is there."""
         self._pending = 0
+        self._stage = _Stage.WHOLE if self.entries else _Stage.IDLE
         super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        """uvicorn has written an answer."""
+        if self.entries:
+            entry = self.entries[0]
+            self.request_ended(entry.status or HTTPStatus.INTERNAL_SERVER_ERROR, entry.bytes_out)
+        else:
+            self._go_on()
+
+    def resume_writing(self) -> None:
+        """Much of an answer was taken."""
+        self._unsent_since = 0.0
+        super().resume_writing()
 
     def send_400_response(self, msg: str) -> None:
         """What uvicorn calls for what it cannot parse."""
-        self._refuse(HTTPStatus.BAD_REQUEST, f"{msg} Send HTTP/1.1")
+        self._refuse_as(HTTPStatus.BAD_REQUEST, f"{msg} Send HTTP/1.1", {})
 
-    def _refuse(self, status: HTTPStatus, message: str) -> None:
+    # --- what the sweep calls --------------------------------------------------------------------
+
+    def inspect(self, now: float) -> None:
+        """Close the connection where its client is too slow, at sending or at taking."""
+        bounds = self.edge.bounds
+        if self.transport.get_write_buffer_size():
+            if not self._unsent_since:
+                self._unsent_since = now
+            elif now - self._unsent_since > bounds.answer_s:
+                self.transport.abort()
+                return
+        else:
+            self._unsent_since = 0.0
+        if self.transport.is_closing():
+            return
+        took = now - self._since
+        if self._stage is _Stage.BODY:
+            self._inspect_body(took)
+        elif self._stage is _Stage.HEAD:
+            # One that is pipelined behind a request waits for that one's answer.
+            if took > bounds.head_s and not self.entries:
+                self._refuse(
+                    RequestTimeoutError(
+                        f"the request line and headers did not arrive within {bounds.head_s:g} s"
+                    )
+                )
+        elif (self._stage is _Stage.OPENED and took > bounds.head_s) or (
+            self._stage is _Stage.IDLE and took > bounds.idle_s
+        ):
+            self.transport.close()
+
+    def _inspect_body(self, took: float) -> None:
+        bounds = self.edge.bounds
+        if self.flow.read_paused or (self.entries and self.entries[0] is not self.entry):
+            self._since += bounds.sweep_s  # the client cannot send: the server is busy
+        elif took > bounds.body_s:
+            self._cut_body(f"the body did not arrive within {bounds.body_s:g} s")
+        elif self.entry.bytes_in < (took - bounds.body_grace_s) * bounds.body_rate:
+            self._cut_body(
+                f"the body came too slowly, with {self.entry.bytes_in} bytes in {took:.0f} s"
+            )
+
+    def _cut_body(self, message: str) -> None:
+        if self.entry.status or not self.entries:  # it was answered before its end
+            self.transport.close()
+        else:
+            self._refuse(RequestTimeoutError(f"{message}; send it again, or smaller"))
+
+    # --- within ----------------------------------------------------------------------------------
+
+    def _go_on(self) -> None:
+        if not self.entries and self._stage is not _Stage.BODY and self._stage is not _Stage.HEAD:
+            self._stage = _Stage.IDLE
+            self._since = self.loop.time()
+        # The rest is uvicorn's own, without a timer a request: the sweep closes what is idle.
+        self.server_state.total_requests += 1
+        if self.transport.is_closing():
+            return
+        self.flow.resume_reading()
+        if self.pipeline:
+            self._start_asgi_task(*self.pipeline.pop())
+
+    def _refuse(self, error: ServiceError) -> None:
+        self._refuse_as(HTTPStatus(error.status), str(error), error.headers())
+
+    def _refuse_as(self, status: HTTPStatus, message: str, headers: dict[str, str]) -> None:
+        """The last answer of the connection, written here and now."""
+        if self.transport.is_closing():
+            return
+        if self._stage is not _Stage.BODY and self.entries:
+            self.transport.close()  # this would be taken for the answer to an earlier request
+            return
         body = json.dumps({"error": message}).encode()
+        entry = self.entries[0] if self.entries else self._nameless()
         head = (
             f"HTTP/1.1 {status.value} {status.phrase}\r\n"
             "content-type: application/json\r\n"
             f"content-length: {len(body)}\r\n"
-            "connection: close\r\n\r\n"
+            f"x-request-id: {entry.id.decode()}\r\n"
+            + "".join(f"{name.lower()}: {value}\r\n" for name, value in headers.items())
+            + "connection: close\r\n\r\n"
         )
+        entry.status = status.value
+        entry.bytes_out = len(body)
         self.transport.write(head.encode() + body)
         self.transport.close()
+        if self.cycle is not None and not self.cycle.response_complete:
+            # Whoever reads the body hears of it now, and writes no answer after this one.
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+
+    def _nameless(self) -> Entry:
+        """The entry of a request without a head."""
+        client = self.client[0] if self.client else ""
+        entry = Entry(self.edge.request_id({}), client, b"-", b"-", {}, self._behind)
+        self.entries.append(entry)
+        return entry
+
+
+_DEFAULT = Edge()

@@ -1,0 +1,91 @@
+"""One request as the edge knows it: from its head until its answer is written.
+
+head ── id, client ── application or lane ── status, sizes, phases ── access log, trace
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from time import perf_counter
+from typing import Any
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from service.errors import ServiceError
+from service.responses import refusal
+from service.statistics import Phases
+
+# Of a body that comes after a refusal: more is not read, but the connection closed.
+_SKIPPED_BYTES = 65536
+
+
+class Entry:
+    """A request; as an ASGI application, the one behind it, watched for what is answered."""
+
+    __slots__ = (
+        *("id", "client", "method", "target", "headers", "started", "ended", "holder"),
+        *("bytes_in", "status", "bytes_out", "refusal"),
+        *("model", "images", "phases"),
+        *("_app", "_send"),
+    )
+
+    def __init__(
+        self,
+        request_id: bytes,
+        client: str,
+        method: bytes,
+        target: bytes,
+        headers: Mapping[bytes, bytes],
+        app: ASGIApp,
+    ) -> None:
+        self.id = request_id
+        self.client = client
+        self.method = method
+        self.target = target
+        self.headers = headers  # names in lower case; of several of one name the last
+        self.started = perf_counter()
+        self.ended = 0.0
+        self.holder: object = None  # whose count of requests inside it is in
+        self.bytes_in = 0  # of its body
+        self.status = 0  # 0: not answered yet
+        self.bytes_out = 0  # of the answer's body
+        self.refusal: ServiceError | None = None  # why the edge does not let it in
+        self.model = ""  # these three are known of answers with scores
+        self.images = 0
+        self.phases: Phases | None = None
+        self._app = app
+        self._send: Send | None = None
+
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        """Let the application answer, or refuse."""
+        # Neither this nor `_watch` is a coroutine of its own: each would cost a microsecond.
+        self._send = send
+        if self.refusal is not None:
+            return refusal(self.refusal, last=not self._skippable)(scope, receive, self._watch)
+        scope["state"]["entry"] = self
+        return self._app(scope, receive, self._watch)
+
+    def release(self) -> None:
+        """Let go of the connection, which holds this."""
+        self._send = None
+
+    @property
+    def _skippable(self) -> bool:
+        length = self.headers.get(b"content-length", b"0")
+        unknown = b"transfer-encoding" in self.headers or b"expect" in self.headers
+        return not unknown and length.isdigit() and int(length) <= _SKIPPED_BYTES
+
+    def _watch(self, message: Message) -> Awaitable[None]:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+        else:
+            self.bytes_out += len(message.get("body", b""))
+        assert self._send is not None  # noqa: S101  narrows the type
+        return self._send(message)
+
+
+def entry_of(scope: Mapping[str, Any]) -> Entry | None:
+    """The request's entry, where it came over a connection of ours."""
+    state = scope.get("state")
+    return state.get("entry") if state else None
+
+
+Ended = Callable[[Entry], None]

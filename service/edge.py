@@ -1,0 +1,163 @@
+"""What the connections of a server share: bounds, keys, who is inside, and the sweep over them all.
+
+Everything here is met by each request of each route, so it is kept to a few microseconds.
+"""
+
+import asyncio
+import logging
+import re
+import secrets
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from itertools import count
+from typing import Protocol
+
+from service.access import Ended, Entry
+from service.errors import ServiceError, TooManyFromClientError, UnauthorizedError
+
+_log = logging.getLogger("convoy")
+
+# What a client may choose as the id of its request; anything else gets one of ours.
+_SANE_ID = re.compile(rb"[!-~]{1,128}").fullmatch
+
+# Load balancers ask after health without a key, and the page is where a person enters one.
+_OPEN = frozenset((b"/", b"/v2/health/live", b"/v2/health/ready"))
+_OPEN_FOLDER = b"/page/"
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """How long and how much a client may make the server wait or hold."""
+
+    head_s: float = 10.0  # from a connection or the first byte of a head to its last
+    body_s: float = 60.0  # from a head to the end of its body; 20 MB in this time is 2.7 Mbit/s
+    body_rate: float = 1000.0  # bytes a second, the grace not counted; of phones the slowest do it
+    body_grace_s: float = 5.0
+    answer_s: float = 60.0  # in which some of an answer has to be taken
+    idle_s: float = 75.0  # load balancers keep connections for a minute
+    sweep_s: float = 1.0  # how often all of these are looked at
+    connections: int = 1024
+    per_client: int = 0  # requests inside at once; 0: any
+
+
+class Keys(Protocol):
+    """The API keys that are taken."""
+
+    def find(self, presented: bytes) -> str | None:
+        """What the key is called in logs; None if it is not taken."""
+
+
+class Swept(Protocol):
+    """A connection, as the sweep sees it."""
+
+    def inspect(self, now: float) -> None:
+        """Cut it if its client is too slow."""
+
+
+class Edge:
+    """One for all connections of a server; used from its event loop."""
+
+    def __init__(
+        self,
+        bounds: Bounds | None = None,
+        keys: Keys | None = None,
+        ended: Collection[Ended] = (),
+    ) -> None:
+        """`ended` is called with every request that was answered or whose client left."""
+        self.bounds = bounds or Bounds()
+        self.keys = keys
+        self._ended = tuple(ended)
+        self._inside: dict[object, int] = {}
+        self._refused = 0  # connections, since the last sweep
+        self._sweeping = False
+        self._prefix = secrets.token_hex(4).encode()
+        self._numbers = count(1)
+
+    def request_id(self, headers: Mapping[bytes, bytes]) -> bytes:
+        """The client's own, or one that no other request of any server has."""
+        given = headers.get(b"x-request-id")
+        if given is not None and _SANE_ID(given):
+            return given
+        return b"%b-%x" % (self._prefix, next(self._numbers))
+
+    def admit(self, entry: Entry) -> None:
+        """Count the request in, or write down why not."""
+        if self.keys is None and not self.bounds.per_client:
+            return
+        entry.refusal = self._check(entry)
+
+    def leave(self, entry: Entry) -> None:
+        """The request was answered, or its client left."""
+        holder = entry.holder
+        if holder is not None:
+            inside = self._inside[holder] - 1
+            if inside:
+                self._inside[holder] = inside
+            else:
+                del self._inside[holder]
+        for tell in self._ended:
+            tell(entry)
+
+    def full(self, connections: int) -> bool:
+        """Whether one of so many connections is too many, which is counted."""
+        if connections <= self.bounds.connections:
+            return False
+        self._refused += 1
+        return True
+
+    def watch(self, connections: Collection[Swept]) -> None:
+        """Sweep over these, as long as there are any."""
+        if not self._sweeping:
+            self._sweeping = True
+            loop = asyncio.get_running_loop()
+            loop.call_later(self.bounds.sweep_s, self._sweep, loop, connections)
+
+    def _sweep(self, loop: asyncio.AbstractEventLoop, connections: Collection[Swept]) -> None:
+        now = loop.time()
+        for connection in tuple(connections):
+            connection.inspect(now)
+        if self._refused:
+            _log.warning(
+                "%d connections were refused: %d are open, and no more may be (--max-connections)",
+                self._refused,
+                self.bounds.connections,
+            )
+            self._refused = 0
+        self._sweeping = False
+        if connections:
+            self.watch(connections)
+
+    def _check(self, entry: Entry) -> ServiceError | None:
+        path = entry.target.partition(b"?")[0]
+        asks = entry.method in (b"GET", b"HEAD")
+        if asks and (path in _OPEN or path.startswith(_OPEN_FOLDER)):
+            return None
+        holder = entry.client
+        if self.keys is not None:
+            key = self.keys.find(_presented(entry.headers))
+            if key is None:
+                return UnauthorizedError(
+                    "this needs an API key; send it as `Authorization: Bearer KEY`, "
+                    "or as `X-API-Key: KEY`"
+                )
+            entry.client = holder = f"{entry.client} key {key}"
+            holder = key
+        most = self.bounds.per_client
+        if most:
+            inside = self._inside.get(holder, 0)
+            if inside >= most:
+                return TooManyFromClientError(
+                    f"{inside} requests of yours are being answered, and no more may be at once; "
+                    "send the next when one is done"
+                )
+            self._inside[holder] = inside + 1
+            entry.holder = holder
+        return None
+
+
+def _presented(headers: Mapping[bytes, bytes]) -> bytes:
+    """The API key that a request brings; empty if none."""
+    scheme, _, token = headers.get(b"authorization", b"").partition(b" ")
+    if scheme.lower() == b"bearer":
+        return token.strip()
+    return headers.get(b"x-api-key", b"").strip()
