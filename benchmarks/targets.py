@@ -9,7 +9,7 @@ from fastapi import FastAPI, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from models import Images, OutputKind, Scores
+from models import Batch, OutputKind, Scores
 from service.app import create_app
 from service.pipeline import ModelInfo
 from service.repository import Repository
@@ -69,7 +69,7 @@ class _NoEngine:
     def warm_up(self) -> None:
         """Nothing to warm."""
 
-    def run(self, images: Images) -> Scores:
+    def run(self, images: Batch) -> Scores:
         """The same scores every time."""
         return self._scores[: len(images)]
 
@@ -83,7 +83,7 @@ def convoy(listener: socket.socket) -> None:
     engine = _NoEngine()
     info = ModelInfo("no-op", "1", pixels.shape, "scores", OutputKind.LOGITS, labels=())
     repository = Repository(
-        max_batch=engine.max_batch, max_queue=128, max_body_bytes=20_000_000, decode_threads=2
+        max_batch=engine.max_batch, max_queue=128, max_body_bytes=20_000_000, decode_threads=0
     )
     repository.add(info, engine, lambda _: pixels)
     run_server(

@@ -57,7 +57,7 @@ class Admission:
 
 
 class Visit:
-    """One request's stay, a context manager; what it holds is given back at the end."""
+    """One request's stay from now on, a context manager; what it holds is given back at the end."""
 
     __slots__ = ("_admission", "_bytes", "_images")
 
@@ -65,9 +65,9 @@ class Visit:
         self._admission = admission
         self._bytes = 0
         self._images = 0
+        admission.enter()
 
     def __enter__(self) -> Self:
-        self._admission.enter()
         return self
 
     def __exit__(
@@ -76,6 +76,10 @@ class Visit:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        self.leave()
+
+    def leave(self) -> None:
+        """End it; once."""
         self.release_bytes()
         self._admission.images -= self._images
         self._admission.leave()

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.requests import ClientDisconnect
-from starlette.types import Receive
+from starlette.types import Message, Receive
 
 from service.compression import CODINGS
 from service.errors import (
@@ -167,6 +167,26 @@ class Body:
             f"at most {self._max_bytes} bytes are allowed in a body, and {what}; "
             "send a smaller image, or fewer at once"
         )
+
+
+class WholeBody(Body):
+    """A body that is there already, and was counted."""
+
+    def __init__(
+        self, headers: Iterable[tuple[bytes, bytes]], data: bytes, *, max_images: int
+    ) -> None:
+        super().__init__(headers, _nothing_more, max_bytes=len(data), max_images=max_images)
+        self.complete = True
+        self._data = data
+
+    async def _read(self, _: Callable[[int], None], take: Callable[[bytes], None]) -> None:
+        data, self._data = self._data, b""
+        if data:
+            take(data)
+
+
+async def _nothing_more() -> Message:
+    raise RuntimeError("a whole body receives nothing")  # a defect, should it be called
 
 
 class _Form:

@@ -1,7 +1,8 @@
 """One request to a model and its answer: admitted, timed, counted, answered whatever happens."""
 
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
@@ -12,6 +13,7 @@ from starlette.responses import Response
 
 from service.admission import Visit
 from service.body import Body
+from service.connection import Departure
 from service.errors import ServiceError
 from service.pipeline import Pipeline, Scored
 from service.responses import error_response, refusal
@@ -29,11 +31,13 @@ _log = logging.getLogger("convoy")
 
 @dataclass(slots=True)
 class Arrival:
-    """A request that was let in, its body yet to be read."""
+    """A request that came, its body yet to be read."""
 
-    request: Request
-    pipeline: Pipeline
+    headers: Sequence[tuple[bytes, bytes]]  # names in lower case
+    query: bytes
     body: Body
+    departure: AbstractContextManager[object]  # raises ClientDisconnect when the client leaves
+    pipeline: Pipeline
     visit: Visit
     started: float  # perf_counter seconds
     receive_s: float = 0.0
@@ -58,33 +62,62 @@ class Arrival:
         return phases
 
 
-async def exchange(
-    request: Request,
-    pipeline: Pipeline,
-    max_body_bytes: int,
-    answer: Callable[[Arrival], Awaitable[Response]],
-) -> Response:
-    """What `answer` makes of the request, or the error that it or the admission raised."""
-    started = perf_counter()
-    metrics, admission = pipeline.metrics, pipeline.admission
-    body = Body(
-        request.scope["headers"],
-        request.receive,
-        max_bytes=max_body_bytes,
-        max_images=admission.max_images_a_request,
-    )
-    try:
-        with Visit(admission) as visit:
-            pipeline.check_ready()
-            visit.expect_room()
-            return await answer(Arrival(request, pipeline, body, visit, started))
-    except ServiceError as error:
-        metrics.refused(error.status, perf_counter() - started)
-        return refusal(error, last=not body.skippable)
-    except ClientDisconnect:
-        metrics.refused(_CLIENT_CLOSED_REQUEST, perf_counter() - started)
-        return Response(status_code=_CLIENT_CLOSED_REQUEST)  # nobody is there to read it
-    except Exception:  # noqa: BLE001  answered, counted and logged
-        _log.exception("a request failed in a way that was not foreseen")
-        metrics.refused(500, perf_counter() - started)
-        return error_response(500, CRASHED, last=not body.skippable)
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """What a path does with requests to one model: `answer` makes the answer, or raises.
+
+    Called with a request it is an ASGI endpoint; `service/lane.py` has a shorter way to it.
+    """
+
+    pipeline: Pipeline
+    max_body_bytes: int
+    answer: Callable[[Arrival], Awaitable[Response]]
+
+    async def __call__(self, request: Request) -> Response:
+        """The answer to a request, whatever happens."""
+        started = perf_counter()
+        headers = request.scope["headers"]
+        admission = self.pipeline.admission
+        body = Body(
+            headers,
+            request.receive,
+            max_bytes=self.max_body_bytes,
+            max_images=admission.max_images_a_request,
+        )
+        return await self.respond(
+            Arrival(
+                headers,
+                request.scope["query_string"],
+                body,
+                Departure(request.receive),
+                self.pipeline,
+                Visit(admission),
+                started,
+            )
+        )
+
+    async def respond(self, arrival: Arrival) -> Response:
+        """What `answer` makes of it, or the error that it or the admission raised."""
+        body = arrival.body
+        try:
+            with arrival.visit as visit:
+                self.pipeline.check_ready()
+                visit.expect_room()
+                return await self.answer(arrival)
+        except ServiceError as error:
+            self._refused(arrival, error.status)
+            return refusal(error, last=not body.skippable)
+        except ClientDisconnect:
+            return self.abandoned(arrival.started)
+        except Exception:  # noqa: BLE001  answered, counted and logged
+            _log.exception("a request failed in a way that was not foreseen")
+            self._refused(arrival, 500)
+            return error_response(500, CRASHED, last=not body.skippable)
+
+    def abandoned(self, started: float) -> Response:
+        """Count a request whose client left; the answer is for nobody."""
+        self.pipeline.metrics.refused(_CLIENT_CLOSED_REQUEST, perf_counter() - started)
+        return Response(status_code=_CLIENT_CLOSED_REQUEST)
+
+    def _refused(self, arrival: Arrival, status: int) -> None:
+        self.pipeline.metrics.refused(status, perf_counter() - arrival.started)

@@ -10,9 +10,22 @@ from service.errors import ServiceError
 from service.schemas import ErrorAnswer
 
 
+class _Json(Response):
+    """A response that is JSON and nothing else; Starlette's own takes 5 µs to be made."""
+
+    def __init__(self, body: bytes, status: int) -> None:
+        self.status_code = status
+        self.body = body
+        self.background = None
+        self.raw_headers = [_JSON, (b"content-length", str(len(body)).encode())]
+
+
+_JSON = (b"content-type", b"application/json")
+
+
 def json_response(answer: Any, status: int = 200) -> Response:
     """An answer whose shape `service/schemas.py` has."""
-    return Response(to_json(answer), status, media_type="application/json")
+    return _Json(to_json(answer), status)
 
 
 def error_response(

@@ -7,9 +7,8 @@ from fastapi import FastAPI, Request
 from starlette.responses import Response
 
 from service.body import FILE_FIELDS, FORM_TYPE, IMAGE_TYPES
-from service.connection import Departure
 from service.errors import InvalidParameterError, ModelNotFoundError, ServiceError
-from service.exchange import Arrival, Endpoint, exchange
+from service.exchange import Arrival, Exchange
 from service.labels import top_k
 from service.pipeline import Pipeline
 from service.policy import DEFAULT_PRIORITY, LOWEST_PRIORITY
@@ -44,10 +43,10 @@ def model_path(name: str) -> str:
     return f"/v1/models/{name}/classify"
 
 
-def add_routes(app: FastAPI, repository: Repository) -> dict[str, Endpoint]:
-    """The routes; also, by path, the endpoints that the shortest way should lead to."""
+def add_routes(app: FastAPI, repository: Repository) -> dict[str, Exchange]:
+    """The routes; also, by path, what the shortest way should lead to."""
     endpoints = {
-        name: _classify_endpoint(pipeline, repository.max_body_bytes)
+        name: _classification(pipeline, repository.max_body_bytes)
         for name, pipeline in repository.models.items()
     }
     default = repository.default
@@ -83,19 +82,19 @@ def add_routes(app: FastAPI, repository: Repository) -> dict[str, Endpoint]:
         model_path("{model}"), classify_by, openapi_extra=_extra(None, by_name=True), **routes
     )
     lanes = {model_path(name): endpoint for name, endpoint in endpoints.items()}
-    return {CLASSIFY_PATH: endpoints[default.info.name] if default else classify, **lanes}
+    return {CLASSIFY_PATH: endpoints[default.info.name], **lanes} if default else lanes
 
 
-def _classify_endpoint(pipeline: Pipeline, max_body_bytes: int) -> Endpoint:
+def _classification(pipeline: Pipeline, max_body_bytes: int) -> Exchange:
     info, classes = pipeline.info, pipeline.classes
 
     async def answer(arrival: Arrival) -> Response:
-        request, visit = arrival.request, arrival.visit
-        k = _top_k(request.scope["query_string"], classes)
-        urgency = urgency_from(request.scope["headers"], arrival.started)
+        visit = arrival.visit
+        k = _top_k(arrival.query, classes)
+        urgency = urgency_from(arrival.headers, arrival.started)
         files = await arrival.body.images(visit.hold_bytes)
         received = arrival.received()
-        with Departure(request.receive):
+        with arrival.departure:
             done = await pipeline.score_files(visit, files, since=received, urgency=urgency)
         results = [
             ImageResult(predictions=top_k(row, k, info.output, info.labels)) for row in done.rows
@@ -105,10 +104,7 @@ def _classify_endpoint(pipeline: Pipeline, max_body_bytes: int) -> Endpoint:
             ClassifyAnswer(model=info.name, results=results, timing_ms=_timing(phases))
         )
 
-    async def classify(request: Request) -> Response:
-        return await exchange(request, pipeline, max_body_bytes, answer)
-
-    return classify
+    return Exchange(pipeline, max_body_bytes, answer)
 
 
 def _timing(phases: Phases) -> Timing:

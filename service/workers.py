@@ -19,7 +19,10 @@ _Job = tuple[Callable[[Any], Any], Any, "asyncio.Future[Any]"]
 
 
 class Workers:
-    """A fixed number of threads; jobs are started in the order in which they came."""
+    """A fixed number of threads; jobs are started in the order in which they came.
+
+    With none, whoever has a job does it at once: for jobs shorter than handing them over.
+    """
 
     def __init__(self, name: str, threads: int) -> None:
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
@@ -33,7 +36,10 @@ class Workers:
     def run(self, function: Callable[[T], R], argument: T) -> "asyncio.Future[R]":
         """A future of `function(argument)`; cancelled before its turn, it is never called."""
         future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
-        self._jobs.put((function, argument, future))
+        if self._threads:
+            self._jobs.put((function, argument, future))
+        else:
+            _settle(future, *_outcome(function, argument, future))
         return future
 
     def close(self) -> None:
@@ -50,15 +56,19 @@ class Workers:
 def _call(function: Callable[[Any], Any], argument: Any, future: "asyncio.Future[Any]") -> None:
     if future.cancelled():
         return
-    resolve: Callable[[Any], None]
-    try:
-        outcome = function(argument)
-        resolve = future.set_result
-    except BaseException as error:  # noqa: BLE001  whoever awaits the future gets it, whatever it is
-        outcome = error
-        resolve = future.set_exception
+    resolve, outcome = _outcome(function, argument, future)
     with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any longer
         future.get_loop().call_soon_threadsafe(_settle, future, resolve, outcome)
+
+
+def _outcome(
+    function: Callable[[Any], Any], argument: Any, future: "asyncio.Future[Any]"
+) -> tuple[Callable[[Any], None], Any]:
+    """How to resolve the future, and with what."""
+    try:
+        return future.set_result, function(argument)
+    except BaseException as error:  # noqa: BLE001  whoever awaits the future gets it, whatever it is
+        return future.set_exception, error
 
 
 def _settle(future: "asyncio.Future[Any]", resolve: Callable[[Any], None], outcome: Any) -> None:

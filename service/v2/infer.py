@@ -4,13 +4,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 
-from fastapi import Request
 from starlette.responses import Response
 
 from service.compression import compress, inflate, wanted_coding
-from service.connection import Departure
 from service.errors import BadRequestError
-from service.exchange import Arrival, Endpoint, exchange
+from service.exchange import Arrival, Exchange
 from service.pipeline import Pipeline
 from service.policy import urgency_of
 from service.v2.answer import format_answer
@@ -46,17 +44,16 @@ class _Headers:
         return cls(length, accept)
 
 
-def infer_endpoint(pipeline: Pipeline, max_body_bytes: int) -> Endpoint:
-    """The endpoint of a model's inferences."""
-
+def inference(pipeline: Pipeline, max_body_bytes: int) -> Exchange:
+    """The exchange of a model's inferences."""
     most_images = pipeline.admission.max_images_a_request
 
     async def answer(arrival: Arrival) -> Response:
-        request, visit, body = arrival.request, arrival.visit, arrival.body
-        headers = _Headers.of(request.scope["headers"])
+        visit, body = arrival.visit, arrival.body
+        headers = _Headers.of(arrival.headers)
         data = await body.whole(visit.hold_bytes)
         received = arrival.received()
-        with Departure(request.receive):
+        with arrival.departure:
             if body.coding:
                 inflating = partial(inflate, coding=body.coding, most=max_body_bytes)
                 data = await pipeline.aside(inflating, data)
@@ -83,10 +80,7 @@ def infer_endpoint(pipeline: Pipeline, max_body_bytes: int) -> Endpoint:
         arrival.answered(done)
         return _response(content, json_length, headers.accept_encoding)
 
-    async def infer(request: Request) -> Response:
-        return await exchange(request, pipeline, max_body_bytes, answer)
-
-    return infer
+    return Exchange(pipeline, max_body_bytes, answer)
 
 
 def _response(content: bytes, json_length: int | None, accept_encoding: str) -> Response:

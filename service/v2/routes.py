@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from service.body import Body
 from service.errors import BadRequestError, ServiceError
-from service.exchange import Endpoint
+from service.exchange import Endpoint, Exchange
 from service.pipeline import Pipeline
 from service.repository import Repository
 from service.responses import json_response, refusal
@@ -22,7 +22,7 @@ from service.v2.description import (
     model_statistics,
     server_metadata,
 )
-from service.v2.infer import infer_endpoint
+from service.v2.infer import inference
 from service.v2.refusals import add_refusals
 from service.v2.schemas import (
     INDEX_REQUEST,
@@ -54,7 +54,7 @@ _ERRORS: dict[int | str, dict[str, Any]] = {
 _PATHS = ("/v2/models/{model}", "/v2/models/{model}/versions/{version}")
 
 
-def add_routes(app: FastAPI, repository: Repository) -> dict[str, Endpoint]:
+def add_routes(app: FastAPI, repository: Repository) -> dict[str, Exchange]:
     """The routes; also, by path, the endpoints that the shortest way should lead to."""
     _add_health(app, repository)
     _add_server(app, repository)
@@ -172,9 +172,9 @@ def _add_models(app: FastAPI, repository: Repository) -> None:
             )
 
 
-def _add_infer(app: FastAPI, repository: Repository) -> dict[str, Endpoint]:
+def _add_infer(app: FastAPI, repository: Repository) -> dict[str, Exchange]:
     endpoints = {
-        name: infer_endpoint(pipeline, repository.max_body_bytes)
+        name: inference(pipeline, repository.max_body_bytes)
         for name, pipeline in repository.models.items()
     }
 
