@@ -19,8 +19,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextvars import Context
 from dataclasses import dataclass, field
 from math import inf
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
+from service.alarm import Alarm
 from service.dispatcher import Dispatcher
 from service.errors import (
     DeadlineError,
@@ -42,9 +43,6 @@ R = TypeVar("R")
 # milliseconds. What is left of a wait then is spent asking the clock, once a turn of the loop.
 _TIMER_ERROR_S = 0.001
 
-# A moment this near has come.
-_SOON_S = 1e-6
-
 
 @dataclass(frozen=True, slots=True)
 class Answer(Generic[R]):
@@ -64,6 +62,16 @@ class BatchRecord:
     compute_ms: float
     queue_ms: tuple[float, ...]  # one an item
     failed: bool
+
+
+class Load(NamedTuple):
+    """What a batcher has to do, at some moment; times are seconds of its clock."""
+
+    depth: int  # items that wait
+    running: int  # items in the batch that runs
+    since: float  # it runs
+    others_until: float  # when the batch of another that holds the device should be done; or 0
+    share: float  # of the device that is its own
 
 
 @dataclass(eq=False, slots=True)
@@ -112,8 +120,7 @@ class Batcher(Generic[T, R]):
         self._turn: Turn | None = turns.join(self._changed.set, weight) if turns else None
         self._on_batch = on_batch
         self._clock = clock
-        self._timer_error_s = timer_error_s
-        self._timer: asyncio.Handle | None = None
+        self._alarm = Alarm(self._on_alarm, clock, timer_error_s)
         self._waiting: Waiting[T, Answer[R]] = Waiting()
         self._running: _Batch[T, R] | None = None
         self._worker: asyncio.Task[None] | None = None
@@ -147,10 +154,16 @@ class Batcher(Generic[T, R]):
         ShuttingDownError once `close` was called or ran out of time, and EngineFailedError when a
         batch with one of them failed (the rest is then not run).
         """
+        request = self.post(items, urgency)
+        try:
+            return await request.outcome
+        finally:
+            self.withdraw(request)  # only a cancelled submit is still there
+
+    def post(self, items: Sequence[T], urgency: Urgency = NO_HURRY) -> Request[T, Answer[R]]:
+        """As `submit`, for who awaits the request's `outcome` otherwise."""
         count = len(items)
         self._admit(count)
-        if not count:
-            return []
         now = self._clock()
         loop = asyncio.get_running_loop()
         request: Request[T, Answer[R]] = Request(
@@ -161,6 +174,9 @@ class Batcher(Generic[T, R]):
             deadline=urgency.deadline,
             left=count,
         )
+        if not count:
+            request.outcome.set_result([])
+            return request
         if urgency.deadline < inf:
             self.check_deadline(count, urgency)
         self._waiting.enter(request)
@@ -169,14 +185,15 @@ class Batcher(Generic[T, R]):
             # An empty context: it serves everybody, so it takes on nothing of this first caller.
             self._worker = loop.create_task(self._work(), name="batcher", context=Context())
             # However it ends, even cancelled before its first step, nobody is left waiting.
-            self._worker.add_done_callback(lambda _: self._stop())
+            self._worker.add_done_callback(lambda _: self._end())
         self._changed.set()
         if urgency.deadline < inf and self._running:
             self._look(now)
-        try:
-            return await request.outcome
-        finally:
-            self._waiting.leave(request)  # only a cancelled submit is still there
+        return request
+
+    def withdraw(self, request: Request[T, Answer[R]]) -> None:
+        """Take out what of a posted request is not dispatched yet; its outcome is the caller's."""
+        self._waiting.leave(request)
 
     async def close(self, timeout_s: float | None = None) -> None:
         """Refuse new work, finish what was accepted, then stop.
@@ -225,6 +242,15 @@ class Batcher(Generic[T, R]):
         if done > urgency.deadline:
             raise DeadlineError(done - now, urgency.deadline - now)
 
+    @property
+    def load(self) -> Load:
+        """What there is to do."""
+        running, turn = self._running, self._turn
+        since = running.dispatched if running else 0.0
+        others_until = (turn.busy_until if turn else None) or 0.0
+        share = turn.share if turn else 1.0
+        return Load(self.depth, self.in_flight, since, others_until, share)
+
     def expected_wait_s(self) -> float:
         """Seconds until all that is waiting or running now will have been run."""
         wait_s = self._dispatcher.wait_s(self._clock(), self.depth)
@@ -269,31 +295,14 @@ class Batcher(Generic[T, R]):
             request = requests[place]
             done = self._dispatcher.completion(now, 0, request.left, others_until)
             self._fail(request, DeadlineError(done - now, request.deadline - now))
-        if self._timer:
-            self._timer.cancel()
-            self._timer = None
+        self._alarm.cancel()
         if not size and decision.look_again < inf:
             exact = not self._running and others_until is None
-            self._set_timer(decision.look_again, exact=exact)
+            self._alarm.set(decision.look_again, exact=exact)
         return size
 
-    def _set_timer(self, moment: float, *, exact: bool) -> None:
-        """Look again at a moment of the clock, or `exact`ly then."""
-        loop = asyncio.get_running_loop()
-        delay = moment - self._clock()
-        # The end of a wait is met exactly; for a deadline a millisecond late will do.
-        delay = delay - self._timer_error_s if exact else max(delay, self._timer_error_s)
-        if delay > 0:
-            self._timer = loop.call_later(delay, self._on_timer, moment, exact)
-        else:
-            self._timer = loop.call_soon(self._on_timer, moment, exact)
-
-    def _on_timer(self, moment: float, exact: bool) -> None:
-        self._timer = None
-        now = self._clock()
-        if now < moment - _SOON_S:
-            self._set_timer(moment, exact=exact)
-        elif self._running:
+    def _on_alarm(self, now: float) -> None:
+        if self._running:
             self._look(now)
         else:
             self._changed.set()
@@ -382,8 +391,11 @@ class Batcher(Generic[T, R]):
             self._running = None
         for request in requests:
             self._fail(request, ShuttingDownError("the server shut down before this was done"))
-        if self._timer:
-            self._timer.cancel()
+        self._alarm.cancel()
+        self._stopped.set()
+
+    def _end(self) -> None:
+        """The worker has ended, and with it the last `run`: only now the device is free."""
+        self._stop()
         if self._turn:
             self._turn.let_go()
-        self._stopped.set()

@@ -14,7 +14,7 @@ from math import inf
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 
 from service.batcher import Answer, Batcher, BatchRecord
 from service.errors import (
@@ -297,7 +297,19 @@ class Play:
         ]
 
 
+# A rival wants the device at the very moment at which `close` cancels the batch that has it.
+GIVEN_UP = Scenario(
+    max_batch=1,
+    max_queue=1,
+    visits=[Visit(Moment(0, 0), count=1, leaves=None)],
+    paces=[],
+    closing=Closing(Moment(0, 1), timeout_s=0),
+    rivals=[Rival(Moment(0, 4), stays_s=0)],
+)
+
+
 @settings(max_examples=1_000, deadline=None)
+@example(GIVEN_UP)
 @given(SCENARIOS)
 def test_every_submit_resolves_once_with_its_own_result(scenario: Scenario) -> None:
     Play(scenario).play()
