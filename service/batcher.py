@@ -40,7 +40,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 # How much too early or too late a timer of an event loop may be: asyncio and uvloop count whole
-# milliseconds. What is left of a wait then is spent asking the clock, once a turn of the loop.
+# milliseconds.
 _TIMER_ERROR_S = 0.001
 
 
@@ -245,11 +245,9 @@ class Batcher(Generic[T, R]):
     @property
     def load(self) -> Load:
         """What there is to do."""
-        running, turn = self._running, self._turn
-        since = running.dispatched if running else 0.0
-        others_until = (turn.busy_until if turn else None) or 0.0
-        share = turn.share if turn else 1.0
-        return Load(self.depth, self.in_flight, since, others_until, share)
+        since = self._running.dispatched if self._running else 0.0
+        others_until, share = (self._turn.busy_until, self._turn.share) if self._turn else (None, 1)
+        return Load(self.depth, self.in_flight, since, others_until or 0.0, share)
 
     def expected_wait_s(self) -> float:
         """Seconds until all that is waiting or running now will have been run."""

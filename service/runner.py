@@ -11,15 +11,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models import Engine, EngineError, OutputKind
-from service.batcher import Answer, Batcher, BatchRecord
+from service.batcher import Answer, Batcher, BatchRecord, Load
 from service.errors import NotReadyError, ShuttingDownError
 from service.labels import ScoreRow, rank
 from service.latency import Latency, measure
 from service.policy import NO_HURRY, Urgency
 from service.turns import Turns
+from service.waiting import Request
 from service.workers import Workers
 
 Pixels = NDArray[np.uint8]  # H×W×C, as the model wants them
+
+Posted = Request[Pixels, Answer[ScoreRow]]
 
 _log = logging.getLogger("convoy")
 
@@ -150,6 +153,19 @@ class EngineRunner:
     ) -> list[Answer[ScoreRow]]:
         """The scores of images, in order; raises what `Batcher.submit` raises."""
         return await self._batcher.submit(pixels, urgency)
+
+    def post(self, pixels: Sequence[Pixels], urgency: Urgency) -> Posted:
+        """As `submit`, for who awaits the request's `outcome` otherwise, and withdraws it."""
+        return self._batcher.post(pixels, urgency)
+
+    def withdraw(self, request: Posted) -> None:
+        """Take out what of a posted request is not dispatched yet."""
+        self._batcher.withdraw(request)
+
+    @property
+    def load(self) -> Load:
+        """What there is to do."""
+        return self._batcher.load
 
     async def warm_up(self) -> None:
         """Make the engine ready, in its thread, and measure it; raises what the engine raises."""
