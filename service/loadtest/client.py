@@ -11,8 +11,9 @@ from yarl import URL
 
 from service.loadtest.answers import Answer, BadAnswerError, read_answer, same_picture
 from service.loadtest.errors import LoadTestError
-from service.loadtest.journal import MIXED_UP, OK, Outcome
+from service.loadtest.journal import MIXED_UP, OK, REFUSED, Outcome
 from service.loadtest.pictures import Picture
+from service.urgency import TIMEOUT_HEADER
 
 BAD_ANSWER = "bad answer"
 TIMED_OUT = "timed out"
@@ -32,16 +33,21 @@ class Client:
         model: str | None = None,
         headers: Mapping[str, str] | None = None,
         timeout_s: float = 10.0,
+        deadline_s: float | None = None,
     ) -> None:
-        """`url` is where the server is, with the path prefix of a proxy if it has one."""
+        """`url` is where the server is, with the path prefix of a proxy if it has one. It is told
+        the deadline, and may refuse who cannot be answered by then.
+        """
         path = "/v1/classify" if model is None else f"/v1/models/{quote(model, safe='')}/classify"
         self._metrics_url = URL(url.rstrip("/") + "/metrics")
         self._url = URL(url.rstrip("/") + path, encoded=True)
         self._pictures = pictures
+        told = {} if deadline_s is None else {TIMEOUT_HEADER: f"{deadline_s * 1e3:g}"}
         self._headers = [
-            {**(headers or {}), "Content-Type": picture.media_type} for picture in pictures
+            {**told, **(headers or {}), "Content-Type": picture.media_type} for picture in pictures
         ]
         self._timeout_s = timeout_s
+        self._refused = None if deadline_s is None else 504
         self._expected: list[Answer] = []
 
     async def __aenter__(self) -> Self:
@@ -73,7 +79,7 @@ class Client:
         except (aiohttp.ClientError, OSError) as error:
             return Outcome(reason(error))
         if status != 200:
-            return Outcome(str(status))
+            return Outcome(REFUSED if status == self._refused else str(status))
         try:
             answer = read_answer(body)
         except BadAnswerError:

@@ -86,7 +86,12 @@ def loadtest(
         str | None, typer.Option(help="The model to ask, of a server with several.")
     ] = None,
     deadline: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Count the answers that come in this time.")
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="Ask for answers in this time, and count those that are. What the server refuses "
+            "because of it (504) is counted by itself, not among the errors.",
+        ),
     ] = None,
     timeout: Annotated[
         str, typer.Option(metavar="TIME", help="Longest wait for an answer.")

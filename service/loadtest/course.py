@@ -30,6 +30,7 @@ async def run(options: Options, progress: Progress, finished: Finished) -> Found
         model=options.conditions.model,
         headers=options.headers,
         timeout_s=options.conditions.timeout_s,
+        deadline_s=options.conditions.deadline_s,
     )
     try:
         async with client:

@@ -12,6 +12,7 @@ OK = "ok"
 NOT_SENT = "not sent"  # as many as may be outstanding were
 TOO_LATE = "not sent in time"  # by a load generator that has too much to do
 MIXED_UP = "mixed up"  # answered, but for another picture
+REFUSED = "refused in time"  # with a deadline that the server could not meet
 INTERRUPTED = "interrupted"  # still outstanding when the run was ended
 
 _NO_PHASES = (float("nan"),) * len(PHASES)

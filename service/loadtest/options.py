@@ -24,7 +24,7 @@ class Conditions:
     arrivals: Arrivals = Arrivals.POISSON
     seed: int = 0
     max_outstanding: int = 1000
-    deadline_s: float | None = None
+    deadline_s: float | None = None  # that the server is told, and answers are held to
     timeout_s: float = 10.0
     model: str | None = None
 

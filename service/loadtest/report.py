@@ -75,7 +75,8 @@ def _notes(each: Summary) -> list[Text]:
     if each.late is not None:
         in_time = each.answered - each.late
         share = in_time / each.requests if each.requests else 0.0
-        notes.append(f"{in_time:,} of {each.requests:,} in time ({share:.1%})")
+        refused = f", {each.refused:,} refused in time" if each.refused else ""
+        notes.append(f"{in_time:,} of {each.requests:,} in time ({share:.1%}){refused}")
     if each.client_limited:
         notes.append(
             f"part of this is the load generator: it used {each.client_cpu:.2f} cores and sent "

@@ -215,6 +215,28 @@ def test_answers_in_time_are_counted(loadtest: Run) -> None:
     assert 0 < in_time <= 0.6 * total
 
 
+def test_the_server_is_told_the_deadline_and_whom_it_refuses_is_counted_apart(
+    loadtest: Run, tmp_path: Path
+) -> None:
+    async def refuses_every_third(body: bytes, number: int) -> web.Response:
+        return answer(0, status=504) if number % 3 == 2 else await honest(body, number)
+
+    load = (*SHORT, "--rate", "100", "--json", tmp_path / "it.json")
+    with scripted(refuses_every_third) as seen:
+        status, out, _ = loadtest(seen.url, *load, "--deadline", "62.5ms")
+    assert {headers["X-Timeout-Ms"] for headers in seen.headers} == {"62.5"}
+    (written,) = json.loads((tmp_path / "it.json").read_text())["loads"]
+    assert written["refused"] > 0
+    assert written["errors"] == {}
+    assert status == 0
+    assert f"{written['refused']} refused in time" in out
+    with scripted(refuses_every_third) as seen:
+        status, out, _ = loadtest(seen.url, *load)
+    assert not any("X-Timeout-Ms" in headers for headers in seen.headers)
+    assert status == 1
+    assert "errors: 504" in out
+
+
 def test_a_bound_that_is_not_kept_is_exit_status_1(loadtest: Run) -> None:
     async def slow(body: bytes, number: int) -> web.Response:
         await asyncio.sleep(0.03)

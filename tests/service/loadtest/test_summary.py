@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from service.loadtest.answers import PHASES
-from service.loadtest.journal import NOT_SENT, OK, TOO_LATE, Journal, Outcome
+from service.loadtest.journal import NOT_SENT, OK, REFUSED, TOO_LATE, Journal, Outcome
 from service.loadtest.summary import Load, Summary, percentile, summarise
 
 
@@ -100,6 +100,16 @@ def test_answers_after_the_deadline_are_late() -> None:
     journal = journal_of((0, 0, 0.1, OK), (0, 0.2, 0.3, OK), (0, 0, 0.9, "504"))
     assert summary(journal).late is None
     assert summary(journal, deadline_s=0.25).late == 1  # from when it was to be sent
+
+
+def test_who_is_refused_by_a_deadline_is_no_error_but_keeps_no_bound_either() -> None:
+    journal = journal_of((0, 0, 0.1, OK), (0, 0, 0.01, REFUSED), (1, 1, 1.1, "429"))
+    found = summary(journal, deadline_s=0.25)
+    assert (found.requests, found.answered, found.refused) == (3, 1, 1)
+    assert found.errors == {"429": 1}
+    assert found.error_share == pytest.approx(1 / 3)
+    found = summary(journal_of((0, 0, 0.1, OK), (0, 0, 0.01, REFUSED)), deadline_s=0.25)
+    assert (found.failed, found.meets(1000)) == (0, False)
 
 
 def test_the_servers_account_is_of_the_answers_that_give_one() -> None:

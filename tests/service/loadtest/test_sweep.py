@@ -26,6 +26,7 @@ def step(
         latency_ms={"p99": p99_ms},
         errors={"429": errors} if errors else {},
         late=None,
+        refused=0,
         phases_ms={},
         batch_sizes=None,
         send_lag_ms={"p99": 0.0},
