@@ -23,7 +23,7 @@ class Entry:
     __slots__ = (
         *("id", "client", "method", "target", "headers", "started", "ended", "holder"),
         *("bytes_in", "status", "bytes_out", "refusal"),
-        *("model", "images", "phases"),
+        *("model", "images", "batch", "phases"),
         *("_app", "_send"),
     )
 
@@ -48,8 +48,9 @@ class Entry:
         self.status = 0  # 0: not answered yet
         self.bytes_out = 0  # of the answer's body
         self.refusal: ServiceError | None = None  # why the edge does not let it in
-        self.model = ""  # these three are known of answers with scores
+        self.model = ""  # these four are known of answers with scores
         self.images = 0
+        self.batch = 0  # with how many images in all the last of them travelled
         self.phases: Phases | None = None
         self._app = app
         self._send: Send | None = None

@@ -10,6 +10,7 @@ import secrets
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from itertools import count
+from time import perf_counter
 from typing import Protocol
 
 from service.access import Ended, Entry
@@ -95,8 +96,10 @@ class Edge:
                 self._inside[holder] = inside
             else:
                 del self._inside[holder]
-        for tell in self._ended:
-            tell(entry)
+        if self._ended:
+            entry.ended = perf_counter()
+            for tell in self._ended:
+                tell(entry)
 
     def full(self, connections: int) -> bool:
         """Whether one of so many connections is too many, which is counted."""

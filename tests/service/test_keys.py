@@ -1,0 +1,98 @@
+"""API keys from a file: which are taken, which files are not, and rotation."""
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from service.keys import Keys, KeysError
+
+
+def keys_file(folder: Path, text: str | bytes, mode: int = 0o600) -> Path:
+    file = folder / "keys"
+    file.write_bytes(text if isinstance(text, bytes) else text.encode())
+    file.chmod(mode)
+    return file
+
+
+def test_a_key_is_found_by_its_line_and_nothing_else_is(tmp_path: Path) -> None:
+    keys = Keys(keys_file(tmp_path, "# of the phones\nfirst-key\n\n  second-key  \n"))
+    assert keys.find(b"first-key") == "2"
+    assert keys.find(b"second-key") == "4"
+    for wrong in (
+        b"",
+        b"first-ke",
+        b"first-key ",
+        b"First-key",
+        b"# of the phones",
+        b"\xff\xfe",
+        b"first-key\nsecond-key",
+    ):
+        assert keys.find(wrong) is None
+
+
+def test_every_key_is_compared_whichever_is_right(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = Keys(keys_file(tmp_path, "one\ntwo\nthree\n"))
+    compared: list[tuple[int, int]] = []
+
+    def compare(presented: bytes, expected: bytes) -> bool:
+        compared.append((len(presented), len(expected)))
+        return presented == expected
+
+    monkeypatch.setattr("service.keys.hmac.compare_digest", compare)
+    for presented in (b"one", b"three", b"x" * 1000):
+        compared.clear()
+        keys.find(presented)
+        assert compared == [(32, 32)] * 3  # of one length, so that it tells nothing either
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("", "has no key"),
+        ("# nothing but this\n\n", "has no key"),
+        ("good\ntwo words\n", "line 2"),
+        ("schlüssel\n", "ASCII"),
+        (b"\xff\xfe\n", "UTF-8"),
+    ],
+)
+def test_a_file_that_makes_no_sense_is_one_clear_error(
+    tmp_path: Path, text: str | bytes, problem: str
+) -> None:
+    file = keys_file(tmp_path, text)
+    with pytest.raises(KeysError, match=problem) as error:
+        Keys(file)
+    assert str(file) in str(error.value)
+    assert "two words" not in str(error.value)  # a key is not to be read in a log
+
+
+def test_a_file_that_is_not_there_is_one_clear_error(tmp_path: Path) -> None:
+    with pytest.raises(KeysError, match="No such file"):
+        Keys(tmp_path / "none")
+
+
+@pytest.mark.parametrize(("mode", "warned"), [(0o644, True), (0o604, True), (0o640, False)])
+def test_a_file_that_everybody_can_read_is_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, mode: int, warned: bool
+) -> None:
+    Keys(keys_file(tmp_path, "key\n", mode))
+    assert ("everybody" in caplog.text) == warned
+
+
+def test_keys_are_rotated_and_a_broken_file_changes_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    file = keys_file(tmp_path, "old\n")
+    keys = Keys(file)
+    file.write_text("new\n")
+    assert keys.find(b"old")
+    keys.reload()
+    assert keys.find(b"old") is None
+    assert keys.find(b"new")
+    file.write_text("")
+    keys.reload()
+    assert keys.find(b"new")
+    assert "stay what they were" in caplog.text
