@@ -15,6 +15,7 @@ from enum import Enum, auto
 from http import HTTPStatus
 from typing import Any, cast
 
+from starlette.types import ASGIApp
 from uvicorn import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
@@ -39,7 +40,9 @@ _NONE = Entry(b"", "", b"", b"", {}, None)  # type: ignore[arg-type]
 class EdgeConfig(Config):
     """uvicorn's settings, with the edge that the server's connections share."""
 
-    edge: Edge
+    def __init__(self, app: ASGIApp, edge: Edge, **options: Any) -> None:
+        super().__init__(app, **options)
+        self.edge = edge
 
 
 class _Stage(Enum):
@@ -56,8 +59,9 @@ class BoundedHttp(HttpToolsProtocol):
     """A connection within bounds.
 
     A subclass that answers some requests itself overrides `claims`, then `on_body` and
-    `on_message_complete` (calling these, which count), and calls `request_ended` when it has
-    written an answer. The edge may close the transport at any time; `connection_lost` follows.
+    `on_message_complete` (calling `count_body` and `count_message`), and calls `request_ended` when
+    it has written an answer. The edge may close the transport at any time; `connection_lost`
+    follows.
     """
 
     def __init__(self, config: Config, *args: Any, **options: Any) -> None:
@@ -96,6 +100,16 @@ class BoundedHttp(HttpToolsProtocol):
         self.entries.append(entry)
         edge.admit(entry)
         return entry.refusal
+
+    def count_body(self, body: bytes) -> None:
+        """Some of the body came."""
+        self._pending = 0
+        self.entry.bytes_in += len(body)
+
+    def count_message(self) -> None:
+        """The request is whole."""
+        self._pending = 0
+        self._stage = _Stage.WHOLE if self.entries else _Stage.IDLE
 
     def request_ended(self, status: int, bytes_out: int) -> None:
         """The oldest request's answer is written, or none will be; the next one's turn."""
@@ -166,14 +180,12 @@ class BoundedHttp(HttpToolsProtocol):
 
     def on_body(self, body: bytes) -> None:
         """Some of a body is there."""
-        self._pending = 0
-        self.entry.bytes_in += len(body)
+        self.count_body(body)
         super().on_body(body)
 
     def on_message_complete(self) -> None:
         """A request is there."""
-        self._pending = 0
-        self._stage = _Stage.WHOLE if self.entries else _Stage.IDLE
+        self.count_message()
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
