@@ -3,13 +3,11 @@
 Every metric of Convoy's starts with `convoy_` and carries the model's name; the `nv_inference_`
 ones say the same as /v2/models/stats.
 
-Plain numbers are changed on the event loop, and told by prometheus_client when somebody asks. Its
-own counters and histograms, made for many threads, took three times as long when measured.
+Plain numbers (`service/counts.py`) are told by prometheus_client when somebody asks. Its own
+counters and histograms, made for many threads, took three times as long when measured.
 """
 
-from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import accumulate
+from collections.abc import Callable, Iterable, Mapping
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import (
@@ -19,96 +17,47 @@ from prometheus_client.core import (
     Metric,
 )
 from prometheus_client.registry import Collector
-from prometheus_client.utils import floatToGoString
 
-from service.batcher import BatchRecord
+from service.counts import PHASES, Counts, Rows, own_row
 from service.gpus import open_gpus
-from service.statistics import BACKEND, CANCELED, OTHER, REJECTED, Phases, Statistics
-
-# From what a small model on a GPU takes to what nobody waits for any longer.
-_SECONDS = (
-    *(0.00025, 0.0005, 0.001, 0.002, 0.003, 0.005, 0.0075),
-    *(0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0),
-)
-
-
-class Histogram:
-    """How many values were at most each of the bounds, and their sum."""
-
-    __slots__ = ("_bounds", "_counts", "_sum")
-
-    def __init__(self, bounds: Sequence[float]) -> None:
-        self._bounds = bounds
-        self._counts = [0] * (len(bounds) + 1)
-        self._sum = 0.0
-
-    def observe(self, value: float) -> None:
-        """Count one more."""
-        self._counts[bisect_left(self._bounds, value)] += 1
-        self._sum += value
-
-    def told(self) -> tuple[list[tuple[str, float]], float]:
-        """What a HistogramMetricFamily takes: bounds with cumulative counts, and the sum."""
-        bounds = [*map(floatToGoString, self._bounds), "+Inf"]
-        return list(zip(bounds, accumulate(self._counts), strict=True)), self._sum
+from service.statistics import Statistics
 
 
 class ModelMetrics:
-    """One model's numbers, and its statistics; changed on one event loop."""
+    """One model's counts and gauges; changed on one event loop."""
 
-    def __init__(self, name: str, version: str, max_batch: int) -> None:
+    def __init__(self, name: str, version: str, counts: Counts) -> None:
         self.name = name
         self.version = version
-        self.statistics = Statistics()
+        self.counts = counts
+        self.answered = counts.answered
+        self.refused = counts.refused
+        self.batch = counts.batch
         self.pending: Callable[[], float] = int  # images that wait, of whoever watches
         self.gauges: dict[str, tuple[str, Callable[[], float]]] = {}
-        self.requests = {"200": 0}  # by the status of their answer
-        self.failed_batches = 0
-        self.duration = Histogram(_SECONDS)
-        self.receive = Histogram(_SECONDS)
-        self.decode = Histogram(_SECONDS)
-        self.queue = Histogram(_SECONDS)
-        self.compute = Histogram(_SECONDS)
-        self.respond = Histogram(_SECONDS)
-        self.batch_size = Histogram(range(1, max_batch + 1))
 
     def watch(self, gauges: Mapping[str, tuple[str, Callable[[], float]]]) -> None:
         """Add gauges read whenever somebody asks: {name: (help, read)}."""
         self.gauges.update(gauges)
 
-    def answered(self, images: int, phases: Phases) -> None:
-        """Count a request answered 200."""
-        self.requests["200"] += 1
-        self.duration.observe(phases.total)
-        self.receive.observe(phases.receive)
-        self.decode.observe(phases.decode)
-        self.queue.observe(phases.queue)
-        self.compute.observe(phases.compute)
-        self.respond.observe(phases.respond)
-        self.statistics.answered(images, phases)
-
-    def refused(self, status: int, seconds: float) -> None:
-        """Count a request answered anything else, after so long."""
-        self.requests[str(status)] = self.requests.get(str(status), 0) + 1
-        self.statistics.refused(status, seconds)
-
-    def batch(self, record: BatchRecord) -> None:
-        """Count a batch that the engine ran."""
-        self.batch_size.observe(record.size)
-        if record.failed:
-            self.failed_batches += 1
-        else:
-            self.statistics.batch(record.size, record.compute_ms / 1e3)
+    @property
+    def statistics(self) -> Statistics:
+        """The counts, as Triton's statistics extension has them."""
+        return self.counts.sum().statistics
 
 
 class Metrics(Collector):
     """One service's metrics in a registry of their own, so that two never mix."""
 
-    def __init__(self, *, max_batch: int) -> None:
+    def __init__(self, *, max_batch: int, rows: Rows = own_row, process: int | None = None) -> None:
+        """Of several processes of a service each has its own of the `rows`; they tell of one and
+        the same `process`, or its counters would go down from one scrape to the next.
+        """
         self._max_batch = max_batch
+        self._rows = rows
         self._models: list[ModelMetrics] = []
         self._registry = CollectorRegistry()
-        ProcessCollector(registry=self._registry)
+        ProcessCollector(pid=lambda: process or "self", registry=self._registry)
         gpus = open_gpus()
         if gpus is not None:
             self._registry.register(gpus)
@@ -116,7 +65,7 @@ class Metrics(Collector):
 
     def model(self, name: str, version: str) -> ModelMetrics:
         """The metrics of one more model."""
-        metrics = ModelMetrics(name, version, self._max_batch)
+        metrics = ModelMetrics(name, version, Counts(self._max_batch, self._rows))
         self._models.append(metrics)
         return metrics
 
@@ -151,15 +100,15 @@ class Metrics(Collector):
             "convoy_batch_size", "Images in a batch that the engine ran.", labels=["model"]
         )
         for model in self._models:
-            name = model.name
-            for status, count in dict(model.requests).items():
-                requests.add_metric([name, status], count)
-            images.add_metric([name], model.statistics.inferences)
-            failed.add_metric([name], model.failed_batches)
-            duration.add_metric([name], *model.duration.told())
-            for phase in ("receive", "decode", "queue", "compute", "respond"):
-                phases.add_metric([name, phase], *getattr(model, phase).told())
-            sizes.add_metric([name], *model.batch_size.told())
+            name, counts = model.name, model.counts.sum()
+            for status, count in counts.requests.items():
+                requests.add_metric([name, str(status)], count)
+            images.add_metric([name], counts.images)
+            failed.add_metric([name], counts.failed_batches)
+            duration.add_metric([name], *counts.duration)
+            for phase in PHASES:
+                phases.add_metric([name, phase], *counts.phase(phase))
+            sizes.add_metric([name], *counts.batch_size)
         yield from (requests, images, failed, duration, phases, sizes, *self._gauges())
 
     def _gauges(self) -> Iterable[Metric]:
@@ -211,23 +160,27 @@ _TRITON: tuple[tuple[str, str, Callable[[Statistics], int]], ...] = (
 
 def _triton_lines(models: Iterable[ModelMetrics]) -> Iterable[str]:
     """The metrics under Triton's names; prometheus_client would add `_total` to them."""
-    labels = [
-        (model, f'model="{_escaped(model.name)}",version="{model.version}"') for model in models
+    told = [
+        (
+            f'model="{_escaped(model.name)}",version="{model.version}"',
+            model.statistics,
+            model.pending(),
+        )
+        for model in models
     ]
     for name, text, read in _TRITON:
         yield from _head(name, text, "counter")
-        for model, label in labels:
-            yield f"{name}{{{label}}} {read(model.statistics)}\n"
+        for label, statistics, _ in told:
+            yield f"{name}{{{label}}} {read(statistics)}\n"
     name = "nv_inference_request_failure"
     yield from _head(name, "Requests refused or failed, by reason", "counter")
-    for model, label in labels:
-        for reason in (REJECTED, CANCELED, BACKEND, OTHER):
-            count = model.statistics.failures.get(reason, 0)
+    for label, statistics, _ in told:
+        for reason, count in statistics.failures.items():
             yield f'{name}{{{label},reason="{reason}"}} {count}\n'
     name = "nv_inference_pending_request_count"
     yield from _head(name, "Images waiting for a batch", "gauge")
-    for model, label in labels:
-        yield f"{name}{{{label}}} {model.pending():.0f}\n"
+    for label, _, pending in told:
+        yield f"{name}{{{label}}} {pending:.0f}\n"
 
 
 def _head(name: str, text: str, kind: str) -> Iterable[str]:

@@ -3,15 +3,18 @@
 import asyncio
 import threading
 import time
+from functools import partial
 from typing import Any
 
 import pytest
 
 from models import EngineError
 from service.app import create_app
+from service.batcher import BatchRecord
+from service.counts import Counts, own_row
 from service.metrics import Metrics
 from service.repository import Repository
-from service.statistics import Phases, Statistics
+from service.statistics import Phases
 from service.v2.description import index_entry, model_statistics
 from tests.service.client import AppClient, digits, metric, metric_in, samples_in, serving, until
 from tests.service.fakes import FakeEngine, decode_digit, fake_info
@@ -23,6 +26,10 @@ def phases(*, total: float = 0.11) -> Phases:
     return Phases.of(total, receive=0.01, decode=0.02, queue=0.03, compute=0.04)
 
 
+def ran(size: int, *, ms: float, failed: bool = False) -> BatchRecord:
+    return BatchRecord(size, compute_ms=ms, queue_ms=(0.0,) * size, failed=failed)
+
+
 def test_phases_add_up_to_the_whole() -> None:
     assert phases().respond == pytest.approx(0.01)
     assert phases().total == pytest.approx(0.11)
@@ -32,13 +39,16 @@ def test_phases_add_up_to_the_whole() -> None:
 
 
 def test_a_request_counts_once_and_its_images_each() -> None:
-    done = Statistics()
-    done.answered(3, phases())
-    done.answered(1, phases())
-    done.batch(2, 0.05)
-    done.batch(2, 0.07)
-    done.batch(1, 0.01)
-    done.refused(429, 0.001)
+    counts = Counts(4, own_row)
+    counts.answered(3, phases())
+    counts.answered(1, phases())
+    counts.batch(ran(2, ms=50))
+    counts.batch(ran(2, ms=70))
+    counts.batch(ran(1, ms=10))
+    counts.batch(ran(1, ms=10, failed=True))
+    counts.refused(429, 0.001)
+    assert counts.sum().failed_batches == 1
+    done = counts.sum().statistics
     assert (done.inferences, done.executions) == (4, 3)
     for name, ms in {
         "success": 200,  # receiving is not in it
@@ -55,6 +65,29 @@ def test_a_request_counts_once_and_its_images_each() -> None:
         1: (1, 10_000_000),
     }
     assert abs(done.last_inference - time.time() * 1e3) < 10_000
+
+
+def sharing(rows: list[list[int]], own: list[int], _: int) -> tuple[list[int], list[list[int]]]:
+    return own, rows
+
+
+def test_the_rows_of_several_processes_add_up() -> None:
+    width = Counts.width(4)
+    rows = [[0] * width for _ in range(3)]
+    one, two, engine = (Counts(4, partial(sharing, rows, row)) for row in rows)
+    one.answered(1, phases())
+    two.answered(2, phases(total=0.3))
+    two.refused(503, 0.1)
+    engine.batch(ran(3, ms=40))
+    for counts in (one, two, engine):
+        told = counts.sum()
+        assert (told.images, told.requests) == (3, {200: 2, 503: 1})
+        assert told.duration[1] == pytest.approx(0.41)
+        assert dict(told.duration[0])["0.2"] == 1
+        assert told.phase("queue")[1] == pytest.approx(0.06)
+        assert told.batch_size == ([("1.0", 0), ("2.0", 0), ("3.0", 1), ("4.0", 1), ("+Inf", 1)], 3)
+        assert told.statistics.executions == 1
+        assert told.statistics.last_inference == max(row[2] for row in rows)
 
 
 @pytest.mark.parametrize(
@@ -84,7 +117,7 @@ def test_tritons_metrics_say_what_the_statistics_say_of_each_model() -> None:
     metrics = Metrics(max_batch=8)
     one, two = metrics.model("one", "1"), metrics.model('t"w\\o', "7")
     one.answered(3, phases())
-    one.statistics.batch(3, 0.05)
+    one.batch(ran(3, ms=50))
     one.pending = lambda: 5
     text = metrics.exposition().decode()
     told = {
