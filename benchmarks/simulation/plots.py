@@ -7,6 +7,7 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from PIL import Image
 
 from benchmarks.simulation.comparison import Comparison, Result
 from benchmarks.simulation.schedulers import CONVOY, SCHEDULERS
@@ -31,7 +32,11 @@ def plot(comparisons: Sequence[Comparison], folder: Path) -> list[Path]:
                 figure = _latency(some) if kind == "latency" else _goodput(some)
                 figure.suptitle(f"{kind}, {profile} L(n)")
                 files.append(folder / f"simulate-{profile}-{kind}.png")
-                figure.savefig(files[-1], dpi=90)
+                _legend(figure)
+                figure.savefig(files[-1], dpi=75)
+                # In few colours it is small enough to lie among the results.
+                few = Image.open(files[-1]).convert("RGB").quantize(128)
+                few.save(files[-1], optimize=True)
     return files
 
 
@@ -51,7 +56,6 @@ def _latency(comparisons: Sequence[Comparison]) -> Figure:
                 panel.set_ylabel(what)
         panels[0][column].set_title(workload, fontsize="medium")
         panels[-1][column].set_xlabel("clients" if closed else "load")
-    panels[0][0].legend(fontsize="x-small")
     return figure
 
 
@@ -71,8 +75,13 @@ def _goodput(comparisons: Sequence[Comparison]) -> Figure:
             panel.set_title(f"{workload}, deadline {timeout:g} L(8)", fontsize="medium")
             panel.set_ylim(0, 1.05)
             panel.set_xlabel("load")
-    panels[0][0].legend(fontsize="x-small")
     return figure
+
+
+def _legend(figure: Figure) -> None:
+    """One for all panels, below them; ours first."""
+    lines, names = figure.axes[0].get_legend_handles_labels()
+    figure.legend(lines[::-1], names[::-1], loc="outside lower center", ncols=4)
 
 
 def _grid(rows: int, columns: int) -> tuple[Figure, Sequence[Sequence[Axes]]]:
@@ -83,13 +92,14 @@ def _grid(rows: int, columns: int) -> tuple[Figure, Sequence[Sequence[Axes]]]:
 
 def _lines(panel: Axes, some: Sequence[Comparison], read: Callable[[Result], float]) -> None:
     loads = [each.point.load for each in some]
-    for name in reversed(list(SCHEDULERS)):  # so that ours is drawn over the others
+    for place, name in reversed(list(enumerate(SCHEDULERS))):  # ours is drawn over the others
         ours = name == CONVOY
         panel.plot(
             loads,
             [read(each.results[name]) for each in some],
             label=name,
-            color="black" if ours else None,
+            color="black" if ours else f"C{place - 1}",
+            linestyle="-" if ours else (place, (6, 6)),  # those that are alike take turns
             linewidth=2.0 if ours else 1.0,
             marker="." if ours else None,
         )

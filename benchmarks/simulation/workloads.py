@@ -13,11 +13,13 @@ import numpy as np
 from benchmarks.simulation.server import Item, Workload
 
 # L(1..8) in seconds. A GPU that a single image leaves mostly idle; a CPU on which every image
-# costs the same; kernels whose tiles hold four images.
+# costs the same; kernels whose tiles hold four images; a small network, done sooner than any event
+# loop could have waited for company.
 PROFILES: Mapping[str, Sequence[float]] = {
     "flat": tuple(0.001 + 0.0006 * (n - 1) / 7 for n in range(1, 9)),
     "linear": tuple(0.001 + 0.007 * n for n in range(1, 9)),
     "steps": (0.004,) * 4 + (0.0072,) * 4,
+    "short": tuple(30e-6 + 5e-6 * (n - 1) for n in range(1, 9)),
 }
 
 
@@ -49,7 +51,7 @@ class Point:
         """About `count` requests."""
         if self.closed:
             mean, think = _THINKING[self.workload]
-            mean_s = mean * self.seconds[0]
+            mean_s = max(mean * self.seconds[0], _HTTP_S)
             return Workload(
                 clients=int(self.load),
                 think=lambda draw: mean_s * think(draw),
@@ -104,7 +106,8 @@ _ARRIVING: Mapping[
     str, Callable[[np.random.Generator, float, int, Sequence[float]], Sequence[float]]
 ] = {"Poisson": _poisson, "waves": _waves, "bursts": _bursts}
 
-# Clients think for so many L(1), drawn around 1.
+# Clients think for so many L(1), drawn around 1, and no less than it takes to answer and ask.
+_HTTP_S = 0.0001
 _THINKING: Mapping[str, tuple[float, Callable[[Random], float]]] = {
     "closed, quick": (0.1, lambda draw: draw.uniform(0.8, 1.2)),
     "closed, slow": (0.4, lambda draw: draw.uniform(0.8, 1.2)),

@@ -209,6 +209,7 @@ TELLING = [
     Point("steps", "closed, quick", 6),
     Point("flat", "Poisson", 1.2, 3.0),
     Point("flat", "bursts", 0.8, 1.5),
+    Point("short", "closed, slow", 8),
 ]
 
 
