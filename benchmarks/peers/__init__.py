@@ -1,0 +1,1 @@
+"""Convoy beside other servers, each installed for the comparison only."""

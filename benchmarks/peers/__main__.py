@@ -1,0 +1,129 @@
+"""Convoy beside LitServe, BentoML and Ray Serve, at the same work.
+
+    python -m benchmarks.peers [--seconds N] [--rounds N] [--json FILE] [--record]
+
+Each peer is installed from the package index into an environment of its own, once. The work is
+twice the same for all: a no-op (a JPEG is read and not decoded, 1000 scores, the five likeliest),
+and the built-in digits through ONNX Runtime, decoding included. Each peer runs in several settings
+and counts with the best of each number. What each answers is checked before it is timed.
+"""
+
+import argparse
+import json
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from benchmarks.peers.catalogue import PEERS, SAME_AS_CONVOY, Peer
+from benchmarks.peers.comparison import (
+    WORKS,
+    Contender,
+    Material,
+    material,
+    measure,
+    missing,
+    of_convoy,
+    of_peer,
+)
+from benchmarks.peers.environments import CACHE, NotInstalledError, environment
+from benchmarks.peers.report import show
+from benchmarks.rows import RESULTS, ROOT, Row, append
+from benchmarks.service import where
+
+RECORD = RESULTS / "peers.jsonl"
+
+
+def compare(
+    peers: Sequence[Peer],
+    venvs: Path,
+    works: Sequence[str],
+    rounds: int,
+    seconds: float,
+    say: Callable[[str], None],
+) -> list[Row]:
+    """The rows of Convoy and of all peers."""
+    not_there: list[Row] = []
+    with tempfile.TemporaryDirectory(prefix="convoy-peers-") as folder:
+        given = material(Path(folder))
+        contenders = [of_convoy()]
+        for peer in peers:
+            try:
+                contenders += _of(peer, given, venvs, Path(folder), say)
+            except NotInstalledError as error:
+                say(f"{peer.name} cannot be installed: {error}")
+                not_there += missing(peer, str(error), works)
+        rows = measure(contenders, given, works, rounds, seconds, say)
+    stands = where(*SAME_AS_CONVOY, "uvicorn", "uvloop", "fastapi")
+    return [
+        {**stands, "rounds": rounds, "seconds_a_round": seconds, **row}
+        for row in (*rows, *not_there)
+    ]
+
+
+def _of(
+    peer: Peer, given: Material, venvs: Path, folder: Path, say: Callable[[str], None]
+) -> list[Contender]:
+    installed = environment(peer, venvs, say)
+    return [
+        of_peer(peer, setting, installed, given, folder / f"{peer.package}{number}")
+        for number, setting in enumerate(peer.settings)
+    ]
+
+
+def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.peers",
+        description="Measure Convoy beside LitServe, BentoML and Ray Serve at the same work.",
+    )
+    parser.add_argument("--seconds", type=float, default=2, help="of load, each time (%(default)s)")
+    parser.add_argument("--rounds", type=int, default=3, help="for each server (%(default)s)")
+    names = [peer.package for peer in PEERS]
+    parser.add_argument(
+        "--peers", nargs="*", choices=names, default=names, help="whom to compare with (all)"
+    )
+    parser.add_argument(
+        "--works", nargs="+", choices=list(WORKS), default=list(WORKS), help="what is done (both)"
+    )
+    parser.add_argument(
+        "--venvs",
+        type=Path,
+        default=CACHE,
+        metavar="FOLDER",
+        help="where the peers are installed (%(default)s)",
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers there too")
+    parser.add_argument(
+        "--record", action="store_true", help=f"append them to {RECORD.relative_to(ROOT)}"
+    )
+    parsed = parser.parse_args(arguments)
+    if parsed.rounds < 1:
+        parser.error("--rounds must be at least 1")
+    if parsed.seconds <= 0:
+        parser.error("--seconds must be more than 0")
+    return parsed
+
+
+def main(command_line: Sequence[str] | None = None) -> None:
+    """Install, measure, show, and write down what was asked for."""
+    arguments = parse_arguments(command_line)
+    console = Console(highlight=False)
+    rows = compare(
+        [peer for peer in PEERS if peer.package in arguments.peers],
+        arguments.venvs.absolute(),
+        arguments.works,
+        arguments.rounds,
+        arguments.seconds,
+        lambda line: console.print(line, style="dim", soft_wrap=True, markup=False),
+    )
+    show(rows, console)
+    if arguments.json:
+        arguments.json.write_text(json.dumps(rows, indent=2) + "\n")
+    if arguments.record:
+        append(RECORD, rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,134 @@
+"""Who is compared, in which versions and with which settings: data, and how each is asked.
+
+Each peer has several settings, and Convoy stands against the best number that any of them gives.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from benchmarks.http_client import post_request
+
+MAX_BATCH = 8
+
+# The same decoder, arithmetic and runtime as Convoy's own, in Convoy's versions.
+SAME_AS_CONVOY = ("numpy", "onnxruntime", "pillow")
+
+_BOUNDARY = "convoy"
+_SERVERS = "benchmarks.peers.servers"
+
+Protocol = Literal["body", "form"]
+"""A picture is the body, or a file in a form."""
+
+PROTOCOL = {"body": "picture as body", "form": "multipart form"}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One way to run a peer: what its server program gets, and its environment variables."""
+
+    name: str
+    choices: Mapping[str, Any] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
+    protocol: Protocol = "body"
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A server to compare with."""
+
+    name: str
+    package: str
+    requirements: tuple[str, ...]
+    # A program of the peer's environment, and its arguments, in which {port} is filled in.
+    command: tuple[str, ...]
+    settings: tuple[Setting, ...]
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+_BATCHED = {"max_batch_size": MAX_BATCH}
+
+LITSERVE = Peer(
+    "LitServe",
+    "litserve",
+    ("litserve==0.2.19", "uvloop==0.23.0", "httptools==0.9.0"),
+    ("python", "-m", f"{_SERVERS}.litserve_server"),
+    (
+        # The default of batch_timeout is 0: what waits is taken at once.
+        Setting("batch 8", _BATCHED),
+        Setting("batch 8, timeout 1 ms", {**_BATCHED, "batch_timeout": 0.001}),
+        Setting("batch 8, fast_queue", {**_BATCHED, "fast_queue": True}),
+        Setting(
+            "batch 8, timeout 1 ms, fast_queue",
+            {**_BATCHED, "batch_timeout": 0.001, "fast_queue": True},
+        ),
+        Setting("no batches, fast_queue", {"fast_queue": True}),
+        Setting(
+            "batch 8, fast_queue, 2 workers",
+            {**_BATCHED, "fast_queue": True, "workers_per_device": 2},
+        ),
+    ),
+)
+
+BENTOML = Peer(
+    "BentoML",
+    "bentoml",
+    ("bentoml==1.4.39", "uvicorn==0.54.0", "uvloop==0.23.0", "httptools==0.9.0"),
+    (
+        "bentoml",
+        "serve",
+        f"{_SERVERS}.bentoml_server:Classifier",
+        *("--host", "127.0.0.1", "--port", "{port}"),
+    ),
+    (
+        # A batchable method takes a list, which over HTTP is a form of files.
+        Setting("batch 8", {"batched": True}, protocol="form"),
+        Setting(
+            "batch 8, max_latency 100 ms", {"batched": True, "max_latency_ms": 100}, protocol="form"
+        ),
+        Setting("no batches", {"batched": False}),
+        Setting("no batches, 2 threads", {"batched": False, "threads": 2}),
+    ),
+    {"BENTOML_DO_NOT_TRACK": "True"},
+)
+
+RAY_SERVE = Peer(
+    "Ray Serve",
+    "ray",
+    ("ray[serve]==2.60.0",),
+    ("python", "-m", f"{_SERVERS}.ray_server"),
+    (
+        Setting("batch 8, wait 0", {"batch_wait_timeout_s": 0.0}),
+        Setting("batch 8, wait 10 ms (default)", {"batch_wait_timeout_s": 0.01}),
+        Setting(
+            "batch 8, wait 0, no thread of its own for the model",
+            {"batch_wait_timeout_s": 0.0},
+            {
+                "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0",
+                "RAY_SERVE_RUN_ROUTER_IN_SEPARATE_LOOP": "0",
+                "RAY_SERVE_REQUEST_PATH_LOG_BUFFER_SIZE": "1000",
+            },
+        ),
+    ),
+    {
+        "RAY_USAGE_STATS_ENABLED": "0",
+        # Ray would run what serves at the lowest priority but four.
+        "RAY_worker_niceness": "0",
+        # Between processes of one machine, on loopback.
+        "RAY_AUTH_MODE": "disabled",
+    },
+)
+
+PEERS = (LITSERVE, BENTOML, RAY_SERVE)
+
+
+def request_for(protocol: Protocol, path: str, picture: bytes, media_type: str) -> bytes:
+    """The bytes of the request that asks for one picture's classes."""
+    if protocol == "body":
+        return post_request(path, picture, media_type)
+    head = (
+        f'--{_BOUNDARY}\r\nContent-Disposition: form-data; name="images"; filename="picture"\r\n'
+        f"Content-Type: {media_type}\r\n\r\n"
+    )
+    body = head.encode() + picture + f"\r\n--{_BOUNDARY}--\r\n".encode()
+    return post_request(path, body, f"multipart/form-data; boundary={_BOUNDARY}")

@@ -1,0 +1,299 @@
+"""The measurement: servers take turns, each alone on the machine while it is asked.
+
+Two cores are too few for several of these servers at once, even idle: some of them poll. So each
+is started for its turn, checked, warmed, measured and stopped, in several rounds, every other one
+backwards.
+"""
+
+import json
+import os
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+from urllib.parse import urlsplit
+
+import numpy as np
+
+from benchmarks import mlperf
+from benchmarks.http_client import Address, BadAnswerError, Connection, closed_loop
+from benchmarks.peers.catalogue import MAX_BATCH, PROTOCOL, Peer, Protocol, Setting, request_for
+from benchmarks.peers.environments import Environment
+from benchmarks.peers.processes import StartError, free_port, running
+from benchmarks.peers.servers.work import Settings, answer
+from benchmarks.service import BODY_BYTES, jpeg_of, serving, wait_until_ready
+from benchmarks.targets import CONVOY, convoy
+from models import BUILT_IN_MODEL, DeviceKind, load_classifier, open_engine
+from models.onnxruntime_engine import with_normalisation
+from service.images import ImageLimits, decode_image
+from service.loadtest.pictures import SAMPLES, load_pictures
+
+NOOP, DIGITS = "noop", "digits"
+WORKS = {
+    NOOP: f"no-op: a body of {BODY_BYTES // 1000} kB is read, 1000 scores, the 5 likeliest",
+    DIGITS: "digits: a JPEG of 640 × 480 is decoded and classified by ONNX Runtime on the CPU",
+}
+CONNECTIONS = (1, 8)
+
+# How the reason begins why a peer has no numbers.
+NOT_INSTALLED = "not installed"
+
+# The picture that digits is timed with; all are checked.
+TIMED = "1_pencil_on_paper.jpg"
+
+Top = Sequence[tuple[int, float]]
+"""Classes and their probabilities, likeliest first."""
+
+
+class WrongAnswerError(Exception):
+    """An answer that is not Convoy's."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A picture, and what is right to say of it: no class where all are as likely."""
+
+    picture: bytes
+    media_type: str
+    best: tuple[int | None, float]
+
+
+@dataclass(frozen=True)
+class Material:
+    """The pictures of each work, the timed one first, and the model that peers run."""
+
+    cases: Mapping[str, Sequence[Case]]
+    model: Path
+    side: int
+
+
+Open = Callable[[str, bytes], AbstractContextManager[Address]]
+"""Starts a server for a work, ready when it answers the request."""
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A server in one setting, and what its rows say of it."""
+
+    server: str
+    setting: str
+    path: str
+    protocol: Protocol
+    open: Open
+    stands: Mapping[str, Any] = field(default_factory=dict)
+
+    def request(self, case: Case) -> bytes:
+        """What asks for a picture's classes."""
+        return request_for(self.protocol, self.path, case.picture, case.media_type)
+
+
+def material(folder: Path) -> Material:
+    """The pictures and what Convoy's engine says of them; the model is written below `folder`."""
+    classifier = load_classifier(BUILT_IN_MODEL, overrides={})
+    preprocessing = classifier.preprocessing
+    model = folder / "digits.onnx"
+    # As Convoy's engine runs it: bytes in, normalisation within the graph.
+    proto = with_normalisation(classifier.network.proto, preprocessing)
+    model.write_bytes(proto.SerializeToString())
+    engine = open_engine(classifier, device=DeviceKind.CPU, max_batch=1, threads=0)
+    digits = []
+    for picture in sorted(load_pictures(SAMPLES), key=lambda each: each.name != TIMED):
+        pixels = decode_image(picture.data, preprocessing, ImageLimits())
+        (row,) = engine.run(pixels[np.newaxis])
+        top = answer(row)["predictions"][0]
+        best = (int(top["index"]), top["probability"])
+        digits.append(Case(picture.data, picture.media_type, best))
+    engine.close()
+    noop = Case(jpeg_of(BODY_BYTES), "image/jpeg", (None, 0.001))
+    return Material({NOOP: [noop], DIGITS: digits}, model, preprocessing.height)
+
+
+def of_convoy() -> Contender:
+    """Convoy itself: its application over an engine that does nothing, and `convoy serve`."""
+
+    @contextmanager
+    def opened(work: str, _: bytes) -> Iterator[Address]:
+        if work == NOOP:
+            with serving(convoy) as address:
+                wait_until_ready(address)
+                yield address
+            return
+        with ExitStack() as stack:
+            try:
+                served = mlperf.Served(BUILT_IN_MODEL, None, SAMPLES)
+                url = stack.enter_context(mlperf.serving(served))
+            except RuntimeError as error:
+                raise StartError(str(error)) from error
+            parts = urlsplit(url)
+            assert parts.hostname is not None
+            assert parts.port is not None
+            yield (parts.hostname, parts.port)
+
+    return Contender(CONVOY, "as it comes", "/v1/classify", "body", opened)
+
+
+def of_peer(
+    peer: Peer, setting: Setting, installed: Environment, given: Material, folder: Path
+) -> Contender:
+    """A peer in one of its settings; `folder` is its own."""
+
+    @contextmanager
+    def opened(work: str, request: bytes) -> Iterator[Address]:
+        port = free_port()
+        settings = Settings(port, work, str(given.model), given.side, dict(setting.choices))
+        program, *arguments = (part.format(port=port) for part in peer.command)
+        environment = {
+            **peer.environment,
+            **setting.environment,
+            "CONVOY_PEER": json.dumps(asdict(settings)),
+        }
+        command = [installed.program(program), *arguments]
+        with running(command, environment, folder, port, request) as address:
+            yield address
+
+    stands = {
+        "choices": dict(setting.choices),
+        "environment": {**peer.environment, **setting.environment},
+        "versions": installed.versions,
+    }
+    return Contender(peer.name, setting.name, "/predict", setting.protocol, opened, stands)
+
+
+def top_of(received: bytes) -> Top:
+    """The classes that an answer names, wherever in it they are."""
+    _, _, body = received.partition(b"\r\n\r\n")
+    found = _predictions(json.loads(body))
+    if not found:
+        raise WrongAnswerError(f"no predictions in {body[:200]!r}")
+    return [(each["index"], each["probability"]) for each in found]
+
+
+def _predictions(value: Any) -> list[dict[str, Any]]:
+    if isinstance(value, dict) and "predictions" in value:
+        found: list[dict[str, Any]] = value["predictions"]
+        return found
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return next((found for each in inner if (found := _predictions(each))), [])
+
+
+def check(address: Address, contender: Contender, cases: Sequence[Case]) -> None:
+    """WrongAnswerError where a server does not find what Convoy's engine finds."""
+    connection = Connection(address)
+    try:
+        for case in cases:
+            top = top_of(connection.exchange(contender.request(case)))
+            index, probability = case.best
+            right = len(top) == 5 and (index is None or top[0][0] == index)
+            if not right or abs(top[0][1] - probability) > 0.005:
+                raise WrongAnswerError(f"{list(top)}, where {case.best} is right")
+    finally:
+        connection.close()
+
+
+@dataclass
+class Taken:
+    """What one contender did in one work, at one number of connections, over all rounds."""
+
+    seconds: list[float] = field(default_factory=list)
+    spent: float = 0.0
+
+
+def measure(
+    contenders: Sequence[Contender],
+    given: Material,
+    works: Sequence[str],
+    rounds: int,
+    seconds: float,
+    say: Callable[[str], None],
+) -> list[dict[str, Any]]:
+    """A row a contender, work and number of connections; with `error` where there is no number."""
+    taken: dict[tuple[int, str, int], Taken] = {}
+    failed: dict[tuple[int, str], str] = {}
+    turns = [(number, work) for work in works for number in range(len(contenders))]
+    for turn in range(rounds):
+        for number, work in turns if turn % 2 == 0 else reversed(turns):
+            if (number, work) in failed:
+                continue
+            contender = contenders[number]
+            about = f"round {turn + 1} of {rounds}, {work}: {contender.server}, {contender.setting}"
+            say(about)
+            try:
+                for connections, (times, spent) in _turn(
+                    contender, given.cases[work], work, seconds
+                ).items():
+                    sum_ = taken.setdefault((number, work, connections), Taken())
+                    sum_.seconds += times
+                    sum_.spent += spent
+            except (StartError, WrongAnswerError, BadAnswerError, OSError) as error:
+                failed[number, work] = " ".join(str(error).split()) or type(error).__name__
+                say(f"{about}: {failed[number, work]}")
+    return [
+        _row(
+            contenders[number],
+            work,
+            connections,
+            failed.get((number, work)) or taken[number, work, connections],
+            given,
+        )
+        for number, work in turns
+        for connections in CONNECTIONS
+    ]
+
+
+def missing(peer: Peer, reason: str, works: Sequence[str]) -> list[dict[str, Any]]:
+    """The rows of a peer that is not installed."""
+    return [
+        {
+            "server": peer.name,
+            "setting": "",
+            "work": work,
+            "connections": n,
+            "error": f"{NOT_INSTALLED}: {reason}",
+        }
+        for work in works
+        for n in CONNECTIONS
+    ]
+
+
+def _turn(
+    contender: Contender, cases: Sequence[Case], work: str, seconds: float
+) -> dict[int, tuple[list[float], float]]:
+    """By number of connections: what each request took, and all of them together."""
+    request = contender.request(cases[0])
+    result = {}
+    with contender.open(work, request) as address:
+        check(address, contender, cases)
+        closed_loop(address, request, MAX_BATCH, max(0.5, seconds / 2))
+        for connections in CONNECTIONS:
+            begin = perf_counter()
+            times = closed_loop(address, request, connections, seconds)
+            result[connections] = (times, perf_counter() - begin)
+    return result
+
+
+def _row(
+    contender: Contender, work: str, connections: int, found: Taken | str, given: Material
+) -> dict[str, Any]:
+    row = {
+        "server": contender.server,
+        "setting": contender.setting,
+        **contender.stands,
+        "protocol": PROTOCOL[contender.protocol],
+        "work": work,
+        "picture_bytes": len(given.cases[work][0].picture),
+        "connections": connections,
+        "load_average": round(os.getloadavg()[0], 2),
+    }
+    if isinstance(found, str):
+        return {**row, "error": found}
+    cuts = statistics.quantiles(found.seconds, n=100, method="inclusive")
+    return {
+        **row,
+        "n": len(found.seconds),
+        "requests_a_second": round(len(found.seconds) / found.spent, 2),
+        "p50_ms": round(cuts[49] * 1e3, 4),
+        "p99_ms": round(cuts[98] * 1e3, 4),
+    }

@@ -1,0 +1,73 @@
+"""A virtual environment a peer, made once and kept: nothing goes into Convoy's own."""
+
+import json
+import shutil
+import subprocess
+import sys
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+from benchmarks.peers.catalogue import SAME_AS_CONVOY, Peer
+
+CACHE = Path.home() / ".cache" / "convoy" / "peers"
+
+_DONE = "installed.json"
+
+# Of the packages beneath a server, those that its speed depends on.
+_TOLD = ("fastapi", "httptools", "litserve", "bentoml", "ray", "starlette", "uvicorn", "uvloop")
+
+
+class NotInstalledError(Exception):
+    """A peer that cannot be installed here."""
+
+
+@dataclass(frozen=True)
+class Environment:
+    """Where a peer is installed, and the versions of what it is made of."""
+
+    folder: Path
+    versions: dict[str, str]
+
+    def program(self, name: str) -> str:
+        """The path of one of its programs."""
+        return str(self.folder / "bin" / name)
+
+
+def requirements(peer: Peer) -> tuple[str, ...]:
+    """Everything that is installed for a peer, pinned."""
+    return (*peer.requirements, *(f"{name}=={version(name)}" for name in SAME_AS_CONVOY))
+
+
+def environment(peer: Peer, root: Path, say: Callable[[str], None]) -> Environment:
+    """The peer's environment below `root`, made where it is missing; NotInstalledError."""
+    wanted = requirements(peer)
+    # Another pin or another Python is another environment.
+    key = zlib.crc32(" ".join((sys.version, *wanted)).encode())
+    folder = root / f"{peer.package}-{key:08x}"
+    done = folder / _DONE
+    if not done.is_file():
+        say(f"{peer.name}: installing {', '.join(wanted)} into {folder}")
+        shutil.rmtree(folder, ignore_errors=True)
+        _run([sys.executable, "-m", "venv", str(folder)])
+        pip = [str(folder / "bin" / "python"), "-m", "pip", "--disable-pip-version-check"]
+        _run([*pip, "install", "--quiet", *wanted])
+        listed = json.loads(_run([*pip, "list", "--format=json"]))
+        found = {each["name"].lower(): each["version"] for each in listed}
+        told = {name: found[name] for name in (*_TOLD, *SAME_AS_CONVOY) if name in found}
+        # Written last: what was interrupted is made anew.
+        done.write_text(json.dumps(told))
+    return Environment(folder, json.loads(done.read_text()))
+
+
+def _run(command: Sequence[str]) -> str:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise NotInstalledError(str(error)) from error
+    if done.returncode:
+        lines = (done.stderr or done.stdout).strip().splitlines() or ["no reason given"]
+        raise NotInstalledError(lines[-1])
+    return done.stdout

@@ -1,0 +1,139 @@
+"""What the rows say: each peer at its best beside Convoy, and what was promised."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.box import SIMPLE
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.peers.catalogue import LITSERVE, PEERS, PROTOCOL
+from benchmarks.peers.comparison import CONNECTIONS, NOT_INSTALLED, WORKS
+from benchmarks.rows import Row
+from benchmarks.targets import CONVOY
+
+# What the project promises, under load.
+LOAD = max(CONNECTIONS)
+AT_LEAST = 5.0
+
+
+@dataclass(frozen=True)
+class Best:
+    """The best numbers of a server's settings, which need not be one setting's."""
+
+    requests_a_second: float
+    p99_ms: float
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Convoy under load beside a server at its best."""
+
+    ratio: float  # of requests a second
+    p99_ms: float
+    their_p99_ms: float
+
+    @property
+    def kept(self) -> bool:
+        """Whether this is what was promised beside LitServe."""
+        return self.ratio >= AT_LEAST and self.p99_ms < self.their_p99_ms
+
+
+def best(rows: Sequence[Row], server: str, work: str, connections: int) -> Best | None:
+    """A server's best in one work, none where it has no numbers."""
+    measured = [
+        row
+        for row in rows
+        if (row["server"], row["work"], row["connections"]) == (server, work, connections)
+        and "error" not in row
+    ]
+    if not measured:
+        return None
+    return Best(
+        max(row["requests_a_second"] for row in measured), min(row["p99_ms"] for row in measured)
+    )
+
+
+def standing(rows: Sequence[Row], server: str, work: str, connections: int) -> Standing | None:
+    """Convoy beside a server at its best, none where either has no numbers."""
+    ours, theirs = (best(rows, name, work, connections) for name in (CONVOY, server))
+    if ours is None or theirs is None:
+        return None
+    ratio = ours.requests_a_second / theirs.requests_a_second
+    return Standing(ratio, ours.p99_ms, theirs.p99_ms)
+
+
+def verdicts(rows: Sequence[Row]) -> list[str]:
+    """A line a work on the promise, then a line on each other server."""
+    lines = []
+    works = [work for work in WORKS if any(row["work"] == work for row in rows)]
+    for work in works:
+        found = standing(rows, LITSERVE.name, work, LOAD)
+        promise = (
+            f"at least {AT_LEAST:g} times {LITSERVE.name}'s requests/s and a lower p99, {work}"
+        )
+        if found is None:
+            lines.append(f"not measured: {promise}")
+            continue
+        verdict = "met" if found.kept else "NOT MET"
+        lines.append(f"{verdict}: {promise}, {LOAD} connections: {_told(found)}")
+    for server in dict.fromkeys(row["server"] for row in rows):
+        for work in works:
+            if server in (CONVOY, LITSERVE.name):
+                continue
+            found = standing(rows, server, work, LOAD)
+            lines.append(f"{server}, {work}: {_told(found) if found else 'not measured'}")
+    return lines
+
+
+def _told(found: Standing) -> str:
+    return (
+        f"{found.ratio:.1f} times the requests/s, "
+        f"p99 {found.p99_ms:.2f} ms against {found.their_p99_ms:.2f} ms"
+    )
+
+
+def show(rows: Sequence[Row], console: Console) -> None:
+    """A table a work and number of connections, with every setting, then how Convoy stands."""
+    for work, title in WORKS.items():
+        for connections in CONNECTIONS:
+            its = [r for r in rows if (r["work"], r["connections"]) == (work, connections)]
+            if its:
+                plural = "s" if connections > 1 else ""
+                console.print(_table(f"{title}; {connections} connection{plural}", its))
+    for line in verdicts(rows):
+        console.print(line, soft_wrap=True)
+    console.print(
+        "Each peer counts with the best of each number over all its settings. The servers ran one "
+        "at a time, in turns: two cores are too few for idle ones beside it.",
+        soft_wrap=True,
+    )
+
+
+def _table(title: str, rows: Sequence[Row]) -> Table:
+    table = Table(title=title, title_justify="left", box=SIMPLE)
+    for heading in ("", "setting"):
+        table.add_column(heading)
+    for heading in ("requests/s", "p50 ms", "p99 ms", "Convoy ×"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    packages = {peer.name: peer.package for peer in PEERS}
+    ours = best(rows, CONVOY, rows[0]["work"], rows[0]["connections"])
+    for row in rows:
+        server = row["server"]
+        version = row.get("versions", {}).get(packages.get(server), "")
+        setting = row["setting"]
+        if row.get("protocol") == PROTOCOL["form"]:
+            setting += " (form)"
+        table.add_row(f"{server} {version}".strip(), setting, *_cells(row, ours))
+    return table
+
+
+def _cells(row: Row, ours: Best | None) -> list[str]:
+    if "error" in row:
+        return ["not installed" if row["error"].startswith(NOT_INSTALLED) else "failed"]
+    return [
+        f"{row['requests_a_second']:.0f}",
+        f"{row['p50_ms']:.2f}",
+        f"{row['p99_ms']:.2f}",
+        f"{ours.requests_a_second / row['requests_a_second']:.1f}" if ours else "-",
+    ]

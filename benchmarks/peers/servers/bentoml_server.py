@@ -1,0 +1,49 @@
+"""BentoML, run by `bentoml serve`, whose processes import this."""
+
+import bentoml
+from PIL.Image import Image
+
+from benchmarks.peers.servers.work import MAX_BATCH, Answer, answer, settings_given, work_of
+
+SETTINGS = settings_given()
+
+_choices = dict(SETTINGS.choices)
+_batched = _choices.pop("batched")
+_of_service = {key: _choices.pop(key) for key in ("threads",) if key in _choices}
+
+
+class Model:
+    """The work."""
+
+    def __init__(self) -> None:
+        self._work = work_of(SETTINGS)
+
+    def classify(self, images: list[Image]) -> list[Answer]:
+        """A batch."""
+        scores = self._work.scores([self._work.decode(image) for image in images])
+        return [answer(row) for row in scores]
+
+
+class Batched(Model):
+    """A form of files; BentoML batches over requests."""
+
+    @bentoml.api(  # type: ignore[untyped-decorator]
+        route="/predict", batchable=True, max_batch_size=MAX_BATCH, **_choices
+    )
+    def predict(self, images: list[Image]) -> list[Answer]:
+        """A batch."""
+        return self.classify(images)
+
+
+class Unbatched(Model):
+    """The picture is the body."""
+
+    @bentoml.api(route="/predict")  # type: ignore[untyped-decorator]
+    def predict(self, image: Image, /) -> Answer:
+        """One picture."""
+        return self.classify([image])[0]
+
+
+Classifier = bentoml.service(logging={"access": {"enabled": False}}, **_of_service)(
+    Batched if _batched else Unbatched
+)

@@ -1,0 +1,71 @@
+"""LitServe."""
+
+from typing import Annotated, Any
+
+import litserve as ls
+import numpy as np
+from fastapi import Body
+from numpy.typing import NDArray
+
+from benchmarks.peers.servers.work import Answer, Settings, answer, settings_given, work_of
+
+
+class Classifier(ls.LitAPI):  # type: ignore[misc]  # not installed where types are checked
+    """The work, in LitServe's steps; a body that is no JSON arrives as it is."""
+
+    def __init__(self, settings: Settings, **choices: Any) -> None:
+        super().__init__(**choices)
+        self._settings = settings
+
+    def setup(self, device: str) -> None:  # noqa: ARG002  given by name
+        """In the worker."""
+        self._work = work_of(self._settings)
+
+    def decode_request(self, request: Annotated[bytes, Body()]) -> NDArray[np.uint8]:
+        """One picture."""
+        return self._work.decode(request)
+
+    def batch(self, inputs: list[NDArray[np.uint8]]) -> list[NDArray[np.uint8]]:
+        """The work stacks them itself."""
+        return inputs
+
+    def predict(self, x: Any) -> Any:
+        """A batch, or one picture where there are none."""
+        return self._work.scores(x) if isinstance(x, list) else self._work.scores([x])[0]
+
+    def unbatch(self, output: NDArray[np.float32]) -> list[NDArray[np.float32]]:
+        """A row each."""
+        return list(output)
+
+    def encode_response(self, output: NDArray[np.float32]) -> Answer:
+        """The five likeliest."""
+        return answer(output)
+
+
+class Unbatched(Classifier):
+    """The same, where LitServe must not see methods for batches."""
+
+    batch = ls.LitAPI.batch
+    unbatch = ls.LitAPI.unbatch
+
+
+def main() -> None:
+    """Serve until terminated."""
+    settings = settings_given()
+    choices = dict(settings.choices)
+    of_server = {
+        key: choices.pop(key) for key in ("fast_queue", "workers_per_device") if key in choices
+    }
+    kind = Classifier if choices.get("max_batch_size", 1) > 1 else Unbatched
+    server = ls.LitServer(kind(settings, **choices), accelerator="cpu", **of_server)
+    server.run(
+        host="127.0.0.1",
+        port=settings.port,
+        log_level="warning",
+        generate_client_file=False,
+        access_log=False,
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,60 @@
+"""Ray Serve."""
+
+import json
+import signal
+import threading
+
+import ray
+from ray import serve
+from starlette.requests import Request
+from starlette.responses import Response
+
+from benchmarks.peers.servers.work import MAX_BATCH, answer, settings_given, work_of
+
+SETTINGS = settings_given()
+
+
+@serve.deployment(
+    num_replicas=1,
+    max_ongoing_requests=64,
+    logging_config={"enable_access_log": False, "log_level": "WARNING"},
+)
+class Classifier:
+    """The work, behind Ray Serve's batches."""
+
+    def __init__(self) -> None:
+        self._work = work_of(SETTINGS)
+
+    @serve.batch(max_batch_size=MAX_BATCH, **SETTINGS.choices)  # type: ignore[untyped-decorator]
+    async def classify(self, bodies: list[bytes]) -> list[bytes]:
+        """A batch."""
+        scores = self._work.scores([self._work.decode(body) for body in bodies])
+        return [json.dumps(answer(row)).encode() for row in scores]
+
+    async def __call__(self, request: Request) -> Response:
+        """One picture."""
+        done = await self.classify(await request.body())
+        return Response(done, media_type="application/json")
+
+
+def main() -> None:
+    """Serve until terminated."""
+    ray.init(
+        include_dashboard=False,
+        num_cpus=4,
+        logging_level="warning",
+        log_to_driver=False,
+        _node_ip_address="127.0.0.1",
+    )
+    serve.start(http_options={"host": "127.0.0.1", "port": SETTINGS.port})
+    serve.run(Classifier.bind(), route_prefix="/predict")  # type: ignore[attr-defined]
+    stop = threading.Event()
+    # Now: while it starts, Ray sets a handler of its own.
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    stop.wait()
+    serve.shutdown()
+    ray.shutdown()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,121 @@
+"""What every peer is asked to do, the same for all: a picture's bytes in, the five likeliest out.
+
+Imports nothing of Convoy, which is not installed where this runs.
+"""
+
+import io
+import json
+import os
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+MAX_BATCH = 8
+TOP = 5
+
+Answer = dict[str, list[dict[str, int | float]]]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a server is started: `choices` are its own, everything else is the same for all."""
+
+    port: int
+    work: str  # noop, or digits
+    model: str  # an ONNX file that takes N×side×side×1 bytes
+    side: int
+    choices: dict[str, Any]
+
+
+class Work(Protocol):
+    """A model, in the two steps that servers keep apart."""
+
+    def decode(self, picture: Image.Image | bytes, /) -> NDArray[np.uint8]:
+        """One picture as the model takes it."""
+        ...
+
+    def scores(self, pixels: list[NDArray[np.uint8]]) -> NDArray[np.float32]:
+        """Up to 8 pictures' scores."""
+        ...
+
+
+class NoOp:
+    """Looks at nothing, and finds 1000 classes equally likely."""
+
+    def __init__(self) -> None:
+        self._pixels = np.zeros((1, 1, 1), np.uint8)
+        self._scores = np.zeros((MAX_BATCH, 1000), np.float32)
+
+    def decode(self, _: Image.Image | bytes) -> NDArray[np.uint8]:
+        """The same pixels every time."""
+        return self._pixels
+
+    def scores(self, pixels: list[NDArray[np.uint8]]) -> NDArray[np.float32]:
+        """The same scores every time."""
+        return self._scores[: len(pixels)]
+
+
+class Digits:
+    """The digits model through ONNX Runtime, with the session's options that Convoy sets."""
+
+    def __init__(self, model: str, side: int) -> None:
+        import onnxruntime as ort  # noqa: PLC0415  only where it is needed
+
+        options = ort.SessionOptions()
+        options.inter_op_num_threads = 1
+        options.log_severity_level = 3
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        self._session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+        self._input = self._session.get_inputs()[0].name
+        self._side = side
+        for n in range(1, MAX_BATCH + 1):
+            self.scores([np.zeros((side, side, 1), np.uint8)] * n)
+
+    def decode(self, picture: Image.Image | bytes) -> NDArray[np.uint8]:
+        """The shorter side to `side` and the square in the middle, grey, in one resample."""
+        opened = Image.open(io.BytesIO(picture)) if isinstance(picture, bytes) else picture
+        side, full = self._side, opened.size
+        resized = (side * full[0] // min(full), side * full[1] // min(full))
+        draft = opened.draft(None, resized)
+        shrink = full[0] / draft[1][2] if draft else 1.0
+        grey = opened.convert("L")
+        x, y = (full[axis] / resized[axis] / shrink for axis in (0, 1))
+        left, top = (round((size - side) / 2) for size in resized)
+        box = (left * x, top * y, (left + side) * x, (top + side) * y)
+        small = grey.resize((side, side), Image.Resampling.BILINEAR, box=box)
+        return np.asarray(small)[:, :, np.newaxis]
+
+    def scores(self, pixels: list[NDArray[np.uint8]]) -> NDArray[np.float32]:
+        """One run of the session."""
+        (scores,) = self._session.run(None, {self._input: np.stack(pixels)})
+        return np.reshape(scores, (len(pixels), -1)).astype(np.float32, copy=False)
+
+
+def work_of(settings: Settings) -> Work:
+    """The work that was asked for."""
+    if settings.work == "noop":
+        return NoOp()
+    return Digits(settings.model, settings.side)
+
+
+def settings_given() -> Settings:
+    """What this process was started with."""
+    # An environment variable: some servers start the processes that do the work themselves.
+    return Settings(**json.loads(os.environ["CONVOY_PEER"]))  # noqa: TID251
+
+
+def answer(scores: NDArray[np.float32]) -> Answer:
+    """Softmax, and the five likeliest, likeliest first."""
+    few = np.argpartition(scores, -TOP)[-TOP:]
+    first = few[np.argsort(-scores[few])]
+    weights = np.exp(scores - scores[first[0]])
+    chosen = weights[first] / weights.sum()
+    return {
+        "predictions": [
+            {"index": index, "probability": round(probability, 6)}
+            for index, probability in zip(first.tolist(), chosen.tolist(), strict=True)
+        ]
+    }
