@@ -11,18 +11,17 @@ from fastapi import Request
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
+from service.access import Entry, entry_of
 from service.admission import Visit
 from service.body import Body
 from service.connection import Departure
 from service.errors import ServiceError
 from service.pipeline import Pipeline, Scored
+from service.protocol import CLIENT_CLOSED_REQUEST
 from service.responses import error_response, refusal
 from service.statistics import Phases
 
 Endpoint = Callable[[Request], Coroutine[Any, Any, Response]]
-
-# As nginx counts a request whose client did not wait for the answer.
-_CLIENT_CLOSED_REQUEST = 499
 
 CRASHED = "the server made a mistake; its log says which"
 
@@ -40,6 +39,7 @@ class Arrival:
     pipeline: Pipeline
     visit: Visit
     started: float  # perf_counter seconds
+    entry: Entry | None  # for whoever logs it; None where it did not come over a connection of ours
     receive_s: float = 0.0
 
     def received(self) -> float:
@@ -59,6 +59,11 @@ class Arrival:
             compute=done.compute_s,
         )
         self.pipeline.metrics.answered(len(done.rows), phases)
+        entry = self.entry
+        if entry is not None:
+            entry.model = self.pipeline.info.name
+            entry.images = len(done.rows)
+            entry.phases = phases
         return phases
 
 
@@ -93,6 +98,7 @@ class Exchange:
                 self.pipeline,
                 Visit(admission),
                 started,
+                entry_of(request.scope),
             )
         )
 
@@ -114,10 +120,10 @@ class Exchange:
             self._refused(arrival, 500)
             return error_response(500, CRASHED, last=not body.skippable)
 
-    def abandoned(self, started: float) -> Response:
-        """Count a request whose client left; the answer is for nobody."""
-        self.pipeline.metrics.refused(_CLIENT_CLOSED_REQUEST, perf_counter() - started)
-        return Response(status_code=_CLIENT_CLOSED_REQUEST)
+    def abandoned(self, started: float, status: int = CLIENT_CLOSED_REQUEST) -> Response:
+        """Count a request whose client left or was sent away; the answer is for nobody."""
+        self.pipeline.metrics.refused(status, perf_counter() - started)
+        return Response(status_code=status)
 
     def _refused(self, arrival: Arrival, status: int) -> None:
         self.pipeline.metrics.refused(status, perf_counter() - arrival.started)

@@ -73,6 +73,7 @@ class BoundedHttp(HttpToolsProtocol):
         self._pending = 0  # bytes since the parser last had something to show for them
         self._stage = _Stage.OPENED
         self._since = 0.0  # loop time; when the stage began
+        self._refusal: tuple[HTTPStatus, str, dict[str, str]] | None = None  # to come last
         self._unsent_since = 0.0  # when the sweep first found some of an answer not taken; 0: none
 
     # --- what a subclass has to do with ----------------------------------------------------------
@@ -143,6 +144,8 @@ class BoundedHttp(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Parse what arrived; 431 where no head comes of it, closed where no body does."""
+        if self._refusal is not None:
+            return
         self._pending += len(data)
         super().data_received(data)
         if self._pending <= MAX_HEAD_BYTES or self.transport.is_closing():
@@ -263,6 +266,9 @@ class BoundedHttp(HttpToolsProtocol):
         self.server_state.total_requests += 1
         if self.transport.is_closing():
             return
+        if self._refusal is not None and not self._is_owed_more:
+            self._refuse_as(*self._refusal)
+            return
         self.flow.resume_reading()
         if self.pipeline:
             self._start_asgi_task(*self.pipeline.pop())
@@ -274,8 +280,8 @@ class BoundedHttp(HttpToolsProtocol):
         """The last answer of the connection, written here and now."""
         if self.transport.is_closing():
             return
-        if self._stage is not _Stage.BODY and self.entries:
-            self.transport.close()  # this would be taken for the answer to an earlier request
+        if self._is_owed_more:
+            self._refusal = (status, message, headers)
             return
         body = json.dumps({"error": message}).encode()
         entry = self.entries[0] if self.entries else self._nameless()
@@ -295,6 +301,13 @@ class BoundedHttp(HttpToolsProtocol):
             # Whoever reads the body hears of it now, and writes no answer after this one.
             self.cycle.disconnected = True
             self.cycle.message_event.set()
+
+    @property
+    def _is_owed_more(self) -> bool:
+        """Whether a refusal would be taken for the answer to a request before what it refuses."""
+        if self._stage is _Stage.BODY:
+            return self.entries[0] is not self.entry if self.entries else False
+        return bool(self.entries)
 
     def _nameless(self) -> Entry:
         """The entry of a request without a head."""

@@ -12,12 +12,14 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import uvicorn
-from fastapi import FastAPI
 from starlette.types import ASGIApp
 
+from service.app import App
+from service.exchange import Exchange
+from service.lane import lane_protocol
 from service.protocol import BoundedHttp
 from service.repository import Repository
 
@@ -58,7 +60,9 @@ def bind(host: str, port: int) -> socket.socket:
     return listener
 
 
-def http_settings(app: ASGIApp, *, access_log: bool) -> uvicorn.Config:
+def http_settings(
+    app: ASGIApp, *, access_log: bool, lanes: Mapping[str, Exchange] | None = None
+) -> uvicorn.Config:
     """How uvicorn serves any application here; benchmarks compare Convoy with a bare one."""
     return uvicorn.Config(
         app,
@@ -67,14 +71,14 @@ def http_settings(app: ASGIApp, *, access_log: bool) -> uvicorn.Config:
         server_header=False,
         lifespan="off",
         ws="none",
-        http=BoundedHttp,
+        http=lane_protocol(lanes) if lanes else BoundedHttp,
         timeout_keep_alive=_KEEP_ALIVE_S,
         timeout_graceful_shutdown=_LEAVE_S,
     )
 
 
 def run_server(
-    app: FastAPI,
+    app: App,
     repository: Repository,
     listener: socket.socket,
     *,
@@ -87,7 +91,7 @@ def run_server(
     Closes the repository. True if every accepted request was answered within `drain_s`. Raises what
     the engine raised if it cannot be warmed up. Does not return where the engine is stuck.
     """
-    config = http_settings(app, access_log=access_log)
+    config = http_settings(app, access_log=access_log, lanes=app.lanes)
     server = _Server(config, repository, drain_s, announce)
     server.run(sockets=[listener])
     if server.stuck:

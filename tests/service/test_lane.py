@@ -1,0 +1,332 @@
+"""The short way past ASGI: whoever takes it cannot tell, but by the clock."""
+
+import asyncio
+import json
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from functools import wraps
+from typing import Any
+
+import pytest
+
+from service.app import create_app
+from service.lane import MAX_LANE_BYTES
+from service.repository import Repository
+from service.server import http_settings
+from tests.service.client import until
+from tests.service.fakes import FakeEngine, make_repository
+
+PATH = "/v1/classify"
+
+
+class Http:
+    """A connection to the server; what it read and not yet gave away."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    def send(self, data: bytes) -> None:
+        self._writer.write(data)
+
+    async def head(self) -> bytes:
+        """The head of the next answer."""
+        return await self._reader.readuntil(b"\r\n\r\n")
+
+    async def answer(self) -> tuple[int, dict[str, str], Any]:
+        """Status, headers and JSON of the next answer."""
+        head = (await self.head()).decode().split("\r\n")
+        headers = dict(line.lower().split(": ", 1) for line in head[1:] if line)
+        body = await self._reader.readexactly(int(headers["content-length"]))
+        return int(head[0].split()[1]), headers, json.loads(body)
+
+    async def digit(self) -> int:
+        """The likeliest class in the next answer."""
+        status, _, body = await self.answer()
+        assert status == 200, body
+        index: int = body["results"][0]["predictions"][0]["index"]
+        return index
+
+    async def ended(self) -> bool:
+        """Whether the server has nothing more to say, and closed."""
+        return await self._reader.read() == b""
+
+    def abort(self) -> None:
+        self._writer.transport.abort()
+
+
+class Served:
+    """A running server, and whatever its application was asked, past the lane."""
+
+    def __init__(
+        self, repository: Repository, port: int, asked: list[str], connections: set[Any]
+    ) -> None:
+        self.repository = repository
+        self.connections = connections
+        self.pipeline = next(iter(repository.models.values()))
+        self.asked = asked
+        self._port = port
+
+    async def connect(self) -> Http:
+        return Http(*await asyncio.open_connection("127.0.0.1", self._port))
+
+
+@asynccontextmanager
+async def served(
+    engine: FakeEngine | None = None, *, lanes: bool = True, **options: Any
+) -> AsyncIterator[Served]:
+    repository = make_repository(engine, **options)
+    app = create_app(repository)
+    await repository.warm_up()
+    asked: list[str] = []
+
+    async def watched(scope: Any, receive: Any, send: Any) -> None:
+        asked.append(scope["path"])
+        await app(scope, receive, send)
+
+    config = http_settings(watched, access_log=False, lanes=app.lanes if lanes else None)
+    config.load()
+    connections: set[Any] = set()
+    state = _State(connections)
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(
+        lambda: config.http_protocol_class(  # type: ignore[call-arg]
+            config=config, server_state=state, app_state={}, _loop=loop
+        ),
+        "127.0.0.1",
+        0,
+    )
+    try:
+        yield Served(repository, server.sockets[0].getsockname()[1], asked, connections)
+    finally:
+        server.close()
+        for connection in list(connections):
+            connection.transport.abort()
+        await until(lambda: not repository.requests)
+        assert repository.models["fake"].admission.room.taken == 0
+        assert await repository.close(5)
+
+
+class _State:
+    """uvicorn's, of a server."""
+
+    def __init__(self, connections: set[Any]) -> None:
+        self.connections = connections
+        self.tasks: set[Any] = set()
+        self.default_headers: list[tuple[bytes, bytes]] = []
+        self.total_requests = 0
+
+
+def post(body: bytes, *headers: str, path: str = PATH, version: str = "1.1") -> bytes:
+    lines = [f"POST {path} HTTP/{version}", "host: here", f"content-length: {len(body)}", *headers]
+    return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
+
+
+def run(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    @wraps(test)
+    def wrapper(*args: Any, **options: Any) -> None:
+        asyncio.run(asyncio.wait_for(test(*args, **options), 30))
+
+    return wrapper
+
+
+@run
+async def test_a_picture_takes_the_lane_and_the_connection_is_kept() -> None:
+    async with served() as server:
+        http = await server.connect()
+        for digit in range(10):
+            http.send(post(b"%d" % digit))
+            assert await http.digit() == digit
+        assert not server.asked
+
+
+@pytest.mark.parametrize(
+    ("request_", "status"),
+    [
+        (post(b"7", path=f"{PATH}?top_k=2"), 200),
+        (post(b"7", path="/v1/models/fake/classify"), 200),
+        (post(b"7", "content-type: image/png"), 200),
+        (post(b"7", "content-type: text/plain"), 415),
+        (post(b"7", "content-encoding: gzip"), 415),
+        (post(b""), 400),
+        (post(b"x"), 400),
+        (post(b"7", path=f"{PATH}?top_k=11"), 422),
+        (post(b"7", "x-timeout-ms: soon"), 422),
+        (post(b'{"inputs":[]}', path="/v2/models/fake/infer"), 400),
+    ],
+)
+@run
+async def test_an_answer_is_the_same_with_the_lane_and_without(
+    request_: bytes, status: int
+) -> None:
+    answers = []
+    for lanes in (True, False):
+        async with served(lanes=lanes) as server:
+            http = await server.connect()
+            http.send(request_)
+            code, headers, body = await http.answer()
+            assert bool(server.asked) != lanes
+            assert code == status
+            # Who it was and how long it took differ.
+            for name in ("x-request-id", "content-length"):
+                assert headers.pop(name)
+            body.pop("timing_ms", None)
+            answers.append((headers, body))
+    assert answers[0] == answers[1]
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        b"POST /v1/classify HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n"
+        b"1\r\n7\r\n0\r\n\r\n",
+        post(b"7", path="/v1/%63lassify"),
+        post(b"7" + bytes(MAX_LANE_BYTES)),
+    ],
+    ids=["chunked", "escaped path", "long"],
+)
+@run
+async def test_what_is_unusual_is_left_to_the_application(request_: bytes) -> None:
+    async with served(max_body_bytes=2 * MAX_LANE_BYTES) as server:
+        http = await server.connect()
+        http.send(request_)
+        assert await http.digit() == 7
+        assert server.asked == [PATH]
+        http.send(post(b"8"))
+        assert await http.digit() == 8
+        assert server.asked == [PATH]
+
+
+@run
+async def test_the_longest_body_of_the_lane_arrives_whole() -> None:
+    async with served(max_body_bytes=2 * MAX_LANE_BYTES) as server:
+        http = await server.connect()
+        http.send(post(b"7" + bytes(MAX_LANE_BYTES - 1)))
+        assert await http.digit() == 7
+        assert not server.asked
+
+
+@run
+async def test_who_expects_to_be_asked_for_the_body_is_asked() -> None:
+    async with served() as server:
+        http = await server.connect()
+        http.send(post(b"", "expect: 100-continue").replace(b"length: 0", b"length: 1"))
+        assert (await http.head()).startswith(b"HTTP/1.1 100 ")
+        http.send(b"7")
+        assert await http.digit() == 7
+
+
+@run
+async def test_pipelined_requests_are_answered_in_their_order() -> None:
+    gate = threading.Event()
+    async with served(FakeEngine(gate=gate)) as server:
+        http = await server.connect()
+        health = b"GET /v2/health/live HTTP/1.1\r\nhost: a\r\n\r\n"
+        http.send(post(b"1") + post(b"2") + health + post(b"3") + post(b"4"))
+        await until(lambda: server.pipeline.admission.requests == 1)
+        gate.set()
+        assert [await http.digit(), await http.digit()] == [1, 2]
+        assert (await http.answer())[0] == 200
+        assert [await http.digit(), await http.digit()] == [3, 4]
+
+
+@pytest.mark.parametrize(
+    "request_", [post(b"7", "connection: close"), post(b"7", version="1.0")], ids=["close", "1.0"]
+)
+@run
+async def test_a_connection_that_is_not_to_be_kept_is_closed(request_: bytes) -> None:
+    async with served() as server:
+        http = await server.connect()
+        http.send(request_)
+        status, headers, _ = await http.answer()
+        assert (status, headers["connection"]) == (200, "close")
+        assert await http.ended()
+        assert not server.asked
+
+
+@run
+async def test_a_client_that_leaves_within_its_body_gives_back_what_was_kept_for_it() -> None:
+    async with served() as server:
+        http = await server.connect()
+        http.send(post(b"7" * 1000)[:-1])
+        room = server.pipeline.admission.room
+        await until(lambda: room.taken == 1000)
+        http.abort()
+        await until(lambda: room.taken == 0)
+        assert server.pipeline.admission.requests == 0
+        assert server.pipeline.metrics.requests["499"] == 1
+
+
+@run
+async def test_a_client_that_leaves_the_queue_is_not_computed_for() -> None:
+    gate = threading.Event()
+    engine = FakeEngine(gate=gate, max_batch=1)
+    async with served(engine) as server:
+        first, second, third = [await server.connect() for _ in range(3)]
+        for number, http in enumerate((first, second, third)):
+            http.send(post(b"%d" % number))
+            await until(lambda n=number: server.pipeline.metrics.pending() == n)  # type: ignore[misc]
+        second.abort()
+        await until(lambda: server.pipeline.metrics.pending() == 1)
+        gate.set()
+        assert [await first.digit(), await third.digit()] == [0, 2]
+        assert engine.batches == [1, 1]
+        assert server.pipeline.metrics.requests["499"] == 1
+
+
+@run
+async def test_a_client_that_leaves_while_it_is_computed_for_disturbs_nobody() -> None:
+    gate = threading.Event()
+    engine = FakeEngine(gate=gate)
+    async with served(engine) as server:
+        first, second = await server.connect(), await server.connect()
+        first.send(post(b"1"))
+        await until(lambda: len(engine.batches) == 1)
+        first.abort()
+        await until(lambda: server.pipeline.metrics.requests.get("499") == 1)
+        second.send(post(b"2"))
+        gate.set()
+        assert await second.digit() == 2
+
+
+@run
+async def test_without_room_for_its_bytes_a_request_is_told_to_come_back() -> None:
+    async with served() as server:
+        server.pipeline.admission.room.most = 1500
+        first, second = await server.connect(), await server.connect()
+        first.send(post(b"7" * 1000)[:-1])
+        await until(lambda: server.pipeline.admission.room.taken == 1000)
+        second.send(post(b"8" * 1000))
+        status, headers, body = await second.answer()
+        assert (status, headers["retry-after"]) == (429, "1")
+        assert "bytes of images are being read" in body["error"]
+        first.send(b"7")
+        assert await first.digit() == 7
+
+
+@run
+async def test_a_connection_told_to_end_after_its_request_does() -> None:
+    gate = threading.Event()
+    async with served(FakeEngine(gate=gate)) as server:
+        http = await server.connect()
+        http.send(post(b"7"))
+        await until(lambda: server.pipeline.admission.requests == 1)
+        (connection,) = server.connections
+        connection.shutdown()  # as uvicorn does when it is told to stop
+        gate.set()
+        status, headers, _ = await http.answer()
+        assert (status, headers["connection"]) == (200, "close")
+        assert await http.ended()
+
+
+@run
+async def test_a_head_and_a_body_in_pieces_are_one_request() -> None:
+    async with served() as server:
+        http = await server.connect()
+        for byte in post(b"7123", "x-request-id: mine"):
+            http.send(bytes([byte]))
+            await asyncio.sleep(0)
+        status, headers, _ = await http.answer()
+        assert (status, headers["x-request-id"]) == (200, "mine")
+        assert not server.asked
