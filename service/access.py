@@ -75,12 +75,17 @@ class Entry:
         return not unknown and length.isdigit() and int(length) <= _SKIPPED_BYTES
 
     def _watch(self, message: Message) -> Awaitable[None]:
-        if message["type"] == "http.response.start":
-            self.status = message["status"]
-        else:
+        if self._send is None:
+            return _to_nobody()
+        if message["type"] == "http.response.body":
             self.bytes_out += len(message.get("body", b""))
-        assert self._send is not None  # noqa: S101  narrows the type
+        elif not self.status:  # or it was cut, and this is for nobody
+            self.status = message["status"]
         return self._send(message)
+
+
+async def _to_nobody() -> None:
+    """What becomes of a message to a client that is gone."""
 
 
 def entry_of(scope: Mapping[str, Any]) -> Entry | None:

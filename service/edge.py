@@ -68,9 +68,9 @@ class Edge:
         self.bounds = bounds or Bounds()
         self.keys = keys
         self._ended = tuple(ended)
-        self._inside: dict[object, int] = {}
+        self.inside: dict[object, int] = {}  # requests by holder, where they are bounded
         self._refused = 0  # connections, since the last sweep
-        self._sweeping = False
+        self.sweeping = False
         self._prefix = secrets.token_hex(4).encode()
         self._numbers = count(1)
 
@@ -91,11 +91,11 @@ class Edge:
         """The request was answered, or its client left."""
         holder = entry.holder
         if holder is not None:
-            inside = self._inside[holder] - 1
+            inside = self.inside[holder] - 1
             if inside:
-                self._inside[holder] = inside
+                self.inside[holder] = inside
             else:
-                del self._inside[holder]
+                del self.inside[holder]
         if self._ended:
             entry.ended = perf_counter()
             for tell in self._ended:
@@ -110,8 +110,8 @@ class Edge:
 
     def watch(self, connections: Collection[Swept]) -> None:
         """Sweep over these, as long as there are any."""
-        if not self._sweeping:
-            self._sweeping = True
+        if not self.sweeping:
+            self.sweeping = True
             loop = asyncio.get_running_loop()
             loop.call_later(self.bounds.sweep_s, self._sweep, loop, connections)
 
@@ -126,7 +126,7 @@ class Edge:
                 self.bounds.connections,
             )
             self._refused = 0
-        self._sweeping = False
+        self.sweeping = False
         if connections:
             self.watch(connections)
 
@@ -147,13 +147,13 @@ class Edge:
             holder = key
         most = self.bounds.per_client
         if most:
-            inside = self._inside.get(holder, 0)
+            inside = self.inside.get(holder, 0)
             if inside >= most:
                 return TooManyFromClientError(
                     f"{inside} requests of yours are being answered, and no more may be at once; "
                     "send the next when one is done"
                 )
-            self._inside[holder] = inside + 1
+            self.inside[holder] = inside + 1
             entry.holder = holder
         return None
 

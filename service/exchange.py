@@ -114,7 +114,9 @@ class Exchange:
             self._refused(arrival, error.status)
             return refusal(error, last=not body.skippable)
         except ClientDisconnect:
-            return self.abandoned(arrival.started)
+            # It left, or the edge sent it away.
+            status = arrival.entry.status if arrival.entry is not None else 0
+            return self.abandoned(arrival.started, status or CLIENT_CLOSED_REQUEST)
         except Exception:  # noqa: BLE001  answered, counted and logged
             _log.exception("a request failed in a way that was not foreseen")
             self._refused(arrival, 500)

@@ -1,0 +1,130 @@
+"""An application behind the edge, on a loopback port, in the event loop of a test."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from starlette.types import ASGIApp
+from uvicorn.server import ServerState
+
+from service.access import Entry
+from service.edge import Bounds, Edge, Keys
+from service.protocol import BoundedHttp, EdgeConfig
+
+
+class Listening:
+    """A port, what the edge was told, and clients that speak HTTP by hand."""
+
+    def __init__(self, port: int, edge: Edge, entries: list[Entry], state: ServerState) -> None:
+        self.port = port
+        self.edge = edge
+        self.entries = entries  # of requests that ended
+        self.connections = state.connections
+        self._clients: list[asyncio.StreamWriter] = []
+
+    async def connect(self, *, limit: int = 2**16) -> "Client":
+        """A new connection, of which at most about 2 × `limit` is read ahead."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port, limit=limit)
+        self._clients.append(writer)
+        return Client(reader, writer)
+
+    async def send(self, data: bytes) -> "Client":
+        """A new connection that has sent this."""
+        client = await self.connect()
+        client.send(data)
+        return client
+
+    async def ask(self, data: bytes) -> "Reply":
+        """The answer to a request on a connection of its own."""
+        return await (await self.send(data)).reply()
+
+    def close(self) -> None:
+        """Leave."""
+        for writer in self._clients:
+            writer.transport.abort()
+
+
+class Client:
+    """One connection."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+
+    def send(self, data: bytes) -> None:
+        """Send it."""
+        self.writer.write(data)
+
+    async def reply(self) -> "Reply":
+        """The next answer."""
+        async with asyncio.timeout(10):
+            head = (await self.reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+            first, *lines = head.strip().split("\r\n")
+            headers = dict(line.lower().split(": ", 1) for line in lines)
+            body = await self.reader.readexactly(int(headers.get("content-length", "0")))
+        return Reply(int(first.split()[1]), headers, body)
+
+    async def rest(self) -> bytes:
+        """What comes until the server closes."""
+        async with asyncio.timeout(10):
+            try:
+                return await self.reader.read()
+            except ConnectionResetError:
+                return b""
+
+
+class Reply:
+    """A status, headers in lower case, and a body."""
+
+    def __init__(self, status: int, headers: dict[str, str], body: bytes) -> None:
+        self.status = status
+        self.headers = headers
+        self.body = body
+
+    def __repr__(self) -> str:
+        return f"{self.status} {self.headers} {self.body[:500]!r}"
+
+
+@asynccontextmanager
+async def listening(
+    app: ASGIApp,
+    *,
+    bounds: Bounds | None = None,
+    keys: Keys | None = None,
+    ended: Callable[[Entry], Any] = lambda _: None,
+    protocol: type[BoundedHttp] = BoundedHttp,
+) -> AsyncIterator[Listening]:
+    """Serve within these bounds; nothing may be left of any request at the end."""
+    entries: list[Entry] = []
+    edge = Edge(bounds, keys, [entries.append, ended])
+    config = EdgeConfig(
+        app, edge, log_config=None, access_log=False, server_header=False, lifespan="off", ws="none"
+    )
+    config.load()
+    state = ServerState()
+    server = await asyncio.get_running_loop().create_server(
+        lambda: protocol(config, state, {}), "127.0.0.1", 0
+    )
+    shown = Listening(server.sockets[0].getsockname()[1], edge, entries, state)
+    try:
+        yield shown
+    finally:
+        shown.close()
+        server.close()
+    async with asyncio.timeout(10):
+        while state.connections or state.tasks:
+            await asyncio.sleep(0.002)
+    assert not edge.inside
+
+
+def post(body: bytes, *headers: str, path: str = "/v1/classify") -> bytes:
+    """A request with this body."""
+    lines = [f"POST {path} HTTP/1.1", "Host: convoy", f"Content-Length: {len(body)}", *headers]
+    return "\r\n".join([*lines, "", ""]).encode("latin-1") + body
+
+
+def get(path: str, *headers: str, method: str = "GET") -> bytes:
+    """A request without a body."""
+    lines = [f"{method} {path} HTTP/1.1", "Host: convoy", *headers]
+    return "\r\n".join([*lines, "", ""]).encode("latin-1")
