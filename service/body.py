@@ -6,7 +6,7 @@ Nothing beyond the limits is ever kept, whatever the header promised.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
@@ -41,7 +41,7 @@ class Body:
 
     def __init__(
         self,
-        headers: Iterable[tuple[bytes, bytes]],
+        headers: Mapping[bytes, bytes],
         receive: Receive,
         *,
         max_bytes: int,
@@ -50,20 +50,12 @@ class Body:
         self._receive = receive
         self._max_bytes = max_bytes
         self._max_images = max_images
-        self._type = ""
-        self.coding = ""  # Content-Encoding
-        self._expects = False
-        self._length: int | None = None
+        self._type = headers.get(b"content-type", b"").decode("latin-1")
+        self.coding = headers.get(b"content-encoding", b"").strip().lower().decode("latin-1")
+        self._expects = b"expect" in headers
+        length = headers.get(b"content-length", b"")
+        self._length = int(length) if length.isdigit() else None
         self.complete = False
-        for name, value in headers:
-            if name == b"content-type":
-                self._type = value.decode("latin-1")
-            elif name == b"content-length":
-                self._length = int(value) if value.isdigit() else None
-            elif name == b"content-encoding":
-                self.coding = value.strip().lower().decode("latin-1")
-            elif name == b"expect":
-                self._expects = True
 
     @property
     def skippable(self) -> bool:
@@ -172,9 +164,7 @@ class Body:
 class WholeBody(Body):
     """A body that is there already, and was counted."""
 
-    def __init__(
-        self, headers: Iterable[tuple[bytes, bytes]], data: bytes, *, max_images: int
-    ) -> None:
+    def __init__(self, headers: Mapping[bytes, bytes], data: bytes, *, max_images: int) -> None:
         super().__init__(headers, _nothing_more, max_bytes=len(data), max_images=max_images)
         self.complete = True
         self._data = data

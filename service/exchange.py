@@ -1,7 +1,7 @@
 """One request to a model and its answer: admitted, timed, counted, answered whatever happens."""
 
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from time import perf_counter
@@ -32,7 +32,7 @@ _log = logging.getLogger("convoy")
 class Arrival:
     """A request that came, its body yet to be read."""
 
-    headers: Sequence[tuple[bytes, bytes]]  # names in lower case
+    headers: Mapping[bytes, bytes]  # names in lower case; of several of one name the last
     query: bytes
     body: Body
     departure: AbstractContextManager[object]  # raises ClientDisconnect when the client leaves
@@ -81,7 +81,7 @@ class Exchange:
     async def __call__(self, request: Request) -> Response:
         """The answer to a request, whatever happens."""
         started = perf_counter()
-        headers = request.scope["headers"]
+        headers = dict(request.scope["headers"])
         admission = self.pipeline.admission
         body = Body(
             headers,

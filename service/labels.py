@@ -52,6 +52,8 @@ def rank(scores: Scores, output: OutputKind) -> list[ScoreRow]:
         rows -= chosen[:, :1]
         chosen -= chosen[:, :1]
         chosen = np.exp(chosen) / np.add.reduce(np.exp(rows, out=rows), axis=1, keepdims=True)
+    # Whole numbers over a power of ten, so the nearest there are, as Python's own would be.
+    chosen = np.round(chosen, _DECIMALS)
     return [
         ScoreRow(row, Ranking(indices, probabilities) if math.isfinite(total) else None)
         for row, indices, probabilities, total in zip(
@@ -74,7 +76,7 @@ def top_k(row: ScoreRow, k: int, output: OutputKind, labels: Sequence[str]) -> l
         {
             "index": index,
             "label": labels[index] if index < len(labels) else str(index),
-            "probability": round(probability, _DECIMALS),
+            "probability": probability,
         }
         for index, probability in zip(ranking.indices[:k], ranking.probabilities, strict=False)
     ]
@@ -88,7 +90,7 @@ def _ranking(scores: NDArray[np.float32], k: int, output: OutputKind) -> Ranking
         chosen = weights[first] / np.add.reduce(weights)
     else:
         chosen = row[first]
-    return Ranking(first.tolist(), chosen.tolist())
+    return Ranking(first.tolist(), np.round(chosen, _DECIMALS).tolist())
 
 
 def finite(scores: NDArray[np.float32]) -> NDArray[np.float64]:

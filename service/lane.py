@@ -48,8 +48,11 @@ class LaneHttp(BoundedHttp):
         exchange = self.lanes.get(path)
         if exchange is None or entry.method != _POST:
             return False
-        length = self._length()
-        if not 0 <= length <= min(MAX_LANE_BYTES, exchange.max_body_bytes):
+        headers = entry.headers
+        # Of digits, or the parser had refused it.
+        length = int(headers.get(b"content-length", b"-1"))
+        most = min(MAX_LANE_BYTES, exchange.max_body_bytes)
+        if not (0 <= length <= most and _UNUSUAL.isdisjoint(headers)):
             return False
         visit = Visit(exchange.pipeline.admission)
         try:
@@ -58,7 +61,7 @@ class LaneHttp(BoundedHttp):
             visit.leave()
             return False
         keep_alive = self.parser.get_http_version() != "1.0" and self.parser.should_keep_alive()
-        call = _Call(entry, exchange, visit, self.headers, query, keep_alive)
+        call = _Call(entry, exchange, visit, query, keep_alive)
         self._arriving = self._call = call
         self.cycle = cast(RequestResponseCycle, call)
         return True
@@ -91,27 +94,17 @@ class LaneHttp(BoundedHttp):
             call.abandon()
         super().connection_lost(exc)
 
-    def _length(self) -> int:
-        """What Content-Length says; -1 without one, or where the request is in any way unusual."""
-        length = -1
-        for name, value in self.headers:
-            if name == b"content-length":
-                length = int(value)  # of digits, or the parser had refused it
-            elif name in _UNUSUAL:
-                return -1
-        return length
-
     async def _answer(self, call: "_Call") -> None:
         exchange, pipeline = call.exchange, call.exchange.pipeline
         chunks = call.chunks
         body = WholeBody(
-            call.headers,
+            call.entry.headers,
             chunks[0] if len(chunks) == 1 else b"".join(chunks),
             max_images=pipeline.admission.max_images_a_request,
         )
         chunks.clear()
         arrival = Arrival(
-            call.headers,
+            call.entry.headers,
             call.query,
             body,
             call,
@@ -149,7 +142,7 @@ class _Call:
     """
 
     __slots__ = (
-        *("entry", "exchange", "visit", "headers", "query", "keep_alive", "chunks", "task"),
+        *("entry", "exchange", "visit", "query", "keep_alive", "chunks", "task"),
         *("response_complete", "disconnected", "message_event", "_inside"),
     )
 
@@ -158,14 +151,12 @@ class _Call:
         entry: Entry,
         exchange: Exchange,
         visit: Visit,
-        headers: list[tuple[bytes, bytes]],
         query: bytes,
         keep_alive: bool,
     ) -> None:
         self.entry = entry
         self.exchange = exchange
         self.visit = visit
-        self.headers = headers
         self.query = query
         self.keep_alive = keep_alive
         self.chunks: list[bytes] = []

@@ -1,7 +1,7 @@
 """How soon a request is wanted, read off its headers: X-Timeout-Ms, X-Priority."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Mapping
 
 from service.errors import InvalidParameterError
 from service.policy import Urgency, urgency_of
@@ -12,23 +12,19 @@ PRIORITY_HEADER = "X-Priority"
 _TIMEOUT, _PRIORITY = (name.lower().encode() for name in (TIMEOUT_HEADER, PRIORITY_HEADER))
 
 
-def urgency_from(headers: Iterable[tuple[bytes, bytes]], started: float) -> Urgency:
+def urgency_from(headers: Mapping[bytes, bytes], started: float) -> Urgency:
     """What the headers of a request that began to arrive at `started` (clock seconds) ask for.
 
     InvalidParameterError: a timeout that is no positive number, a priority that is none either.
     """
-    timeout_s, priority = None, 0
-    for name, value in headers:
-        if name == _TIMEOUT:
-            timeout_s = _milliseconds(value) / 1e3
-        elif name == _PRIORITY:
-            if not (value.isdigit() and len(value) < 9):
-                raise InvalidParameterError(
-                    f"{PRIORITY_HEADER} is {_shown(value)}; it must be a whole number: "
-                    "1 for the highest priority, 0 for the default"
-                )
-            priority = int(value)
-    return urgency_of(started, timeout_s, priority)
+    timeout, priority = headers.get(_TIMEOUT), headers.get(_PRIORITY, b"0")
+    if not (priority.isdigit() and len(priority) < 9):
+        raise InvalidParameterError(
+            f"{PRIORITY_HEADER} is {_shown(priority)}; it must be a whole number: "
+            "1 for the highest priority, 0 for the default"
+        )
+    timeout_s = None if timeout is None else _milliseconds(timeout) / 1e3
+    return urgency_of(started, timeout_s, int(priority))
 
 
 def _milliseconds(value: bytes) -> float:

@@ -1,7 +1,6 @@
 """Inference: a request's body to scores and back."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Mapping
 from functools import partial
 
 from starlette.responses import Response
@@ -20,28 +19,15 @@ _HEADER_LENGTH = b"inference-header-content-length"
 _LONG_JSON = 2**16
 
 
-@dataclass(frozen=True, slots=True)
-class _Headers:
-    """What the header says of the bodies of request and answer."""
-
-    json_length: int | None  # of the request's JSON; None: all of it is JSON
-    accept_encoding: str
-
-    @classmethod
-    def of(cls, headers: Iterable[tuple[bytes, bytes]]) -> "_Headers":
-        """Read off a request's headers; BadRequestError for a length that is none."""
-        length, accept = None, ""
-        for name, value in headers:
-            if name == _HEADER_LENGTH:
-                # Not too many digits for int(); bodies are shorter than that.
-                if not value.isdigit() or len(value) > 18:
-                    raise BadRequestError(
-                        "Inference-Header-Content-Length must be a whole number of bytes"
-                    )
-                length = int(value)
-            elif name == b"accept-encoding":
-                accept = value.decode("latin-1")
-        return cls(length, accept)
+def _json_length(headers: Mapping[bytes, bytes]) -> int | None:
+    """How long the JSON of a request is, None if all of it is; BadRequestError if that is none."""
+    value = headers.get(_HEADER_LENGTH)
+    if value is None:
+        return None
+    # Not too many digits for int(); bodies are shorter than that.
+    if not value.isdigit() or len(value) > 18:
+        raise BadRequestError("Inference-Header-Content-Length must be a whole number of bytes")
+    return int(value)
 
 
 def inference(pipeline: Pipeline, max_body_bytes: int) -> Exchange:
@@ -50,7 +36,7 @@ def inference(pipeline: Pipeline, max_body_bytes: int) -> Exchange:
 
     async def answer(arrival: Arrival) -> Response:
         visit, body = arrival.visit, arrival.body
-        headers = _Headers.of(arrival.headers)
+        length = _json_length(arrival.headers)
         data = await body.whole(visit.hold_bytes)
         received = arrival.received()
         with arrival.departure:
@@ -58,7 +44,6 @@ def inference(pipeline: Pipeline, max_body_bytes: int) -> Exchange:
                 inflating = partial(inflate, coding=body.coding, most=max_body_bytes)
                 data = await pipeline.aside(inflating, data)
                 visit.hold_bytes(len(data))
-            length = headers.json_length
             parse = partial(
                 parse_request, header_length=length, info=pipeline.info, max_images=most_images
             )
@@ -78,7 +63,8 @@ def inference(pipeline: Pipeline, max_body_bytes: int) -> Exchange:
                 )
         content, json_length = format_answer(asked, done.rows, pipeline.info)
         arrival.answered(done)
-        return _response(content, json_length, headers.accept_encoding)
+        accept = arrival.headers.get(b"accept-encoding", b"").decode("latin-1")
+        return _response(content, json_length, accept)
 
     return Exchange(pipeline, max_body_bytes, answer)
 

@@ -123,7 +123,9 @@ def _add_server(app: FastAPI, repository: Repository) -> None:
 
 async def _only_ready(request: Request) -> bool:
     """Whether the body, if there is one, wants the models that are ready and no others."""
-    body = Body(request.headers.raw, request.receive, max_bytes=_MAX_INDEX_BYTES, max_images=0)
+    body = Body(
+        dict(request.headers.raw), request.receive, max_bytes=_MAX_INDEX_BYTES, max_images=0
+    )
     data = await body.whole(lambda _: None)
     try:
         asked = from_json(data) if data else {}

@@ -24,22 +24,22 @@ def infer(digit: int, **parameters: int) -> dict[str, Any]:
 
 
 def test_the_headers_say_how_soon() -> None:
-    headers = [(b"accept", b"*/*"), (b"x-timeout-ms", b"2.5"), (b"x-priority", b"1")]
+    headers = {b"accept": b"*/*", b"x-timeout-ms": b"2.5", b"x-priority": b"1"}
     assert urgency_from(headers, 3.0) == Urgency(3.0025, 1)
-    assert urgency_from([(b"x-priority", b"0")], 3.0) is NO_HURRY
-    assert urgency_from([], 3.0) is NO_HURRY
+    assert urgency_from({b"x-priority": b"0"}, 3.0) is NO_HURRY
+    assert urgency_from({}, 3.0) is NO_HURRY
 
 
 @pytest.mark.parametrize("value", [b"", b"0", b"-1", b"nan", b"inf", b"soon", b"1e999", b"1" * 30])
 def test_a_timeout_that_is_no_positive_number_is_refused(value: bytes) -> None:
     with pytest.raises(InvalidParameterError, match="X-Timeout-Ms"):
-        urgency_from([(b"x-timeout-ms", value)], 0.0)
+        urgency_from({b"x-timeout-ms": value}, 0.0)
 
 
 @pytest.mark.parametrize("value", [b"", b"-1", b"1.5", b"high", b"1" * 9, "²".encode("latin-1")])
 def test_a_priority_that_is_no_whole_number_is_refused(value: bytes) -> None:
     with pytest.raises(InvalidParameterError, match="X-Priority"):
-        urgency_from([(b"x-priority", value)], 0.0)
+        urgency_from({b"x-priority": value}, 0.0)
 
 
 # --- warming up ----------------------------------------------------------------------------------
