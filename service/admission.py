@@ -6,6 +6,7 @@ leaves. Used from one event loop.
 
 import asyncio
 from collections.abc import Callable
+from math import ceil
 from types import TracebackType
 from typing import Self
 
@@ -122,6 +123,6 @@ class Visit:
             wait_s = self._admission.expected_wait_s()
             raise QueueFullError(
                 f"{inside} images of at most {limit} are being worked on and {images} more came; "
-                f"try again in {max(1, round(wait_s))} s",
+                f"try again in {max(1, ceil(wait_s))} s",
                 wait_s,
             )

@@ -83,10 +83,6 @@ class _Batch(Generic[T, R]):
     parts: list[tuple[Request[T, Answer[R]], int]] = field(default_factory=list)
 
 
-def _ignore(_: BatchRecord) -> None:
-    """The `on_batch` of those who do not want to know."""
-
-
 class Batcher(Generic[T, R]):
     """Collects items into batches of at most `max_batch` for `run`, which is called one at a time.
 
@@ -106,7 +102,7 @@ class Batcher(Generic[T, R]):
         latency: Latency | None = None,
         turns: Turns | None = None,
         weight: float = 1.0,
-        on_batch: Callable[[BatchRecord], None] = _ignore,
+        on_batch: Callable[[BatchRecord], None] = lambda _: None,
         clock: Callable[[], float] = time.perf_counter,
         timer_error_s: float = _TIMER_ERROR_S,
     ) -> None:
@@ -194,6 +190,13 @@ class Batcher(Generic[T, R]):
     def withdraw(self, request: Request[T, Answer[R]]) -> None:
         """Take out what of a posted request is not dispatched yet; its outcome is the caller's."""
         self._waiting.leave(request)
+
+    def fail_waiting(self, failure: Callable[[], ServiceError]) -> None:
+        """Fail whoever waits, each with a failure of their own; whose items run too, waits on."""
+        running = [request for request, _ in self._running.parts] if self._running else []
+        for request in self._waiting.all():
+            if request not in running:
+                self._fail(request, failure())
 
     async def close(self, timeout_s: float | None = None) -> None:
         """Refuse new work, finish what was accepted, then stop.
@@ -383,11 +386,8 @@ class Batcher(Generic[T, R]):
     def _stop(self) -> None:
         """Take no more, and fail what still waits or runs, each with an exception of its own."""
         self._closing = True
-        requests = list(self._waiting.all())
-        if self._running:
-            requests += [request for request, _ in self._running.parts]
-            self._running = None
-        for request in requests:
+        parts, self._running = self._running.parts if self._running else [], None
+        for request in [*self._waiting.all(), *(request for request, _ in parts)]:
             self._fail(request, ShuttingDownError("the server shut down before this was done"))
         self._alarm.cancel()
         self._stopped.set()

@@ -56,6 +56,7 @@ from service.server import ListenError, bind, run_server
 from service.settings import Settings, SettingsError, load_settings
 from service.tuning import tune_model
 from service.v1 import CLASSIFY_PATH, model_path
+from service.watchdog import Bounds
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
 
@@ -127,6 +128,8 @@ def serve(
     threads: Threads = None,
     tuning: Tuning = None,
     drain_s: Annotated[float | None, setting("drain_s")] = None,
+    engine_timeout_s: Annotated[float | None, setting("engine_timeout_s")] = None,
+    warm_up_timeout_s: Annotated[float | None, setting("warm_up_timeout_s")] = None,
     external_data: ExternalData = None,
     expectations: Expectations = None,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log every request.")] = False,
@@ -146,9 +149,11 @@ def serve(
             max_body_bytes=settings.max_body_bytes,
             decode_threads=settings.thread_count,
             default=settings.default_model,
+            bounds=Bounds(settings.engine_timeout_s, settings.warm_up_timeout_s),
         )
         for opened in open_models(settings, expectations):
-            repository.add(opened.info, opened.engine, decoder(opened.classifier, settings))
+            decode = decoder(opened.classifier, settings)
+            repository.add(opened.info, opened.engine, decode, opened.reopen)
         _check_default(settings, repository)
         all_answered = run_server(
             create_app(repository),

@@ -15,16 +15,18 @@ ServiceError
 │   ├── QueueFullError 429          as many images wait as may wait
 │   ├── TooManyFromClientError 429  as many requests of one client are inside as may be
 │   ├── TooManyConnectionsError 503 as many connections are open as may be
-│   ├── NotReadyError 503           still loading or warming up
+│   ├── NotReadyError 503           still loading or warming up, or restarting
 │   └── ShuttingDownError 503       draining: what was accepted finishes, new requests go elsewhere
 ├── DeadlineError 504               it cannot be done by its deadline, so it was not tried
 ├── UnsupportedError 501            part of a protocol, but not done here
-└── EngineFailedError 500           the engine raised, or gave scores that are no numbers
+├── ThreadLostError 500             what a request takes in a thread never came to an end
+└── EngineFailedError 500           the engine raised or hung, or gave scores that are no numbers
 
 The message is the answer's `error`, so it says what was wrong and what to do. 405, and 404 for
 other paths, come from the router, in the same shape.
 """
 
+from math import ceil
 from typing import ClassVar
 
 
@@ -108,8 +110,11 @@ class RetryableError(ServiceError):
         self.retry_after_s = retry_after_s
 
     def headers(self) -> dict[str, str]:
-        """Retry-After in whole seconds, at least one (RFC 9110 section 10.2.3)."""
-        return {"Retry-After": str(max(1, round(self.retry_after_s)))}
+        """Retry-After in whole seconds, at least one (RFC 9110 section 10.2.3).
+
+        Rounded up: who comes a moment too early is refused again.
+        """
+        return {"Retry-After": str(max(1, ceil(self.retry_after_s)))}
 
 
 class QueueFullError(RetryableError):
@@ -153,14 +158,26 @@ class DeadlineError(ServiceError):
         self.allowed_s = allowed_s  # from now until the deadline
 
 
+class ThreadLostError(ServiceError):
+    """A thread that worked for the request took longer than it may, or died.
+
+    Not 503, which proxies and clients send elsewhere: what hangs one server may hang the next.
+    """
+
+    status = 500
+
+
 class EngineFailedError(ServiceError):
-    """The engine failed on the batch this request was in; the next request may well succeed."""
+    """The engine failed on the batch this request was in; the next request may well succeed.
+
+    The same where it hung, and for the reason that ThreadLostError has: 500, not 503.
+    """
 
     status = 500
 
 
 class NotReadyError(RetryableError):
-    """The model is still being loaded or warmed up."""
+    """The model is still being loaded or warmed up, or its engine is restarted."""
 
 
 class ShuttingDownError(RetryableError):

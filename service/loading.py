@@ -47,6 +47,7 @@ class Opened:
     info: ModelInfo
     classifier: Classifier
     engine: Engine
+    reopen: Callable[[], Engine]  # another engine of the same, from the file again
 
 
 @dataclass(frozen=True)
@@ -66,9 +67,7 @@ def open_models(settings: Settings, expectations: Sequence[str] | None) -> Itera
     """
     folder = settings.model
     if folder is None or not folder.is_dir():
-        classifier = load(settings, expectations)
-        engine = open_classifier(classifier, settings, settings.max_batch)
-        yield Opened(_info(classifier, "1"), classifier, engine)
+        yield _open(partial(load, settings, expectations), _path(settings), settings, "1")
         return
     if expectations or settings.preset is not None or settings.labels is not None:
         raise SettingsError(
@@ -77,12 +76,10 @@ def open_models(settings: Settings, expectations: Sequence[str] | None) -> Itera
         )
     for file in find_models(folder):
         try:
-            classifier = load_classifier(file.path, limits=_limits(settings))
-            classifier = replace(classifier, name=file.name)
-            engine = open_classifier(classifier, settings, settings.max_batch)
+            opened = _open(partial(_load_one, settings, file), file.path, settings, file.version)
         except ModelError as error:
             raise ModelError(f"the model {file.name}: {error}") from error
-        yield Opened(_info(classifier, file.version), classifier, engine)
+        yield opened
 
 
 def find_models(folder: Path) -> list[ModelFile]:
@@ -113,11 +110,8 @@ def find_models(folder: Path) -> list[ModelFile]:
 
 def load(settings: Settings, expectations: Sequence[str] | None) -> Classifier:
     """The one model that the settings name."""
-    path = settings.model
-    if path is None or path == Path(BUILT_IN_NAME):
-        path = BUILT_IN_MODEL
     return load_classifier(
-        path,
+        _path(settings),
         overrides={
             **parse_assignments(expectations or ()),
             "preset": settings.preset,
@@ -151,6 +145,39 @@ def decoder(classifier: Classifier, settings: Settings) -> Callable[[bytes], Pix
         preprocessing=classifier.preprocessing,
         limits=ImageLimits(settings.max_body_bytes, settings.max_pixels),
     )
+
+
+def _path(settings: Settings) -> Path:
+    path = settings.model
+    return BUILT_IN_MODEL if path is None or path == Path(BUILT_IN_NAME) else path
+
+
+def _load_one(settings: Settings, file: ModelFile) -> Classifier:
+    """One of several models."""
+    return replace(load_classifier(file.path, limits=_limits(settings)), name=file.name)
+
+
+def _open(
+    load_it: Callable[[], Classifier], path: Path, settings: Settings, version: str
+) -> Opened:
+    classifier, stamp = load_it(), _stamp(path)
+    engine = open_classifier(classifier, settings, settings.max_batch)
+    info, meaning = _info(classifier, version), classifier.preprocessing
+
+    # The weights are not kept for it: they may be large, and the file still has them.
+    def reopen() -> Engine:
+        again = load_it()
+        if _stamp(path) != stamp or again.preprocessing != meaning:
+            raise ModelFileError(f"{path}, or what describes it, has changed since it was opened")
+        return open_classifier(again, settings, settings.max_batch)
+
+    return Opened(info, classifier, engine, reopen)
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    """What changes when a file does."""
+    status = path.stat()
+    return status.st_mtime_ns, status.st_size
 
 
 def _limits(settings: Settings) -> FileLimits:

@@ -14,6 +14,7 @@ from service.metrics import Metrics
 from service.pipeline import ModelInfo, Pipeline
 from service.runner import EngineRunner, Pixels, State
 from service.turns import Turns
+from service.watchdog import Bounds
 from service.workers import Workers
 
 # Room for bodies beside the largest one, for every image that may wait.
@@ -21,6 +22,11 @@ _BYTES_AN_IMAGE = 2**20
 
 # For which each model's batches of every size are measured as it warms up.
 _MEASURE_S = 1.0
+
+# What a picture may take to decode, where the largest that are taken need a few seconds; and
+# drivers to say how they are.
+_DECODE_S = 60.0
+_TELL_S = 10.0
 
 
 class Repository:
@@ -35,10 +41,13 @@ class Repository:
         decode_threads: int,
         default: str | None = None,
         measure_s: float = _MEASURE_S,
+        bounds: Bounds | None = None,
+        decode_s: float = _DECODE_S,
     ) -> None:
         """`max_queue` is each model's; `default` names the model for who names none.
 
-        Each model's batches of every size are timed for about `measure_s` seconds at first.
+        Each model's batches of every size are timed for about `measure_s` seconds at first. What
+        an engine may take is in `bounds`; to decode a picture, `decode_s`.
         """
         self.max_body_bytes = max_body_bytes
         self.metrics = Metrics(max_batch=max_batch)
@@ -46,13 +55,25 @@ class Repository:
         self._default = default
         self._max_queue = max_queue
         self._room = ByteRoom(max_body_bytes + max_queue * _BYTES_AN_IMAGE)
-        self._decoders = Workers("decode", decode_threads)
-        self._teller = Workers("metrics", 1)
+        self._decoders = Workers("decode", decode_threads, bound_s=decode_s)
+        self._teller = Workers("metrics", 1, bound_s=_TELL_S)
         self._turns = Turns()  # all models run on the one device
         self._measure_s = measure_s
+        self._bounds = bounds
+        self._failed = asyncio.Event()
+        self._failure: EngineError | None = None
 
-    def add(self, info: ModelInfo, engine: Engine, decode: Callable[[bytes], Pixels]) -> Pipeline:
-        """Serve one more model, which the repository closes in the end."""
+    def add(
+        self,
+        info: ModelInfo,
+        engine: Engine,
+        decode: Callable[[bytes], Pixels],
+        reopen: Callable[[], Engine] | None = None,
+    ) -> Pipeline:
+        """Serve one more model, which the repository closes in the end.
+
+        `reopen` opens another engine of it, where the first hangs or fails again and again.
+        """
         if info.name in self.models:
             raise ValueError(f"there are two models {info.name!r}")
         metrics = self.metrics.model(info.name, info.version)
@@ -65,6 +86,9 @@ class Repository:
             turns=self._turns,
             on_batch=metrics.batch,
             measure_s=self._measure_s,
+            bounds=self._bounds,
+            reopen=reopen,
+            on_failure=self._fail,
         )
         pipeline = Pipeline(
             info,
@@ -126,6 +150,12 @@ class Repository:
                     raise
                 raise EngineError(f"{name}: {error}") from error
 
+    async def failure(self) -> EngineError:
+        """Wait until an engine is given up for good, and say why."""
+        await self._failed.wait()
+        assert self._failure is not None  # noqa: S101  set before the event; narrows the type
+        return self._failure
+
     async def drain(self, timeout_s: float) -> bool:
         """Take nothing new and finish what is inside; False if `timeout_s` was too short."""
         for pipeline in self.models.values():
@@ -143,3 +173,7 @@ class Repository:
         self._decoders.close()
         self._teller.close()
         return all(closed)
+
+    def _fail(self, failure: EngineError) -> None:
+        self._failure = self._failure or failure
+        self._failed.set()

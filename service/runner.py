@@ -1,10 +1,19 @@
-"""One model's engine, from decoded images to rows of scores: in batches, in a thread of its own."""
+"""One model's engine, from decoded images to rows of scores: in batches, in a thread of its own.
+
+A watchdog restarts an engine that hangs, or fails again and again:
+
+    READY -> RESTARTING (503; the batch failed, and with it what waited) -> READY, or FAILED
+
+An engine that is stuck is left behind with its thread. Where another in its place is no use
+either, the runner is FAILED and says so, so that the process ends: what is wrong then, as in a
+CUDA context, is not healed within it.
+"""
 
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from enum import Enum, unique
-from time import perf_counter
+from time import monotonic
 from typing import Protocol
 
 import numpy as np
@@ -12,15 +21,19 @@ from numpy.typing import NDArray
 
 from models import Engine, EngineError, OutputKind
 from service.batcher import Answer, Batcher, BatchRecord, Load
-from service.errors import NotReadyError, ShuttingDownError
-from service.labels import ScoreRow, rank
-from service.latency import Latency, measure
+from service.engine_thread import EngineThread
+from service.errors import NotReadyError, ServiceError, ShuttingDownError, ThreadLostError
+from service.labels import ScoreRow
+from service.latency import Latency
 from service.policy import NO_HURRY, Urgency
 from service.turns import Turns
 from service.waiting import Request
-from service.workers import Workers
+from service.watchdog import Bounds, Restarts
 
 Pixels = NDArray[np.uint8]  # H×W×C, as the model wants them
+
+# So many batches that failed in a row are no accident any longer.
+_FAILURES = 5
 
 Posted = Request[Pixels, Answer[ScoreRow]]
 
@@ -33,7 +46,8 @@ class State(Enum):
 
     WARMING = "warming up"
     READY = "ready"
-    FAILED = "broken: it failed to warm up"
+    RESTARTING = "restarting: its engine hung or failed"
+    FAILED = "broken: its engine failed"
     DRAINING = "shutting down"
 
 
@@ -104,25 +118,43 @@ class EngineRunner:
         turns: Turns | None = None,
         on_batch: Callable[[BatchRecord], None],
         measure_s: float = 0.0,
+        bounds: Bounds | None = None,
+        reopen: Callable[[], Engine] | None = None,
+        on_restart: Callable[[], None] = lambda: None,
+        on_failure: Callable[[EngineError], None] = lambda _: None,
     ) -> None:
         """At most `max_queue` images wait. `turns` are the device's, where other models run on it;
         warming up measures L(n) for about `measure_s` seconds.
+
+        `reopen` opens another engine of the same, in place of one that exceeds the `bounds`, or
+        fails again and again; without it such an engine is FAILED, and one that fails is kept.
+        `on_restart` is called for every such attempt, `on_failure` once when there are no more.
         """
         self.classes = engine.classes
         self.max_batch = engine.max_batch
         self.device = engine.device
-        self._engine = engine
         self._image_shape = image_shape
         self._output = output
         self._measure_s = measure_s
+        self._bounds = bounds or Bounds()
+        self._reopen = reopen
+        self._on_restart = on_restart
+        self._on_failure = on_failure
+        self._engine: EngineThread | None = EngineThread(engine, image_shape, output)
+        self._threads = [self._engine]  # all that were not closed, or are stuck
+        self._restarting: asyncio.Task[None] | None = None
+        self._restarts = Restarts()
+        self._warm_up_s = 0.0
+        self._failures = 0  # in a row
+        self._on_batch = on_batch
+        self.on_change: Callable[[], None] = lambda: None  # called when a batch begins or has ended
         self._batcher = Batcher(
             self._run,
             max_batch=engine.max_batch,
             max_queue=max_queue,
             turns=turns,
-            on_batch=on_batch,
+            on_batch=self._batch_ended,
         )
-        self._thread = Workers("engine", 1)
         self._state = State.WARMING
 
     @property
@@ -151,11 +183,13 @@ class EngineRunner:
     async def submit(
         self, pixels: Sequence[Pixels], urgency: Urgency = NO_HURRY
     ) -> list[Answer[ScoreRow]]:
-        """The scores of images, in order; raises what `Batcher.submit` raises."""
+        """The scores of images, in order; raises as `Batcher.submit`, or NotReadyError."""
+        self._check_engine()
         return await self._batcher.submit(pixels, urgency)
 
     def post(self, pixels: Sequence[Pixels], urgency: Urgency) -> Posted:
         """As `submit`, for who awaits the request's `outcome` otherwise, and withdraws it."""
+        self._check_engine()
         return self._batcher.post(pixels, urgency)
 
     def withdraw(self, request: Posted) -> None:
@@ -169,12 +203,17 @@ class EngineRunner:
 
     async def warm_up(self) -> None:
         """Make the engine ready, in its thread, and measure it; raises what the engine raises."""
+        (engine,) = self._threads
+        bound_s, started = self._bounds.warm_up, monotonic()
         try:
-            await self._thread.run(lambda _: self._engine.warm_up(), None)
-            self._batcher.latency = await self._thread.run(self._measure, self._measure_s)
+            self._batcher.latency = await engine.warm_up(self._measure_s, bound_s)
+        except ThreadLostError as error:
+            self._state = State.FAILED
+            raise EngineError(f"the engine is not warm within {bound_s:g} s") from error
         except Exception:
             self._state = State.FAILED
             raise
+        self._warm_up_s = monotonic() - started
         if self._state is State.WARMING:  # not where draining began meanwhile
             self._state = State.READY
 
@@ -188,45 +227,91 @@ class EngineRunner:
         await self._batcher.close(timeout_s=0)
 
     async def close(self, timeout_s: float) -> bool:
-        """End it: what is still inside fails. False if the engine is stuck in a call.
+        """End it: what is still inside fails. False if an engine is stuck in a call.
 
         A thread cannot be ended from outside, so then the process has to leave without it.
         """
         await self.give_up()
-        closing = self._thread.run(lambda _: self._engine.close(), None)
-        self._thread.close()
-        try:
-            # Shielded: cancelled, it would not be called once the engine is free.
-            async with asyncio.timeout(timeout_s):
-                await asyncio.shield(closing)
-        except TimeoutError:
-            return False
-        return True
-
-    def _measure(self, budget_s: float) -> Latency:
-        """L(n) of the engine, in its thread; what the event loop adds is learned by serving."""
-        blank = np.zeros(self._image_shape, np.uint8)
-
-        def run(n: int) -> float:
-            started = perf_counter()
-            self._run_batch([blank] * n)
-            return perf_counter() - started
-
-        return measure(run, self.max_batch, budget_s=budget_s)
+        if self._restarting:
+            self._restarting.cancel()
+        closings = [thread.close() for thread in self._threads]
+        # Not cancelled where it takes too long: it is still called once an engine is free.
+        _, stuck = await asyncio.wait(closings, timeout=timeout_s)
+        return not stuck
 
     async def _run(self, images: Sequence[Pixels]) -> Sequence[ScoreRow]:
-        return await self._thread.run(self._run_batch, images)
-
-    def _run_batch(self, images: Sequence[Pixels]) -> Sequence[ScoreRow]:
-        """One batch, in the engine's thread."""
+        engine, size = self._engine, len(images)
+        if engine is None:
+            raise EngineError("there is no engine")
+        bound_s = self._bounds.batch(self._batcher.latency, size)
+        self.on_change()
         try:
-            scores = self._engine.run(images)
-            if scores.shape != (len(images), self.classes):
-                raise EngineError(
-                    f"scores of shape {scores.shape} for {len(images)} images "
-                    f"of {self.classes} classes"
-                )
-        except Exception:
-            _log.exception("the engine failed on a batch of %d", len(images))
+            rows = await engine.run(images, bound_s)
+        except ThreadLostError:
+            self._replace(engine, f"it did not end a batch of {size} within {bound_s:.1f} s")
             raise
-        return rank(scores, self._output)
+        except Exception as error:
+            self._failures += 1
+            if self._failures == _FAILURES and self._reopen is not None:
+                self._replace(engine, f"it failed on {_FAILURES} batches in a row: {error}")
+            raise
+        self._failures = 0
+        return rows
+
+    def _batch_ended(self, record: BatchRecord) -> None:
+        self._on_batch(record)
+        self.on_change()
+
+    def _check_engine(self) -> None:
+        """Raise where there is no engine to wait for, even for what was let in before."""
+        if self._engine is None:
+            check_ready(self._state)
+
+    def _replace(self, engine: EngineThread, why: str) -> None:
+        """Leave an engine behind, which closes if it ever ends what it is at, and start another.
+
+        Who waited is told at once, to go elsewhere: how long this takes nobody knows.
+        """
+        engine.close()
+        self._engine = None
+        if self._state is State.DRAINING:
+            _log.error("the engine is given up: %s", why)
+            self._batcher.fail_waiting(
+                lambda: ShuttingDownError("the engine failed while the server was shutting down")
+            )
+        elif self._reopen is None or not self._restarts.another(monotonic()):
+            self._fail(EngineError(f"the engine is given up for good: {why}"))
+        else:
+            _log.error("the engine is restarted: %s", why)
+            self._state = State.RESTARTING
+            self._batcher.fail_waiting(self._refusal)
+            self._on_restart()
+            self._restarting = asyncio.create_task(self._restart(self._reopen))
+
+    async def _restart(self, reopen: Callable[[], Engine]) -> None:
+        bound_s, started = self._bounds.restart(self._warm_up_s), monotonic()
+        engine = EngineThread(None, self._image_shape, self._output)
+        self._threads = [thread for thread in self._threads if not thread.closed] + [engine]
+        try:
+            await engine.open(reopen, bound_s)
+            self._batcher.latency = await engine.warm_up(self._measure_s, bound_s)
+        except Exception as error:  # noqa: BLE001  whatever it is, `on_failure` hears of it
+            self._fail(EngineError(f"the engine cannot be restarted: {error}"), error)
+            return
+        _log.warning("the engine is ready again after %.1f s", monotonic() - started)
+        self._engine, self._failures = engine, 0
+        if self._state is State.RESTARTING:  # not where draining began meanwhile
+            self._state = State.READY
+
+    def _fail(self, failure: EngineError, cause: Exception | None = None) -> None:
+        failure.__cause__ = cause
+        if self._state is not State.DRAINING:
+            self._state = State.FAILED
+        self._batcher.fail_waiting(self._refusal)
+        self._on_failure(failure)
+
+    def _refusal(self) -> ServiceError:
+        return NotReadyError(
+            f"the model is {self._state.value}; try again in a few seconds, or elsewhere",
+            self._warm_up_s,
+        )

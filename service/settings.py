@@ -72,6 +72,23 @@ class Settings(BaseModel):
     drain_s: Annotated[
         float, Field(ge=0, le=3600, description="longest wait for accepted requests at shutdown")
     ] = 20.0
+    engine_timeout_s: Annotated[
+        float | None,
+        Field(
+            ge=0,
+            le=86_400,
+            description="longest that a batch may take before the engine counts as hung and is "
+            "restarted; 0: no bound; if not given, 50 times what such batches take, at least 10",
+        ),
+    ] = None
+    warm_up_timeout_s: Annotated[
+        float,
+        Field(
+            ge=0,
+            le=86_400,
+            description="longest that an engine may take to warm up; 0: as long as it takes",
+        ),
+    ] = 0.0
 
     tuning: Annotated[
         Path | None,

@@ -3,43 +3,140 @@
 What loop.run_in_executor does at less than half its cost: one future instead of two, and no lock.
 With a model that takes a millisecond, handing a request to two threads and back is most of what a
 server adds. The threads are daemons: one that is stuck in a device driver cannot keep the process.
+
+A thread cannot be ended from outside. So a job that takes longer than it may is given up: whoever
+awaits it gets ThreadLostError, what it comes to in the end goes nowhere, and another thread takes
+the place of its own, which ends if the job ever does.
 """
 
 import asyncio
 import contextlib
+import logging
 import threading
 from collections.abc import Callable
+from math import inf
 from queue import SimpleQueue
+from time import monotonic
 from typing import Any, TypeVar
+
+from service.errors import ThreadLostError
 
 T = TypeVar("T")
 R = TypeVar("R")
 
-_Job = tuple[Callable[[Any], Any], Any, "asyncio.Future[Any]"]
+# How often jobs with a bound are looked at, and that often at least within their bound.
+_PERIOD_S = 0.5
+_LOOKS = 8
+
+_log = logging.getLogger("convoy")
+
+
+class StrayError(Exception):
+    """A job raised what is meant for a process or an event loop, not for whoever awaits the job."""
+
+
+class _Job:
+    """A call that somebody awaits."""
+
+    __slots__ = ("argument", "bound_s", "function", "future", "open", "spent_s")
+
+    def __init__(
+        self,
+        function: Callable[[Any], Any],
+        argument: Any,
+        future: "asyncio.Future[Any]",
+        bound_s: float,
+    ) -> None:
+        self.function = function
+        self.argument = argument
+        self.future = future
+        self.bound_s = bound_s
+        self.spent_s = -1.0  # in its thread, as far as was seen; below 0: not seen there
+        self.open = True  # whether the event loop has not heard of its end
+
+    def outcome(self) -> tuple[Callable[[Any], None], Any]:
+        """How to resolve the future, and with what."""
+        future = self.future
+        try:
+            return future.set_result, self.function(self.argument)
+        except (StopIteration, asyncio.CancelledError) as error:
+            # These mean something to whoever awaits a future, and a future takes not even all.
+            return future.set_exception, _crash(error)
+        except Exception as error:  # noqa: BLE001  whoever awaits the future gets it
+            return future.set_exception, error
+        except BaseException as error:  # noqa: BLE001  meant for a process, but it is a job's
+            return future.set_exception, _crash(error)
+
+
+class _Thread(threading.Thread):
+    """One of the threads; what it is at is read by the event loop."""
+
+    def __init__(self, name: str, jobs: "SimpleQueue[_Job | None]", settle: "_Settle") -> None:
+        super().__init__(name=name, daemon=True)
+        self._jobs = jobs
+        self._settle = settle
+        self.job: _Job | None = None
+        self.lost = False
+        self.start()
+
+    def run(self) -> None:
+        """Do jobs until told to end."""
+        while not self.lost:
+            self.job = job = self._jobs.get()
+            if job is None:
+                return
+            resolve, outcome = (None, None) if job.future.cancelled() else job.outcome()
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any longer
+                job.future.get_loop().call_soon_threadsafe(self._settle, job, resolve, outcome)
+            self.job = None
+            del job, resolve, outcome  # an idle thread keeps nobody's picture
+
+
+_Settle = Callable[[_Job, Callable[[Any], None] | None, Any], None]
 
 
 class Workers:
     """A fixed number of threads; jobs are started in the order in which they came.
 
     With none, whoever has a job does it at once: for jobs shorter than handing them over.
+    A job may take `bound_s` seconds from when a thread begins with it. Used from one event loop.
     """
 
-    def __init__(self, name: str, threads: int) -> None:
+    def __init__(
+        self, name: str, threads: int, *, bound_s: float = inf, replaced: bool = True
+    ) -> None:
+        """Where a stuck thread is not `replaced`, the jobs behind what it is at wait for it."""
+        self._name = name
+        self._bound_s = bound_s
+        self._replaced = replaced
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
-        self._threads = [
-            threading.Thread(target=self._work, name=f"{name}-{number}", daemon=True)
-            for number in range(threads)
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._threads = [self._start(number) for number in range(threads)]
+        self._open = 0  # jobs with a bound whose end was not heard of
+        self._timer: asyncio.Handle | None = None
+        self._looked = 0.0
+        self.lost = 0  # threads so far
 
-    def run(self, function: Callable[[T], R], argument: T) -> "asyncio.Future[R]":
-        """A future of `function(argument)`; cancelled before its turn, it is never called."""
-        future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
-        if self._threads:
-            self._jobs.put((function, argument, future))
-        else:
-            _settle(future, *_outcome(function, argument, future))
+    def run(
+        self, function: Callable[[T], R], argument: T, bound_s: float | None = None
+    ) -> "asyncio.Future[R]":
+        """A future of `function(argument)`; cancelled before its turn, it is never called.
+
+        What `function` raises is raised, but for what is no Exception: StrayError from that.
+        ThreadLostError: it took too long, or its thread died.
+        """
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[R] = loop.create_future()
+        job = _Job(function, argument, future, self._bound_s if bound_s is None else bound_s)
+        if not self._threads:
+            resolve, outcome = job.outcome()
+            resolve(outcome)
+            return future
+        if job.bound_s < inf:
+            self._open += 1
+            if self._timer is None:
+                self._looked = monotonic()
+                self._timer = loop.call_later(self._period(job.bound_s), self._on_timer, loop)
+        self._jobs.put(job)
         return future
 
     def close(self) -> None:
@@ -47,30 +144,60 @@ class Workers:
         for _ in self._threads:
             self._jobs.put(None)
 
-    def _work(self) -> None:
-        while (job := self._jobs.get()) is not None:
-            _call(*job)
-            del job  # an idle thread keeps nobody's picture
+    def look(self, passed_s: float) -> None:
+        """Give up the jobs that have taken too long now that so much more time has passed."""
+        for number, thread in enumerate(self._threads):
+            job = thread.job
+            if not thread.is_alive():
+                self._lose(number, job, "died", replaced=True)
+            elif job is None or not job.open or job.bound_s == inf:
+                continue
+            elif job.spent_s < 0:
+                job.spent_s = 0.0
+            else:
+                job.spent_s += passed_s
+                if job.spent_s >= job.bound_s:
+                    stuck = f"is stuck for {job.spent_s:.1f} s"
+                    self._lose(number, job, stuck, replaced=self._replaced)
+
+    def _start(self, number: int) -> _Thread:
+        return _Thread(f"{self._name}-{number}", self._jobs, self._settle)
+
+    def _lose(self, number: int, job: _Job | None, how: str, *, replaced: bool) -> None:
+        thread = self._threads[number]
+        _log.error("the thread %s %s", thread.name, how)
+        if job is not None:
+            message = f"this was given up: its thread {how}; the request may be at fault"
+            self._settle(job, job.future.set_exception, ThreadLostError(message))
+        if replaced:
+            self.lost += 1
+            thread.lost = True
+            self._threads[number] = self._start(number)
+
+    def _on_timer(self, loop: asyncio.AbstractEventLoop) -> None:
+        now = monotonic()
+        bounds = [job.bound_s for thread in self._threads if (job := thread.job) is not None]
+        period_s = self._period(min(bounds, default=self._bound_s))
+        # Where the whole process was stopped for a while, its jobs have not been running either.
+        self.look(min(now - self._looked, 2 * period_s))
+        self._looked = now
+        self._timer = loop.call_later(period_s, self._on_timer, loop) if self._open else None
+
+    def _settle(self, job: _Job, resolve: Callable[[Any], None] | None, outcome: Any) -> None:
+        """A job has ended, or is given up: once."""
+        if not job.open:
+            return
+        job.open = False
+        self._open -= job.bound_s < inf
+        if resolve is not None and not job.future.done():  # cancelled meanwhile
+            resolve(outcome)
+
+    @staticmethod
+    def _period(bound_s: float) -> float:
+        return min(_PERIOD_S, bound_s / _LOOKS)
 
 
-def _call(function: Callable[[Any], Any], argument: Any, future: "asyncio.Future[Any]") -> None:
-    if future.cancelled():
-        return
-    resolve, outcome = _outcome(function, argument, future)
-    with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any longer
-        future.get_loop().call_soon_threadsafe(_settle, future, resolve, outcome)
-
-
-def _outcome(
-    function: Callable[[Any], Any], argument: Any, future: "asyncio.Future[Any]"
-) -> tuple[Callable[[Any], None], Any]:
-    """How to resolve the future, and with what."""
-    try:
-        return future.set_result, function(argument)
-    except BaseException as error:  # noqa: BLE001  whoever awaits the future gets it, whatever it is
-        return future.set_exception, error
-
-
-def _settle(future: "asyncio.Future[Any]", resolve: Callable[[Any], None], outcome: Any) -> None:
-    if not future.done():  # cancelled meanwhile
-        resolve(outcome)
+def _crash(error: BaseException) -> StrayError:
+    crash = StrayError(f"{type(error).__name__} was raised where only errors are expected")
+    crash.__cause__ = error
+    return crash

@@ -32,6 +32,7 @@ PLATFORM = "convoy_onnx"
 _STATES = {
     State.WARMING: "LOADING",
     State.READY: "READY",
+    State.RESTARTING: "LOADING",
     State.FAILED: "UNAVAILABLE",
     State.DRAINING: "UNLOADING",
 }

@@ -6,7 +6,9 @@ from service.admission import Admission, ByteRoom, Visit
 from service.errors import QueueFullError
 
 
-@pytest.mark.parametrize(("wait_s", "retry_after"), [(0.0, "1"), (0.2, "1"), (16.4, "16")])
+@pytest.mark.parametrize(
+    ("wait_s", "retry_after"), [(0.0, "1"), (0.2, "1"), (16.4, "17"), (17.0, "17")]
+)
 def test_retry_after_is_what_the_images_inside_will_take_and_never_zero(
     wait_s: float, retry_after: str
 ) -> None:

@@ -4,10 +4,12 @@ import asyncio
 import threading
 import time
 import weakref
+from math import inf
 
 import pytest
 
-from service.workers import Workers
+from service.errors import ThreadLostError
+from service.workers import StrayError, Workers
 
 pytestmark = pytest.mark.anyio
 
@@ -39,17 +41,42 @@ async def test_jobs_start_in_order_and_run_side_by_side() -> None:
     workers.close()
 
 
-@pytest.mark.parametrize("error", [ValueError("no"), SystemExit(3), KeyboardInterrupt()])
-async def test_whatever_a_job_raises_goes_to_who_waits_and_the_thread_lives_on(
+def fail(error: BaseException) -> None:
+    raise error
+
+
+@pytest.mark.parametrize("error", [ValueError("no"), MemoryError(), RecursionError()])
+async def test_what_a_job_raises_goes_to_who_waits_and_the_thread_lives_on(
     error: BaseException,
 ) -> None:
-    def fail(_: None) -> None:
-        raise error
-
     workers = Workers("test", 1)
-    job = workers.run(fail, None)
-    await asyncio.wait([job])
-    assert job.exception() is error
+    ident = await workers.run(lambda _: threading.get_ident(), None)
+    with pytest.raises(type(error)) as caught:
+        await workers.run(fail, error)
+    assert caught.value is error
+    assert await workers.run(lambda _: threading.get_ident(), None) == ident
+    workers.close()
+
+
+@pytest.mark.parametrize("threads", [0, 1])
+@pytest.mark.parametrize(
+    "error",
+    [
+        SystemExit(3),
+        KeyboardInterrupt(),
+        GeneratorExit(),
+        StopIteration(),
+        asyncio.CancelledError(),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+async def test_what_would_end_a_process_or_a_task_is_just_an_error_of_the_job(
+    threads: int, error: BaseException
+) -> None:
+    workers = Workers("test", threads)
+    with pytest.raises(StrayError, match=type(error).__name__) as caught:
+        await workers.run(fail, error)
+    assert caught.value.__cause__ is error
     assert await workers.run(abs, -1) == 1
     workers.close()
 
@@ -134,3 +161,143 @@ def test_a_job_that_outlives_its_loop_harms_nobody(capsys: pytest.CaptureFixture
 
 async def use(workers: Workers) -> int:
     return await workers.run(abs, -1)
+
+
+# --- threads that are lost -----------------------------------------------------------------------
+
+
+async def test_a_job_that_takes_too_long_is_given_up_and_its_thread_replaced() -> None:
+    workers = Workers("test", 1, bound_s=10)
+    gate, ended = threading.Event(), threading.Event()
+
+    def hang(_: None) -> str:
+        gate.wait(10)
+        ended.set()
+        return "late"
+
+    stuck, behind = workers.run(hang, None), workers.run(abs, -1)
+    await begun(workers)
+    workers.look(0)  # seen for the first time
+    workers.look(9.9)
+    assert not stuck.done()
+    assert workers.lost == 0
+    workers.look(0.2)
+    with pytest.raises(ThreadLostError, match=r"stuck for 10\.1 s"):
+        await stuck
+    assert workers.lost == 1
+    assert await behind == 1
+    late = lost_threads()
+    gate.set()
+    assert ended.wait(10)
+    for thread in late:
+        thread.join(10)
+        assert not thread.is_alive()
+    assert isinstance(stuck.exception(), ThreadLostError)
+    assert await workers.run(abs, -2) == 2
+    workers.close()
+
+
+async def test_bounds_are_of_single_jobs_in_a_thread_not_of_their_wait_for_one() -> None:
+    workers = Workers("test", 1, bound_s=10)
+    for _ in range(3):
+        gate = threading.Event()
+        job, waiting = workers.run(gate.wait, 10), workers.run(abs, -1)
+        await begun(workers)
+        for seconds in (0, 6):
+            workers.look(seconds)
+        gate.set()
+        assert await job
+        assert await waiting == 1
+    assert workers.lost == 0
+    workers.close()
+
+
+async def test_a_job_may_have_a_bound_of_its_own_and_time_does_the_looking() -> None:
+    workers = Workers("test", 2)
+    gate = threading.Event()
+    patient, hasty = workers.run(gate.wait, 10), workers.run(gate.wait, 10, 0.02)
+    with pytest.raises(ThreadLostError):
+        await hasty
+    assert not patient.done()
+    gate.set()
+    assert await patient
+    workers.close()
+
+
+async def test_a_stuck_thread_that_is_not_replaced_does_what_is_behind_once_it_is_free() -> None:
+    workers = Workers("test", 1, bound_s=0.02, replaced=False)
+    gate = threading.Event()
+    stuck = workers.run(gate.wait, 10)
+    with pytest.raises(ThreadLostError):
+        await stuck
+    behind = workers.run(abs, -1, inf)
+    await asyncio.sleep(0)
+    assert not behind.done()
+    assert workers.lost == 0
+    gate.set()
+    assert await behind == 1
+    workers.close()
+
+
+async def test_a_thread_that_died_is_replaced_and_its_job_is_an_error() -> None:
+    workers = Workers("test", 1, bound_s=10)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("threading.excepthook", lambda _: None)
+        patch.setattr("service.workers._Job.outcome", lambda _: fail(SystemExit()))
+        (thread,) = workers._threads
+        job = workers.run(abs, -1)
+        thread.join(10)
+        assert not thread.is_alive()
+    behind = workers.run(abs, -2)
+    workers.look(0)
+    with pytest.raises(ThreadLostError, match="died"):
+        await job
+    assert await behind == 2
+    assert workers.lost == 1
+    workers.close()
+
+
+async def test_who_left_does_not_keep_a_stuck_thread_from_being_replaced() -> None:
+    workers = Workers("test", 1, bound_s=0.02)
+    gate = threading.Event()
+    stuck = workers.run(gate.wait, 10)
+    await begun(workers)
+    stuck.cancel()
+    assert await workers.run(abs, -1) == 1
+    assert workers.lost == 1
+    gate.set()
+    workers.close()
+
+
+async def test_time_in_which_the_whole_process_stood_still_is_nobodys_fault(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = [1000.0]
+    monkeypatch.setattr("service.workers.monotonic", lambda: clock[0])
+    workers = Workers("test", 1, bound_s=4)
+    gate = threading.Event()
+    job = workers.run(gate.wait, 10)
+    await begun(workers)
+    loop = asyncio.get_running_loop()
+    for hours in range(3):  # frozen for an hour between any two looks
+        clock[0] += 3600 * hours
+        workers._on_timer(loop)
+    assert not job.done()
+    gate.set()
+    assert await job
+    workers.close()
+
+
+async def begun(workers: Workers) -> None:
+    """Wait until the first thread is at a job."""
+    async with asyncio.timeout(10):
+        while workers._threads[0].job is None:
+            await asyncio.sleep(0.001)
+
+
+def lost_threads() -> list[threading.Thread]:
+    return [
+        thread
+        for thread in threading.enumerate()
+        if thread.name.startswith("test-") and getattr(thread, "lost", False)
+    ]
