@@ -62,11 +62,13 @@ LITSERVE = Peer(
             "batch 8, timeout 1 ms, fast_queue",
             {**_BATCHED, "batch_timeout": 0.001, "fast_queue": True},
         ),
-        Setting("no batches, fast_queue", {"fast_queue": True}),
+        # Two workers have a queue each, and a process each for HTTP.
         Setting(
-            "batch 8, fast_queue, 2 workers",
-            {**_BATCHED, "fast_queue": True, "workers_per_device": 2},
+            "batch 8, timeout 1 ms, fast_queue, 2 workers",
+            {**_BATCHED, "batch_timeout": 0.001, "fast_queue": True, "workers_per_device": 2},
         ),
+        Setting("no batches, fast_queue", {"fast_queue": True}),
+        Setting("no batches, fast_queue, 2 workers", {"fast_queue": True, "workers_per_device": 2}),
     ),
 )
 
@@ -86,8 +88,10 @@ BENTOML = Peer(
         Setting(
             "batch 8, max_latency 100 ms", {"batched": True, "max_latency_ms": 100}, protocol="form"
         ),
+        Setting("batch 8, 2 workers", {"batched": True, "workers": 2}, protocol="form"),
         Setting("no batches", {"batched": False}),
         Setting("no batches, 2 threads", {"batched": False, "threads": 2}),
+        Setting("no batches, 2 workers", {"batched": False, "workers": 2}),
     ),
     {"BENTOML_DO_NOT_TRACK": "True"},
 )
@@ -100,8 +104,9 @@ RAY_SERVE = Peer(
     (
         Setting("batch 8, wait 0", {"batch_wait_timeout_s": 0.0}),
         Setting("batch 8, wait 10 ms (default)", {"batch_wait_timeout_s": 0.01}),
+        Setting("batch 8, wait 0, 2 replicas", {"batch_wait_timeout_s": 0.0, "num_replicas": 2}),
         Setting(
-            "batch 8, wait 0, no thread of its own for the model",
+            "batch 8, wait 0, one thread",
             {"batch_wait_timeout_s": 0.0},
             {
                 "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0",

@@ -266,7 +266,7 @@ def _turn(
     result = {}
     with contender.open(work, request) as address:
         check(address, contender, cases)
-        closed_loop(address, request, MAX_BATCH, max(0.5, seconds / 2))
+        closed_loop(address, request, MAX_BATCH, seconds / 2)
         for connections in CONNECTIONS:
             begin = perf_counter()
             times = closed_loop(address, request, connections, seconds)

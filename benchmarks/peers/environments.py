@@ -14,7 +14,8 @@ from benchmarks.peers.catalogue import SAME_AS_CONVOY, Peer
 
 CACHE = Path.home() / ".cache" / "convoy" / "peers"
 
-_DONE = "installed.json"
+# Written last, with the versions: what was interrupted is made anew.
+DONE = "installed.json"
 
 # Of the packages beneath a server, those that its speed depends on.
 _TOLD = ("fastapi", "httptools", "litserve", "bentoml", "ray", "starlette", "uvicorn", "uvloop")
@@ -41,13 +42,17 @@ def requirements(peer: Peer) -> tuple[str, ...]:
     return (*peer.requirements, *(f"{name}=={version(name)}" for name in SAME_AS_CONVOY))
 
 
+def folder_of(peer: Peer, root: Path) -> Path:
+    """Where a peer's environment is: another pin or another Python is another environment."""
+    key = zlib.crc32(" ".join((sys.version, *requirements(peer))).encode())
+    return root / f"{peer.package}-{key:08x}"
+
+
 def environment(peer: Peer, root: Path, say: Callable[[str], None]) -> Environment:
     """The peer's environment below `root`, made where it is missing; NotInstalledError."""
     wanted = requirements(peer)
-    # Another pin or another Python is another environment.
-    key = zlib.crc32(" ".join((sys.version, *wanted)).encode())
-    folder = root / f"{peer.package}-{key:08x}"
-    done = folder / _DONE
+    folder = folder_of(peer, root)
+    done = folder / DONE
     if not done.is_file():
         say(f"{peer.name}: installing {', '.join(wanted)} into {folder}")
         shutil.rmtree(folder, ignore_errors=True)
@@ -57,7 +62,6 @@ def environment(peer: Peer, root: Path, say: Callable[[str], None]) -> Environme
         listed = json.loads(_run([*pip, "list", "--format=json"]))
         found = {each["name"].lower(): each["version"] for each in listed}
         told = {name: found[name] for name in (*_TOLD, *SAME_AS_CONVOY) if name in found}
-        # Written last: what was interrupted is made anew.
         done.write_text(json.dumps(told))
     return Environment(folder, json.loads(done.read_text()))
 

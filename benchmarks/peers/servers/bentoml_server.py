@@ -9,7 +9,7 @@ SETTINGS = settings_given()
 
 _choices = dict(SETTINGS.choices)
 _batched = _choices.pop("batched")
-_of_service = {key: _choices.pop(key) for key in ("threads",) if key in _choices}
+_of_service = {key: _choices.pop(key) for key in ("threads", "workers") if key in _choices}
 
 
 class Model:

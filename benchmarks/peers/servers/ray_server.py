@@ -13,9 +13,12 @@ from benchmarks.peers.servers.work import MAX_BATCH, answer, settings_given, wor
 
 SETTINGS = settings_given()
 
+_choices = dict(SETTINGS.choices)
+_replicas = _choices.pop("num_replicas", 1)
+
 
 @serve.deployment(
-    num_replicas=1,
+    num_replicas=_replicas,
     max_ongoing_requests=64,
     logging_config={"enable_access_log": False, "log_level": "WARNING"},
 )
@@ -25,7 +28,7 @@ class Classifier:
     def __init__(self) -> None:
         self._work = work_of(SETTINGS)
 
-    @serve.batch(max_batch_size=MAX_BATCH, **SETTINGS.choices)  # type: ignore[untyped-decorator]
+    @serve.batch(max_batch_size=MAX_BATCH, **_choices)  # type: ignore[untyped-decorator]
     async def classify(self, bodies: list[bytes]) -> list[bytes]:
         """A batch."""
         scores = self._work.scores([self._work.decode(body) for body in bodies])
