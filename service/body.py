@@ -5,7 +5,6 @@
 Nothing beyond the limits is ever kept, whatever the header promised.
 """
 
-import asyncio
 from collections.abc import Callable, Mapping
 
 from python_multipart.exceptions import FormParserError
@@ -18,7 +17,6 @@ from service.errors import (
     BadRequestError,
     InvalidParameterError,
     PayloadTooLargeError,
-    RequestTimeoutError,
     TooManyImagesError,
     UnsupportedMediaTypeError,
 )
@@ -26,9 +24,6 @@ from service.errors import (
 IMAGE_TYPES = ("image/jpeg", "image/png", "image/webp", "application/octet-stream")
 FORM_TYPE = "multipart/form-data"
 FILE_FIELDS = ("file", "files")
-
-# A body that trickles in holds memory and a connection; a 20 MB one in this time is 2.7 Mbit/s.
-BODY_TIMEOUT_S = 60.0
 
 _HOW_TO_SEND = (
     f"send the image itself as {', '.join(IMAGE_TYPES[:-1])} or {IMAGE_TYPES[-1]}, "
@@ -69,10 +64,11 @@ class Body:
         """The bytes of each image, in upload order; at least one, none empty.
 
         `hold(n)` is told of every n bytes that are kept, and may refuse them by raising.
-        BadRequestError: empty, broken or cut short. RequestTimeoutError: too slow.
+        BadRequestError: empty, broken or cut short.
         PayloadTooLargeError: over max_bytes, found out from the header where it tells.
         TooManyImagesError: over max_images. UnsupportedMediaTypeError: neither an image nor a form.
-        InvalidParameterError: a form field of another name. ClientDisconnect: the client left.
+        InvalidParameterError: a form field of another name. ClientDisconnect: the client left, or
+        the edge sent it away for being slow.
         """
         media_type = self._type.partition(";")[0].strip().lower()
         if media_type and media_type != FORM_TYPE and media_type not in IMAGE_TYPES:
@@ -95,7 +91,7 @@ class Body:
         """The body as it is, of whatever type, perhaps empty, perhaps compressed by `coding`.
 
         `hold` is as above. UnsupportedMediaTypeError: another Content-Encoding than gzip, deflate.
-        RequestTimeoutError, PayloadTooLargeError, ClientDisconnect: as above.
+        PayloadTooLargeError, ClientDisconnect: as above.
         """
         if self.coding == "identity":
             self.coding = ""
@@ -125,21 +121,9 @@ class Body:
         return form.files()
 
     async def _read(self, hold: Callable[[int], None], take: Callable[[bytes], None]) -> None:
-        """Hand the body to `take` as it arrives, no more than max_bytes of it, in the time."""
+        """Hand the body to `take` as it arrives, no more than max_bytes of it."""
         if self._length is not None and self._length > self._max_bytes:
             raise self._too_large(f"this one has {self._length}")
-        try:
-            async with asyncio.timeout(BODY_TIMEOUT_S):
-                await self._receive_all(hold, take)
-        except TimeoutError:
-            self._length = None  # not to be waited for any longer
-            raise RequestTimeoutError(
-                f"the body did not arrive within {BODY_TIMEOUT_S:.0f} s; send it again, or smaller"
-            ) from None
-
-    async def _receive_all(
-        self, hold: Callable[[int], None], take: Callable[[bytes], None]
-    ) -> None:
         total = 0
         while not self.complete:
             message = await self._receive()

@@ -118,7 +118,10 @@ class Exchange:
             status = arrival.entry.status if arrival.entry is not None else 0
             return self.abandoned(arrival.started, status or CLIENT_CLOSED_REQUEST)
         except Exception:  # noqa: BLE001  answered, counted and logged
-            _log.exception("a request failed in a way that was not foreseen")
+            name = arrival.entry.id.decode() if arrival.entry is not None else "without an id"
+            _log.exception(
+                "request %s failed in a way that was not foreseen", name, extra={"request_id": name}
+            )
             self._refused(arrival, 500)
             return error_response(500, CRASHED, last=not body.skippable)
 

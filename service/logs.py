@@ -179,6 +179,8 @@ class JsonFormatter(TextFormatter):
             "logger": record.name,
             "message": record.getMessage(),
         }
+        if hasattr(record, "request_id"):
+            fields["id"] = record.request_id
         if record.exc_info:
             fields["traceback"] = self.formatException(record.exc_info)
         return json.dumps(fields)

@@ -15,5 +15,5 @@ def add_page(app: FastAPI) -> None:
     async def home(_: Request) -> Response:
         return FileResponse(_FOLDER / "index.html")
 
-    app.add_api_route("/", home, methods=["GET", "HEAD"], include_in_schema=False)
+    app.add_api_route("/", home, methods=["GET"], include_in_schema=False)
     app.mount("/page", StaticFiles(directory=_FOLDER / "files"))

@@ -56,13 +56,14 @@ class Client:
         """Send it."""
         self.writer.write(data)
 
-    async def reply(self) -> "Reply":
-        """The next answer."""
+    async def reply(self, *, to_head: bool = False) -> "Reply":
+        """The next answer; of an answer to HEAD there is no body."""
         async with asyncio.timeout(10):
             head = (await self.reader.readuntil(b"\r\n\r\n")).decode("latin-1")
             first, *lines = head.strip().split("\r\n")
             headers = dict(line.lower().split(": ", 1) for line in lines)
-            body = await self.reader.readexactly(int(headers.get("content-length", "0")))
+            length = 0 if to_head else int(headers.get("content-length", "0"))
+            body = await self.reader.readexactly(length)
         return Reply(int(first.split()[1]), headers, body)
 
     async def rest(self) -> bytes:

@@ -11,7 +11,6 @@ import pytest
 from fastapi.routing import APIRoute
 from pydantic import TypeAdapter
 
-import service.body
 from service.app import create_app
 from service.body import IMAGE_TYPES
 from service.pipeline import Pipeline
@@ -258,20 +257,6 @@ async def test_a_body_that_grows_over_the_limit_is_refused_at_that_point() -> No
     assert max(kept) <= 1000
 
 
-async def test_a_body_that_does_not_arrive_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service.body, "BODY_TIMEOUT_S", 0.05)
-
-    async def trickle() -> AsyncIterator[bytes]:
-        yield b"1"
-        await asyncio.sleep(1)
-        yield b"1"
-
-    async with serving() as (client, _):
-        answer = await client.post(PATH, content=trickle(), headers={"content-length": "2"})
-        assert "did not arrive" in error_of(answer, 408)
-        assert answer.headers["connection"] == "close"
-
-
 @pytest.mark.parametrize("status", [404, 405])
 async def test_what_the_router_refuses_has_the_one_error_shape(status: int) -> None:
     async with serving() as (client, _):
@@ -281,6 +266,24 @@ async def test_what_the_router_refuses_has_the_one_error_shape(status: int) -> N
             answer = await client.get(PATH)
             assert "POST" in error_of(answer, 405)
             assert answer.headers["allow"] == "POST"
+
+
+async def test_head_is_for_whatever_get_is_for() -> None:
+    async with serving() as (client, _):
+        for path in (
+            "/",
+            "/v2/health/live",
+            "/v2/health/ready",
+            "/v2",
+            "/v2/models/fake",
+            "/metrics",
+        ):
+            assert (await client.head(path)).status_code == 200, path
+        assert (await client.head("/nowhere")).status_code == 404
+        refused = await client.head(PATH)
+        assert (refused.status_code, refused.headers["allow"]) == (405, "POST")
+        paths = (await client.get("/openapi.json")).json()["paths"]
+        assert all("head" not in methods for methods in paths.values())
 
 
 async def test_what_fastapi_refuses_and_what_crashes_has_the_one_error_shape() -> None:

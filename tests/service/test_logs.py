@@ -213,15 +213,15 @@ def test_an_error_with_its_traceback_is_one_object_of_json(pipe: Pipe) -> None:
         try:
             raise ValueError("of 3 things\none")
         except ValueError:
-            logger.exception("it went %s", "wrong")
+            logger.exception("it went %s", "wrong", extra={"request_id": "id-1"})
         logger.info("and on")
     failed, went_on = map(json.loads, pipe.lines())
     assert (failed["level"], failed["logger"]) == ("ERROR", "convoy.test")
-    assert failed["message"] == "it went wrong"
+    assert (failed["message"], failed["id"]) == ("it went wrong", "id-1")
     assert failed["traceback"].startswith("Traceback (most recent call last):\n")
     assert "ValueError: of 3 things\none" in failed["traceback"]
     assert went_on["message"] == "and on"
-    assert "traceback" not in went_on
+    assert went_on.keys() == {"time", "level", "logger", "message"}
 
 
 def test_an_error_is_a_line_of_text_with_its_traceback_below(pipe: Pipe) -> None:
