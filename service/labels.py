@@ -2,8 +2,8 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from functools import cached_property
+from typing import NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,37 +29,54 @@ class Ranking(NamedTuple):
     probabilities: Sequence[float]
 
 
-@dataclass(slots=True)
 class ScoreRow:
     """One image's scores, one a class."""
 
-    scores: NDArray[np.float32]
-    ranking: Ranking | None  # of RANKED classes; None: not made, or some score is not finite
+    __slots__ = ("_batch", "_place", "_ranking", "scores")
+
+    def __init__(self, scores: NDArray[np.float32], ranking: Ranking | None = None) -> None:
+        self.scores = scores
+        self._ranking = ranking
+        self._batch: _Batch | None = None
+        self._place = 0
+
+    @property
+    def ranking(self) -> Ranking | None:
+        """Of the RANKED likeliest classes; None: not made, or some score is not finite."""
+        if self._batch is not None:
+            self._ranking = self._batch.rankings[self._place]
+            self._batch = None
+        return self._ranking
+
+    def ranked_with(self, batch: "_Batch", place: int) -> Self:
+        """This row, a batch's, to be ranked with the others."""
+        self._batch, self._place = batch, place
+        return self
 
 
 def rank(scores: Scores, output: OutputKind) -> list[ScoreRow]:
-    """A batch's rows, ranked all at once.
+    """A batch's rows, which are ranked all at once when one of them is asked for its ranking.
 
-    For the engine's thread: NumPy lets other threads run in each of its calls, and an event loop
-    that makes many of them spends its time waiting for its turn again.
+    That is several times as fast as one by one. It is left to whoever reads the answers, since the
+    next batch should be on its way first; and not to the engine's thread, since NumPy lets other
+    threads run in each call on many numbers, and an event loop that competes with such calls
+    spends its time waiting for its turn.
     """
-    rows = scores.astype(np.float64)
-    sums = np.add.reduce(rows, axis=1)  # see `finite`
-    rows[~np.isfinite(sums)] = 0  # not ranked, and not warned about
-    first = _largest(rows, min(RANKED, rows.shape[1]))
-    chosen = np.take_along_axis(rows, first, axis=1)
-    if output is OutputKind.LOGITS:
-        rows -= chosen[:, :1]
-        chosen -= chosen[:, :1]
-        chosen = np.exp(chosen) / np.add.reduce(np.exp(rows, out=rows), axis=1, keepdims=True)
-    # Whole numbers over a power of ten, so the nearest there are, as Python's own would be.
-    chosen = np.round(chosen, _DECIMALS)
-    return [
-        ScoreRow(row, Ranking(indices, probabilities) if math.isfinite(total) else None)
-        for row, indices, probabilities, total in zip(
-            scores, first.tolist(), chosen.tolist(), sums.tolist(), strict=True
-        )
-    ]
+    batch = _Batch(scores, output)
+    return [ScoreRow(row).ranked_with(batch, place) for place, row in enumerate(scores)]
+
+
+class _Batch:
+    """The scores of images that ran together."""
+
+    def __init__(self, scores: Scores, output: OutputKind) -> None:
+        self._scores = scores
+        self._output = output
+
+    @cached_property
+    def rankings(self) -> Sequence[Ranking | None]:
+        """One an image."""
+        return _rankings(self._scores, self._output)
 
 
 def top_k(row: ScoreRow, k: int, output: OutputKind, labels: Sequence[str]) -> list[Prediction]:
@@ -82,6 +99,45 @@ def top_k(row: ScoreRow, k: int, output: OutputKind, labels: Sequence[str]) -> l
     ]
 
 
+def _rankings(scores: Scores, output: OutputKind) -> list[Ranking | None]:
+    n, classes = scores.shape
+    begins = np.arange(0, n * classes, classes)
+    found = np.empty((min(RANKED, classes), n), np.intp)
+    # Looking for the largest a few times is faster than sorting; of equals it finds the first.
+    rest = scores.copy()
+    cells = rest.ravel()
+    for place in found:
+        rest.argmax(axis=1, out=place)
+        cells[begins + place] = -math.inf
+    rows = scores.astype(np.float64)
+    sums = np.add.reduce(rows, axis=1)  # see `finite`
+    if not math.isfinite(np.add.reduce(sums)):
+        rows[~np.isfinite(sums)] = 0  # not ranked, and not warned about
+    chosen = found + begins
+    if output is OutputKind.LOGITS:
+        rows -= rows.ravel()[chosen[0], np.newaxis]
+        np.exp(rows, out=rows)
+        probabilities = rows.ravel()[chosen] / np.add.reduce(rows, axis=1)
+    else:
+        probabilities = rows.ravel()[chosen]
+    return [
+        Ranking(indices, likely) if math.isfinite(total) else None
+        for indices, likely, total in zip(
+            found.T.tolist(),
+            _rounded(probabilities).T.tolist(),
+            sums.tolist(),
+            strict=True,
+        )
+    ]
+
+
+def _rounded(probabilities: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Whole numbers over a power of ten: the nearest there are, as Python's own rounding gives."""
+    scale = 10.0**_DECIMALS
+    rounded: NDArray[np.float64] = np.rint(probabilities * scale) / scale
+    return rounded
+
+
 def _ranking(scores: NDArray[np.float32], k: int, output: OutputKind) -> Ranking:
     row = finite(scores)
     first = largest(row, k)
@@ -90,7 +146,7 @@ def _ranking(scores: NDArray[np.float32], k: int, output: OutputKind) -> Ranking
         chosen = weights[first] / np.add.reduce(weights)
     else:
         chosen = row[first]
-    return Ranking(first.tolist(), np.round(chosen, _DECIMALS).tolist())
+    return Ranking(first.tolist(), _rounded(chosen).tolist())
 
 
 def finite(scores: NDArray[np.float32]) -> NDArray[np.float64]:
@@ -113,14 +169,3 @@ def largest(row: NDArray[np.float64], k: int) -> NDArray[np.intp]:
     kth = len(row) - k
     candidates = np.flatnonzero(row >= np.partition(row, kth)[kth])
     return candidates[np.argsort(-row[candidates], kind="stable")[:k]]
-
-
-def _largest(rows: NDArray[np.float64], k: int) -> NDArray[np.intp]:
-    """For each row the indices of its k largest, as above; looking for the largest k times."""
-    rest = rows.copy()
-    places = np.arange(len(rows))
-    found = np.empty((len(rows), k), np.intp)
-    for column in range(k):
-        found[:, column] = index = rest.argmax(axis=1)  # the first of equals
-        rest[places, index] = -math.inf
-    return found
