@@ -113,6 +113,22 @@ def _named(point: Point) -> str:
     return f"{point.profile}, {point.workload}, {load}{deadline}"
 
 
+def as_lines(comparisons: Sequence[Comparison]) -> list[dict[str, Any]]:
+    """A row a profile, workload and deadline, with a list over its loads for every number."""
+    lines: dict[tuple[str, str, float], dict[str, Any]] = {}
+    for each in comparisons:
+        row = as_row(each)
+        load, results = row.pop("load"), row.pop("results")
+        key = (each.point.profile, each.point.workload, each.point.timeout)
+        line = lines.setdefault(key, {**row, "loads": [], "results": {}})
+        line["loads"].append(load)
+        for name, numbers in results.items():
+            columns = line["results"].setdefault(name, {what: [] for what in numbers})
+            for what, value in numbers.items():
+                columns[what].append(value)
+    return list(lines.values())
+
+
 def as_row(comparison: Comparison) -> dict[str, Any]:
     """What JSON takes."""
     point = comparison.point
@@ -160,14 +176,12 @@ def main(command_line: Sequence[str] | None = None) -> None:
     )
     met = show(comparisons, Console(highlight=False, soft_wrap=True))
     setup = {"requests": arguments.requests, "seeds": arguments.seeds}
-    rows = [
-        {"date": now(), "commit": commit(), **versions("numpy"), **setup, **as_row(each)}
-        for each in comparisons
-    ]
+    stands = {"date": now(), "commit": commit(), **versions("numpy"), **setup}
     if arguments.json:
+        rows = [{**stands, **as_row(each)} for each in comparisons]
         arguments.json.write_text(json.dumps(rows, indent=2) + "\n")
     if arguments.record:
-        append(FILE, rows)
+        append(FILE, [{**stands, **line} for line in as_lines(comparisons)])
     if arguments.plots:
         from benchmarks.simulation.plots import plot  # noqa: PLC0415  needs Matplotlib
 

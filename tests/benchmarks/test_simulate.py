@@ -5,6 +5,7 @@ import json
 from collections.abc import Sequence
 from math import inf
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -258,6 +259,22 @@ def test_the_command_shows_and_writes_and_draws(
     assert {file.name for file in plots.iterdir()} == names
     shown = capsys.readouterr().out
     assert "\nmet: the worst score of 2 points" in shown
+
+
+def test_recorded_rows_have_a_list_over_the_loads_for_every_number(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    points = [Point("flat", "Poisson", load) for load in (0.1, 0.5)]
+    points.append(Point("flat", "Poisson", 0.5, 3.0))
+    comparisons = [made_up(points[0], p50_ms=0.25), *map(made_up, points[1:])]
+    monkeypatch.setattr(simulate, "run", lambda *_: comparisons)
+    written: list[dict[str, Any]] = []
+    monkeypatch.setattr(simulate, "append", lambda _, rows: written.extend(rows))
+    simulate.main(["--record", "--requests", "7"])
+    first, second = json.loads(json.dumps(written))
+    assert (first["loads"], first["deadline_l8"], first["requests"]) == ([0.1, 0.5], None, 7)
+    assert first["results"][CONVOY]["p50_ms"] == [0.25, 1.0]
+    assert (second["loads"], second["deadline_l8"]) == ([0.5], 3.0)
 
 
 def test_a_criterion_that_is_not_met_is_an_exit_status(
