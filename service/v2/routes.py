@@ -192,20 +192,17 @@ def _add_infer(app: FastAPI, repository: Repository) -> dict[str, Exchange]:
             return refusal(error)
         return await endpoints[pipeline.info.name](request)
 
-    content = {
-        **_json(INFER_REQUEST),
-        "application/octet-stream": {"schema": {"type": "string", "format": "binary"}},
-    }
+    binary = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
     for path in _PATHS:
         app.add_api_route(
             f"{path}/infer",
             infer,
             methods=["POST"],
             response_model=InferAnswer,
-            responses=_ERRORS,
+            responses={200: {"content": binary}, **_ERRORS},
             openapi_extra={
                 "parameters": _path_parameters(path),
-                "requestBody": {"required": True, "content": content},
+                "requestBody": {"required": True, "content": {**_json(INFER_REQUEST), **binary}},
             },
             tags=["models"],
             operation_id=f"infer{path}",

@@ -4,12 +4,15 @@ Prints its port once it takes requests. The exit status is 0 if everything accep
 """
 
 import argparse
+import itertools
 import sys
+import time
 
 from models import EngineError
 from service.app import create_app
 from service.server import bind, run_server
-from tests.service.fakes import FakeEngine, make_repository
+from tests.service.fakes import FakeEngine, decode_digit, make_repository
+from tests.service.faults.pictures import faulty_decode, faulty_scores
 
 
 def main() -> int:
@@ -18,7 +21,10 @@ def main() -> int:
     parser.add_argument("--delay-s", type=float, default=0.0)
     parser.add_argument("--drain-s", type=float, default=10.0)
     parser.add_argument("--max-body-bytes", type=int, default=100_000)
+    parser.add_argument("--max-queue", type=int, default=32)
     parser.add_argument("--cannot-warm-up", action="store_true")
+    parser.add_argument("--faults", action="store_true", help="some pictures bring about faults")
+    parser.add_argument("--unsteady-clock", action="store_true", help="time.time() jumps days")
     options = parser.parse_args()
 
     def warm_up() -> None:
@@ -26,9 +32,18 @@ def main() -> int:
             raise EngineError("no memory")
 
     repository = make_repository(
-        FakeEngine(delay_s=options.delay_s, warm_up=warm_up),
+        FakeEngine(
+            delay_s=options.delay_s,
+            warm_up=warm_up,
+            scores=faulty_scores if options.faults else None,
+        ),
+        faulty_decode if options.faults else decode_digit,
         max_body_bytes=options.max_body_bytes,
+        max_queue=options.max_queue,
     )
+    if options.unsteady_clock:
+        steady, days = time.time, itertools.cycle((0, 400, -400))
+        time.time = lambda: steady() + 86_400 * next(days)
     listener = bind("127.0.0.1", 0)
     port = listener.getsockname()[1]
     answered = run_server(

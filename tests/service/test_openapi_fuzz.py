@@ -65,7 +65,7 @@ def api() -> Iterator[Any]:
         schemathesis.openapi.media_type(media_type, _bodies())
     schemathesis.openapi.format("binary", _bodies())
     config = SchemathesisConfig.from_dict(
-        {"checks": {"negative_data_rejection": {"expected-statuses": ["4xx"]}}}
+        {"checks": {"negative_data_rejection": {"expected-statuses": ["4xx", "504"]}}}
     )
     with convoy_serve() as port:
         url = f"http://127.0.0.1:{port}/openapi.json"
