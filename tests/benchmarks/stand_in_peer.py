@@ -31,6 +31,8 @@ class Handler(BaseHTTPRequestHandler):
         found = answer(scores)
         if CHOICES.get("wrong"):
             found["predictions"].reverse()
+        if CHOICES.get("unsure"):
+            found["predictions"][0]["probability"] -= 0.01
         data = json.dumps(found).encode()
         Handler.answered += 1
         tired = Handler.answered > CHOICES.get("answers", 10**9)

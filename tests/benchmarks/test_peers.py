@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 from rich.console import Console
 
 from benchmarks.http_client import Address, BadAnswerError, Connection, post_request
@@ -120,6 +121,18 @@ def test_a_peer_sees_the_pixels_that_convoy_sees(tmp_path: Path) -> None:
         np.testing.assert_array_equal(pixels, expected)
         first = answer(digits.scores([pixels] * 3)[2])["predictions"][0]
         assert (first["index"], first["probability"]) == pytest.approx(case.best, abs=1e-5)
+
+
+def test_a_crop_that_cannot_lie_in_the_middle_lies_where_convoys_does(tmp_path: Path) -> None:
+    given = material(tmp_path)
+    preprocessing = load_classifier(BUILT_IN_MODEL, overrides={}).preprocessing
+    file = io.BytesIO()
+    noise = np.random.default_rng(0).integers(0, 256, (480, 500), np.uint8)
+    Image.fromarray(noise).save(file, "PNG")  # 33 × 32 before the crop
+    np.testing.assert_array_equal(
+        Digits(str(given.model), given.side).decode(file.getvalue()),
+        decode_image(file.getvalue(), preprocessing, ImageLimits()),
+    )
 
 
 def test_the_five_likeliest_come_first() -> None:
@@ -266,13 +279,18 @@ def test_a_bad_answer_is_not_waited_for_in_vain(tmp_path: Path) -> None:
 # All of it
 
 
-GOOD, WRONG, TIRED = "good", "wrong", "tired"
+GOOD, WRONG, UNSURE, TIRED = "good", "wrong", "unsure", "tired"
 STAND_IN = Peer(
     "Stand-in",
     "stand-in",
     ("stand-in==1",),
     COMMAND,
-    (Setting(GOOD), Setting(WRONG, {"wrong": True}), Setting(TIRED, {"answers": 3})),
+    (
+        Setting(GOOD),
+        Setting(WRONG, {"wrong": True}),
+        Setting(UNSURE, {"unsure": True}),
+        Setting(TIRED, {"answers": 3}),
+    ),
 )
 ABSENT = Peer("Absent", "absent", ("absent==1",), COMMAND, (Setting("any"),))
 
@@ -294,7 +312,7 @@ def test_all_servers_are_measured_and_each_failure_is_its_own(
 
     rows = json.loads(out.read_text())
     by = {(r["server"], r["setting"], r["work"], r["connections"]): r for r in rows}
-    assert len(by) == len(rows) == 5 * 2 * 2  # contenders, works, numbers of connections
+    assert len(by) == len(rows) == 6 * 2 * 2  # contenders, works, numbers of connections
     for work in (NOOP, DIGITS):
         for connections in CONNECTIONS:
             for server, setting in ((CONVOY, "as it comes"), (STAND_IN.name, GOOD)):
@@ -304,6 +322,7 @@ def test_all_servers_are_measured_and_each_failure_is_its_own(
                 assert found["commit"]
                 assert found["cores"]
             assert by[STAND_IN.name, GOOD, work, connections]["versions"] == {"stand-in": "1"}
+            assert "is right" in by[STAND_IN.name, UNSURE, work, connections]["error"]
             assert "503" in by[STAND_IN.name, TIRED, work, connections]["error"]
             assert by[ABSENT.name, "", work, connections]["error"].startswith("not installed: ")
     assert "is right" in by[STAND_IN.name, WRONG, DIGITS, 8]["error"]
