@@ -6,15 +6,18 @@ Everything here is met by each request of each route, so it is kept to a few mic
 import asyncio
 import logging
 import re
+import resource
 import secrets
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import count
 from time import perf_counter
 from typing import Protocol
 
 from service.access import Ended, Entry
 from service.errors import ServiceError, TooManyFromClientError, UnauthorizedError
+from service.keys import Keys
+from service.logs import AccessLog, LogFormat, line_writer
 
 _log = logging.getLogger("convoy")
 
@@ -25,9 +28,12 @@ _SANE_ID = re.compile(rb"[!-~]{1,128}").fullmatch
 _OPEN = frozenset((b"/", b"/v2/health/live", b"/v2/health/ready"))
 _OPEN_FOLDER = b"/page/"
 
+# What a process opens beside connections: models, devices, logs, the event loop's own.
+_OTHER_FILES = 128
+
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class Limits:
     """How long and how much a client may make the server wait or hold."""
 
     head_s: float = 10.0  # from a connection or the first byte of a head to its last
@@ -35,17 +41,21 @@ class Bounds:
     body_rate: float = 1000.0  # bytes a second, the grace not counted; of phones the slowest do it
     body_grace_s: float = 5.0
     answer_s: float = 60.0  # in which some of an answer has to be taken
+    refused_s: float = 3.0  # for a client that is still sending, to notice
     idle_s: float = 75.0  # load balancers keep connections for a minute
     sweep_s: float = 1.0  # how often all of these are looked at
     connections: int = 1024
     per_client: int = 0  # requests inside at once; 0: any
 
 
-class Keys(Protocol):
-    """The API keys that are taken."""
+@dataclass(frozen=True, slots=True)
+class EdgeOptions:
+    """What an edge is made of, in whichever process it is needed."""
 
-    def find(self, presented: bytes) -> str | None:
-        """What the key is called in logs; None if it is not taken."""
+    limits: Limits = field(default_factory=Limits)
+    keys: Keys | None = None
+    log_format: LogFormat = LogFormat.TEXT
+    traced: bool = False
 
 
 class Swept(Protocol):
@@ -60,12 +70,12 @@ class Edge:
 
     def __init__(
         self,
-        bounds: Bounds | None = None,
+        limits: Limits | None = None,
         keys: Keys | None = None,
         ended: Collection[Ended] = (),
     ) -> None:
         """`ended` is called with every request that was answered or whose client left."""
-        self.bounds = bounds or Bounds()
+        self.limits = limits or Limits()
         self.keys = keys
         self._ended = tuple(ended)
         self.inside: dict[object, int] = {}  # requests by holder, where they are bounded
@@ -83,7 +93,7 @@ class Edge:
 
     def admit(self, entry: Entry) -> None:
         """Count the request in, or write down why not."""
-        if self.keys is None and not self.bounds.per_client:
+        if self.keys is None and not self.limits.per_client:
             return
         entry.refusal = self._check(entry)
 
@@ -103,7 +113,7 @@ class Edge:
 
     def full(self, connections: int) -> bool:
         """Whether one of so many connections is too many, which is counted."""
-        if connections <= self.bounds.connections:
+        if connections <= self.limits.connections:
             return False
         self._refused += 1
         return True
@@ -113,7 +123,7 @@ class Edge:
         if not self.sweeping:
             self.sweeping = True
             loop = asyncio.get_running_loop()
-            loop.call_later(self.bounds.sweep_s, self._sweep, loop, connections)
+            loop.call_later(self.limits.sweep_s, self._sweep, loop, connections)
 
     def _sweep(self, loop: asyncio.AbstractEventLoop, connections: Collection[Swept]) -> None:
         now = loop.time()
@@ -123,7 +133,7 @@ class Edge:
             _log.warning(
                 "%d connections were refused: %d are open, and no more may be (--max-connections)",
                 self._refused,
-                self.bounds.connections,
+                self.limits.connections,
             )
             self._refused = 0
         self.sweeping = False
@@ -145,7 +155,7 @@ class Edge:
                 )
             entry.client = holder = f"{entry.client} key {key}"
             holder = key
-        most = self.bounds.per_client
+        most = self.limits.per_client
         if most:
             inside = self.inside.get(holder, 0)
             if inside >= most:
@@ -156,6 +166,33 @@ class Edge:
             self.inside[holder] = inside + 1
             entry.holder = holder
         return None
+
+
+def make_edge(options: EdgeOptions, *, access_log: bool) -> Edge:
+    """An edge for a server in this process."""
+    ended: list[Ended] = []
+    if access_log:
+        ended.append(AccessLog(line_writer(options.log_format)))
+    limits = replace(options.limits, connections=_allow(options.limits.connections))
+    return Edge(limits, options.keys, ended)
+
+
+def _allow(connections: int) -> int:
+    """Have the system allow so many connections; how many it does."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = connections + _OTHER_FILES
+    if soft >= wanted or soft == resource.RLIM_INFINITY:
+        return connections
+    allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, allowed), hard))
+    if allowed < wanted:
+        connections = max(1, allowed - _OTHER_FILES)
+        _log.warning(
+            "no more than %d connections can be open: the system allows %d files (ulimit -Hn)",
+            connections,
+            allowed,
+        )
+    return connections
 
 
 def _presented(headers: Mapping[bytes, bytes]) -> bytes:

@@ -83,8 +83,8 @@ class LaneHttp(BoundedHttp):
             self.count_message()
             call.task = self.loop.create_task(self._answer(call))
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        """The client is gone."""
+    def hang_up(self) -> None:
+        """The client is gone, or was sent away."""
         call, self._call = self._call, None
         if self._arriving is not None:
             self._arriving = None
@@ -92,7 +92,7 @@ class LaneHttp(BoundedHttp):
                 call.leave()
         elif call is not None:
             call.abandon()
-        super().connection_lost(exc)
+        super().hang_up()
 
     async def _answer(self, call: "_Call") -> None:
         exchange, pipeline = call.exchange, call.exchange.pipeline

@@ -11,6 +11,7 @@ import threading
 import time
 from collections import deque
 from enum import StrEnum
+from functools import cache
 from json.encoder import encode_basestring_ascii as quoted
 
 from service.access import Entry
@@ -241,13 +242,7 @@ class AccessLog:
         self._write(line + self._end)
 
 
-def configure_logging(handler: logging.Handler | None = None, *, verbose: bool = False) -> None:
-    """Convoy's own log, and of others warnings, to standard error; uvicorn's too if `verbose`."""
-    if handler is None:
-        handler = logging.StreamHandler()
-        handler.setFormatter(TextFormatter())
-    logging.basicConfig(handlers=[handler], level=logging.WARNING)
-    logging.getLogger("convoy").setLevel(logging.INFO)
-    # What clients send wrong is answered and counted, not logged.
-    logging.getLogger("python_multipart").setLevel(logging.ERROR)
-    logging.getLogger("uvicorn.error").setLevel(logging.INFO if verbose else logging.ERROR)
+@cache
+def line_writer(log_format: LogFormat) -> LineWriter:
+    """The process's one writer to standard error: all its lines stay whole and in order."""
+    return LineWriter(log_format)

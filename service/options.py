@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from models import DeviceKind
+from service.logs import LineHandler, LogFormat, TextFormatter, line_writer
 from service.settings import Settings
 
 
@@ -14,8 +15,11 @@ def setting(name: str) -> Any:
     """The flag of a setting, described where the setting is."""
     field = Settings.model_fields[name]
     default = getattr(field.default, "value", field.default)
+    flag = "--" + name.replace("_", "-")
+    if default is True:
+        flag += flag.replace("--", "/--no-", 1)
     return typer.Option(
-        "--" + name.replace("_", "-"),
+        flag,
         help=field.description if default is None else f"{field.description} [{default}]",
         show_default=False,
     )
@@ -40,13 +44,19 @@ Expectations = Annotated[
 ]
 
 
-def configure_logging(*, verbose: bool) -> None:
-    """Convoy's own log, and of others warnings; every request where `verbose`."""
-    logging.basicConfig(
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.WARNING
-    )
+def configure_logging(*, verbose: bool, log_format: LogFormat | None = None) -> None:
+    """Convoy's own log, and of others warnings, to standard error; uvicorn's too where `verbose`.
+
+    With a format, which a server has, nothing waits for whoever reads it.
+    """
+    handler: logging.Handler
+    if log_format is None:
+        handler = logging.StreamHandler()
+        handler.setFormatter(TextFormatter())
+    else:
+        handler = LineHandler(line_writer(log_format))
+    logging.basicConfig(handlers=[handler], level=logging.WARNING)
     logging.getLogger("convoy").setLevel(logging.INFO)
     # What clients send wrong is answered and counted, not logged.
     logging.getLogger("python_multipart").setLevel(logging.ERROR)
     logging.getLogger("uvicorn.error").setLevel(logging.INFO if verbose else logging.ERROR)
-    logging.getLogger("uvicorn.access").setLevel(logging.INFO)

@@ -13,6 +13,7 @@ import json
 from collections import deque
 from enum import Enum, auto
 from http import HTTPStatus
+from math import inf
 from typing import Any, cast
 
 from starlette.types import ASGIApp
@@ -53,6 +54,7 @@ class _Stage(Enum):
     BODY = auto()  # the rest of a body
     WHOLE = auto()  # nothing: the server owes an answer
     IDLE = auto()  # perhaps another request
+    REFUSED = auto()  # nothing: it was told No, and is given time to read that
 
 
 class BoundedHttp(HttpToolsProtocol):
@@ -64,9 +66,9 @@ class BoundedHttp(HttpToolsProtocol):
     follows.
     """
 
-    def __init__(self, config: Config, *args: Any, **options: Any) -> None:
+    def __init__(self, config: EdgeConfig, *args: Any, **options: Any) -> None:
         super().__init__(config, *args, **options)
-        self.edge = config.edge if isinstance(config, EdgeConfig) else _DEFAULT
+        self.edge = config.edge
         self.entry = _NONE  # of the head that was read last
         self.entries: deque[Entry] = deque()  # not answered yet; answers keep their order
         self._behind = self.app
@@ -121,6 +123,12 @@ class BoundedHttp(HttpToolsProtocol):
         self.edge.leave(entry)
         self._go_on()
 
+    def hang_up(self) -> None:
+        """Whoever works at an answer may stop: it would not be written. Called once or twice."""
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+
     # --- what httptools and uvicorn call ---------------------------------------------------------
 
     def connection_made(self, transport: Any) -> None:
@@ -132,9 +140,11 @@ class BoundedHttp(HttpToolsProtocol):
             self._refuse(
                 TooManyConnectionsError("too many connections are open; try again in a second")
             )
+            self.transport.close()  # it takes up one of them
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The client is gone, and does not wait for what is not answered."""
+        self.hang_up()
         while self.entries:
             entry = self.entries.popleft()
             entry.status = entry.status or CLIENT_CLOSED_REQUEST
@@ -144,11 +154,11 @@ class BoundedHttp(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Parse what arrived; 431 where no head comes of it, closed where no body does."""
-        if self._refusal is not None:
+        if self._refusal is not None or self._stage is _Stage.REFUSED:
             return
         self._pending += len(data)
         super().data_received(data)
-        if self._pending <= MAX_HEAD_BYTES or self.transport.is_closing():
+        if self._pending <= MAX_HEAD_BYTES or self._leaving:
             return
         if self.cycle is not None and not self.cycle.response_complete:
             self.transport.close()  # trailers: the request's own answer may be on its way
@@ -212,11 +222,11 @@ class BoundedHttp(HttpToolsProtocol):
 
     def inspect(self, now: float) -> None:
         """Close the connection where its client is too slow, at sending or at taking."""
-        bounds = self.edge.bounds
+        limits = self.edge.limits
         if self.transport.get_write_buffer_size():
             if not self._unsent_since:
                 self._unsent_since = now
-            elif now - self._unsent_since > bounds.answer_s:
+            elif now - self._unsent_since > limits.answer_s:
                 self.transport.abort()
                 return
         else:
@@ -228,24 +238,32 @@ class BoundedHttp(HttpToolsProtocol):
             self._inspect_body(took)
         elif self._stage is _Stage.HEAD:
             # One that is pipelined behind a request waits for that one's answer.
-            if took > bounds.head_s and not self.entries:
+            if took > limits.head_s and not self.entries:
                 self._refuse(
                     RequestTimeoutError(
-                        f"the request line and headers did not arrive within {bounds.head_s:g} s"
+                        f"the request line and headers did not arrive within {limits.head_s:g} s"
                     )
                 )
-        elif (self._stage is _Stage.OPENED and took > bounds.head_s) or (
-            self._stage is _Stage.IDLE and took > bounds.idle_s
-        ):
+        elif took > self._patience:
             self.transport.close()
 
+    @property
+    def _patience(self) -> float:
+        """For how long nothing has to come, in a stage in which nothing is begun."""
+        limits = self.edge.limits
+        return {
+            _Stage.OPENED: limits.head_s,
+            _Stage.IDLE: limits.idle_s,
+            _Stage.REFUSED: limits.refused_s,
+        }.get(self._stage, inf)
+
     def _inspect_body(self, took: float) -> None:
-        bounds = self.edge.bounds
+        limits = self.edge.limits
         if self.flow.read_paused or (self.entries and self.entries[0] is not self.entry):
-            self._since += bounds.sweep_s  # the client cannot send: the server is busy
-        elif took > bounds.body_s:
-            self._cut_body(f"the body did not arrive within {bounds.body_s:g} s")
-        elif self.entry.bytes_in < (took - bounds.body_grace_s) * bounds.body_rate:
+            self._since += limits.sweep_s  # the client cannot send: the server is busy
+        elif took > limits.body_s:
+            self._cut_body(f"the body did not arrive within {limits.body_s:g} s")
+        elif self.entry.bytes_in < (took - limits.body_grace_s) * limits.body_rate:
             self._cut_body(
                 f"the body came too slowly, with {self.entry.bytes_in} bytes in {took:.0f} s"
             )
@@ -264,7 +282,7 @@ class BoundedHttp(HttpToolsProtocol):
             self._since = self.loop.time()
         # The rest is uvicorn's own, without a timer a request: the sweep closes what is idle.
         self.server_state.total_requests += 1
-        if self.transport.is_closing():
+        if self._leaving:
             return
         if self._refusal is not None and not self._is_owed_more:
             self._refuse_as(*self._refusal)
@@ -278,13 +296,16 @@ class BoundedHttp(HttpToolsProtocol):
 
     def _refuse_as(self, status: HTTPStatus, message: str, headers: dict[str, str]) -> None:
         """The last answer of the connection, written here and now."""
-        if self.transport.is_closing():
+        if self._leaving:
             return
         if self._is_owed_more:
             self._refusal = (status, message, headers)
             return
+        if self._stage is _Stage.BODY and (not self.entries or self.entries[0].status):
+            self.transport.close()  # it has its answer, or some of it
+            return
         body = json.dumps({"error": message}).encode()
-        entry = self.entries[0] if self.entries else self._nameless()
+        entry = self.entries.popleft() if self.entries else self._nameless()
         head = (
             f"HTTP/1.1 {status.value} {status.phrase}\r\n"
             "content-type: application/json\r\n"
@@ -295,12 +316,19 @@ class BoundedHttp(HttpToolsProtocol):
         )
         entry.status = status.value
         entry.bytes_out = len(body)
+        entry.release()
         self.transport.write(head.encode() + body)
-        self.transport.close()
-        if self.cycle is not None and not self.cycle.response_complete:
-            # Whoever reads the body hears of it now, and writes no answer after this one.
-            self.cycle.disconnected = True
-            self.cycle.message_event.set()
+        # Closing at once would reset the connection where more comes, and that may overtake this.
+        self.transport.write_eof()
+        self._stage = _Stage.REFUSED
+        self._since = self.loop.time()
+        self.flow.resume_reading()
+        self.edge.leave(entry)
+        self.hang_up()
+
+    @property
+    def _leaving(self) -> bool:
+        return self._stage is _Stage.REFUSED or self.transport.is_closing()
 
     @property
     def _is_owed_more(self) -> bool:
@@ -312,9 +340,4 @@ class BoundedHttp(HttpToolsProtocol):
     def _nameless(self) -> Entry:
         """The entry of a request without a head."""
         client = self.client[0] if self.client else ""
-        entry = Entry(self.edge.request_id({}), client, b"-", b"-", {}, self._behind)
-        self.entries.append(entry)
-        return entry
-
-
-_DEFAULT = Edge()
+        return Entry(self.edge.request_id({}), client, b"-", b"-", {}, self._behind)

@@ -9,7 +9,8 @@ from starlette.types import ASGIApp
 from uvicorn.server import ServerState
 
 from service.access import Entry
-from service.edge import Bounds, Edge, Keys
+from service.edge import Edge, Limits
+from service.keys import Keys
 from service.protocol import BoundedHttp, EdgeConfig
 
 
@@ -69,10 +70,7 @@ class Client:
     async def rest(self) -> bytes:
         """What comes until the server closes."""
         async with asyncio.timeout(10):
-            try:
-                return await self.reader.read()
-            except ConnectionResetError:
-                return b""
+            return await self.reader.read()
 
 
 class Reply:
@@ -91,14 +89,14 @@ class Reply:
 async def listening(
     app: ASGIApp,
     *,
-    bounds: Bounds | None = None,
+    limits: Limits | None = None,
     keys: Keys | None = None,
     ended: Callable[[Entry], Any] = lambda _: None,
     protocol: type[BoundedHttp] = BoundedHttp,
 ) -> AsyncIterator[Listening]:
     """Serve within these bounds; nothing may be left of any request at the end."""
     entries: list[Entry] = []
-    edge = Edge(bounds, keys, [entries.append, ended])
+    edge = Edge(limits, keys, [entries.append, ended])
     config = EdgeConfig(
         app, edge, log_config=None, access_log=False, server_header=False, lifespan="off", ws="none"
     )

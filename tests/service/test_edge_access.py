@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from service.app import create_app
-from service.edge import Bounds
+from service.edge import Limits
 from service.keys import Keys
 from service.lane import lane_protocol
 from service.logs import AccessLog, LineWriter, LogFormat
@@ -153,7 +153,7 @@ async def test_keys_are_exchanged_while_it_serves(keys: Keys, tmp_path: Path) ->
 async def test_one_client_has_so_many_requests_inside_and_no_more(lane: bool) -> None:
     gate = threading.Event()
     async with convoy(
-        lane=lane, engine=FakeEngine(gate=gate), bounds=Bounds(per_client=3)
+        lane=lane, engine=FakeEngine(gate=gate), limits=Limits(per_client=3)
     ) as server:
         inside = [await server.send(post(b"%d" % n)) for n in range(3)]
         await until(lambda: server.edge.inside == {"127.0.0.1": 3})
@@ -171,7 +171,7 @@ async def test_one_client_has_so_many_requests_inside_and_no_more(lane: bool) ->
 async def test_a_client_that_leaves_has_nothing_inside_any_longer(lane: bool) -> None:
     gate = threading.Event()
     async with convoy(
-        lane=lane, engine=FakeEngine(gate=gate), bounds=Bounds(per_client=2)
+        lane=lane, engine=FakeEngine(gate=gate), limits=Limits(per_client=2)
     ) as server:
         whole, half = await server.send(post(b"1")), await server.send(post(b"12")[:-1])
         await until(lambda: server.edge.inside == {"127.0.0.1": 2})
@@ -185,7 +185,7 @@ async def test_a_client_that_leaves_has_nothing_inside_any_longer(lane: bool) ->
 async def test_with_keys_it_is_the_key_that_counts(keys: Keys) -> None:
     gate = threading.Event()
     async with convoy(
-        engine=FakeEngine(gate=gate), keys=keys, bounds=Bounds(per_client=1)
+        engine=FakeEngine(gate=gate), keys=keys, limits=Limits(per_client=1)
     ) as server:
         first = await server.send(post(b"1", BEARER))
         await until(lambda: server.edge.inside == {"2": 1})

@@ -11,7 +11,7 @@ import pytest
 from starlette.types import Receive, Scope, Send
 
 from service.app import create_app
-from service.edge import Bounds
+from service.edge import Limits
 from service.lane import lane_protocol
 from service.pipeline import Pipeline
 from service.protocol import BoundedHttp
@@ -30,8 +30,8 @@ def anyio_backend(request: pytest.FixtureRequest) -> Any:
     return ("asyncio", {"use_uvloop": request.param})
 
 
-def bounds(**changed: Any) -> Bounds:
-    return Bounds(**{**_LONG, "sweep_s": 0.01, **changed})
+def limits(**changed: Any) -> Limits:
+    return Limits(**{**_LONG, "sweep_s": 0.01, **changed})
 
 
 @asynccontextmanager
@@ -44,7 +44,7 @@ async def convoy(
     (pipeline,) = repository.models.values()
     app = create_app(repository)
     protocol = lane_protocol(app.lanes) if lane else BoundedHttp
-    async with listening(app, bounds=bounds(**changed), protocol=protocol) as server:
+    async with listening(app, limits=limits(**changed), protocol=protocol) as server:
         yield server, pipeline
     assert await pipeline.drain(5)
     admission = pipeline.admission
@@ -214,7 +214,7 @@ async def _large(_: Scope, receive: Receive, send: Send) -> None:
 async def test_an_answer_that_is_not_taken_is_given_up_and_one_that_is_taken_slowly_is_not() -> (
     None
 ):
-    async with listening(_large, bounds=bounds(answer_s=0.4)) as server:
+    async with listening(_large, limits=limits(answer_s=0.4)) as server:
         stuck, slow = await server.connect(limit=1024), await server.connect(limit=1024)
         stuck.send(get("/"))
         slow.send(get("/"))
