@@ -42,10 +42,11 @@ class Client:
         self._metrics_url = URL(url.rstrip("/") + "/metrics")
         self._url = URL(url.rstrip("/") + path, encoded=True)
         self._pictures = pictures
-        told = {} if deadline_s is None else {TIMEOUT_HEADER: f"{deadline_s * 1e3:g}"}
         self._headers = [
-            {**told, **(headers or {}), "Content-Type": picture.media_type} for picture in pictures
+            {**(headers or {}), "Content-Type": picture.media_type} for picture in pictures
         ]
+        # Not told when it is tried out: its first answers may take longer than any later ones.
+        self._told = {} if deadline_s is None else {TIMEOUT_HEADER: f"{deadline_s * 1e3:g}"}
         self._timeout_s = timeout_s
         self._refused = None if deadline_s is None else 504
         self._expected: list[Answer] = []
@@ -73,7 +74,7 @@ class Client:
         """Send the picture whose turn it is; how that ended."""
         turn = number % len(self._pictures)
         try:
-            status, body = await self._post(turn)
+            status, body = await self._post(turn, self._told)
         except TimeoutError:
             return Outcome(TIMED_OUT)
         except (aiohttp.ClientError, OSError) as error:
@@ -107,7 +108,7 @@ class Client:
     async def _ask(self, turn: int) -> Answer:
         name = self._pictures[turn].name
         try:
-            status, body = await self._post(turn)
+            status, body = await self._post(turn, {})
             if status == 200:
                 return read_answer(body)
         except TimeoutError:
@@ -119,11 +120,11 @@ class Client:
         text = body[:300].decode("utf-8", "replace")
         raise LoadTestError(f"{self._url} answers {name} with status {status}: {text}")
 
-    async def _post(self, turn: int) -> tuple[int, bytes]:
+    async def _post(self, turn: int, more: Mapping[str, str]) -> tuple[int, bytes]:
         async with self._session.post(
             self._url,
             data=self._pictures[turn].data,
-            headers=self._headers[turn],
+            headers={**self._headers[turn], **more} if more else self._headers[turn],
             allow_redirects=False,  # an answer from elsewhere would be measured as this server's
         ) as response:
             return response.status, await response.read()
