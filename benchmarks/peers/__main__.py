@@ -10,6 +10,7 @@ and counts with the best of each number. What each answers is checked before it 
 
 import argparse
 import json
+import os
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -44,6 +45,8 @@ def compare(
     say: Callable[[str], None],
 ) -> list[Row]:
     """The rows of Convoy and of all peers."""
+    # How much else the machine had to do, before this began.
+    busy = {"load_average": round(os.getloadavg()[0], 2)}
     not_there: list[Row] = []
     with tempfile.TemporaryDirectory(prefix="convoy-peers-") as folder:
         given = material(Path(folder))
@@ -55,7 +58,7 @@ def compare(
                 say(f"{peer.name} cannot be installed: {error}")
                 not_there += missing(peer, str(error), works)
         rows = measure(contenders, given, works, rounds, seconds, say)
-    stands = where(*SAME_AS_CONVOY, "uvicorn", "uvloop", "fastapi")
+    stands = where(*SAME_AS_CONVOY, "uvicorn", "uvloop", "fastapi") | busy
     return [
         {**stands, "rounds": rounds, "seconds_a_round": seconds, **row}
         for row in (*rows, *not_there)

@@ -6,7 +6,6 @@ backwards.
 """
 
 import json
-import os
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -199,6 +198,7 @@ class Taken:
 
     seconds: list[float] = field(default_factory=list)
     spent: float = 0.0
+    rates: list[float] = field(default_factory=list)  # requests a second in each round
 
 
 def measure(
@@ -227,6 +227,7 @@ def measure(
                     sum_ = taken.setdefault((number, work, connections), Taken())
                     sum_.seconds += times
                     sum_.spent += spent
+                    sum_.rates.append(round(len(times) / spent, 2))
             except (StartError, WrongAnswerError, BadAnswerError, OSError) as error:
                 failed[number, work] = " ".join(str(error).split()) or type(error).__name__
                 say(f"{about}: {failed[number, work]}")
@@ -285,7 +286,6 @@ def _row(
         "work": work,
         "picture_bytes": len(given.cases[work][0].picture),
         "connections": connections,
-        "load_average": round(os.getloadavg()[0], 2),
     }
     if isinstance(found, str):
         return {**row, "error": found}
@@ -294,6 +294,7 @@ def _row(
         **row,
         "n": len(found.seconds),
         "requests_a_second": round(len(found.seconds) / found.spent, 2),
+        "in_each_round": found.rates,
         "p50_ms": round(cuts[49] * 1e3, 4),
         "p99_ms": round(cuts[98] * 1e3, 4),
     }

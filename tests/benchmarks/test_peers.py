@@ -320,6 +320,7 @@ def test_all_servers_are_measured_and_each_failure_is_its_own(
                 assert found["n"] >= connections
                 assert 0 < found["p50_ms"] <= found["p99_ms"]
                 assert found["commit"]
+                assert found["load_average"] >= 0
                 assert found["cores"]
             assert by[STAND_IN.name, GOOD, work, connections]["versions"] == {"stand-in": "1"}
             assert "is right" in by[STAND_IN.name, UNSURE, work, connections]["error"]
@@ -354,6 +355,8 @@ def test_every_other_round_runs_backwards_and_who_failed_is_not_asked_again(
     assert [row.get("error") for row in rows] == [None, None, "no", "no", None, None]
     for each in (rows[0], rows[-1]):
         assert each["n"] / each["requests_a_second"] > 0.29, "three rounds of 0.1 s"
+        assert min(each["in_each_round"]) <= each["requests_a_second"] <= max(each["in_each_round"])
+        assert len(each["in_each_round"]) == 3
     assert "round 1 of 3, noop: b, : no" in said
 
 
