@@ -31,12 +31,15 @@ from models import (
     report,
 )
 from service.app import create_app
+from service.edge import EdgeOptions, Limits
 from service.errors import ServiceError
 from service.inspection import print_report, print_table
+from service.keys import Keys, KeysError
 from service.labels import rank, top_k
 from service.loading import decoder, load, open_classifier, open_models
 from service.loadtest.command import loadtest
 from service.loadtest.errors import LoadTestError
+from service.logs import LogFormat
 from service.options import (
     Device,
     Expectations,
@@ -127,12 +130,20 @@ def serve(
     max_megapixels: Annotated[float | None, setting("max_megapixels")] = None,
     threads: Threads = None,
     tuning: Tuning = None,
+    max_connections: Annotated[int | None, setting("max_connections")] = None,
+    max_per_client: Annotated[int | None, setting("max_per_client")] = None,
+    api_key_file: Annotated[Path | None, setting("api_key_file")] = None,
+    log_format: Annotated[LogFormat | None, setting("log_format")] = None,
+    access_log: Annotated[bool | None, setting("access_log")] = None,
+    otel: Annotated[bool | None, setting("otel")] = None,
     drain_s: Annotated[float | None, setting("drain_s")] = None,
     engine_timeout_s: Annotated[float | None, setting("engine_timeout_s")] = None,
     warm_up_timeout_s: Annotated[float | None, setting("warm_up_timeout_s")] = None,
     external_data: ExternalData = None,
     expectations: Expectations = None,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log every request.")] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Log what the HTTP server says, too.")
+    ] = False,
 ) -> None:
     """Serve one model or several over HTTP until SIGTERM or Ctrl-C.
 
@@ -140,7 +151,8 @@ def serve(
     """
     flags = {name: value for name, value in locals().items() if name in Settings.model_fields}
     settings = load_settings(flags)
-    configure_logging(verbose=verbose)
+    configure_logging(verbose=verbose, log_format=settings.log_format)
+    edge = _edge_options(settings)
     # The address first: it takes no time, and a model may take long.
     with bind(settings.host, settings.port) as listener:
         repository = Repository(
@@ -160,7 +172,8 @@ def serve(
             repository,
             listener,
             drain_s=settings.drain_s,
-            access_log=verbose,
+            access_log=settings.access_log,
+            edge=edge,
             announce=partial(_announce, settings, listener.getsockname()[1], repository),
         )
     if not all_answered:
@@ -283,6 +296,15 @@ def compile_model(
 
 
 app.command()(loadtest)
+
+
+def _edge_options(settings: Settings) -> EdgeOptions:
+    limits = Limits(connections=settings.max_connections, per_client=settings.max_per_client)
+    try:
+        keys = Keys(settings.api_key_file) if settings.api_key_file is not None else None
+    except KeysError as error:
+        raise SettingsError(f"--api-key-file: {error}") from error
+    return EdgeOptions(limits, keys, settings.log_format, settings.otel)
 
 
 def _check_default(settings: Settings, repository: Repository) -> None:

@@ -18,16 +18,14 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from service.app import App
+from service.edge import EdgeOptions, make_edge
 from service.exchange import Exchange
 from service.lane import lane_protocol
-from service.protocol import BoundedHttp
+from service.protocol import BoundedHttp, EdgeConfig
 from service.repository import Repository
 
-# Load balancers keep connections for a minute, and must not find one closed that they reuse.
-_KEEP_ALIVE_S = 75
-
 # For answers on their way once everything is drained, and for an engine to let go.
-_LEAVE_S = 2
+LEAVE_S = 2
 
 _log = logging.getLogger("convoy")
 
@@ -61,19 +59,23 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def http_settings(
-    app: ASGIApp, *, access_log: bool, lanes: Mapping[str, Exchange] | None = None
-) -> uvicorn.Config:
+    app: ASGIApp,
+    *,
+    access_log: bool,
+    edge: EdgeOptions | None = None,
+    lanes: Mapping[str, Exchange] | None = None,
+) -> EdgeConfig:
     """How uvicorn serves any application here; benchmarks compare Convoy with a bare one."""
-    return uvicorn.Config(
+    return EdgeConfig(
         app,
+        make_edge(edge or EdgeOptions(), access_log=access_log),
         log_config=None,
-        access_log=access_log,
+        access_log=False,  # uvicorn's own
         server_header=False,
         lifespan="off",
         ws="none",
         http=lane_protocol(lanes) if lanes else BoundedHttp,
-        timeout_keep_alive=_KEEP_ALIVE_S,
-        timeout_graceful_shutdown=_LEAVE_S,
+        timeout_graceful_shutdown=LEAVE_S,
     )
 
 
@@ -84,28 +86,32 @@ def run_server(
     *,
     drain_s: float,
     access_log: bool,
+    edge: EdgeOptions | None = None,
     announce: Callable[[], None],
 ) -> bool:
     """Serve until a signal; `announce` is called once requests are taken.
 
     Closes the repository. True if every accepted request was answered within `drain_s`. Raises what
-    the engine raised if it cannot be warmed up. Does not return where the engine is stuck.
+    the engine raised if it cannot be warmed up, or why it was given up. Does not return where an
+    engine is stuck.
     """
-    config = http_settings(app, access_log=access_log, lanes=app.lanes)
-    server = _Server(config, repository, drain_s, announce)
+    config = http_settings(app, access_log=access_log, edge=edge, lanes=app.lanes)
+    server = Server(config, repository, drain_s, announce)
     server.run(sockets=[listener])
     if server.stuck:
         # The interpreter would wait for the engine's thread, perhaps for ever.
-        _log.error("the engine does not end its last batch; leaving without it")
+        if server.failure is not None:
+            _log.error("%s", server.failure)
+        _log.error("an engine does not end its last batch; leaving without it")
         logging.shutdown()
         sys.stdout.flush()
-        os._exit(1)
+        os._exit(0 if server.drained and server.failure is None else 1)
     if server.failure is not None:
         raise server.failure
     return server.drained
 
 
-class _Server(uvicorn.Server):
+class Server(uvicorn.Server):
     """uvicorn, with models to warm up after listening and to drain before leaving."""
 
     def __init__(
@@ -120,6 +126,7 @@ class _Server(uvicorn.Server):
         self._drain_s = drain_s
         self._announce = announce
         self._warming: asyncio.Task[None] | None = None
+        self._watching: asyncio.Task[None] | None = None
         self._draining: asyncio.Task[None] | None = None
         self.failure: Exception | None = None
         self.drained = True
@@ -129,13 +136,15 @@ class _Server(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         """Drain on a signal; uvicorn's own way ends by killing the process with it again."""
         loop = asyncio.get_running_loop()
-        signals = (signal.SIGINT, signal.SIGTERM)
-        for number in signals:
-            loop.add_signal_handler(number, self._stop)
+        handlers = {signal.SIGINT: self.stop, signal.SIGTERM: self.stop}
+        if isinstance(self.config, EdgeConfig) and self.config.edge.keys is not None:
+            handlers[signal.SIGHUP] = self.config.edge.keys.reload
+        for number, handler in handlers.items():
+            loop.add_signal_handler(number, handler)
         try:
             yield
         finally:
-            for number in signals:
+            for number in handlers:
                 loop.remove_signal_handler(number)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -147,13 +156,15 @@ class _Server(uvicorn.Server):
             self.should_exit = True
             return
         self._warming = asyncio.create_task(self._warm_up())
+        self._watching = asyncio.create_task(self._watch())
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop listening, let the last answers out, close the models."""
         await super().shutdown(sockets)
-        self.stuck = not await self._repository.close(_LEAVE_S)
+        self.stuck = not await self._repository.close(LEAVE_S)
 
-    def _stop(self) -> None:
+    def stop(self) -> None:
+        """Drain; the second time, do not wait for it."""
         if self._draining is None:
             self._draining = asyncio.create_task(self._drain())
             return
@@ -170,6 +181,11 @@ class _Server(uvicorn.Server):
             return
         if self._repository.ready:
             self._announce()
+
+    async def _watch(self) -> None:
+        """Leave where an engine is beyond help, so that whoever started this starts it afresh."""
+        self.failure = await self._repository.failure()
+        self.should_exit = True
 
     async def _drain(self) -> None:
         _log.info("shutting down: finishing %d requests", self._repository.requests)

@@ -13,6 +13,7 @@ from typing import Annotated, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from models import DEFAULT_TUNING, DeviceKind
+from service.logs import LogFormat
 
 PREFIX = "CONVOY_"
 
@@ -89,6 +90,32 @@ class Settings(BaseModel):
             description="longest that an engine may take to warm up; 0: as long as it takes",
         ),
     ] = 0.0
+
+    max_connections: Annotated[
+        int, Field(ge=1, le=100_000, description="most connections that are open at once")
+    ] = 1024
+    max_per_client: Annotated[
+        int,
+        Field(
+            ge=0,
+            le=100_000,
+            description="most requests of one client inside at once, told apart by API key or else "
+            "by address, which behind a proxy is the proxy's; 0: any number",
+        ),
+    ] = 0
+    api_key_file: Annotated[
+        Path | None,
+        Field(description="text file with one API key a line; if given, requests need one of them"),
+    ] = None
+    log_format: Annotated[LogFormat, Field(description="text or json")] = LogFormat.TEXT
+    access_log: Annotated[bool, Field(description="log a line for every request")] = True
+    otel: Annotated[
+        bool,
+        Field(
+            description="send a trace of every request by OpenTelemetry, "
+            "which is set up by its own OTEL_ variables"
+        ),
+    ] = False
 
     tuning: Annotated[
         Path | None,
