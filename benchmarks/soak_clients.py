@@ -1,0 +1,111 @@
+"""Clients that a server meets and no benchmark has: those that leave, and those that send noise."""
+
+import asyncio
+from collections.abc import Awaitable, Sequence
+from enum import Enum, unique
+from urllib.parse import urlsplit
+
+import numpy as np
+
+from service.loadtest.client import TIMED_OUT, reason
+from service.loadtest.journal import Outcome
+from service.loadtest.pictures import Picture
+from service.v1 import CLASSIFY_PATH
+
+LEFT = "left"
+NOISE_REFUSED = "noise refused"
+
+_TIMEOUT_S = 10.0
+
+# How long one waits that leaves while it does: about as long as an answer may take.
+_PATIENCE_S = 0.003
+
+_NOISE = (
+    b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(range(256)),  # a TLS hello
+    b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    b"GET / HTTP/1.1\r\nHost: a\r\nContent-Length: -1\r\n\r\n",
+    b"POST /v1/classify HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+)
+
+
+@unique
+class Moment(Enum):
+    """When one leaves."""
+
+    HEAD = "in the middle of the head"
+    BODY = "in the middle of the body"
+    WAITING = "while it waits"
+    ANSWER = "in the middle of the answer"
+
+
+class Rude:
+    """Makes one request a connection, and none as it should be."""
+
+    def __init__(self, url: str, pictures: Sequence[Picture], seed: int) -> None:
+        place = urlsplit(url)
+        self._address = place.hostname, place.port
+        self._random = np.random.default_rng(seed)
+        self._requests = [_request(picture.data, picture.media_type) for picture in pictures]
+
+    async def leave(self, number: int) -> Outcome:
+        """Ask about a picture and leave at a random moment."""
+        head, body = self._requests[number % len(self._requests)]
+        moment = list(Moment)[int(self._random.integers(len(Moment)))]
+        reader, writer = await asyncio.open_connection(*self._address)
+        try:
+            if moment is Moment.HEAD:
+                writer.write(head[: self._some(head)])
+            elif moment is Moment.BODY:
+                writer.write(head + body[: self._some(body)])
+            else:
+                writer.write(head + body)
+            await writer.drain()
+            if moment is Moment.ANSWER:
+                await reader.read(int(self._random.integers(1, 200)))
+            else:
+                await asyncio.sleep(self._random.exponential(_PATIENCE_S))
+        finally:
+            writer.transport.abort()
+        return Outcome(LEFT)
+
+    async def disturb(self, _: int) -> Outcome:
+        """Send noise: as a picture, cut short or damaged, or as no HTTP at all."""
+        random = self._random
+        if random.random() < 0.5:
+            noise = _NOISE[int(random.integers(len(_NOISE)))]
+        else:
+            _, body = self._requests[int(random.integers(len(self._requests)))]
+            length = int(random.integers(1, 60))  # too little for any picture
+            noise = b"".join(_request(body[:length] + random.bytes(100), "image/jpeg"))
+        reader, writer = await asyncio.open_connection(*self._address)
+        try:
+            writer.write(noise)
+            async with asyncio.timeout(_TIMEOUT_S):
+                answer = await reader.read()
+        finally:
+            writer.transport.abort()
+        line = answer.partition(b"\r\n")[0]
+        if line.startswith(b"HTTP/1.1 4") and answer.lower().count(b"\r\ncontent-length:") == 1:
+            return Outcome(NOISE_REFUSED)
+        return Outcome(f"noise answered {line.decode('latin-1')!r}")
+
+    def _some(self, data: bytes) -> int:
+        return int(self._random.integers(1, len(data)))
+
+
+async def told(request: Awaitable[Outcome]) -> Outcome:
+    """How a request ended, a broken connection included."""
+    try:
+        return await request
+    except TimeoutError:
+        return Outcome(TIMED_OUT)
+    except OSError as error:
+        return Outcome(reason(error))
+
+
+def _request(body: bytes, media_type: str) -> tuple[bytes, bytes]:
+    head = (
+        f"POST {CLASSIFY_PATH} HTTP/1.1\r\nHost: convoy\r\nConnection: close\r\n"
+        f"Content-Type: {media_type}\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
+    return head.encode(), body
