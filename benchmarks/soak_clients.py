@@ -74,7 +74,7 @@ class Rude:
         if random.random() < 0.5:
             noise = _NOISE[int(random.integers(len(_NOISE)))]
         else:
-            _, body = self._requests[int(random.integers(len(self._requests)))]
+            body = self._requests[int(random.integers(len(self._requests)))][1]
             length = int(random.integers(1, 60))  # too little for any picture
             noise = b"".join(_request(body[:length] + random.bytes(100), "image/jpeg"))
         reader, writer = await asyncio.open_connection(*self._address)
