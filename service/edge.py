@@ -115,6 +115,11 @@ class Edge:
         """Whether one of so many connections is too many, which is counted."""
         if connections <= self.limits.connections:
             return False
+        if not self._refused:
+            _log.warning(
+                "a connection was refused: %d are open, and no more may be (--max-connections)",
+                self.limits.connections,
+            )
         self._refused += 1
         return True
 
@@ -129,13 +134,9 @@ class Edge:
         now = loop.time()
         for connection in tuple(connections):
             connection.inspect(now)
-        if self._refused:
-            _log.warning(
-                "%d connections were refused: %d are open, and no more may be (--max-connections)",
-                self._refused,
-                self.limits.connections,
-            )
-            self._refused = 0
+        if self._refused > 1:
+            _log.warning("%d connections more were refused", self._refused - 1)
+        self._refused = 0
         self.sweeping = False
         if connections:
             self.watch(connections)

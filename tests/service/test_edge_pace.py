@@ -258,8 +258,9 @@ async def test_connections_beyond_the_bound_are_told_so_and_logged(
         assert refused.startswith(b"HTTP/1.1 503 ")
         assert b"retry-after: 1\r\n" in refused
         assert "connections" in error_in(refused)
-        await until(lambda: "--max-connections" in caplog.text)
-        assert "1 connections were refused: 2 are open" in caplog.text
+        assert "refused: 2 are open, and no more may be (--max-connections)" in caplog.text
+        await asyncio.gather(*[(await server.connect()).rest() for _ in range(5)])
+        await until(lambda: "connections more were refused" in caplog.text)
         for client in (first, second):
             client.send(post(b"3"))
             assert (await client.reply()).status == 200

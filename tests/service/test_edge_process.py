@@ -1,0 +1,161 @@
+"""`convoy serve` as it is run: keys from a file and their rotation, logs on standard error."""
+
+import http.client
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from models import BUILT_IN_MODEL
+from tests.service.conftest import Run
+from tests.service.test_server_process import until
+
+_SERVE = [sys.executable, "-c", "from service.cli import main; main()", "serve", "--port", "0"]
+_SAMPLE = min((BUILT_IN_MODEL.parent / "samples").glob("*")).read_bytes()
+
+
+class Serving:
+    """A running server and what it has written to its log."""
+
+    def __init__(self, process: "subprocess.Popen[str]", port: int) -> None:
+        self.process = process
+        self.port = port
+
+    def ask(
+        self, method: str, path: str, body: bytes | None = None, **headers: str
+    ) -> tuple[int, dict[str, str]]:
+        """Status and headers of an answer."""
+        with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)) as connection:
+            connection.request(
+                method,
+                path,
+                body,
+                {name.replace("_", "-"): value for name, value in headers.items()},
+            )
+            response = connection.getresponse()
+            response.read()
+            return response.status, {k.lower(): v for k, v in response.getheaders()}
+
+    def stop(self) -> list[str]:
+        """What it wrote to its log, once it has left as it should."""
+        self.process.terminate()
+        _, log = self.process.communicate(timeout=20)
+        assert self.process.returncode == 0, log
+        return log.splitlines()
+
+
+@contextmanager
+def serving(*flags: str | Path, files: int | None = None, **environment: str) -> Iterator[Serving]:
+    """A server that may have so many files open."""
+    shell = ["sh", "-c", f'ulimit -n {files}; exec "$@"', "sh"] if files else []
+    process = subprocess.Popen(
+        [*shell, *_SERVE, "--threads", "1", *map(str, flags)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **environment},
+    )
+    try:
+        assert process.stdout is not None
+        found = re.search(r" at http://127\.0\.0\.1:(\d+) ", process.stdout.readline())
+        assert found, process.communicate()
+        yield Serving(process, int(found[1]))
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> Path:
+    file = tmp_path / "keys"
+    file.write_text("first\n")
+    file.chmod(0o600)
+    return file
+
+
+def test_keys_and_a_log_of_json_and_a_hangup_reads_the_keys_again(keys: Path) -> None:
+    with serving("--api-key-file", keys, "--log-format", "json") as server:
+        assert server.ask("GET", "/v2/health/ready")[0] == 200
+        assert server.ask("POST", "/v1/classify", _SAMPLE)[0] == 401
+        status, headers = server.ask(
+            "POST", "/v1/classify?top_k=1", _SAMPLE, X_API_Key="first", X_Request_Id="mine"
+        )
+        assert (status, headers["x-request-id"]) == (200, "mine")
+        keys.write_text("second\n")
+        server.process.send_signal(signal.SIGHUP)
+        until(lambda: server.ask("GET", "/v2", X_API_Key="first")[0] == 401)
+        assert server.ask("GET", "/v2", Authorization="Bearer second")[0] == 200
+        lines: list[dict[str, Any]] = [json.loads(line) for line in server.stop()]
+    requests = [line for line in lines if line["logger"] == "convoy.access"]
+    assert [(line["path"], line["status"]) for line in requests[:3]] == [
+        ("/v2/health/ready", 200),
+        ("/v1/classify", 401),
+        ("/v1/classify", 200),
+    ]
+    (scored,) = [line for line in requests if "model" in line]
+    assert (scored["id"], scored["model"], scored["images"]) == ("mine", "digits", 1)
+    said = [line["message"] for line in lines if line["logger"] == "convoy"]
+    assert any("1 API keys were read" in message for message in said)
+    assert any("shutting down" in message for message in said)
+
+
+def test_the_log_can_do_without_requests() -> None:
+    with serving("--no-access-log", CONVOY_LOG_FORMAT="json") as server:
+        server.ask("GET", "/v2")
+        loggers = {json.loads(line)["logger"] for line in server.stop()}
+    assert "convoy.access" not in loggers
+
+
+def test_a_log_that_nobody_reads_holds_nothing_up() -> None:
+    with serving() as server:
+        path = "/" + "x" * 180
+        with closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)) as one:
+            for _ in range(600):  # twice what the pipe takes
+                one.request("GET", path)
+                assert one.getresponse().read()
+        log = server.stop()  # reads it at last
+    line = r'\S+Z INFO convoy.access: "\S+" "127.0.0.1" GET "/x{180}" 404 in=0 out=\d+ us=\d+'
+    assert sum(bool(re.fullmatch(line, one)) for one in log) == 600  # text, unless said otherwise
+
+
+def test_connections_are_bounded_by_what_the_system_allows() -> None:
+    with serving(files=131) as server:
+        kept = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(3)]
+        with closing(socket.create_connection(("127.0.0.1", server.port), timeout=20)) as fourth:
+            assert fourth.recv(100).startswith(b"HTTP/1.1 503 ")
+        for connection in kept:
+            connection.close()
+        until(lambda: server.ask("GET", "/v2/health/live")[0] == 200)
+        log = server.stop()
+    assert any("no more than 3 connections can be open" in line for line in log)
+    assert any("refused: 3 are open, and no more may be" in line for line in log)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"), [("", "has no key"), ("# none\n", "has no key"), ("two words\n", "line 1")]
+)
+def test_a_file_of_keys_that_makes_no_sense_ends_with_status_2(
+    convoy: Run, keys: Path, text: str, problem: str
+) -> None:
+    keys.write_text(text)
+    status, out, error = convoy("serve", "--port", "0", "--api-key-file", keys)
+    assert (status, out) == (2, "")
+    assert error.startswith("Error: --api-key-file: ")
+    assert problem in error
+
+
+def test_a_file_of_keys_that_is_not_there_ends_with_status_2(convoy: Run, tmp_path: Path) -> None:
+    status, _, error = convoy("serve", "--port", "0", "--api-key-file", tmp_path / "none")
+    assert (status, error) == (
+        2,
+        f"Error: --api-key-file: {tmp_path / 'none'} cannot be read: No such file or directory\n",
+    )
