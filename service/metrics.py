@@ -37,7 +37,7 @@ class ModelMetrics:
         self.gauges: dict[str, tuple[str, Callable[[], float]]] = {}
 
     def watch(self, gauges: Mapping[str, tuple[str, Callable[[], float]]]) -> None:
-        """Add gauges read whenever somebody asks: {name: (help, read)}."""
+        """Add gauges read whenever somebody asks: {name: (help, read)}; counters by their names."""
         self.gauges.update(gauges)
 
     @property
@@ -56,6 +56,7 @@ class Metrics(Collector):
         self._max_batch = max_batch
         self._rows = rows
         self._models: list[ModelMetrics] = []
+        self.lost_decode_threads: Callable[[], float] = int  # so far, of whoever watches
         self._registry = CollectorRegistry()
         ProcessCollector(pid=lambda: process or "self", registry=self._registry)
         gpus = open_gpus()
@@ -110,13 +111,19 @@ class Metrics(Collector):
                 phases.add_metric([name, phase], *counts.phase(phase))
             sizes.add_metric([name], *counts.batch_size)
         yield from (requests, images, failed, duration, phases, sizes, *self._gauges())
+        yield CounterMetricFamily(
+            "convoy_lost_decode_threads",
+            "Decode threads that were stuck or died, each replaced by another.",
+            self.lost_decode_threads(),
+        )
 
     def _gauges(self) -> Iterable[Metric]:
-        families: dict[str, GaugeMetricFamily] = {}
+        families: dict[str, CounterMetricFamily | GaugeMetricFamily] = {}
         for model in self._models:
             for name, (text, read) in model.gauges.items():
                 if name not in families:
-                    families[name] = GaugeMetricFamily(name, text, labels=["model"])
+                    kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
+                    families[name] = kind(name, text, labels=["model"])
                 families[name].add_metric([model.name], read())
         return families.values()
 

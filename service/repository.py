@@ -56,6 +56,7 @@ class Repository:
         self._max_queue = max_queue
         self._room = ByteRoom(max_body_bytes + max_queue * _BYTES_AN_IMAGE)
         self._decoders = Workers("decode", decode_threads, bound_s=decode_s)
+        self.metrics.lost_decode_threads = lambda: self._decoders.lost
         self._teller = Workers("metrics", 1, bound_s=_TELL_S)
         self._turns = Turns()  # all models run on the one device
         self._measure_s = measure_s
@@ -89,6 +90,14 @@ class Repository:
             bounds=self._bounds,
             reopen=reopen,
             on_failure=self._fail,
+        )
+        metrics.watch(
+            {
+                "convoy_engine_restarts_total": (
+                    "Restarts of an engine that hung or failed, tried.",
+                    lambda: runner.restarts,
+                )
+            }
         )
         pipeline = Pipeline(
             info,

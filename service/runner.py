@@ -120,7 +120,6 @@ class EngineRunner:
         measure_s: float = 0.0,
         bounds: Bounds | None = None,
         reopen: Callable[[], Engine] | None = None,
-        on_restart: Callable[[], None] = lambda: None,
         on_failure: Callable[[EngineError], None] = lambda _: None,
     ) -> None:
         """At most `max_queue` images wait. `turns` are the device's, where other models run on it;
@@ -128,7 +127,7 @@ class EngineRunner:
 
         `reopen` opens another engine of the same, in place of one that exceeds the `bounds`, or
         fails again and again; without it such an engine is FAILED, and one that fails is kept.
-        `on_restart` is called for every such attempt, `on_failure` once when there are no more.
+        `on_failure` is told when that is no use, or cannot be done.
         """
         self.classes = engine.classes
         self.max_batch = engine.max_batch
@@ -138,12 +137,12 @@ class EngineRunner:
         self._measure_s = measure_s
         self._bounds = bounds or Bounds()
         self._reopen = reopen
-        self._on_restart = on_restart
         self._on_failure = on_failure
         self._engine: EngineThread | None = EngineThread(engine, image_shape, output)
         self._threads = [self._engine]  # all that were not closed, or are stuck
         self._restarting: asyncio.Task[None] | None = None
-        self._restarts = Restarts()
+        self._recent = Restarts()
+        self.restarts = 0  # tried so far
         self._warm_up_s = 0.0
         self._failures = 0  # in a row
         self._on_batch = on_batch
@@ -279,13 +278,13 @@ class EngineRunner:
             self._batcher.fail_waiting(
                 lambda: ShuttingDownError("the engine failed while the server was shutting down")
             )
-        elif self._reopen is None or not self._restarts.another(monotonic()):
+        elif self._reopen is None or not self._recent.another(monotonic()):
             self._fail(EngineError(f"the engine is given up for good: {why}"))
         else:
             _log.error("the engine is restarted: %s", why)
             self._state = State.RESTARTING
             self._batcher.fail_waiting(self._refusal)
-            self._on_restart()
+            self.restarts += 1
             self._restarting = asyncio.create_task(self._restart(self._reopen))
 
     async def _restart(self, reopen: Callable[[], Engine]) -> None:

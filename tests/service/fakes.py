@@ -6,11 +6,12 @@ from collections.abc import Callable
 
 import numpy as np
 
-from models import Batch, EngineError, Images, OutputKind, Scores
+from models import Batch, Engine, EngineError, Images, OutputKind, Scores
 from service.errors import ImageError
 from service.pipeline import ModelInfo
 from service.repository import Repository
 from service.runner import Pixels
+from service.watchdog import Bounds
 
 CLASSES = 10
 LABELS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
@@ -81,6 +82,9 @@ def make_repository(
     max_body_bytes: int = 100_000,
     decode_threads: int = 2,
     measure_s: float = 0,
+    bounds: Bounds | None = None,
+    decode_s: float = 10,
+    reopen: Callable[[], Engine] | None = None,
 ) -> Repository:
     """One model over fakes, not yet warm."""
     engine = engine or FakeEngine()
@@ -90,8 +94,10 @@ def make_repository(
         max_body_bytes=max_body_bytes,
         decode_threads=decode_threads,
         measure_s=measure_s,
+        bounds=bounds,
+        decode_s=decode_s,
     )
-    repository.add(fake_info(output=output), engine, decode)
+    repository.add(fake_info(output=output), engine, decode, reopen)
     return repository
 
 
