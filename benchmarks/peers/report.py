@@ -101,6 +101,10 @@ def show(rows: Sequence[Row], console: Console) -> None:
             if its:
                 plural = "s" if connections > 1 else ""
                 console.print(_table(f"{title}; {connections} connection{plural}", its))
+    reasons = {(r["server"], r["setting"], r["work"]): r["error"] for r in rows if "error" in r}
+    for where, reason in reasons.items():
+        about = ", ".join(part for part in where if part)
+        console.print(f"{about}: {reason}", soft_wrap=True, markup=False)
     for line in verdicts(rows):
         console.print(line, soft_wrap=True)
     console.print(

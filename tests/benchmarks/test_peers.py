@@ -217,6 +217,8 @@ def test_the_table_says_who_is_not_installed_and_who_failed() -> None:
     assert "LitServe 1.2.3 as it comes (form) 100 1.50 3.00 7.0" in lines
     assert "Ray Serve as it comes failed" in lines
     assert "BentoML not installed" in lines
+    assert "Ray Serve, as it comes, noop: HTTP/1.1 503" in lines
+    assert "BentoML, noop: not installed: no network" in lines
 
 
 # Processes
