@@ -23,6 +23,8 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
+from tempfile import TemporaryFile
+from typing import IO
 
 import numpy as np
 from prometheus_client.parser import text_string_to_metric_families
@@ -55,6 +57,9 @@ _GOOD = frozenset({OK, _QUEUE_FULL, LEFT, NOISE_REFUSED, NOT_SENT, TOO_LATE})
 
 # Of clients, drawn beforehand: a prime, so that every picture meets all of them.
 _KINDS = 9973
+
+_SETTLE_S = 0.2
+_SETTLE_LOOKS = 100
 
 # So much that could not be sent, and the load was not what it was to be.
 _MOST_NOT_SENT = 0.05
@@ -134,20 +139,36 @@ def broken(run: Run, most_growth: float) -> list[str]:
 
 
 @contextmanager
-def serving(options: Sequence[str]) -> Iterator[tuple["subprocess.Popen[str]", str]]:
+def serving(options: Sequence[str], log: IO[str]) -> Iterator[tuple["subprocess.Popen[str]", str]]:
     """A running `convoy serve`, and where it is; killed if it is still there at the end."""
     command = [sys.executable, "-c", "from service.cli import main; main()", "serve", "--port", "0"]
-    process = subprocess.Popen([*command, *options], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen([*command, *options], stdout=subprocess.PIPE, stderr=log, text=True)
     try:
         assert process.stdout is not None
         line = process.stdout.readline()
         found = re.search(r" at (http://\S+)", line)
         if found is None:
-            raise SystemExit(f"convoy serve does not say where it is: {line!r}")
+            process.wait()
+            raise SystemExit(f"convoy serve does not say where it is\n{_last_lines(log)}")
         yield process, found[1]
     finally:
         process.kill()
         process.communicate()
+
+
+def _end(process: "subprocess.Popen[str]") -> int:
+    """The status with which SIGTERM ends it, or SIGKILL where that does not."""
+    process.terminate()
+    try:
+        return process.wait(60)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.wait()
+
+
+def _last_lines(log: IO[str]) -> str:
+    log.seek(max(0, log.seek(0, os.SEEK_END) - 4000))
+    return "".join(log.readlines()[-20:])
 
 
 def look_at(pid: int) -> Process:
@@ -240,8 +261,8 @@ async def _watch(run: Run, pid: int | None, progress: Progress | None) -> None:
 
 async def settle(url: str, run: Run, pid: int) -> None:
     """Wait until the server has noticed that everybody left; what it counts and takes then."""
-    async with Client(url, []) as client, asyncio.timeout(30):
-        while True:
+    async with Client(url, []) as client:
+        for _ in range(_SETTLE_LOOKS):  # `broken` says what did not come to pass by then
             run.counted, run.inside = counters(await client.metrics() or "")
             run.after = look_at(pid)
             # The connection that asks is one more.
@@ -249,7 +270,7 @@ async def settle(url: str, run: Run, pid: int) -> None:
             quiet = run.before is None or run.after.files <= run.before.files
             if quiet and not run.inside:
                 return
-            await asyncio.sleep(0.2)
+            await asyncio.sleep(_SETTLE_S)
 
 
 # --- the command ---------------------------------------------------------------------------------
@@ -272,16 +293,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     bar = Progress(
         TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn(), console=console
     )
-    with serving(options.serve) as (process, url):
-        pictures = load_pictures(options.images)
-        with bar:
-            asyncio.run(soak(url, pictures, run, pid=process.pid, progress=bar))
-        asyncio.run(settle(url, run, process.pid))
-        process.terminate()
-        run.exit_status = process.wait(60)
-    wrong = broken(run, options.most_growth)
+    pictures = load_pictures(options.images)
+    with TemporaryFile("w+") as log:
+        with serving(options.serve, log) as (process, url):
+            with bar:
+                asyncio.run(soak(url, pictures, run, pid=process.pid, progress=bar))
+            asyncio.run(settle(url, run, process.pid))
+            run.exit_status = _end(process)
+        wrong = broken(run, options.most_growth)
+        _show(Console(), run, wrong)
+        if wrong:
+            console.print(_last_lines(log), highlight=False, markup=False)
     row = as_row(run, wrong)
-    _show(Console(), run, wrong)
     if options.json:
         options.json.write_text(json.dumps(row) + "\n")
     if options.record:

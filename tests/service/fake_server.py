@@ -4,12 +4,16 @@ Prints its port once it takes requests. The exit status is 0 if everything accep
 """
 
 import argparse
+import contextlib
 import itertools
+import os
 import sys
 import time
 
 from models import EngineError
 from service.app import create_app
+from service.logs import LogFormat
+from service.options import configure_logging
 from service.server import bind, run_server
 from tests.service.fakes import FakeEngine, decode_digit, make_repository
 from tests.service.faults.pictures import faulty_decode, faulty_scores
@@ -25,7 +29,11 @@ def main() -> int:
     parser.add_argument("--cannot-warm-up", action="store_true")
     parser.add_argument("--faults", action="store_true", help="some pictures bring about faults")
     parser.add_argument("--unsteady-clock", action="store_true", help="time.time() jumps days")
+    parser.add_argument("--log", choices=["read", "full", "closed"], default="read")
     options = parser.parse_args()
+    if options.faults:
+        configure_logging(verbose=False, log_format=LogFormat.TEXT)
+        spoil_log(options.log)
 
     def warm_up() -> None:
         if options.cannot_warm_up:
@@ -55,6 +63,22 @@ def main() -> int:
         announce=lambda: print(port, flush=True),
     )
     return 0 if answered else 1
+
+
+def spoil_log(how: str) -> None:
+    """Make standard error a pipe that nobody reads, and that is full, or closed."""
+    if how == "read":
+        return
+    reading, writing = os.pipe()
+    if how == "closed":
+        os.close(reading)
+    else:
+        os.set_blocking(writing, False)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                os.write(writing, bytes(4096))
+        os.set_blocking(writing, True)
+    os.dup2(writing, sys.stderr.fileno())
 
 
 if __name__ == "__main__":

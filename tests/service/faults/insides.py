@@ -29,11 +29,16 @@ def _fails(picture: bytes) -> Inject:
 
 for _name, _seen in (
     ("decoder raises", "500"),
+    ("decoder exits", "500"),
+    ("decoder stops iterating", "500"),
+    ("decoder is interrupted", "500"),
     ("decoder is out of memory", "500"),
     ("decoder recurses", "500"),
     ("engine raises", "500, and its batch"),
     ("engine raises another error", "500, and its batch"),
     ("engine is out of memory", "500, and its batch"),
+    ("engine exits", "500, and its batch"),
+    ("engine stops iterating", "500, and its batch"),
     ("engine gives too few", "500, and its batch"),
     ("engine gives other classes", "500, and its batch"),
     ("engine gives nothing", "500, and its batch"),

@@ -83,3 +83,18 @@ def _(rig: Rig) -> Counted:
     with rig.others(), rig.others():
         assert rig.classify(7, X_Timeout_Ms="5000") == (200, 7)
     return {"200": 17}
+
+
+def _fails_and_serves(rig: Rig) -> Counted:
+    """Much is logged, each time with its traceback, and requests go on being answered."""
+    for _ in range(40):
+        assert rig.classify(b"decoder raises")[0] == 500
+    with rig.others():
+        assert rig.classify(7) == (200, 7)
+    return {"200": 9, "500": 40}
+
+
+fault("nobody reads the log, and its pipe is full", "its answer", "--log", "full")(
+    _fails_and_serves
+)
+fault("whoever read the log is gone", "its answer", "--log", "closed")(_fails_and_serves)
