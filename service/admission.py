@@ -21,6 +21,22 @@ class ByteRoom:
         self.taken = 0
 
 
+class Inside:
+    """How many images of a model are inside: from before they are decoded until answered."""
+
+    def __init__(self) -> None:
+        self._images = 0
+
+    @property
+    def images(self) -> int:
+        """How many there are."""
+        return self._images
+
+    def add(self, images: int) -> None:
+        """Count more, or fewer."""
+        self._images += images
+
+
 class Admission:
     """One model's bounds, and what is inside now."""
 
@@ -31,15 +47,22 @@ class Admission:
         max_images_a_request: int,
         room: ByteRoom,
         expected_wait_s: Callable[[], float],
+        inside: Inside | None = None,
     ) -> None:
+        """`inside` is where images are counted that other processes let in too."""
         self.max_images = max_images
         self.max_images_a_request = max_images_a_request
         self.room = room
         self.expected_wait_s = expected_wait_s  # until the images inside now are answered
         self.requests = 0
-        self.images = 0  # from before they are decoded until they are answered
+        self.inside = inside or Inside()
         self._empty = asyncio.Event()
         self._empty.set()
+
+    @property
+    def images(self) -> int:
+        """How many images are inside."""
+        return self.inside.images
 
     def enter(self) -> None:
         """Count a request in."""
@@ -82,7 +105,7 @@ class Visit:
     def leave(self) -> None:
         """End it; once."""
         self.release_bytes()
-        self._admission.images -= self._images
+        self._admission.inside.add(-self._images)
         self._admission.leave()
 
     def expect_room(self) -> None:
@@ -114,11 +137,11 @@ class Visit:
                 "so send them in several"
             )
         self._check_images(images)
-        self._admission.images += images
+        self._admission.inside.add(images)
         self._images += images
 
     def _check_images(self, images: int) -> None:
-        inside, limit = self._admission.images, self._admission.max_images
+        inside, limit = self._admission.inside.images, self._admission.max_images
         if inside + images > limit:
             wait_s = self._admission.expected_wait_s()
             raise QueueFullError(

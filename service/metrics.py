@@ -18,6 +18,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
+from service.batcher import BatchRecord
 from service.counts import PHASES, Counts, Rows, own_row
 from service.gpus import open_gpus
 from service.statistics import Statistics
@@ -32,9 +33,12 @@ class ModelMetrics:
         self.counts = counts
         self.answered = counts.answered
         self.refused = counts.refused
-        self.batch = counts.batch
         self.pending: Callable[[], float] = int  # images that wait, of whoever watches
         self.gauges: dict[str, tuple[str, Callable[[], float]]] = {}
+
+    def batch(self, record: BatchRecord) -> None:
+        """Count a batch."""
+        self.counts.batch(record)
 
     def watch(self, gauges: Mapping[str, tuple[str, Callable[[], float]]]) -> None:
         """Add gauges read whenever somebody asks: {name: (help, read)}; counters by their names."""
@@ -49,12 +53,11 @@ class ModelMetrics:
 class Metrics(Collector):
     """One service's metrics in a registry of their own, so that two never mix."""
 
-    def __init__(self, *, max_batch: int, rows: Rows = own_row, process: int | None = None) -> None:
-        """Of several processes of a service each has its own of the `rows`; they tell of one and
-        the same `process`, or its counters would go down from one scrape to the next.
+    def __init__(self, *, max_batch: int, process: int | None = None) -> None:
+        """Several processes of one service tell of the same `process`: of each its own, counters
+        would go down from one scrape to the next.
         """
-        self._max_batch = max_batch
-        self._rows = rows
+        self.max_batch = max_batch
         self._models: list[ModelMetrics] = []
         self.lost_decode_threads: Callable[[], float] = int  # so far, of whoever watches
         self._registry = CollectorRegistry()
@@ -64,9 +67,13 @@ class Metrics(Collector):
             self._registry.register(gpus)
         self._registry.register(self)
 
-    def model(self, name: str, version: str) -> ModelMetrics:
+    def add(self, collector: Collector) -> None:
+        """Tell of something else, too."""
+        self._registry.register(collector)
+
+    def model(self, name: str, version: str, rows: Rows = own_row) -> ModelMetrics:
         """The metrics of one more model."""
-        metrics = ModelMetrics(name, version, Counts(self._max_batch, self._rows))
+        metrics = ModelMetrics(name, version, Counts(self.max_batch, rows))
         self._models.append(metrics)
         return metrics
 

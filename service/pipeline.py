@@ -12,7 +12,7 @@ from time import perf_counter
 from typing import TypeVar
 
 from models import Images, OutputKind
-from service.admission import Admission, ByteRoom, Visit
+from service.admission import Admission, ByteRoom, Inside, Visit
 from service.errors import ServiceError
 from service.labels import ScoreRow
 from service.latency import Latency
@@ -48,6 +48,7 @@ class Scored:
     decode_s: float
     queue_s: float
     compute_s: float
+    batch: int  # images in the batch of its last one
 
 
 class Pipeline:
@@ -64,8 +65,11 @@ class Pipeline:
         room: ByteRoom,
         decoders: Workers,
         metrics: ModelMetrics,
+        inside: Inside | None = None,
     ) -> None:
-        """At most `max_images` wait or run, decoding included."""
+        """At most `max_images` wait or run, decoding included; `inside` counts them, also where
+        there are other processes that let some in.
+        """
         self.info = info
         self.classes = runner.classes
         self.max_batch = runner.max_batch
@@ -76,9 +80,10 @@ class Pipeline:
             max_images_a_request=max_images_a_request,
             room=room,
             expected_wait_s=runner.expected_wait_s,
+            inside=inside,
         )
-        self._runner = runner
-        self._decode_one = decode
+        self.runner = runner
+        self.decode = decode
         self._decoders = decoders
         self.metrics.pending = lambda: runner.depth
         self.metrics.watch(
@@ -101,20 +106,20 @@ class Pipeline:
     @property
     def state(self) -> State:
         """What it can do for a new request just now."""
-        return self._runner.state
+        return self.runner.state
 
     @property
     def latency(self) -> Latency:
         """How long batches take, as far as is known."""
-        return self._runner.latency
+        return self.runner.latency
 
     def check_ready(self) -> None:
         """Raise NotReadyError or ShuttingDownError unless new requests are taken."""
-        check_ready(self._runner.state)
+        check_ready(self.runner.state)
 
     async def warm_up(self) -> None:
         """Make the engine ready; raises what the engine raises."""
-        await self._runner.warm_up()
+        await self.runner.warm_up()
 
     async def score_files(
         self, visit: Visit, files: list[bytes], *, since: float, urgency: Urgency = NO_HURRY
@@ -128,7 +133,7 @@ class Pipeline:
         ShuttingDownError.
         """
         visit.admit(len(files))
-        self._runner.check_deadline(len(files), urgency)
+        self.runner.check_deadline(len(files), urgency)
         pixels = await self._decode(files)
         files.clear()
         visit.release_bytes()
@@ -155,7 +160,7 @@ class Pipeline:
 
     def refuse(self) -> None:
         """Take nothing new from now on."""
-        self._runner.refuse()
+        self.runner.refuse()
 
     async def drain(self, timeout_s: float) -> bool:
         """Take nothing new and finish what is inside; False if `timeout_s` was too short."""
@@ -169,25 +174,26 @@ class Pipeline:
 
     async def give_up(self) -> None:
         """Answer what waits or runs with ShuttingDownError."""
-        await self._runner.give_up()
+        await self.runner.give_up()
 
     async def close(self, timeout_s: float) -> bool:
         """End it: what is still inside fails. False if the engine is stuck in a call."""
-        return await self._runner.close(timeout_s)
+        return await self.runner.close(timeout_s)
 
     async def _score(self, pixels: Sequence[Pixels], since: float, urgency: Urgency) -> Scored:
         decode_s = perf_counter() - since
-        answers = await self._runner.submit(pixels, urgency)
+        answers = await self.runner.submit(pixels, urgency)
         last = answers[-1]
         return Scored(
             [answer.result for answer in answers],
             decode_s=decode_s,
             queue_s=last.queue_ms / 1e3,
             compute_s=last.compute_ms / 1e3,
+            batch=last.batch_size,
         )
 
     async def _decode(self, files: Sequence[bytes]) -> list[Pixels]:
-        jobs = [self._decoders.run(self._decode_one, file) for file in files]
+        jobs = [self._decoders.run(self.decode, file) for file in files]
         if len(jobs) == 1:
             return [await jobs[0]]
         # Each outcome is waited for, so that it is always the first bad image that is named.

@@ -8,11 +8,11 @@ import asyncio
 from collections.abc import Callable
 
 from models import Engine, EngineError
-from service.admission import ByteRoom
+from service.admission import ByteRoom, Inside
 from service.errors import ModelNotFoundError
-from service.metrics import Metrics
+from service.metrics import Metrics, ModelMetrics
 from service.pipeline import ModelInfo, Pipeline
-from service.runner import EngineRunner, Pixels, State
+from service.runner import EngineRunner, Pixels, Runner, State
 from service.turns import Turns
 from service.watchdog import Bounds
 from service.workers import Workers
@@ -43,18 +43,21 @@ class Repository:
         measure_s: float = _MEASURE_S,
         bounds: Bounds | None = None,
         decode_s: float = _DECODE_S,
+        process: int | None = None,
+        processes: int = 1,
     ) -> None:
         """`max_queue` is each model's; `default` names the model for who names none.
 
         Each model's batches of every size are timed for about `measure_s` seconds at first. What
-        an engine may take is in `bounds`; to decode a picture, `decode_s`.
+        an engine may take is in `bounds`; to decode a picture, `decode_s`. Where so many
+        `processes` serve the models, one of them has the engines and is told of in metrics.
         """
         self.max_body_bytes = max_body_bytes
-        self.metrics = Metrics(max_batch=max_batch)
+        self.metrics = Metrics(max_batch=max_batch, process=process)
         self.models: dict[str, Pipeline] = {}
         self._default = default
         self._max_queue = max_queue
-        self._room = ByteRoom(max_body_bytes + max_queue * _BYTES_AN_IMAGE)
+        self._room = ByteRoom(max_body_bytes + max_queue * _BYTES_AN_IMAGE // processes)
         self._decoders = Workers("decode", decode_threads, bound_s=decode_s)
         self.metrics.lost_decode_threads = lambda: self._decoders.lost
         self._teller = Workers("metrics", 1, bound_s=_TELL_S)
@@ -75,15 +78,13 @@ class Repository:
 
         `reopen` opens another engine of it, where the first hangs or fails again and again.
         """
-        if info.name in self.models:
-            raise ValueError(f"there are two models {info.name!r}")
         metrics = self.metrics.model(info.name, info.version)
-        max_images = self._max_queue + engine.max_batch  # wait or run
         runner = EngineRunner(
             engine,
             info.image_shape,
             info.output,
-            max_queue=max_images,  # all of them, so that none is refused after it was decoded
+            # All that are inside, so that none is refused after it was decoded.
+            max_queue=self.max_images(engine.max_batch),
             turns=self._turns,
             on_batch=metrics.batch,
             measure_s=self._measure_s,
@@ -99,18 +100,36 @@ class Repository:
                 )
             }
         )
+        return self.join(info, runner, decode, metrics)
+
+    def join(
+        self,
+        info: ModelInfo,
+        runner: Runner,
+        decode: Callable[[bytes], Pixels],
+        metrics: ModelMetrics,
+        inside: Inside | None = None,
+    ) -> Pipeline:
+        """Serve one more model, wherever its engine is; see `Pipeline`."""
+        if info.name in self.models:
+            raise ValueError(f"there are two models {info.name!r}")
         pipeline = Pipeline(
             info,
             runner,
             decode,
-            max_images=max_images,
+            max_images=self.max_images(runner.max_batch),
             max_images_a_request=self._max_queue,
             room=self._room,
             decoders=self._decoders,
             metrics=metrics,
+            inside=inside,
         )
         self.models[info.name] = pipeline
         return pipeline
+
+    def max_images(self, max_batch: int) -> int:
+        """How many images of a model may be inside: waiting, or running."""
+        return self._max_queue + max_batch
 
     @property
     def default(self) -> Pipeline | None:

@@ -1,7 +1,12 @@
 """Batch sizes out of /metrics."""
 
+from service.batcher import BatchRecord
 from service.loadtest.batches import batch_sizes, ran_between
 from service.metrics import Metrics
+
+
+def ran(size: int) -> BatchRecord:
+    return BatchRecord(size, compute_ms=1.0, queue_ms=(0.0,) * size, failed=False)
 
 
 def test_sizes_are_read_off_what_the_service_exposes() -> None:
@@ -9,10 +14,10 @@ def test_sizes_are_read_off_what_the_service_exposes() -> None:
     name = 'the "other"'
     digits, other = metrics.model("digits", "1"), metrics.model(name, "1")
     for size in (1, 1, 2, 4):
-        digits.batch_size.observe(size)
+        digits.batch(ran(size))
     before = metrics.exposition().decode()
-    digits.batch_size.observe(3)
-    other.batch_size.observe(1)
+    digits.batch(ran(3))
+    other.batch(ran(1))
     after = metrics.exposition().decode()
     assert batch_sizes(before, "digits") == {1: 2, 2: 1, 3: 0, 4: 1}
     assert ran_between(batch_sizes(before, "digits"), batch_sizes(after, "digits")) == {3: 1}

@@ -1,0 +1,81 @@
+"""Serving with several processes: HTTP and decoding in workers, the engines in one.
+
+    connections ─ one listening socket ─┬─ worker 0 ─┐  slots: images ->, <- scores
+                                        ├─ worker 1 ─┼─ a socket each: records ─ engine's process
+                                        └─ ...      ─┘  board: state, L(n), counts
+
+Images and scores lie in memory that a worker and the engine's process share; only short records go
+through sockets. One batcher takes what all workers submit, so batches form across them.
+"""
+
+import asyncio
+import logging
+import os
+import socket
+import sys
+from collections.abc import Callable
+from functools import partial
+
+import uvicorn
+
+from service.counts import Counts
+from service.edge import EdgeOptions
+from service.processes.board import Board
+from service.processes.crew import Crew
+from service.processes.supervisor import Supervisor, WorkersError, prepare
+from service.processes.worker import Outfit, RemoteModel
+from service.repository import Repository
+
+__all__ = ["WorkersError", "prepare", "run_workers"]
+
+_log = logging.getLogger("convoy")
+
+
+def run_workers(
+    repository: Repository,
+    make_repository: Callable[..., Repository],
+    listener: socket.socket,
+    *,
+    workers: int,
+    drain_s: float,
+    access_log: bool,
+    edge: EdgeOptions | None = None,
+    configure: Callable[[], None],
+    announce: Callable[[], None],
+) -> bool:
+    """As `run_server`, with HTTP and decoding in so many processes beside this one.
+
+    The repository has the models, and decodes nothing; `make_repository` makes one like it, without
+    models, for each worker, in which `configure` is called first. All of these are pickled.
+    """
+    most = repository.metrics.max_batch
+    models = []
+    for pipeline in repository.models.values():
+        board = Board(workers, pipeline.max_batch, most)
+        pipeline.metrics.counts = Counts(most, board.rows)
+        models.append(
+            RemoteModel(
+                pipeline.info,
+                pipeline.classes,
+                pipeline.max_batch,
+                pipeline.device,
+                pipeline.decode,
+                board,
+                # Beside those inside there may be some that nobody waits for, in a batch that runs.
+                slots=repository.max_images(pipeline.max_batch) + pipeline.max_batch,
+            )
+        )
+    make = partial(make_repository, process=os.getpid(), processes=workers)
+    outfit = Outfit(models, make, access_log, edge, configure, drain_s, Crew(workers))
+    supervisor = Supervisor(repository, outfit, listener, workers=workers, announce=announce)
+    with asyncio.Runner(loop_factory=uvicorn.Config("").get_loop_factory()) as runner:
+        runner.run(supervisor.run())
+    if supervisor.stuck:
+        # The interpreter would wait for the engine's thread, perhaps for ever.
+        _log.error("the engine does not end its last batch; leaving without it")
+        logging.shutdown()
+        sys.stdout.flush()
+        os._exit(1)
+    if supervisor.failure is not None:
+        raise supervisor.failure
+    return supervisor.drained

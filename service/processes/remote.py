@@ -1,0 +1,219 @@
+"""A worker's side: a runner whose engine is in another process."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import count
+from time import perf_counter
+from typing import cast
+
+from models import OutputKind
+from service.batcher import Answer
+from service.errors import QueueFullError, ServiceError, ShuttingDownError
+from service.labels import ScoreRow
+from service.latency import Latency
+from service.policy import NO_HURRY, Urgency
+from service.processes import messages
+from service.processes.board import Line
+from service.processes.messages import Records, Tell
+from service.processes.slots import Slots
+from service.runner import Pixels, State
+
+
+@dataclass(eq=False, slots=True)
+class _Pending:
+    """A request whose slots are the engine's."""
+
+    runner: "RemoteRunner"
+    slots: list[int]
+    submitted: float
+    outcome: "asyncio.Future[list[Answer[ScoreRow]]]"
+
+
+class Channel(asyncio.Protocol):
+    """What goes between this worker and the engine's process."""
+
+    def __init__(self) -> None:
+        self.on_drain: Callable[[], None] = lambda: None  # called when the service ends
+        self.on_lost: Callable[[], None] = lambda: None  # called when the engine's process has
+        self._records = Records.told()
+        self._numbers = count()
+        self._pending: dict[int, _Pending] = {}
+        self._transport: asyncio.Transport | None = None
+        self.lost = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """It is open."""
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by inheritance
+
+    def connection_lost(self, _: Exception | None) -> None:
+        """There is no engine any longer: nothing will be answered."""
+        self.lost = True
+        for pending in self._pending.values():
+            _fail(pending, ShuttingDownError("the engine's process ended; send the request again"))
+        self.on_lost()
+
+    def data_received(self, data: bytes) -> None:
+        """The engine's side says something."""
+        for tell, error, length, request, first, second in self._records.read(data):
+            if tell == Tell.DONE:
+                pending = self._pending.pop(request)
+                pending.runner.take_answers(pending.slots, pending.submitted, pending.outcome)
+            elif tell == Tell.FREED:
+                pending = self._pending.pop(request)
+                pending.runner.take_back(pending.slots)
+            elif tell == Tell.FAILED:
+                pending = self._pending[request]
+                text = pending.runner.slots.text(pending.slots[0], length)
+                _fail(pending, messages.error_of(error, text, first, second))
+            elif tell == Tell.DRAIN:
+                self.on_drain()
+
+    def say(self, record: bytes) -> None:
+        """Tell the engine's side; ShuttingDownError where there is none."""
+        if self.lost or self._transport is None:
+            raise ShuttingDownError("the engine's process ended; send the request again")
+        self._transport.write(record)
+
+    async def ask(
+        self, runner: "RemoteRunner", model: int, slots: list[int], urgency: Urgency
+    ) -> list[Answer[ScoreRow]]:
+        """The answers of the images in these slots, which the engine's side has from now on."""
+        request = next(self._numbers)
+        outcome: asyncio.Future[list[Answer[ScoreRow]]] = asyncio.get_running_loop().create_future()
+        pending = _Pending(runner, slots, perf_counter(), outcome)
+        self._pending[request] = pending
+        deadline, priority = urgency
+        self.say(messages.submit(request, model, len(slots), slots[0], deadline, priority))
+        try:
+            return await outcome
+        except asyncio.CancelledError:
+            if request in self._pending and not self.lost:
+                self.say(messages.cancel(request))
+            raise
+
+    def give_up(self, runner: "RemoteRunner") -> None:
+        """Answer what waits for a runner with ShuttingDownError."""
+        for request, pending in self._pending.items():
+            if pending.runner is runner and not pending.outcome.done():
+                _fail(pending, ShuttingDownError("the server shut down before this was done"))
+                if not self.lost:
+                    self.say(messages.cancel(request))
+
+
+class RemoteRunner:
+    """What makes images scores, in batches with those of other workers."""
+
+    def __init__(
+        self,
+        channel: Channel,
+        model: int,
+        line: Line,
+        slots: Slots,
+        output: OutputKind,
+        *,
+        classes: int,
+        max_batch: int,
+        device: str,
+    ) -> None:
+        """`model` is its number, on the engine's side too."""
+        self.classes = classes
+        self.max_batch = max_batch
+        self.device = device
+        self.slots = slots
+        self._channel = channel
+        self._model = model
+        self._output = output
+        self._line = line
+        self._free = list(range(slots.count))[::-1]  # the last one used first: its pages are there
+        self._refusing = False
+
+    @property
+    def free(self) -> int:
+        """How many slots nobody uses."""
+        return len(self._free)
+
+    @property
+    def state(self) -> State:
+        """What it can do for a new request just now."""
+        return State.DRAINING if self._refusing or self._channel.lost else self._line.state
+
+    @property
+    def depth(self) -> int:
+        """How many images wait for a batch, of all workers."""
+        return self._line.depth
+
+    @property
+    def latency(self) -> Latency:
+        """How long batches take, as far as is known."""
+        return self._line.latency
+
+    def expected_wait_s(self) -> float:
+        """Seconds until all that is waiting or running now will have been run."""
+        return self._line.expected_wait_s()
+
+    def check_deadline(self, count: int, urgency: Urgency) -> None:
+        """Raise DeadlineError if `count` images that came now could not be expected in time."""
+        self._line.check_deadline(count, urgency)
+
+    async def submit(
+        self, pixels: Sequence[Pixels], urgency: Urgency = NO_HURRY
+    ) -> list[Answer[ScoreRow]]:
+        """The scores of images, in order; raises what `EngineRunner.submit` raises."""
+        if not pixels:
+            return []
+        slots = self._take(len(pixels))
+        try:
+            self.slots.put(slots, pixels)
+        except ValueError:
+            self.take_back(slots)
+            raise
+        return await self._channel.ask(self, self._model, slots, urgency)
+
+    async def warm_up(self) -> None:
+        """Nothing: that is done where the engine is."""
+
+    def refuse(self) -> None:
+        """Take nothing new from now on."""
+        self._refusing = True
+
+    async def give_up(self) -> None:
+        """Answer what waits or runs with ShuttingDownError."""
+        self.refuse()
+        self._channel.give_up(self)
+
+    async def close(self, _: float) -> bool:
+        """End it: what is still inside fails."""
+        await self.give_up()
+        return True
+
+    def take_answers(
+        self,
+        slots: Sequence[int],
+        submitted: float,
+        outcome: "asyncio.Future[list[Answer[ScoreRow]]]",
+    ) -> None:
+        """The scores are there."""
+        if not outcome.done():
+            outcome.set_result(self.slots.answered(slots, submitted, self._output))
+        self.take_back(slots)
+
+    def take_back(self, slots: Sequence[int]) -> None:
+        """Nobody reads these any more."""
+        self._free += slots
+
+    def _take(self, wanted: int) -> list[int]:
+        free = self._free
+        if wanted > len(free):
+            wait_s = self.expected_wait_s()
+            raise QueueFullError(
+                f"{wanted} images came, and there is room for {len(free)} more; "
+                f"try again in {max(1, round(wait_s))} s",
+                wait_s,
+            )
+        return [free.pop() for _ in range(wanted)]
+
+
+def _fail(pending: _Pending, error: ServiceError) -> None:
+    if not pending.outcome.done():
+        pending.outcome.set_exception(error)

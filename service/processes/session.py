@@ -1,0 +1,147 @@
+"""The engine's side of one worker: what it submits is posted to the runners, and answered.
+
+No task a request: a callback of its outcome does.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import cast
+
+from service.batcher import Answer
+from service.errors import EngineFailedError, ServiceError
+from service.labels import ScoreRow
+from service.policy import Urgency
+from service.processes import messages
+from service.processes.board import Line
+from service.processes.messages import Ask, Records
+from service.processes.slots import Slots
+from service.runner import EngineRunner, Posted
+
+_log = logging.getLogger("convoy")
+
+
+class Model:
+    """A runner that several workers use, and its line on the board."""
+
+    def __init__(self, runner: EngineRunner, line: Line) -> None:
+        self.runner = runner
+        self._line = line
+        self._afterwards: list[Callable[[], None]] = []
+        runner.on_change = self._on_change
+
+    def publish(self) -> None:
+        """Say on the board how it is."""
+        runner = self.runner
+        self._line.write(runner.state, runner.load, runner.latency)
+
+    def after_batch(self, call: Callable[[], None]) -> None:
+        """Call when the batch that runs now, if one does, has ended."""
+        if self.runner.load.running:
+            self._afterwards.append(call)
+        else:
+            call()
+
+    def _on_change(self) -> None:
+        """A batch began, or has ended."""
+        self.publish()
+        if self._afterwards and not self.runner.load.running:
+            calls, self._afterwards = self._afterwards, []
+            for call in calls:
+                call()
+
+
+@dataclass(eq=False, slots=True)
+class _Open:
+    """A request that has no end yet."""
+
+    model: Model
+    slots: Slots
+    places: list[int]
+    posted: Posted
+
+
+class Session(asyncio.Protocol):
+    """A worker, from its start to its end."""
+
+    def __init__(
+        self,
+        models: Sequence[tuple[Model, Slots]],
+        on_listening: Callable[[], None],
+    ) -> None:
+        """`models` in the order of their numbers, each with the worker's slots for it."""
+        self._models = models
+        self._on_listening = on_listening
+        self._records = Records.asked()
+        self._open: dict[int, _Open] = {}
+        self._transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """It is open."""
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by inheritance
+
+    def connection_lost(self, _: Exception | None) -> None:
+        """The worker is gone: nobody waits for its requests."""
+        self._transport = None
+        for request in self._open.values():
+            request.posted.outcome.cancel()
+
+    def data_received(self, data: bytes) -> None:
+        """The worker says something."""
+        for ask, priority, model, count, request, slot, deadline in self._records.read(data):
+            if ask == Ask.SUBMIT:
+                self._submit(request, model, slot, count, Urgency(deadline, priority))
+            elif ask == Ask.CANCEL:
+                if request in self._open:  # not where its end is on the way
+                    self._open[request].posted.outcome.cancel()
+            elif ask == Ask.LISTENING:
+                self._on_listening()
+
+    def drain(self) -> None:
+        """Have the worker finish what is inside, and leave; said again: not wait for it."""
+        self._say(messages.drain())
+
+    def _submit(self, request: int, number: int, first: int, count: int, urgency: Urgency) -> None:
+        model, slots = self._models[number]
+        places = slots.chain(first, count)
+        try:
+            posted = model.runner.post([slots.image(place) for place in places], urgency)
+        except ServiceError as error:
+            self._fail(request, slots, first, error)
+            self._say(messages.freed(request))
+            return
+        self._open[request] = _Open(model, slots, places, posted)
+        posted.outcome.add_done_callback(partial(self._ended, request))
+        model.publish()
+
+    def _ended(self, number: int, outcome: "asyncio.Future[list[Answer[ScoreRow]]]") -> None:
+        """A request has its outcome, or nobody waits for it."""
+        request = self._open.pop(number)
+        posted, slots = request.posted, request.slots
+        if outcome.cancelled():
+            request.model.runner.withdraw(posted)
+            request.model.publish()
+        elif (error := outcome.exception()) is None:
+            for place, answer in zip(request.places, outcome.result(), strict=True):
+                slots.answer(place, answer, posted.submitted + answer.queue_ms / 1e3)
+            self._say(messages.done(number))
+            return
+        else:
+            if not isinstance(error, ServiceError):
+                _log.error("a batch failed in a way that was not foreseen", exc_info=error)
+                error = EngineFailedError("the server made a mistake; its log says which")
+            self._fail(number, slots, request.places[0], error)
+        free = partial(self._say, messages.freed(number))
+        if posted.left < len(posted.items):
+            request.model.after_batch(free)  # some of its images may be in it
+        else:
+            free()
+
+    def _fail(self, request: int, slots: Slots, first: int, error: ServiceError) -> None:
+        self._say(messages.failed(request, error, slots.write_text(first, str(error))))
+
+    def _say(self, record: bytes) -> None:
+        if self._transport is not None:
+            self._transport.write(record)
