@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterator, Sequence
 from functools import partial
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -55,7 +56,7 @@ from service.options import (
 )
 from service.repository import Repository
 from service.schemas import Prediction
-from service.server import ListenError, bind, run_server
+from service.server import ListenError, bind, ended_by_sigterm, run_server
 from service.settings import Settings, SettingsError, load_settings
 from service.tuning import tune_model
 from service.v1 import CLASSIFY_PATH, model_path
@@ -154,7 +155,7 @@ def serve(
     configure_logging(verbose=verbose, log_format=settings.log_format)
     edge = _edge_options(settings)
     # The address first: it takes no time, and a model may take long.
-    with bind(settings.host, settings.port) as listener:
+    with ended_by_sigterm(), bind(settings.host, settings.port) as listener:
         repository = Repository(
             max_batch=settings.max_batch,
             max_queue=settings.max_queue,
@@ -299,12 +300,21 @@ app.command()(loadtest)
 
 
 def _edge_options(settings: Settings) -> EdgeOptions:
+    if settings.otel and not _is_installed("opentelemetry.exporter.otlp.proto.http"):
+        raise SettingsError("--otel: OpenTelemetry is not installed; pip install 'convoy[otel]'")
     limits = Limits(connections=settings.max_connections, per_client=settings.max_per_client)
     try:
         keys = Keys(settings.api_key_file) if settings.api_key_file is not None else None
     except KeysError as error:
         raise SettingsError(f"--api-key-file: {error}") from error
     return EdgeOptions(limits, keys, settings.log_format, settings.otel)
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:  # not even what it would be in
+        return False
 
 
 def _check_default(settings: Settings, repository: Repository) -> None:

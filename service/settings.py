@@ -13,6 +13,7 @@ from typing import Annotated, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from models import DEFAULT_TUNING, DeviceKind
+from service.cores import available_cores
 from service.logs import LogFormat
 
 PREFIX = "CONVOY_"
@@ -20,11 +21,6 @@ PREFIX = "CONVOY_"
 
 class SettingsError(ValueError):
     """Something is set to what it cannot be; the message names it as the user wrote it."""
-
-
-def available_cores() -> int:
-    """How many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class Settings(BaseModel):

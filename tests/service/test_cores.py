@@ -1,0 +1,81 @@
+"""Cores that cgroups allow, by files as kernels write them."""
+
+from math import inf
+from pathlib import Path
+
+import pytest
+
+from service.cores import available_cores, quota
+
+
+def files(folder: Path, contents: dict[str, str]) -> tuple[Path, Path]:
+    for name, text in contents.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return folder / "cgroup", folder / "fs"
+
+
+V1 = "11:memory:/docker/abc\n5:cpu,cpuacct:/docker/abc\n0::/\n"
+
+
+@pytest.mark.parametrize(
+    ("contents", "cores"),
+    [
+        ({"cgroup": "0::/\n", "fs/cpu.max": "200000 100000\n"}, 2.0),
+        ({"cgroup": "0::/\n", "fs/cpu.max": "150000 100000\n"}, 1.5),
+        ({"cgroup": "0::/\n", "fs/cpu.max": "max 100000\n"}, inf),
+        ({"cgroup": "0::/\n"}, inf),
+        ({"cgroup": "0::/\n", "fs/cpu.max": "nonsense\n"}, inf),
+        ({"cgroup": "0::/\n", "fs/cpu.max": "100000 0\n"}, inf),
+        ({}, inf),
+        # The tightest of a group and those above it counts.
+        ({"cgroup": "0::/a/b\n", "fs/a/b/cpu.max": "max 100000", "fs/a/cpu.max": "3 1"}, 3.0),
+        ({"cgroup": "0::/a/b\n", "fs/a/b/cpu.max": "1 1", "fs/a/cpu.max": "3 1"}, 1.0),
+        # A path of the host's, of which the container sees the end alone.
+        ({"cgroup": "0::/host/slice/abc\n", "fs/cpu.max": "2 1"}, 2.0),
+        # What is outside of the mount is nobody's limit.
+        ({"cgroup": "0::/a\n", "cpu.max": "1 1", "fs/a/cpu.max": "4 1"}, 4.0),
+        (
+            {
+                "cgroup": V1,
+                "fs/cpu,cpuacct/docker/abc/cpu.cfs_quota_us": "250000\n",
+                "fs/cpu,cpuacct/docker/abc/cpu.cfs_period_us": "100000\n",
+            },
+            2.5,
+        ),
+        (
+            {
+                "cgroup": V1,
+                "fs/cpu/cpu.cfs_quota_us": "50000\n",
+                "fs/cpu/cpu.cfs_period_us": "100000\n",
+            },
+            0.5,
+        ),
+        (
+            {
+                "cgroup": V1,
+                "fs/cpu/cpu.cfs_quota_us": "-1\n",
+                "fs/cpu/cpu.cfs_period_us": "100000\n",
+            },
+            inf,
+        ),
+        ({"cgroup": "3:cpuset:/\n", "fs/cpuset/cpu.max": "1 1"}, inf),
+    ],
+)
+def test_the_tightest_quota_counts(tmp_path: Path, contents: dict[str, str], cores: float) -> None:
+    assert quota(*files(tmp_path, contents)) == cores
+
+
+@pytest.mark.parametrize(
+    ("allowed", "limit", "cores"),
+    [(8, "2 1", 2), (8, "3 2", 2), (8, "1 4", 1), (2, "16 1", 2), (3, "max 1", 3)],
+)
+def test_cores_are_those_it_may_run_on_and_no_more_than_are_paid_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, allowed: int, limit: str, cores: int
+) -> None:
+    groups, mount = files(tmp_path, {"cgroup": "0::/\n", "fs/cpu.max": limit})
+    monkeypatch.setattr("service.cores._GROUPS", groups)
+    monkeypatch.setattr("service.cores._MOUNT", mount)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(allowed)))
+    assert available_cores() == cores
