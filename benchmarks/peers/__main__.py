@@ -47,6 +47,7 @@ def compare(
     """The rows of Convoy and of all peers."""
     # How much else the machine had to do, before this began.
     busy = {"load_average": round(os.getloadavg()[0], 2)}
+    stands = where(*SAME_AS_CONVOY, "uvicorn", "uvloop", "fastapi") | busy
     not_there: list[Row] = []
     with tempfile.TemporaryDirectory(prefix="convoy-peers-") as folder:
         given = material(Path(folder))
@@ -58,7 +59,6 @@ def compare(
                 say(f"{peer.name} cannot be installed: {error}")
                 not_there += missing(peer, str(error), works)
         rows = measure(contenders, given, works, rounds, seconds, say)
-    stands = where(*SAME_AS_CONVOY, "uvicorn", "uvloop", "fastapi") | busy
     return [
         {**stands, "rounds": rounds, "seconds_a_round": seconds, **row}
         for row in (*rows, *not_there)
