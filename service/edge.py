@@ -174,6 +174,10 @@ def make_edge(options: EdgeOptions, *, access_log: bool) -> Edge:
     ended: list[Ended] = []
     if access_log:
         ended.append(AccessLog(line_writer(options.log_format)))
+    if options.traced:
+        from service.tracing import Traces  # noqa: PLC0415  needs what the extra installs
+
+        ended.append(Traces())
     limits = replace(options.limits, connections=_allow(options.limits.connections))
     return Edge(limits, options.keys, ended)
 

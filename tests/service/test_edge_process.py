@@ -8,7 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -54,7 +54,9 @@ class Serving:
 
 
 @contextmanager
-def serving(*flags: str | Path, files: int | None = None, **environment: str) -> Iterator[Serving]:
+def serving(
+    *flags: str | Path, files: int | None = None, environment: Mapping[str, str] | None = None
+) -> Iterator[Serving]:
     """A server that may have so many files open."""
     shell = ["sh", "-c", f'ulimit -n {files}; exec "$@"', "sh"] if files else []
     process = subprocess.Popen(
@@ -62,7 +64,7 @@ def serving(*flags: str | Path, files: int | None = None, **environment: str) ->
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, **environment},
+        env={**os.environ, **(environment or {})},
     )
     try:
         assert process.stdout is not None
@@ -109,7 +111,7 @@ def test_keys_and_a_log_of_json_and_a_hangup_reads_the_keys_again(keys: Path) ->
 
 
 def test_the_log_can_do_without_requests() -> None:
-    with serving("--no-access-log", CONVOY_LOG_FORMAT="json") as server:
+    with serving("--no-access-log", environment={"CONVOY_LOG_FORMAT": "json"}) as server:
         server.ask("GET", "/v2")
         loggers = {json.loads(line)["logger"] for line in server.stop()}
     assert "convoy.access" not in loggers
