@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable
 from random import Random
-from statistics import median
 
 import pytest
 
@@ -119,7 +118,7 @@ def test_whoever_comes_while_a_batch_is_waited_for_changes_nothing_until_it_is_e
 
 
 def test_a_short_batch_costs_the_policy_microseconds() -> None:
-    """A generous bound, in processor time: it was ten times as much before anybody looked."""
+    """In processor time, the least of many: some 2, which was 17 before anybody looked."""
     dispatcher = Dispatcher(Latency(tuple(30e-6 * each for each in FLAT)))
 
     def batch(now: float) -> None:
@@ -134,4 +133,4 @@ def test_a_short_batch_costs_the_policy_microseconds() -> None:
         for number in range(50):
             batch((50 * turn + number) * 100e-6)
         costs.append((time.thread_time() - began) / 50)
-    assert median(costs) < 100e-6
+    assert min(costs) < 12e-6
