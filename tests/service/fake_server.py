@@ -15,6 +15,7 @@ from service.app import create_app
 from service.logs import LogFormat
 from service.options import configure_logging
 from service.server import bind, run_server
+from service.watchdog import Bounds
 from tests.service.fakes import FakeEngine, decode_digit, make_repository
 from tests.service.faults.pictures import faulty_decode, faulty_scores
 
@@ -29,6 +30,8 @@ def main() -> int:
     parser.add_argument("--cannot-warm-up", action="store_true")
     parser.add_argument("--faults", action="store_true", help="some pictures bring about faults")
     parser.add_argument("--unsteady-clock", action="store_true", help="time.time() jumps days")
+    parser.add_argument("--engine-timeout-s", type=float, help="and another engine follows")
+    parser.add_argument("--decode-timeout-s", type=float, default=30.0)
     parser.add_argument("--log", choices=["read", "full", "closed"], default="read")
     options = parser.parse_args()
     if options.faults:
@@ -39,15 +42,18 @@ def main() -> int:
         if options.cannot_warm_up:
             raise EngineError("no memory")
 
+    def engine() -> FakeEngine:
+        scores = faulty_scores if options.faults else None
+        return FakeEngine(delay_s=options.delay_s, warm_up=warm_up, scores=scores)
+
     repository = make_repository(
-        FakeEngine(
-            delay_s=options.delay_s,
-            warm_up=warm_up,
-            scores=faulty_scores if options.faults else None,
-        ),
+        engine(),
         faulty_decode if options.faults else decode_digit,
         max_body_bytes=options.max_body_bytes,
         max_queue=options.max_queue,
+        bounds=Bounds(options.engine_timeout_s),
+        reopen=engine if options.engine_timeout_s else None,
+        decode_s=options.decode_timeout_s,
     )
     if options.unsteady_clock:
         steady, days = time.time, itertools.cycle((0, 400, -400))

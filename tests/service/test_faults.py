@@ -37,7 +37,7 @@ def test_a_fault_harms_no_request_but_its_own(fault: Fault, shared: Rig, tmp_pat
         assert not expected - told, told
         assert either or told == expected
         rig.check_serves()
-        assert rig.threads() <= threads + 1
+        until(lambda: rig.threads() <= threads + 1)
         assert rig.process.poll() is None
         assert "in ASGI application" not in rig.errors.read_text()
 

@@ -133,12 +133,12 @@ def test_what_the_document_does_not_allow_is_refused_as_it_says(api: Any) -> Non
 
 @pytest.mark.slow
 def test_much_of_what_the_document_allows_is_answered_as_it_says(api: Any) -> None:
-    check_allowed(api, 1_000)
+    check_allowed(api, 300)
 
 
 @pytest.mark.slow
 def test_much_of_what_the_document_does_not_allow_is_refused_as_it_says(api: Any) -> None:
-    check_not_allowed(api, 1_000)
+    check_not_allowed(api, 300)
 
 
 def test_a_method_that_is_not_for_a_path_is_refused_with_those_that_are(api: Any) -> None:

@@ -3,7 +3,7 @@
 from concurrent.futures import ThreadPoolExecutor
 
 from tests.service.faults.fault import ANY, Counted, Faults, Inject, collector
-from tests.service.faults.rig import Rig
+from tests.service.faults.rig import Rig, until
 
 INSIDES: Faults = {}
 fault = collector(INSIDES)
@@ -104,3 +104,29 @@ def _(rig: Rig) -> Counted:
                 assert rig.exchange("GET", path)[0] == 200
         assert {request.result()[0] for request in failing} <= {200, 400, 500}
     return {ANY: 16}
+
+
+@fault(
+    "the engine hangs",
+    "500, and 503 who waits; answers again once another engine is ready",
+    *("--engine-timeout-s", "1"),
+)
+def _(rig: Rig) -> Counted:
+    with ThreadPoolExecutor(4) as pool:
+        hung = pool.submit(rig.classify, b"engine hangs")
+        rig.wait_inside(1)
+        waiting = rig.many(pool, [b"1", b"2", b"3"])
+        assert hung.result()[0] == 500
+        assert {request.result()[0] for request in waiting} <= {500, 503}
+    until(lambda: rig.exchange("GET", "/v2/health/ready")[0] == 200)
+    return {"500": 1, ANY: 3}
+
+
+@fault("the decoder hangs", "500; others are answered", "--decode-timeout-s", "1")
+def _(rig: Rig) -> Counted:
+    with ThreadPoolExecutor(3) as pool:
+        hung = rig.many(pool, [b"decoder hangs"] * 3)  # more than there are threads
+        assert [request.result()[0] for request in hung] == [500] * 3
+    with rig.others():
+        pass
+    return {"500": 3, "200": 8}

@@ -11,6 +11,7 @@ from service.runner import Pixels
 from tests.service.fakes import CLASSES, decode_digit, one_hot
 
 SLOW_S = 0.3
+HANG_S = 4.0  # longer than a hang is waited for, which is a second; then its thread ends
 
 
 def _raise(error: BaseException) -> None:
@@ -25,8 +26,8 @@ def _fail(error: Exception) -> Scores:
     raise error
 
 
-def _slowly(images: Images) -> Scores:
-    time.sleep(SLOW_S)
+def _slowly(images: Images, seconds: float = SLOW_S) -> Scores:
+    time.sleep(seconds)
     return _digits(images)
 
 
@@ -43,6 +44,7 @@ _DECODER: dict[bytes, Callable[[], object]] = {
     b"decoder is out of memory": lambda: _raise(MemoryError()),
     b"decoder recurses": _recurse,
     b"decoder is slow": lambda: time.sleep(SLOW_S),
+    b"decoder hangs": lambda: time.sleep(HANG_S),
 }
 
 # The engine knows a picture by its one pixel; these are no digits.
@@ -57,6 +59,7 @@ _ENGINE: dict[bytes, Callable[[Images], Scores]] = {
     b"engine gives nothing": lambda _: None,  # type: ignore[dict-item, return-value]
     b"engine gives no numbers": lambda images: np.full((len(images), CLASSES), np.nan, np.float32),
     b"engine is slow": _slowly,
+    b"engine hangs": lambda images: _slowly(images, HANG_S),
 }
 _PIXELS = {name: 100 + number for number, name in enumerate(_ENGINE)}
 
