@@ -63,6 +63,7 @@ class Arrival:
         if entry is not None:
             entry.model = self.pipeline.info.name
             entry.images = len(done.rows)
+            entry.batch = done.batch
             entry.phases = phases
         return phases
 

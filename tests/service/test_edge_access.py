@@ -293,7 +293,7 @@ async def test_every_request_is_one_line(lane: bool, keys: Keys) -> None:
     assert first["client"] == "127.0.0.1 key 2"
     assert (first["method"], first["path"], first["status"]) == ("POST", "/v1/classify", 200)
     assert (first["bytes_in"], first["bytes_out"]) == (len(picture), len(scored.body))
-    assert (first["model"], first["images"]) == ("fake", 1)
+    assert (first["model"], first["images"], first["batch"]) == ("fake", 1, 1)
     phases = ("receive", "decode", "queue", "compute", "respond")
     assert sum(first[f"{name}_us"] for name in phases) <= first["us"]
     timing = json.loads(scored.body)["timing_ms"]
