@@ -113,8 +113,10 @@ def test_whoever_comes_while_a_batch_is_waited_for_changes_nothing_until_it_is_e
     assert dispatcher.decide(now, 8).dispatch == 8
     dispatcher.dispatched(now, 8)
     assert dispatcher.decide(now, 1).dispatch == 0, "a batch runs"
-    dispatcher.answered(now + 0.0016, 1)
-    assert dispatcher.decide(now + 0.0016, 1) != first
+    early = now + 1e-5
+    dispatcher.answered(early, 1)
+    assert early < first.look_again
+    assert dispatcher.decide(early, 1) is not first
 
 
 def test_a_short_batch_costs_the_policy_microseconds() -> None:
