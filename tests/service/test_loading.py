@@ -1,8 +1,10 @@
 """From files to models that can be served."""
 
+import os
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from models import BUILT_IN_MODEL, ModelError, ModelFileError
@@ -79,3 +81,25 @@ def test_what_is_said_of_one_model_is_refused_for_several(
     folder = make_models(tmp_path)
     with pytest.raises(SettingsError, match=r"model\.toml beside each"):
         list(open_models(Settings.model_validate({"model": folder, **settings}), expectations))
+
+
+def test_an_engine_is_opened_again_from_the_file_unless_that_has_changed(tmp_path: Path) -> None:
+    file = tmp_path / "model.onnx"
+    shutil.copy(BUILT_IN_MODEL, file)
+    shutil.copy(BUILT_IN_MODEL.with_suffix(".toml"), tmp_path / "model.toml")
+    shutil.copy(BUILT_IN_MODEL.with_name("labels.txt"), tmp_path)
+    (opened,) = open_models(models_in(file), None)
+    again = opened.reopen()
+    again.warm_up()
+    image = np.full((1, *opened.info.image_shape), 7, np.uint8)
+    np.testing.assert_array_equal(again.run(image), opened.engine.run(image))
+    labels = tmp_path / "labels.txt"
+    text = labels.read_text()
+    labels.write_text(text.replace("9", "nine") if "9" in text else text[::-1])
+    with pytest.raises(ModelFileError, match="has changed since"):
+        opened.reopen()
+    labels.write_text(text)
+    opened.reopen()
+    os.utime(file, (1, 1))
+    with pytest.raises(ModelFileError, match="has changed since"):
+        opened.reopen()

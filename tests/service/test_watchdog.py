@@ -348,7 +348,7 @@ def only(repository: Repository) -> Pipeline:
 
 def expire(pipeline: Pipeline) -> None:
     """More time passes than what the engine is at may take."""
-    runner = pipeline.admission.expected_wait_s.__self__  # type: ignore[attr-defined]
+    runner = pipeline.runner
     assert isinstance(runner, EngineRunner)
     assert runner._engine is not None
     for seconds in (0, 1001):
