@@ -61,7 +61,7 @@ class Dispatcher:
 
     def dispatched(self, now: float, items: int) -> None:
         """A batch was begun."""
-        self._running, self._started, self._pause = items, now, _NOTHING
+        self._running, self._started = items, now
         self._batches += 1
         if not self._short:
             self._traffic.dispatched(now)
