@@ -54,16 +54,24 @@ def test_nothing_comes_from_elsewhere() -> None:
         assert "innerHTML" not in text, file
 
 
-@pytest.fixture(scope="module")
-def address() -> Iterator[str]:
-    """A real server of the built-in model."""
+@contextmanager
+def convoy_at(*flags: str | Path) -> Iterator[str]:
+    """Where a real server of the built-in model listens."""
     command = [sys.executable, "-c", "from service.cli import main; main()", "serve", "--port", "0"]
+    command += map(str, flags)
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
         assert process.stdout is not None
         match = re.search(r"http://\S+:\d+", process.stdout.readline())
         assert match
         yield match[0]
         process.terminate()
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    """A real server of the built-in model."""
+    with convoy_at() as address:
+        yield address
 
 
 @pytest.fixture(scope="module")
@@ -205,3 +213,30 @@ def test_the_page_is_dark_where_dark_is_wanted_and_fits_a_phone(
         dark.get_by_label("Pick pictures").set_input_files(SEVEN)
         expect(dark.locator(".answer")).to_have_count(1)
         assert dark.evaluate("document.documentElement.scrollWidth") <= 360
+
+
+@IN_A_BROWSER
+def test_a_server_that_wants_a_key_is_given_it_once_a_tab(
+    browser: "Browser", tmp_path: Path
+) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("right-key\n")
+    keys.chmod(0o600)
+    with convoy_at("--api-key-file", keys) as address, opened(browser, address) as page:
+        expect(page.get_by_role("status").first).to_contain_text("API key")
+        field = page.get_by_label("API key")
+        field.fill("wrong-key")
+        field.press("Enter")
+        expect(field).to_have_value("")
+        expect(field).to_be_visible()  # wanted again
+        expect(page.get_by_label("Drawing pad")).to_be_hidden()
+        field.fill("right-key")
+        page.get_by_role("button", name="Use").click()
+        expect(page.get_by_role("status").first).to_have_text("digits: ready")
+        expect(field).to_be_hidden()
+        page.get_by_label("Pick pictures").set_input_files(SEVEN)
+        expect(page.locator(".answer .label").first).to_have_text("7")
+        page.reload()
+        expect(page.get_by_role("status").first).to_have_text("digits: ready")
+        expect(field).to_be_hidden()
+        assert page.evaluate("document.cookie + localStorage.length") == "0"

@@ -1,5 +1,6 @@
 // The page at /: sends pictures, shows answers, watches the traffic. Nothing from elsewhere.
 
+import { ask, askForKey } from "./ask.js";
 import { drawingPad } from "./pad.js";
 import { watchTraffic } from "./traffic.js";
 
@@ -39,7 +40,7 @@ async function send(files) {
 async function sendOne(file) {
   const path = classifyPath();
   try {
-    const response = await fetch(path, {
+    const response = await ask(path, {
       method: "POST",
       headers: { "content-type": "application/octet-stream" },
       body: file,
@@ -144,7 +145,7 @@ function takeDrops() {
 }
 
 async function listModels() {
-  const response = await fetch("v2/repository/index", { method: "POST" });
+  const response = await ask("v2/repository/index", { method: "POST" });
   if (!response.ok) throw new Error(await refusal(response));
   const models = await response.json();
   $("model").replaceChildren(...models.map(({ name }) => new Option(name, name)));
@@ -153,17 +154,15 @@ async function listModels() {
 }
 
 async function tellState() {
-  const response = await fetch("v2/health/ready");
+  const response = await ask("v2/health/ready");
   return response.ok ? "ready" : refusal(response);
 }
 
-async function start() {
-  takeDrops();
-  drawingPad($("pad"), $("draw"), (picture) => send([picture]));
-  const tellModel = () => {
-    $("draw").hidden = $("model").value !== DIGITS;
-  };
-  $("model").addEventListener("change", tellModel);
+function tellModel() {
+  $("draw").hidden = $("model").value !== DIGITS;
+}
+
+async function connect() {
   try {
     const names = await listModels();
     tellModel();
@@ -171,6 +170,14 @@ async function start() {
   } catch (error) {
     $("state").textContent = error.message;
   }
+}
+
+async function start() {
+  takeDrops();
+  drawingPad($("pad"), $("draw"), (picture) => send([picture]));
+  $("model").addEventListener("change", tellModel);
+  askForKey($("entry"), connect);
+  await connect();
   watchTraffic({
     rate: $("rate"),
     line: $("rates").querySelector("polyline"),

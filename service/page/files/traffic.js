@@ -1,5 +1,7 @@
 // What goes on, read from /metrics once a second while somebody looks.
 
+import { ask } from "./ask.js";
+
 const KEPT = 60; // seconds
 const EVERY_MS = 1000;
 const HEIGHT = 60; // of the drawing, in its own units
@@ -78,7 +80,7 @@ export function watchTraffic(show) {
   async function look() {
     if (!document.hidden) {
       try {
-        const response = await fetch("metrics");
+        const response = await ask("metrics");
         if (response.ok) tell(await response.text(), performance.now() / 1000);
       } catch {
         show.rate.textContent = "?"; // the server is away; it may come back
