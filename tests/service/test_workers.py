@@ -186,12 +186,11 @@ async def test_a_job_that_takes_too_long_is_given_up_and_its_thread_replaced() -
         await stuck
     assert workers.lost == 1
     assert await behind == 1
-    late = lost_threads()
+    (late,) = lost_threads()
     gate.set()
     assert ended.wait(10)
-    for thread in late:
-        thread.join(10)
-        assert not thread.is_alive()
+    late.join(10)
+    assert not late.is_alive()
     assert isinstance(stuck.exception(), ThreadLostError)
     assert await workers.run(abs, -2) == 2
     workers.close()
