@@ -14,7 +14,8 @@ DEVICE ?= $(CONVOY_DEVICE)
 SERVE_FLAGS = $(if $(HOST),--host $(HOST)) $(if $(PORT),--port $(PORT)) $(if $(DEVICE),--device $(DEVICE))
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-all test-gpu lint check format bench bench-gpu train clean lock
+.PHONY: help serve test test-all test-gpu lint check format bench bench-peers bench-gpu poisson soak \
+	train clean lock
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/make \1\t\2/' | expand -t 16
@@ -62,6 +63,15 @@ format: $(VENV)/dev.stamp  ## rewrite the sources in the project's format
 
 bench: $(VENV)/dev.stamp  ## measure what the server adds to a bare route
 	$(BIN)/python -m benchmarks.service
+
+bench-peers: $(VENV)/dev.stamp  ## the same work on LitServe, BentoML and Ray Serve (installs each by itself)
+	$(BIN)/python -m benchmarks.peers
+
+poisson: $(VENV)/dev.stamp  ## the p99 of a real network on the CPU under Poisson load
+	$(BIN)/python -m benchmarks.poisson
+
+soak: $(VENV)/dev.stamp  ## ten minutes of load, leaving clients and noise: nothing lost, mixed up or leaked
+	$(BIN)/python -m benchmarks.soak
 
 bench-gpu: $(VENV)/dev.stamp  ## on a GPU: kernels and networks beside cuDNN and PyTorch, rows into OUT
 	PYTHON=$(abspath $(BIN))/python benchmarks/gpu_day.sh $(OUT)
