@@ -6,9 +6,7 @@ line on standard error, never a traceback.
 
 import os
 from collections.abc import Iterator, Sequence
-from functools import partial
 from importlib.metadata import version
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -21,7 +19,6 @@ from rich.table import Table
 from rich.text import Text
 
 from models import (
-    BUILT_IN_MODEL,
     GPUS,
     GPUS_OF,
     Classifier,
@@ -31,13 +28,10 @@ from models import (
     precompile,
     report,
 )
-from service.app import create_app
-from service.edge import EdgeOptions, Limits
 from service.errors import ServiceError
 from service.inspection import print_report, print_table
-from service.keys import Keys, KeysError
 from service.labels import rank, top_k
-from service.loading import decoder, load, open_classifier, open_models
+from service.loading import decoder, load, open_classifier
 from service.loadtest.command import loadtest
 from service.loadtest.errors import LoadTestError
 from service.logs import LogFormat
@@ -54,13 +48,12 @@ from service.options import (
     configure_logging,
     setting,
 )
-from service.repository import Repository
+from service.processes import WorkersError
 from service.schemas import Prediction
-from service.server import ListenError, bind, ended_by_sigterm, run_server
+from service.server import ListenError
+from service.serving import edge_options, serve_models
 from service.settings import Settings, SettingsError, load_settings
 from service.tuning import tune_model
-from service.v1 import CLASSIFY_PATH, model_path
-from service.watchdog import Bounds
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
 
@@ -81,7 +74,7 @@ def main() -> None:
         app()
     except SettingsError as error:
         _fail(error, 2)
-    except (ModelError, ServiceError, ListenError, LoadTestError) as error:
+    except (ModelError, ServiceError, ListenError, WorkersError, LoadTestError) as error:
         _fail(error, 1)
     except OSError as error:  # of files it is said where they are read; standard output is full
         _fail(error, 1)
@@ -134,6 +127,7 @@ def serve(
     max_connections: Annotated[int | None, setting("max_connections")] = None,
     max_per_client: Annotated[int | None, setting("max_per_client")] = None,
     api_key_file: Annotated[Path | None, setting("api_key_file")] = None,
+    workers: Annotated[int | None, setting("workers")] = None,
     log_format: Annotated[LogFormat | None, setting("log_format")] = None,
     access_log: Annotated[bool | None, setting("access_log")] = None,
     otel: Annotated[bool | None, setting("otel")] = None,
@@ -153,31 +147,8 @@ def serve(
     flags = {name: value for name, value in locals().items() if name in Settings.model_fields}
     settings = load_settings(flags)
     configure_logging(verbose=verbose, log_format=settings.log_format)
-    edge = _edge_options(settings)
-    # The address first: it takes no time, and a model may take long.
-    with ended_by_sigterm(), bind(settings.host, settings.port) as listener:
-        repository = Repository(
-            max_batch=settings.max_batch,
-            max_queue=settings.max_queue,
-            max_body_bytes=settings.max_body_bytes,
-            decode_threads=settings.thread_count,
-            default=settings.default_model,
-            bounds=Bounds(settings.engine_timeout_s, settings.warm_up_timeout_s),
-        )
-        for opened in open_models(settings, expectations):
-            decode = decoder(opened.classifier, settings)
-            repository.add(opened.info, opened.engine, decode, opened.reopen)
-        _check_default(settings, repository)
-        all_answered = run_server(
-            create_app(repository),
-            repository,
-            listener,
-            drain_s=settings.drain_s,
-            access_log=settings.access_log,
-            edge=edge,
-            announce=partial(_announce, settings, listener.getsockname()[1], repository),
-        )
-    if not all_answered:
+    edge = edge_options(settings)
+    if not serve_models(settings, expectations, edge, verbose=verbose):
         raise typer.Exit(1)
 
 
@@ -297,50 +268,6 @@ def compile_model(
 
 
 app.command()(loadtest)
-
-
-def _edge_options(settings: Settings) -> EdgeOptions:
-    if settings.otel and not _is_installed("opentelemetry.exporter.otlp.proto.http"):
-        raise SettingsError("--otel: OpenTelemetry is not installed; pip install 'convoy[otel]'")
-    limits = Limits(connections=settings.max_connections, per_client=settings.max_per_client)
-    try:
-        keys = Keys(settings.api_key_file) if settings.api_key_file is not None else None
-    except KeysError as error:
-        raise SettingsError(f"--api-key-file: {error}") from error
-    return EdgeOptions(limits, keys, settings.log_format, settings.otel)
-
-
-def _is_installed(module: str) -> bool:
-    try:
-        return find_spec(module) is not None
-    except ModuleNotFoundError:  # not even what it would be in
-        return False
-
-
-def _check_default(settings: Settings, repository: Repository) -> None:
-    if settings.default_model is not None and settings.default_model not in repository.models:
-        raise SettingsError(
-            f"--default-model: {settings.default_model} is not served; "
-            f"there are {', '.join(repository.models)}"
-        )
-
-
-def _announce(settings: Settings, port: int, repository: Repository) -> None:
-    """Say where it serves, and how to try."""
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)  # noqa: S104  compared
-    url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-    first = repository.default or next(iter(repository.models.values()))
-    path = CLASSIFY_PATH if repository.default else model_path(first.info.name)
-    samples = sorted((BUILT_IN_MODEL.parent / "samples").glob("*"))
-    if first.info.name == BUILT_IN_MODEL.stem and samples:
-        picture = Path(os.path.relpath(samples[0]))
-    else:
-        picture = Path("picture.jpg")
-    typer.echo(
-        f"Convoy serves {', '.join(repository.models)} at {url} on {first.device}, "
-        f"in batches of up to {first.max_batch}. Try:\n"
-        f"  curl -F file=@{picture} {url}{path}"
-    )
 
 
 def _files(paths: Sequence[Path]) -> Iterator[Path]:

@@ -66,6 +66,15 @@ class Settings(BaseModel):
         int,
         Field(ge=0, le=1024, description="threads to decode with, and to run on the CPU; 0: cores"),
     ] = 0
+    workers: Annotated[
+        int,
+        Field(
+            ge=0,
+            le=64,
+            description="processes for HTTP and decoding, beside the one with the engines; "
+            "0: that one does it all",
+        ),
+    ] = 0
     drain_s: Annotated[
         float, Field(ge=0, le=3600, description="longest wait for accepted requests at shutdown")
     ] = 20.0

@@ -14,7 +14,9 @@ import os
 import socket
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
+from math import ceil
 
 import uvicorn
 
@@ -46,7 +48,8 @@ def run_workers(
     """As `run_server`, with HTTP and decoding in so many processes beside this one.
 
     The repository has the models, and decodes nothing; `make_repository` makes one like it, without
-    models, for each worker, in which `configure` is called first. All of these are pickled.
+    models, for each worker, in which `configure` is called first. All of these are pickled. Of the
+    edge's limits, connections are shared among the workers; requests a client are each worker's.
     """
     most = repository.metrics.max_batch
     models = []
@@ -66,16 +69,23 @@ def run_workers(
             )
         )
     make = partial(make_repository, process=os.getpid(), processes=workers)
-    outfit = Outfit(models, make, access_log, edge, configure, drain_s, Crew(workers))
+    options = edge or EdgeOptions()
+    share = ceil(options.limits.connections / workers)
+    options = replace(options, limits=replace(options.limits, connections=share))
+    outfit = Outfit(models, make, access_log, options, configure, drain_s, Crew(workers))
     supervisor = Supervisor(repository, outfit, listener, workers=workers, announce=announce)
-    with asyncio.Runner(loop_factory=uvicorn.Config("").get_loop_factory()) as runner:
+    with asyncio.Runner(
+        loop_factory=uvicorn.Config("", log_config=None).get_loop_factory()
+    ) as runner:
         runner.run(supervisor.run())
     if supervisor.stuck:
         # The interpreter would wait for the engine's thread, perhaps for ever.
-        _log.error("the engine does not end its last batch; leaving without it")
+        if supervisor.failure is not None:
+            _log.error("%s", supervisor.failure)
+        _log.error("an engine does not end its last batch; leaving without it")
         logging.shutdown()
         sys.stdout.flush()
-        os._exit(1)
+        os._exit(0 if supervisor.drained and supervisor.failure is None else 1)
     if supervisor.failure is not None:
         raise supervisor.failure
     return supervisor.drained

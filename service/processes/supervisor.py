@@ -10,6 +10,7 @@ a moment, and shares the code's memory with the others.
 
 import asyncio
 import logging
+import os
 import signal
 import socket
 from collections.abc import Callable, Sequence
@@ -33,6 +34,8 @@ _SHORT_S = 5.0
 _TOO_MANY = 5
 _PAUSE_S = 0.1
 
+_LAST = "service.processes.preload"
+
 # How often the board is written without a reason.
 _PUBLISH_S = 0.1
 
@@ -52,7 +55,7 @@ def prepare(modules: Sequence[str] = ()) -> None:
     Best called before there are engines: it takes a second or more, in a process of its own.
     """
     context = get_context("forkserver")
-    context.set_forkserver_preload([work.__module__, *modules])
+    context.set_forkserver_preload([work.__module__, *modules, _LAST])
     forkserver.ensure_running()
 
 
@@ -115,6 +118,7 @@ class Supervisor:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._on_signal)
+        loop.add_signal_handler(signal.SIGHUP, self._pass_on, signal.SIGHUP)
         try:
             self._listener.listen(_BACKLOG)
         except OSError as error:  # somebody else bound the address too, and listened first
@@ -139,6 +143,12 @@ class Supervisor:
     def _on_signal(self) -> None:
         self._signals += 1
         (self._stopping if self._signals == 1 else self._hurrying).set()
+
+    def _pass_on(self, number: signal.Signals) -> None:
+        """What is for whoever has connections."""
+        for life in self._lives.values():
+            if life.process.pid is not None and not life.ended.is_set():
+                os.kill(life.process.pid, number)
 
     def _fail(self, failure: Exception) -> None:
         """End, for this reason."""

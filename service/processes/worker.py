@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 import signal
 import socket
 import sys
@@ -9,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import ceil
+from multiprocessing import current_process
 from typing import Any
 
 import uvicorn
@@ -56,7 +58,7 @@ class Outfit:
     models: Sequence[RemoteModel]
     make_repository: Callable[[], Repository]  # without models
     access_log: bool
-    edge: EdgeOptions | None
+    edge: EdgeOptions
     configure: Callable[[], None]  # the process, its log above all
     drain_s: float
     crew: Crew
@@ -70,9 +72,10 @@ def work(
     memories: Sequence[Memory],
 ) -> None:
     """Serve until told to stop; the whole life of a worker."""
-    # Ctrl-C is for the whole group of processes; the engine's says what follows from it.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for early in (signal.SIGINT, signal.SIGHUP):  # for the server, once there is one
+        signal.signal(early, signal.SIG_IGN)
     outfit.configure()
+    _name_in_log()
     repository = outfit.make_repository()
     repository.metrics.add(CrewCollector(outfit.crew))
     channel = Channel()
@@ -98,6 +101,18 @@ def work(
     sys.exit(0 if server.drained else 1)
 
 
+def _name_in_log() -> None:
+    """Have every line of the log say which worker it is of."""
+    make, name = logging.getLogRecordFactory(), current_process().name
+
+    def make_named(*about: Any, **more: Any) -> logging.LogRecord:
+        record = make(*about, **more)
+        record.msg = f"{name}: {record.msg}"
+        return record
+
+    logging.setLogRecordFactory(make_named)
+
+
 class _WorkerServer(Server):
     """A server that leaves with the engine's process, or by itself."""
 
@@ -120,11 +135,11 @@ class _WorkerServer(Server):
     def capture_signals(self) -> Iterator[None]:
         """Leave on SIGTERM; others go on, and another takes this one's place."""
         loop = asyncio.get_running_loop()
-        loop.add_signal_handler(signal.SIGTERM, self._leave)
-        try:
+        with super().capture_signals():
+            loop.add_signal_handler(signal.SIGTERM, self._leave)
+            # Ctrl-C is for the whole group of processes; the engine's says what follows from it.
+            loop.add_signal_handler(signal.SIGINT, lambda: None)
             yield
-        finally:
-            loop.remove_signal_handler(signal.SIGTERM)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen, and say so."""

@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks.c3d import C3D, c3d
 from models import BUILT_IN_MODEL, EngineError, ModelFileError
-from service import cli, loading
+from service import loading, serving
 from service.server import ListenError, bind
 from service.settings import SettingsError
 from tests.service.conftest import Run
@@ -139,7 +139,7 @@ def test_what_is_foreseen_to_go_wrong_is_a_line_and_a_status(
     def fail(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr(cli, "run_server", fail)
+    monkeypatch.setattr(serving, "run_server", fail)
     assert convoy("serve", "--port", "0") == (status, "", "Error: x\n")
 
 

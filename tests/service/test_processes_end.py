@@ -1,5 +1,6 @@
 """How a service with workers ends: by signals, without its engine, or as workers cannot live."""
 
+import json
 import os
 import signal
 from concurrent.futures import ThreadPoolExecutor
@@ -8,7 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.service.real_workers import WORKERS, Service, children, is_there, running, until
+from tests.service.real_workers import (
+    WORKERS,
+    Connection,
+    Service,
+    children,
+    is_there,
+    running,
+    until,
+)
+from tests.service.several_models import CHANNELS, SAMPLES, convoy_serve, make_models
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -84,3 +94,25 @@ def test_an_engine_that_cannot_be_warmed_up_ends_the_service_with_its_reason(
     assert service.process.returncode == 1
     assert out == ""
     assert error.rstrip().endswith("EngineError: fake: no memory")
+
+
+def test_the_command_serves_several_models_with_workers(tmp_path: Path) -> None:
+    models = make_models(tmp_path)
+    with convoy_serve(models, "--workers", str(WORKERS), "--default-model", "digits") as port:
+        for path in ("/v1/classify", "/v1/models/digits/classify"):
+            with closing(Connection(port)) as connection:
+                picture = SAMPLES[7].read_bytes()
+                headers = {"Content_Type": "image/png"}
+                status, body = connection.exchange("POST", path, picture, **headers)
+                assert (status, body["results"][0]["predictions"][0]["label"]) == (200, "7")
+        with closing(Connection(port)) as connection:
+            pixels = {"name": "image", "datatype": "UINT8", "shape": [1, 4, 6, 3]}
+            asked = json.dumps({"inputs": [{**pixels, "data": list(range(72))}]}).encode()
+            status, body = connection.exchange("POST", f"/v2/models/{CHANNELS}/infer", asked)
+            assert status == 200, body
+            (output,) = body["outputs"]
+            assert output["shape"] == [1, 3]
+            assert output["data"] == pytest.approx([34.5, 35.5, 36.5])
+            status, body = connection.exchange("GET", "/v2/models/stats")
+            told = {model["name"]: model["inference_count"] for model in body["model_stats"]}
+            assert told == {CHANNELS: 1, "digits": 2}
