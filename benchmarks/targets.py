@@ -2,6 +2,7 @@
 
 import socket
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import uvicorn
@@ -9,9 +10,12 @@ from fastapi import FastAPI, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from models import Batch, OutputKind, Scores
+from models import Batch, ChannelOrder, Fit, Layout, OutputKind, Preprocessing, Scores
 from service.app import create_app
+from service.cores import available_cores
+from service.images import ImageLimits, decode_image
 from service.pipeline import ModelInfo
+from service.processes import prepare, run_workers
 from service.repository import Repository
 from service.runner import Pixels
 from service.server import http_settings, run_server
@@ -77,28 +81,84 @@ class _NoEngine:
         """Nothing to free."""
 
 
-def convoy(listener: socket.socket) -> None:
-    """The real application, with an engine and a decoder that do nothing."""
-    pixels: Pixels = np.zeros((_SIDE, _SIDE, 3), np.uint8)
+_BLANK: Pixels = np.zeros((_SIDE, _SIDE, 3), np.uint8)
+
+
+def _no_decoder(_: bytes) -> Pixels:
+    return _BLANK
+
+
+def _decoder(data: bytes) -> Pixels:
+    """What most models of ImageNet take."""
+    return decode_image(data, _IMAGENET, ImageLimits(20_000_000, 50_000_000))
+
+
+_IMAGENET = Preprocessing(
+    height=_SIDE,
+    width=_SIDE,
+    fit=Fit.CROP,
+    resize=256,
+    channels=ChannelOrder.RGB,
+    layout=Layout.NCHW,
+    scale=1 / 255,
+    mean=(0.485, 0.456, 0.406),
+    std=(0.229, 0.224, 0.225),
+    output=OutputKind.LOGITS,
+    labels=(),
+)
+
+
+def serve_nothing(
+    decode: Callable[[bytes], Pixels], decode_threads: int, workers: int, listener: socket.socket
+) -> None:
+    """The real application with an engine that does nothing; threads are shared by workers."""
+    if workers:
+        prepare()
     engine = _NoEngine()
-    info = ModelInfo("no-op", "1", pixels.shape, "scores", OutputKind.LOGITS, labels=())
-    repository = Repository(
-        max_batch=engine.max_batch, max_queue=128, max_body_bytes=20_000_000, decode_threads=0
-    )
-    repository.add(info, engine, lambda _: pixels)
-    run_server(
-        create_app(repository),
+    info = ModelInfo("no-op", "1", _BLANK.shape, "scores", OutputKind.LOGITS, labels=())
+    make = partial(Repository, max_batch=engine.max_batch, max_queue=128, max_body_bytes=20_000_000)
+    repository = make(decode_threads=0 if workers else decode_threads)
+    repository.add(info, engine, decode)
+    if not workers:
+        run_server(
+            create_app(repository),
+            repository,
+            listener,
+            drain_s=1,
+            access_log=False,
+            announce=_say_nothing,
+        )
+        return
+    run_workers(
         repository,
+        partial(make, decode_threads=-(-decode_threads // workers)),
         listener,
+        workers=workers,
         drain_s=1,
         access_log=False,
-        announce=lambda: None,
+        configure=_say_nothing,
+        announce=_say_nothing,
     )
+
+
+def _say_nothing() -> None:
+    pass
+
+
+def no_op(workers: int) -> Callable[[socket.socket], None]:
+    """Convoy with neither a decoder nor an engine that do anything."""
+    return partial(serve_nothing, _no_decoder, 0, workers)
+
+
+def decoding(workers: int) -> Callable[[socket.socket], None]:
+    """Convoy that decodes pictures, in a thread for each core."""
+    return partial(serve_nothing, _decoder, available_cores(), workers)
 
 
 # The first is what the others are compared with.
 TARGETS: dict[str, Callable[[socket.socket], None]] = {
     "bare route": bare_route,
     "FastAPI route": fastapi_route,
-    CONVOY: convoy,
+    CONVOY: no_op(0),
+    "Convoy, 2 workers": no_op(2),
 }

@@ -24,7 +24,7 @@ from benchmarks.peers.environments import Environment
 from benchmarks.peers.processes import StartError, free_port, running
 from benchmarks.peers.servers.work import Settings, answer
 from benchmarks.service import BODY_BYTES, jpeg_of, serving, wait_until_ready
-from benchmarks.targets import CONVOY, convoy
+from benchmarks.targets import CONVOY, no_op
 from models import BUILT_IN_MODEL, DeviceKind, load_classifier, open_engine
 from models.onnxruntime_engine import with_normalisation
 from service.images import ImageLimits, decode_image
@@ -116,7 +116,7 @@ def of_convoy() -> Contender:
     @contextmanager
     def opened(work: str, _: bytes) -> Iterator[Address]:
         if work == NOOP:
-            with serving(convoy) as address:
+            with serving(no_op(0)) as address:
                 wait_until_ready(address)
                 yield address
             return
