@@ -57,6 +57,8 @@ class Turn:
     def share(self) -> float:
         """What part of the device is its own while those who want it now go on wanting it."""
         holder, others = self._turns.holder, self._turns.waiting
+        if not others and (holder is None or holder is self):
+            return 1.0
         active = {id(turn): turn.weight for turn in others}
         for turn in (self, holder):
             if turn is not None:

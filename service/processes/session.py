@@ -76,6 +76,7 @@ class Session(asyncio.Protocol):
         self._on_listening = on_listening
         self._records = Records.asked()
         self._open: dict[int, _Open] = {}
+        self._unsaid: list[bytes] = []
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -90,20 +91,23 @@ class Session(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """The worker says something."""
+        touched: set[Model] = set()
         for ask, priority, model, count, request, slot, deadline in self._records.read(data):
             if ask == Ask.SUBMIT:
-                self._submit(request, model, slot, count, Urgency(deadline, priority))
+                touched.add(self._submit(request, model, slot, count, Urgency(deadline, priority)))
             elif ask == Ask.CANCEL:
                 if request in self._open:  # not where its end is on the way
                     self._open[request].posted.outcome.cancel()
             elif ask == Ask.LISTENING:
                 self._on_listening()
+        for each in touched:
+            each.publish()
 
     def drain(self) -> None:
         """Have the worker finish what is inside, and leave; said again: not wait for it."""
         self._say(messages.drain())
 
-    def _submit(self, request: int, number: int, first: int, count: int, urgency: Urgency) -> None:
+    def _submit(self, request: int, number: int, first: int, count: int, urgency: Urgency) -> Model:
         model, slots = self._models[number]
         places = slots.chain(first, count)
         try:
@@ -111,10 +115,10 @@ class Session(asyncio.Protocol):
         except ServiceError as error:
             self._fail(request, slots, first, error)
             self._say(messages.freed(request))
-            return
+            return model
         self._open[request] = _Open(model, slots, places, posted)
         posted.outcome.add_done_callback(partial(self._ended, request))
-        model.publish()
+        return model
 
     def _ended(self, number: int, outcome: "asyncio.Future[list[Answer[ScoreRow]]]") -> None:
         """A request has its outcome, or nobody waits for it."""
@@ -143,5 +147,12 @@ class Session(asyncio.Protocol):
         self._say(messages.failed(request, error, slots.write_text(first, str(error))))
 
     def _say(self, record: bytes) -> None:
+        if not self._unsaid:
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._unsaid.append(record)
+
+    def _flush(self) -> None:
+        """Write all that a turn of the event loop had to say, as a batch's answers, at once."""
+        records, self._unsaid = self._unsaid, []
         if self._transport is not None:
-            self._transport.write(record)
+            self._transport.write(b"".join(records))

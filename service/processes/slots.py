@@ -91,15 +91,14 @@ class Slots:
         place = slot * self._note_bytes
         _NOTE.pack_into(self._notes, place, answer.batch_size, dispatched, answer.compute_ms)
 
-    def answered(
-        self, slots: Sequence[int], submitted: float, output: OutputKind
-    ) -> list[Answer[ScoreRow]]:
-        """A request's answers, which do not change when its slots are used again."""
-        answers = []
-        for slot, row in zip(slots, rank(self._scores[slots], output), strict=True):
-            size, dispatched, took_ms = _NOTE.unpack_from(self._notes, slot * self._note_bytes)
-            answers.append(Answer(row, size, (dispatched - submitted) * 1e3, took_ms))
-        return answers
+    def rows(self, slots: Sequence[int], output: OutputKind) -> list[ScoreRow]:
+        """The scores of slots, which do not change when these are used again."""
+        return rank(self._scores[slots], output)
+
+    def answered(self, slot: int, row: ScoreRow, submitted: float) -> Answer[ScoreRow]:
+        """A slot's answer, of these scores."""
+        size, dispatched, took_ms = _NOTE.unpack_from(self._notes, slot * self._note_bytes)
+        return Answer(row, size, (dispatched - submitted) * 1e3, took_ms)
 
     def write_text(self, slot: int, text: str) -> int:
         """Leave a text at a slot; how many bytes of it there are."""

@@ -32,7 +32,8 @@ def test_a_slot_keeps_scores_and_moments() -> None:
     slots = Slots(Memory(Slots.bytes_of(SHAPE, CLASSES, 3)).view, SHAPE, CLASSES, 3)
     scores = np.arange(CLASSES, dtype=np.float32)
     slots.answer(1, Answer(ScoreRow(scores), 4, 7.0, 8.0), dispatched=100.5)
-    (told,) = slots.answered([1], 100.0, OutputKind.LOGITS)
+    (row,) = slots.rows([1], OutputKind.LOGITS)
+    told = slots.answered(1, row, 100.0)
     assert (told.batch_size, told.queue_ms, told.compute_ms) == (4, 500.0, 8.0)
     slots.answer(1, Answer(ScoreRow(-scores), 1, 0.0, 0.0), dispatched=0.0)
     assert (told.result.scores == scores).all()  # a copy
@@ -51,7 +52,7 @@ def test_slots_do_not_overlap() -> None:
     assert slots.chain(0, count) == list(range(count))
     for n in range(count):
         assert (slots.image(n) == n).all()
-        (told,) = slots.answered([n], 0.0, OutputKind.LOGITS)
+        told = slots.answered(n, slots.rows([n], OutputKind.LOGITS)[0], 0.0)
         assert (told.result.scores == n).all()
         assert (told.batch_size, told.compute_ms) == (n + 1, n)
         assert slots.text(n, TEXT_BYTES) == f"{n}" * TEXT_BYTES
