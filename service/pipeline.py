@@ -92,6 +92,10 @@ class Pipeline:
                     "1 while requests are taken.",
                     lambda: float(runner.state is State.READY),
                 ),
+                "convoy_engine_restarts_total": (
+                    "Restarts of an engine that hung or failed, tried.",
+                    lambda: runner.restarts,
+                ),
                 "convoy_queue_depth": (
                     "Images waiting for a batch.",
                     lambda: runner.depth,

@@ -92,14 +92,6 @@ class Repository:
             reopen=reopen,
             on_failure=self._fail,
         )
-        metrics.watch(
-            {
-                "convoy_engine_restarts_total": (
-                    "Restarts of an engine that hung or failed, tried.",
-                    lambda: runner.restarts,
-                )
-            }
-        )
         return self.join(info, runner, decode, metrics)
 
     def join(

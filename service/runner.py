@@ -70,6 +70,10 @@ class Runner(Protocol):
     def latency(self) -> Latency:
         """How long batches take, as far as is known."""
 
+    @property
+    def restarts(self) -> int:
+        """How often its engine was restarted, or was tried to be."""
+
     def expected_wait_s(self) -> float:
         """Seconds until all that is waiting or running now will have been run."""
 

@@ -29,7 +29,7 @@ _WORD = 8
 _LINE = 64 // _WORD  # words of a cache line
 
 _STATES = tuple(State)
-_STATE, _DEPTH, _RUNNING, _SINCE, _OTHERS, _SHARE, _ERROR, _SECONDS = range(8)
+_STATE, _DEPTH, _RUNNING, _SINCE, _OTHERS, _SHARE, _RESTARTS, _ERROR, _SECONDS = range(9)
 
 
 class Line:
@@ -46,7 +46,7 @@ class Line:
         """How many doubles a line has."""
         return _SECONDS + max_batch
 
-    def write(self, state: State, load: Load, latency: Latency) -> None:
+    def write(self, state: State, load: Load, latency: Latency, restarts: int) -> None:
         """Say how it is now."""
         cells = self._cells
         cells[_STATE] = _STATES.index(state)
@@ -55,6 +55,7 @@ class Line:
         cells[_SINCE] = load.since
         cells[_OTHERS] = load.others_until
         cells[_SHARE] = load.share
+        cells[_RESTARTS] = restarts
         if latency is not self._latency:
             self._latency = latency
             cells[_ERROR] = latency.error
@@ -70,6 +71,11 @@ class Line:
     def depth(self) -> int:
         """How many images wait for a batch."""
         return int(self._cells[_DEPTH])
+
+    @property
+    def restarts(self) -> int:
+        """How often its engine was restarted."""
+        return int(self._cells[_RESTARTS])
 
     @property
     def latency(self) -> Latency:

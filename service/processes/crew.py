@@ -37,7 +37,7 @@ _log = logging.getLogger("convoy")
 
 
 class Crew:
-    """How many connections each worker has; below 0: it accepts none."""
+    """Of each worker its connections, below 0 where it accepts none; and threads that it lost."""
 
     def __init__(self, workers: int) -> None:
         self.workers = workers
@@ -54,6 +54,14 @@ class Crew:
         words = self._memory.view.cast("q")
         others = [words[number * _LINE] for number in range(self.workers) if number != but]
         return min((count for count in others if count >= 0), default=None)
+
+    def lost(self, worker: int) -> int:
+        """How many decode threads a worker, and those in its place before it, lost."""
+        return int(self._memory.view.cast("q")[worker * _LINE + 1])
+
+    def set_lost(self, worker: int, threads: int) -> None:
+        """Write down a worker's."""
+        self._memory.view.cast("q")[worker * _LINE + 1] = threads
 
     @property
     def accepting(self) -> int:

@@ -147,6 +147,11 @@ class RemoteRunner:
         return self._line.depth
 
     @property
+    def restarts(self) -> int:
+        """How often its engine was restarted, or was tried to be."""
+        return self._line.restarts
+
+    @property
     def latency(self) -> Latency:
         """How long batches take, as far as is known."""
         return self._line.latency

@@ -35,7 +35,7 @@ class Model:
     def publish(self) -> None:
         """Say on the board how it is."""
         runner = self.runner
-        self._line.write(runner.state, runner.load, runner.latency)
+        self._line.write(runner.state, runner.load, runner.latency, runner.restarts)
 
     def after_batch(self, call: Callable[[], None]) -> None:
         """Call when the batch that runs now, if one does, has ended."""

@@ -97,8 +97,16 @@ def work(
     config = http_settings(app, access_log=outfit.access_log, edge=outfit.edge, lanes=app.lanes)
     server = _WorkerServer(config, repository, outfit.drain_s, channel, engine)
     server.acceptor = Acceptor(outfit.crew, number, listener, server.connect)
+    server.count_lost = _count_lost(repository, outfit.crew, number)
     server.run(sockets=[])
     sys.exit(0 if server.drained else 1)
+
+
+def _count_lost(repository: Repository, crew: Crew, number: int) -> Callable[[], None]:
+    """What writes down the decode threads that this worker lost; metrics tell of all workers'."""
+    own, before = repository.metrics.lost_decode_threads, crew.lost(number)
+    repository.metrics.lost_decode_threads = lambda: sum(map(crew.lost, range(crew.workers)))
+    return lambda: crew.set_lost(number, before + int(own()))
 
 
 def _name_in_log() -> None:
@@ -125,7 +133,9 @@ class _WorkerServer(Server):
         engine: socket.socket,
     ) -> None:
         super().__init__(config, repository, drain_s, announce=lambda: None)
-        self.acceptor: Acceptor  # set before it runs
+        # These are set before it runs.
+        self.acceptor: Acceptor
+        self.count_lost: Callable[[], None]
         self._channel = channel
         self._engine = engine
         channel.on_drain = self.stop
@@ -168,6 +178,11 @@ class _WorkerServer(Server):
             app_state=self.lifespan.state,
         )
         await loop.connect_accepted_socket(make, accepted)
+
+    async def on_tick(self, counter: int) -> bool:
+        """Ten times a second."""
+        self.count_lost()
+        return await super().on_tick(counter)
 
     def _leave(self) -> None:
         """Stop listening, answer what is inside; connections are closed as they are idle."""

@@ -257,8 +257,11 @@ async def test_the_board_says_how_the_model_is() -> None:
         assert side.runner.latency.max_batch == 4
         assert await side.tags(1) == [1]
         assert side.runner.latency.seconds == model.runner.latency.seconds
+        assert side.runner.restarts == 0
+        model.runner.restarts += 2
         model.runner.refuse()
         model.publish()
+        assert side.runner.restarts == 2
         assert side.runner.state.name == "DRAINING"
 
 

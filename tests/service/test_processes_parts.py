@@ -119,6 +119,6 @@ def test_rows_of_counts_are_everyones_and_outlive_a_worker() -> None:
     own, every = board.rows(10, 0)  # of the one that takes its place
     assert own[3] == 5
     assert sum(row[3] for row in every) == 13
-    board.line().write(State.READY, Load(1, 2, 3.0, 4.0, 5.0), Latency((1.0,) * 4))
+    board.line().write(State.READY, Load(1, 2, 3.0, 4.0, 5.0), Latency((1.0,) * 4), 6)
     board.inside(1).add(3)
     assert [sum(row) for row in every] == [5, 7, 1]
