@@ -79,7 +79,7 @@ class Entry:
             return _to_nobody()
         if message["type"] == "http.response.body":
             self.bytes_out += len(message.get("body", b""))
-        elif not self.status:  # or it was cut, and this is for nobody
+        else:
             self.status = message["status"]
         return self._send(message)
 

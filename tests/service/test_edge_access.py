@@ -297,7 +297,7 @@ async def test_every_request_is_one_line(lane: bool, keys: Keys) -> None:
     phases = ("receive", "decode", "queue", "compute", "respond")
     assert sum(first[f"{name}_us"] for name in phases) <= first["us"]
     timing = json.loads(scored.body)["timing_ms"]
-    assert all(abs(first[f"{name}_us"] - 1e3 * timing[name]) <= 1 for name in phases)
+    assert all(abs(first[f"{name}_us"] - 1e3 * timing[name]) < 1.5 for name in phases)
     assert (second["path"], second["bytes_out"]) == ("/metrics", len(told.body))
     assert "model" not in second
     assert (third["path"], third["status"]) == ("/metrics", 401)

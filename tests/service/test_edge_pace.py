@@ -162,11 +162,12 @@ async def test_the_rest_of_a_body_that_was_answered_early_has_its_time_too() -> 
 
 async def test_a_request_that_waits_behind_another_is_not_slow() -> None:
     gate = threading.Event()
-    async with convoy(FakeEngine(gate=gate), body_s=0.05, head_s=0.05) as (server, _):
+    async with convoy(FakeEngine(gate=gate), body_s=0.3, head_s=0.3) as (server, _):
         client = await server.send(post(b"1") + post(b"2" * 90_000)[:60_000])
-        await asyncio.sleep(0.3)  # longer than any of it may take
+        await asyncio.sleep(0.4)  # longer than any of it may take
         gate.set()
         assert (await client.reply()).status == 200
+        await asyncio.sleep(0.05)  # some sweeps, from which its own time runs
         client.send(b"2" * 90_000)
         assert (await client.reply()).status == 200
 
