@@ -14,7 +14,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
-from service import cli
+from service import serving as serve_command
 from service.app import create_app
 from service.lane import lane_protocol
 from service.protocol import BoundedHttp
@@ -162,7 +162,7 @@ def test_where_it_is_not_installed_the_flag_says_so(
     def find_spec(name: str) -> None:
         raise ModuleNotFoundError(name)
 
-    monkeypatch.setattr(cli, "find_spec", find_spec)
+    monkeypatch.setattr(serve_command, "find_spec", find_spec)
     status, _, error = convoy("serve", "--port", "0", "--otel")
     assert status == 2
     assert error == "Error: --otel: OpenTelemetry is not installed; pip install 'convoy[otel]'\n"
