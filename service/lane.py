@@ -28,30 +28,17 @@ from service.protocol import CLIENT_CLOSED_REQUEST, BoundedHttp
 # A body that a connection may keep, until it is whole, without asking the application.
 MAX_LANE_BYTES = 2**20
 
-# At most so much is read at once. The event loop's own buffers hold a quarter, so that a picture
-# came in several pieces, each with a system call, and then had to be put together.
-_READ_BYTES = 2**18
-
 _POST = b"POST"
 _UNUSUAL = frozenset((b"transfer-encoding", b"expect", b"upgrade"))
 
 
-class LaneHttp(BoundedHttp, asyncio.BufferedProtocol):
+class LaneHttp(BoundedHttp):
     """A connection whose requests to `lanes`, by path, are answered without ASGI."""
 
     lanes: ClassVar[Mapping[bytes, Exchange]]
-    arriving: ClassVar[memoryview]  # what was just read, of whichever connection of the loop
 
     _arriving: "_Call | None" = None  # its body is
     _call: "_Call | None" = None  # until it is answered
-
-    def get_buffer(self, _: int) -> memoryview:
-        """Where to read to: one place for all, since what is read is parsed before the next."""
-        return self.arriving
-
-    def buffer_updated(self, nbytes: int) -> None:
-        """So much was read."""
-        self.data_received(cast(bytes, self.arriving[:nbytes]))  # the parser takes any buffer
 
     def claims(self, entry: Entry) -> bool:
         """Whether the lane takes the request whose head is there."""
@@ -225,8 +212,5 @@ _NOBODY_WAITS = _Event()
 
 def lane_protocol(lanes: Mapping[str, Exchange]) -> type[LaneHttp]:
     """The protocol with these lanes, by path."""
-    known: dict[str, Any] = {
-        "lanes": {path.encode(): lane for path, lane in lanes.items()},
-        "arriving": memoryview(bytearray(_READ_BYTES)),
-    }
+    known: dict[str, Any] = {"lanes": {path.encode(): lane for path, lane in lanes.items()}}
     return type("LaneHttp", (LaneHttp,), known)
