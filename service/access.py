@@ -9,6 +9,7 @@ from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from service.body import content_length
 from service.errors import ServiceError
 from service.responses import refusal
 from service.statistics import Phases
@@ -70,9 +71,10 @@ class Entry:
 
     @property
     def _skippable(self) -> bool:
-        length = self.headers.get(b"content-length", b"0")
-        unknown = b"transfer-encoding" in self.headers or b"expect" in self.headers
-        return not unknown and length.isdigit() and int(length) <= _SKIPPED_BYTES
+        if b"transfer-encoding" in self.headers or b"expect" in self.headers:
+            return False
+        length = content_length(self.headers) if b"content-length" in self.headers else 0
+        return length is not None and length <= _SKIPPED_BYTES
 
     def _watch(self, message: Message) -> Awaitable[None]:
         if self._send is None:

@@ -31,6 +31,16 @@ _HOW_TO_SEND = (
 )
 
 
+# Of the longest that the parser takes, but for zeros in front, which it takes without end.
+_LENGTH_DIGITS = 20
+
+
+def content_length(headers: Mapping[bytes, bytes]) -> int | None:
+    """How long the body will be, where the headers tell."""
+    length = headers.get(b"content-length", b"")
+    return int(length) if len(length) <= _LENGTH_DIGITS and length.isdigit() else None
+
+
 class Body:
     """One request's body: what its header promises, then its chunks, then its images."""
 
@@ -48,8 +58,7 @@ class Body:
         self._type = headers.get(b"content-type", b"").decode("latin-1")
         self.coding = headers.get(b"content-encoding", b"").strip().lower().decode("latin-1")
         self._expects = b"expect" in headers
-        length = headers.get(b"content-length", b"")
-        self._length = int(length) if length.isdigit() else None
+        self._length = content_length(headers)
         self.complete = False
 
     @property

@@ -20,7 +20,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCy
 
 from service.access import Entry
 from service.admission import Visit
-from service.body import WholeBody
+from service.body import WholeBody, content_length
 from service.errors import QueueFullError
 from service.exchange import Arrival, Exchange
 from service.protocol import CLIENT_CLOSED_REQUEST, BoundedHttp
@@ -44,15 +44,16 @@ class LaneHttp(BoundedHttp):
         """Whether the lane takes the request whose head is there."""
         if self.cycle is not None and not self.cycle.response_complete:
             return False  # pipelined; uvicorn keeps the order
+        if self.flow.write_paused:
+            return False  # answers are not taken; uvicorn waits with the next
         path, _, query = entry.target.partition(b"?")
         exchange = self.lanes.get(path)
         if exchange is None or entry.method != _POST:
             return False
         headers = entry.headers
-        # Of digits, or the parser had refused it.
-        length = int(headers.get(b"content-length", b"-1"))
+        length = content_length(headers)
         most = min(MAX_LANE_BYTES, exchange.max_body_bytes)
-        if not (0 <= length <= most and _UNUSUAL.isdisjoint(headers)):
+        if length is None or length > most or not _UNUSUAL.isdisjoint(headers):
             return False
         visit = Visit(exchange.pipeline.admission)
         try:

@@ -18,7 +18,7 @@ from typing import Any, cast
 
 from starlette.types import ASGIApp
 from uvicorn import Config
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from service.access import Entry
 from service.edge import Edge
@@ -76,6 +76,7 @@ class BoundedHttp(HttpToolsProtocol):
         self.entry = _NONE  # of the head that was read last
         self.entries: deque[Entry] = deque()  # not answered yet; answers keep their order
         self._behind = self.app
+        self._working: RequestResponseCycle | None = None  # the last that uvicorn began
         self._pending = 0  # bytes since the parser last had something to show for them
         self._stage = _OPENED
         self._since = 0.0  # loop time; when the stage began
@@ -129,9 +130,10 @@ class BoundedHttp(HttpToolsProtocol):
 
     def hang_up(self) -> None:
         """Whoever works at an answer may stop: it would not be written. Called once or twice."""
-        if self.cycle is not None and not self.cycle.response_complete:
-            self.cycle.disconnected = True
-            self.cycle.message_event.set()
+        working = self._working  # others wait behind it, and are not begun
+        if working is not None and not working.response_complete:
+            working.disconnected = True
+            working.message_event.set()
 
     # --- what httptools and uvicorn call ---------------------------------------------------------
 
@@ -212,6 +214,10 @@ class BoundedHttp(HttpToolsProtocol):
             self.request_ended(entry.status or HTTPStatus.INTERNAL_SERVER_ERROR, entry.bytes_out)
         else:
             self._go_on()
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._working = cycle
+        super()._start_asgi_task(cycle, app)
 
     def resume_writing(self) -> None:
         """Much of an answer was taken."""

@@ -306,6 +306,19 @@ async def test_without_room_for_its_bytes_a_request_is_told_to_come_back() -> No
 
 
 @run
+async def test_who_does_not_take_answers_is_left_to_the_application_which_waits() -> None:
+    async with served() as server:
+        http = await server.connect()
+        await until(lambda: bool(server.connections))
+        (connection,) = server.connections
+        connection.pause_writing()  # as its transport does when much was not taken
+        http.send(post(b"7"))
+        await until(lambda: server.asked == [PATH])
+        connection.resume_writing()
+        assert await http.digit() == 7
+
+
+@run
 async def test_a_connection_told_to_end_after_its_request_does() -> None:
     gate = threading.Event()
     async with served(FakeEngine(gate=gate)) as server:
