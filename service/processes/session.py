@@ -79,6 +79,11 @@ class Session(asyncio.Protocol):
         self._unsaid: list[bytes] = []
         self._transport: asyncio.Transport | None = None
 
+    @property
+    def unended(self) -> int:
+        """How many requests have no outcome yet."""
+        return len(self._open)
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """It is open."""
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by inheritance

@@ -6,6 +6,7 @@ The engine waits as long as a file is there, so that what is inside is known and
 import http.client
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -156,6 +157,16 @@ def until(condition: Callable[[], bool], timeout_s: float = 15) -> None:
         time.sleep(0.01)
 
 
+def until_gone(process: int, timeout_s: float = 10) -> None:
+    """Wait until a process has ended, and end it if it does not."""
+    deadline = time.monotonic() + timeout_s
+    while is_there(process) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    if is_there(process):
+        with suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
+
+
 @contextmanager
 def running(control: Path, *options: str) -> Iterator[Service]:
     """A service, ready; killed if it is still there at the end."""
@@ -164,5 +175,8 @@ def running(control: Path, *options: str) -> Iterator[Service]:
         service.wait_until_ready()
         yield service
     finally:
+        left = service.workers
         service.process.kill()
+        for worker in left:  # which leave by themselves, if all is well
+            until_gone(worker)
         service.process.communicate()

@@ -183,6 +183,22 @@ def test_a_killed_worker_loses_its_own_requests_and_nothing_else(service: Servic
     test_the_bound_on_images_is_all_workers_together(service)
 
 
+def test_what_was_inside_a_killed_worker_is_forgotten(service: Service) -> None:
+    with service.one_each() as each, ThreadPoolExecutor(2) as pool:
+        (victim, lost), (_, kept) = each.items()
+        with service.holding():
+            gone = pool.submit(lost.classify, 1)
+            until(lambda: service.metric("convoy_images_inside") == 1)
+            stays = pool.submit(kept.classify, 2)
+            until(lambda: service.metric("convoy_images_inside") == 2)
+            os.kill(victim, signal.SIGKILL)
+            with pytest.raises((OSError, http.client.HTTPException)):
+                gone.result()
+            until(lambda: service.metric("convoy_images_inside") == 1)
+        assert stays.result() == 2
+    until(lambda: service.metric("convoy_workers") == WORKERS)
+
+
 def counters(service: Service) -> tuple[float, ...]:
     """Every counter there is, in one order."""
     with closing(service.connect()) as connection:
