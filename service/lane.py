@@ -29,7 +29,7 @@ from service.protocol import CLIENT_CLOSED_REQUEST, BoundedHttp
 MAX_LANE_BYTES = 2**20
 
 _POST = b"POST"
-_UNUSUAL = frozenset((b"transfer-encoding", b"expect", b"upgrade"))
+_UNUSUAL = frozenset((b"transfer-encoding", b"expect"))
 
 
 class LaneHttp(BoundedHttp):

@@ -14,8 +14,9 @@ from collections import deque
 from enum import Enum, auto
 from http import HTTPStatus
 from math import inf
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
+import httptools
 from starlette.types import ASGIApp
 from uvicorn import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
@@ -23,14 +24,19 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from service.access import Entry
 from service.edge import Edge
 from service.errors import (
+    BadRequestError,
     HeadTooLargeError,
     RequestTimeoutError,
     ServiceError,
     TooManyConnectionsError,
+    TooManyFromClientError,
 )
 
 MAX_HEAD_BYTES = 64 * 1024
 """Of a request line with its headers, of a chunk's extensions, of trailers; some reads more."""
+
+MAX_PIPELINED = 100
+"""Of requests that wait on a connection: a read can bring 14,000, each of which takes 3 kB."""
 
 # As nginx counts a request whose client did not wait for the answer.
 CLIENT_CLOSED_REQUEST = 499
@@ -163,12 +169,16 @@ class BoundedHttp(HttpToolsProtocol):
         if self._refusal is not None or self._stage is _REFUSED:
             return
         self._pending += len(data)
-        super().data_received(data)
-        if self._pending <= MAX_HEAD_BYTES or self._leaving:
-            return
-        if self.cycle is not None and not self.cycle.response_complete:
-            self.transport.close()  # trailers: the request's own answer may be on its way
-        else:
+        while data:
+            try:
+                self.parser.feed_data(data)
+                break
+            except httptools.HttpParserUpgrade as upgrade:
+                data = self._stay() + data[upgrade.args[0] :]
+            except httptools.HttpParserError:
+                self._refuse(BadRequestError("this could not be understood; send HTTP/1.1"))
+                return
+        if self._pending > MAX_HEAD_BYTES:
             self._refuse(
                 HeadTooLargeError(f"the request line and headers exceed {MAX_HEAD_BYTES} bytes")
             )
@@ -184,6 +194,17 @@ class BoundedHttp(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         """A head is there."""
         self._pending = 0
+        if self.parser.should_upgrade():
+            if self.parser.get_method() == b"CONNECT":
+                self._stop(BadRequestError("CONNECT is for proxies, and this is none"))
+            return  # it comes again, by `_stay`
+        if len(self.entries) >= MAX_PIPELINED:
+            self._stop(
+                TooManyFromClientError(
+                    f"{MAX_PIPELINED} requests of yours wait on this connection, and no more may; "
+                    "send the next when they are answered"
+                )
+            )
         self._stage = _BODY
         self._since = self.loop.time()
         if self.check_head() is None and self.claims(self.entry):
@@ -204,6 +225,8 @@ class BoundedHttp(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         """A request is there."""
+        if self.parser.should_upgrade():
+            return
         self.count_message()
         super().on_message_complete()
 
@@ -223,10 +246,6 @@ class BoundedHttp(HttpToolsProtocol):
         """Much of an answer was taken."""
         self._unsent_since = 0.0
         super().resume_writing()
-
-    def send_400_response(self, msg: str) -> None:
-        """What uvicorn calls for what it cannot parse."""
-        self._refuse_as(HTTPStatus.BAD_REQUEST, f"{msg} Send HTTP/1.1", {})
 
     # --- what the sweep calls --------------------------------------------------------------------
 
@@ -286,6 +305,23 @@ class BoundedHttp(HttpToolsProtocol):
 
     # --- within ----------------------------------------------------------------------------------
 
+    def _stay(self) -> bytes:
+        """The head that asks for another protocol, for a new parser, and without that.
+
+        A server need not change to another. The old parser takes no body after such a head.
+        """
+        was, self.parser = self.parser, httptools.HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn has it
+        version = was.get_http_version().encode()
+        lines = [b"%b %b HTTP/%b" % (was.get_method(), self.url, version)]
+        lines += [b"%b: %b" % header for header in self.headers if header[0] != b"upgrade"]
+        return b"\r\n".join([*lines, b"", b""])
+
+    def _stop(self, error: ServiceError) -> NoReturn:
+        """Refuse what is being parsed, and all that follows."""
+        self._refuse(error)
+        raise error  # ends the parser, which has no other way
+
     def _go_on(self) -> None:
         if self._stage is _WHOLE and not self.entries:
             self._stage = _IDLE
@@ -309,7 +345,7 @@ class BoundedHttp(HttpToolsProtocol):
         if self._leaving:
             return
         if self._is_owed_more:
-            self._refusal = (status, message, headers)
+            self._refusal = self._refusal or (status, message, headers)
             return
         if self._stage is _BODY and (not self.entries or self.entries[0].status):
             self.transport.close()  # it has its answer, or some of it
