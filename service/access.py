@@ -8,6 +8,7 @@ from time import perf_counter
 from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from service.body import content_length
 from service.errors import ServiceError
@@ -25,7 +26,7 @@ class Entry:
         *("id", "client", "method", "target", "headers", "started", "ended", "holder"),
         *("bytes_in", "status", "bytes_out", "refusal"),
         *("model", "images", "batch", "phases"),
-        *("_app", "_send"),
+        *("_app", "_send", "cycle"),
     )
 
     def __init__(
@@ -55,6 +56,7 @@ class Entry:
         self.phases: Phases | None = None
         self._app = app
         self._send: Send | None = None
+        self.cycle: RequestResponseCycle | None = None  # where uvicorn answers it
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Let the application answer, or refuse."""
@@ -67,7 +69,7 @@ class Entry:
 
     def release(self) -> None:
         """Let go of the connection, which holds this."""
-        self._send = None
+        self._send = self.cycle = None
 
     @property
     def _skippable(self) -> bool:
@@ -77,8 +79,12 @@ class Entry:
         return length is not None and length <= _SKIPPED_BYTES
 
     def _watch(self, message: Message) -> Awaitable[None]:
-        if self._send is None:
+        if self._send is None or self.cycle is None:
             return _to_nobody()
+        if self.cycle.transport.is_closing():
+            # The client has gone, and the connection will hear of it: uvloop raises where it was
+            # reset, if written to before that.
+            self.cycle.disconnected = True
         if message["type"] == "http.response.body":
             self.bytes_out += len(message.get("body", b""))
         else:

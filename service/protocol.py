@@ -217,6 +217,7 @@ class BoundedHttp(HttpToolsProtocol):
         super().on_headers_complete()
         named = (b"x-request-id", self.entry.id)
         self.cycle.default_headers = [*self.cycle.default_headers, named]
+        self.entry.cycle = self.cycle
 
     def on_body(self, body: bytes) -> None:
         """Some of a body is there."""
