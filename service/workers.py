@@ -114,6 +114,7 @@ class Workers:
         self._open = 0  # jobs with a bound whose end was not heard of
         self._timer: asyncio.Handle | None = None
         self._looked = 0.0
+        self._closed = False
         self.lost = 0  # threads so far
 
     def run(
@@ -141,6 +142,7 @@ class Workers:
 
     def close(self) -> None:
         """End every thread when it has no more to do; does not wait for it."""
+        self._closed = True
         for _ in self._threads:
             self._jobs.put(None)
 
@@ -149,6 +151,8 @@ class Workers:
         for number, thread in enumerate(self._threads):
             job = thread.job
             if not thread.is_alive():
+                if self._closed and job is None:
+                    continue  # it was told to end
                 self._lose(number, job, "died", replaced=True)
             elif job is None or not job.open or job.bound_s == inf:
                 continue

@@ -300,3 +300,16 @@ def lost_threads() -> list[threading.Thread]:
         for thread in threading.enumerate()
         if thread.name.startswith("test-") and getattr(thread, "lost", False)
     ]
+
+
+async def test_a_thread_that_ended_as_it_was_told_is_not_missed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    workers = Workers("ended", 2, bound_s=10)
+    await workers.run(str.upper, "a")
+    workers.close()
+    threads = [thread for thread in threading.enumerate() if thread.name.startswith("ended-")]
+    await asyncio.to_thread(lambda: [thread.join(10) for thread in threads])
+    workers.look(0.1)  # as a timer that was set before does
+    assert workers.lost == 0
+    assert not caplog.records
