@@ -309,7 +309,8 @@ async def test_a_thread_that_ended_as_it_was_told_is_not_missed(
     await workers.run(str.upper, "a")
     workers.close()
     threads = [thread for thread in threading.enumerate() if thread.name.startswith("ended-")]
-    await asyncio.to_thread(lambda: [thread.join(10) for thread in threads])
+    for thread in threads:
+        thread.join(10)
     workers.look(0.1)  # as a timer that was set before does
     assert workers.lost == 0
     assert not caplog.records
