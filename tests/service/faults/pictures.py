@@ -10,7 +10,7 @@ from models import EngineError, Images, Scores
 from service.runner import Pixels
 from tests.service.fakes import CLASSES, decode_digit, one_hot
 
-SLOW_S = 0.3
+SLOW_S = 0.6
 HANG_S = 4.0  # longer than a hang is waited for, which is a second; then its thread ends
 
 

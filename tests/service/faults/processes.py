@@ -48,8 +48,9 @@ def _(rig: Rig) -> Counted:
 @fault("SIGSTOP under load, and SIGCONT later", "its answer, late")
 def _(rig: Rig) -> Counted:
     with ThreadPoolExecutor(6) as pool, ExitStack() as stack:
-        before = rig.many(pool, [SLOW, *(b"%d" % n for n in range(5))])
-        rig.wait_inside(6)
+        before = rig.many(pool, [SLOW])
+        rig.wait_inside(1)  # the others wait for this one
+        before += rig.many(pool, [b"%d" % n for n in range(5)])
         rig.process.send_signal(signal.SIGSTOP)
         os.waitid(os.P_PID, rig.process.pid, os.WSTOPPED | os.WNOWAIT)
         during = [
