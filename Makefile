@@ -14,7 +14,7 @@ DEVICE ?= $(CONVOY_DEVICE)
 SERVE_FLAGS = $(if $(HOST),--host $(HOST)) $(if $(PORT),--port $(PORT)) $(if $(DEVICE),--device $(DEVICE))
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-all test-gpu lint check format bench bench-peers bench-gpu poisson soak \
+.PHONY: help serve test test-all test-gpu lint check format bench bench-peers bench-workers bench-gpu poisson soak \
 	train clean lock
 
 help:  ## this list
@@ -66,6 +66,9 @@ bench: $(VENV)/dev.stamp  ## measure what the server adds to a bare route
 
 bench-peers: $(VENV)/dev.stamp  ## the same work on LitServe, BentoML and Ray Serve (installs each by itself)
 	$(BIN)/python -m benchmarks.peers
+
+bench-workers: $(VENV)/dev.stamp  ## what --workers is worth on this machine
+	$(BIN)/python -m benchmarks.workers
 
 poisson: $(VENV)/dev.stamp  ## the p99 of a real network on the CPU under Poisson load
 	$(BIN)/python -m benchmarks.poisson
