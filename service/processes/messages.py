@@ -15,6 +15,7 @@ from enum import IntEnum
 from typing import Any
 
 from service.errors import DeadlineError, RetryableError, ServiceError
+from service.policy import LOWEST_PRIORITY
 
 
 class Ask(IntEnum):
@@ -81,7 +82,9 @@ def submit(
     request: int, model: int, images: int, slot: int, deadline: float, priority: int
 ) -> bytes:
     """Run the images in a chain of slots."""
-    return _ASK.pack(Ask.SUBMIT, priority, model, images, request, slot, deadline)
+    # A client may say any number, and those beyond the lowest priority are the same as it.
+    level = min(priority, LOWEST_PRIORITY)
+    return _ASK.pack(Ask.SUBMIT, level, model, images, request, slot, deadline)
 
 
 def cancel(request: int) -> bytes:

@@ -6,6 +6,7 @@ import socket
 import threading
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
+from math import inf
 
 import numpy as np
 import pytest
@@ -228,6 +229,14 @@ async def test_the_batcher_has_the_last_word_on_room_and_deadlines() -> None:
         assert [await running, await waiting] == [[10], [20]]
         await until(lambda: side.all_free)
         assert await side.tags(1, urgency=Urgency(loop_now + 100, 1)) == [1]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("priority", [255, 256, 10**9])
+async def test_a_priority_may_be_any_number(priority: int) -> None:
+    async with sides() as (_, _, (side,)):
+        assert await side.tags(1, urgency=Urgency(inf, priority)) == [1]
+        assert side.all_free
 
 
 @pytest.mark.anyio
