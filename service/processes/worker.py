@@ -72,8 +72,6 @@ def work(
     memories: Sequence[Memory],
 ) -> None:
     """Serve until told to stop; the whole life of a worker."""
-    for early in (signal.SIGINT, signal.SIGHUP):  # for the server, once there is one
-        signal.signal(early, signal.SIG_IGN)
     outfit.configure()
     _name_in_log()
     repository = outfit.make_repository()

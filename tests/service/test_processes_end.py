@@ -46,6 +46,24 @@ def test_a_signal_lets_what_is_inside_finish_and_the_exit_status_is_0(
             service.connect()
 
 
+def test_a_sigterm_to_every_process_lets_what_is_inside_finish_too(tmp_path: Path) -> None:
+    with running(tmp_path) as service, ThreadPoolExecutor(WORKERS) as pool:
+        with service.one_each() as each:
+            workers = service.workers
+            with service.holding():
+                inside = [pool.submit(c.classify, n) for n, c in enumerate(each.values())]
+                until(lambda: service.metric("convoy_images_inside") == WORKERS)
+                # As systemd does it, and timeout(1).
+                for process in (*workers, *children(service.process.pid), service.process.pid):
+                    os.kill(process, signal.SIGTERM)
+                assert service.process.stderr is not None
+                for _ in workers:
+                    assert "shutting down: finishing 1" in service.process.stderr.readline()
+            assert [request.result() for request in inside] == list(range(WORKERS))
+        assert service.process.wait(10) == 0
+        assert not any(is_there(worker) for worker in workers)
+
+
 def test_a_second_signal_gives_up_what_is_inside(tmp_path: Path) -> None:
     with running(tmp_path) as service, ThreadPoolExecutor(WORKERS) as pool:
         with service.one_each() as each, service.holding():
