@@ -14,6 +14,7 @@ import os
 import signal
 import socket
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from multiprocessing import forkserver, get_context
 from multiprocessing.context import ForkServerProcess
 from time import monotonic
@@ -33,6 +34,9 @@ _SHORT_S = 5.0
 # after it there is a pause, which doubles.
 _TOO_MANY = 5
 _PAUSE_S = 0.1
+
+# What multiprocessing says of a process of which it was not told how it ended.
+_UNKNOWN = 255
 
 _LAST = "service.processes.preload"
 
@@ -73,6 +77,15 @@ class _Life:
         """How it ended; below 0: by a signal."""
         status = self.process.exitcode
         return -signal.SIGKILL if status is None else status
+
+    def make_sure(self) -> None:
+        """Have it really ended where nobody knows: the process that forks them has ended itself.
+
+        Two of one number would count in the same places.
+        """
+        if self.process.exitcode == _UNKNOWN and self.process.pid is not None:
+            with suppress(ProcessLookupError):
+                os.kill(self.process.pid, signal.SIGKILL)
 
     def _on_end(self) -> None:
         asyncio.get_running_loop().remove_reader(self.process.sentinel)
@@ -204,6 +217,7 @@ class Supervisor:
                 if self._stopping.is_set():
                     life.session.drain()
                 await life.ended.wait()
+                life.make_sure()
                 del self._lives[number]
                 self._outfit.crew.replace(number)
                 for model in self._outfit.models:

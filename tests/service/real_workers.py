@@ -128,10 +128,12 @@ class Service:
 
 
 def children(process: int) -> set[int]:
+    found = set()
     with suppress(FileNotFoundError):
-        text = Path(f"/proc/{process}/task/{process}/children").read_text()
-        return {int(child) for child in text.split()}
-    return set()
+        for thread in Path(f"/proc/{process}/task").iterdir():
+            with suppress(FileNotFoundError):
+                found |= {int(child) for child in (thread / "children").read_text().split()}
+    return found
 
 
 def open_files(process: int) -> set[str]:

@@ -13,7 +13,15 @@ from itertools import pairwise
 import pytest
 
 from tests.service.client import metric_in
-from tests.service.real_workers import WORKERS, Connection, Service, running, until
+from tests.service.real_workers import (
+    WORKERS,
+    Connection,
+    Service,
+    children,
+    is_there,
+    running,
+    until,
+)
 
 
 @pytest.fixture(scope="module")
@@ -181,6 +189,23 @@ def test_a_killed_worker_loses_its_own_requests_and_nothing_else(service: Servic
     until(lambda: service.metric("convoy_images_inside") == 0)
     assert service.metric("convoy_workers_replaced_total") == replaced + 1
     test_the_bound_on_images_is_all_workers_together(service)
+
+
+def test_who_forks_workers_may_die_and_there_are_as_many_as_before(service: Service) -> None:
+    with service.one_each() as each, ThreadPoolExecutor(WORKERS) as pool:
+        before = service.workers
+        (forker,) = (p for p in children(service.process.pid) if children(p))
+        with service.holding():
+            lost = [pool.submit(connection.classify, 1) for connection in each.values()]
+            until(lambda: service.metric("convoy_images_inside") == WORKERS)
+            os.kill(forker, signal.SIGKILL)
+            until(lambda: not any(is_there(worker) for worker in before))
+        for request in lost:
+            assert isinstance(request.exception(), OSError | http.client.HTTPException)
+    until(lambda: len(service.workers) == WORKERS)
+    until(lambda: service.metric("convoy_images_inside") == 0)
+    with service.one_each() as each:
+        assert [connection.classify(4) for connection in each.values()] == [4] * WORKERS
 
 
 def test_what_was_inside_a_killed_worker_is_forgotten(service: Service) -> None:
