@@ -11,13 +11,13 @@ from tests.service.test_server_process import ROOT
 
 LOADING = """
 import sys, threading
-from service import cli
+from service import cli, serving
 
 def load(*_):
     print("loading", flush=True)
     threading.Event().wait()
 
-cli.open_models = load
+serving.open_models = load
 sys.argv = ["convoy", "serve", "--port", "0"]
 cli.main()
 """

@@ -3,15 +3,18 @@
 import base64
 import json
 import struct
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from models import OutputKind
 from service.errors import BadRequestError, EngineFailedError, ServiceError
+from service.labels import rank
 from service.pipeline import ModelInfo
 from service.v2.answer import format_answer
 from service.v2.request import MAX_JSON_BYTES, InferRequest, parse_request
@@ -280,9 +283,12 @@ def test_whatever_stands_in_a_tensor_is_understood_or_refused(a: Any, b: Any, c:
 ROWS = [np.array(row, np.float32) for row in ([0.1, -2, 3], [5, 5, 4])]
 
 
-def answer(rows: list[Any] = ROWS, info: ModelInfo = INFO, **asked: Any) -> tuple[Any, bytes]:
+def answer(
+    rows: Sequence[NDArray[np.float32]] = ROWS, info: ModelInfo = INFO, **asked: Any
+) -> tuple[Any, bytes]:
     """The JSON of an answer, and what follows it."""
-    content, length = format_answer(InferRequest([], None, **asked), rows, info)
+    batch = rank(np.stack(rows), info.output)
+    content, length = format_answer(InferRequest([], None, **asked), batch, info)
     return json.loads(content[:length]), b"" if length is None else content[length:]
 
 
