@@ -18,6 +18,7 @@ from contextlib import suppress
 from multiprocessing import forkserver, get_context
 from multiprocessing.context import ForkServerProcess
 from time import monotonic
+from typing import Any
 
 from service.processes.memory import Memory
 from service.processes.session import Model, Session
@@ -270,7 +271,7 @@ class Supervisor:
             model.publish()
         for life in self._lives.values():
             life.session.drain()
-        ending = asyncio.gather(*keepers)
+        ending = asyncio.gather(*keepers, return_exceptions=True)  # of which `_on_kept` hears
         await _either(self._hurrying, ending, timeout_s=self._outfit.drain_s)
         if ending.done():
             return
@@ -286,7 +287,7 @@ def _how(status: int) -> str:
     return f"by signal {-status}" if status < 0 else f"with status {status}"
 
 
-async def _either(*those: "asyncio.Event | asyncio.Future[list[None]]", timeout_s: float) -> None:
+async def _either(*those: "asyncio.Event | asyncio.Future[Any]", timeout_s: float) -> None:
     """Wait until one of those has happened, or for so long."""
     waiting = {
         asyncio.ensure_future(each.wait() if isinstance(each, asyncio.Event) else each)

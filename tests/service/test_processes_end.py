@@ -80,6 +80,17 @@ def test_a_second_signal_gives_up_what_is_inside(tmp_path: Path) -> None:
         assert service.process.wait(15) == 1
 
 
+def test_a_worker_that_does_not_leave_is_ended(tmp_path: Path) -> None:
+    with running(tmp_path, "--drain-s", "0.1") as service:
+        workers = service.workers
+        os.kill(min(workers), signal.SIGSTOP)
+        service.process.terminate()
+        assert service.process.wait(20) == 1
+        until(lambda: not any(is_there(worker) for worker in workers))
+        assert service.process.stderr is not None
+        assert "Traceback" not in service.process.stderr.read()
+
+
 def test_workers_leave_when_the_engines_process_is_gone(tmp_path: Path) -> None:
     with running(tmp_path) as service, ThreadPoolExecutor(1) as pool:
         with service.one_each() as each:
