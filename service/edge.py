@@ -131,15 +131,15 @@ class Edge:
             loop.call_later(self.limits.sweep_s, self._sweep, loop, connections)
 
     def _sweep(self, loop: asyncio.AbstractEventLoop, connections: Collection[Swept]) -> None:
-        now = loop.time()
-        for connection in tuple(connections):
-            connection.inspect(now)
+        self.sweeping = False
+        if connections:
+            self.watch(connections)  # first: the next sweep is due whatever comes of this one
         if self._refused > 1:
             _log.warning("%d connections more were refused", self._refused - 1)
         self._refused = 0
-        self.sweeping = False
-        if connections:
-            self.watch(connections)
+        now = loop.time()
+        for connection in tuple(connections):
+            connection.inspect(now)
 
     def _check(self, entry: Entry) -> ServiceError | None:
         path = entry.target.partition(b"?")[0]

@@ -21,6 +21,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCy
 from service.access import Entry
 from service.admission import Visit
 from service.body import WholeBody, content_length
+from service.connection import raise_departure
 from service.errors import QueueFullError
 from service.exchange import Arrival, Exchange
 from service.protocol import CLIENT_CLOSED_REQUEST, BoundedHttp
@@ -180,14 +181,8 @@ class _Call:
         traceback: TracebackType | None,
     ) -> None:
         self._inside = False
-        # Others may have cancelled the task too; that must go on.
-        if (
-            self.disconnected
-            and self.task is not None
-            and self.task.uncancel() == 0
-            and kind is asyncio.CancelledError
-        ):
-            raise ClientDisconnect from error
+        if self.disconnected and self.task is not None:
+            raise_departure(self.task, error)
 
     def leave(self) -> None:
         """The client is gone, or was sent away, before the body was whole."""
