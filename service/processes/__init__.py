@@ -64,8 +64,9 @@ def run_workers(
                 pipeline.device,
                 pipeline.decode,
                 board,
-                # Beside those inside there may be some that nobody waits for, in a batch that runs.
-                slots=repository.max_images(pipeline.max_batch) + pipeline.max_batch,
+                # Beside those inside there may be as many again whose requests were given up while
+                # a batch with one of their images runs. Pages that are not touched cost nothing.
+                slots=2 * repository.max_images(pipeline.max_batch),
             )
         )
     make = partial(make_repository, process=os.getpid(), processes=workers)
