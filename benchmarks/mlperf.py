@@ -57,6 +57,7 @@ def serving(served: Served) -> Iterator[str]:
     command = [
         *(sys.executable, "-c", "from service.cli import main; main()"),
         *("serve", str(served.model), *preset, "--device", "cpu", "--port", "0"),
+        "--no-access-log",
     ]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         try:

@@ -179,7 +179,7 @@ def serving(
     model: Path, preset: str | None, threads: int, cores: Sequence[int] | None
 ) -> Iterator[str]:
     """The address of a `convoy serve` on the CPU."""
-    command = [*_CONVOY, "serve", str(model), "--device", "cpu", "--port", "0"]
+    command = [*_CONVOY, "serve", str(model), "--device", "cpu", "--port", "0", "--no-access-log"]
     command += ["--threads", str(threads), *(["--preset", preset] if preset else [])]
     with on_cores(cores):
         process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
