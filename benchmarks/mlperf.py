@@ -5,11 +5,9 @@ for 600 seconds and more, on a data set and to an accuracy that MLPerf prescribe
 """
 
 import json
-import re
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,6 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.rows import RESULTS, ROOT
+from benchmarks.served import served_on_cpu
 
 RECORD = RESULTS / "mlperf.jsonl"
 
@@ -50,26 +49,6 @@ class NotInstalledError(Exception):
     """LoadGen is not installed."""
 
 
-@contextmanager
-def serving(served: Served) -> Iterator[str]:
-    """The address of a `convoy serve` on the CPU."""
-    preset = ["--preset", served.preset] if served.preset else []
-    command = [
-        *(sys.executable, "-c", "from service.cli import main; main()"),
-        *("serve", str(served.model), *preset, "--device", "cpu", "--port", "0"),
-        "--no-access-log",
-    ]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            found = re.search(r"at (http://\S+) on", process.stdout.readline())
-            if found is None:
-                raise RuntimeError("the server does not start")
-            yield found[1]
-        finally:
-            process.terminate()
-
-
 def run_job(**job: Any) -> dict[str, Any]:
     """One scenario in a process of its own; its Result."""
     command = [sys.executable, "-m", "benchmarks.mlperf_scenario", json.dumps(job)]
@@ -82,7 +61,7 @@ def measure(served: Served, seconds: float, bound_ms: float) -> list[dict[str, A
     """A row a target and scenario. NotInstalledError where LoadGen is missing."""
     if find_spec("mlperf_loadgen") is None:
         raise NotInstalledError("LoadGen is not installed: pip install mlcommons-loadgen")
-    with serving(served) as url:
+    with served_on_cpu(served.model, served.preset) as url:
         over_http = scenarios(served, url, seconds, bound_ms)
     return over_http + scenarios(served, None, seconds, bound_ms)
 

@@ -20,12 +20,10 @@ Client and server share the machine unless each is given cores of its own.
 import argparse
 import json
 import os
-import re
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -38,6 +36,7 @@ from rich.table import Table
 
 from benchmarks.light_networks import light_network
 from benchmarks.rows import RESULTS, ROOT, append, commit, now, versions
+from benchmarks.served import CONVOY, served_on_cpu
 from benchmarks.service import cpu_model, jpeg_of
 
 RECORD = RESULTS / "poisson.jsonl"
@@ -50,7 +49,6 @@ CLIENTS = (8, 16)
 # Of the pictures that are made up, each 640x480.
 _BYTES = (60_000, 80_000, 100_000)
 
-_CONVOY = (sys.executable, "-c", "from service.cli import main; main()")
 
 # Of the queue's model.
 _CUSTOMERS = 200_000
@@ -178,20 +176,12 @@ def on_cores(cores: Sequence[int] | None) -> Iterator[None]:
 def serving(
     model: Path, preset: str | None, threads: int, cores: Sequence[int] | None
 ) -> Iterator[str]:
-    """The address of a `convoy serve` on the CPU."""
-    command = [*_CONVOY, "serve", str(model), "--device", "cpu", "--port", "0", "--no-access-log"]
-    command += ["--threads", str(threads), *(["--preset", preset] if preset else [])]
-    with on_cores(cores):
-        process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
-    with process:
-        try:
-            assert process.stdout is not None
-            found = re.search(r"at (http://\S+) on", process.stdout.readline())
-            if found is None:
-                raise RuntimeError("the server does not start")
-            yield found[1]
-        finally:
-            process.terminate()
+    """The address of a `convoy serve` on the CPU, and on these cores."""
+    with ExitStack() as stack:
+        with on_cores(cores):
+            served = served_on_cpu(model, preset, ("--threads", str(threads)))
+            url = stack.enter_context(served)
+        yield url
 
 
 def load_of(url: str, images: Path, seconds: float, cores: Sequence[int] | None) -> Load:
@@ -201,7 +191,7 @@ def load_of(url: str, images: Path, seconds: float, cores: Sequence[int] | None)
         lasts = seconds if "--rate" in arguments else max(1.0, seconds / 4)
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "loadtest.json"
-            command = [*_CONVOY, "loadtest", url, *arguments, "--images", str(images)]
+            command = [*CONVOY, "loadtest", url, *arguments, "--images", str(images)]
             command += ["--duration", f"{lasts:g}s", "--warmup", f"{min(2.0, lasts / 4):g}s"]
             with on_cores(cores):
                 # Errors are told in the row, and are not the end of the measurement.

@@ -17,12 +17,12 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
-from benchmarks import mlperf
 from benchmarks.http_client import Address, BadAnswerError, Connection, closed_loop
 from benchmarks.peers.catalogue import MAX_BATCH, PROTOCOL, Peer, Protocol, Setting, request_for
 from benchmarks.peers.environments import Environment
 from benchmarks.peers.processes import StartError, free_port, running
 from benchmarks.peers.servers.work import Settings, answer
+from benchmarks.served import served_on_cpu
 from benchmarks.service import BODY_BYTES, jpeg_of, serving, wait_until_ready
 from benchmarks.targets import CONVOY, no_op
 from models import BUILT_IN_MODEL, DeviceKind, load_classifier, open_engine
@@ -122,8 +122,7 @@ def of_convoy() -> Contender:
             return
         with ExitStack() as stack:
             try:
-                served = mlperf.Served(BUILT_IN_MODEL, None, SAMPLES)
-                url = stack.enter_context(mlperf.serving(served))
+                url = stack.enter_context(served_on_cpu(BUILT_IN_MODEL, None))
             except RuntimeError as error:
                 raise StartError(str(error)) from error
             parts = urlsplit(url)

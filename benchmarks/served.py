@@ -1,0 +1,28 @@
+"""A `convoy serve` of its own, for benchmarks that ask it over HTTP."""
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from benchmarks.rows import ROOT
+
+CONVOY = (sys.executable, "-c", "from service.cli import main; main()")
+
+
+@contextmanager
+def served_on_cpu(model: Path, preset: str | None, options: Sequence[str] = ()) -> Iterator[str]:
+    """The address of a server on the CPU that logs no requests; it has this thread's cores."""
+    command = [*CONVOY, "serve", str(model), "--device", "cpu", "--port", "0", "--no-access-log"]
+    command += [*(["--preset", preset] if preset else []), *options]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            found = re.search(r"at (http://\S+) on", process.stdout.readline())
+            if found is None:
+                raise RuntimeError("the server does not start")
+            yield found[1]
+        finally:
+            process.terminate()
