@@ -50,8 +50,13 @@ BODY_BYTES = 100_000
 CONNECTIONS = 8
 RECORD = RESULTS / "service.jsonl"
 
-# What the project promises of its own overhead, to one request at a time.
-MOST_ADDED_MS = 0.5
+# What the others are compared with.
+YARDSTICK = next(iter(TARGETS))
+
+# What the project promises: of its own overhead, to one request at a time; and of the bare route's
+# requests a second, under load.
+MOST_ADDED_MS = 0.3
+LEAST_SHARE = 0.8
 
 
 @dataclass(frozen=True)
@@ -236,12 +241,21 @@ def show(measured: Sequence[Measurement], console: Console) -> None:
             f"{many.p99_ms:.3f}",
         )
     console.print(latency, load)
-    (convoy,) = (row for row in measured if row.target == CONVOY)
+    convoy = next((row for row in measured if row.target == CONVOY), None)
+    if convoy is None:
+        return
     added_ms = convoy.latency.p50_ms - yardstick.latency.p50_ms
-    verdict = "met" if added_ms <= MOST_ADDED_MS else "NOT MET"
+    share = convoy.throughput.requests_a_second / yardstick.throughput.requests_a_second
     console.print(
-        f"{verdict}: Convoy adds {added_ms:.3f} ms at p50 (promised: at most {MOST_ADDED_MS} ms)"
+        f"{_verdict(added_ms <= MOST_ADDED_MS)}: Convoy adds {added_ms:.3f} ms at p50 "
+        f"(promised: at most {MOST_ADDED_MS} ms)\n"
+        f"{_verdict(share >= LEAST_SHARE)}: it answers {share:.0%} as many requests a second "
+        f"(promised: at least {LEAST_SHARE:.0%})"
     )
+
+
+def _verdict(kept: bool) -> str:
+    return "met" if kept else "NOT MET"
 
 
 def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -255,6 +269,15 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument(
         "--seconds", type=float, default=4, help="of load on each server or scenario (%(default)s)"
+    )
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        choices=list(TARGETS)[1:],
+        default=list(TARGETS),
+        metavar="SERVER",
+        help="beside the bare route; each more that takes turns leaves the caches colder "
+        "(all: %(choices)s)",
     )
     parser.add_argument(
         "--also", metavar="HOST:PORT", help="measure a running `convoy serve` after them"
@@ -327,7 +350,9 @@ def main(command_line: Sequence[str] | None = None) -> None:
         return
     with ExitStack() as servers:
         addresses = {
-            name: servers.enter_context(serving(target)) for name, target in TARGETS.items()
+            name: servers.enter_context(serving(target))
+            for name, target in TARGETS.items()
+            if name == YARDSTICK or name in arguments.only
         }
         for address in addresses.values():
             wait_until_ready(address)

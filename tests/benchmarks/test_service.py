@@ -4,10 +4,11 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
+from rich.console import Console
 
 from benchmarks import service
 from benchmarks.http_client import BadAnswerError, answer_size
-from benchmarks.targets import TARGETS
+from benchmarks.targets import CONVOY, TARGETS
 
 
 def test_every_server_is_measured_side_by_side(
@@ -23,6 +24,32 @@ def test_every_server_is_measured_side_by_side(
         assert row["cpu"]
         assert row["commit"]
     assert "Convoy adds" in capsys.readouterr().out
+
+
+def row(target: str, p50_ms: float, requests_a_second: float) -> service.Measurement:
+    """What counts of a server."""
+    latency = service.Latency(9, p50_ms, p50_ms, p50_ms, p50_ms)
+    return service.Measurement(target, latency, service.Throughput(8, 9, requests_a_second, 1, 1))
+
+
+@pytest.mark.parametrize(
+    ("p50_ms", "requests_a_second", "verdicts"),
+    [(0.5, 800, ["met", "met"]), (0.51, 790, ["NOT MET", "NOT MET"])],
+)
+def test_what_is_promised_is_told_from_what_is_not(
+    p50_ms: float, requests_a_second: float, verdicts: list[str]
+) -> None:
+    console = Console(file=io.StringIO(), width=200)
+    service.show([row("bare route", 0.2, 1000), row(CONVOY, p50_ms, requests_a_second)], console)
+    assert isinstance(console.file, io.StringIO)
+    told = [line.partition(":")[0] for line in console.file.getvalue().splitlines()[-2:]]
+    assert told == verdicts
+
+
+def test_servers_may_be_left_out_but_the_bare_route(tmp_path: Path) -> None:
+    file = tmp_path / "rows.json"
+    service.main(["--requests", "20", "--seconds", "0.5", "--only", CONVOY, "--json", str(file)])
+    assert [row["target"] for row in json.loads(file.read_text())] == ["bare route", CONVOY]
 
 
 def test_the_body_is_a_readable_jpeg_of_the_size_asked_for() -> None:
