@@ -13,6 +13,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from typing import Protocol
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -111,17 +112,30 @@ def run_server(
     config = http_settings(app, access_log=access_log, edge=edge, lanes=app.lanes)
     server = Server(config, repository, drain_s, announce)
     server.run(sockets=[listener])
-    if server.stuck:
+    return outcome_of(server)
+
+
+class Ended(Protocol):
+    """How serving ended."""
+
+    drained: bool  # everything accepted was answered in time
+    stuck: bool  # an engine does not end its last batch
+    failure: Exception | None  # why it could not go on
+
+
+def outcome_of(ended: Ended) -> bool:
+    """Whether all was answered; raises its failure. Does not return where an engine is stuck."""
+    if ended.stuck:
         # The interpreter would wait for the engine's thread, perhaps for ever.
-        if server.failure is not None:
-            _log.error("%s", server.failure)
+        if ended.failure is not None:
+            _log.error("%s", ended.failure)
         _log.error("an engine does not end its last batch; leaving without it")
         logging.shutdown()
         sys.stdout.flush()
-        os._exit(0 if server.drained and server.failure is None else 1)
-    if server.failure is not None:
-        raise server.failure
-    return server.drained
+        os._exit(0 if ended.drained and ended.failure is None else 1)
+    if ended.failure is not None:
+        raise ended.failure
+    return ended.drained
 
 
 class Server(uvicorn.Server):

@@ -9,10 +9,8 @@ through sockets. One batcher takes what all workers submit, so batches form acro
 """
 
 import asyncio
-import logging
 import os
 import socket
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -27,10 +25,9 @@ from service.processes.crew import Crew
 from service.processes.supervisor import Supervisor, WorkersError, prepare
 from service.processes.worker import Outfit, RemoteModel
 from service.repository import Repository
+from service.server import outcome_of
 
 __all__ = ["WorkersError", "prepare", "run_workers"]
-
-_log = logging.getLogger("convoy")
 
 
 def run_workers(
@@ -79,14 +76,4 @@ def run_workers(
         loop_factory=uvicorn.Config("", log_config=None).get_loop_factory()
     ) as runner:
         runner.run(supervisor.run())
-    if supervisor.stuck:
-        # The interpreter would wait for the engine's thread, perhaps for ever.
-        if supervisor.failure is not None:
-            _log.error("%s", supervisor.failure)
-        _log.error("an engine does not end its last batch; leaving without it")
-        logging.shutdown()
-        sys.stdout.flush()
-        os._exit(0 if supervisor.drained and supervisor.failure is None else 1)
-    if supervisor.failure is not None:
-        raise supervisor.failure
-    return supervisor.drained
+    return outcome_of(supervisor)
