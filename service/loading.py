@@ -132,7 +132,7 @@ def open_classifier(classifier: Classifier, settings: Settings, max_batch: int) 
         classifier,
         device=settings.device,
         max_batch=max_batch,
-        threads=settings.threads,
+        threads=settings.thread_count,
         tuning=settings.tuning,
         progress=partial(track, description="compiling kernels", console=Console(stderr=True)),
     )

@@ -3,6 +3,9 @@
 import os
 import subprocess
 import sys
+import threading
+from collections.abc import Callable
+from math import inf
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +14,14 @@ import pytest
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from models import DeviceKind, EngineError, OutputKind, load_classifier, open_engine
+from models import (
+    DeviceKind,
+    EngineError,
+    OutputKind,
+    load_classifier,
+    onnxruntime_engine,
+    open_engine,
+)
 from models.errors import ModelError, UnsupportedModelError
 from models.onnxruntime_engine import OnnxRuntimeEngine
 from tests.onnx_models import run_onnxruntime
@@ -85,6 +95,63 @@ def test_the_engine_says_where_it_runs_and_what_it_gives(tmp_path: Path) -> None
     )
     assert engine.device.startswith("cpu (ONNX Runtime")
     assert (engine.max_batch, engine.classes) == (4, 5)
+
+
+@pytest.mark.parametrize("threads", [2, 3])
+@pytest.mark.parametrize("faster", [True, False])
+def test_images_go_side_by_side_where_that_is_faster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, threads: int, faster: bool
+) -> None:
+    """What is measured decides, and either way every image gets the scores that are its own."""
+    seconds = iter([2.0, 1.0] * 3 if faster else [1.0, 0.99] * 3)
+
+    def timed(run: Callable[[], object]) -> float:
+        run()
+        return next(seconds)
+
+    monkeypatch.setattr(onnxruntime_engine, "_seconds", timed)
+    classifier = load_classifier(save(tmp_path, small()))
+    others = set(threading.enumerate())
+    engine = OnnxRuntimeEngine(classifier, max_batch=8, threads=threads)
+    engine.warm_up()
+    assert bool(set(threading.enumerate()) - others) is faster
+    singles = []
+    run_one = engine._scores
+
+    def watched(session: object, images: NDArray[np.uint8]) -> NDArray[np.float32]:
+        singles.append(len(images))
+        return run_one(session, images)
+
+    monkeypatch.setattr(engine, "_scores", watched)
+    for n in range(1, 9):
+        images = pixels(n)
+        singles.clear()
+        scores = engine.run(list(images) if n % 2 else images)
+        np.testing.assert_allclose(scores, expected_scores(images), rtol=1e-4, atol=1e-5)
+        rest = n % threads
+        apart = [1] * (n - rest) + [rest] * bool(rest)
+        assert singles == (apart if faster and n >= threads else [n])
+    assert len(set(threading.enumerate()) - others) <= threads - 1
+    engine.close()
+
+
+def test_what_goes_wrong_beside_is_an_error_of_the_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(onnxruntime_engine, "_CLEARLY", inf)
+    engine = OnnxRuntimeEngine(load_classifier(save(tmp_path, small())), max_batch=4, threads=2)
+    engine.warm_up()
+    here, both = threading.get_ident(), threading.Barrier(2, timeout=30)
+
+    def fails_elsewhere(_: object, images: NDArray[np.uint8]) -> NDArray[np.float32]:
+        both.wait()
+        if threading.get_ident() != here:
+            raise RuntimeError("no more memory")
+        return np.zeros((len(images), 5), np.float32)
+
+    monkeypatch.setattr(engine, "_scores", fails_elsewhere)
+    with pytest.raises(EngineError, match=r"a batch of 2: no more memory"):
+        engine.run(pixels(2))
 
 
 @pytest.mark.parametrize("shape", [(0, 16, 16, 3), (5, 16, 16, 3), (1, 16, 15, 3), (1, 3, 16, 16)])
