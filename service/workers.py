@@ -12,6 +12,8 @@ the place of its own, which ends if the job ever does.
 import asyncio
 import contextlib
 import logging
+import os
+import sys
 import threading
 from collections.abc import Callable
 from math import inf
@@ -71,16 +73,23 @@ class _Job:
 class _Thread(threading.Thread):
     """One of the threads; what it is at is read by the event loop."""
 
-    def __init__(self, name: str, jobs: "SimpleQueue[_Job | None]", settle: "_Settle") -> None:
+    def __init__(
+        self, name: str, jobs: "SimpleQueue[_Job | None]", settle: "_Settle", nice: int
+    ) -> None:
         super().__init__(name=name, daemon=True)
         self._jobs = jobs
         self._settle = settle
+        self._nice = nice
         self.job: _Job | None = None
         self.lost = False
         self.start()
 
     def run(self) -> None:
         """Do jobs until told to end."""
+        if self._nice and sys.platform == "linux":  # elsewhere it is the whole process's
+            thread = threading.get_native_id()
+            nice = os.getpriority(os.PRIO_PROCESS, thread) + self._nice
+            os.setpriority(os.PRIO_PROCESS, thread, nice)
         while not self.lost:
             self.job = job = self._jobs.get()
             if job is None:
@@ -103,10 +112,20 @@ class Workers:
     """
 
     def __init__(
-        self, name: str, threads: int, *, bound_s: float = inf, replaced: bool = True
+        self,
+        name: str,
+        threads: int,
+        *,
+        bound_s: float = inf,
+        replaced: bool = True,
+        nice: int = 0,
     ) -> None:
-        """Where a stuck thread is not `replaced`, the jobs behind what it is at wait for it."""
+        """Where a stuck thread is not `replaced`, the jobs behind what it is at wait for it.
+
+        `nice` is how much the process's other threads go before these, as nice(1) counts.
+        """
         self._name = name
+        self._nice = nice
         self._bound_s = bound_s
         self._replaced = replaced
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
@@ -165,7 +184,7 @@ class Workers:
                     self._lose(number, job, stuck, replaced=self._replaced)
 
     def _start(self, number: int) -> _Thread:
-        return _Thread(f"{self._name}-{number}", self._jobs, self._settle)
+        return _Thread(f"{self._name}-{number}", self._jobs, self._settle, self._nice)
 
     def _lose(self, number: int, job: _Job | None, how: str, *, replaced: bool) -> None:
         thread = self._threads[number]

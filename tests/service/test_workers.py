@@ -1,6 +1,8 @@
 """The threads that work for the event loop."""
 
 import asyncio
+import os
+import sys
 import threading
 import time
 import weakref
@@ -314,3 +316,15 @@ async def test_a_thread_that_ended_as_it_was_told_is_not_missed(
     workers.look(0.1)  # as a timer that was set before does
     assert workers.lost == 0
     assert not caplog.records
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has priorities of threads")
+async def test_nice_threads_give_way_and_no_others() -> None:
+    def niceness(_: None) -> int:
+        return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+
+    here = niceness(None)
+    workers = Workers("test", 1, nice=2)
+    assert await workers.run(niceness, None) == min(here + 2, 19)
+    assert niceness(None) == here
+    workers.close()
