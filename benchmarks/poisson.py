@@ -11,9 +11,10 @@ A `convoy serve` of its own is asked by `convoy loadtest`, one after another:
    3 L(1) + decode, from the moment at which a request was to be sent;
 4. the same again with that bound as the requests' deadline: who is answered in time, who refused.
 
-Beside it stands what a queue makes of it: the p99 of Poisson arrivals that are served in order by
-so many servers at that utilisation, each taking exactly as long as one image takes in the best
-batch. Where batches make images no cheaper, no policy that answers everybody does better than that.
+Beside it stands what a queue makes of it: the p99 of Poisson arrivals that are served in order,
+each taking exactly as long as one request does at capacity; and the share that would be in time
+were all the others refused at once, which they can be where it is known how long everything takes.
+Where batches make images no cheaper, no policy that answers everybody does much better than that.
 Client and server share the machine unless each is given cores of its own.
 """
 
@@ -71,8 +72,8 @@ class Measured:
     errors: Mapping[str, int]
     in_time: float  # share, with the bound as a deadline
     refused: float  # share, likewise
-    utilisation: float  # of the engine by that rate, in the best batches
-    queue_p99_ms: float  # of the model
+    queue_p99_ms: float  # of a queue that serves at capacity, in order
+    queue_in_time: float  # of it, with the bound as a deadline and perfect knowledge
 
     @property
     def bound_ms(self) -> float:
@@ -104,6 +105,21 @@ def queue_p99(utilisation: float, servers: int = 1, seed: int = 0) -> float:
     return float(np.quantile(np.concatenate(latencies), 0.99))
 
 
+def queue_in_time(utilisation: float, bound: float, seed: int = 0) -> float:
+    """Share of Poisson arrivals done within `bound` service times, all others refused as they come.
+
+    In order, equally long and equally urgent: to refuse only who cannot make it is the best.
+    """
+    draw = np.random.default_rng(seed)
+    free = made = 0.0
+    for moment in np.cumsum(draw.exponential(1 / utilisation, _CUSTOMERS)):
+        done = max(moment, free) + 1
+        if done <= moment + bound:
+            free = done
+            made += 1
+    return made / _CUSTOMERS
+
+
 def measure(load: Load, batches: Callable[[], Mapping[int, float]], share: float) -> Measured:
     """`load` asks the server, `batches` tells the mean milliseconds of each size that ran."""
     alone = load("--clients", "1")
@@ -114,8 +130,6 @@ def measure(load: Load, batches: Callable[[], Mapping[int, float]], share: float
     found = load("--rate", f"{rate:.3f}")
     bound_ms = BOUND_L1 * l1_ms + decode_ms
     hurried = load("--rate", f"{rate:.3f}", "--deadline", f"{bound_ms:.3f}ms")
-    image_ms = min([l1_ms, *(took / n for n, took in batch_ms.items())])
-    utilisation = rate * image_ms / 1e3
     return Measured(
         l1_ms=l1_ms,
         decode_ms=decode_ms,
@@ -127,8 +141,8 @@ def measure(load: Load, batches: Callable[[], Mapping[int, float]], share: float
         errors=found["errors"],
         in_time=(hurried["answered"] - hurried["late"]) / hurried["requests"],
         refused=hurried["refused"] / hurried["requests"],
-        utilisation=utilisation,
-        queue_p99_ms=image_ms * queue_p99(utilisation) + decode_ms,
+        queue_p99_ms=1e3 / capacity * queue_p99(share),
+        queue_in_time=queue_in_time(share, bound_ms / 1e3 * capacity),
     )
 
 
@@ -149,7 +163,7 @@ def show(measured: Measured, share: float, console: Console) -> None:
     table.add_row("with that deadline", f"{m.in_time:.1%} in time, {m.refused:.1%} refused")
     table.add_row(
         "a queue by itself",
-        f"p99 {m.queue_p99_ms:.2f} ms, at {m.utilisation:.0%} of the engine's best",
+        f"p99 {m.queue_p99_ms:.2f} ms; {m.queue_in_time:.1%} in time with that deadline",
     )
     console.print(table)
     console.print(

@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from benchmarks import poisson
-from benchmarks.poisson import Measured, measure, on_cores, queue_p99, show
+from benchmarks.poisson import Measured, measure, on_cores, queue_in_time, queue_p99, show
 from models import BUILT_IN_MODEL
 from service.loadtest.pictures import SAMPLES
 
@@ -55,8 +55,8 @@ def test_the_load_is_a_share_of_what_clients_that_wait_were_answered() -> None:
     assert (found.l1_ms, found.decode_ms, found.capacity, found.rate) == (10, 2, 100, 80)
     assert (found.bound_ms, found.met) == (32, True)
     assert (found.in_time, found.refused) == (0.9, 0.05)
-    assert found.utilisation == pytest.approx(80 * 0.008), "in batches of four an image takes 8 ms"
-    assert found.queue_p99_ms == pytest.approx(8 * queue_p99(0.64) + 2)
+    assert found.queue_p99_ms == pytest.approx(10 * queue_p99(0.8)), "10 ms a request at capacity"
+    assert found.queue_in_time == pytest.approx(queue_in_time(0.8, 3.2))
 
 
 @pytest.mark.parametrize("server", [Server(p99_ms=32.1), Server(errors={"429": 1})])
@@ -86,6 +86,17 @@ def test_no_queue_is_no_wait_and_too_much_has_no_end() -> None:
     assert queue_p99(0.001) == pytest.approx(1, abs=0.01)
     assert queue_p99(1.0) == float("inf")
     assert queue_p99(0.8, servers=2) < 0.6 * queue_p99(0.8)
+
+
+@pytest.mark.parametrize("utilisation", [0.5, 0.8, 2.0])
+def test_who_may_not_wait_at_all_is_lost_as_erlang_says(utilisation: float) -> None:
+    assert queue_in_time(utilisation, 1.0) == pytest.approx(1 / (1 + utilisation), abs=0.005)
+    assert queue_in_time(utilisation, 0.9) == 0
+    assert queue_in_time(utilisation, 2.0) > queue_in_time(utilisation, 1.5)
+
+
+def test_who_may_wait_for_ever_is_in_time() -> None:
+    assert queue_in_time(0.8, 1e9) == 1
 
 
 def test_what_is_started_inside_runs_on_its_cores_and_this_process_on_its_own_again() -> None:
