@@ -9,7 +9,9 @@ A `convoy serve` of its own is asked by `convoy loadtest`, one after another:
 2. 8 and 16 clients: the better throughput is the capacity, decoding and HTTP included;
 3. Poisson arrivals at 80% of it, a load test long enough for a p99: the promise is p99 within
    3 L(1) + decode, from the moment at which a request was to be sent;
-4. the same again with that bound as the requests' deadline: who is answered in time, who refused.
+4. the same again with that bound as the requests' deadline: who is answered in time, who refused;
+5. the most clients once more: at 80% a queue is so steep that a machine which has become a tenth
+   slower since the capacity was measured doubles its p99, and the row should tell.
 
 Beside it stands what a queue makes of it: the p99 of Poisson arrivals that are served in order,
 each taking exactly as long as one request does at capacity; and the share that would be in time
@@ -73,6 +75,7 @@ class Measured:
     in_time: float  # share, with the bound as a deadline
     refused: float  # share, likewise
     queue_p99_ms: float  # of a queue that serves at capacity, in order
+    capacity_after: float  # at the end, of the most clients
     queue_in_time: float  # of it, with the bound as a deadline and perfect knowledge
 
     @property
@@ -130,10 +133,12 @@ def measure(load: Load, batches: Callable[[], Mapping[int, float]], share: float
     found = load("--rate", f"{rate:.3f}")
     bound_ms = BOUND_L1 * l1_ms + decode_ms
     hurried = load("--rate", f"{rate:.3f}", "--deadline", f"{bound_ms:.3f}ms")
+    after = load("--clients", str(max(CLIENTS)))["throughput"]
     return Measured(
         l1_ms=l1_ms,
         decode_ms=decode_ms,
         capacity=capacity,
+        capacity_after=after,
         batch_ms=batch_ms,
         rate=rate,
         latency_ms={q: found["latency_ms"][q] or float("inf") for q in ("p50", "p90", "p99")},
@@ -154,7 +159,7 @@ def show(measured: Measured, share: float, console: Console) -> None:
     table.add_row("decode, p50", f"{m.decode_ms:.2f} ms")
     for n, took in sorted(m.batch_ms.items()):
         table.add_row(f"batch of {n}, mean", f"{took:.2f} ms, {took / n:.2f} an image")
-    table.add_row("capacity", f"{m.capacity:.1f} requests/s")
+    table.add_row("capacity", f"{m.capacity:.1f} requests/s, {m.capacity_after:.1f} afterwards")
     table.add_row(f"Poisson at {share:.0%}", f"{m.rate:.1f} requests/s, {m.answers} answers")
     for q, value in m.latency_ms.items():
         table.add_row(q, f"{value:.2f} ms")

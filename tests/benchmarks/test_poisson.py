@@ -51,8 +51,10 @@ def test_the_load_is_a_share_of_what_clients_that_wait_were_answered() -> None:
         ("--clients", "16"),
         ("--rate", "80.000"),
         ("--rate", "80.000", "--deadline", "32.000ms"),
+        ("--clients", "16"),
     ]
     assert (found.l1_ms, found.decode_ms, found.capacity, found.rate) == (10, 2, 100, 80)
+    assert found.capacity_after == 100
     assert (found.bound_ms, found.met) == (32, True)
     assert (found.in_time, found.refused) == (0.9, 0.05)
     assert found.queue_p99_ms == pytest.approx(10 * queue_p99(0.8)), "10 ms a request at capacity"
