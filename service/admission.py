@@ -56,8 +56,7 @@ class Admission:
         self.expected_wait_s = expected_wait_s  # until the images inside now are answered
         self.requests = 0
         self.inside = inside or Inside()
-        self._empty = asyncio.Event()
-        self._empty.set()
+        self._emptied: asyncio.Event | None = None  # where somebody waits for it
 
     @property
     def images(self) -> int:
@@ -67,17 +66,19 @@ class Admission:
     def enter(self) -> None:
         """Count a request in."""
         self.requests += 1
-        self._empty.clear()
 
     def leave(self) -> None:
         """Count a request out."""
         self.requests -= 1
-        if not self.requests:
-            self._empty.set()
+        if not self.requests and self._emptied is not None:
+            self._emptied.set()
 
     async def emptied(self) -> None:
         """Wait until no request is inside."""
-        await self._empty.wait()
+        while self.requests:
+            self._emptied = self._emptied or asyncio.Event()
+            self._emptied.clear()
+            await self._emptied.wait()
 
 
 class Visit:
@@ -104,9 +105,12 @@ class Visit:
 
     def leave(self) -> None:
         """End it; once."""
-        self.release_bytes()
-        self._admission.inside.add(-self._images)
-        self._admission.leave()
+        admission = self._admission
+        if self._bytes:
+            self.release_bytes()
+        if self._images:
+            admission.inside.add(-self._images)
+        admission.leave()
 
     def expect_room(self) -> None:
         """QueueFullError if not even one more image could be admitted, before anything is read."""

@@ -1,16 +1,17 @@
 """Dynamic batching: items that arrive apart travel together. No HTTP, no device.
 
-    submit ── admit all or none ── waiting (bounded, by due moment) ── policy ── run ── answers
-                                                        refuse ┘  └ look again at a moment
+    post ── admit all or none ── waiting (bounded, by due moment) ── policy ── run ── answers
+                                                      refuse ┘  └ look again at a moment
 
 One worker task runs one batch at a time. What goes when is the policy's decision, and when somebody
 can no longer make a deadline too (see `service/policy.py`); the batcher knows how. Idle, it
 dispatches at once what is there, unless more is sure to come that pays for waiting.
 
-A submit is resolved exactly once: by its answers, by EngineFailedError when a batch that carried
-one of its items failed, by DeadlineError once it cannot be in time, or by ShuttingDownError when
-`close` ran out of time. A submit whose task is cancelled leaves the queue at once; where its items
-are running already, their results are thrown away and nobody else notices.
+What was posted is told of its end exactly once: of its answers, of EngineFailedError when a batch
+that carried one of its items failed, of DeadlineError once it cannot be in time, or of
+ShuttingDownError when `close` ran out of time. By a call, not a future: a task that is woken for
+each request costs more than all else that is done for it here. Withdrawn, it leaves the queue at
+once; where its items are running already, their results are thrown away and nobody else notices.
 """
 
 import asyncio
@@ -34,7 +35,7 @@ from service.errors import (
 from service.latency import Latency
 from service.policy import NO_HURRY, Urgency, due
 from service.turns import Turn, Turns
-from service.waiting import Request, Waiting
+from service.waiting import Answered, Request, Then, Waiting
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -44,23 +45,11 @@ R = TypeVar("R")
 _TIMER_ERROR_S = 0.001
 
 
-@dataclass(frozen=True, slots=True)
-class Answer(Generic[R]):
-    """One item's result, and how it travelled."""
-
-    result: R
-    batch_size: int  # items in its batch
-    queue_ms: float  # submit to dispatch
-    compute_ms: float  # dispatch to result
-
-
-@dataclass(frozen=True, slots=True)
-class BatchRecord:
+class BatchRecord(NamedTuple):
     """One batch that ended, for metrics."""
 
     size: int
-    compute_ms: float
-    queue_ms: tuple[float, ...]  # one an item
+    compute_s: float
     failed: bool
 
 
@@ -80,7 +69,7 @@ class _Batch(Generic[T, R]):
 
     dispatched: float  # clock seconds
     items: list[T] = field(default_factory=list)
-    parts: list[tuple[Request[T, Answer[R]], int]] = field(default_factory=list)
+    parts: list[tuple[Request[T, R], int]] = field(default_factory=list)
 
 
 class Batcher(Generic[T, R]):
@@ -117,8 +106,9 @@ class Batcher(Generic[T, R]):
         self._on_batch = on_batch
         self._clock = clock
         self._alarm = Alarm(self._on_alarm, clock, timer_error_s)
-        self._waiting: Waiting[T, Answer[R]] = Waiting()
+        self._waiting: Waiting[T, R] = Waiting()
         self._running: _Batch[T, R] | None = None
+        self._undelivered: list[tuple[_Batch[T, R], list[R], float]] = []
         self._worker: asyncio.Task[None] | None = None
         self._closing = False
         self._stopped = asyncio.Event()
@@ -142,41 +132,30 @@ class Batcher(Generic[T, R]):
     def latency(self, latency: Latency) -> None:
         self._dispatcher.latency = latency
 
-    async def submit(self, items: Sequence[T], urgency: Urgency = NO_HURRY) -> list[Answer[R]]:
-        """The answers of `items`, in order; they are admitted all or none.
+    def post(self, items: Sequence[T], then: Then[R], urgency: Urgency = NO_HURRY) -> Request[T, R]:
+        """Have `items` run, all or none; `then` is told what becomes of them, not before this ends.
 
         Raises TooManyImagesError for more than could ever wait, QueueFullError for more than there
-        is room for now, DeadlineError as soon as they cannot all be done by their deadline,
-        ShuttingDownError once `close` was called or ran out of time, and EngineFailedError when a
-        batch with one of them failed (the rest is then not run).
+        is room for now, DeadlineError where they cannot be expected to be done by their deadline,
+        ShuttingDownError once `close` was called. `then` is told the same of a deadline that comes
+        to be too soon, and of a `close` that runs out of time; and EngineFailedError when a batch
+        with one of them failed (the rest is then not run).
         """
-        request = self.post(items, urgency)
-        try:
-            return await request.outcome
-        finally:
-            self.withdraw(request)  # only a cancelled submit is still there
-
-    def post(self, items: Sequence[T], urgency: Urgency = NO_HURRY) -> Request[T, Answer[R]]:
-        """As `submit`, for who awaits the request's `outcome` otherwise."""
         count = len(items)
         self._admit(count)
         now = self._clock()
-        loop = asyncio.get_running_loop()
-        request: Request[T, Answer[R]] = Request(
-            items=tuple(items),
-            submitted=now,
-            outcome=loop.create_future(),
-            due=due(now, urgency),
-            deadline=urgency.deadline,
-            left=count,
-        )
-        if not count:
-            request.outcome.set_result([])
-            return request
         if urgency.deadline < inf:
             self.check_deadline(count, urgency)
+        request = Request(
+            self._waiting, tuple(items), now, then, due(now, urgency), urgency.deadline, count
+        )
+        loop = asyncio.get_running_loop()
+        if not count:
+            loop.call_soon(self._tell, request, Answered([], 0, 0.0, 0.0))
+            return request
         self._waiting.enter(request)
-        self._dispatcher.arrived(now, count)
+        if not self._dispatcher.short:
+            self._dispatcher.arrived(now, count)
         if self._worker is None:
             # An empty context: it serves everybody, so it takes on nothing of this first caller.
             self._worker = loop.create_task(self._work(), name="batcher", context=Context())
@@ -184,12 +163,8 @@ class Batcher(Generic[T, R]):
             self._worker.add_done_callback(lambda _: self._end())
         self._changed.set()
         if urgency.deadline < inf and self._running:
-            self._look(now)
+            loop.call_soon(self._on_alarm, now)
         return request
-
-    def withdraw(self, request: Request[T, Answer[R]]) -> None:
-        """Take out what of a posted request is not dispatched yet; its outcome is the caller's."""
-        self._waiting.leave(request)
 
     def fail_waiting(self, failure: Callable[[], ServiceError]) -> None:
         """Fail whoever waits, each with a failure of their own; whose items run too, waits on."""
@@ -226,7 +201,7 @@ class Batcher(Generic[T, R]):
                 f"{count} images in one request; at most {self._max_queue} can wait at once, "
                 "so send them in several requests"
             )
-        if self.depth + count > self._max_queue:
+        if self._waiting.depth + count > self._max_queue:
             retry_after_s = self.expected_wait_s()
             raise QueueFullError(
                 f"{self.depth} of at most {self._max_queue} images are waiting and {count} more "
@@ -261,6 +236,8 @@ class Batcher(Generic[T, R]):
         """Run batches until closed and drained; the only task of a batcher."""
         # Cancellation is asked about too, lest a `run` that swallowed it keeps this going.
         while not self._cancelled():
+            if self._dispatcher.short:
+                await self._gather()
             # No await from here to the wait, so nothing that changes is missed.
             self._changed.clear()
             now = self._clock()
@@ -273,6 +250,16 @@ class Batcher(Generic[T, R]):
                 return
             else:
                 await self._changed.wait()
+
+    async def _gather(self) -> None:
+        """Let the event loop read what has come already, where it takes longer than a batch.
+
+        It would compete with the engine's thread for the interpreter, at a multiple of the time.
+        """
+        depth = 0
+        while depth < self.depth < self._max_batch:
+            depth = self.depth
+            await asyncio.sleep(0)
 
     def _alone(self) -> bool:
         """Whether no other model ever runs on the device."""
@@ -339,13 +326,17 @@ class Batcher(Generic[T, R]):
         if self._turn:
             self._turn.spent(compute_s)
         if error is None:
-            self._deliver(batch, results, compute_s * 1e3)
+            self._undelivered.append((batch, results, compute_s))
+            if self._dispatcher.short:
+                self._deliver()
+            else:  # the next batch should be on its way before answers are made of this one
+                asyncio.get_running_loop().call_soon(self._deliver)
         else:
             for request, _ in batch.parts:
                 failure = EngineFailedError("the engine failed on this batch; try again")
                 failure.__cause__ = error
                 self._fail(request, failure)
-        self._report(batch, compute_s * 1e3, failed=error is not None)
+        self._report(BatchRecord(len(batch.items), compute_s, error is not None))
 
     def _ends_work(self, error: BaseException) -> bool:
         """Whether what `run` raised is not about the batch but about this task or the process."""
@@ -353,35 +344,38 @@ class Batcher(Generic[T, R]):
             return self._cancelled()
         return isinstance(error, KeyboardInterrupt | SystemExit | GeneratorExit)
 
-    def _deliver(self, batch: _Batch[T, R], results: list[R], compute_ms: float) -> None:
-        """Hand every result to the request that its item came from."""
-        size = len(batch.items)
-        remaining = iter(results)
-        for request, count in batch.parts:
-            queue_ms = (batch.dispatched - request.submitted) * 1e3
-            for _ in range(count):
-                request.answers.append(Answer(next(remaining), size, queue_ms, compute_ms))
-            if len(request.answers) == len(request.items) and not request.outcome.done():
-                request.outcome.set_result(request.answers)
+    def _deliver(self) -> None:
+        """Hand every result to the request that its item came from, in the order of the batches."""
+        undelivered, self._undelivered = self._undelivered, []
+        for batch, results, compute_s in undelivered:
+            size = len(batch.items)
+            first = 0
+            for request, count in batch.parts:
+                request.results += results[first : first + count]
+                first += count
+                if len(request.results) == len(request.items):
+                    queue_s = batch.dispatched - request.submitted
+                    self._tell(request, Answered(request.results, size, queue_s, compute_s))
 
-    def _report(self, batch: _Batch[T, R], compute_ms: float, *, failed: bool) -> None:
-        queue_ms = tuple(
-            (batch.dispatched - request.submitted) * 1e3
-            for request, count in batch.parts
-            for _ in range(count)
-        )
+    def _report(self, record: BatchRecord) -> None:
         try:
-            self._on_batch(BatchRecord(len(batch.items), compute_ms, queue_ms, failed))
+            self._on_batch(record)
         except Exception as error:  # noqa: BLE001  an observer's fault must not stop the worker
-            asyncio.get_running_loop().call_exception_handler(
-                {"message": "on_batch raised", "exception": error}
-            )
+            _report_fault("on_batch raised", error)
 
-    def _fail(self, request: Request[T, Answer[R]], failure: ServiceError) -> None:
-        """Resolve a request with `failure`, unless it is resolved already."""
+    def _fail(self, request: Request[T, R], failure: ServiceError) -> None:
+        """Tell a request of `failure`, unless it was told already."""
         self._waiting.leave(request)
-        if not request.outcome.done():
-            request.outcome.set_exception(failure)
+        self._tell(request, failure)
+
+    def _tell(self, request: Request[T, R], outcome: Answered[R] | ServiceError) -> None:
+        then, request.then = request.then, None
+        if then is None:
+            return
+        try:
+            then(outcome)
+        except Exception as error:  # noqa: BLE001  one listener's fault must not reach the others
+            _report_fault("a listener raised", error)
 
     def _stop(self) -> None:
         """Take no more, and fail what still waits or runs, each with an exception of its own."""
@@ -397,3 +391,7 @@ class Batcher(Generic[T, R]):
         self._stop()
         if self._turn:
             self._turn.let_go()
+
+
+def _report_fault(message: str, error: Exception) -> None:
+    asyncio.get_running_loop().call_exception_handler({"message": message, "exception": error})

@@ -1,8 +1,8 @@
-"""A request's body to the bytes of its images, every limit held while it streams in.
+"""A request's body: what its headers promise, then its bytes, every limit held while they come.
 
-    Content-Type, -Length -> refuse at once -> chunks, counted -> the body itself, or its files
+    headers ── refuse at once ── chunks, counted ── the whole body ── its images, or what it asks
 
-Nothing beyond the limits is ever kept, whatever the header promised.
+Nothing beyond the limits is ever kept, whatever the headers promised.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.requests import ClientDisconnect
-from starlette.types import Message, Receive
+from starlette.types import Receive
 
 from service.compression import CODINGS
 from service.errors import (
@@ -25,127 +25,128 @@ IMAGE_TYPES = ("image/jpeg", "image/png", "image/webp", "application/octet-strea
 FORM_TYPE = "multipart/form-data"
 FILE_FIELDS = ("file", "files")
 
+Headers = Mapping[bytes, bytes]  # names in lower case; of several of one name the last
+
 _HOW_TO_SEND = (
     f"send the image itself as {', '.join(IMAGE_TYPES[:-1])} or {IMAGE_TYPES[-1]}, "
     f"or one or more files as {FORM_TYPE} in the field 'file'"
 )
 
+# What is said of most bodies.
+_PLAIN = frozenset((b"", *(kind.encode() for kind in IMAGE_TYPES)))
 
 # Of the longest that the parser takes, but for zeros in front, which it takes without end.
 _LENGTH_DIGITS = 20
 
 
-def content_length(headers: Mapping[bytes, bytes]) -> int | None:
+def content_length(headers: Headers) -> int | None:
     """How long the body will be, where the headers tell."""
     length = headers.get(b"content-length", b"")
     return int(length) if len(length) <= _LENGTH_DIGITS and length.isdigit() else None
 
 
-class Body:
-    """One request's body: what its header promises, then its chunks, then its images."""
+def content_coding(headers: Headers) -> str:
+    """How the body is compressed, gzip or deflate; empty if it is not.
 
-    def __init__(
-        self,
-        headers: Mapping[bytes, bytes],
-        receive: Receive,
-        *,
-        max_bytes: int,
-        max_images: int,
-    ) -> None:
+    UnsupportedMediaTypeError: another Content-Encoding.
+    """
+    coding = headers.get(b"content-encoding", b"").strip().lower().decode("latin-1")
+    if coding in ("", "identity"):
+        return ""
+    if coding not in CODINGS:
+        raise UnsupportedMediaTypeError(
+            f"Content-Encoding {coding!r} is not taken; there is {', '.join(CODINGS)}"
+        )
+    return coding
+
+
+def form_boundary(headers: Headers) -> bytes:
+    """What separates the files of the body, if it is a form; empty if it is an image.
+
+    UnsupportedMediaTypeError: it is neither, or compressed. BadRequestError: a form without.
+    """
+    content_type = headers.get(b"content-type", b"")
+    if content_type in _PLAIN and b"content-encoding" not in headers:
+        return b""
+    said = content_type.decode("latin-1")
+    media_type = said.partition(";")[0].strip().lower()
+    if media_type and media_type != FORM_TYPE and media_type not in IMAGE_TYPES:
+        raise UnsupportedMediaTypeError(f"Content-Type {media_type!r} is not taken; {_HOW_TO_SEND}")
+    coding = headers.get(b"content-encoding", b"").strip().lower().decode("latin-1")
+    if coding not in ("", "identity"):
+        raise UnsupportedMediaTypeError(
+            f"Content-Encoding {coding!r} is not taken; "
+            "images are compressed already, so send the body as it is"
+        )
+    if media_type != FORM_TYPE:
+        return b""
+    boundary = parse_options_header(said)[1].get(b"boundary", b"")
+    if not boundary:
+        raise BadRequestError(
+            f"{FORM_TYPE} lacks its boundary; let the HTTP client write the Content-Type"
+        )
+    return boundary
+
+
+def images_of(body: bytes, boundary: bytes, max_images: int) -> list[bytes]:
+    """The bytes of each image, in upload order; at least one, none empty.
+
+    BadRequestError: empty, broken or cut short. TooManyImagesError: over `max_images`.
+    InvalidParameterError: a form field of another name.
+    """
+    if boundary:
+        try:
+            return _Form(boundary, max_images).files(body)
+        except FormParserError as error:
+            raise BadRequestError(f"the {FORM_TYPE} body is broken: {error}") from error
+    if not body:
+        raise BadRequestError(f"the body is empty; {_HOW_TO_SEND}")
+    return [body]
+
+
+class Body:
+    """One request's body on its way."""
+
+    def __init__(self, headers: Headers, receive: Receive, max_bytes: int) -> None:
+        self._headers = headers
         self._receive = receive
         self._max_bytes = max_bytes
-        self._max_images = max_images
-        self._type = headers.get(b"content-type", b"").decode("latin-1")
-        self.coding = headers.get(b"content-encoding", b"").strip().lower().decode("latin-1")
-        self._expects = b"expect" in headers
-        self._length = content_length(headers)
-        self.complete = False
+        self._complete = False
 
     @property
     def skippable(self) -> bool:
         """Whether what was not read is little enough to be skipped, the connection kept."""
-        if self.complete:
+        if self._complete:
             return True
         # A client that waits for "100 Continue" may never send what its header promised.
-        return self._length is not None and self._length <= self._max_bytes and not self._expects
+        length = content_length(self._headers)
+        return length is not None and length <= self._max_bytes and b"expect" not in self._headers
 
-    async def images(self, hold: Callable[[int], None]) -> list[bytes]:
-        """The bytes of each image, in upload order; at least one, none empty.
+    async def collect(self, hold: Callable[[int], None]) -> bytes:
+        """All of it, perhaps nothing.
 
         `hold(n)` is told of every n bytes that are kept, and may refuse them by raising.
-        BadRequestError: empty, broken or cut short.
         PayloadTooLargeError: over max_bytes, found out from the header where it tells.
-        TooManyImagesError: over max_images. UnsupportedMediaTypeError: neither an image nor a form.
-        InvalidParameterError: a form field of another name. ClientDisconnect: the client left, or
-        the edge sent it away for being slow.
+        ClientDisconnect: the client left, or the edge sent it away for being slow.
         """
-        media_type = self._type.partition(";")[0].strip().lower()
-        if media_type and media_type != FORM_TYPE and media_type not in IMAGE_TYPES:
-            raise UnsupportedMediaTypeError(
-                f"Content-Type {media_type!r} is not taken; {_HOW_TO_SEND}"
-            )
-        if self.coding not in ("", "identity"):
-            raise UnsupportedMediaTypeError(
-                f"Content-Encoding {self.coding!r} is not taken; "
-                "images are compressed already, so send the body as it is"
-            )
-        if media_type == FORM_TYPE:
-            return await self._files(hold)
-        data = await self._collect(hold)
-        if not data:
-            raise BadRequestError(f"the body is empty; {_HOW_TO_SEND}")
-        return [data]
-
-    async def whole(self, hold: Callable[[int], None]) -> bytes:
-        """The body as it is, of whatever type, perhaps empty, perhaps compressed by `coding`.
-
-        `hold` is as above. UnsupportedMediaTypeError: another Content-Encoding than gzip, deflate.
-        PayloadTooLargeError, ClientDisconnect: as above.
-        """
-        if self.coding == "identity":
-            self.coding = ""
-        if self.coding and self.coding not in CODINGS:
-            raise UnsupportedMediaTypeError(
-                f"Content-Encoding {self.coding!r} is not taken; there is {', '.join(CODINGS)}"
-            )
-        return await self._collect(hold)
-
-    async def _collect(self, hold: Callable[[int], None]) -> bytes:
+        length = content_length(self._headers)
+        if length is not None and length > self._max_bytes:
+            raise self._too_large(f"this one has {length}")
         chunks: list[bytes] = []
-        await self._read(hold, chunks.append)
-        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
-
-    async def _files(self, hold: Callable[[int], None]) -> list[bytes]:
-        """The files of a multipart/form-data body."""
-        boundary = parse_options_header(self._type)[1].get(b"boundary", b"")
-        if not boundary:
-            raise BadRequestError(
-                f"{FORM_TYPE} lacks its boundary; let the HTTP client write the Content-Type"
-            )
-        try:
-            form = _Form(boundary, self._max_images)
-            await self._read(hold, form.write)
-        except FormParserError as error:
-            raise BadRequestError(f"the {FORM_TYPE} body is broken: {error}") from error
-        return form.files()
-
-    async def _read(self, hold: Callable[[int], None], take: Callable[[bytes], None]) -> None:
-        """Hand the body to `take` as it arrives, no more than max_bytes of it."""
-        if self._length is not None and self._length > self._max_bytes:
-            raise self._too_large(f"this one has {self._length}")
         total = 0
-        while not self.complete:
+        while not self._complete:
             message = await self._receive()
             if message["type"] == "http.disconnect":
                 raise ClientDisconnect
-            self.complete = not message.get("more_body", False)
+            self._complete = not message.get("more_body", False)
             chunk = message.get("body", b"")
             if chunk:
                 total += len(chunk)
                 if total > self._max_bytes:
                     raise self._too_large("this one has more")
                 hold(len(chunk))
-                take(chunk)
+                chunks.append(chunk)
+        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
     def _too_large(self, what: str) -> PayloadTooLargeError:
         return PayloadTooLargeError(
@@ -154,30 +155,12 @@ class Body:
         )
 
 
-class WholeBody(Body):
-    """A body that is there already, and was counted."""
-
-    def __init__(self, headers: Mapping[bytes, bytes], data: bytes, *, max_images: int) -> None:
-        super().__init__(headers, _nothing_more, max_bytes=len(data), max_images=max_images)
-        self.complete = True
-        self._data = data
-
-    async def _read(self, _: Callable[[int], None], take: Callable[[bytes], None]) -> None:
-        data, self._data = self._data, b""
-        if data:
-            take(data)
-
-
-async def _nothing_more() -> Message:
-    raise RuntimeError("a whole body receives nothing")  # a defect, should it be called
-
-
 class _Form:
-    """Collects the files of a multipart/form-data body, in memory, in order."""
+    """Collects the files of a multipart/form-data body, in order."""
 
     def __init__(self, boundary: bytes, max_images: int) -> None:
         self._max_images = max_images
-        self._files: list[bytearray] = []
+        self._files: list[list[bytes]] = []  # the pieces of each
         self._names: list[str] = []
         self._header = bytearray()
         self._value = bytearray()
@@ -196,22 +179,20 @@ class _Form:
             },
         )
 
-    def write(self, chunk: bytes) -> None:
-        """Parse the next piece of the body."""
-        self._parser.write(chunk)
-
-    def files(self) -> list[bytes]:
-        """All files, after the last write."""
+    def files(self, body: bytes) -> list[bytes]:
+        """All of them; raises FormParserError too."""
+        self._parser.write(body)
         if not self._ended:
             raise BadRequestError(f"the {FORM_TYPE} body ends early; send it again")
         if not self._files:
             raise BadRequestError(f"the form has no file; {_HOW_TO_SEND}")
-        for name, file in zip(self._names, self._files, strict=True):
+        files = [b"".join(pieces) for pieces in self._files]
+        for name, file in zip(self._names, files, strict=True):
             if not file:
                 raise BadRequestError(
                     f"the file {name!r} is empty; choose a picture and send again"
                 )
-        return [bytes(file) for file in self._files]
+        return files
 
     def _begin(self) -> None:
         self._disposition = b""
@@ -240,11 +221,11 @@ class _Form:
             raise TooManyImagesError(
                 f"more than {self._max_images} images in one request; send them in several"
             )
-        self._files.append(bytearray())
+        self._files.append([])
         self._names.append(options.get(b"filename", b"").decode("utf-8", "replace"))
 
     def _on_data(self, data: bytes, start: int, end: int) -> None:
-        self._files[-1] += data[start:end]
+        self._files[-1].append(data[start:end])
 
     def _end(self) -> None:
         self._ended = True

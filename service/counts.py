@@ -72,16 +72,11 @@ class Counts:
         own[_STATUS] += 1
         own[_IMAGES] += images
         own[_LAST] = time.time_ns() // 1_000_000
-        for start, seconds in (
-            (_DURATION, phases.total),
-            (_RECEIVE, phases.receive),
-            (_DECODE, phases.decode),
-            (_QUEUE, phases.queue),
-            (_COMPUTE, phases.compute),
-            (_RESPOND, phases.respond),
-        ):
+        start = _DURATION
+        for seconds in (phases.total, *phases):
             own[start + bisect_left(_SECONDS, seconds)] += 1
             own[start + _SUM] += int(seconds * 1e9 + 0.5)
+            start += _WIDTH
 
     def refused(self, status: int, seconds: float) -> None:
         """Count a request answered anything else, after so long."""
@@ -96,7 +91,7 @@ class Counts:
             self._own[_FAILED_BATCHES] += 1
         else:
             self._own[place + self._max_batch] += 1
-            self._own[place + 2 * self._max_batch] += int(record.compute_ms * 1e6 + 0.5)
+            self._own[place + 2 * self._max_batch] += int(record.compute_s * 1e9 + 0.5)
 
     def sum(self) -> "Sum":
         """All of it, of all processes."""

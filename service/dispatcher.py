@@ -54,6 +54,11 @@ class Dispatcher:
             self._traffic = Traffic()  # what is not told from now on would go stale
         self._short = short
 
+    @property
+    def short(self) -> bool:
+        """Whether batches are so short that nobody is waited for."""
+        return self._short
+
     def arrived(self, now: float, items: int) -> None:
         """Items came to wait."""
         if not self._short:

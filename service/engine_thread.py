@@ -16,6 +16,11 @@ from service.workers import Workers
 # How often a warm-up that lasts is mentioned.
 _REMIND_S = 60.0
 
+# While batches take less than that, each is waited for, at most so long: to hand one over and be
+# woken for its scores takes the event loop longer.
+_QUICK_S = 0.0001
+_PATIENCE_S = 0.0005
+
 _log = logging.getLogger("convoy")
 
 
@@ -35,6 +40,7 @@ class EngineThread:
         self._output = output
         self._workers = Workers("engine", 1, replaced=False)
         self._closing: asyncio.Future[None] | None = None
+        self._took_s = inf  # the engine, for the last batch
 
     async def open(self, open_engine: Callable[[], Engine], bound_s: float) -> None:
         """Have the thread open an engine; raises what that raises."""
@@ -50,7 +56,8 @@ class EngineThread:
 
     def run(self, images: Batch, bound_s: float) -> "asyncio.Future[Sequence[ScoreRow]]":
         """The scores of a batch."""
-        return self._workers.run(self._run, images, bound_s)
+        patience_s = _PATIENCE_S if self._took_s < _QUICK_S else 0.0
+        return self._workers.run(self._run, images, bound_s, patience_s)
 
     def close(self) -> "asyncio.Future[None]":
         """Close the engine once it is at nothing, and end the thread."""
@@ -82,6 +89,7 @@ class EngineThread:
 
     def _run(self, images: Batch) -> Sequence[ScoreRow]:
         engine = self._opened()
+        started = perf_counter()
         try:
             scores = engine.run(images)
             if scores.shape != (len(images), engine.classes):
@@ -92,6 +100,7 @@ class EngineThread:
         except Exception:
             _log.exception("the engine failed on a batch of %d", len(images))
             raise
+        self._took_s = perf_counter() - started
         return rank(scores, self._output)
 
     def _opened(self) -> Engine:

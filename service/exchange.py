@@ -1,9 +1,13 @@
-"""One request to a model and its answer: admitted, timed, counted, answered whatever happens."""
+"""One request to a model and its answer: admitted, timed, counted, answered whatever happens.
+
+arrival ── check ── body ── what is asked ── pipeline ── scores ── answer ── response
+             └────────┴────────────────────────┴─────── failed ──────────────┘
+"""
 
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -13,10 +17,11 @@ from starlette.responses import Response
 
 from service.access import Entry, entry_of
 from service.admission import Visit
-from service.body import Body
+from service.body import Body, Headers, content_coding
+from service.compression import inflate
 from service.connection import Departure
 from service.errors import ServiceError
-from service.pipeline import Pipeline, Scored
+from service.pipeline import Asked, Outcome, Pipeline, Scored, Scoring
 from service.protocol import CLIENT_CLOSED_REQUEST
 from service.responses import error_response, refusal
 from service.statistics import Phases
@@ -28,108 +33,148 @@ CRASHED = "the server made a mistake; its log says which"
 _log = logging.getLogger("convoy")
 
 
-@dataclass(slots=True)
 class Arrival:
     """A request that came, its body yet to be read."""
 
-    headers: Mapping[bytes, bytes]  # names in lower case; of several of one name the last
-    query: bytes
-    body: Body
-    departure: AbstractContextManager[object]  # raises ClientDisconnect when the client leaves
-    pipeline: Pipeline
-    visit: Visit
-    started: float  # perf_counter seconds
-    entry: Entry | None  # for whoever logs it; None where it did not come over a connection of ours
-    receive_s: float = 0.0
+    __slots__ = ("entry", "headers", "pipeline", "query", "received", "started", "visit")
 
-    def received(self) -> float:
-        """The body is there; the time, in perf_counter's seconds."""
-        now = perf_counter()
-        self.receive_s = now - self.started
-        return now
+    def __init__(
+        self,
+        headers: Headers,
+        query: bytes,
+        pipeline: Pipeline,
+        visit: Visit,
+        started: float,
+        entry: Entry | None,
+    ) -> None:
+        self.headers = headers
+        self.query = query
+        self.pipeline = pipeline
+        self.visit = visit
+        self.started = started  # perf_counter seconds
+        self.entry = entry  # for whoever logs it; None where it came over no connection of ours
+        self.received = 0.0  # perf_counter seconds, once the body is there
 
-    def answered(self, done: Scored) -> Phases:
+    def answered(self, asked: Asked, scored: Scored) -> Phases:
         """Count the request, whose answer is ready but for being written; where its time went."""
-        total_s = perf_counter() - self.started
-        phases = Phases.of(
-            total_s,
-            receive=self.receive_s,
-            decode=done.decode_s,
-            queue=done.queue_s,
-            compute=done.compute_s,
-        )
-        self.pipeline.metrics.answered(len(done.rows), phases)
-        entry = self.entry
+        rows, batch, queue_s, compute_s = scored
+        started = self.started
+        total_s, receive_s = perf_counter() - started, self.received - started
+        phases = Phases.of(total_s, receive_s, asked.decode_s, queue_s, compute_s)
+        pipeline, entry, images = self.pipeline, self.entry, len(rows)
+        pipeline.metrics.answered(images, phases)
         if entry is not None:
-            entry.model = self.pipeline.info.name
-            entry.images = len(done.rows)
-            entry.batch = done.batch
+            entry.model = pipeline.info.name
+            entry.images = images
+            entry.batch = batch
             entry.phases = phases
         return phases
 
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """What a path does with requests to one model: `answer` makes the answer, or raises.
+    """What a path does with requests to one model.
 
-    Called with a request it is an ASGI endpoint; `service/lane.py` has a shorter way to it.
+    `check` raises what can be known before the body comes; `read` says what is asked, and raises
+    that too; `at_once` says of which bodies, by headers and length, that takes no longer than to
+    hand them to a thread; `answer` makes the answer of the scores, and counts it. Called with a
+    request this is an ASGI endpoint; `service/lane.py` has a shorter way, for what is read at once.
     """
 
     pipeline: Pipeline
     max_body_bytes: int
-    answer: Callable[[Arrival], Awaitable[Response]]
+    check: Callable[[Arrival], object]
+    read: Callable[[Arrival, bytes], Asked]
+    at_once: Callable[[Headers, int], bool]
+    answer: Callable[[Arrival, Asked, Scored], Response]
 
     async def __call__(self, request: Request) -> Response:
         """The answer to a request, whatever happens."""
         started = perf_counter()
-        headers = dict(request.scope["headers"])
-        admission = self.pipeline.admission
-        body = Body(
-            headers,
-            request.receive,
-            max_bytes=self.max_body_bytes,
-            max_images=admission.max_images_a_request,
-        )
-        return await self.respond(
-            Arrival(
-                headers,
-                request.scope["query_string"],
-                body,
-                Departure(request.receive),
-                self.pipeline,
-                Visit(admission),
-                started,
-                entry_of(request.scope),
-            )
-        )
-
-    async def respond(self, arrival: Arrival) -> Response:
-        """What `answer` makes of it, or the error that it or the admission raised."""
-        body = arrival.body
+        pipeline, headers = self.pipeline, dict(request.scope["headers"])
+        visit = Visit(pipeline.admission)
+        query, entry = request.scope["query_string"], entry_of(request.scope)
+        arrival = Arrival(headers, query, pipeline, visit, started, entry)
+        body = Body(headers, request.receive, self.max_body_bytes)
         try:
-            with arrival.visit as visit:
-                self.pipeline.check_ready()
-                visit.expect_room()
-                return await self.answer(arrival)
-        except ServiceError as error:
+            with visit:
+                self._check_room(visit)
+                self.check(arrival)
+                data = await body.collect(visit.hold_bytes)
+                arrival.received = perf_counter()
+                with Departure(request.receive):
+                    if coding := content_coding(headers):
+                        inflating = partial(inflate, coding=coding, most=self.max_body_bytes)
+                        data = await pipeline.aside(inflating, data)
+                        visit.hold_bytes(len(data))
+                    if self.at_once(headers, len(data)):
+                        asked = self.read(arrival, data)
+                    else:
+                        asked = await pipeline.aside(partial(self.read, arrival), data)
+                    del data
+                    scored = await pipeline.scored(visit, asked, arrival.received)
+                return self.answer(arrival, asked, scored)
+        except Exception as error:  # noqa: BLE001  answered, counted and logged
+            return self._failed(arrival, error, last=not body.skippable)
+
+    def score(
+        self, arrival: Arrival, data: bytes, then: Callable[[Response], None]
+    ) -> Scoring | None:
+        """As when it is called, with a body that is there, and was counted, and is read at once.
+
+        `then` is told the answer, perhaps before this returns what is going on until then.
+        Withdrawn, it is never told.
+        """
+        try:
+            self._check_room(arrival.visit)
+            arrival.received = received = perf_counter()
+            asked = self.read(arrival, data)
+            ended = partial(self._end, arrival, asked, then)
+            return self.pipeline.score(arrival.visit, asked, received, ended)
+        except Exception as error:  # noqa: BLE001  answered, counted and logged
+            arrival.visit.leave()
+            then(self._failed(arrival, error, last=False))
+            return None
+
+    def abandoned(self, started: float, status: int) -> None:
+        """Count a request whose client left, or was sent away with a status."""
+        self.pipeline.metrics.refused(status or CLIENT_CLOSED_REQUEST, perf_counter() - started)
+
+    def _check_room(self, visit: Visit) -> None:
+        self.pipeline.check_ready()
+        visit.expect_room()
+
+    def _end(
+        self, arrival: Arrival, asked: Asked, then: Callable[[Response], None], outcome: Outcome
+    ) -> None:
+        try:
+            if isinstance(outcome, Exception):
+                raise outcome
+            response = self.answer(arrival, asked, outcome)
+        except Exception as error:  # noqa: BLE001  answered, counted and logged
+            response = self._failed(arrival, error, last=False)
+        arrival.visit.leave()
+        then(response)
+
+    def _failed(self, arrival: Arrival, error: Exception, *, last: bool) -> Response:
+        """Count a request that has no answer but this; `last`: of its connection."""
+        if isinstance(error, ServiceError):
             self._refused(arrival, error.status)
-            return refusal(error, last=not body.skippable)
-        except ClientDisconnect:
+            return refusal(error, last=last)
+        if isinstance(error, ClientDisconnect):
             # It left, or the edge sent it away.
             status = arrival.entry.status if arrival.entry is not None else 0
-            return self.abandoned(arrival.started, status or CLIENT_CLOSED_REQUEST)
-        except Exception:  # noqa: BLE001  answered, counted and logged
-            name = arrival.entry.id.decode() if arrival.entry is not None else "without an id"
-            _log.exception(
-                "request %s failed in a way that was not foreseen", name, extra={"request_id": name}
-            )
-            self._refused(arrival, 500)
-            return error_response(500, CRASHED, last=not body.skippable)
-
-    def abandoned(self, started: float, status: int = CLIENT_CLOSED_REQUEST) -> Response:
-        """Count a request whose client left or was sent away; the answer is for nobody."""
-        self.pipeline.metrics.refused(status, perf_counter() - started)
-        return Response(status_code=status)
+            self.abandoned(arrival.started, status)
+            return Response(status_code=status or CLIENT_CLOSED_REQUEST)
+        name = arrival.entry.id.decode() if arrival.entry is not None else "without an id"
+        _log.error(
+            "request %s failed in a way that was not foreseen",
+            name,
+            exc_info=error,
+            extra={"request_id": name},
+        )
+        self._refused(arrival, 500)
+        return error_response(500, CRASHED, last=last)
 
     def _refused(self, arrival: Arrival, status: int) -> None:
         self.pipeline.metrics.refused(status, perf_counter() - arrival.started)

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from functools import cached_property
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,26 +32,20 @@ class Ranking(NamedTuple):
 class ScoreRow:
     """One image's scores, one a class."""
 
-    __slots__ = ("_batch", "_place", "_ranking", "scores")
+    __slots__ = ("_batch", "_place", "scores")
 
-    def __init__(self, scores: NDArray[np.float32], ranking: Ranking | None = None) -> None:
+    def __init__(
+        self, scores: NDArray[np.float32], batch: "_Batch | None" = None, place: int = 0
+    ) -> None:
+        """In its place in a `batch`, if in one."""
         self.scores = scores
-        self._ranking = ranking
-        self._batch: _Batch | None = None
-        self._place = 0
+        self._batch = batch
+        self._place = place
 
     @property
     def ranking(self) -> Ranking | None:
         """Of the RANKED likeliest classes; None: not made, or some score is not finite."""
-        if self._batch is not None:
-            self._ranking = self._batch.rankings[self._place]
-            self._batch = None
-        return self._ranking
-
-    def ranked_with(self, batch: "_Batch", place: int) -> Self:
-        """This row, a batch's, to be ranked with the others."""
-        self._batch, self._place = batch, place
-        return self
+        return None if self._batch is None else self._batch.rankings[self._place]
 
 
 def rank(scores: Scores, output: OutputKind) -> list[ScoreRow]:
@@ -63,7 +57,7 @@ def rank(scores: Scores, output: OutputKind) -> list[ScoreRow]:
     spends its time waiting for its turn.
     """
     batch = _Batch(scores, output)
-    return [ScoreRow(row).ranked_with(batch, place) for place, row in enumerate(scores)]
+    return [ScoreRow(row, batch, place) for place, row in enumerate(scores)]
 
 
 class _Batch:
@@ -89,10 +83,11 @@ def top_k(row: ScoreRow, k: int, output: OutputKind, labels: Sequence[str]) -> l
     ranking = row.ranking
     if ranking is None or k > len(ranking.indices):
         ranking = _ranking(row.scores, k, output)
+    named = len(labels)
     return [
         {
             "index": index,
-            "label": labels[index] if index < len(labels) else str(index),
+            "label": labels[index] if index < named else str(index),
             "probability": probability,
         }
         for index, probability in zip(ranking.indices[:k], ranking.probabilities, strict=False)

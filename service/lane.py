@@ -9,28 +9,29 @@ than half of what a request to a quick model cost when measured. A path in the l
 which documents it, answers 405, and takes over whenever a request is in any way unusual.
 """
 
-import asyncio
-from collections.abc import Mapping
-from types import TracebackType
-from typing import Any, ClassVar, Self, cast
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, ClassVar, cast
 
-from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
 from service.access import Entry
 from service.admission import Visit
-from service.body import WholeBody, content_length
-from service.connection import raise_departure
+from service.body import content_length
 from service.errors import QueueFullError
 from service.exchange import Arrival, Exchange
-from service.protocol import CLIENT_CLOSED_REQUEST, BoundedHttp
+from service.pipeline import Scoring
+from service.protocol import BoundedHttp
 
 # A body that a connection may keep, until it is whole, without asking the application.
 MAX_LANE_BYTES = 2**20
 
+_UNUSUAL = frozenset((b"transfer-encoding", b"expect", b"content-encoding"))
+
 _POST = b"POST"
-_UNUSUAL = frozenset((b"transfer-encoding", b"expect"))
+
+
+Headers = Iterable[tuple[bytes, bytes]]
 
 
 class LaneHttp(BoundedHttp):
@@ -40,6 +41,8 @@ class LaneHttp(BoundedHttp):
 
     _arriving: "_Call | None" = None  # its body is
     _call: "_Call | None" = None  # until it is answered
+    _defaults: Headers | None = None  # what every answer has, and as it is written
+    _default_lines = b""
 
     def claims(self, entry: Entry) -> bool:
         """Whether the lane takes the request whose head is there."""
@@ -52,9 +55,12 @@ class LaneHttp(BoundedHttp):
         if exchange is None or entry.method != _POST:
             return False
         headers = entry.headers
+        if not _UNUSUAL.isdisjoint(headers):
+            return False
         length = content_length(headers)
-        most = min(MAX_LANE_BYTES, exchange.max_body_bytes)
-        if length is None or length > most or not _UNUSUAL.isdisjoint(headers):
+        if length is None or length > MAX_LANE_BYTES or length > exchange.max_body_bytes:
+            return False
+        if not exchange.at_once(headers, length):
             return False
         visit = Visit(exchange.pipeline.admission)
         try:
@@ -62,19 +68,22 @@ class LaneHttp(BoundedHttp):
         except QueueFullError:  # to be told by the application
             visit.leave()
             return False
-        keep_alive = self.parser.get_http_version() != "1.0" and self.parser.should_keep_alive()
-        call = _Call(entry, exchange, visit, query, keep_alive)
+        call = _Call(entry, exchange, visit, query)
+        call.keep_alive = (
+            self.parser.should_keep_alive() and self.parser.get_http_version() != "1.0"
+        )
         self._arriving = self._call = call
         self.cycle = cast(RequestResponseCycle, call)
         return True
 
     def on_body(self, body: bytes) -> None:
         """Some of a body is there."""
-        if self._arriving is None:
+        call = self._arriving
+        if call is None:
             super().on_body(body)
         else:
             self.count_body(body)
-            self._arriving.chunks.append(body)
+            call.chunks.append(body)
 
     def on_message_complete(self) -> None:
         """A request is there."""
@@ -83,117 +92,42 @@ class LaneHttp(BoundedHttp):
             super().on_message_complete()
         else:
             self.count_message()
-            call.task = self.loop.create_task(self._answer(call))
+            call.begin(self._write)
 
     def hang_up(self) -> None:
         """The client is gone, or was sent away."""
         call, self._call = self._call, None
-        if self._arriving is not None:
-            self._arriving = None
-            if call is not None:
-                call.leave()
-        elif call is not None:
-            call.abandon()
+        self._arriving = None
+        if call is not None:
+            call.leave()
         super().hang_up()
 
-    async def _answer(self, call: "_Call") -> None:
-        exchange, pipeline = call.exchange, call.exchange.pipeline
-        chunks = call.chunks
-        body = WholeBody(
-            call.entry.headers,
-            chunks[0] if len(chunks) == 1 else b"".join(chunks),
-            max_images=pipeline.admission.max_images_a_request,
-        )
-        chunks.clear()
-        arrival = Arrival(
-            call.entry.headers,
-            call.query,
-            body,
-            call,
-            pipeline,
-            call.visit,
-            call.entry.started,
-            call.entry,
-        )
-        self._write(call, await exchange.respond(arrival))
-
-    def _write(self, call: "_Call", response: Response) -> None:
-        call.response_complete = True
-        if self._call is not call:  # nobody is there
+    def _write(self, response: Response) -> None:
+        call, self._call = self._call, None
+        if call is None:  # nobody is there
             return
-        self._call = None
+        call.response_complete = True
         if self.transport.is_closing():
             return
-        parts = [STATUS_LINE[response.status_code], b"x-request-id: ", call.entry.id, b"\r\n"]
-        for name, value in self.server_state.default_headers:
-            parts += (name, b": ", value, b"\r\n")
-        for name, value in response.raw_headers:
-            parts += (name, b": ", value, b"\r\n")
-        body = bytes(response.body)
-        parts += (b"\r\n" if call.keep_alive else b"connection: close\r\n\r\n", body)
-        self.transport.write(b"".join(parts))
-        if not call.keep_alive:
+        status, body, keep_alive = response.status_code, bytes(response.body), call.keep_alive
+        defaults = self.server_state.default_headers
+        if defaults is not self._defaults:  # a new list each second, for the date
+            self._defaults, self._default_lines = defaults, _lines(defaults)
+        lines = (
+            STATUS_LINE[status],
+            *(b"x-request-id: ", self.entries[0].id, b"\r\n", self._default_lines),
+            _lines(response.raw_headers),
+            b"\r\n" if keep_alive else b"connection: close\r\n\r\n",
+            body,
+        )
+        self.transport.write(b"".join(lines))
+        if not keep_alive:
             self.transport.close()
-        self.request_ended(response.status_code, len(body))
+        self.request_ended(status, len(body))
 
 
-class _Call:
-    """A request in the lane, to uvicorn a cycle like any other; as a context, its departure.
-
-    Inside, ClientDisconnect is raised when the client leaves; elsewhere nothing is cancelled.
-    """
-
-    __slots__ = (
-        *("entry", "exchange", "visit", "query", "keep_alive", "chunks", "task"),
-        *("response_complete", "disconnected", "message_event", "_inside"),
-    )
-
-    def __init__(
-        self,
-        entry: Entry,
-        exchange: Exchange,
-        visit: Visit,
-        query: bytes,
-        keep_alive: bool,
-    ) -> None:
-        self.entry = entry
-        self.exchange = exchange
-        self.visit = visit
-        self.query = query
-        self.keep_alive = keep_alive
-        self.chunks: list[bytes] = []
-        self.task: asyncio.Task[None] | None = None
-        self.response_complete = False
-        self.disconnected = False
-        self.message_event = _NOBODY_WAITS
-        self._inside = False
-
-    def __enter__(self) -> Self:
-        if self.disconnected:
-            raise ClientDisconnect
-        self._inside = True
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._inside = False
-        if self.disconnected and self.task is not None:
-            raise_departure(self.task, error)
-
-    def leave(self) -> None:
-        """The client is gone, or was sent away, before the body was whole."""
-        self.visit.leave()
-        self.exchange.abandoned(self.entry.started, self.entry.status or CLIENT_CLOSED_REQUEST)
-
-    def abandon(self) -> None:
-        """The client is gone."""
-        self.disconnected = True
-        if self._inside and self.task is not None:
-            self.task.cancel()
+def _lines(headers: Headers) -> bytes:
+    return b"".join([b"%b: %b\r\n" % header for header in headers])
 
 
 class _Event:
@@ -204,6 +138,45 @@ class _Event:
 
 
 _NOBODY_WAITS = _Event()
+
+
+class _Call(Arrival):
+    """A request in the lane, to uvicorn a cycle like any other."""
+
+    __slots__ = (
+        "_scoring",
+        "chunks",
+        "disconnected",
+        "exchange",
+        "keep_alive",
+        "response_complete",
+    )
+
+    message_event = _NOBODY_WAITS
+
+    def __init__(self, entry: Entry, exchange: Exchange, visit: Visit, query: bytes) -> None:
+        pipeline = exchange.pipeline
+        super().__init__(entry.headers, query, pipeline, visit, entry.started, entry)
+        self.exchange = exchange
+        self.keep_alive = True
+        self.chunks: list[bytes] = []
+        self.response_complete = False
+        self.disconnected = False
+        self._scoring: Scoring | None = None
+
+    def begin(self, then: Callable[[Response], None]) -> None:
+        """The body is whole: have the request answered."""
+        chunks, self.chunks = self.chunks, []
+        body = chunks[0] if len(chunks) == 1 else b"".join(chunks)
+        self._scoring = self.exchange.score(self, body, then)
+
+    def leave(self) -> None:
+        """The client is gone, or was sent away."""
+        self.disconnected = True
+        if self._scoring is not None:
+            self._scoring.withdraw()
+        self.visit.leave()
+        self.exchange.abandoned(self.started, self.entry.status if self.entry else 0)
 
 
 def lane_protocol(lanes: Mapping[str, Exchange]) -> type[LaneHttp]:

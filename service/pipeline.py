@@ -8,8 +8,11 @@ Whatever is inside is bounded: see `service/admission.py`.
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from time import perf_counter
-from typing import TypeVar
+from typing import Any, TypeVar
+
+import numpy as np
 
 from models import Images, OutputKind
 from service.admission import Admission, ByteRoom, Inside, Visit
@@ -18,7 +21,8 @@ from service.labels import ScoreRow
 from service.latency import Latency
 from service.metrics import ModelMetrics
 from service.policy import NO_HURRY, Urgency
-from service.runner import Pixels, Runner, State, check_ready
+from service.runner import Pixels, Posted, Runner, State, check_ready
+from service.waiting import Answered
 from service.workers import Workers
 
 T = TypeVar("T")
@@ -37,18 +41,19 @@ class ModelInfo:
     labels: Sequence[str]  # empty: classes are named by their index
 
 
-@dataclass(frozen=True, slots=True)
-class Scored:
-    """A request's scores, one row an image in order, and where its time went, in seconds.
+Scored = Answered[ScoreRow]
+Outcome = Scored | Exception
 
-    Batches run one after another, so the last image's wait covers the request's others.
-    """
 
-    rows: list[ScoreRow]
-    decode_s: float
-    queue_s: float
-    compute_s: float
-    batch: int  # images in the batch of its last one
+@dataclass(slots=True)
+class Asked:
+    """What a request wants done, once it is read."""
+
+    files: list[bytes]  # encoded images; none where there are pixels
+    pixels: Sequence[Pixels] | Images | None  # H×W×C as `info.image_shape` says
+    urgency: Urgency
+    wanted: Any  # of the answer; for who makes it
+    decode_s: float = 0.0  # what decoding took; to be told
 
 
 class Pipeline:
@@ -84,7 +89,7 @@ class Pipeline:
         )
         self.runner = runner
         self.decode = decode
-        self._decoders = decoders
+        self.decoders = decoders
         self.metrics.pending = lambda: runner.depth
         self.metrics.watch(
             {
@@ -125,42 +130,52 @@ class Pipeline:
         """Make the engine ready; raises what the engine raises."""
         await self.runner.warm_up()
 
-    async def score_files(
-        self, visit: Visit, files: list[bytes], *, since: float, urgency: Urgency = NO_HURRY
-    ) -> Scored:
-        """The scores of encoded images, which are taken out of the list once they are decoded.
+    def score(
+        self, visit: Visit, asked: Asked, since: float, then: Callable[[Outcome], None]
+    ) -> "Scoring":
+        """Have images decoded, where they are files, and scored; `then` is told of the outcome.
 
-        What there was to do `since` then, in perf_counter's seconds, counts as decoding.
-        QueueFullError, TooManyImagesError: not admitted. ImageError, PayloadTooLargeError,
-        UnsupportedMediaTypeError: one cannot be decoded. DeadlineError: they cannot be done in
-        time, which is asked before they are decoded and after. EngineFailedError,
-        ShuttingDownError.
+        What there was to do `since` then, in perf_counter's seconds, counts as decoding. Files are
+        taken out of the list once they are decoded; pixels may be views of the body, which
+        therefore counts until the visit ends.
+
+        Raised or told: QueueFullError, TooManyImagesError: not admitted. ImageError,
+        PayloadTooLargeError, UnsupportedMediaTypeError: one cannot be decoded. DeadlineError: they
+        cannot be done in time, which is asked before they are decoded and after.
+        EngineFailedError, ShuttingDownError.
         """
-        visit.admit(len(files))
-        self.runner.check_deadline(len(files), urgency)
-        pixels = await self._decode(files)
-        files.clear()
-        visit.release_bytes()
-        return await self._score(pixels, since, urgency)
+        scoring = Scoring(self, visit, asked, since, then)
+        if asked.pixels is not None:
+            visit.admit(len(asked.pixels))
+            scoring.post(list(asked.pixels))
+        else:
+            visit.admit(len(asked.files))
+            if asked.urgency is not NO_HURRY:
+                self.runner.check_deadline(len(asked.files), asked.urgency)
+            scoring.decode()
+        return scoring
 
-    async def score_pixels(
-        self,
-        visit: Visit,
-        pixels: Sequence[Pixels] | Images,
-        *,
-        since: float,
-        urgency: Urgency = NO_HURRY,
-    ) -> Scored:
-        """The scores of images that are decoded: H×W×C as `info.image_shape` says. Raises as above.
+    async def scored(self, visit: Visit, asked: Asked, since: float) -> Scored:
+        """As `score`, for who awaits it."""
+        outcome: asyncio.Future[Scored] = asyncio.get_running_loop().create_future()
 
-        They may be views of the body, which therefore counts until the visit ends.
-        """
-        visit.admit(len(pixels))
-        return await self._score(list(pixels), since, urgency)
+        def settle(ended: Outcome) -> None:
+            if outcome.done():  # cancelled, in this very turn
+                return
+            if isinstance(ended, Exception):
+                outcome.set_exception(ended)
+            else:
+                outcome.set_result(ended)
+
+        scoring = self.score(visit, asked, since, settle)
+        try:
+            return await outcome
+        finally:
+            scoring.withdraw()  # only where this was cancelled there is anything left to withdraw
 
     def aside(self, function: Callable[[T], R], argument: T) -> "asyncio.Future[R]":
         """Have a decode thread call `function(argument)`, which takes a while."""
-        return self._decoders.run(function, argument)
+        return self.decoders.run(function, argument)
 
     def refuse(self) -> None:
         """Take nothing new from now on."""
@@ -184,28 +199,112 @@ class Pipeline:
         """End it: what is still inside fails. False if the engine is stuck in a call."""
         return await self.runner.close(timeout_s)
 
-    async def _score(self, pixels: Sequence[Pixels], since: float, urgency: Urgency) -> Scored:
-        decode_s = perf_counter() - since
-        answers = await self.runner.submit(pixels, urgency)
-        last = answers[-1]
-        return Scored(
-            [answer.result for answer in answers],
-            decode_s=decode_s,
-            queue_s=last.queue_ms / 1e3,
-            compute_s=last.compute_ms / 1e3,
-            batch=last.batch_size,
-        )
 
-    async def _decode(self, files: Sequence[bytes]) -> list[Pixels]:
-        jobs = [self._decoders.run(self.decode, file) for file in files]
-        if len(jobs) == 1:
-            return [await jobs[0]]
-        # Each outcome is waited for, so that it is always the first bad image that is named.
-        pixels = []
-        for number, outcome in enumerate(await asyncio.gather(*jobs, return_exceptions=True), 1):
-            if isinstance(outcome, ServiceError):
-                raise type(outcome)(f"image {number} of {len(jobs)}: {outcome}") from outcome
-            if isinstance(outcome, BaseException):
-                raise outcome
+class Scoring:
+    """One request's way from its files, or pixels, to its scores: callbacks, and no task."""
+
+    __slots__ = (
+        "_asked",
+        "_at",
+        "_decoded",
+        "_pipeline",
+        "_since",
+        "_then",
+        "_undecoded",
+        "_visit",
+    )
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        visit: Visit,
+        asked: Asked,
+        since: float,
+        then: Callable[[Outcome], None],
+    ) -> None:
+        self._pipeline = pipeline
+        self._visit = visit
+        self._asked = asked
+        self._since = since
+        self._then: Callable[[Outcome], None] | None = then  # until the runner has it
+        self._at = _NOTHING  # what is being done for it
+
+    def withdraw(self) -> None:
+        """Nobody wants to hear of it any longer."""
+        self._then = None
+        for each in self._at:
+            each.withdraw()
+
+    def decode(self) -> None:
+        """Decode the images, then post them."""
+        workers, decode, files = self._pipeline.decoders, self._pipeline.decode, self._asked.files
+        if len(files) == 1:
+            job = workers.post(decode, files[0], self._one_decoded)
+            if job is not None:
+                self._at = (job,)
+            return
+        self._decoded: list[Pixels | Exception] = [_NO_PIXELS] * len(files)
+        self._undecoded = len(files)
+        posted = (
+            workers.post(decode, file, partial(self._some_decoded, place))
+            for place, file in enumerate(files)
+        )
+        jobs = [job for job in posted if job is not None]
+        if jobs:
+            self._at = jobs
+
+    def post(self, pixels: Sequence[Pixels]) -> None:
+        """Have the images scored."""
+        asked = self._asked
+        asked.decode_s = perf_counter() - self._since
+        then = self._then
+        if then is not None:
+            self._at = (self._pipeline.runner.post(pixels, then, asked.urgency),)
+            self._then = None  # which may hold this
+
+    def _one_decoded(self, pixels: Pixels, error: Exception | None) -> None:
+        try:
+            if error is not None:
+                raise error
+            self._asked.files.clear()
+            self._visit.release_bytes()
+            self.post((pixels,))
+        except Exception as failure:  # noqa: BLE001  told to who wants to know
+            self._fail(failure)
+
+    def _some_decoded(self, place: int, pixels: Pixels, error: Exception | None) -> None:
+        decoded = self._decoded
+        decoded[place] = pixels if error is None else error
+        self._undecoded -= 1
+        if self._undecoded:
+            return
+        # All have ended, so that it is always the first bad image that is named.
+        try:
+            images = _all_decoded(decoded)
+            self._asked.files.clear()
+            self._visit.release_bytes()
+            self.post(images)
+        except Exception as failure:  # noqa: BLE001  told to who wants to know
+            self._fail(failure)
+
+    def _fail(self, failure: Exception) -> None:
+        then, self._then = self._then, None
+        if then is not None:
+            then(failure)
+
+
+_NOTHING: Sequence[Posted] = ()
+_NO_PIXELS: Pixels = np.zeros((0, 0, 0), np.uint8)
+
+
+def _all_decoded(outcomes: Sequence[Pixels | Exception]) -> list[Pixels]:
+    """The pixels; raises the first error, of several images naming which."""
+    pixels = []
+    for number, outcome in enumerate(outcomes, 1):
+        if not isinstance(outcome, Exception):
             pixels.append(outcome)
-        return pixels
+        elif isinstance(outcome, ServiceError) and len(outcomes) > 1:
+            raise type(outcome)(f"image {number} of {len(outcomes)}: {outcome}") from outcome
+        else:
+            raise outcome
+    return pixels

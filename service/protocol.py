@@ -329,7 +329,7 @@ class BoundedHttp(HttpToolsProtocol):
             self._since = self.loop.time()
         # The rest is uvicorn's own, without a timer a request: the sweep closes what is idle.
         self.server_state.total_requests += 1
-        if self._leaving:
+        if self._stage is _REFUSED or self.transport.is_closing():
             return
         if self._refusal is not None and not self._is_owed_more:
             self._refuse_as(*self._refusal)

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from pydantic_core import to_json
+import orjson
 from starlette.responses import Response
 
 from service.connection import LastResponse
@@ -25,7 +25,7 @@ _JSON = (b"content-type", b"application/json")
 
 def json_response(answer: Any, status: int = 200) -> Response:
     """An answer whose shape `service/schemas.py` has."""
-    return _Json(to_json(answer), status)
+    return _Json(orjson.dumps(answer), status)
 
 
 def error_response(
@@ -33,7 +33,7 @@ def error_response(
 ) -> Response:
     """An error; `last` where the rest of the request's body must not be waited for."""
     kind = LastResponse if last else Response
-    content = to_json(ErrorAnswer(error=message))
+    content = orjson.dumps(ErrorAnswer(error=message))
     return kind(content, status, headers, media_type="application/json")
 
 

@@ -20,22 +20,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models import Engine, EngineError, OutputKind
-from service.batcher import Answer, Batcher, BatchRecord, Load
+from service.batcher import Batcher, BatchRecord, Load
 from service.engine_thread import EngineThread
 from service.errors import NotReadyError, ServiceError, ShuttingDownError, ThreadLostError
 from service.labels import ScoreRow
 from service.latency import Latency
 from service.policy import NO_HURRY, Urgency
 from service.turns import Turns
-from service.waiting import Request
+from service.waiting import Request, Then
 from service.watchdog import Bounds, Restarts
 
 Pixels = NDArray[np.uint8]  # H×W×C, as the model wants them
 
 # So many batches that failed in a row are no accident any longer.
 _FAILURES = 5
-
-Posted = Request[Pixels, Answer[ScoreRow]]
 
 _log = logging.getLogger("convoy")
 
@@ -49,6 +47,13 @@ class State(Enum):
     RESTARTING = "restarting: its engine hung or failed"
     FAILED = "broken: its engine failed"
     DRAINING = "shutting down"
+
+
+class Posted(Protocol):
+    """Something that is being done."""
+
+    def withdraw(self) -> None:
+        """Nobody wants to hear of it any longer."""
 
 
 class Runner(Protocol):
@@ -80,11 +85,12 @@ class Runner(Protocol):
     def check_deadline(self, count: int, urgency: Urgency) -> None:
         """Raise DeadlineError if `count` images that came now could not be expected in time."""
 
-    async def submit(
-        self, pixels: Sequence[Pixels], urgency: Urgency = NO_HURRY
-    ) -> list[Answer[ScoreRow]]:
-        """The scores of images, in order. QueueFullError, DeadlineError, EngineFailedError,
-        ShuttingDownError.
+    def post(
+        self, pixels: Sequence[Pixels], then: Then[ScoreRow], urgency: Urgency = NO_HURRY
+    ) -> Posted:
+        """Have images scored; `then` is told of their scores, in order, or why there are none.
+
+        Raised or told: QueueFullError, DeadlineError, EngineFailedError, ShuttingDownError.
         """
 
     async def warm_up(self) -> None:
@@ -183,21 +189,12 @@ class EngineRunner:
         """Raise DeadlineError if `count` images that came now could not be expected in time."""
         self._batcher.check_deadline(count, urgency)
 
-    async def submit(
-        self, pixels: Sequence[Pixels], urgency: Urgency = NO_HURRY
-    ) -> list[Answer[ScoreRow]]:
-        """The scores of images, in order; raises as `Batcher.submit`, or NotReadyError."""
+    def post(
+        self, pixels: Sequence[Pixels], then: Then[ScoreRow], urgency: Urgency = NO_HURRY
+    ) -> Request[Pixels, ScoreRow]:
+        """Have images scored; as `Batcher.post`, or NotReadyError."""
         self._check_engine()
-        return await self._batcher.submit(pixels, urgency)
-
-    def post(self, pixels: Sequence[Pixels], urgency: Urgency) -> Posted:
-        """As `submit`, for who awaits the request's `outcome` otherwise, and withdraws it."""
-        self._check_engine()
-        return self._batcher.post(pixels, urgency)
-
-    def withdraw(self, request: Posted) -> None:
-        """Take out what of a posted request is not dispatched yet."""
-        self._batcher.withdraw(request)
+        return self._batcher.post(pixels, then, urgency)
 
     @property
     def load(self) -> Load:

@@ -10,14 +10,14 @@ A request's time begins when its body is there, as it does in Triton: the phase 
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 # Why requests fail, in Triton's words.
 REASONS = REJECTED, CANCELED, BACKEND, OTHER = ("REJECTED", "CANCELED", "BACKEND", "OTHER")
 _REASONS = {429: REJECTED, 499: CANCELED, 500: BACKEND, 503: REJECTED, 504: REJECTED}
 
 
-@dataclass(slots=True)
-class Phases:
+class Phases(NamedTuple):
     """Where a request's time went, in seconds; they add up to the whole, `total`."""
 
     receive: float  # reading the body
@@ -31,8 +31,8 @@ class Phases:
         cls, total: float, receive: float, decode: float, queue: float, compute: float
     ) -> "Phases":
         """The phases of a request that took `total`; `respond` is what is left of it."""
-        respond = max(0.0, total - (receive + decode + queue + compute))
-        return cls(receive, decode, queue, compute, respond)
+        left = total - (receive + decode + queue + compute)
+        return cls(receive, decode, queue, compute, left if left > 0 else 0.0)
 
     @property
     def total(self) -> float:

@@ -6,7 +6,6 @@ where they are sent is set by OpenTelemetry's own variables, OTEL_EXPORTER_OTLP_
 """
 
 import time
-from dataclasses import asdict
 
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import SERVICE_NAME, Resource
@@ -69,7 +68,7 @@ class Traces:
             span.set_attribute("convoy.batch_size", entry.batch)
             within = set_span_in_context(span)
             moment = start
-            for name, seconds in asdict(entry.phases).items():
+            for name, seconds in entry.phases._asdict().items():
                 phase = self._tracer.start_span(name, within, start_time=moment)
                 moment += int(seconds * 1e9)
                 phase.end(moment)

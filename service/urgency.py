@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 
 from service.errors import InvalidParameterError
-from service.policy import Urgency, urgency_of
+from service.policy import NO_HURRY, Urgency, urgency_of
 
 TIMEOUT_HEADER = "X-Timeout-Ms"
 PRIORITY_HEADER = "X-Priority"
@@ -18,6 +18,8 @@ def urgency_from(headers: Mapping[bytes, bytes], started: float) -> Urgency:
     InvalidParameterError: a timeout that is no positive number, a priority that is none either.
     """
     timeout, priority = headers.get(_TIMEOUT), headers.get(_PRIORITY, b"0")
+    if timeout is None and priority == b"0":
+        return NO_HURRY
     if not (priority.isdigit() and len(priority) < 9):
         raise InvalidParameterError(
             f"{PRIORITY_HEADER} is {_shown(priority)}; it must be a whole number: "

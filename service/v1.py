@@ -6,12 +6,19 @@ from urllib.parse import parse_qsl
 from fastapi import FastAPI, Request
 from starlette.responses import Response
 
-from service.body import FILE_FIELDS, FORM_TYPE, IMAGE_TYPES
+from service.body import (
+    FILE_FIELDS,
+    FORM_TYPE,
+    IMAGE_TYPES,
+    Headers,
+    form_boundary,
+    images_of,
+)
 from service.errors import InvalidParameterError, ModelNotFoundError, ServiceError
 from service.exchange import Arrival, Exchange
 from service.labels import top_k
-from service.pipeline import Pipeline
-from service.policy import DEFAULT_PRIORITY, LOWEST_PRIORITY
+from service.pipeline import Asked, Pipeline, Scored
+from service.policy import DEFAULT_PRIORITY, LOWEST_PRIORITY, Urgency
 from service.repository import Repository
 from service.responses import json_response, refusal
 from service.schemas import ClassifyAnswer, ErrorAnswer, ImageResult, Timing
@@ -20,6 +27,9 @@ from service.urgency import PRIORITY_HEADER, TIMEOUT_HEADER, urgency_from
 
 CLASSIFY_PATH = "/v1/classify"
 DEFAULT_TOP_K = 5
+
+# Bytes of a form that take longer to search than to hand to a thread.
+_LONG_FORM = 2**18
 
 ERRORS: dict[int | str, dict[str, Any]] = {
     status: {"description": text, "model": ErrorAnswer}
@@ -87,24 +97,35 @@ def add_routes(app: FastAPI, repository: Repository) -> dict[str, Exchange]:
 
 def _classification(pipeline: Pipeline, max_body_bytes: int) -> Exchange:
     info, classes = pipeline.info, pipeline.classes
+    max_images = pipeline.admission.max_images_a_request
+    few = min(DEFAULT_TOP_K, classes)
 
-    async def answer(arrival: Arrival) -> Response:
-        visit = arrival.visit
-        k = _top_k(arrival.query, classes)
-        urgency = urgency_from(arrival.headers, arrival.started)
-        files = await arrival.body.images(visit.hold_bytes)
-        received = arrival.received()
-        with arrival.departure:
-            done = await pipeline.score_files(visit, files, since=received, urgency=urgency)
-        results = [
-            ImageResult(predictions=top_k(row, k, info.output, info.labels)) for row in done.rows
-        ]
-        phases = arrival.answered(done)
-        return json_response(
-            ClassifyAnswer(model=info.name, results=results, timing_ms=_timing(phases))
+    def check(arrival: Arrival) -> tuple[int, Urgency, bytes]:
+        query = arrival.query
+        return (
+            _top_k(query, classes) if query else few,
+            urgency_from(arrival.headers, arrival.started),
+            form_boundary(arrival.headers),
         )
 
-    return Exchange(pipeline, max_body_bytes, answer)
+    def read(arrival: Arrival, body: bytes) -> Asked:
+        k, urgency, boundary = check(arrival)
+        return Asked(images_of(body, boundary, max_images), None, urgency, k)
+
+    def answer(arrival: Arrival, asked: Asked, scored: Scored) -> Response:
+        results = [
+            ImageResult(predictions=top_k(row, asked.wanted, info.output, info.labels))
+            for row in scored.results
+        ]
+        timing = _timing(arrival.answered(asked, scored))
+        return json_response(ClassifyAnswer(model=info.name, results=results, timing_ms=timing))
+
+    return Exchange(pipeline, max_body_bytes, check, read, _reads_at_once, answer)
+
+
+def _reads_at_once(headers: Headers, length: int) -> bool:
+    """Whether a body so long takes no longer to read than to hand to a thread."""
+    return length <= _LONG_FORM or not headers.get(b"content-type", b"").startswith(b"multipart/")
 
 
 def _timing(phases: Phases) -> Timing:
@@ -126,8 +147,6 @@ def _timing(phases: Phases) -> Timing:
 
 def _top_k(query: bytes, classes: int) -> int:
     """The value of ?top_k=, within 1..classes; InvalidParameterError for anything else."""
-    if not query:
-        return min(DEFAULT_TOP_K, classes)
     parameters = parse_qsl(query.decode("latin-1"), keep_blank_values=True)
     for name, _ in parameters:
         if name != "top_k":

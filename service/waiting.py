@@ -1,45 +1,67 @@
 """Who waits, in the order in which they are due."""
 
-import asyncio
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import inf
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
+from service.errors import ServiceError
 from service.policy import Claim
 
 T = TypeVar("T")
-A = TypeVar("A")
+R = TypeVar("R")
+
+
+class Answered(NamedTuple, Generic[R]):
+    """What became of a request: one result an item, in order, and how the last of them travelled.
+
+    Batches run one after another, so the last item's wait covers the others'.
+    """
+
+    results: list[R]
+    batch_size: int  # items in the last one's batch
+    queue_s: float  # from when the request was posted until that batch was dispatched
+    compute_s: float  # from then to its results
+
+
+# Told in the event loop of an outcome: once, unless the request is withdrawn.
+Then = Callable[[Answered[R] | ServiceError], None]
 
 
 @dataclass(eq=False, slots=True)
-class Request(Generic[T, A]):
-    """One submit. Its items are dispatched in order; `answers` are those of the first of them."""
+class Request(Generic[T, R]):
+    """What was posted. Its items are dispatched in order; `results` are those of the first."""
 
+    waiting: "Waiting[T, R]"  # where it is while it waits
     items: tuple[T, ...]
     submitted: float  # clock seconds
-    outcome: "asyncio.Future[list[A]]"
+    then: Then[R] | None  # None once it was told, or nobody wants to hear of it
     due: float  # clock seconds, see `service/policy.py`
     deadline: float
     left: int  # how many of the items are not dispatched yet
-    answers: list[A] = field(default_factory=list)
+    results: list[R] = field(default_factory=list)
+
+    def withdraw(self) -> None:
+        """Nobody wants to hear of it any longer: what of it is not dispatched yet never is."""
+        self.then = None
+        self.waiting.leave(self)
 
 
-class Waiting(Generic[T, A]):
+class Waiting(Generic[T, R]):
     """Requests with items not dispatched yet: a queue by due moment, left from anywhere."""
 
     __slots__ = ("_requests", "deadlines", "depth")
 
     def __init__(self) -> None:
-        self._requests: list[Request[T, A]] = []
+        self._requests: list[Request[T, R]] = []
         self.deadlines = 0  # requests that have one
         self.depth = 0  # items
 
     def __bool__(self) -> bool:
         return bool(self._requests)
 
-    def all(self) -> Sequence[Request[T, A]]:
+    def all(self) -> Sequence[Request[T, R]]:
         """Everybody, in order."""
         return tuple(self._requests)
 
@@ -49,7 +71,7 @@ class Waiting(Generic[T, A]):
             return self.depth
         return sum(request.left for request in self._requests if request.due <= due)
 
-    def enter(self, request: Request[T, A]) -> None:
+    def enter(self, request: Request[T, R]) -> None:
         """Put a request behind all that are due no later."""
         requests = self._requests
         if not requests or requests[-1].due <= request.due:
@@ -60,7 +82,7 @@ class Waiting(Generic[T, A]):
         self.depth += request.left
         self.deadlines += request.deadline < inf
 
-    def leave(self, request: Request[T, A]) -> None:
+    def leave(self, request: Request[T, R]) -> None:
         """Take what is left of a request out, if anything is in."""
         if not request.left:
             return
@@ -74,16 +96,12 @@ class Waiting(Generic[T, A]):
                 return
             place += 1
 
-    def take(self, most: int) -> tuple[list[T], list[tuple[Request[T, A], int]]]:
+    def take(self, most: int) -> tuple[list[T], list[tuple[Request[T, R], int]]]:
         """Up to `most` items from the front, and from which requests how many of them came."""
         items: list[T] = []
-        parts: list[tuple[Request[T, A], int]] = []
+        parts: list[tuple[Request[T, R], int]] = []
         while self._requests and len(items) < most:
             request = self._requests[0]
-            if request.outcome.done():
-                # Cancelled in this very turn of the event loop, so `submit` has not yet run on.
-                self.leave(request)
-                continue
             count = min(request.left, most - len(items))
             if count == len(request.items):
                 items += request.items
@@ -98,11 +116,11 @@ class Waiting(Generic[T, A]):
                 self.deadlines -= request.deadline < inf
         return items, parts
 
-    def claims(self) -> tuple[Sequence[Request[T, A]], Sequence[Claim]]:
-        """Everybody who is not cancelled, and what they want; nobody where none has a deadline."""
+    def claims(self) -> tuple[Sequence[Request[T, R]], Sequence[Claim]]:
+        """Everybody, and what they want; nobody where none has a deadline."""
         if not self.deadlines:
             return (), ()
-        requests = [request for request in self._requests if not request.outcome.done()]
+        requests = self.all()
         return requests, [Claim(request.left, request.deadline) for request in requests]
 
     def _place(self, moment: float, *, after: bool) -> int:

@@ -3,12 +3,11 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import count
+from itertools import count, islice
 from time import perf_counter
 from typing import cast
 
 from models import OutputKind
-from service.batcher import Answer
 from service.errors import QueueFullError, ServiceError, ShuttingDownError
 from service.labels import ScoreRow
 from service.latency import Latency
@@ -18,6 +17,7 @@ from service.processes.board import Line
 from service.processes.messages import Records, Tell
 from service.processes.slots import Slots
 from service.runner import Pixels, State
+from service.waiting import Answered, Then
 
 
 @dataclass(eq=False, slots=True)
@@ -25,9 +25,22 @@ class _Pending:
     """A request whose slots are the engine's."""
 
     runner: "RemoteRunner"
+    number: int
     slots: list[int]
     submitted: float
-    outcome: "asyncio.Future[list[Answer[ScoreRow]]]"
+    then: Then[ScoreRow] | None  # None once it was told, or nobody wants to hear of it
+
+    def withdraw(self) -> None:
+        """Nobody wants to hear of it any longer."""
+        if self.then is not None:
+            self.then = None
+            self.runner.channel.cancel(self)
+
+    def tell(self, outcome: Answered[ScoreRow] | ServiceError) -> None:
+        """What became of it, to who wants to know."""
+        then, self.then = self.then, None
+        if then is not None:
+            then(outcome)
 
 
 class Channel(asyncio.Protocol):
@@ -49,8 +62,8 @@ class Channel(asyncio.Protocol):
     def connection_lost(self, _: Exception | None) -> None:
         """There is no engine any longer: nothing will be answered."""
         self.lost = True
-        for pending in self._pending.values():
-            _fail(pending, ShuttingDownError("the engine's process ended; send the request again"))
+        for pending in tuple(self._pending.values()):
+            pending.tell(ShuttingDownError("the engine's process ended; send the request again"))
         self.on_lost()
 
     def data_received(self, data: bytes) -> None:
@@ -66,7 +79,7 @@ class Channel(asyncio.Protocol):
             elif tell == Tell.FAILED:
                 pending = self._pending[request]
                 text = pending.runner.slots.text(pending.slots[0], length)
-                _fail(pending, messages.error_of(error, text, first, second))
+                pending.tell(messages.error_of(error, text, first, second))
             elif tell == Tell.DRAIN:
                 self.on_drain()
         for runner, answered in done.items():
@@ -78,30 +91,33 @@ class Channel(asyncio.Protocol):
             raise ShuttingDownError("the engine's process ended; send the request again")
         self._transport.write(record)
 
-    async def ask(
-        self, runner: "RemoteRunner", model: int, slots: list[int], urgency: Urgency
-    ) -> list[Answer[ScoreRow]]:
-        """The answers of the images in these slots, which the engine's side has from now on."""
-        request = next(self._numbers)
-        outcome: asyncio.Future[list[Answer[ScoreRow]]] = asyncio.get_running_loop().create_future()
-        pending = _Pending(runner, slots, perf_counter(), outcome)
-        self._pending[request] = pending
+    def submit(
+        self,
+        runner: "RemoteRunner",
+        model: int,
+        slots: list[int],
+        then: Then[ScoreRow],
+        urgency: Urgency,
+    ) -> _Pending:
+        """Have the images in these slots scored, which the engine's side has from now on."""
+        number = next(self._numbers)
+        pending = _Pending(runner, number, slots, perf_counter(), then)
+        self._pending[number] = pending
         deadline, priority = urgency
-        self.say(messages.submit(request, model, len(slots), slots[0], deadline, priority))
-        try:
-            return await outcome
-        except asyncio.CancelledError:
-            if request in self._pending and not self.lost:
-                self.say(messages.cancel(request))
-            raise
+        self.say(messages.submit(number, model, len(slots), slots[0], deadline, priority))
+        return pending
+
+    def cancel(self, pending: _Pending) -> None:
+        """Tell the engine's side that nobody waits for a request any longer."""
+        if pending.number in self._pending and not self.lost:
+            self.say(messages.cancel(pending.number))
 
     def give_up(self, runner: "RemoteRunner") -> None:
         """Answer what waits for a runner with ShuttingDownError."""
-        for request, pending in self._pending.items():
-            if pending.runner is runner and not pending.outcome.done():
-                _fail(pending, ShuttingDownError("the server shut down before this was done"))
-                if not self.lost:
-                    self.say(messages.cancel(request))
+        for pending in tuple(self._pending.values()):
+            if pending.runner is runner and pending.then is not None:
+                pending.tell(ShuttingDownError("the server shut down before this was done"))
+                self.cancel(pending)
 
 
 class RemoteRunner:
@@ -124,7 +140,7 @@ class RemoteRunner:
         self.max_batch = max_batch
         self.device = device
         self.slots = slots
-        self._channel = channel
+        self.channel = channel
         self._model = model
         self._output = output
         self._line = line
@@ -139,7 +155,7 @@ class RemoteRunner:
     @property
     def state(self) -> State:
         """What it can do for a new request just now."""
-        return State.DRAINING if self._refusing or self._channel.lost else self._line.state
+        return State.DRAINING if self._refusing or self.channel.lost else self._line.state
 
     @property
     def depth(self) -> int:
@@ -164,19 +180,21 @@ class RemoteRunner:
         """Raise DeadlineError if `count` images that came now could not be expected in time."""
         self._line.check_deadline(count, urgency)
 
-    async def submit(
-        self, pixels: Sequence[Pixels], urgency: Urgency = NO_HURRY
-    ) -> list[Answer[ScoreRow]]:
-        """The scores of images, in order; raises what `EngineRunner.submit` raises."""
+    def post(
+        self, pixels: Sequence[Pixels], then: Then[ScoreRow], urgency: Urgency = NO_HURRY
+    ) -> _Pending:
+        """Have images scored; raises and tells what `EngineRunner.post` does."""
         if not pixels:
-            return []
+            nothing = _Pending(self, -1, [], 0.0, then)
+            asyncio.get_running_loop().call_soon(nothing.tell, Answered([], 0, 0.0, 0.0))
+            return nothing
         slots = self._take(len(pixels))
         try:
             self.slots.put(slots, pixels)
         except ValueError:
             self.take_back(slots)
             raise
-        return await self._channel.ask(self, self._model, slots, urgency)
+        return self.channel.submit(self, self._model, slots, then, urgency)
 
     async def warm_up(self) -> None:
         """Nothing: that is done where the engine is."""
@@ -188,7 +206,7 @@ class RemoteRunner:
     async def give_up(self) -> None:
         """Answer what waits or runs with ShuttingDownError."""
         self.refuse()
-        self._channel.give_up(self)
+        self.channel.give_up(self)
 
     async def close(self, _: float) -> bool:
         """End it: what is still inside fails."""
@@ -199,13 +217,13 @@ class RemoteRunner:
         """The scores of these are there. Ranked together, they take a fraction of the time."""
         slots = [slot for pending in answered for slot in pending.slots]
         rows = iter(self.slots.rows(slots, self._output))
+        outcomes = []
         for pending in answered:
-            answers = [
-                self.slots.answered(slot, next(rows), pending.submitted) for slot in pending.slots
-            ]
-            if not pending.outcome.done():
-                pending.outcome.set_result(answers)
+            own = list(islice(rows, len(pending.slots)))
+            outcomes.append(self.slots.answered(pending.slots, own, pending.submitted))
         self.take_back(slots)
+        for pending, outcome in zip(answered, outcomes, strict=True):
+            pending.tell(outcome)
 
     def take_back(self, slots: Sequence[int]) -> None:
         """Nobody reads these any more."""
@@ -221,8 +239,3 @@ class RemoteRunner:
                 wait_s,
             )
         return [free.pop() for _ in range(wanted)]
-
-
-def _fail(pending: _Pending, error: ServiceError) -> None:
-    if not pending.outcome.done():
-        pending.outcome.set_exception(error)

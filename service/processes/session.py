@@ -1,26 +1,20 @@
-"""The engine's side of one worker: what it submits is posted to the runners, and answered.
-
-No task a request: a callback of its outcome does.
-"""
+"""The engine's side of one worker: what it submits is posted to the runners, and answered."""
 
 import asyncio
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import cast
 
-from service.batcher import Answer
-from service.errors import EngineFailedError, ServiceError
+from service.errors import ServiceError
 from service.labels import ScoreRow
 from service.policy import Urgency
 from service.processes import messages
 from service.processes.board import Line
 from service.processes.messages import Ask, Records
 from service.processes.slots import Slots
-from service.runner import EngineRunner, Posted
-
-_log = logging.getLogger("convoy")
+from service.runner import EngineRunner, Pixels
+from service.waiting import Answered, Request
 
 
 class Model:
@@ -60,7 +54,7 @@ class _Open:
     model: Model
     slots: Slots
     places: list[int]
-    posted: Posted
+    posted: Request[Pixels, ScoreRow]
 
 
 class Session(asyncio.Protocol):
@@ -91,8 +85,8 @@ class Session(asyncio.Protocol):
     def connection_lost(self, _: Exception | None) -> None:
         """The worker is gone: nobody waits for its requests."""
         self._transport = None
-        for request in self._open.values():
-            request.posted.outcome.cancel()
+        for number in tuple(self._open):
+            self._cancel(number)
 
     def data_received(self, data: bytes) -> None:
         """The worker says something."""
@@ -102,7 +96,7 @@ class Session(asyncio.Protocol):
                 touched.add(self._submit(request, model, slot, count, Urgency(deadline, priority)))
             elif ask == Ask.CANCEL:
                 if request in self._open:  # not where its end is on the way
-                    self._open[request].posted.outcome.cancel()
+                    self._cancel(request)
             elif ask == Ask.LISTENING:
                 self._on_listening()
         for each in touched:
@@ -115,35 +109,38 @@ class Session(asyncio.Protocol):
     def _submit(self, request: int, number: int, first: int, count: int, urgency: Urgency) -> Model:
         model, slots = self._models[number]
         places = slots.chain(first, count)
+        images = [slots.image(place) for place in places]
         try:
-            posted = model.runner.post([slots.image(place) for place in places], urgency)
+            posted = model.runner.post(images, partial(self._ended, request), urgency)
         except ServiceError as error:
             self._fail(request, slots, first, error)
             self._say(messages.freed(request))
             return model
         self._open[request] = _Open(model, slots, places, posted)
-        posted.outcome.add_done_callback(partial(self._ended, request))
         return model
 
-    def _ended(self, number: int, outcome: "asyncio.Future[list[Answer[ScoreRow]]]") -> None:
-        """A request has its outcome, or nobody waits for it."""
+    def _ended(self, number: int, outcome: Answered[ScoreRow] | ServiceError) -> None:
+        """A request has its outcome."""
         request = self._open.pop(number)
-        posted, slots = request.posted, request.slots
-        if outcome.cancelled():
-            request.model.runner.withdraw(posted)
-            request.model.publish()
-        elif (error := outcome.exception()) is None:
-            for place, answer in zip(request.places, outcome.result(), strict=True):
-                slots.answer(place, answer, posted.submitted + answer.queue_ms / 1e3)
+        if isinstance(outcome, Answered):
+            dispatched = request.posted.submitted + outcome.queue_s
+            request.slots.answer(request.places, outcome, dispatched)
             self._say(messages.done(number))
-            return
         else:
-            if not isinstance(error, ServiceError):
-                _log.error("a batch failed in a way that was not foreseen", exc_info=error)
-                error = EngineFailedError("the server made a mistake; its log says which")
-            self._fail(number, slots, request.places[0], error)
+            self._fail(number, request.slots, request.places[0], outcome)
+            self._free(number, request)
+
+    def _cancel(self, number: int) -> None:
+        """Nobody waits for a request any longer."""
+        request = self._open.pop(number)
+        request.posted.withdraw()
+        request.model.publish()
+        self._free(number, request)
+
+    def _free(self, number: int, request: _Open) -> None:
+        """Say that its slots may be used again, once they may."""
         free = partial(self._say, messages.freed(number))
-        if posted.left < len(posted.items):
+        if request.posted.left < len(request.places):
             request.model.after_batch(free)  # some of its images may be in it
         else:
             free()

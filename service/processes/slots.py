@@ -18,9 +18,9 @@ from math import prod
 import numpy as np
 
 from models import OutputKind
-from service.batcher import Answer
 from service.labels import ScoreRow, rank
 from service.runner import Pixels
+from service.waiting import Answered
 
 # Of a failure's text, in UTF-8; what is longer is cut.
 TEXT_BYTES = 512
@@ -28,7 +28,7 @@ TEXT_BYTES = 512
 # Rows begin at whole cache lines, so that no two processes write to one.
 _LINE = 64
 
-# Batch size, moment of its dispatch, its milliseconds.
+# Batch size, moment of its dispatch, its seconds; at a request's first slot.
 _NOTE = struct.Struct("=Idd")
 
 
@@ -85,20 +85,23 @@ class Slots:
         view: Pixels = self._images[slot]
         return view
 
-    def answer(self, slot: int, answer: Answer[ScoreRow], dispatched: float) -> None:
-        """Write down a slot's scores, and how they came about; the worker ranks them."""
-        self._scores[slot] = answer.result.scores
-        place = slot * self._note_bytes
-        _NOTE.pack_into(self._notes, place, answer.batch_size, dispatched, answer.compute_ms)
+    def answer(self, slots: Sequence[int], answered: Answered[ScoreRow], dispatched: float) -> None:
+        """Write down a request's scores, and how they came about; the worker ranks them."""
+        for slot, row in zip(slots, answered.results, strict=True):
+            self._scores[slot] = row.scores
+        place = slots[0] * self._note_bytes
+        _NOTE.pack_into(self._notes, place, answered.batch_size, dispatched, answered.compute_s)
 
     def rows(self, slots: Sequence[int], output: OutputKind) -> list[ScoreRow]:
         """The scores of slots, which do not change when these are used again."""
         return rank(self._scores[slots], output)
 
-    def answered(self, slot: int, row: ScoreRow, submitted: float) -> Answer[ScoreRow]:
-        """A slot's answer, of these scores."""
-        size, dispatched, took_ms = _NOTE.unpack_from(self._notes, slot * self._note_bytes)
-        return Answer(row, size, (dispatched - submitted) * 1e3, took_ms)
+    def answered(
+        self, slots: Sequence[int], rows: list[ScoreRow], submitted: float
+    ) -> Answered[ScoreRow]:
+        """What became of a request, of these scores."""
+        size, dispatched, took_s = _NOTE.unpack_from(self._notes, slots[0] * self._note_bytes)
+        return Answered(rows, size, dispatched - submitted, took_s)
 
     def write_text(self, slot: int, text: str) -> int:
         """Leave a text at a slot; how many bytes of it there are."""

@@ -1,14 +1,12 @@
 """Inference: a request's body to scores and back."""
 
-from collections.abc import Mapping
-from functools import partial
-
 from starlette.responses import Response
 
-from service.compression import compress, inflate, wanted_coding
+from service.body import Headers, content_coding
+from service.compression import compress, wanted_coding
 from service.errors import BadRequestError
 from service.exchange import Arrival, Exchange
-from service.pipeline import Pipeline
+from service.pipeline import Asked, Pipeline, Scored
 from service.policy import urgency_of
 from service.v2.answer import format_answer
 from service.v2.request import parse_request
@@ -19,7 +17,7 @@ _HEADER_LENGTH = b"inference-header-content-length"
 _LONG_JSON = 2**16
 
 
-def _json_length(headers: Mapping[bytes, bytes]) -> int | None:
+def _json_length(headers: Headers) -> int | None:
     """How long the JSON of a request is, None if all of it is; BadRequestError if that is none."""
     value = headers.get(_HEADER_LENGTH)
     if value is None:
@@ -32,41 +30,33 @@ def _json_length(headers: Mapping[bytes, bytes]) -> int | None:
 
 def inference(pipeline: Pipeline, max_body_bytes: int) -> Exchange:
     """The exchange of a model's inferences."""
-    most_images = pipeline.admission.max_images_a_request
+    info, max_images = pipeline.info, pipeline.admission.max_images_a_request
 
-    async def answer(arrival: Arrival) -> Response:
-        visit, body = arrival.visit, arrival.body
-        length = _json_length(arrival.headers)
-        data = await body.whole(visit.hold_bytes)
-        received = arrival.received()
-        with arrival.departure:
-            if body.coding:
-                inflating = partial(inflate, coding=body.coding, most=max_body_bytes)
-                data = await pipeline.aside(inflating, data)
-                visit.hold_bytes(len(data))
-            parse = partial(
-                parse_request, header_length=length, info=pipeline.info, max_images=most_images
-            )
-            if (len(data) if length is None else length) > _LONG_JSON:
-                asked = await pipeline.aside(parse, data)
-            else:
-                asked = parse(data)
-            del data
-            urgency = urgency_of(arrival.started, asked.timeout_s, asked.priority)
-            if asked.pixels is None:
-                done = await pipeline.score_files(
-                    visit, asked.files, since=received, urgency=urgency
-                )
-            else:
-                done = await pipeline.score_pixels(
-                    visit, asked.pixels, since=received, urgency=urgency
-                )
-        content, json_length = format_answer(asked, done.rows, pipeline.info)
-        arrival.answered(done)
+    def check(arrival: Arrival) -> None:
+        _json_length(arrival.headers)
+        content_coding(arrival.headers)
+
+    def read(arrival: Arrival, body: bytes) -> Asked:
+        wanted = parse_request(body, _json_length(arrival.headers), info, max_images)
+        urgency = urgency_of(arrival.started, wanted.timeout_s, wanted.priority)
+        return Asked(wanted.files, wanted.pixels, urgency, wanted)
+
+    def answer(arrival: Arrival, asked: Asked, scored: Scored) -> Response:
+        content, json_length = format_answer(asked.wanted, scored.results, info)
+        arrival.answered(asked, scored)
         accept = arrival.headers.get(b"accept-encoding", b"").decode("latin-1")
         return _response(content, json_length, accept)
 
-    return Exchange(pipeline, max_body_bytes, answer)
+    return Exchange(pipeline, max_body_bytes, check, read, _reads_at_once, answer)
+
+
+def _reads_at_once(headers: Headers, length: int) -> bool:
+    """Whether a body so long takes no longer to read than to hand to a thread."""
+    try:
+        told = _json_length(headers)
+    except BadRequestError:
+        return True  # refused at once
+    return (length if told is None else told) <= _LONG_JSON
 
 
 def _response(content: bytes, json_length: int | None, accept_encoding: str) -> Response:

@@ -8,7 +8,8 @@ from pydantic_core import from_json
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
-from service.body import Body
+from service.body import Body, content_coding
+from service.compression import inflate
 from service.errors import BadRequestError, ServiceError
 from service.exchange import Endpoint, Exchange
 from service.pipeline import Pipeline
@@ -123,10 +124,11 @@ def _add_server(app: FastAPI, repository: Repository) -> None:
 
 async def _only_ready(request: Request) -> bool:
     """Whether the body, if there is one, wants the models that are ready and no others."""
-    body = Body(
-        dict(request.headers.raw), request.receive, max_bytes=_MAX_INDEX_BYTES, max_images=0
-    )
-    data = await body.whole(lambda _: None)
+    headers = dict(request.headers.raw)
+    coding = content_coding(headers)
+    data = await Body(headers, request.receive, _MAX_INDEX_BYTES).collect(lambda _: None)
+    if coding:
+        data = inflate(data, coding, _MAX_INDEX_BYTES)
     try:
         asked = from_json(data) if data else {}
     except ValueError as error:

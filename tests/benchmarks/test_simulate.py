@@ -29,6 +29,7 @@ from service import errors as service_errors
 from service.batcher import Batcher
 from service.latency import Latency
 from tests.service import virtual_time
+from tests.service.desk import submit
 from tests.service.virtual_time import until
 
 ONE_TO_FOUR = (1.0, 1.5, 2.0, 2.5)
@@ -132,7 +133,7 @@ def test_the_policy_simulated_is_the_one_that_serves(load: float, timeout: float
         nonlocal refused
         await until(item.arrived)
         try:
-            await batcher.submit([item], item.urgency)
+            await submit(batcher, [item], item.urgency)
         except service_errors.DeadlineError:
             refused += 1
 

@@ -2,14 +2,22 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
-from service.batcher import Answer, Batcher, BatchRecord
+from service.batcher import Batcher, BatchRecord
+from service.errors import ServiceError
+from service.policy import NO_HURRY, Urgency
+from service.runner import Posted
+from service.waiting import Answered, Then
 from tests.service import virtual_time
 from tests.service.virtual_time import now, turns
 
 Run = Callable[[Sequence[str]], Awaitable[Sequence[str]]]
-Outcome = list[Answer[str]] | BaseException
+Outcome = Answered[str] | BaseException
+
+T = TypeVar("T")
+T_contra = TypeVar("T_contra", contravariant=True)
+R = TypeVar("R")
 
 
 class Desk:
@@ -36,20 +44,55 @@ class Desk:
         await asyncio.sleep(1)
         return [item.upper() for item in items]
 
-    async def submit(self, letters: str) -> asyncio.Task[list[Answer[str]]]:
+    async def submit(self, letters: str) -> asyncio.Task[Answered[str]]:
         """A submit that has got as far as it can at this moment."""
-        task = asyncio.create_task(self.batcher.submit(letters))
+        task = asyncio.create_task(self.ask(letters))
         await turns(3)
         return task
 
+    async def ask(self, letters: Sequence[str], urgency: Urgency = NO_HURRY) -> Answered[str]:
+        """What becomes of letters."""
+        return await submit(self.batcher, letters, urgency)
 
-async def outcomes(*tasks: asyncio.Task[list[Answer[str]]]) -> list[Outcome]:
+
+class Poster(Protocol[T_contra, R]):
+    """A batcher, or a runner."""
+
+    def post(self, items: Sequence[T_contra], then: Then[R], urgency: Urgency, /) -> Posted:
+        """Have items run."""
+
+
+async def submit(
+    batcher: Poster[T, R], items: Sequence[T], urgency: Urgency = NO_HURRY
+) -> Answered[R]:
+    """What becomes of items; cancelled, they are withdrawn at once."""
+    outcome: _Outcome[Answered[R]] = _Outcome()
+
+    def then(ended: Answered[R] | ServiceError) -> None:
+        if isinstance(ended, Answered):
+            outcome.set_result(ended)
+        else:
+            outcome.set_exception(ended)
+
+    outcome.request = batcher.post(items, then, urgency)
+    return await outcome
+
+
+class _Outcome(asyncio.Future[R]):
+    request: Posted
+
+    def cancel(self, msg: Any = None) -> bool:
+        self.request.withdraw()
+        return super().cancel(msg)
+
+
+async def outcomes(*tasks: asyncio.Task[Answered[str]]) -> list[Outcome]:
     return await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def letters(outcome: Outcome) -> str:
-    assert isinstance(outcome, list), outcome
-    return "".join(answer.result for answer in outcome)
+    assert isinstance(outcome, Answered), outcome
+    return "".join(outcome.results)
 
 
 def in_virtual_time(

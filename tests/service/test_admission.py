@@ -9,6 +9,7 @@ from service.admission import Admission, ByteRoom, Visit
 from service.batcher import Batcher
 from service.errors import QueueFullError
 from service.latency import Latency
+from tests.service.desk import submit
 from tests.service.virtual_time import now, run, turns, until
 
 
@@ -47,16 +48,16 @@ def test_who_comes_back_after_that_long_is_let_in(batch_s: float, later_s: float
             clock=now,
             timer_error_s=0,
         )
-        full = [asyncio.create_task(batcher.submit("ab"))]
+        full = [asyncio.create_task(submit(batcher, "ab"))]
         await turns(3)  # it runs, and the others wait
-        full += [asyncio.create_task(batcher.submit("ab")) for _ in range(4)]
+        full += [asyncio.create_task(submit(batcher, "ab")) for _ in range(4)]
         await until(later_s * batch_s, 3)
         with pytest.raises(QueueFullError) as refused:
-            await batcher.submit("yz")
+            await submit(batcher, "yz")
         wait_s = int(refused.value.headers()["Retry-After"])
         assert (5 - later_s) * batch_s - 1e-6 <= wait_s < 5 * batch_s + 1
         await until(now() + wait_s)
-        await asyncio.gather(*[batcher.submit("cd") for _ in range(4)])
+        await asyncio.gather(*[submit(batcher, "cd") for _ in range(4)])
         await asyncio.gather(*full)
         await batcher.close()
 

@@ -8,15 +8,16 @@ from typing import Any
 
 import pytest
 
-from service.batcher import Answer, Batcher, BatchRecord
+from service.batcher import Batcher, BatchRecord
 from service.errors import (
     EngineFailedError,
     QueueFullError,
     ShuttingDownError,
     TooManyImagesError,
 )
+from service.waiting import Answered
 from tests.service import virtual_time
-from tests.service.desk import Desk, in_virtual_time, letters, outcomes
+from tests.service.desk import Desk, in_virtual_time, letters, outcomes, submit
 from tests.service.virtual_time import now, turns, until
 
 
@@ -24,8 +25,7 @@ from tests.service.virtual_time import now, turns, until
 async def test_an_idle_batcher_dispatches_at_once() -> None:
     desk = Desk()
     await until(5)
-    (answer,) = await desk.batcher.submit("a")
-    assert answer == Answer(result="A", batch_size=1, queue_ms=0, compute_ms=1000)
+    assert await desk.ask("a") == Answered(["A"], batch_size=1, queue_s=0, compute_s=1)
     assert now() == 6
 
 
@@ -40,8 +40,8 @@ async def test_arrivals_during_a_batch_travel_together_in_the_next() -> None:
     assert (desk.batcher.in_flight, desk.batcher.depth) == (1, 2)
     await asyncio.gather(first, second, third)
     assert desk.batches == ["a", "bc"]
-    assert second.result() == [Answer("B", batch_size=2, queue_ms=750, compute_ms=1000)]
-    assert third.result() == [Answer("C", batch_size=2, queue_ms=250, compute_ms=1000)]
+    assert second.result() == Answered(["B"], batch_size=2, queue_s=0.75, compute_s=1)
+    assert third.result() == Answered(["C"], batch_size=2, queue_s=0.25, compute_s=1)
 
 
 @in_virtual_time
@@ -55,16 +55,15 @@ async def test_a_batch_is_filled_oldest_first_and_never_beyond_max_batch() -> No
 @in_virtual_time
 async def test_a_submit_larger_than_a_batch_comes_back_whole_and_in_order() -> None:
     desk = Desk(max_batch=3, max_queue=8)
-    answers = await desk.batcher.submit("abcdefgh")
-    assert letters(answers) == "ABCDEFGH"
-    assert [answer.batch_size for answer in answers] == [3, 3, 3, 3, 3, 3, 2, 2]
-    assert [answer.queue_ms for answer in answers] == [0, 0, 0, 1000, 1000, 1000, 2000, 2000]
+    answered = await desk.ask("abcdefgh")
+    assert answered == Answered(list("ABCDEFGH"), batch_size=2, queue_s=2, compute_s=1)
+    assert desk.batches == ["abc", "def", "gh"]
 
 
 @in_virtual_time
 async def test_a_submit_of_nothing_has_no_answers() -> None:
     desk = Desk()
-    assert await desk.batcher.submit([]) == []
+    assert (await desk.ask([])).results == []
     assert desk.batches == []
 
 
@@ -74,7 +73,7 @@ async def test_a_submit_that_does_not_fit_is_refused_whole() -> None:
     running = await desk.submit("a")
     waiting = await desk.submit("bcd")
     with pytest.raises(QueueFullError, match="3 of at most 4 images are waiting and 2 more"):
-        await desk.batcher.submit("ef")
+        await desk.ask("ef")
     assert desk.batcher.depth == 3
     fits = await desk.submit("g")
     assert [letters(o) for o in await outcomes(running, waiting, fits)] == ["A", "BCD", "G"]
@@ -85,21 +84,21 @@ async def test_a_submit_that_does_not_fit_is_refused_whole() -> None:
 async def test_a_submit_that_could_never_fit_is_told_so() -> None:
     desk = Desk(max_queue=4)
     with pytest.raises(TooManyImagesError, match="at most 4"):
-        await desk.batcher.submit("abcde")
-    assert letters(await desk.batcher.submit("abcd")) == "ABCD"
+        await desk.ask("abcde")
+    assert letters(await desk.ask("abcd")) == "ABCD"
 
 
 @in_virtual_time
 async def test_retry_after_is_what_the_batches_ahead_will_take() -> None:
     desk = Desk(max_batch=2, max_queue=4)
-    await desk.batcher.submit("a")  # so a batch is known to take 1 s
+    await desk.ask("a")  # so a batch is known to take 1 s
     tasks = [await desk.submit("b"), await desk.submit("cdef")]
     with pytest.raises(QueueFullError) as refused:
-        await desk.batcher.submit("g")
+        await desk.ask("g")
     assert refused.value.retry_after_s == 3  # b, cd, ef
     await until(1.5)
     with pytest.raises(QueueFullError) as refused:
-        await desk.batcher.submit("g")
+        await desk.ask("g")
     assert refused.value.retry_after_s == 2.5
     await outcomes(*tasks)
 
@@ -114,7 +113,7 @@ async def test_retry_after_grows_with_a_batch_that_takes_longer_than_usual() -> 
     tasks = [await desk.submit("a"), await desk.submit("b")]
     await until(30)
     with pytest.raises(QueueFullError) as refused:
-        await desk.batcher.submit("c")
+        await desk.ask("c")
     assert refused.value.retry_after_s == 60  # what runs has taken 30 s already, and one is ahead
     await outcomes(*tasks)
 
@@ -128,13 +127,13 @@ async def test_retry_after_follows_a_change_of_pace_within_a_few_batches() -> No
         return items
 
     desk = Desk(run, max_queue=1)
-    await desk.batcher.submit("a")
+    await desk.ask("a")
     seconds = 1.0
     for _ in range(10):
-        await desk.batcher.submit("a")
+        await desk.ask("a")
     tasks = [await desk.submit("b"), await desk.submit("c")]
     with pytest.raises(QueueFullError) as refused:
-        await desk.batcher.submit("d")
+        await desk.ask("d")
     assert 2 <= refused.value.retry_after_s <= 3
     await outcomes(*tasks)
 
@@ -148,13 +147,13 @@ async def test_retry_after_takes_no_hope_from_batches_that_failed_fast() -> None
         return items
 
     desk = Desk(run, max_queue=1)
-    await desk.batcher.submit("a")
+    await desk.ask("a")
     for _ in range(10):
         with pytest.raises(EngineFailedError):
-            await desk.batcher.submit("x")
+            await desk.ask("x")
     tasks = [await desk.submit("b"), await desk.submit("c")]
     with pytest.raises(QueueFullError) as refused:
-        await desk.batcher.submit("d")
+        await desk.ask("d")
     assert refused.value.retry_after_s == 8
     await outcomes(*tasks)
 
@@ -172,17 +171,6 @@ async def test_a_submit_cancelled_while_it_waits_makes_room_and_never_runs() -> 
     await outcomes(running, gone, stays)
     assert gone.cancelled()
     assert desk.batches == ["a", "de"]
-
-
-@in_virtual_time
-async def test_a_submit_cancelled_in_the_very_turn_of_its_dispatch_never_runs() -> None:
-    desk = Desk()
-    gone = asyncio.create_task(desk.batcher.submit("a"))
-    stays = asyncio.create_task(desk.batcher.submit("b"))
-    await turns(1)  # both wait, the worker is about to step
-    gone.cancel()
-    await outcomes(gone, stays)
-    assert desk.batches == ["b"]
 
 
 @in_virtual_time
@@ -219,7 +207,7 @@ async def test_a_failed_batch_fails_its_requests_alone_and_the_batcher_lives_on(
     assert b.__cause__ is cde.__cause__ is fault
     assert letters(f) == "f"
     assert desk.batches == ["a", "bc", "f"]  # d and e had nobody to go back to
-    assert letters(await desk.batcher.submit("g")) == "g"
+    assert letters(await desk.ask("g")) == "g"
 
 
 @pytest.mark.parametrize("results", [[], ["x"], ["x", "y", "z"], None, 7], ids=repr)
@@ -230,7 +218,7 @@ def test_results_that_are_not_one_an_item_fail_the_batch(results: Any) -> None:
     async def main() -> None:
         desk = Desk(run)
         with pytest.raises(EngineFailedError) as failed:
-            await desk.batcher.submit("ab")
+            await desk.ask("ab")
         assert isinstance(failed.value.__cause__, ValueError | TypeError)
 
     virtual_time.run(main())
@@ -250,9 +238,9 @@ def test_not_even_a_base_exception_of_run_stops_the_batcher(fault: BaseException
     async def main() -> None:
         desk = Desk(run)
         with pytest.raises(EngineFailedError) as failed:
-            await desk.batcher.submit("a")
+            await desk.ask("a")
         assert failed.value.__cause__ is fault
-        assert letters(await desk.batcher.submit("b")) == "b"
+        assert letters(await desk.ask("b")) == "b"
 
     virtual_time.run(main())
 
@@ -266,7 +254,7 @@ def test_what_ends_the_process_ends_the_batcher_and_leaves_nobody_waiting() -> N
         tasks.extend([await desk.submit("abc"), await desk.submit("d")])
         await outcomes(*tasks)
 
-    tasks: list[asyncio.Task[list[Answer[str]]]] = []
+    tasks: list[asyncio.Task[Answered[str]]] = []
     with asyncio.Runner(loop_factory=virtual_time.VirtualTimeLoop) as runner:
         desk = Desk(run, max_batch=2)
         with pytest.raises(KeyboardInterrupt):
@@ -274,7 +262,7 @@ def test_what_ends_the_process_ends_the_batcher_and_leaves_nobody_waiting() -> N
         ended = runner.run(outcomes(*tasks))
         assert [type(outcome) for outcome in ended] == [ShuttingDownError] * 2
         with pytest.raises(ShuttingDownError):
-            runner.run(desk.batcher.submit("e"))
+            runner.run(desk.ask("e"))
 
 
 @pytest.mark.parametrize("steps", [0, 3], ids=["before its first step", "while it runs a batch"])
@@ -282,7 +270,7 @@ def test_a_worker_cancelled_from_outside_leaves_nobody_waiting(steps: int) -> No
     async def main() -> None:
         desk = Desk(max_batch=2)
         # The worker's first step comes in the turn after the submit's.
-        task = asyncio.create_task(desk.batcher.submit("abc"))
+        task = asyncio.create_task(desk.ask("abc"))
         await turns(1)
         await turns(steps)
         (worker,) = (t for t in asyncio.all_tasks() if t.get_name() == "batcher")
@@ -290,7 +278,7 @@ def test_a_worker_cancelled_from_outside_leaves_nobody_waiting(steps: int) -> No
         with pytest.raises(ShuttingDownError):
             await task
         with pytest.raises(ShuttingDownError):
-            await desk.batcher.submit("d")
+            await desk.ask("d")
 
     virtual_time.run(main())
 
@@ -304,7 +292,7 @@ async def test_run_sees_nothing_of_the_context_of_the_caller_that_happened_to_co
 
     desk = Desk(run)
     trace.set("first caller")
-    assert letters(await desk.batcher.submit("a")) == "none"
+    assert letters(await desk.ask("a")) == "none"
 
 
 @in_virtual_time
@@ -329,7 +317,7 @@ async def test_what_a_caller_does_to_its_list_after_submitting_changes_nothing()
     desk = Desk()
     running = await desk.submit("a")
     mine = ["b", "c"]
-    task = asyncio.create_task(desk.batcher.submit(mine))
+    task = asyncio.create_task(desk.ask(mine))
     await turns(1)
     mine.clear()
     _, answers = await outcomes(running, task)
@@ -348,8 +336,8 @@ async def test_on_batch_hears_of_every_batch() -> None:
     second = await desk.submit("bc")
     await outcomes(first, second)
     assert desk.records == [
-        BatchRecord(size=1, compute_ms=2000, queue_ms=(0,), failed=False),
-        BatchRecord(size=2, compute_ms=2000, queue_ms=(1500, 1500), failed=True),
+        BatchRecord(size=1, compute_s=2, failed=False),
+        BatchRecord(size=2, compute_s=2, failed=True),
     ]
 
 
@@ -366,7 +354,7 @@ async def test_a_fault_of_on_batch_is_logged_and_costs_no_answer() -> None:
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda _, context: logged.append(context))
     batcher = Batcher[str, str](run, max_batch=1, max_queue=2, on_batch=observe)
-    assert letters(await batcher.submit("ab")) == "ab"
+    assert letters(await submit(batcher, "ab")) == "ab"
     assert [context["exception"] for context in logged] == [fault, fault]
 
 

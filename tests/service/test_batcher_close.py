@@ -18,7 +18,7 @@ async def test_close_refuses_new_work_and_finishes_what_was_accepted() -> None:
     closing = asyncio.create_task(desk.batcher.close(timeout_s=10))
     await turns(1)
     with pytest.raises(ShuttingDownError):
-        await desk.batcher.submit("f")
+        await desk.ask("f")
     await closing
     assert now() == 3
     assert letters(await accepted) == "ABCDE"
@@ -61,12 +61,12 @@ async def test_close_does_not_wait_for_a_run_that_resists_being_cancelled() -> N
 @in_virtual_time
 async def test_close_of_a_batcher_at_rest_returns_at_once() -> None:
     never_used, idle = Desk(), Desk()
-    await idle.batcher.submit("a")
+    await idle.ask("a")
     for desk in (never_used, idle):
         await desk.batcher.close()
         await desk.batcher.close()
         with pytest.raises(ShuttingDownError):
-            await desk.batcher.submit("b")
+            await desk.ask("b")
     assert now() == 1
 
 
@@ -90,5 +90,5 @@ async def test_a_close_that_is_cancelled_leaves_the_batcher_draining() -> None:
     await turns(2)
     closing.cancel()
     with pytest.raises(ShuttingDownError):
-        await desk.batcher.submit("d")
+        await desk.ask("d")
     assert letters(await task) == "ABC"

@@ -9,12 +9,13 @@ from random import Random
 
 import pytest
 
-from service.batcher import Answer, Batcher
+from service.batcher import Batcher
 from service.errors import DeadlineError, EngineFailedError
 from service.latency import Latency
 from service.policy import Urgency
 from service.turns import Turns
-from tests.service.desk import in_virtual_time
+from service.waiting import Answered
+from tests.service.desk import in_virtual_time, submit
 from tests.service.virtual_time import now, turns, until
 
 # L(1) = 1 ms, L(8) = 1.6 ms; with eight at once half as many again a second as in two fours.
@@ -55,11 +56,13 @@ class Server:
         await asyncio.sleep(self._latency.of(len(items)) * self.slower)
         return items
 
-    async def ask(self, name: str = "a", timeout_s: float = inf, priority: int = 0) -> Answer[str]:
+    async def ask(
+        self, name: str = "a", timeout_s: float = inf, priority: int = 0
+    ) -> Answered[str]:
         began = now()
-        (answer,) = await self.batcher.submit([name], Urgency(began + timeout_s, priority))
+        answer = await submit(self.batcher, [name], Urgency(began + timeout_s, priority))
         self.latencies.append(now() - began)
-        self.queued.append(answer.queue_ms / 1e3)
+        self.queued.append(answer.queue_s)
         return answer
 
     async def client(self, think_s: float, requests: int, seed: int) -> None:
@@ -321,7 +324,7 @@ async def test_batches_of_models_that_share_a_device_never_overlap() -> None:
         for _ in range(100):
             await asyncio.sleep(draw.expovariate(1 / 0.002))
             with contextlib.suppress(EngineFailedError):
-                await server.submit([draw.choice("abcx")])
+                await submit(server, [draw.choice("abcx")])
 
     servers = [batcher() for _ in range(3)]
     await asyncio.gather(*(client(server, seed) for server in servers for seed in range(4)))
@@ -364,9 +367,9 @@ async def test_closing_one_model_frees_the_device_for_the_others() -> None:
     stuck, waiting = start(first, "a"), start(second, "b")
     await turns(3)
     await first.batcher.close(timeout_s=0)
-    assert (await waiting).result == "b"
+    assert (await waiting).results == ["b"]
     await asyncio.gather(stuck, return_exceptions=True)
     waiting = start(second, "c")
     await turns(3)
     await second.batcher.close()
-    assert (await waiting).result == "c"
+    assert (await waiting).results == ["c"]

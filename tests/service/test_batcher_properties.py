@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from hypothesis import example, given, settings
 
-from service.batcher import Answer, Batcher, BatchRecord
+from service.batcher import Batcher, BatchRecord
 from service.errors import (
     DeadlineError,
     EngineFailedError,
@@ -27,6 +27,7 @@ from service.errors import (
 )
 from service.policy import NO_HURRY, Urgency, due
 from service.turns import Turns
+from service.waiting import Answered
 from tests.service import virtual_time
 from tests.service.batcher_scenarios import (
     RAISES,
@@ -39,6 +40,7 @@ from tests.service.batcher_scenarios import (
     Scenario,
     Visit,
 )
+from tests.service.desk import submit
 from tests.service.virtual_time import now, until
 
 Item = tuple[int, int]  # number of the visit, number within it
@@ -55,7 +57,7 @@ class Client:
     urgency: Urgency = NO_HURRY
     passed_over: bool = False  # others went, and by order it was its turn
     expected_refusal: type[ServiceError] | None = None
-    outcomes: list[list[Answer[Result]] | BaseException] = field(default_factory=list)
+    outcomes: list[Answered[Result] | BaseException] = field(default_factory=list)
 
     @property
     def has_deadline(self) -> bool:
@@ -134,7 +136,7 @@ class Play:
         else:
             self.waiting += client.items
         try:
-            client.outcomes.append(await self.batcher.submit(client.items, client.urgency))
+            client.outcomes.append(await submit(self.batcher, client.items, client.urgency))
         except ServiceError as error:
             client.outcomes.append(error)
         except asyncio.CancelledError as error:
@@ -256,16 +258,14 @@ class Play:
         if client.expected_refusal:
             assert type(outcome) is client.expected_refusal
             assert batches == []
-        elif isinstance(outcome, list):
-            assert outcome == [
-                Answer(
-                    result=("result", item),
-                    batch_size=len(carried[item].items),
-                    queue_ms=(carried[item].start - client.submitted) * 1e3,
-                    compute_ms=((carried[item].end or 0) - carried[item].start) * 1e3,
-                )
-                for item in client.items
-            ]
+        elif isinstance(outcome, Answered):
+            last = carried[client.items[-1]]
+            assert outcome == Answered(
+                results=[("result", item) for item in client.items],
+                batch_size=len(last.items),
+                queue_s=last.start - client.submitted,
+                compute_s=(last.end or 0) - last.start,
+            )
         elif isinstance(outcome, DeadlineError):
             assert client.has_deadline
             assert outcome.allowed_s <= outcome.expected_s
@@ -285,11 +285,7 @@ class Play:
         assert self.records == [
             BatchRecord(
                 size=len(batch.items),
-                compute_ms=(batch.end - batch.start) * 1e3,
-                queue_ms=tuple(
-                    (batch.start - self.clients[number].submitted) * 1e3
-                    for number, _ in batch.items
-                ),
+                compute_s=batch.end - batch.start,
                 failed=batch.failed,
             )
             for batch in self.batches

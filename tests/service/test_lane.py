@@ -123,6 +123,14 @@ def post(body: bytes, *headers: str, path: str = PATH, version: str = "1.1") -> 
     return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
 
 
+_FORM = "content-type: multipart/form-data; boundary=cut"
+
+
+def _form(*files: bytes) -> bytes:
+    head = b'--cut\r\nContent-Disposition: form-data; name="file"; filename="f"\r\n\r\n'
+    return b"".join(head + file + b"\r\n" for file in files) + b"--cut--\r\n"
+
+
 def run(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
     @wraps(test)
     def wrapper(*args: Any, **options: Any) -> None:
@@ -148,8 +156,10 @@ async def test_a_picture_takes_the_lane_and_the_connection_is_kept() -> None:
         (post(b"7", path="/v1/models/fake/classify"), 200),
         (post(b"7", "content-type: image/png"), 200),
         (post(b"7", "content-type: text/plain"), 415),
-        (post(b"7", "content-encoding: gzip"), 415),
         (post(b""), 400),
+        (post(_form(b"7", b"8"), _FORM), 200),
+        (post(_form(), _FORM), 400),
+        (post(_form(b"7"), "content-type: multipart/form-data"), 400),
         (post(b"x"), 400),
         (post(b"7", path=f"{PATH}?top_k=11"), 422),
         (post(b"7", "x-timeout-ms: soon"), 422),
@@ -183,8 +193,10 @@ async def test_an_answer_is_the_same_with_the_lane_and_without(
         b"1\r\n7\r\n0\r\n\r\n",
         post(b"7", path="/v1/%63lassify"),
         post(b"7" + bytes(MAX_LANE_BYTES)),
+        post(b"7", "content-encoding: identity"),
+        post(_form(b"7" + bytes(2**18)), _FORM),
     ],
-    ids=["chunked", "escaped path", "long"],
+    ids=["chunked", "escaped path", "long", "coded", "long form"],
 )
 @run
 async def test_what_is_unusual_is_left_to_the_application(request_: bytes) -> None:

@@ -28,6 +28,7 @@ from service.processes.session import Model, Session
 from service.processes.slots import Slots
 from service.runner import EngineRunner, Pixels, State
 from tests.service.client import until
+from tests.service.desk import submit
 
 SHAPE = (2, 3, 1)
 CLASSES = 7
@@ -93,14 +94,13 @@ class Side:
 
     async def tags(self, *tags: int, urgency: Urgency = NO_HURRY) -> list[int]:
         """Submit pictures, and what they were taken for."""
-        answers = await self.runner.submit([image(tag) for tag in tags], urgency)
-        for answer in answers:
-            scores = answer.result.scores
-            assert (np.diff(scores) == 1).all()
-            assert answer.result.ranking is not None
-            assert answer.result.ranking.indices == [6, 5, 4, 3, 2]
-            assert answer.queue_ms >= 0
-        return [int(answer.result.scores[0]) for answer in answers]
+        answered = await submit(self.runner, [image(tag) for tag in tags], urgency)
+        for row in answered.results:
+            assert (np.diff(row.scores) == 1).all()
+            assert row.ranking is not None
+            assert row.ranking.indices == [6, 5, 4, 3, 2]
+        assert answered.queue_s >= 0
+        return [int(row.scores[0]) for row in answered.results]
 
     @property
     def all_free(self) -> bool:
@@ -295,9 +295,9 @@ async def test_giving_up_answers_at_once_and_frees_the_slots_later() -> None:
 async def test_a_picture_of_another_shape_is_refused_and_takes_no_slot() -> None:
     async with sides() as (_, __, (side,)):
         with pytest.raises(ValueError, match="an image of shape"):
-            await side.runner.submit([image(1), np.zeros((1, 1, 1), np.uint8)])
+            await submit(side.runner, [image(1), np.zeros((1, 1, 1), np.uint8)])
         assert side.all_free
-        assert await side.runner.submit([]) == []
+        assert (await submit(side.runner, [])).results == []
 
 
 @settings(max_examples=25, deadline=None)

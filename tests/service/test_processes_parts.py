@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models import OutputKind
-from service.batcher import Answer, Load
+from service.batcher import Load
 from service.errors import DeadlineError, RetryableError, ServiceError
 from service.labels import ScoreRow, rank
 from service.latency import Latency
@@ -19,6 +19,7 @@ from service.processes.memory import Memory
 from service.processes.messages import Ask, Records, Tell
 from service.processes.slots import TEXT_BYTES, Slots
 from service.runner import Pixels, State
+from service.waiting import Answered
 
 SHAPE = (2, 3, 1)
 CLASSES = 7
@@ -31,13 +32,12 @@ def image(tag: int) -> Pixels:
 def test_a_slot_keeps_scores_and_moments() -> None:
     slots = Slots(Memory(Slots.bytes_of(SHAPE, CLASSES, 3)).view, SHAPE, CLASSES, 3)
     scores = np.arange(CLASSES, dtype=np.float32)
-    slots.answer(1, Answer(ScoreRow(scores), 4, 7.0, 8.0), dispatched=100.5)
+    slots.answer([1], Answered([ScoreRow(scores)], 4, 7.0, 8.0), dispatched=100.5)
     (row,) = slots.rows([1], OutputKind.LOGITS)
-    told = slots.answered(1, row, 100.0)
-    assert (told.batch_size, told.queue_ms, told.compute_ms) == (4, 500.0, 8.0)
-    slots.answer(1, Answer(ScoreRow(-scores), 1, 0.0, 0.0), dispatched=0.0)
-    assert (told.result.scores == scores).all()  # a copy
-    assert told.result.ranking == rank(scores[np.newaxis], OutputKind.LOGITS)[0].ranking
+    assert slots.answered([1], [row], 100.0) == Answered([row], 4, 0.5, 8.0)
+    slots.answer([1], Answered([ScoreRow(-scores)], 1, 0.0, 0.0), dispatched=0.0)
+    assert (row.scores == scores).all()  # a copy
+    assert row.ranking == rank(scores[np.newaxis], OutputKind.LOGITS)[0].ranking
 
 
 def test_slots_do_not_overlap() -> None:
@@ -47,14 +47,14 @@ def test_slots_do_not_overlap() -> None:
     slots.put(range(count), [image(n) for n in range(count)])
     for n in range(count):
         row = ScoreRow(np.full(CLASSES, n, np.float32))
-        slots.answer(n, Answer(row, n + 1, 0.0, n), dispatched=n)
+        slots.answer([n], Answered([row], n + 1, 0.0, n), dispatched=n)
         slots.write_text(n, f"{n}" * TEXT_BYTES)
     assert slots.chain(0, count) == list(range(count))
     for n in range(count):
         assert (slots.image(n) == n).all()
-        told = slots.answered(n, slots.rows([n], OutputKind.LOGITS)[0], 0.0)
-        assert (told.result.scores == n).all()
-        assert (told.batch_size, told.compute_ms) == (n + 1, n)
+        told = slots.answered([n], slots.rows([n], OutputKind.LOGITS), 0.0)
+        assert (told.results[0].scores == n).all()
+        assert (told.batch_size, told.compute_s) == (n + 1, n)
         assert slots.text(n, TEXT_BYTES) == f"{n}" * TEXT_BYTES
 
 

@@ -11,7 +11,8 @@ import pytest
 from models import Batch, EngineError, Scores
 from service.admission import Visit
 from service.errors import EngineFailedError, ShuttingDownError, ThreadLostError
-from service.pipeline import Pipeline
+from service.pipeline import Asked, Pipeline
+from service.policy import NO_HURRY
 from service.repository import Repository
 from service.runner import EngineRunner, Pixels, State
 from service.watchdog import Bounds
@@ -357,7 +358,8 @@ def expire(pipeline: Pipeline) -> None:
 
 async def score(pipeline: Pipeline, visit: Visit | None = None) -> None:
     with visit or Visit(pipeline.admission) as inside:
-        await pipeline.score_pixels(inside, [np.zeros((1, 1, 1), np.uint8)], since=0)
+        blank = [np.zeros((1, 1, 1), np.uint8)]
+        await pipeline.scored(inside, Asked([], blank, NO_HURRY, None), since=0)
 
 
 async def hang(pipeline: Pipeline, engines: Sequence[FakeEngine]) -> None:

@@ -244,7 +244,7 @@ async def test_a_thread_that_died_is_replaced_and_its_job_is_an_error() -> None:
     workers = Workers("test", 1, bound_s=10)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("threading.excepthook", lambda _: None)
-        patch.setattr("service.workers._Job.outcome", lambda _: fail(SystemExit()))
+        patch.setattr("service.workers._outcome", lambda *_: fail(SystemExit()))
         (thread,) = workers._threads
         job = workers.run(abs, -1)
         thread.join(10)
@@ -327,4 +327,58 @@ async def test_nice_threads_give_way_and_no_others() -> None:
     workers = Workers("test", 1, nice=2)
     assert await workers.run(niceness, None) == min(here + 2, 19)
     assert niceness(None) == here
+
+
+async def test_a_short_job_that_is_waited_for_is_done_when_it_is_posted() -> None:
+    workers = Workers("test", 1)
+    await workers.run(abs, 0)  # the thread is there
+    told: list[tuple[object, object]] = []
+
+    def then(result: object, error: object) -> None:
+        told.append((result, error))
+
+    error = ValueError("no")
+    assert workers.post(abs, -1, then, patience_s=10) is None
+    assert workers.post(fail, error, then, patience_s=10) is None
+    assert told == [(1, None), (None, error)]
+    assert await workers.run(abs, -2, patience_s=10) == 2
+    await asyncio.sleep(0.01)
+    assert len(told) == 2, "once each"
+    workers.close()
+
+
+async def test_a_job_that_takes_longer_than_it_is_waited_for_comes_back_as_any_other() -> None:
+    workers = Workers("test", 1)
+    gate = threading.Event()
+    job = workers.run(lambda _: gate.wait(10), None, patience_s=0.001)
+    assert not job.done()
+    gate.set()
+    assert await job
+    workers.close()
+
+
+@pytest.mark.parametrize("round_", range(20))
+async def test_a_job_is_told_once_whoever_gives_up_first(round_: int) -> None:
+    """Its end and the end of patience meet."""
+    workers = Workers("test", 1)
+    told: list[object] = []
+    jobs = 20
+    for number in range(jobs):
+        patience_s = (round_ + 1) * 1e-5
+        workers.post(time.sleep, patience_s, lambda _r, _e: told.append(None), None, patience_s)
+        await asyncio.sleep(0.0005 if number % 2 else 0)
+    await workers.run(abs, 0)
+    assert len(told) == jobs
+    workers.close()
+
+
+async def test_a_job_that_is_waited_for_behind_a_stuck_one_is_given_up_in_time() -> None:
+    workers = Workers("test", 1, replaced=False)
+    gate = threading.Event()
+    stuck = workers.run(lambda _: gate.wait(10), None)
+    behind = workers.run(abs, -1, patience_s=0.001)
+    assert not behind.done()
+    gate.set()
+    assert await stuck
+    assert await behind == 1
     workers.close()
