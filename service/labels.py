@@ -18,6 +18,9 @@ _DECIMALS = 6
 # Up to here sorting all classes is faster than finding the k largest first.
 _FEW = 100
 
+# Of logits within this, no sum of exponentials overflows a float64, nor does the largest vanish.
+_MOST_EXP = 600.0
+
 # So many classes are ranked of every image as its batch ends; few ask for more.
 RANKED = 5
 
@@ -101,20 +104,23 @@ def _rankings(scores: Scores, output: OutputKind) -> list[Ranking | None]:
     # Looking for the largest a few times is faster than sorting; of equals it finds the first.
     rest = scores.copy()
     cells = rest.ravel()
-    for place in found:
+    for place in found[:-1]:
         rest.argmax(axis=1, out=place)
         cells[begins + place] = -math.inf
+    rest.argmax(axis=1, out=found[-1])
     rows = scores.astype(np.float64)
     sums = np.add.reduce(rows, axis=1)  # see `finite`
     if not math.isfinite(np.add.reduce(sums)):
         rows[~np.isfinite(sums)] = 0  # not ranked, and not warned about
-    chosen = found + begins
+    probabilities = rows.ravel()[found + begins]
     if output is OutputKind.LOGITS:
-        rows -= rows.ravel()[chosen[0], np.newaxis]
+        if max(map(abs, probabilities[0].tolist())) > _MOST_EXP:
+            largest_first = probabilities[0].copy()
+            rows -= largest_first[:, np.newaxis]
+            probabilities -= largest_first
         np.exp(rows, out=rows)
-        probabilities = rows.ravel()[chosen] / np.add.reduce(rows, axis=1)
-    else:
-        probabilities = rows.ravel()[chosen]
+        np.exp(probabilities, out=probabilities)
+        probabilities /= np.add.reduce(rows, axis=1)
     return [
         Ranking(indices, likely) if math.isfinite(total) else None
         for indices, likely, total in zip(

@@ -92,3 +92,11 @@ def test_the_scores_are_left_as_they_are() -> None:
     scores = row(3, 1, 2)
     top_k(scores, 2, OutputKind.LOGITS, ())
     assert scores.tolist() == [3, 1, 2]
+
+
+def test_logits_too_large_to_exponentiate_are_ranked_like_any_others() -> None:
+    for shift in (0.0, 599.0, 601.0, -601.0, 1e6):
+        scores = row(*(value + shift for value in (1.0, 3.0, 2.0)))
+        named = top_k(scores, 3, OutputKind.LOGITS, ())
+        assert [prediction["index"] for prediction in named] == [1, 2, 0]
+        assert [prediction["probability"] for prediction in named] == [0.665241, 0.244728, 0.090031]
