@@ -84,12 +84,13 @@ class Admission:
 class Visit:
     """One request's stay from now on, a context manager; what it holds is given back at the end."""
 
-    __slots__ = ("_admission", "_bytes", "_images")
+    __slots__ = ("_admission", "_bytes", "_images", "_left")
 
     def __init__(self, admission: Admission) -> None:
         self._admission = admission
         self._bytes = 0
         self._images = 0
+        self._left = False
         admission.enter()
 
     def __enter__(self) -> Self:
@@ -104,7 +105,10 @@ class Visit:
         self.leave()
 
     def leave(self) -> None:
-        """End it; once."""
+        """End it; said again, nothing happens."""
+        if self._left:
+            return
+        self._left = True
         admission = self._admission
         if self._bytes:
             self.release_bytes()

@@ -36,6 +36,7 @@ from service.latency import Latency
 from service.policy import NO_HURRY, Urgency, due
 from service.turns import Turn, Turns
 from service.waiting import Answered, Request, Then, Waiting
+from service.workers import call_safely
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -255,9 +256,10 @@ class Batcher(Generic[T, R]):
         """Let the event loop read what has come already, where it takes longer than a batch.
 
         It would compete with the engine's thread for the interpreter, at a multiple of the time.
+        Once in any case: such batches may end without it having had a turn.
         """
         depth = 0
-        while depth < self.depth < self._max_batch:
+        while depth < min(self.depth, self._max_batch):
             depth = self.depth
             await asyncio.sleep(0)
 
@@ -358,10 +360,7 @@ class Batcher(Generic[T, R]):
                     self._tell(request, Answered(request.results, size, queue_s, compute_s))
 
     def _report(self, record: BatchRecord) -> None:
-        try:
-            self._on_batch(record)
-        except Exception as error:  # noqa: BLE001  an observer's fault must not stop the worker
-            _report_fault("on_batch raised", error)
+        call_safely(self._on_batch, record)
 
     def _fail(self, request: Request[T, R], failure: ServiceError) -> None:
         """Tell a request of `failure`, unless it was told already."""
@@ -370,12 +369,8 @@ class Batcher(Generic[T, R]):
 
     def _tell(self, request: Request[T, R], outcome: Answered[R] | ServiceError) -> None:
         then, request.then = request.then, None
-        if then is None:
-            return
-        try:
-            then(outcome)
-        except Exception as error:  # noqa: BLE001  one listener's fault must not reach the others
-            _report_fault("a listener raised", error)
+        if then is not None:
+            call_safely(then, outcome)
 
     def _stop(self) -> None:
         """Take no more, and fail what still waits or runs, each with an exception of its own."""
@@ -391,7 +386,3 @@ class Batcher(Generic[T, R]):
         self._stop()
         if self._turn:
             self._turn.let_go()
-
-
-def _report_fault(message: str, error: Exception) -> None:
-    asyncio.get_running_loop().call_exception_handler({"message": message, "exception": error})

@@ -159,6 +159,7 @@ class _Form:
     """Collects the files of a multipart/form-data body, in order."""
 
     def __init__(self, boundary: bytes, max_images: int) -> None:
+        self._boundary = boundary
         self._max_images = max_images
         self._files: list[list[bytes]] = []  # the pieces of each
         self._names: list[str] = []
@@ -166,8 +167,12 @@ class _Form:
         self._value = bytearray()
         self._disposition = b""
         self._ended = False
-        self._parser = MultipartParser(
-            boundary,
+
+    def files(self, body: bytes) -> list[bytes]:
+        """All of them; raises FormParserError too."""
+        # Not kept: with these callbacks it would be one of a cycle, and all files with it.
+        parser = MultipartParser(
+            self._boundary,
             {
                 "on_part_begin": self._begin,
                 "on_header_field": self._on_header,
@@ -178,10 +183,7 @@ class _Form:
                 "on_end": self._end,
             },
         )
-
-    def files(self, body: bytes) -> list[bytes]:
-        """All of them; raises FormParserError too."""
-        self._parser.write(body)
+        parser.write(body)
         if not self._ended:
             raise BadRequestError(f"the {FORM_TYPE} body ends early; send it again")
         if not self._files:

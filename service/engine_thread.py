@@ -98,6 +98,7 @@ class EngineThread:
                     f"of {engine.classes} classes"
                 )
         except Exception:
+            self._took_s = inf
             _log.exception("the engine failed on a batch of %d", len(images))
             raise
         self._took_s = perf_counter() - started

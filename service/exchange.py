@@ -147,12 +147,13 @@ class Exchange:
     def _end(
         self, arrival: Arrival, asked: Asked, then: Callable[[Response], None], outcome: Outcome
     ) -> None:
-        try:
-            if isinstance(outcome, Exception):
-                raise outcome
-            response = self.answer(arrival, asked, outcome)
-        except Exception as error:  # noqa: BLE001  answered, counted and logged
-            response = self._failed(arrival, error, last=False)
+        if isinstance(outcome, Exception):
+            response = self._failed(arrival, outcome, last=False)
+        else:
+            try:
+                response = self.answer(arrival, asked, outcome)
+            except Exception as error:  # noqa: BLE001  answered, counted and logged
+                response = self._failed(arrival, error, last=False)
         arrival.visit.leave()
         then(response)
 

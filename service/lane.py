@@ -107,6 +107,8 @@ class LaneHttp(BoundedHttp):
         if call is None:  # nobody is there
             return
         call.response_complete = True
+        # An idle connection would keep it, and with it the pictures.
+        self.cycle = None  # type: ignore[assignment]
         if self.transport.is_closing():
             return
         status, body, keep_alive = response.status_code, bytes(response.body), call.keep_alive
@@ -173,8 +175,9 @@ class _Call(Arrival):
     def leave(self) -> None:
         """The client is gone, or was sent away."""
         self.disconnected = True
-        if self._scoring is not None:
-            self._scoring.withdraw()
+        scoring, self._scoring = self._scoring, None
+        if scoring is not None:
+            scoring.withdraw()
         self.visit.leave()
         self.exchange.abandoned(self.started, self.entry.status if self.entry else 0)
 

@@ -263,9 +263,10 @@ class Scoring:
             self._then = None  # which may hold this
 
     def _one_decoded(self, pixels: Pixels, error: Exception | None) -> None:
+        if error is not None:
+            self._fail(error)
+            return
         try:
-            if error is not None:
-                raise error
             self._asked.files.clear()
             self._visit.release_bytes()
             self.post((pixels,))
@@ -279,8 +280,12 @@ class Scoring:
         if self._undecoded:
             return
         # All have ended, so that it is always the first bad image that is named.
+        first = _first_failure(decoded)
+        if first is not None:
+            self._fail(first)
+            return
+        images = [each for each in decoded if not isinstance(each, Exception)]
         try:
-            images = _all_decoded(decoded)
             self._asked.files.clear()
             self._visit.release_bytes()
             self.post(images)
@@ -289,6 +294,7 @@ class Scoring:
 
     def _fail(self, failure: Exception) -> None:
         then, self._then = self._then, None
+        self._at = _NOTHING
         if then is not None:
             then(failure)
 
@@ -297,14 +303,13 @@ _NOTHING: Sequence[Posted] = ()
 _NO_PIXELS: Pixels = np.zeros((0, 0, 0), np.uint8)
 
 
-def _all_decoded(outcomes: Sequence[Pixels | Exception]) -> list[Pixels]:
-    """The pixels; raises the first error, of several images naming which."""
-    pixels = []
+def _first_failure(outcomes: Sequence[Pixels | Exception]) -> Exception | None:
+    """The first error there is, of several images naming which."""
     for number, outcome in enumerate(outcomes, 1):
-        if not isinstance(outcome, Exception):
-            pixels.append(outcome)
-        elif isinstance(outcome, ServiceError) and len(outcomes) > 1:
-            raise type(outcome)(f"image {number} of {len(outcomes)}: {outcome}") from outcome
-        else:
-            raise outcome
-    return pixels
+        if isinstance(outcome, ServiceError) and len(outcomes) > 1:
+            named = type(outcome)(f"image {number} of {len(outcomes)}: {outcome}")
+            named.__cause__ = outcome
+            return named
+        if isinstance(outcome, Exception):
+            return outcome
+    return None

@@ -125,7 +125,7 @@ def _classification(pipeline: Pipeline, max_body_bytes: int) -> Exchange:
 
 def _reads_at_once(headers: Headers, length: int) -> bool:
     """Whether a body so long takes no longer to read than to hand to a thread."""
-    return length <= _LONG_FORM or not headers.get(b"content-type", b"").startswith(b"multipart/")
+    return length <= _LONG_FORM or b"multipart/" not in headers.get(b"content-type", b"").lower()
 
 
 def _timing(phases: Phases) -> Timing:

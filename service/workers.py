@@ -259,11 +259,20 @@ class Workers:
         job.open = False
         self._open -= job.bound_s < inf
         if job.then is not None:
-            job.then(result, error)
+            call_safely(job.then, result, error)
 
     @staticmethod
     def _period(bound_s: float) -> float:
         return min(_PERIOD_S, bound_s / _LOOKS)
+
+
+def call_safely(then: Callable[..., None], *outcome: Any) -> None:
+    """Tell a listener, whose own fault must not reach who tells, nor other listeners."""
+    try:
+        then(*outcome)
+    except Exception as error:  # noqa: BLE001  the event loop logs it
+        context = {"message": f"{then} raised", "exception": error}
+        asyncio.get_running_loop().call_exception_handler(context)
 
 
 def _outcome(function: Callable[[Any], Any], argument: Any) -> tuple[Any, Exception | None]:

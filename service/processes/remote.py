@@ -18,6 +18,7 @@ from service.processes.messages import Records, Tell
 from service.processes.slots import Slots
 from service.runner import Pixels, State
 from service.waiting import Answered, Then
+from service.workers import call_safely
 
 
 @dataclass(eq=False, slots=True)
@@ -40,7 +41,7 @@ class _Pending:
         """What became of it, to who wants to know."""
         then, self.then = self.then, None
         if then is not None:
-            then(outcome)
+            call_safely(then, outcome)
 
 
 class Channel(asyncio.Protocol):

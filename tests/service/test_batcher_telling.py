@@ -1,11 +1,15 @@
 """How who posted hears of what became of it: by a call, once, or not at all."""
 
 import asyncio
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
+from service.batcher import Batcher
+from service.latency import Latency
 from service.waiting import Answered
 from tests.service.desk import Desk, in_virtual_time
-from tests.service.virtual_time import turns, until
+from tests.service.virtual_time import now, turns, until
 
 
 @in_virtual_time
@@ -49,3 +53,21 @@ async def test_a_fault_of_one_listener_costs_nobody_else_an_answer() -> None:
     await until(2)
     assert told == [Answered(["B"], batch_size=2, queue_s=0, compute_s=1)]
     assert [context["exception"] for context in logged] == [fault]
+
+
+@in_virtual_time
+async def test_batches_that_take_no_time_leave_the_event_loop_its_turns() -> None:
+    async def run(items: Sequence[str]) -> Sequence[str]:
+        return items
+
+    told: list[object] = []
+    short = Latency.measured({1: 1e-6, 2: 1e-6}, 2)
+    batcher = Batcher[str, str](run, max_batch=2, max_queue=100, latency=short, clock=now)
+    for _ in range(50):
+        batcher.post("ab", told.append)
+    seen = [0]
+    while len(told) < 50:
+        await turns(1)
+        seen.append(len(told))
+    assert max(after - before for before, after in pairwise(seen)) == 1
+    await batcher.close()

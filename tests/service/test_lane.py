@@ -1,6 +1,7 @@
 """The short way past ASGI: whoever takes it cannot tell, but by the clock."""
 
 import asyncio
+import gc
 import json
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -12,6 +13,7 @@ import pytest
 
 from service.app import create_app
 from service.lane import MAX_LANE_BYTES
+from service.pipeline import Scoring
 from service.repository import Repository
 from service.server import http_settings
 from tests.service.client import until
@@ -217,6 +219,42 @@ async def test_the_longest_body_of_the_lane_arrives_whole() -> None:
         http.send(post(b"7" + bytes(MAX_LANE_BYTES - 1)))
         assert await http.digit() == 7
         assert not server.asked
+
+
+@pytest.mark.parametrize("request_", [post(b"7"), post(_form(b"7", b"8"), _FORM)])
+@run
+async def test_a_body_counts_until_it_is_decoded(request_: bytes) -> None:
+    gate = threading.Event()
+    engine = FakeEngine(gate=gate)
+    async with served(engine) as server:
+        http = await server.connect()
+        http.send(request_)
+        await until(lambda: bool(engine.batches))
+        assert server.pipeline.admission.room.taken == 0
+        gate.set()
+        assert (await http.answer())[0] == 200
+
+
+@run
+async def test_an_idle_connection_keeps_nothing_of_what_it_brought() -> None:
+    def scorings() -> int:
+        return sum(isinstance(each, Scoring) for each in gc.get_objects())
+
+    form = post(_form(b"7", b"x"), _FORM)
+    async with served() as server:
+        connections = [await server.connect() for _ in range(3)]
+        gc.collect()
+        gc.disable()
+        try:
+            for http, request_, status in zip(
+                connections, (post(b"7"), post(b"x"), form), (200, 400, 400), strict=True
+            ):
+                http.send(request_)
+                assert (await http.answer())[0] == status
+            assert not server.asked
+            await until(lambda: not scorings())  # a thread may hold its last job a moment longer
+        finally:
+            gc.enable()
 
 
 @run

@@ -382,3 +382,18 @@ async def test_a_job_that_is_waited_for_behind_a_stuck_one_is_given_up_in_time()
     assert await stuck
     assert await behind == 1
     workers.close()
+
+
+async def test_a_listener_that_raises_costs_no_other_job_its_bound() -> None:
+    logged: list[dict[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: logged.append(context))
+    workers = Workers("test", 1, bound_s=0.05)
+    fault = ZeroDivisionError()
+    gate = threading.Event()
+    workers.post(lambda _: gate.wait(10), None, lambda _result, _error: fail(fault))
+    with pytest.raises(ThreadLostError):
+        await workers.run(lambda _: gate.wait(10), None)
+    assert [context["exception"] for context in logged] == [fault]
+    assert workers.lost == 2
+    gate.set()
+    workers.close()
