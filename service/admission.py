@@ -118,7 +118,8 @@ class Visit:
 
     def expect_room(self) -> None:
         """QueueFullError if not even one more image could be admitted, before anything is read."""
-        self._check_images(1)
+        if self._admission.images >= self._admission.max_images:
+            raise self._refusal(1)
 
     def hold_bytes(self, count: int) -> None:
         """Keep `count` more bytes of the body; QueueFullError if there is no room for them."""
@@ -138,22 +139,24 @@ class Visit:
 
     def admit(self, images: int) -> None:
         """Let the request's images in, all or none; TooManyImagesError or QueueFullError."""
-        limit = self._admission.max_images_a_request
+        admission = self._admission
+        limit = admission.max_images_a_request
         if images > limit:
             raise TooManyImagesError(
                 f"{images} images in one request; at most {limit} are allowed, "
                 "so send them in several"
             )
-        self._check_images(images)
-        self._admission.inside.add(images)
+        inside = admission.inside
+        if inside.images + images > admission.max_images:
+            raise self._refusal(images)
+        inside.add(images)
         self._images += images
 
-    def _check_images(self, images: int) -> None:
-        inside, limit = self._admission.inside.images, self._admission.max_images
-        if inside + images > limit:
-            wait_s = self._admission.expected_wait_s()
-            raise QueueFullError(
-                f"{inside} images of at most {limit} are being worked on and {images} more came; "
-                f"try again in {max(1, ceil(wait_s))} s",
-                wait_s,
-            )
+    def _refusal(self, images: int) -> QueueFullError:
+        admission = self._admission
+        wait_s = admission.expected_wait_s()
+        return QueueFullError(
+            f"{admission.images} images of at most {admission.max_images} are being worked on and "
+            f"{images} more came; try again in {max(1, ceil(wait_s))} s",
+            wait_s,
+        )

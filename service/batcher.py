@@ -80,7 +80,7 @@ class Batcher(Generic[T, R]):
     same order. At most `max_queue` items wait. `latency` is what is known of L(n); it learns.
     Batchers with the same `turns` run one batch at a time among them, sharing by `weight`.
     `on_batch` hears of every batch that ended. `clock` counts seconds. Used from one event loop,
-    from the first `submit` on.
+    from the first `post` on.
     """
 
     def __init__(
@@ -143,7 +143,8 @@ class Batcher(Generic[T, R]):
         with one of them failed (the rest is then not run).
         """
         count = len(items)
-        self._admit(count)
+        if self._closing or self._waiting.depth + count > self._max_queue:
+            raise self._refusal(count)
         now = self._clock()
         if urgency.deadline < inf:
             self.check_deadline(count, urgency)
@@ -193,22 +194,21 @@ class Batcher(Generic[T, R]):
             self._worker.cancel()
             self._stop()
 
-    def _admit(self, count: int) -> None:
-        """Raise unless `count` more items may wait."""
+    def _refusal(self, count: int) -> ServiceError:
+        """Why `count` more items may not wait."""
         if self._closing:
-            raise ShuttingDownError("the server is shutting down; send the request again")
+            return ShuttingDownError("the server is shutting down; send the request again")
         if count > self._max_queue:
-            raise TooManyImagesError(
+            return TooManyImagesError(
                 f"{count} images in one request; at most {self._max_queue} can wait at once, "
                 "so send them in several requests"
             )
-        if self._waiting.depth + count > self._max_queue:
-            retry_after_s = self.expected_wait_s()
-            raise QueueFullError(
-                f"{self.depth} of at most {self._max_queue} images are waiting and {count} more "
-                f"came; try again in {retry_after_s:.1f} s",
-                retry_after_s,
-            )
+        retry_after_s = self.expected_wait_s()
+        return QueueFullError(
+            f"{self.depth} of at most {self._max_queue} images are waiting and {count} more "
+            f"came; try again in {retry_after_s:.1f} s",
+            retry_after_s,
+        )
 
     def check_deadline(self, count: int, urgency: Urgency) -> None:
         """Raise DeadlineError if `count` items that came now could not be expected in time."""

@@ -98,7 +98,8 @@ class Exchange:
         body = Body(headers, request.receive, self.max_body_bytes)
         try:
             with visit:
-                self._check_room(visit)
+                pipeline.check_ready()
+                visit.expect_room()
                 self.check(arrival)
                 data = await body.collect(visit.hold_bytes)
                 arrival.received = perf_counter()
@@ -126,7 +127,8 @@ class Exchange:
         Withdrawn, it is never told.
         """
         try:
-            self._check_room(arrival.visit)
+            self.pipeline.check_ready()
+            arrival.visit.expect_room()
             arrival.received = received = perf_counter()
             asked = self.read(arrival, data)
             ended = partial(self._end, arrival, asked, then)
@@ -139,10 +141,6 @@ class Exchange:
     def abandoned(self, started: float, status: int) -> None:
         """Count a request whose client left, or was sent away with a status."""
         self.pipeline.metrics.refused(status or CLIENT_CLOSED_REQUEST, perf_counter() - started)
-
-    def _check_room(self, visit: Visit) -> None:
-        self.pipeline.check_ready()
-        visit.expect_room()
 
     def _end(
         self, arrival: Arrival, asked: Asked, then: Callable[[Response], None], outcome: Outcome

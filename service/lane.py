@@ -30,8 +30,7 @@ _UNUSUAL = frozenset((b"transfer-encoding", b"expect", b"content-encoding"))
 
 _POST = b"POST"
 
-
-Headers = Iterable[tuple[bytes, bytes]]
+_Pairs = Iterable[tuple[bytes, bytes]]
 
 
 class LaneHttp(BoundedHttp):
@@ -41,7 +40,7 @@ class LaneHttp(BoundedHttp):
 
     _arriving: "_Call | None" = None  # its body is
     _call: "_Call | None" = None  # until it is answered
-    _defaults: Headers | None = None  # what every answer has, and as it is written
+    _defaults: _Pairs | None = None  # what every answer has, and as it is written
     _default_lines = b""
 
     def claims(self, entry: Entry) -> bool:
@@ -108,7 +107,8 @@ class LaneHttp(BoundedHttp):
             return
         call.response_complete = True
         # An idle connection would keep it, and with it the pictures.
-        self.cycle = None  # type: ignore[assignment]
+        if self.cycle is call:  # type: ignore[comparison-overlap]
+            self.cycle = None  # type: ignore[assignment]
         if self.transport.is_closing():
             return
         status, body, keep_alive = response.status_code, bytes(response.body), call.keep_alive
@@ -128,7 +128,7 @@ class LaneHttp(BoundedHttp):
         self.request_ended(status, len(body))
 
 
-def _lines(headers: Headers) -> bytes:
+def _lines(headers: _Pairs) -> bytes:
     return b"".join([b"%b: %b\r\n" % header for header in headers])
 
 

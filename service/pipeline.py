@@ -124,7 +124,9 @@ class Pipeline:
 
     def check_ready(self) -> None:
         """Raise NotReadyError or ShuttingDownError unless new requests are taken."""
-        check_ready(self.runner.state)
+        state = self.runner.state
+        if state is not State.READY:
+            check_ready(state)
 
     async def warm_up(self) -> None:
         """Make the engine ready; raises what the engine raises."""

@@ -193,7 +193,8 @@ class EngineRunner:
         self, pixels: Sequence[Pixels], then: Then[ScoreRow], urgency: Urgency = NO_HURRY
     ) -> Request[Pixels, ScoreRow]:
         """Have images scored; as `Batcher.post`, or NotReadyError."""
-        self._check_engine()
+        if self._engine is None:  # nothing to wait for, even for what was let in before
+            check_ready(self._state)
         return self._batcher.post(pixels, then, urgency)
 
     @property
@@ -261,11 +262,6 @@ class EngineRunner:
     def _batch_ended(self, record: BatchRecord) -> None:
         self._on_batch(record)
         self.on_change()
-
-    def _check_engine(self) -> None:
-        """Raise where there is no engine to wait for, even for what was let in before."""
-        if self._engine is None:
-            check_ready(self._state)
 
     def _replace(self, engine: EngineThread, why: str) -> None:
         """Leave an engine behind, which closes if it ever ends what it is at, and start another.
