@@ -18,7 +18,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextvars import Context
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import inf
 from typing import Generic, NamedTuple, TypeVar
 
@@ -69,8 +69,8 @@ class _Batch(Generic[T, R]):
     """Items on their way: from each request in `parts` so many, in order."""
 
     dispatched: float  # clock seconds
-    items: list[T] = field(default_factory=list)
-    parts: list[tuple[Request[T, R], int]] = field(default_factory=list)
+    items: list[T]
+    parts: list[tuple[Request[T, R], int]]
 
 
 class Batcher(Generic[T, R]):
@@ -338,7 +338,7 @@ class Batcher(Generic[T, R]):
                 failure = EngineFailedError("the engine failed on this batch; try again")
                 failure.__cause__ = error
                 self._fail(request, failure)
-        self._report(BatchRecord(len(batch.items), compute_s, error is not None))
+        call_safely(self._on_batch, BatchRecord(len(batch.items), compute_s, error is not None))
 
     def _ends_work(self, error: BaseException) -> bool:
         """Whether what `run` raised is not about the batch but about this task or the process."""
@@ -358,9 +358,6 @@ class Batcher(Generic[T, R]):
                 if len(request.results) == len(request.items):
                     queue_s = batch.dispatched - request.submitted
                     self._tell(request, Answered(request.results, size, queue_s, compute_s))
-
-    def _report(self, record: BatchRecord) -> None:
-        call_safely(self._on_batch, record)
 
     def _fail(self, request: Request[T, R], failure: ServiceError) -> None:
         """Tell a request of `failure`, unless it was told already."""

@@ -45,15 +45,19 @@ def content_length(headers: Headers) -> int | None:
     return int(length) if len(length) <= _LENGTH_DIGITS and length.isdigit() else None
 
 
+def _coding(headers: Headers) -> str:
+    """What Content-Encoding names; empty where that is nothing done."""
+    coding = headers.get(b"content-encoding", b"").strip().lower().decode("latin-1")
+    return "" if coding == "identity" else coding
+
+
 def content_coding(headers: Headers) -> str:
     """How the body is compressed, gzip or deflate; empty if it is not.
 
     UnsupportedMediaTypeError: another Content-Encoding.
     """
-    coding = headers.get(b"content-encoding", b"").strip().lower().decode("latin-1")
-    if coding in ("", "identity"):
-        return ""
-    if coding not in CODINGS:
+    coding = _coding(headers)
+    if coding and coding not in CODINGS:
         raise UnsupportedMediaTypeError(
             f"Content-Encoding {coding!r} is not taken; there is {', '.join(CODINGS)}"
         )
@@ -72,8 +76,8 @@ def form_boundary(headers: Headers) -> bytes:
     media_type = said.partition(";")[0].strip().lower()
     if media_type and media_type != FORM_TYPE and media_type not in IMAGE_TYPES:
         raise UnsupportedMediaTypeError(f"Content-Type {media_type!r} is not taken; {_HOW_TO_SEND}")
-    coding = headers.get(b"content-encoding", b"").strip().lower().decode("latin-1")
-    if coding not in ("", "identity"):
+    coding = _coding(headers)
+    if coding:
         raise UnsupportedMediaTypeError(
             f"Content-Encoding {coding!r} is not taken; "
             "images are compressed already, so send the body as it is"

@@ -4,7 +4,7 @@ told No while it is still sending.
 
 import asyncio
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
@@ -15,13 +15,6 @@ _WATCH_AFTER_S = 0.005
 
 # What a client may need to notice the answer and stop sending.
 _LINGER_S = 3.0
-
-
-def raise_departure(task: "asyncio.Task[Any]", error: BaseException | None) -> None:
-    """Turn what ends a block, in a task cancelled since the client left, into ClientDisconnect."""
-    # Others may have cancelled the task too; that must go on.
-    if task.uncancel() == 0 and isinstance(error, asyncio.CancelledError):
-        raise ClientDisconnect from error
 
 
 class Departure:
@@ -51,8 +44,11 @@ class Departure:
         self._timer.cancel()
         if self._watcher is not None:
             self._watcher.cancel()
-        if self._gone and self._task is not None:
-            raise_departure(self._task, error)
+        if not self._gone or self._task is None:
+            return
+        # Others may have cancelled the task too; that must go on.
+        if self._task.uncancel() == 0 and isinstance(error, asyncio.CancelledError):
+            raise ClientDisconnect from error
 
     def _start(self) -> None:
         self._watcher = asyncio.get_running_loop().create_task(self._watch())

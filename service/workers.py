@@ -16,7 +16,7 @@ import logging
 import os
 import sys
 import threading
-from _thread import allocate_lock
+from _thread import LockType, allocate_lock
 from collections.abc import Callable
 from math import inf
 from queue import SimpleQueue
@@ -47,7 +47,7 @@ class Job:
 
     __slots__ = (
         *("argument", "bound_s", "function", "loop", "open", "spent_s", "then"),
-        *("ended", "outcome", "waited_for"),
+        *("ended", "outcome"),
     )
 
     def __init__(
@@ -66,8 +66,8 @@ class Job:
         self.spent_s = -1.0  # in its thread, as far as was seen; below 0: not seen there
         self.open = True  # whether the event loop has not heard of its end
         self.outcome: tuple[Any, Exception | None] = (None, None)  # once it has ended
-        self.waited_for = False  # by the event loop, which therefore need not be called
-        self.ended = allocate_lock()  # held, then released as it ends, while it is waited for
+        # What to release as it ends, while the event loop waits for that, and need not be called.
+        self.ended: LockType | None = None
 
     def withdraw(self) -> None:
         """Nobody wants it any longer: before its turn it is never called, and `then` in no case."""
@@ -100,9 +100,10 @@ class _Thread(threading.Thread):
                 return
             wanted = job.then is not None
             job.outcome = _outcome(job.function, job.argument) if wanted else (None, None)
-            if job.waited_for:
-                job.ended.release()
-            if not job.waited_for:  # any longer
+            ended = job.ended
+            if ended is not None:
+                ended.release()
+            if job.ended is None:  # not waited for, or not any longer
                 with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
                     job.loop.call_soon_threadsafe(self._settle, job, *job.outcome)
             self.job = None
@@ -172,12 +173,12 @@ class Workers:
         if not patience_s:
             self._jobs.put(job)
             return job
-        job.waited_for = True
-        job.ended.acquire()
+        job.ended = ended = allocate_lock()
+        ended.acquire()
         self._jobs.put(job)
-        if not job.ended.acquire(timeout=patience_s):
-            job.waited_for = False
-            if not job.ended.acquire(blocking=False):
+        if not ended.acquire(timeout=patience_s):
+            job.ended = None
+            if not ended.acquire(blocking=False):
                 return job
         self._settle(job, *job.outcome)
         return None
