@@ -6,8 +6,9 @@ stand still. cgroups (version 2: cpu.max; version 1: cpu.cfs_quota_us) have it, 
 own group and each above it.
 """
 
+import ctypes
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from math import ceil, inf
 from pathlib import Path
 
@@ -20,6 +21,28 @@ def available_cores() -> int:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     # Rounded up: half a core more is used by half of a thread.
     return max(1, ceil(min(cores or 1, quota(_GROUPS, _MOUNT))))
+
+
+def _found_in_libc() -> Callable[[], int] | None:
+    """What tells a thread its core; None where nothing does, or no thread can be put on one."""
+    found: Callable[[], int] | None = getattr(ctypes.CDLL(None), "sched_getcpu", None)
+    return found if hasattr(os, "sched_setaffinity") else None
+
+
+_this_core = _found_in_libc()
+
+
+def this_core() -> int | None:
+    """The core that the calling thread runs on; None where that is of no use."""
+    return _this_core() if _this_core is not None else None
+
+
+def keep_on(core: int | None, thread: int) -> None:
+    """Let a thread, by its native id, run on one core only; None: where the calling one may.
+
+    OSError: it has ended, or the core is not to be had any longer.
+    """
+    os.sched_setaffinity(thread, os.sched_getaffinity(0) if core is None else {core})
 
 
 def quota(groups: Path, mount: Path) -> float:

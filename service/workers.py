@@ -23,6 +23,7 @@ from queue import SimpleQueue
 from time import monotonic
 from typing import Any, TypeVar
 
+from service.cores import keep_on, this_core
 from service.errors import ThreadLostError
 
 T = TypeVar("T")
@@ -143,6 +144,7 @@ class Workers:
         self._timer: asyncio.Handle | None = None
         self._looked = 0.0
         self._closed = False
+        self._core: int | None = None  # that the threads are kept on
         self.lost = 0  # threads so far
 
     def post(
@@ -170,6 +172,7 @@ class Workers:
             if self._timer is None:
                 self._looked = monotonic()
                 self._timer = loop.call_later(self._period(bound_s), self._on_timer, loop)
+        self._keep_on(this_core() if patience_s else None)
         if not patience_s:
             self._jobs.put(job)
             return job
@@ -177,6 +180,7 @@ class Workers:
         ended.acquire()
         self._jobs.put(job)
         if not ended.acquire(timeout=patience_s):
+            self._keep_on(None)
             job.ended = None
             if not ended.acquire(blocking=False):
                 return job
@@ -233,6 +237,20 @@ class Workers:
     def _start(self, number: int) -> _Thread:
         return _Thread(f"{self._name}-{number}", self._jobs, self._settle, self._nice)
 
+    def _keep_on(self, core: int | None) -> None:
+        """Have the threads run where the event loop does, while it waits for them; None: anywhere.
+
+        To wake one on another core, and be woken by it, takes several times as long as to change
+        from one thread to the other on the same.
+        """
+        if core == self._core:
+            return
+        self._core = core
+        for thread in self._threads:
+            if thread.native_id is not None:
+                with contextlib.suppress(OSError):  # it ended, or is as quick as the system lets it
+                    keep_on(core, thread.native_id)
+
     def _lose(self, number: int, job: Job | None, how: str, *, replaced: bool) -> None:
         thread = self._threads[number]
         _log.error("the thread %s %s", thread.name, how)
@@ -242,6 +260,7 @@ class Workers:
         if replaced:
             self.lost += 1
             thread.lost = True
+            self._keep_on(None)  # as the new one begins
             self._threads[number] = self._start(number)
 
     def _on_timer(self, loop: asyncio.AbstractEventLoop) -> None:

@@ -357,6 +357,41 @@ async def test_a_job_that_takes_longer_than_it_is_waited_for_comes_back_as_any_o
     workers.close()
 
 
+def may_run_on(_: object) -> set[int]:
+    return os.sched_getaffinity(0)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere no thread is put on a core")
+async def test_a_thread_is_on_the_event_loop_s_core_only_while_that_waits_for_it() -> None:
+    workers = Workers("test", 1)
+    anywhere = may_run_on(None)
+    kept = await workers.run(may_run_on, None, patience_s=10)
+    assert len(kept) == 1
+    assert kept <= anywhere
+    assert await workers.run(may_run_on, None) == anywhere
+    gate = threading.Event()
+    await workers.run(abs, 0, patience_s=10)
+    longer = workers.run(lambda _: (gate.wait(10), may_run_on(None))[1], None, patience_s=0.001)
+    assert not longer.done()
+    gate.set()
+    assert await longer == anywhere
+    assert may_run_on(None) == anywhere
+    workers.close()
+
+
+async def test_a_thread_that_cannot_be_put_on_a_core_works_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(_core: int | None, _thread: int) -> None:
+        raise OSError(22, "Invalid argument")
+
+    monkeypatch.setattr("service.workers.keep_on", refuse)
+    workers = Workers("test", 1)
+    assert await workers.run(abs, -1, patience_s=10) == 1
+    assert await workers.run(abs, -2) == 2
+    workers.close()
+
+
 @pytest.mark.parametrize("round_", range(20))
 async def test_a_job_is_told_once_whoever_gives_up_first(round_: int) -> None:
     """Its end and the end of patience meet."""
