@@ -16,7 +16,9 @@ import logging
 import os
 import sys
 import threading
+import weakref
 from _thread import LockType, allocate_lock
+from collections import deque
 from collections.abc import Callable
 from math import inf
 from queue import SimpleQueue
@@ -75,12 +77,33 @@ class Job:
         self.then = None
 
 
+class _Jobs:
+    """Jobs in order; whoever waits for one begins with it at once.
+
+    SimpleQueue wakes a thread while its caller holds the interpreter's lock, over which the thread
+    falls asleep again, to be woken a second time. To write to a file the lock is let go first.
+    """
+
+    def __init__(self) -> None:
+        self._jobs: deque[Job | None] = deque()
+        self._count = os.eventfd(0, os.EFD_SEMAPHORE | os.EFD_CLOEXEC)
+        weakref.finalize(self, os.close, self._count)
+
+    def put(self, job: Job | None) -> None:
+        """Add one; None for nobody's."""
+        self._jobs.append(job)
+        os.eventfd_write(self._count, 1)
+
+    def get(self) -> Job | None:
+        """Wait for the next."""
+        os.read(self._count, 8)  # takes 1 off, and unlike eventfd_read bears with signals
+        return self._jobs.popleft()
+
+
 class _Thread(threading.Thread):
     """One of the threads; what it is at is read by the event loop."""
 
-    def __init__(
-        self, name: str, jobs: "SimpleQueue[Job | None]", settle: "_Settle", nice: int
-    ) -> None:
+    def __init__(self, name: str, jobs: "_Queue", settle: "_Settle", nice: int) -> None:
         super().__init__(name=name, daemon=True)
         self._jobs = jobs
         self._settle = settle
@@ -113,6 +136,8 @@ class _Thread(threading.Thread):
 
 _Settle = Callable[[Job, Any, Exception | None], None]
 
+_Queue = SimpleQueue[Job | None] | _Jobs
+
 
 class Workers:
     """A fixed number of threads; jobs are started in the order in which they came.
@@ -138,7 +163,7 @@ class Workers:
         self._nice = nice
         self._bound_s = bound_s
         self._replaced = replaced
-        self._jobs: SimpleQueue[Job | None] = SimpleQueue()
+        self._jobs: _Queue = _Jobs() if sys.platform == "linux" else SimpleQueue()
         self._threads = [self._start(number) for number in range(threads)]
         self._open = 0  # jobs with a bound whose end was not heard of
         self._timer: asyncio.Handle | None = None

@@ -1,7 +1,9 @@
 """The threads that work for the event loop."""
 
 import asyncio
+import gc
 import os
+import signal
 import sys
 import threading
 import time
@@ -22,6 +24,40 @@ async def test_a_job_runs_in_a_thread_and_its_result_comes_back() -> None:
     assert ident != threading.get_ident()
     assert await workers.run(str.upper, "a") == "A"
     workers.close()
+
+
+async def test_a_signal_ends_no_thread_that_waits_for_jobs() -> None:
+    workers = Workers("test", 1)
+    thread = await workers.run(lambda _: threading.get_ident(), None)
+    before = signal.signal(signal.SIGUSR1, lambda *_: None)
+    try:
+        for _ in range(3):
+            await asyncio.sleep(0.005)  # for it to wait again
+            signal.pthread_kill(thread, signal.SIGUSR1)
+            async with asyncio.timeout(10):
+                assert await workers.run(lambda _: threading.get_ident(), None) == thread
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    workers.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a queue opens no file")
+async def test_workers_that_have_ended_leave_no_file_open() -> None:
+    def files() -> int:
+        return len(os.listdir("/proc/self/fd"))
+
+    gc.collect()
+    before = files()
+    workers = Workers("test", 2)
+    await workers.run(abs, 0)
+    assert files() > before
+    threads = [thread for thread in threading.enumerate() if thread.name.startswith("test-")]
+    workers.close()
+    for thread in threads:
+        thread.join(10)
+    del workers, threads, thread
+    gc.collect()
+    assert files() <= before
 
 
 async def test_jobs_start_in_order_and_run_side_by_side() -> None:
