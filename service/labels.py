@@ -3,7 +3,6 @@
 import math
 from collections.abc import Sequence
 from functools import cached_property
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,11 +24,9 @@ _MOST_EXP = 600.0
 RANKED = 5
 
 
-class Ranking(NamedTuple):
-    """The likeliest classes of one image, likeliest first; of equals, the lower index first."""
-
-    indices: Sequence[int]
-    probabilities: Sequence[float]
+# The likeliest classes of one image, likeliest first (of equals, the lower index first), and how
+# likely they are.
+Ranking = tuple[Sequence[int], Sequence[float]]
 
 
 class ScoreRow:
@@ -47,8 +44,12 @@ class ScoreRow:
 
     @property
     def ranking(self) -> Ranking | None:
-        """Of the RANKED likeliest classes; None: not made, or some score is not finite."""
-        return None if self._batch is None else self._batch.rankings[self._place]
+        """Of the RANKED likeliest classes; None: not made, as in a batch with unusual scores."""
+        batch = self._batch
+        if batch is None:
+            return None
+        rankings = batch.rankings
+        return None if rankings is None else rankings[self._place]
 
 
 def rank(scores: Scores, output: OutputKind) -> list[ScoreRow]:
@@ -71,8 +72,8 @@ class _Batch:
         self._output = output
 
     @cached_property
-    def rankings(self) -> Sequence[Ranking | None]:
-        """One an image."""
+    def rankings(self) -> Sequence[Ranking] | None:
+        """One an image; None where that has to be done one by one."""
         return _rankings(self._scores, self._output)
 
 
@@ -84,8 +85,9 @@ def top_k(row: ScoreRow, k: int, output: OutputKind, labels: Sequence[str]) -> l
     infinite.
     """
     ranking = row.ranking
-    if ranking is None or k > len(ranking.indices):
+    if ranking is None or k > len(ranking[0]):
         ranking = _ranking(row.scores, k, output)
+    indices, probabilities = ranking
     named = len(labels)
     return [
         {
@@ -93,12 +95,16 @@ def top_k(row: ScoreRow, k: int, output: OutputKind, labels: Sequence[str]) -> l
             "label": labels[index] if index < named else str(index),
             "probability": probability,
         }
-        for index, probability in zip(ranking.indices[:k], ranking.probabilities, strict=False)
+        for index, probability in zip(indices[:k], probabilities, strict=False)
     ]
 
 
-def _rankings(scores: Scores, output: OutputKind) -> list[Ranking | None]:
+def _rankings(scores: Scores, output: OutputKind) -> Sequence[Ranking] | None:
+    """Of a batch; None where not all scores are finite, or some overflow once exponentiated."""
     n, classes = scores.shape
+    rows = scores.astype(np.float64)
+    if not math.isfinite(np.add.reduce(rows, axis=None)):  # see `finite`
+        return None
     begins = np.arange(0, n * classes, classes)
     found = np.empty((min(RANKED, classes), n), np.intp)
     # Looking for the largest a few times is faster than sorting; of equals it finds the first.
@@ -108,28 +114,14 @@ def _rankings(scores: Scores, output: OutputKind) -> list[Ranking | None]:
         rest.argmax(axis=1, out=place)
         cells[begins + place] = -math.inf
     rest.argmax(axis=1, out=found[-1])
-    rows = scores.astype(np.float64)
-    sums = np.add.reduce(rows, axis=1)  # see `finite`
-    if not math.isfinite(np.add.reduce(sums)):
-        rows[~np.isfinite(sums)] = 0  # not ranked, and not warned about
     probabilities = rows.ravel()[found + begins]
     if output is OutputKind.LOGITS:
         if max(map(abs, probabilities[0].tolist())) > _MOST_EXP:
-            largest_first = probabilities[0].copy()
-            rows -= largest_first[:, np.newaxis]
-            probabilities -= largest_first
+            return None
         np.exp(rows, out=rows)
         np.exp(probabilities, out=probabilities)
         probabilities /= np.add.reduce(rows, axis=1)
-    return [
-        Ranking(indices, likely) if math.isfinite(total) else None
-        for indices, likely, total in zip(
-            found.T.tolist(),
-            _rounded(probabilities).T.tolist(),
-            sums.tolist(),
-            strict=True,
-        )
-    ]
+    return list(zip(found.T.tolist(), _rounded(probabilities).T.tolist(), strict=True))
 
 
 def _rounded(probabilities: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -147,7 +139,7 @@ def _ranking(scores: NDArray[np.float32], k: int, output: OutputKind) -> Ranking
         chosen = weights[first] / np.add.reduce(weights)
     else:
         chosen = row[first]
-    return Ranking(first.tolist(), _rounded(chosen).tolist())
+    return first.tolist(), _rounded(chosen).tolist()
 
 
 def finite(scores: NDArray[np.float32]) -> NDArray[np.float64]:

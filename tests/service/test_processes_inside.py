@@ -98,7 +98,7 @@ class Side:
         for row in answered.results:
             assert (np.diff(row.scores) == 1).all()
             assert row.ranking is not None
-            assert row.ranking.indices == [6, 5, 4, 3, 2]
+            assert row.ranking[0] == [6, 5, 4, 3, 2]
         assert answered.queue_s >= 0
         return [int(row.scores[0]) for row in answered.results]
 
