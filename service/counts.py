@@ -31,6 +31,7 @@ _SECONDS = (
     *(0.00025, 0.0005, 0.001, 0.002, 0.003, 0.005, 0.0075),
     *(0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0),
 )
+_MICROSECONDS = tuple(round(seconds * 1e6) for seconds in _SECONDS)
 _SUM = len(_SECONDS) + 1  # behind the counts
 _WIDTH = _SUM + 1
 
@@ -73,9 +74,9 @@ class Counts:
         own[_IMAGES] += images
         own[_LAST] = time.time_ns() // 1_000_000
         start = _DURATION
-        for seconds in (phases.total, *phases):
-            own[start + bisect_left(_SECONDS, seconds)] += 1
-            own[start + _SUM] += int(seconds * 1e9 + 0.5)
+        for microseconds in phases:  # in the order of the cells
+            own[start + bisect_left(_MICROSECONDS, microseconds)] += 1
+            own[start + _SUM] += microseconds * 1000
             start += _WIDTH
 
     def refused(self, status: int, seconds: float) -> None:

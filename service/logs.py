@@ -233,11 +233,7 @@ class AccessLog:
                 quoted(entry.model),
                 entry.images,
                 entry.batch,
-                phases.receive * 1e6,
-                phases.decode * 1e6,
-                phases.queue * 1e6,
-                phases.compute * 1e6,
-                phases.respond * 1e6,
+                *phases[1:],  # without the whole
             )
         self._write(line + self._end)
 

@@ -18,26 +18,28 @@ _REASONS = {429: REJECTED, 499: CANCELED, 500: BACKEND, 503: REJECTED, 504: REJE
 
 
 class Phases(NamedTuple):
-    """Where a request's time went, in seconds; they add up to the whole, `total`."""
+    """Where a request's time went, in whole microseconds; they add up to the whole, `total`."""
 
-    receive: float  # reading the body
-    decode: float  # from bytes to pixels, waiting for a thread included
-    queue: float  # until the batch of its last image started
-    compute: float  # that batch
-    respond: float  # handing over, ranking, and whatever else there was
+    total: int
+    receive: int  # reading the body
+    decode: int  # from bytes to pixels, waiting for a thread included
+    queue: int  # until the batch of its last image started
+    compute: int  # that batch
+    respond: int  # handing over, ranking, and whatever else there was
 
     @classmethod
     def of(
         cls, total: float, receive: float, decode: float, queue: float, compute: float
     ) -> "Phases":
-        """The phases of a request that took `total`; `respond` is what is left of it."""
-        left = total - (receive + decode + queue + compute)
-        return cls(receive, decode, queue, compute, left if left > 0 else 0.0)
-
-    @property
-    def total(self) -> float:
-        """All of it."""
-        return self.receive + self.decode + self.queue + self.compute + self.respond
+        """Of seconds: what is left of the `total` is `respond`."""
+        received = int(receive * 1e6 + 0.5)
+        decoded = int(decode * 1e6 + 0.5)
+        queued = int(queue * 1e6 + 0.5)
+        computed = int(compute * 1e6 + 0.5)
+        parts = received + decoded + queued + computed
+        whole = int(total * 1e6 + 0.5)
+        whole = max(whole, parts)
+        return cls(whole, received, decoded, queued, computed, whole - parts)
 
 
 @dataclass(frozen=True, slots=True)

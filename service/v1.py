@@ -129,19 +129,15 @@ def _reads_at_once(headers: Headers, length: int) -> bool:
 
 
 def _timing(phases: Phases) -> Timing:
-    """The phases in milliseconds; in whole microseconds, so that they still add up."""
-    receive = int(phases.receive * 1e6 + 0.5)
-    decode = int(phases.decode * 1e6 + 0.5)
-    queue = int(phases.queue * 1e6 + 0.5)
-    compute = int(phases.compute * 1e6 + 0.5)
-    respond = int(phases.respond * 1e6 + 0.5)
+    """The phases in milliseconds."""
+    total, receive, decode, queue, compute, respond = phases
     return {
         "receive": receive / 1e3,
         "decode": decode / 1e3,
         "queue": queue / 1e3,
         "compute": compute / 1e3,
         "respond": respond / 1e3,
-        "total": (receive + decode + queue + compute + respond) / 1e3,
+        "total": total / 1e3,
     }
 
 

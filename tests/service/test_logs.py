@@ -59,7 +59,7 @@ SCORED = {
     "model": "digits",
     "images": 2,
     "batch": 8,
-    "phases": Phases(receive=1e-4, decode=2e-4, queue=3e-4, compute=4e-4, respond=5e-4),
+    "phases": Phases.of(15e-4, receive=1e-4, decode=2e-4, queue=3e-4, compute=4e-4),
 }
 
 
