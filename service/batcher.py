@@ -151,21 +151,24 @@ class Batcher(Generic[T, R]):
         request = Request(
             self._waiting, tuple(items), now, then, due(now, urgency), urgency.deadline, count
         )
-        loop = asyncio.get_running_loop()
         if not count:
-            loop.call_soon(self._tell, request, Answered([], 0, 0.0, 0.0))
+            empty: Answered[R] = Answered([], 0, 0.0, 0.0)
+            asyncio.get_running_loop().call_soon(self._tell, request, empty)
             return request
         self._waiting.enter(request)
         if not self._dispatcher.short:
             self._dispatcher.arrived(now, count)
         if self._worker is None:
             # An empty context: it serves everybody, so it takes on nothing of this first caller.
-            self._worker = loop.create_task(self._work(), name="batcher", context=Context())
+            working = self._work()
+            self._worker = asyncio.get_running_loop().create_task(
+                working, name="batcher", context=Context()
+            )
             # However it ends, even cancelled before its first step, nobody is left waiting.
             self._worker.add_done_callback(lambda _: self._end())
         self._changed.set()
         if urgency.deadline < inf and self._running:
-            loop.call_soon(self._on_alarm, now)
+            asyncio.get_running_loop().call_soon(self._on_alarm, now)
         return request
 
     def fail_waiting(self, failure: Callable[[], ServiceError]) -> None:
@@ -353,11 +356,15 @@ class Batcher(Generic[T, R]):
             size = len(batch.items)
             first = 0
             for request, count in batch.parts:
-                request.results += results[first : first + count]
+                own = results[first : first + count]
                 first += count
-                if len(request.results) == len(request.items):
-                    queue_s = batch.dispatched - request.submitted
-                    self._tell(request, Answered(request.results, size, queue_s, compute_s))
+                if count < len(request.items):
+                    request.results += own
+                    own = request.results
+                    if len(own) < len(request.items):
+                        continue
+                queue_s = batch.dispatched - request.submitted
+                self._tell(request, Answered(own, size, queue_s, compute_s))
 
     def _fail(self, request: Request[T, R], failure: ServiceError) -> None:
         """Tell a request of `failure`, unless it was told already."""
