@@ -21,7 +21,7 @@ from service.body import Body, Headers, content_coding
 from service.compression import inflate
 from service.connection import Departure
 from service.errors import ServiceError
-from service.pipeline import Asked, Outcome, Pipeline, Scored, Scoring
+from service.pipeline import Outcome, Pipeline, Scored, Scoring
 from service.protocol import CLIENT_CLOSED_REQUEST
 from service.responses import error_response, refusal
 from service.statistics import Phases
@@ -33,10 +33,10 @@ CRASHED = "the server made a mistake; its log says which"
 _log = logging.getLogger("convoy")
 
 
-class Arrival:
+class Arrival(Scoring):
     """A request that came, its body yet to be read."""
 
-    __slots__ = ("entry", "headers", "pipeline", "query", "received", "started", "visit")
+    __slots__ = ("entry", "headers", "query", "started")
 
     def __init__(
         self,
@@ -47,20 +47,18 @@ class Arrival:
         started: float,
         entry: Entry | None,
     ) -> None:
+        super().__init__(pipeline, visit)
         self.headers = headers
         self.query = query
-        self.pipeline = pipeline
-        self.visit = visit
         self.started = started  # perf_counter seconds
         self.entry = entry  # for whoever logs it; None where it came over no connection of ours
-        self.received = 0.0  # perf_counter seconds, once the body is there
 
-    def answered(self, asked: Asked, scored: Scored) -> Phases:
+    def answered(self, scored: Scored) -> Phases:
         """Count the request, whose answer is ready but for being written; where its time went."""
         rows, batch, queue_s, compute_s = scored
         started = self.started
         total_s, receive_s = perf_counter() - started, self.received - started
-        phases = Phases.of(total_s, receive_s, asked.decode_s, queue_s, compute_s)
+        phases = Phases.of(total_s, receive_s, self.decode_s, queue_s, compute_s)
         pipeline, entry, images = self.pipeline, self.entry, len(rows)
         pipeline.metrics.answered(images, phases)
         if entry is not None:
@@ -75,7 +73,7 @@ class Arrival:
 class Exchange:
     """What a path does with requests to one model.
 
-    `check` raises what can be known before the body comes; `read` says what is asked, and raises
+    `check` raises what can be known before the body comes; `read` sets what is wanted, or raises
     that too; `at_once` says of which bodies, by headers and length, that takes no longer than to
     hand them to a thread; `answer` makes the answer of the scores, and counts it. Called with a
     request this is an ASGI endpoint; `service/lane.py` has a shorter way, for what is read at once.
@@ -84,9 +82,9 @@ class Exchange:
     pipeline: Pipeline
     max_body_bytes: int
     check: Callable[[Arrival], object]
-    read: Callable[[Arrival, bytes], Asked]
+    read: Callable[[Arrival, bytes], None]
     at_once: Callable[[Headers, int], bool]
-    answer: Callable[[Arrival, Asked, Scored], Response]
+    answer: Callable[[Arrival, Scored], Response]
 
     async def __call__(self, request: Request) -> Response:
         """The answer to a request, whatever happens."""
@@ -109,47 +107,40 @@ class Exchange:
                         data = await pipeline.aside(inflating, data)
                         visit.hold_bytes(len(data))
                     if self.at_once(headers, len(data)):
-                        asked = self.read(arrival, data)
+                        self.read(arrival, data)
                     else:
-                        asked = await pipeline.aside(partial(self.read, arrival), data)
+                        await pipeline.aside(partial(self.read, arrival), data)
                     del data
-                    scored = await pipeline.scored(visit, asked, arrival.received)
-                return self.answer(arrival, asked, scored)
+                    scored = await arrival.scored()
+                return self.answer(arrival, scored)
         except Exception as error:  # noqa: BLE001  answered, counted and logged
             return self._failed(arrival, error, last=not body.skippable)
 
-    def score(
-        self, arrival: Arrival, data: bytes, then: Callable[[Response], None]
-    ) -> Scoring | None:
+    def score(self, arrival: Arrival, data: bytes, then: Callable[[Response], None]) -> None:
         """As when it is called, with a body that is there, and was counted, and is read at once.
 
-        `then` is told the answer, perhaps before this returns what is going on until then.
-        Withdrawn, it is never told.
+        `then` is told the answer, perhaps before this returns; never, if it is withdrawn.
         """
         try:
             self.pipeline.check_ready()
             arrival.visit.expect_room()
-            arrival.received = received = perf_counter()
-            asked = self.read(arrival, data)
-            ended = partial(self._end, arrival, asked, then)
-            return self.pipeline.score(arrival.visit, asked, received, ended)
+            arrival.received = perf_counter()
+            self.read(arrival, data)
+            arrival.score(partial(self._end, arrival, then))
         except Exception as error:  # noqa: BLE001  answered, counted and logged
             arrival.visit.leave()
             then(self._failed(arrival, error, last=False))
-            return None
 
     def abandoned(self, started: float, status: int) -> None:
         """Count a request whose client left, or was sent away with a status."""
         self.pipeline.metrics.refused(status or CLIENT_CLOSED_REQUEST, perf_counter() - started)
 
-    def _end(
-        self, arrival: Arrival, asked: Asked, then: Callable[[Response], None], outcome: Outcome
-    ) -> None:
+    def _end(self, arrival: Arrival, then: Callable[[Response], None], outcome: Outcome) -> None:
         if isinstance(outcome, Exception):
             response = self._failed(arrival, outcome, last=False)
         else:
             try:
-                response = self.answer(arrival, asked, outcome)
+                response = self.answer(arrival, outcome)
             except Exception as error:  # noqa: BLE001  answered, counted and logged
                 response = self._failed(arrival, error, last=False)
         arrival.visit.leave()

@@ -9,7 +9,7 @@ than half of what a request to a quick model cost when measured. A path in the l
 which documents it, answers 405, and takes over whenever a request is in any way unusual.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, cast
 
 from starlette.responses import Response
@@ -20,7 +20,6 @@ from service.admission import Visit
 from service.body import content_length
 from service.errors import QueueFullError
 from service.exchange import Arrival, Exchange
-from service.pipeline import Scoring
 from service.protocol import BoundedHttp
 
 # A body that a connection may keep, until it is whole, without asking the application.
@@ -91,7 +90,9 @@ class LaneHttp(BoundedHttp):
             super().on_message_complete()
         else:
             self.count_message()
-            call.begin(self._write)
+            chunks, call.chunks = call.chunks, []
+            body = chunks[0] if len(chunks) == 1 else b"".join(chunks)
+            call.exchange.score(call, body, self._write)
 
     def hang_up(self) -> None:
         """The client is gone, or was sent away."""
@@ -146,7 +147,6 @@ class _Call(Arrival):
     """A request in the lane, to uvicorn a cycle like any other."""
 
     __slots__ = (
-        "_scoring",
         "chunks",
         "disconnected",
         "exchange",
@@ -164,20 +164,11 @@ class _Call(Arrival):
         self.chunks: list[bytes] = []
         self.response_complete = False
         self.disconnected = False
-        self._scoring: Scoring | None = None
-
-    def begin(self, then: Callable[[Response], None]) -> None:
-        """The body is whole: have the request answered."""
-        chunks, self.chunks = self.chunks, []
-        body = chunks[0] if len(chunks) == 1 else b"".join(chunks)
-        self._scoring = self.exchange.score(self, body, then)
 
     def leave(self) -> None:
         """The client is gone, or was sent away."""
         self.disconnected = True
-        scoring, self._scoring = self._scoring, None
-        if scoring is not None:
-            scoring.withdraw()
+        self.withdraw()
         self.visit.leave()
         self.exchange.abandoned(self.started, self.entry.status if self.entry else 0)
 

@@ -45,17 +45,6 @@ Scored = Answered[ScoreRow]
 Outcome = Scored | Exception
 
 
-@dataclass(slots=True)
-class Asked:
-    """What a request wants done, once it is read."""
-
-    files: list[bytes]  # encoded images; none where there are pixels
-    pixels: Sequence[Pixels] | Images | None  # H×W×C as `info.image_shape` says
-    urgency: Urgency
-    wanted: Any  # of the answer; for who makes it
-    decode_s: float = 0.0  # what decoding took; to be told
-
-
 class Pipeline:
     """A runner with its decoder and its bounds; used from one event loop."""
 
@@ -132,49 +121,6 @@ class Pipeline:
         """Make the engine ready; raises what the engine raises."""
         await self.runner.warm_up()
 
-    def score(
-        self, visit: Visit, asked: Asked, since: float, then: Callable[[Outcome], None]
-    ) -> "Scoring":
-        """Have images decoded, where they are files, and scored; `then` is told of the outcome.
-
-        What there was to do `since` then, in perf_counter's seconds, counts as decoding. Files are
-        taken out of the list once they are decoded; pixels may be views of the body, which
-        therefore counts until the visit ends.
-
-        Raised or told: QueueFullError, TooManyImagesError: not admitted. ImageError,
-        PayloadTooLargeError, UnsupportedMediaTypeError: one cannot be decoded. DeadlineError: they
-        cannot be done in time, which is asked before they are decoded and after.
-        EngineFailedError, ShuttingDownError.
-        """
-        scoring = Scoring(self, visit, asked, since, then)
-        if asked.pixels is not None:
-            visit.admit(len(asked.pixels))
-            scoring.post(list(asked.pixels))
-        else:
-            visit.admit(len(asked.files))
-            if asked.urgency is not NO_HURRY:
-                self.runner.check_deadline(len(asked.files), asked.urgency)
-            scoring.decode()
-        return scoring
-
-    async def scored(self, visit: Visit, asked: Asked, since: float) -> Scored:
-        """As `score`, for who awaits it."""
-        outcome: asyncio.Future[Scored] = asyncio.get_running_loop().create_future()
-
-        def settle(ended: Outcome) -> None:
-            if outcome.done():  # cancelled, in this very turn
-                return
-            if isinstance(ended, Exception):
-                outcome.set_exception(ended)
-            else:
-                outcome.set_result(ended)
-
-        scoring = self.score(visit, asked, since, settle)
-        try:
-            return await outcome
-        finally:
-            scoring.withdraw()  # only where this was cancelled there is anything left to withdraw
-
     def aside(self, function: Callable[[T], R], argument: T) -> "asyncio.Future[R]":
         """Have a decode thread call `function(argument)`, which takes a while."""
         return self.decoders.run(function, argument)
@@ -206,30 +152,65 @@ class Scoring:
     """One request's way from its files, or pixels, to its scores: callbacks, and no task."""
 
     __slots__ = (
-        "_asked",
-        "_at",
-        "_decoded",
-        "_pipeline",
-        "_since",
-        "_then",
-        "_undecoded",
-        "_visit",
+        *("files", "pixels", "urgency", "wanted"),
+        *("pipeline", "visit", "received", "decode_s"),
+        *("_at", "_decoded", "_then", "_undecoded"),
     )
 
-    def __init__(
-        self,
-        pipeline: Pipeline,
-        visit: Visit,
-        asked: Asked,
-        since: float,
-        then: Callable[[Outcome], None],
-    ) -> None:
-        self._pipeline = pipeline
-        self._visit = visit
-        self._asked = asked
-        self._since = since
-        self._then: Callable[[Outcome], None] | None = then  # until the runner has it
+    # What a request wants done, set once it is read.
+    files: list[bytes]  # encoded images; none where there are pixels
+    pixels: Sequence[Pixels] | Images | None  # H×W×C as `info.image_shape` says
+    urgency: Urgency
+    wanted: Any  # of the answer; for who makes it
+
+    def __init__(self, pipeline: Pipeline, visit: Visit) -> None:
+        self.pipeline = pipeline
+        self.visit = visit
+        self.received = 0.0  # perf_counter seconds, once the body is there; then decoding begins
+        self.decode_s = 0.0  # what that took, reading included; to be told
+        self._then: Callable[[Outcome], None] | None = None  # until the runner has it
         self._at = _NOTHING  # what is being done for it
+
+    def score(self, then: Callable[[Outcome], None]) -> None:
+        """Have the images decoded, where they are files, and scored; `then` is told of the outcome.
+
+        Files are taken out of the list once they are decoded; pixels may be views of the body,
+        which therefore counts until the visit ends.
+
+        Raised or told: QueueFullError, TooManyImagesError: not admitted. ImageError,
+        PayloadTooLargeError, UnsupportedMediaTypeError: one cannot be decoded. DeadlineError: they
+        cannot be done in time, which is asked before they are decoded and after.
+        EngineFailedError, ShuttingDownError.
+        """
+        pixels, files = self.pixels, self.files
+        if pixels is not None:
+            self.visit.admit(len(pixels))
+            self._then = then
+            self._post(list(pixels))
+            return
+        self.visit.admit(len(files))
+        if self.urgency is not NO_HURRY:
+            self.pipeline.runner.check_deadline(len(files), self.urgency)
+        self._then = then
+        self._decode(files)
+
+    async def scored(self) -> Scored:
+        """As `score`, for who awaits it."""
+        outcome: asyncio.Future[Scored] = asyncio.get_running_loop().create_future()
+
+        def settle(ended: Outcome) -> None:
+            if outcome.done():  # cancelled, in this very turn
+                return
+            if isinstance(ended, Exception):
+                outcome.set_exception(ended)
+            else:
+                outcome.set_result(ended)
+
+        self.score(settle)
+        try:
+            return await outcome
+        finally:
+            self.withdraw()  # only where this was cancelled there is anything left to withdraw
 
     def withdraw(self) -> None:
         """Nobody wants to hear of it any longer."""
@@ -237,9 +218,8 @@ class Scoring:
         for each in self._at:
             each.withdraw()
 
-    def decode(self) -> None:
-        """Decode the images, then post them."""
-        workers, decode, files = self._pipeline.decoders, self._pipeline.decode, self._asked.files
+    def _decode(self, files: list[bytes]) -> None:
+        workers, decode = self.pipeline.decoders, self.pipeline.decode
         if len(files) == 1:
             job = workers.post(decode, files[0], self._one_decoded)
             if job is not None:
@@ -255,13 +235,12 @@ class Scoring:
         if jobs:
             self._at = jobs
 
-    def post(self, pixels: Sequence[Pixels]) -> None:
+    def _post(self, pixels: Sequence[Pixels]) -> None:
         """Have the images scored."""
-        asked = self._asked
-        asked.decode_s = perf_counter() - self._since
+        self.decode_s = perf_counter() - self.received
         then = self._then
         if then is not None:
-            self._at = (self._pipeline.runner.post(pixels, then, asked.urgency),)
+            self._at = (self.pipeline.runner.post(pixels, then, self.urgency),)
             self._then = None  # which may hold this
 
     def _one_decoded(self, pixels: Pixels, error: Exception | None) -> None:
@@ -269,9 +248,9 @@ class Scoring:
             self._fail(error)
             return
         try:
-            self._asked.files.clear()
-            self._visit.release_bytes()
-            self.post((pixels,))
+            self.files.clear()
+            self.visit.release_bytes()
+            self._post((pixels,))
         except Exception as failure:  # noqa: BLE001  told to who wants to know
             self._fail(failure)
 
@@ -288,9 +267,9 @@ class Scoring:
             return
         images = [each for each in decoded if not isinstance(each, Exception)]
         try:
-            self._asked.files.clear()
-            self._visit.release_bytes()
-            self.post(images)
+            self.files.clear()
+            self.visit.release_bytes()
+            self._post(images)
         except Exception as failure:  # noqa: BLE001  told to who wants to know
             self._fail(failure)
 

@@ -17,7 +17,7 @@ from service.body import (
 from service.errors import InvalidParameterError, ModelNotFoundError, ServiceError
 from service.exchange import Arrival, Exchange
 from service.labels import top_k
-from service.pipeline import Asked, Pipeline, Scored
+from service.pipeline import Pipeline, Scored
 from service.policy import DEFAULT_PRIORITY, LOWEST_PRIORITY, Urgency
 from service.repository import Repository
 from service.responses import json_response, refusal
@@ -108,16 +108,16 @@ def _classification(pipeline: Pipeline, max_body_bytes: int) -> Exchange:
             form_boundary(arrival.headers),
         )
 
-    def read(arrival: Arrival, body: bytes) -> Asked:
-        k, urgency, boundary = check(arrival)
-        return Asked(images_of(body, boundary, max_images), None, urgency, k)
+    def read(arrival: Arrival, body: bytes) -> None:
+        arrival.wanted, arrival.urgency, boundary = check(arrival)
+        arrival.files, arrival.pixels = images_of(body, boundary, max_images), None
 
-    def answer(arrival: Arrival, asked: Asked, scored: Scored) -> Response:
+    def answer(arrival: Arrival, scored: Scored) -> Response:
         results = [
-            ImageResult(predictions=top_k(row, asked.wanted, info.output, info.labels))
+            ImageResult(predictions=top_k(row, arrival.wanted, info.output, info.labels))
             for row in scored.results
         ]
-        timing = _timing(arrival.answered(asked, scored))
+        timing = _timing(arrival.answered(scored))
         return json_response(ClassifyAnswer(model=info.name, results=results, timing_ms=timing))
 
     return Exchange(pipeline, max_body_bytes, check, read, _reads_at_once, answer)

@@ -6,7 +6,7 @@ from service.body import Headers, content_coding
 from service.compression import compress, wanted_coding
 from service.errors import BadRequestError
 from service.exchange import Arrival, Exchange
-from service.pipeline import Asked, Pipeline, Scored
+from service.pipeline import Pipeline, Scored
 from service.policy import urgency_of
 from service.v2.answer import format_answer
 from service.v2.request import parse_request
@@ -36,14 +36,14 @@ def inference(pipeline: Pipeline, max_body_bytes: int) -> Exchange:
         _json_length(arrival.headers)
         content_coding(arrival.headers)
 
-    def read(arrival: Arrival, body: bytes) -> Asked:
+    def read(arrival: Arrival, body: bytes) -> None:
         wanted = parse_request(body, _json_length(arrival.headers), info, max_images)
-        urgency = urgency_of(arrival.started, wanted.timeout_s, wanted.priority)
-        return Asked(wanted.files, wanted.pixels, urgency, wanted)
+        arrival.urgency = urgency_of(arrival.started, wanted.timeout_s, wanted.priority)
+        arrival.files, arrival.pixels, arrival.wanted = wanted.files, wanted.pixels, wanted
 
-    def answer(arrival: Arrival, asked: Asked, scored: Scored) -> Response:
-        content, json_length = format_answer(asked.wanted, scored.results, info)
-        arrival.answered(asked, scored)
+    def answer(arrival: Arrival, scored: Scored) -> Response:
+        content, json_length = format_answer(arrival.wanted, scored.results, info)
+        arrival.answered(scored)
         accept = arrival.headers.get(b"accept-encoding", b"").decode("latin-1")
         return _response(content, json_length, accept)
 

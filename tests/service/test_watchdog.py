@@ -11,7 +11,7 @@ import pytest
 from models import Batch, EngineError, Scores
 from service.admission import Visit
 from service.errors import EngineFailedError, ShuttingDownError, ThreadLostError
-from service.pipeline import Asked, Pipeline
+from service.pipeline import Pipeline, Scoring
 from service.policy import NO_HURRY
 from service.repository import Repository
 from service.runner import EngineRunner, Pixels, State
@@ -359,7 +359,9 @@ def expire(pipeline: Pipeline) -> None:
 async def score(pipeline: Pipeline, visit: Visit | None = None) -> None:
     with visit or Visit(pipeline.admission) as inside:
         blank = [np.zeros((1, 1, 1), np.uint8)]
-        await pipeline.scored(inside, Asked([], blank, NO_HURRY, None), since=0)
+        scoring = Scoring(pipeline, inside)
+        scoring.files, scoring.pixels, scoring.urgency = [], blank, NO_HURRY
+        await scoring.scored()
 
 
 async def hang(pipeline: Pipeline, engines: Sequence[FakeEngine]) -> None:
