@@ -118,7 +118,8 @@ class Visit:
 
     def expect_room(self) -> None:
         """QueueFullError if not even one more image could be admitted, before anything is read."""
-        if self._admission.images >= self._admission.max_images:
+        admission = self._admission
+        if admission.inside.images >= admission.max_images:
             raise self._refusal(1)
 
     def hold_bytes(self, count: int) -> None:

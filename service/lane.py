@@ -67,8 +67,9 @@ class LaneHttp(BoundedHttp):
             visit.leave()
             return False
         call = _Call(entry, exchange, visit, query)
-        call.keep_alive = (
-            self.parser.should_keep_alive() and self.parser.get_http_version() != "1.0"
+        call.keep_alive = self.parser.should_keep_alive() and (
+            # HTTP/1.0 has to ask for it, and uvicorn does not grant it.
+            b"connection" not in headers or self.parser.get_http_version() != "1.0"
         )
         self._arriving = self._call = call
         self.cycle = cast(RequestResponseCycle, call)
@@ -116,14 +117,15 @@ class LaneHttp(BoundedHttp):
         defaults = self.server_state.default_headers
         if defaults is not self._defaults:  # a new list each second, for the date
             self._defaults, self._default_lines = defaults, _lines(defaults)
-        lines = (
+        whole = b"%bx-request-id: %b\r\n%b%b%b\r\n%b" % (
             STATUS_LINE[status],
-            *(b"x-request-id: ", self.entries[0].id, b"\r\n", self._default_lines),
+            self.entries[0].id,
+            self._default_lines,
             _lines(response.raw_headers),
-            b"\r\n" if keep_alive else b"connection: close\r\n\r\n",
+            b"" if keep_alive else b"connection: close\r\n",
             body,
         )
-        self.transport.write(b"".join(lines))
+        self.transport.write(whole)
         if not keep_alive:
             self.transport.close()
         self.request_ended(status, len(body))
