@@ -87,7 +87,7 @@ class _Jobs:
     def __init__(self) -> None:
         self._jobs: deque[Job | None] = deque()
         self._count = os.eventfd(0, os.EFD_SEMAPHORE | os.EFD_CLOEXEC)
-        weakref.finalize(self, os.close, self._count)
+        weakref.finalize(self, os.close, self._count).atexit = False
 
     def put(self, job: Job | None) -> None:
         """Add one; None for nobody's."""
