@@ -1,4 +1,6 @@
-"""How many processor cores this process may use: what it may run on, and what of it is paid for.
+"""Processor cores: how many this process may use, and which one a thread is on.
+
+What it may use is what it may run on, and what of it is paid for.
 
 Containers are given processor time, not cores: `docker run --cpus=2` on 64 cores is a quota of two
 cores' time in every period, and 64 threads would use it up in the first part of each and then all
@@ -23,18 +25,25 @@ def available_cores() -> int:
     return max(1, ceil(min(cores or 1, quota(_GROUPS, _MOUNT))))
 
 
-def _found_in_libc() -> Callable[[], int] | None:
-    """What tells a thread its core; None where nothing does, or no thread can be put on one."""
-    found: Callable[[], int] | None = getattr(ctypes.CDLL(None), "sched_getcpu", None)
-    return found if hasattr(os, "sched_setaffinity") else None
+def _find_getcpu() -> Callable[[], int] | None:
+    """libc's sched_getcpu; None where there is none, or where threads cannot be put on cores."""
+    if not hasattr(os, "sched_setaffinity"):
+        return None
+    try:
+        # PyDLL: to let go of the interpreter's lock takes longer than the call.
+        found: Callable[[], int] = ctypes.PyDLL(None).sched_getcpu
+    except (OSError, AttributeError):  # linked statically; not in this libc
+        return None
+    return found
 
 
-_this_core = _found_in_libc()
+_getcpu = _find_getcpu()
 
 
 def this_core() -> int | None:
-    """The core that the calling thread runs on; None where that is of no use."""
-    return _this_core() if _this_core is not None else None
+    """The core that the calling thread runs on; None where nobody tells, or it is of no use."""
+    core = _getcpu() if _getcpu is not None else -1
+    return core if core >= 0 else None
 
 
 def keep_on(core: int | None, thread: int) -> None:

@@ -34,7 +34,7 @@ _log = logging.getLogger("convoy")
 
 
 class Arrival(Scoring):
-    """A request that came, its body yet to be read."""
+    """A request over HTTP, from its head to its scores."""
 
     __slots__ = ("entry", "headers", "query", "started")
 
@@ -128,6 +128,7 @@ class Exchange:
             self.read(arrival, data)
             arrival.score(partial(self._end, arrival, then))
         except Exception as error:  # noqa: BLE001  answered, counted and logged
+            arrival.withdraw()  # or it would hold who holds it
             arrival.visit.leave()
             then(self._failed(arrival, error, last=False))
 

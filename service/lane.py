@@ -67,9 +67,8 @@ class LaneHttp(BoundedHttp):
             visit.leave()
             return False
         call = _Call(entry, exchange, visit, query)
-        call.keep_alive = self.parser.should_keep_alive() and (
-            # HTTP/1.0 has to ask for it, and uvicorn does not grant it.
-            b"connection" not in headers or self.parser.get_http_version() != "1.0"
+        call.keep_alive = (
+            self.parser.should_keep_alive() and self.parser.get_http_version() != "1.0"
         )
         self._arriving = self._call = call
         self.cycle = cast(RequestResponseCycle, call)

@@ -1,7 +1,6 @@
 """Threads that call functions for an event loop.
 
-What loop.run_in_executor does at less than half its cost: no lock, and a callback, or one future
-instead of two.
+What loop.run_in_executor does at less than half its cost: a callback, or one future instead of two.
 With a model that takes a millisecond, handing a request to two threads and back is most of what a
 server adds. The threads are daemons: one that is stuck in a device driver cannot keep the process.
 
@@ -90,7 +89,7 @@ class _Jobs:
         weakref.finalize(self, os.close, self._count).atexit = False
 
     def put(self, job: Job | None) -> None:
-        """Add one; None for nobody's."""
+        """Add one; None tells a thread to end."""
         self._jobs.append(job)
         os.eventfd_write(self._count, 1)
 
@@ -163,7 +162,7 @@ class Workers:
         self._nice = nice
         self._bound_s = bound_s
         self._replaced = replaced
-        self._jobs: _Queue = _Jobs() if sys.platform == "linux" else SimpleQueue()
+        self._jobs: _Queue = _Jobs() if hasattr(os, "eventfd") else SimpleQueue()
         self._threads = [self._start(number) for number in range(threads)]
         self._open = 0  # jobs with a bound whose end was not heard of
         self._timer: asyncio.Handle | None = None
@@ -266,13 +265,14 @@ class Workers:
         """Have the threads run where the event loop does, while it waits for them; None: anywhere.
 
         To wake one on another core, and be woken by it, takes several times as long as to change
-        from one thread to the other on the same.
+        from one thread to the other on the same. A thread that a job starts meanwhile would stay
+        there, so what starts threads has done so before it is quick enough to be waited for.
         """
         if core == self._core:
             return
         self._core = core
         for thread in self._threads:
-            if thread.native_id is not None:
+            if thread.native_id is not None:  # which it is, once it was started
                 with contextlib.suppress(OSError):  # it ended, or is as quick as the system lets it
                     keep_on(core, thread.native_id)
 
@@ -285,7 +285,6 @@ class Workers:
         if replaced:
             self.lost += 1
             thread.lost = True
-            self._keep_on(None)  # as the new one begins
             self._threads[number] = self._start(number)
 
     def _on_timer(self, loop: asyncio.AbstractEventLoop) -> None:

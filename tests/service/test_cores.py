@@ -1,11 +1,15 @@
 """Cores that cgroups allow, by files as kernels write them."""
 
+import os
+import sys
+from collections.abc import Callable
 from math import inf
 from pathlib import Path
 
 import pytest
 
-from service.cores import available_cores, quota
+from service import cores
+from service.cores import available_cores, quota, this_core
 
 
 def files(folder: Path, contents: dict[str, str]) -> tuple[Path, Path]:
@@ -79,3 +83,16 @@ def test_cores_are_those_it_may_run_on_and_no_more_than_are_paid_for(
     monkeypatch.setattr("service.cores._MOUNT", mount)
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(allowed)))
     assert available_cores() == cores
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere no thread is put on a core")
+def test_a_thread_is_told_the_core_that_it_is_on() -> None:
+    assert this_core() in os.sched_getaffinity(0)
+
+
+@pytest.mark.parametrize("getcpu", [None, lambda: -1])
+def test_a_core_that_nobody_tells_is_none(
+    getcpu: Callable[[], int] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cores, "_getcpu", getcpu)
+    assert this_core() is None

@@ -4,6 +4,7 @@ import asyncio
 import gc
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -58,6 +59,30 @@ async def test_workers_that_have_ended_leave_no_file_open() -> None:
     del workers, threads, thread
     gc.collect()
     assert files() <= before
+
+
+_ENDS_WHILE_IT_WORKS = """
+import asyncio, atexit, time
+from service.workers import Workers
+
+async def main():
+    atexit.register(time.sleep, 0.3)
+    Workers("test", 1).run(time.sleep, 0.1)
+    await asyncio.sleep(0)
+
+asyncio.run(main())
+"""
+
+
+def test_a_process_may_end_while_a_thread_works() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _ENDS_WHILE_IT_WORKS],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=30,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 async def test_jobs_start_in_order_and_run_side_by_side() -> None:
@@ -412,6 +437,13 @@ async def test_a_thread_is_on_the_event_loop_s_core_only_while_that_waits_for_it
     gate.set()
     assert await longer == anywhere
     assert may_run_on(None) == anywhere
+    # Not everywhere, where the event loop itself may not run everywhere.
+    os.sched_setaffinity(0, {min(anywhere)})
+    try:
+        await workers.run(abs, 0, patience_s=10)
+        assert await workers.run(may_run_on, None) == {min(anywhere)}
+    finally:
+        os.sched_setaffinity(0, anywhere)
     workers.close()
 
 
