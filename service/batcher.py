@@ -151,24 +151,21 @@ class Batcher(Generic[T, R]):
         request = Request(
             self._waiting, tuple(items), now, then, due(now, urgency), urgency.deadline, count
         )
+        loop = asyncio.get_running_loop()
         if not count:
-            empty: Answered[R] = Answered([], 0, 0.0, 0.0)
-            asyncio.get_running_loop().call_soon(self._tell, request, empty)
+            loop.call_soon(self._tell, request, Answered([], 0, 0.0, 0.0))
             return request
         self._waiting.enter(request)
         if not self._dispatcher.short:
             self._dispatcher.arrived(now, count)
         if self._worker is None:
             # An empty context: it serves everybody, so it takes on nothing of this first caller.
-            working = self._work()
-            self._worker = asyncio.get_running_loop().create_task(
-                working, name="batcher", context=Context()
-            )
+            self._worker = loop.create_task(self._work(), name="batcher", context=Context())
             # However it ends, even cancelled before its first step, nobody is left waiting.
             self._worker.add_done_callback(lambda _: self._end())
         self._changed.set()
         if urgency.deadline < inf and self._running:
-            asyncio.get_running_loop().call_soon(self._on_alarm, now)
+            loop.call_soon(self._on_alarm, now)
         return request
 
     def fail_waiting(self, failure: Callable[[], ServiceError]) -> None:
