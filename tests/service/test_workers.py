@@ -91,6 +91,7 @@ async def test_a_job_cancelled_before_its_turn_is_never_run() -> None:
     second = workers.run(ran.append, 2)
     third = workers.run(ran.append, 3)
     second.cancel()
+    await asyncio.sleep(0)  # the event loop tells the job
     gate.set()
     await asyncio.gather(first, third)
     assert ran == [3]
