@@ -39,10 +39,10 @@ async def test_workers_that_have_ended_leave_no_file_open() -> None:
 
     gc.collect()
     before = files()
-    workers = Workers("test", 2)
+    workers = Workers("ends", 2)
     await workers.run(abs, 0)
     assert files() > before
-    threads = [thread for thread in threading.enumerate() if thread.name.startswith("test-")]
+    threads = [thread for thread in threading.enumerate() if thread.name.startswith("ends-")]
     workers.close()
     for thread in threads:
         thread.join(10)
