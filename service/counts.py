@@ -46,7 +46,7 @@ def _statuses(error: type[ServiceError]) -> Iterator[int]:
 STATUSES = (200, *sorted({499, *_statuses(ServiceError)}))
 _PLACES = {status: place for place, status in enumerate(STATUSES)}
 
-PHASES = ("receive", "decode", "queue", "compute", "respond")
+PHASES = Phases._fields[1:]  # without the whole
 
 _IMAGES, _FAILED_BATCHES, _LAST, _FAIL_NS, _STATUS = range(5)
 _DURATION = _STATUS + len(STATUSES)

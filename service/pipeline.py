@@ -113,9 +113,7 @@ class Pipeline:
 
     def check_ready(self) -> None:
         """Raise NotReadyError or ShuttingDownError unless new requests are taken."""
-        state = self.runner.state
-        if state is not State.READY:
-            check_ready(state)
+        check_ready(self.runner.state)
 
     async def warm_up(self) -> None:
         """Make the engine ready; raises what the engine raises."""

@@ -37,8 +37,7 @@ class Phases(NamedTuple):
         queued = int(queue * 1e6 + 0.5)
         computed = int(compute * 1e6 + 0.5)
         parts = received + decoded + queued + computed
-        whole = int(total * 1e6 + 0.5)
-        whole = max(whole, parts)
+        whole = max(int(total * 1e6 + 0.5), parts)
         return cls(whole, received, decoded, queued, computed, whole - parts)
 
 

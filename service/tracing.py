@@ -15,6 +15,7 @@ from opentelemetry.trace import SpanKind, Status, StatusCode, set_span_in_contex
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from service.access import Entry
+from service.counts import PHASES
 
 _PROPAGATOR = TraceContextTextMapPropagator()
 _CARRIED = ("traceparent", "tracestate")
@@ -68,8 +69,7 @@ class Traces:
             span.set_attribute("convoy.batch_size", entry.batch)
             within = set_span_in_context(span)
             moment = start
-            _, *names = entry.phases._fields  # without the whole
-            for name in names:
+            for name in PHASES:
                 phase = self._tracer.start_span(name, within, start_time=moment)
                 moment += getattr(entry.phases, name) * 1000
                 phase.end(moment)
