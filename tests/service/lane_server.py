@@ -5,37 +5,32 @@ import json
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from functools import wraps
-from typing import Any
+from typing import Any, cast
+
+from uvicorn.server import ServerState
 
 from service.app import create_app
+from service.lane import LaneHttp
 from service.repository import Repository
 from service.server import http_settings
 from tests.service.client import until
 from tests.service.fakes import FakeEngine, make_repository
+from tests.service.listening import Client
 
 PATH = "/v1/classify"
 
 
-class Http:
-    """A connection to the server; what it read and not yet gave away."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader = reader
-        self._writer = writer
-
-    def send(self, data: bytes) -> None:
-        self._writer.write(data)
+class Http(Client):
+    """A connection to the server, whose answers are JSON."""
 
     async def head(self) -> bytes:
         """The head of the next answer."""
-        return await self._reader.readuntil(b"\r\n\r\n")
+        return await self.reader.readuntil(b"\r\n\r\n")
 
     async def answer(self) -> tuple[int, dict[str, str], Any]:
         """Status, headers and JSON of the next answer."""
-        head = (await self.head()).decode().split("\r\n")
-        headers = dict(line.lower().split(": ", 1) for line in head[1:] if line)
-        body = await self._reader.readexactly(int(headers["content-length"]))
-        return int(head[0].split()[1]), headers, json.loads(body)
+        reply = await self.reply()
+        return reply.status, reply.headers, json.loads(reply.body)
 
     async def digit(self) -> int:
         """The likeliest class in the next answer."""
@@ -46,10 +41,11 @@ class Http:
 
     async def ended(self) -> bool:
         """Whether the server has nothing more to say, and closed."""
-        return await self._reader.read() == b""
+        return await self.rest() == b""
 
     def abort(self) -> None:
-        self._writer.transport.abort()
+        """Leave."""
+        self.writer.transport.abort()
 
 
 class Served:
@@ -83,8 +79,7 @@ async def served(
 
     config = http_settings(watched, access_log=False, lanes=app.lanes if lanes else None)
     config.load()
-    connections: set[Any] = set()
-    state = _State(connections)
+    state = ServerState()
     loop = asyncio.get_running_loop()
     server = await loop.create_server(
         lambda: config.http_protocol_class(  # type: ignore[call-arg]
@@ -94,29 +89,14 @@ async def served(
         0,
     )
     try:
-        yield Served(repository, server.sockets[0].getsockname()[1], asked, connections)
+        yield Served(repository, server.sockets[0].getsockname()[1], asked, state.connections)
     finally:
         server.close()
-        for connection in list(connections):
+        for connection in cast("set[LaneHttp]", state.connections.copy()):
             connection.transport.abort()
         await until(lambda: not repository.requests)
         assert repository.models["fake"].admission.room.taken == 0
         assert await repository.close(5)
-
-
-class _State:
-    """uvicorn's, of a server."""
-
-    def __init__(self, connections: set[Any]) -> None:
-        self.connections = connections
-        self.tasks: set[Any] = set()
-        self.default_headers: list[tuple[bytes, bytes]] = []
-        self.total_requests = 0
-
-
-def post(body: bytes, *headers: str, path: str = PATH, version: str = "1.1") -> bytes:
-    lines = [f"POST {path} HTTP/{version}", "host: here", f"content-length: {len(body)}", *headers]
-    return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
 
 
 FORM = "content-type: multipart/form-data; boundary=cut"

@@ -117,9 +117,10 @@ async def listening(
     assert not edge.inside
 
 
-def post(body: bytes, *headers: str, path: str = "/v1/classify") -> bytes:
+def post(body: bytes, *headers: str, path: str = "/v1/classify", version: str = "1.1") -> bytes:
     """A request with this body."""
-    lines = [f"POST {path} HTTP/1.1", "Host: convoy", f"Content-Length: {len(body)}", *headers]
+    first = f"POST {path} HTTP/{version}"
+    lines = [first, "Host: convoy", f"Content-Length: {len(body)}", *headers]
     return "\r\n".join([*lines, "", ""]).encode("latin-1") + body
 
 

@@ -11,7 +11,8 @@ from service.lane import MAX_LANE_BYTES
 from service.pipeline import Scoring
 from tests.service.client import until
 from tests.service.fakes import FakeEngine
-from tests.service.lane_server import FORM, PATH, form, post, run, served
+from tests.service.lane_server import FORM, PATH, form, run, served
+from tests.service.listening import post
 
 
 @run
@@ -151,7 +152,7 @@ async def test_an_idle_connection_keeps_nothing_of_what_it_brought() -> None:
 async def test_who_expects_to_be_asked_for_the_body_is_asked() -> None:
     async with served() as server:
         http = await server.connect()
-        http.send(post(b"", "expect: 100-continue").replace(b"length: 0", b"length: 1"))
+        http.send(post(b"", "expect: 100-continue").replace(b"Length: 0", b"Length: 1"))
         assert (await http.head()).startswith(b"HTTP/1.1 100 ")
         http.send(b"7")
         assert await http.digit() == 7
