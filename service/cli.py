@@ -10,9 +10,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
 import numpy as np
 import typer
-from pydantic_core import to_json
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
@@ -191,9 +191,9 @@ def classify(
             failed = True
             typer.echo(f"Error: {_text(file)}: {outcome}", err=True)
             if as_json:
-                typer.echo(to_json({"file": _text(file), "error": str(outcome)}))
+                typer.echo(msgspec.json.encode({"file": _text(file), "error": str(outcome)}))
         elif as_json:
-            typer.echo(to_json({"file": _text(file), "predictions": outcome}))
+            typer.echo(msgspec.json.encode({"file": _text(file), "predictions": outcome}))
         else:
             for rank, prediction in enumerate(outcome):
                 table.add_row(

@@ -2,7 +2,7 @@
 
 from dataclasses import asdict
 
-from pydantic_core import to_json
+import msgspec
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -19,7 +19,7 @@ def to_json_text(report: NetworkReport | PlanReport) -> str:
         totals = {"launches": len(report.steps), "roofline_us": report.roofline_us}
     else:
         totals = {"flops": report.flops, "bytes": report.bytes}
-    return to_json({**asdict(report), **totals}, indent=2).decode()
+    return msgspec.json.format(msgspec.json.encode({**asdict(report), **totals})).decode()
 
 
 def as_table(report: NetworkReport) -> Group:

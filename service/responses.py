@@ -2,7 +2,7 @@
 
 from typing import Any
 
-import orjson
+import msgspec
 from starlette.responses import Response
 
 from service.connection import LastResponse
@@ -25,7 +25,7 @@ _JSON = (b"content-type", b"application/json")
 
 def json_response(answer: Any, status: int = 200) -> Response:
     """An answer whose shape `service/schemas.py` has."""
-    return _Json(orjson.dumps(answer), status)
+    return _Json(msgspec.json.encode(answer), status)
 
 
 def error_response(
@@ -33,7 +33,7 @@ def error_response(
 ) -> Response:
     """An error; `last` where the rest of the request's body must not be waited for."""
     kind = LastResponse if last else Response
-    content = orjson.dumps(ErrorAnswer(error=message))
+    content = msgspec.json.encode(ErrorAnswer(error=message))
     return kind(content, status, headers, media_type="application/json")
 
 

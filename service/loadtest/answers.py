@@ -2,7 +2,7 @@
 
 from typing import Any, NamedTuple
 
-from pydantic_core import from_json
+import msgspec
 
 PHASES = ("receive", "decode", "queue", "compute", "respond")
 
@@ -25,7 +25,7 @@ class Answer(NamedTuple):
 def read_answer(body: bytes) -> Answer:
     """BadAnswerError unless the body is JSON with predictions for exactly one picture."""
     try:
-        content = from_json(body)
+        content = msgspec.json.decode(body)
         (result,) = content["results"]
         found = {int(p["index"]): float(p["probability"]) for p in result["predictions"]}
         phases_ms = _phases(content.get("timing_ms"))

@@ -7,9 +7,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
 import typer
 import uvloop
-from pydantic_core import to_json
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
@@ -236,20 +236,21 @@ def _show(options: Options, found: Found) -> None:
 
 
 def _as_json(options: Options, found: Found) -> bytes:
-    return to_json(
-        {
-            "url": options.url,
-            "date": datetime.now(UTC).isoformat(timespec="seconds"),
-            "convoy": version("convoy"),
-            "pictures": len(options.pictures),
-            "verify": options.verify,
-            **asdict(options.conditions),
-            "p99_bound_ms": options.p99_ms,
-            "highest_rate": found.best.load.rate if found.best else None,
-            "limited_by_client": found.limited_by_client,
-            "loads": as_rows(found.steps),
-        },
-        indent=2,
+    return msgspec.json.format(
+        msgspec.json.encode(
+            {
+                "url": options.url,
+                "date": datetime.now(UTC).isoformat(timespec="seconds"),
+                "convoy": version("convoy"),
+                "pictures": len(options.pictures),
+                "verify": options.verify,
+                **asdict(options.conditions),
+                "p99_bound_ms": options.p99_ms,
+                "highest_rate": found.best.load.rate if found.best else None,
+                "limited_by_client": found.limited_by_client,
+                "loads": as_rows(found.steps),
+            },
+        )
     )
 
 

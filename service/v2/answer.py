@@ -4,8 +4,8 @@ import struct
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import numpy as np
-import orjson
 
 from service.labels import ScoreRow, finite, largest
 from service.pipeline import ModelInfo
@@ -42,7 +42,7 @@ def format_answer(
     else:
         output["data"] = data
     answer = {"model_name": info.name, "model_version": info.version, "outputs": [output]}
-    head = orjson.dumps({"id": asked.id, **answer} if asked.id else answer)
+    head = msgspec.json.encode({"id": asked.id, **answer} if asked.id else answer)
     return (head + data, len(head)) if isinstance(data, bytes) else (head, None)
 
 

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 from fastapi import FastAPI, Request
-from pydantic_core import from_json
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
@@ -25,15 +25,16 @@ from service.v2.description import (
 )
 from service.v2.infer import inference
 from service.v2.refusals import add_refusals
+from service.v2.request import InferenceJson
 from service.v2.schemas import (
-    INDEX_REQUEST,
-    INFER_REQUEST,
     IndexEntry,
+    IndexRequest,
     InferAnswer,
     ModelMetadata,
     ModelReady,
     ServerMetadata,
     StatisticsAnswer,
+    request_schema,
 )
 
 _MAX_INDEX_BYTES = 4096
@@ -117,7 +118,7 @@ def _add_server(app: FastAPI, repository: Repository) -> None:
         methods=["POST"],
         response_model=list[IndexEntry],
         responses=_some(400, 408, 413, 415),
-        openapi_extra={"requestBody": {"content": _json(INDEX_REQUEST)}},
+        openapi_extra={"requestBody": {"content": _json(request_schema(IndexRequest))}},
         tags=["models"],
     )
 
@@ -130,12 +131,11 @@ async def _only_ready(request: Request) -> bool:
     if coding:
         data = inflate(data, coding, _MAX_INDEX_BYTES)
     try:
-        asked = from_json(data) if data else {}
-    except ValueError as error:
-        raise BadRequestError(f"failed to parse the request JSON buffer: {error}") from error
-    if not isinstance(asked, dict) or not isinstance(asked.get("ready", False), bool):
-        raise BadRequestError('the body, if there is one, must be `{"ready": true}` or false')
-    return bool(asked.get("ready", False))
+        return msgspec.json.decode(data, type=IndexRequest).ready if data else False
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadRequestError(
+            f'the body, if there is one, must be `{{"ready": true}}` or false: {error}'
+        ) from error
 
 
 def _add_models(app: FastAPI, repository: Repository) -> None:
@@ -204,7 +204,10 @@ def _add_infer(app: FastAPI, repository: Repository) -> dict[str, Exchange]:
             responses={200: {"content": binary}, **_ERRORS},
             openapi_extra={
                 "parameters": _path_parameters(path),
-                "requestBody": {"required": True, "content": {**_json(INFER_REQUEST), **binary}},
+                "requestBody": {
+                    "required": True,
+                    "content": {**_json(request_schema(InferenceJson)), **binary},
+                },
             },
             tags=["models"],
             operation_id=f"infer{path}",

@@ -1,7 +1,11 @@
-"""The shapes of JSON that the V2 protocol answers with, as the OpenAPI document shows them."""
+"""The shapes of JSON that the V2 protocol answers with, as the OpenAPI document shows them.
+
+What it is asked with is in `service/v2/request.py`, whose structures are the schema.
+"""
 
 from typing import Annotated, Any
 
+import msgspec
 from pydantic import Field
 from typing_extensions import TypedDict  # pydantic wants this one before Python 3.12
 
@@ -116,67 +120,22 @@ class StatisticsAnswer(TypedDict):
     model_stats: list[ModelStatistics]
 
 
-_PARAMETERS = {"type": "object"}
+class IndexRequest(msgspec.Struct):
+    """The body of a request for the list of models, if it has one."""
 
-# What `service/v2/request.py` reads; it says what is wrong better than a validator would.
-INFER_REQUEST: dict[str, Any] = {
-    "type": "object",
-    "required": ["inputs"],
-    "properties": {
-        "id": {"type": "string", "description": "comes back with the answer"},
-        "parameters": {
-            "type": "object",
-            "properties": {
-                "timeout": {
-                    "type": "integer",
-                    "minimum": 0,
-                    "description": "after how many microseconds the answer is worth nothing",
-                },
-                "priority": {
-                    "type": "integer",
-                    "minimum": 0,
-                    "description": "1: the highest; 0: the default",
-                },
-                "binary_data_output": {"type": "boolean"},
-            },
-        },
-        "inputs": {
-            "type": "array",
-            "minItems": 1,
-            "maxItems": 1,
-            "items": {
-                "type": "object",
-                "required": ["name", "datatype", "shape"],
-                "properties": {
-                    "name": {"const": "image"},
-                    "datatype": {"enum": ["UINT8", "BYTES"]},
-                    "shape": {
-                        "type": "array",
-                        "minItems": 1,
-                        "items": {"type": "integer", "minimum": 1},
-                        "description": "[n, H, W, C] of pixels, [n] of encoded pictures",
-                    },
-                    "data": {
-                        "type": "array",
-                        "description": "numbers from 0 to 255, or base64; or binary, after this",
-                    },
-                    "parameters": _PARAMETERS,
-                },
-            },
-        },
-        "outputs": {
-            "type": "array",
-            "maxItems": 1,
-            "items": {
-                "type": "object",
-                "required": ["name"],
-                "properties": {"name": {"type": "string"}, "parameters": _PARAMETERS},
-            },
-        },
-    },
-}
+    ready: Annotated[bool, msgspec.Meta(description="list only those that are ready")] = False
 
-INDEX_REQUEST: dict[str, Any] = {
-    "type": "object",
-    "properties": {"ready": {"type": "boolean", "description": "list only those that are ready"}},
-}
+
+def request_schema(kind: type[msgspec.Struct]) -> dict[str, Any]:
+    """The JSON schema of what a request may be, without references to elsewhere."""
+    (schema,), parts = msgspec.json.schema_components((kind,), ref_template="{name}")
+
+    def inlined(node: Any) -> Any:
+        if isinstance(node, dict):
+            if "$ref" in node:
+                return inlined(parts[node["$ref"]])
+            return {key: inlined(value) for key, value in node.items()}
+        return [inlined(each) for each in node] if isinstance(node, list) else node
+
+    inlined_schema: dict[str, Any] = inlined(schema)
+    return inlined_schema
