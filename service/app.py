@@ -1,8 +1,4 @@
-"""The application: the interfaces `v1` and `v2` over a repository's models; metrics, OpenAPI.
-
-The documentation page at /docs takes its scripts from a CDN, as FastAPI does by default; without
-a way to the internet the same is to be read at /openapi.json.
-"""
+"""The application: the interfaces `v1` and `v2` over a repository's models; pages, metrics."""
 
 from collections.abc import Mapping
 from http import HTTPStatus
@@ -18,7 +14,8 @@ from starlette.types import Receive, Scope, Send
 
 from service import v1, v2
 from service.exchange import CRASHED, Endpoint, Exchange
-from service.page import add_page
+from service.page import add_pages
+from service.page.headers import with_headers
 from service.repository import Repository
 from service.responses import error_response
 
@@ -41,9 +38,14 @@ class App(FastAPI):
     lanes: Mapping[str, Exchange]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request; HEAD as GET, of whose answer the server writes the head alone."""
-        if scope["type"] == "http" and scope["method"] == "HEAD":
-            scope = {**scope, "method": "GET"}
+        """Answer one request; HEAD as GET, of whose answer the server writes the head alone.
+
+        What a browser may show, which is no answer to POST, has headers for it.
+        """
+        if scope["type"] == "http" and scope["method"] != "POST":
+            send = with_headers(send)
+            if scope["method"] == "HEAD":
+                scope = {**scope, "method": "GET"}
         await super().__call__(scope, receive, send)
 
 
@@ -53,6 +55,7 @@ def create_app(repository: Repository) -> App:
         title="Convoy",
         version=version("convoy"),
         description='Send pictures, get labels. Every error is `{"error": "..."}`.',
+        docs_url=None,
         redoc_url=None,
     )
     app.router.route_class = _DirectRoute
@@ -65,7 +68,7 @@ def create_app(repository: Repository) -> App:
 
     app.lanes = v1.add_routes(app, repository) | v2.add_routes(app, repository)
     app.add_api_route("/metrics", exposition, response_class=Response, tags=["metrics"])
-    add_page(app)
+    add_pages(app)
     app.add_exception_handler(HTTPException, _on_http_error)
     app.add_exception_handler(RequestValidationError, _on_invalid_request)
     app.add_exception_handler(Exception, _on_crash)

@@ -1,4 +1,4 @@
-"""The page at /: all of it is ours, and in a browser it does what it says."""
+"""The pages at / and /docs: nothing is from elsewhere, and in a browser they do what they say."""
 
 import re
 import shutil
@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -31,22 +32,74 @@ _QUIET = ("--disable-background-networking", "--disable-component-update", "--di
 
 
 @pytest.mark.anyio
-async def test_the_page_and_all_it_names_are_there_under_any_prefix() -> None:
+@pytest.mark.parametrize(
+    ("page", "some"),
+    [("/", {"page/page.js", "page/page.css", "docs"}), ("/docs", {"page/docs.js"})],
+)
+async def test_a_page_and_all_it_names_are_there_under_any_prefix(
+    page: str, some: set[str]
+) -> None:
     async with serving() as (client, _):
-        home = await client.get("/")
-        assert home.status_code == 200
-        assert "default-src 'self'" in home.text
-        named = re.findall(r'(?:src|href)="([^"]+)"', home.text)
-        assert {"page/page.js", "page/page.css", "docs"} <= set(named)
+        answer = await client.get(page)
+        assert answer.status_code == 200
+        named = re.findall(r'(?:src|href)="([^"]+)"', answer.text)
+        assert some <= set(named)
         for address in named:
             assert not address.startswith(("/", "http")), address
             assert (await client.get("/" + address)).status_code == 200, address
-        assert (await client.head("/")).status_code == 200
+        assert (await client.head(page)).status_code == 200
         assert (await client.get("/page/../__init__.py")).status_code == 404
 
 
+@pytest.mark.anyio
+async def test_a_page_is_asked_for_again_and_swagger_ui_never() -> None:
+    async with serving() as (client, _):
+        docs = await client.get("/docs")
+        (script,) = re.findall(r'src="(page/swagger-ui/[^"]+)"', docs.text)
+        bundle = await client.get("/" + script)
+        assert version("fastapi-swagger") in script
+        assert re.search(r'PACKAGE_VERSION:"5\.', bundle.text)  # knows OpenAPI 3.1
+        assert bundle.headers["cache-control"] == "public, max-age=31536000, immutable"
+        for address in ("/", "/docs", "/page/page.js", "/page/docs.js"):
+            assert (await client.get(address)).headers["cache-control"] == "no-cache", address
+
+
+@pytest.mark.anyio
+async def test_a_page_may_load_its_own_files_and_nothing_else() -> None:
+    async with serving() as (client, _):
+        for address in ("/", "/docs"):
+            headers = (await client.get(address)).headers
+            policy = directives(headers["content-security-policy"])
+            images = policy.pop("img-src")
+            assert images == ["'self'", "data:" if address == "/docs" else "blob:"]
+            assert {tuple(sources) for sources in policy.values()} == {("'none'",), ("'self'",)}
+            assert headers["cross-origin-opener-policy"] == "same-origin"
+            assert "camera=(self)" in headers["permissions-policy"]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    "path",
+    ["/", "/docs", "/page/page.js", "/openapi.json", "/metrics", "/v2", "/nowhere", "/v1/classify"],
+)
+async def test_whatever_a_browser_may_show_is_neither_guessed_at_nor_framed(path: str) -> None:
+    async with serving() as (client, _):
+        for answer in (await client.get(path), await client.head(path)):
+            policy = directives(answer.headers["content-security-policy"])
+            for kind in ("default-src", "base-uri", "form-action", "frame-ancestors"):
+                assert policy[kind] == ["'none'"], kind
+            assert answer.headers["x-content-type-options"] == "nosniff"
+            assert answer.headers["referrer-policy"] == "no-referrer"
+
+
+def directives(policy: str) -> dict[str, list[str]]:
+    """What a Content-Security-Policy allows, by directive."""
+    kinds = [part.split() for part in policy.split(";")]
+    return {kind: sources for kind, *sources in kinds}
+
+
 def test_nothing_comes_from_elsewhere() -> None:
-    for file in (PAGE / "index.html", *(PAGE / "files").iterdir()):
+    for file in (*PAGE.glob("*.html"), *(PAGE / "files").iterdir()):
         text = file.read_text(encoding="utf-8").replace("http://www.w3.org/2000/svg", "")
         assert "//" not in re.sub(r"^\s*//.*", "", text, flags=re.MULTILINE).replace(" //", ""), (
             file
@@ -63,8 +116,10 @@ def convoy_at(*flags: str | Path) -> Iterator[str]:
         assert process.stdout is not None
         match = re.search(r"http://\S+:\d+", process.stdout.readline())
         assert match
-        yield match[0]
-        process.terminate()
+        try:
+            yield match[0]
+        finally:
+            process.terminate()
 
 
 @pytest.fixture(scope="module")
@@ -88,20 +143,27 @@ def browser() -> Iterator["Browser"]:
 def opened(
     browser: "Browser", address: str, scheme: Literal["light", "dark"] = "light"
 ) -> Iterator["Page"]:
-    """The page in a window of its own. Fails where a script does, or asks somebody else."""
+    """A page in a window of its own. Fails where a script does, asks elsewhere, or is forbidden."""
     page = browser.new_page(color_scheme=scheme, viewport={"width": 1000, "height": 1100})
     faults: list[str] = []
+    origin = address.removesuffix("/docs")
     page.on("pageerror", lambda error: faults.append(str(error)))
-    page.on("request", lambda asked: _stays_here(asked.url, address, faults))
+    page.on("request", lambda asked: _stays_here(asked.url, origin, faults))
+    page.on("console", lambda said: _keeps_the_policy(said.text, faults))
     page.goto(address)
     yield page
     page.close()
     assert faults == []
 
 
-def _stays_here(url: str, address: str, faults: list[str]) -> None:
-    if not url.startswith((address, "blob:")):
+def _stays_here(url: str, origin: str, faults: list[str]) -> None:
+    if not url.startswith((origin + "/", "blob:", "data:")):
         faults.append(f"asked for {url}")
+
+
+def _keeps_the_policy(text: str, faults: list[str]) -> None:
+    if re.search("content security policy|permissions policy|cross-origin", text, re.IGNORECASE):
+        faults.append(text)
 
 
 @pytest.fixture
@@ -240,3 +302,20 @@ def test_a_server_that_wants_a_key_is_given_it_once_a_tab(
         expect(page.get_by_role("status").first).to_have_text("digits: ready")
         expect(field).to_be_hidden()
         assert page.evaluate("document.cookie + localStorage.length") == "0"
+
+
+@IN_A_BROWSER
+def test_the_interface_is_shown_with_every_operation_and_tried_out(
+    browser: "Browser", address: str
+) -> None:
+    with opened(browser, f"{address}/docs") as docs:
+        answer = docs.request.get(f"{address}/openapi.json")
+        operations = [method for path in answer.json()["paths"].values() for method in path]
+        expect(docs.locator(".opblock")).to_have_count(len(operations))
+        ready = docs.locator(".opblock", has_text="/v2/health/ready")
+        ready.locator(".opblock-summary-control").click()
+        ready.get_by_role("button", name="Try it out").click()
+        ready.get_by_role("button", name="Execute").click()
+        expect(ready.locator(".live-responses-table .response .response-col_status")).to_have_text(
+            "200"
+        )
