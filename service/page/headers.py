@@ -1,4 +1,4 @@
-"""What an answer tells a browser: load our own files alone, run nothing inline, send no referrer."""
+"""What an answer tells a browser: load our files alone, run nothing inline, send no referrer."""
 
 from collections.abc import Iterable, Mapping
 
