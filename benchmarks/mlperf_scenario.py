@@ -23,7 +23,7 @@ import numpy as np
 
 from benchmarks.http_client import Connection, post_request
 from models import DeviceKind, load_classifier, open_engine
-from service.images import ImageLimits, decode_image
+from service.images.decode import ImageLimits, decode_image
 from service.loadtest.pictures import Picture, load_pictures
 
 SCENARIOS = ("SingleStream", "MultiStream", "Server", "Offline")

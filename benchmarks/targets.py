@@ -13,7 +13,8 @@ from starlette.types import Receive, Scope, Send
 from models import Batch, ChannelOrder, Fit, Layout, OutputKind, Preprocessing, Scores
 from service.app import create_app
 from service.cores import available_cores
-from service.images import ImageLimits, decode_image
+from service.images.decode import ImageLimits, prepare_image
+from service.images.pool import FREE, Decoding
 from service.pipeline import ModelInfo
 from service.processes import prepare, run_workers
 from service.repository import Repository
@@ -82,15 +83,16 @@ class _NoEngine:
 
 
 _BLANK: Pixels = np.zeros((_SIDE, _SIDE, 3), np.uint8)
+_NOTHING = Decoding(FREE, lambda: _BLANK)
 
 
-def _no_decoder(_: bytes) -> Pixels:
-    return _BLANK
+def _no_decoder(_: bytes) -> Decoding:
+    return _NOTHING
 
 
-def _decoder(data: bytes) -> Pixels:
+def _decoder(data: bytes) -> Decoding:
     """What most models of ImageNet take."""
-    return decode_image(data, _IMAGENET, ImageLimits(20_000_000, 50_000_000))
+    return prepare_image(data, _IMAGENET, ImageLimits(20_000_000, 50_000_000))
 
 
 _IMAGENET = Preprocessing(
@@ -109,7 +111,7 @@ _IMAGENET = Preprocessing(
 
 
 def serve_nothing(
-    decode: Callable[[bytes], Pixels], decode_threads: int, workers: int, listener: socket.socket
+    read: Callable[[bytes], Decoding], decode_threads: int, workers: int, listener: socket.socket
 ) -> None:
     """The real application with an engine that does nothing; threads are shared by workers."""
     if workers:
@@ -118,7 +120,7 @@ def serve_nothing(
     info = ModelInfo("no-op", "1", _BLANK.shape, "scores", OutputKind.LOGITS, labels=())
     make = partial(Repository, max_batch=engine.max_batch, max_queue=128, max_body_bytes=20_000_000)
     repository = make(decode_threads=0 if workers else decode_threads)
-    repository.add(info, engine, decode)
+    repository.add(info, engine, read)
     if not workers:
         run_server(
             create_app(repository),

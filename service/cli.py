@@ -122,6 +122,7 @@ def serve(
     max_queue: Annotated[int | None, setting("max_queue")] = None,
     max_body_mb: Annotated[float | None, setting("max_body_mb")] = None,
     max_megapixels: Annotated[float | None, setting("max_megapixels")] = None,
+    decode_mb: Annotated[float | None, setting("decode_mb")] = None,
     threads: Threads = None,
     tuning: Tuning = None,
     max_connections: Annotated[int | None, setting("max_connections")] = None,
@@ -288,13 +289,13 @@ def _classify_files(
     files: Iterator[Path], classifier: Classifier, engine: Engine, settings: Settings, k: int
 ) -> Iterator[tuple[Path, list[Prediction] | Exception]]:
     """What each file shows, or why it could not be read, in order."""
-    decode = decoder(classifier, settings)
+    prepare = decoder(classifier, settings)
     meaning = classifier.preprocessing
     for file in files:
         try:
             with file.open("rb") as opened:
                 data = opened.read(settings.max_body_bytes + 1)  # one more shows that it is more
-            (row,) = rank(engine.run(decode(data)[np.newaxis]), meaning.output)
+            (row,) = rank(engine.run(prepare(data).run()[np.newaxis]), meaning.output)
             yield file, top_k(row, k, meaning.output, meaning.labels)
         except OSError as error:
             yield file, OSError(error.strerror or error)

@@ -15,6 +15,7 @@ ServiceError
 │   ├── QueueFullError 429          as many images wait as may wait
 │   ├── TooManyFromClientError 429  as many requests of one client are inside as may be
 │   ├── TooManyConnectionsError 503 as many connections are open as may be
+│   ├── DecodersBusyError 503       large images wait for memory or a thread to be decoded
 │   ├── NotReadyError 503           still loading or warming up, or restarting
 │   └── ShuttingDownError 503       draining: what was accepted finishes, new requests go elsewhere
 ├── DeadlineError 504               it cannot be done by its deadline, so it was not tried
@@ -131,6 +132,10 @@ class TooManyFromClientError(RetryableError):
 
 class TooManyConnectionsError(RetryableError):
     """As many connections are open as may be."""
+
+
+class DecodersBusyError(RetryableError):
+    """Too many large images wait to be decoded; small ones are still taken."""
 
 
 class UnsupportedError(ServiceError):

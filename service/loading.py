@@ -27,9 +27,9 @@ from models import (
     load_classifier,
     open_engine,
 )
-from service.images import ImageLimits, decode_image
+from service.images.decode import ImageLimits, prepare_image
+from service.images.pool import Decoding
 from service.pipeline import ModelInfo
-from service.runner import Pixels
 from service.settings import Settings, SettingsError, parse_assignments
 
 BUILT_IN_NAME = "digits"
@@ -138,10 +138,10 @@ def open_classifier(classifier: Classifier, settings: Settings, max_batch: int) 
     )
 
 
-def decoder(classifier: Classifier, settings: Settings) -> Callable[[bytes], Pixels]:
-    """What makes a file the pixels that the model wants to see."""
+def decoder(classifier: Classifier, settings: Settings) -> Callable[[bytes], Decoding]:
+    """What makes a file the pixels that the model wants to see, once it is run."""
     return partial(
-        decode_image,
+        prepare_image,
         preprocessing=classifier.preprocessing,
         limits=ImageLimits(settings.max_body_bytes, settings.max_pixels),
     )

@@ -17,6 +17,7 @@ import numpy as np
 from models import Images, OutputKind
 from service.admission import Admission, ByteRoom, Inside, Visit
 from service.errors import ServiceError
+from service.images.pool import DecodePool, Decoding
 from service.labels import ScoreRow
 from service.latency import Latency
 from service.metrics import ModelMetrics
@@ -52,12 +53,13 @@ class Pipeline:
         self,
         info: ModelInfo,
         runner: Runner,
-        decode: Callable[[bytes], Pixels],
+        prepare: Callable[[bytes], Decoding],
         *,
         max_images: int,
         max_images_a_request: int,
         room: ByteRoom,
-        decoders: Workers,
+        decoders: DecodePool,
+        reader: Workers,
         metrics: ModelMetrics,
         inside: Inside | None = None,
     ) -> None:
@@ -77,8 +79,9 @@ class Pipeline:
             inside=inside,
         )
         self.runner = runner
-        self.decode = decode
+        self.prepare = prepare
         self.decoders = decoders
+        self.reader = reader
         self.metrics.pending = lambda: runner.depth
         self.metrics.watch(
             {
@@ -120,8 +123,8 @@ class Pipeline:
         await self.runner.warm_up()
 
     def aside(self, function: Callable[[T], R], argument: T) -> "asyncio.Future[R]":
-        """Have a decode thread call `function(argument)`, which takes a while."""
-        return self.decoders.run(function, argument)
+        """Have a thread call `function(argument)`, which reads a long body."""
+        return self.reader.run(function, argument)
 
     def refuse(self) -> None:
         """Take nothing new from now on."""
@@ -217,17 +220,35 @@ class Scoring:
             each.withdraw()
 
     def _decode(self, files: list[bytes]) -> None:
-        workers, decode = self.pipeline.decoders, self.pipeline.decode
-        if len(files) == 1:
-            job = workers.post(decode, files[0], self._one_decoded)
-            if job is not None:
-                self._at = (job,)
+        if sum(map(len, files)) <= _LONG_FILES:
+            self._prepared(_prepare(files, self.pipeline.prepare), None)
             return
-        self._decoded: list[Pixels | Exception] = [_NO_PIXELS] * len(files)
-        self._undecoded = len(files)
+        prepare = partial(_prepare, prepare=self.pipeline.prepare)
+        job = self.pipeline.reader.post(prepare, files, self._prepared)
+        if job is not None:
+            self._at = (job,)
+
+    def _prepared(self, decodings: list[Decoding], error: Exception | None) -> None:
+        """The headers are read: have the images decoded, all or none."""
+        if error is not None:
+            self._fail(error)
+            return
+        decoders = self.pipeline.decoders
+        try:
+            decoders.admit(*decodings)
+        except ServiceError as refused:
+            self._fail(refused)
+            return
+        if len(decodings) == 1:
+            one = decoders.post(decodings[0], self._one_decoded)
+            if one is not None:
+                self._at = (one,)
+            return
+        self._decoded: list[Pixels | Exception] = [_NO_PIXELS] * len(decodings)
+        self._undecoded = len(decodings)
         posted = (
-            workers.post(decode, file, partial(self._some_decoded, place))
-            for place, file in enumerate(files)
+            decoders.post(decoding, partial(self._some_decoded, place))
+            for place, decoding in enumerate(decodings)
         )
         jobs = [job for job in posted if job is not None]
         if jobs:
@@ -279,16 +300,38 @@ class Scoring:
 
 
 _NOTHING: Sequence[Posted] = ()
+
+# Bytes of files whose headers take longer to read than to hand to a thread.
+_LONG_FILES = 2**18
+
 _NO_PIXELS: Pixels = np.zeros((0, 0, 0), np.uint8)
+
+
+def _prepare(files: list[bytes], prepare: Callable[[bytes], Decoding]) -> list[Decoding]:
+    """What decoding each takes; raises what is wrong with the first that is, naming it."""
+    decodings = []
+    for place, file in enumerate(files):
+        try:
+            decodings.append(prepare(file))
+        except ServiceError as error:
+            raise _named(error, place, len(files)) from error
+    return decodings
 
 
 def _first_failure(outcomes: Sequence[Pixels | Exception]) -> Exception | None:
     """The first error there is, of several images naming which."""
-    for number, outcome in enumerate(outcomes, 1):
-        if isinstance(outcome, ServiceError) and len(outcomes) > 1:
-            named = type(outcome)(f"image {number} of {len(outcomes)}: {outcome}")
-            named.__cause__ = outcome
-            return named
+    for place, outcome in enumerate(outcomes):
+        if isinstance(outcome, ServiceError):
+            return _named(outcome, place, len(outcomes))
         if isinstance(outcome, Exception):
             return outcome
     return None
+
+
+def _named(error: ServiceError, place: int, images: int) -> ServiceError:
+    """An error of one image of so many, which is said where there are several."""
+    if images == 1:
+        return error
+    named = type(error)(f"image {place + 1} of {images}: {error}")
+    named.__cause__ = error
+    return named

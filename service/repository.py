@@ -10,9 +10,10 @@ from collections.abc import Callable
 from models import Engine, EngineError
 from service.admission import ByteRoom, Inside
 from service.errors import ModelNotFoundError
+from service.images.pool import DecodePool, Decoding
 from service.metrics import Metrics, ModelMetrics
 from service.pipeline import ModelInfo, Pipeline
-from service.runner import EngineRunner, Pixels, Runner, State
+from service.runner import EngineRunner, Runner, State
 from service.turns import Turns
 from service.watchdog import Bounds
 from service.workers import Workers
@@ -23,7 +24,7 @@ _BYTES_AN_IMAGE = 2**20
 # For which each model's batches of every size are measured as it warms up.
 _MEASURE_S = 1.0
 
-# What a picture may take to decode, where the largest that are taken need a few seconds; and
+# What an image may take to decode, where the largest that are taken need a second or two; and
 # drivers to say how they are.
 _DECODE_S = 60.0
 _TELL_S = 10.0
@@ -43,6 +44,7 @@ class Repository:
         max_queue: int,
         max_body_bytes: int,
         decode_threads: int,
+        decode_bytes: int = 2**30,
         default: str | None = None,
         measure_s: float = _MEASURE_S,
         bounds: Bounds | None = None,
@@ -53,8 +55,9 @@ class Repository:
         """`max_queue` is each model's; `default` names the model for who names none.
 
         Each model's batches of every size are timed for about `measure_s` seconds at first. What
-        an engine may take is in `bounds`; to decode a picture, `decode_s`. Where so many
-        `processes` serve the models, one of them has the engines and is told of in metrics.
+        an engine may take is in `bounds`; to decode an image, `decode_s`. Decoding may take
+        `decode_bytes` of memory at once. Where so many `processes` serve the models, one of them
+        has the engines and is told of in metrics.
         """
         self.max_body_bytes = max_body_bytes
         self.metrics = Metrics(max_batch=max_batch, process=process)
@@ -62,8 +65,13 @@ class Repository:
         self._default = default
         self._max_queue = max_queue
         self._room = ByteRoom(max_body_bytes + max_queue * _BYTES_AN_IMAGE // processes)
-        self._decoders = Workers("decode", decode_threads, bound_s=decode_s, nice=_DECODE_NICE)
-        self.metrics.lost_decode_threads = lambda: self._decoders.lost
+        self._decoders = DecodePool(
+            decode_threads, decode_bytes // processes, bound_s=decode_s, nice=_DECODE_NICE
+        )
+        # One: reading a body holds the interpreter's lock, so that two would gain nothing.
+        readers = min(1, decode_threads)
+        self._reader = Workers("read", readers, bound_s=decode_s, nice=_DECODE_NICE)
+        self.metrics.lost_decode_threads = lambda: self._decoders.lost + self._reader.lost
         self._teller = Workers("metrics", 1, bound_s=_TELL_S)
         self._turns = Turns()  # all models run on the one device
         self._measure_s = measure_s
@@ -75,7 +83,7 @@ class Repository:
         self,
         info: ModelInfo,
         engine: Engine,
-        decode: Callable[[bytes], Pixels],
+        prepare: Callable[[bytes], Decoding],
         reopen: Callable[[], Engine] | None = None,
     ) -> Pipeline:
         """Serve one more model, which the repository closes in the end.
@@ -96,13 +104,13 @@ class Repository:
             reopen=reopen,
             on_failure=self._fail,
         )
-        return self.join(info, runner, decode, metrics)
+        return self.join(info, runner, prepare, metrics)
 
     def join(
         self,
         info: ModelInfo,
         runner: Runner,
-        decode: Callable[[bytes], Pixels],
+        prepare: Callable[[bytes], Decoding],
         metrics: ModelMetrics,
         inside: Inside | None = None,
     ) -> Pipeline:
@@ -112,11 +120,12 @@ class Repository:
         pipeline = Pipeline(
             info,
             runner,
-            decode,
+            prepare,
             max_images=self.max_images(runner.max_batch),
             max_images_a_request=self._max_queue,
             room=self._room,
             decoders=self._decoders,
+            reader=self._reader,
             metrics=metrics,
             inside=inside,
         )
@@ -195,6 +204,7 @@ class Repository:
         """End it: what is still inside fails. False if an engine is stuck in a call."""
         closed = await asyncio.gather(*(p.close(timeout_s) for p in self.models.values()))
         self._decoders.close()
+        self._reader.close()
         self._teller.close()
         return all(closed)
 

@@ -37,6 +37,7 @@ def serve_models(
             max_batch=settings.max_batch,
             max_queue=settings.max_queue,
             max_body_bytes=settings.max_body_bytes,
+            decode_bytes=settings.decode_bytes,
             default=settings.default_model,
             bounds=Bounds(settings.engine_timeout_s, settings.warm_up_timeout_s),
         )

@@ -13,10 +13,14 @@ from typing import Annotated, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from models import DEFAULT_TUNING, DeviceKind
+from service.cgroups import available_memory
 from service.cores import available_cores
 from service.logs import LogFormat
 
 PREFIX = "CONVOY_"
+
+# Of the memory that there is: the rest is for the model, its engine, and bodies.
+_DECODE_SHARE = 4
 
 
 class SettingsError(ValueError):
@@ -60,8 +64,17 @@ class Settings(BaseModel):
         float, Field(gt=0, le=1024, description="largest request body, in MB of 1,000,000 bytes")
     ] = 20.0
     max_megapixels: Annotated[
-        float, Field(gt=0, le=1000, description="most pixels in one picture, in millions")
-    ] = 50.0
+        float, Field(gt=0, le=1000, description="most pixels in one image, in millions")
+    ] = 25.0
+    decode_mb: Annotated[
+        float,
+        Field(
+            ge=0,
+            le=1_000_000,
+            description="memory for decoding images, of all threads together, in MB of 1,000,000 "
+            "bytes; 0: a quarter of what the container, or else the machine, has",
+        ),
+    ] = 0.0
     threads: Annotated[
         int,
         Field(ge=0, le=1024, description="threads to decode with, and to run on the CPU; 0: cores"),
@@ -145,6 +158,11 @@ class Settings(BaseModel):
     def max_pixels(self) -> int:
         """`max_megapixels` in pixels."""
         return int(self.max_megapixels * 1e6)
+
+    @property
+    def decode_bytes(self) -> int:
+        """`decode_mb` in bytes, with 0 resolved."""
+        return int(self.decode_mb * 1e6) or available_memory() // _DECODE_SHARE
 
     @property
     def thread_count(self) -> int:

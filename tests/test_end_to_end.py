@@ -19,7 +19,7 @@ import pytest
 from PIL import Image
 
 from models import BUILT_IN_MODEL, DeviceKind, load_classifier, open_engine
-from service.images import ImageLimits, decode_image
+from service.images.decode import ImageLimits, decode_image
 from tests.networks import SHARED, SQUEEZENET, needs_shared
 
 PHOTOGRAPHS = SHARED / "data/images"

@@ -27,7 +27,7 @@ from benchmarks.service import BODY_BYTES, jpeg_of, serving, wait_until_ready
 from benchmarks.targets import CONVOY, no_op
 from models import BUILT_IN_MODEL, DeviceKind, load_classifier, open_engine
 from models.onnxruntime_engine import with_normalisation
-from service.images import ImageLimits, decode_image
+from service.images.decode import ImageLimits, decode_image
 from service.loadtest.pictures import SAMPLES, load_pictures
 
 NOOP, DIGITS = "noop", "digits"

@@ -59,7 +59,7 @@ def run_workers(
                 pipeline.classes,
                 pipeline.max_batch,
                 pipeline.device,
-                pipeline.decode,
+                pipeline.prepare,
                 board,
                 # Beside those inside there may be as many again whose requests were given up while
                 # a batch with one of their images runs. Pages that are not touched cost nothing.

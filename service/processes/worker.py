@@ -17,6 +17,7 @@ import uvicorn
 
 from service.app import create_app
 from service.edge import EdgeOptions
+from service.images.pool import Decoding
 from service.pipeline import ModelInfo
 from service.processes import messages
 from service.processes.board import Board
@@ -25,7 +26,6 @@ from service.processes.memory import Memory
 from service.processes.remote import Channel, RemoteRunner
 from service.processes.slots import Slots
 from service.repository import Repository
-from service.runner import Pixels
 from service.server import Server, http_settings
 
 
@@ -37,7 +37,7 @@ class RemoteModel:
     classes: int
     max_batch: int
     device: str
-    decode: Callable[[bytes], Pixels]
+    prepare: Callable[[bytes], Decoding]
     board: Board
     slots: int
 
@@ -90,7 +90,7 @@ def work(
         )
         rows = partial(model.board.rows, worker=number)
         metrics = repository.metrics.model(model.info.name, model.info.version, rows)
-        repository.join(model.info, runner, model.decode, metrics, model.board.inside(number))
+        repository.join(model.info, runner, model.prepare, metrics, model.board.inside(number))
     app = create_app(repository)
     config = http_settings(app, access_log=outfit.access_log, edge=outfit.edge, lanes=app.lanes)
     server = _WorkerServer(config, repository, outfit.drain_s, channel, engine)

@@ -41,7 +41,7 @@ from benchmarks.peers.servers.work import Digits, answer
 from benchmarks.rows import ROOT, Row
 from benchmarks.targets import CONVOY
 from models import BUILT_IN_MODEL, load_classifier
-from service.images import ImageLimits, decode_image
+from service.images.decode import ImageLimits, decode_image
 
 COMMAND = ("python", "-m", "tests.benchmarks.stand_in_peer")
 

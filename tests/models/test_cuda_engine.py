@@ -13,7 +13,7 @@ from kernels.pool_problem import PoolKind
 from models import BUILT_IN_MODEL, DeviceKind, EngineError, load_classifier, open_engine
 from models.classifier import Classifier
 from models.preprocessing import Layout
-from service.images import ImageLimits, decode_image
+from service.images.decode import ImageLimits, decode_image
 from tests.cusim.device import CusimDevice, Order
 from tests.cusim.streams import CusimStream
 from tests.models.engines import (

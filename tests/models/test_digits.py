@@ -25,7 +25,7 @@ from models.digits.drawing import (
     printed_digit,
 )
 from models.preprocessing import check_labels, normalisation
-from service.images import ImageLimits, decode_image
+from service.images.decode import ImageLimits, decode_image
 from tests.service.picture_files import encode
 
 PREPROCESSING = load_preprocessing(MODEL_PATH, (1, 32, 32))

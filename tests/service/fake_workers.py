@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from models import EngineError, Images, Scores
+from service.images.pool import free
 from service.options import configure_logging
 from service.processes import prepare, run_workers
 from service.processes.supervisor import WorkersError
@@ -59,8 +60,8 @@ def main() -> int:
     )
     repository = make_repository(decode_threads=0)
     engine = FakeEngine(warm_up=warm_up, scores=scores)
-    repository.add(fake_info(), engine, decode_digit)
-    repository.add(fake_info("other"), FakeEngine(scores=upside_down), decode_digit)
+    repository.add(fake_info(), engine, free(decode_digit))
+    repository.add(fake_info("other"), FakeEngine(scores=upside_down), free(decode_digit))
     listener = bind("127.0.0.1", 0)
     port = listener.getsockname()[1]
     try:

@@ -8,6 +8,7 @@ import numpy as np
 
 from models import Batch, Engine, EngineError, Images, OutputKind, Scores
 from service.errors import ImageError
+from service.images.pool import free
 from service.pipeline import ModelInfo
 from service.repository import Repository
 from service.runner import Pixels
@@ -97,7 +98,7 @@ def make_repository(
         bounds=bounds,
         decode_s=decode_s,
     )
-    repository.add(fake_info(output=output), engine, decode, reopen)
+    repository.add(fake_info(output=output), engine, free(decode), reopen)
     return repository
 
 

@@ -69,3 +69,8 @@ def jpeg_segment(marker: int, payload: bytes) -> bytes:
 def jpeg_with(data: bytes, *segments: bytes) -> bytes:
     """A JPEG with more segments right after its start."""
     return data[:2] + b"".join(segments) + data[2:]
+
+
+def webp_with(data: bytes, chunks: bytes) -> bytes:
+    """A WebP with more chunks at its end."""
+    return b"RIFF" + struct.pack("<I", len(data) - 8 + len(chunks)) + data[8:] + chunks

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from service import cores
-from service.cores import available_cores, quota, this_core
+from service.cgroups import available_memory, cpu_quota, memory_limit
+from service.cores import available_cores, this_core
 
 
 def files(folder: Path, contents: dict[str, str]) -> tuple[Path, Path]:
@@ -68,7 +69,7 @@ V1 = "11:memory:/docker/abc\n5:cpu,cpuacct:/docker/abc\n0::/\n"
     ],
 )
 def test_the_tightest_quota_counts(tmp_path: Path, contents: dict[str, str], cores: float) -> None:
-    assert quota(*files(tmp_path, contents)) == cores
+    assert cpu_quota(*files(tmp_path, contents)) == cores
 
 
 @pytest.mark.parametrize(
@@ -78,11 +79,37 @@ def test_the_tightest_quota_counts(tmp_path: Path, contents: dict[str, str], cor
 def test_cores_are_those_it_may_run_on_and_no_more_than_are_paid_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, allowed: int, limit: str, cores: int
 ) -> None:
-    groups, mount = files(tmp_path, {"cgroup": "0::/\n", "fs/cpu.max": limit})
-    monkeypatch.setattr("service.cores._GROUPS", groups)
-    monkeypatch.setattr("service.cores._MOUNT", mount)
+    made = files(tmp_path, {"cgroup": "0::/\n", "fs/cpu.max": limit})
+    monkeypatch.setattr("service.cores.cpu_quota", lambda: cpu_quota(*made))
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(allowed)))
     assert available_cores() == cores
+
+
+@pytest.mark.parametrize(
+    ("contents", "limit"),
+    [
+        ({"cgroup": "0::/\n", "fs/memory.max": "1073741824\n"}, 2.0**30),
+        ({"cgroup": "0::/\n", "fs/memory.max": "max\n"}, inf),
+        ({"cgroup": "0::/a/b\n", "fs/a/b/memory.max": "max", "fs/a/memory.max": "4096"}, 4096.0),
+        ({"cgroup": V1, "fs/memory/docker/abc/memory.limit_in_bytes": "65536\n"}, 65536.0),
+        ({"cgroup": V1, "fs/memory/memory.limit_in_bytes": "nonsense\n"}, inf),
+        ({}, inf),
+    ],
+)
+def test_the_tightest_memory_limit_counts(
+    tmp_path: Path, contents: dict[str, str], limit: float
+) -> None:
+    assert memory_limit(*files(tmp_path, contents)) == limit
+
+
+def test_memory_is_what_the_machine_has_and_no_more_than_a_group_allows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("service.cgroups.memory_limit", lambda: inf)
+    machine = available_memory()
+    assert machine > 2**28
+    monkeypatch.setattr("service.cgroups.memory_limit", lambda: 2.0**28)
+    assert available_memory() == 2**28
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere no thread is put on a core")

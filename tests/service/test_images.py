@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
 from models.preprocessing import ChannelOrder, Fit, Layout, OutputKind, Preprocessing
-from service.images import ImageLimits, decode_image
+from service.images.decode import ImageLimits, decode_image
 from tests.networks import SHARED
 from tests.service.picture_files import encode, exif, noise, png, png_chunk, scene
 

@@ -12,6 +12,7 @@ from models import EngineError
 from service.app import create_app
 from service.batcher import BatchRecord
 from service.counts import Counts, own_row
+from service.images.pool import free
 from service.metrics import Metrics
 from service.repository import Repository
 from service.statistics import Phases
@@ -151,7 +152,7 @@ def two_models(**engines: FakeEngine) -> Repository:
     """Fakes, warm, by their names."""
     repository = Repository(max_batch=8, max_queue=16, max_body_bytes=10_000, decode_threads=1)
     for name, engine in engines.items():
-        repository.add(fake_info(name), engine, decode_digit)
+        repository.add(fake_info(name), engine, free(decode_digit))
     return repository
 
 

@@ -121,6 +121,7 @@ def test_an_output_says_more_than_the_request() -> None:
 
 
 BYTES = {"datatype": "BYTES", "shape": [1]}
+NESTING = "one flat list, or lists nested as the shape"
 
 
 @pytest.mark.parametrize(
@@ -146,7 +147,10 @@ BYTES = {"datatype": "BYTES", "shape": [1]}
         (request({"shape": [2, 3, 1]}), r"of shape \[2, 3, 1\]"),
         (request({"shape": [1, 1, 2, 3]}), r"of shape \[1, 1, 2, 3\]"),
         (request({"shape": [0, 2, 3, 1]}), r"of shape \[0, 2, 3, 1\]"),
-        (request({"shape": [-1, 2, 3, 1]}), r"Expected `int` >= 0 - at `\$.inputs\[0\].shape\[0\]`"),
+        (
+            request({"shape": [-1, 2, 3, 1]}),
+            r"`int` >= 0 - at `\$.inputs\[0\].shape\[0\]`",
+        ),
         (request({"shape": [True, 2, 3, 1]}), "Expected `int`, got `bool`"),
         (request({"shape": None}), "Expected `array`, got `null`"),
         (request({"shape": [5, 2, 3, 1]}), "5 images in one request; at most 4"),
@@ -154,10 +158,22 @@ BYTES = {"datatype": "BYTES", "shape": [1]}
         (request({"data": None}), "has no `data`"),
         (request({"data": "012345"}), "has no `data`"),
         (request({"data": [[1, 2], 3]}), "got 3 elements, expecting 6"),
-        (request({"data": [PIXELS[:2], *PIXELS[2:]]}), "one flat list, or lists nested as the shape"),
-        (request({"data": [PIXELS[:2], PIXELS[2:]]}), "one flat list, or lists nested as the shape"),
-        (request({"data": [[[[[p] for p in PIXELS]]]]}), "one flat list, or lists nested as the sh"),
-        (request({"data": [[], [], [], [], [], []]}), "one flat list, or lists nested as the shape"),
+        (
+            request({"data": [PIXELS[:2], *PIXELS[2:]]}),
+            NESTING,
+        ),
+        (
+            request({"data": [PIXELS[:2], PIXELS[2:]]}),
+            NESTING,
+        ),
+        (
+            request({"data": [[[[[p] for p in PIXELS]]]]}),
+            NESTING,
+        ),
+        (
+            request({"data": [[], [], [], [], [], []]}),
+            NESTING,
+        ),
         (request({"data": []}), "got 0 elements, expecting 6"),
         (request({"data": [*PIXELS[:5], 256]}), "whole numbers from 0 to 255"),
         (request({"data": [*PIXELS[:5], -1]}), "whole numbers from 0 to 255"),
@@ -176,21 +192,33 @@ BYTES = {"datatype": "BYTES", "shape": [1]}
         (request({"parameters": {"binary_data_size": 5}}, bytes(5)), "got 5 elements, expecting 6"),
         (request({"parameters": {"binary_data_size": 5}}, bytes(6)), "size is 5, but 6 bytes"),
         (request({"parameters": {"binary_data_size": 6}}), "size is 6, but 0 bytes"),
-        (request({"parameters": {"binary_data_size": -6}}, bytes(6)), "Expected `int` >= 0.*binary_data_size"),
+        (
+            request({"parameters": {"binary_data_size": -6}}, bytes(6)),
+            "`int` >= 0.*data_size",
+        ),
         (request({"data": PIXELS}, bytes(6)), "6 bytes follow the JSON, but no tensor claims them"),
         (request({"parameters": []}), "Expected `object . null`, got `array`"),
         (request({"parameters": {"shared_memory_region": "r"}}), "shared memory"),
         (request(id=7), r"Expected `str`, got `int` - at `\$.id`"),
-        (request(parameters={"priority": -1}), r"Expected `int` >= 0 - at `\$.parameters.priority`"),
+        (
+            request(parameters={"priority": -1}),
+            r"`int` >= 0 - at `\$.parameters.priority`",
+        ),
         (request(parameters={"priority": True}), "Expected `int`, got `bool`"),
         (request(parameters={"timeout": "soon"}), "Expected `int`, got `str`"),
-        (request(parameters={"timeout": 2**64}), r"Expected `int` <= .* at `\$.parameters.timeout`"),
+        (
+            request(parameters={"timeout": 2**64}),
+            r"`int` <= .* at `\$.parameters.timeout`",
+        ),
         (request(parameters={"binary_data_output": 1}), "Expected `bool`, got `int`"),
         (request(outputs={}), "Expected `array . null`, got `object`"),
         (request(outputs=[1]), "Expected `object`, got `int`"),
         (request(outputs=[{"name": "logits"}]), "unexpected inference output 'logits'.*'scores'"),
         (request(outputs=[{"name": "scores"}] * 2), "2 outputs are requested"),
-        (request(outputs=[{"name": "scores", "parameters": {"classification": 1.5}}]), "got `float`"),
+        (
+            request(outputs=[{"name": "scores", "parameters": {"classification": 1.5}}]),
+            "got `float`",
+        ),
         (
             request(outputs=[{"name": "scores", "parameters": {"shared_memory_region": "r"}}]),
             "shared memory",
