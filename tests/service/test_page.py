@@ -10,6 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+import httpx
 import pytest
 
 if TYPE_CHECKING:
@@ -277,13 +278,26 @@ def test_the_page_is_dark_where_dark_is_wanted_and_fits_a_phone(
         assert dark.evaluate("document.documentElement.scrollWidth") <= 360
 
 
-@IN_A_BROWSER
-def test_a_server_that_wants_a_key_is_given_it_once_a_tab(
-    browser: "Browser", tmp_path: Path
-) -> None:
+@pytest.fixture
+def keys(tmp_path: Path) -> Path:
+    """A file with one API key."""
     keys = tmp_path / "keys"
     keys.write_text("right-key\n")
     keys.chmod(0o600)
+    return keys
+
+
+def test_with_the_interface_let_in_by_a_key_its_files_need_none(keys: Path) -> None:
+    with convoy_at("--api-key-file", keys) as address, httpx.Client(base_url=address) as client:
+        assert client.get("/docs").status_code == 401
+        docs = client.get("/docs", headers={"x-api-key": "right-key"})
+        named = re.findall(r'(?:src|href)="([^"]+)"', docs.text)
+        assert len(named) == 4
+        assert {client.get("/" + file).status_code for file in named} == {200}
+
+
+@IN_A_BROWSER
+def test_a_server_that_wants_a_key_is_given_it_once_a_tab(browser: "Browser", keys: Path) -> None:
     with convoy_at("--api-key-file", keys) as address, opened(browser, address) as page:
         expect(page.get_by_role("status").first).to_contain_text("API key")
         field = page.get_by_label("API key")
