@@ -83,11 +83,24 @@ train: $(VENV)/dev.stamp  ## train the built-in digits model again (installs tor
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[train]'
 	$(BIN)/python -m models.digits.train
 
-# What the extras cuda12, cuda13 and train pin is not installed here: those lines stay as they are.
-lock: $(VENV)/dev.stamp  ## write constraints.txt from what is installed now
-	{ $(BIN)/pip freeze --exclude-editable; \
-	  grep -iE '^(cupy|cuda|nvidia|torch)' constraints.txt; } | sort -fu > constraints.new
+# What the extras cuda12, cuda13 and bench pin is not installed here: those lines stay as they are.
+# cuda-toolkit, a name for other packages, is 12 in one extra and 13 in another: only locks pin it.
+# A lock is for both of Linux's machines, so it has to be the same for each.
+LOCK = $(BIN)/uv pip compile --quiet --upgrade --python-version 3.12 --generate-hashes --annotation-style line \
+	--custom-compile-command "make lock" -c constraints.txt
+
+lock: $(VENV)/dev.stamp  ## write constraints.txt from what is installed now, and the image's locks
+	{ $(BIN)/pip freeze --exclude-editable | grep -v '^cuda-toolkit='; \
+	  grep -iE '^(cupy|nvidia|torch)' constraints.txt; } | sort -fsu -t= -k1,1 | sort -f > constraints.new
 	mv constraints.new constraints.txt
+	$(BIN)/python -c 'import tomllib; \
+	  print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")' \
+	  | $(LOCK) - -o deploy/locks/build.txt
+	set -e; for name in cpu cuda12 cuda13; do \
+	  extra=$${name#cpu}; set -- pyproject.toml $${extra:+--extra $$extra}; \
+	  $(LOCK) --python-platform x86_64-manylinux_2_28 "$$@" -o deploy/locks/$$name.txt; \
+	  $(LOCK) --python-platform aarch64-manylinux_2_28 "$$@" | cmp - deploy/locks/$$name.txt; \
+	done
 
 clean:  ## remove the environment and every cache
 	rm -rf $(VENV) .cache build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
