@@ -1,31 +1,35 @@
 # Convoy on the CPU:            docker build -t convoy .
 # Convoy on an NVIDIA GPU:      docker build -t convoy:cuda13 --build-arg EXTRA=cuda13 .
 # From a mirror of the base:    docker build -t convoy --build-arg BASE=registry.example/python:3.12-slim .
-ARG BASE=docker.io/library/python:3.12-slim
+# The digest is the index of all platforms as it was in October 2026 (3.12.15 on Debian 13); to renew:
+#                               docker buildx imagetools inspect python:3.12-slim
+ARG BASE=docker.io/library/python:3.12-slim@sha256:05cda9777409a9c3ffddd94a4c476b79f0769a0b4857f0c7ed9226b6800b0d6f
 
 # The build stage has pip and the sources. It makes two trees: /opt/convoy, an environment with the
 # pinned dependencies, and /app, what Convoy itself adds to it. As two layers they let a new version
 # of Convoy travel without its dependencies.
 FROM ${BASE} AS build
-# The name of one of pyproject.toml's optional dependencies; empty for the CPU.
+# The name of one of pyproject.toml's optional dependencies that deploy/locks has; empty for the CPU.
 ARG EXTRA=
 WORKDIR /src
 
 # pip lives in an environment of its own, so that none has to be removed from the one that ships.
+# It installs only files whose hashes the locks have, and never runs another package's build.
 # Tests inside packages, a seventh of all bytes, do not ship.
-COPY pyproject.toml constraints.txt ./
+COPY deploy/locks deploy/locks
 RUN python3 -m venv /tools \
  && python3 -m venv --without-pip /opt/convoy \
- && python3 -c "import sys, tomllib; p = tomllib.load(open('pyproject.toml', 'rb'))['project']; \
-print(*p['dependencies'], *(p['optional-dependencies'][sys.argv[1]] if sys.argv[1] else ()), sep='\n')" \
-    "${EXTRA}" > requirements.txt \
+ && /tools/bin/pip install \
+    --no-cache-dir --require-hashes --only-binary :all: -r deploy/locks/build.txt \
  && /tools/bin/pip --python /opt/convoy/bin/python install \
-    --no-cache-dir --no-compile -c constraints.txt -r requirements.txt \
+    --no-cache-dir --no-compile --require-hashes --only-binary :all: \
+    -r "deploy/locks/${EXTRA:-cpu}.txt" \
  && find /opt/convoy -type d \( -name test -o -name tests \) -prune -exec rm -rf {} +
 
 COPY . .
-RUN /tools/bin/pip --python /opt/convoy/bin/python install \
-    --no-cache-dir --no-compile --no-deps --no-warn-script-location --root /app .
+RUN /tools/bin/pip wheel --no-cache-dir --no-index --no-deps --no-build-isolation --wheel-dir /wheels . \
+ && /tools/bin/pip --python /opt/convoy/bin/python install \
+    --no-cache-dir --no-compile --no-index --no-deps --no-warn-script-location --root /app /wheels/*
 
 
 FROM ${BASE}

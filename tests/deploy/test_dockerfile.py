@@ -1,5 +1,7 @@
 """The Dockerfile says what the deployment promises; building it is not a matter of this suite."""
 
+import re
+
 import pytest
 
 from service.settings import load_settings
@@ -26,19 +28,35 @@ def final() -> list[Instruction]:
 
 def test_every_stage_stands_on_the_same_slim_base() -> None:
     arguments, *stages = dockerfile_stages()
-    assert texts(arguments, "ARG") == ["BASE=docker.io/library/python:3.12-slim"]
+    (base,) = texts(arguments, "ARG")
+    assert re.fullmatch(r"BASE=docker\.io/library/python:3\.12-slim@sha256:[0-9a-f]{64}", base)
     assert [stage[0].text for stage in stages] == ["${BASE} AS build", "${BASE}"]
 
 
-def test_dependencies_are_the_pinned_ones_and_cpu_only_unless_asked(
+def test_what_is_installed_has_the_hashes_of_the_locks_and_is_cpu_only_unless_asked(
     build: list[Instruction],
 ) -> None:
     assert texts(build, "ARG") == ["EXTRA="]
-    installs = [run for run in texts(build, "RUN") if " install " in run]
-    assert len(installs) == 2
-    dependencies, convoy = installs
-    assert "-c constraints.txt -r requirements.txt" in dependencies
-    assert "--no-deps" in convoy
+    commands = [command.split() for run in texts(build, "RUN") for command in run.split(" && ")]
+    installs = [words for words in commands if {"install", "wheel"} & set(words)]
+    locked = [words for words in installs if "-r" in words]
+    assert [words[words.index("-r") + 1].strip('"') for words in locked] == [
+        "deploy/locks/build.txt",
+        "deploy/locks/${EXTRA:-cpu}.txt",
+    ]
+    for words in installs:
+        if words in locked:
+            assert "--require-hashes" in words
+            assert words[words.index("--only-binary") + 1] == ":all:"
+        else:  # Convoy itself
+            assert {"--no-index", "--no-deps"} <= set(words)
+            assert ("--no-build-isolation" in words) == ("wheel" in words)
+
+
+def test_the_locks_are_for_the_python_of_the_base() -> None:
+    (base,) = texts(dockerfile_stages()[0], "ARG")
+    locked_for = re.findall(r"--python-version (\S+)", (ROOT / "Makefile").read_text())
+    assert [f"python:{version}-slim" in base for version in locked_for] == [True]
 
 
 def test_nothing_is_installed_in_the_final_stage(final: list[Instruction]) -> None:
@@ -90,7 +108,7 @@ def test_the_build_sees_what_is_installed_and_nothing_else() -> None:
     patterns = (ROOT / ".dockerignore").read_text().splitlines()
     rules = [line for line in patterns if line and not line.startswith("#")]
     assert rules[0] == "*"
-    metadata = {"pyproject.toml", "constraints.txt", pyproject()["project"]["readme"], "LICENSE*"}
+    metadata = {"pyproject.toml", pyproject()["project"]["readme"], "LICENSE*"}
     allowed = {rule[1:] for rule in rules if rule.startswith("!")}
-    assert allowed == metadata | set(packages()) | {"deploy/healthcheck.py"}
+    assert allowed == metadata | set(packages()) | {"deploy/healthcheck.py", "deploy/locks"}
     assert {"**/__pycache__", "**/*.pyc"} <= set(rules)
