@@ -211,7 +211,7 @@ def test_several_pictures_are_answered_each_under_its_name_and_counted(page: "Pa
 @IN_A_BROWSER
 def test_what_is_no_picture_is_refused_by_name_and_the_next_one_taken(page: "Page") -> None:
     page.get_by_label("Pick pictures").set_input_files(BUILT_IN_MODEL)
-    expect(page.get_by_role("alert")).to_contain_text("digits.onnx: this is no picture")
+    expect(page.get_by_role("alert")).to_contain_text("digits.onnx: unrecognised image format")
     page.get_by_label("Pick pictures").set_input_files(SEVEN)
     expect(page.locator(".answer")).to_have_count(1)
     expect(page.locator("#said")).to_be_empty()
