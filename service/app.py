@@ -49,8 +49,11 @@ class App(FastAPI):
         await super().__call__(scope, receive, send)
 
 
-def create_app(repository: Repository) -> App:
-    """The routes over models that somebody else warms up, drains and closes."""
+def create_app(repository: Repository, *, metrics: bool = True) -> App:
+    """The routes over models that somebody else warms up, drains and closes.
+
+    Without `metrics` they are on a port of their own.
+    """
     app = App(
         title="Convoy",
         version=version("convoy"),
@@ -67,12 +70,20 @@ def create_app(repository: Repository) -> App:
         )
 
     app.lanes = v1.add_routes(app, repository) | v2.add_routes(app, repository)
-    app.add_api_route("/metrics", exposition, response_class=Response, tags=["metrics"])
+    if metrics:
+        app.add_api_route("/metrics", exposition, response_class=Response, tags=["metrics"])
+    else:
+        app.add_api_route("/metrics", _metrics_are_elsewhere, include_in_schema=False)
     add_pages(app)
     app.add_exception_handler(HTTPException, _on_http_error)
     app.add_exception_handler(RequestValidationError, _on_invalid_request)
     app.add_exception_handler(Exception, _on_crash)
     return app
+
+
+async def _metrics_are_elsewhere(_: Request) -> Response:
+    """For those who ask for metrics here."""
+    return error_response(404, "metrics are on a port of their own (--metrics-port)")
 
 
 async def _on_http_error(request: Request, error: Exception) -> Response:

@@ -32,6 +32,9 @@ _HOW_TO_SEND = (
     f"or one or more files as {FORM_TYPE} in the field 'file'"
 )
 
+# Of a Content-Type with its boundary, which may have 70 characters; long ones take long to read.
+_MAX_TYPE_BYTES = 1024
+
 # What is said of most bodies.
 _PLAIN = frozenset((b"", *(kind.encode() for kind in IMAGE_TYPES)))
 
@@ -72,6 +75,10 @@ def form_boundary(headers: Headers) -> bytes:
     content_type = headers.get(b"content-type", b"")
     if content_type in _PLAIN and b"content-encoding" not in headers:
         return b""
+    if len(content_type) > _MAX_TYPE_BYTES:
+        raise BadRequestError(
+            f"the Content-Type has {len(content_type)} bytes; at most {_MAX_TYPE_BYTES} are read"
+        )
     said = content_type.decode("latin-1")
     media_type = said.partition(";")[0].strip().lower()
     if media_type and media_type != FORM_TYPE and media_type not in IMAGE_TYPES:

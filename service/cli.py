@@ -126,8 +126,13 @@ def serve(
     threads: Threads = None,
     tuning: Tuning = None,
     max_connections: Annotated[int | None, setting("max_connections")] = None,
+    max_connections_per_address: Annotated[
+        int | None, setting("max_connections_per_address")
+    ] = None,
+    max_rate: Annotated[float | None, setting("max_rate")] = None,
     max_per_client: Annotated[int | None, setting("max_per_client")] = None,
     api_key_file: Annotated[Path | None, setting("api_key_file")] = None,
+    metrics_port: Annotated[int | None, setting("metrics_port")] = None,
     workers: Annotated[int | None, setting("workers")] = None,
     log_format: Annotated[LogFormat | None, setting("log_format")] = None,
     access_log: Annotated[bool | None, setting("access_log")] = None,

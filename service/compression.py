@@ -16,6 +16,9 @@ _WINDOW_BITS = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
 # Answers are small and wanted soon.
 _LEVEL = 1
 
+# Browsers send 30; a longer one is not read, and answered as if it were not there.
+_MAX_ACCEPT_BYTES = 1024
+
 # Below this the header outweighs what is saved.
 _WORTH_IT = 512
 
@@ -43,7 +46,7 @@ def inflate(data: bytes, coding: str, most: int) -> bytes:
 
 def wanted_coding(accept_encoding: str, size: int) -> str | None:
     """How an answer of `size` bytes should be compressed, by the request's Accept-Encoding."""
-    if size < _WORTH_IT:
+    if size < _WORTH_IT or len(accept_encoding) > _MAX_ACCEPT_BYTES:
         return None
     weights = dict.fromkeys(CODINGS, 0.0)
     for entry in accept_encoding.split(","):

@@ -5,19 +5,33 @@ Everything here is met by each request of each route, so it is kept to a few mic
 
 import asyncio
 import logging
+import os
 import re
 import resource
 import secrets
+import sys
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import count
+from math import ceil
+from pathlib import Path
 from time import perf_counter
-from typing import Protocol
+from typing import Any, Protocol
+
+from starlette.types import ASGIApp
+from uvicorn import Config
 
 from service.access import Ended, Entry
-from service.errors import ServiceError, TooManyFromClientError, UnauthorizedError
+from service.connections import SPARE, Connection, Connections, Place, network_of
+from service.errors import (
+    ServiceError,
+    TooManyConnectionsError,
+    TooManyFromClientError,
+    UnauthorizedError,
+)
 from service.keys import Keys
 from service.logs import AccessLog, LogFormat, line_writer
+from service.rates import RateLimit
 
 _log = logging.getLogger("convoy")
 
@@ -25,11 +39,16 @@ _log = logging.getLogger("convoy")
 _SANE_ID = re.compile(rb"[!-~]{1,128}").fullmatch
 
 # Load balancers ask after health without a key, and the page is where a person enters one.
-_OPEN = frozenset((b"/", b"/v2/health/live", b"/v2/health/ready"))
-_OPEN_FOLDER = b"/page/"
+_HEALTH = frozenset((b"/v2/health/live", b"/v2/health/ready"))
+_OPEN = _HEALTH | {b"/"}
+_OPEN_FOLDERS = (b"/page/", b"/docs/")
 
-# What a process opens beside connections: models, devices, logs, the event loop's own.
-_OTHER_FILES = 128
+# What a process opens beside connections, once its models are: the event loop's own, logs, a GPU's.
+_MORE_FILES = 16
+_OPEN_FILES = Path("/proc/self/fd")
+_FEW_FILES = 64  # where the system does not tell
+
+_READS = (b"GET", b"HEAD")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +64,9 @@ class Limits:
     idle_s: float = 75.0  # load balancers keep connections for a minute
     sweep_s: float = 1.0  # how often all of these are looked at
     connections: int = 1024
+    per_address: int = 0  # connections of one address; 0: any
     per_client: int = 0  # requests inside at once; 0: any
+    rate: float = 0.0  # requests a second of one client; 0: any
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +79,7 @@ class EdgeOptions:
     traced: bool = False
 
 
-class Swept(Protocol):
+class Swept(Connection, Protocol):
     """A connection, as the sweep sees it."""
 
     def inspect(self, now: float) -> None:
@@ -75,8 +96,11 @@ class Edge:
         ended: Collection[Ended] = (),
     ) -> None:
         """`ended` is called with every request that was answered or whose client left."""
-        self.limits = limits or Limits()
+        self.limits = limits = limits or Limits()
         self.keys = keys
+        most = limits.connections
+        self._connections = Connections(most, limits.per_address or sys.maxsize)
+        self._rates = RateLimit(limits.rate) if limits.rate else None
         self._ended = tuple(ended)
         self.inside: dict[object, int] = {}  # requests by holder, where they are bounded
         self._refused = 0  # connections, since the last sweep
@@ -93,7 +117,7 @@ class Edge:
 
     def admit(self, entry: Entry) -> None:
         """Count the request in, or write down why not."""
-        if self.keys is None and not self.limits.per_client:
+        if self.keys is None and self._rates is None and not self.limits.per_client:
             return
         entry.refusal = self._check(entry)
 
@@ -111,17 +135,33 @@ class Edge:
             for tell in self._ended:
                 tell(entry)
 
-    def full(self, connections: int) -> bool:
-        """Whether one of so many connections is too many, which is counted."""
-        if connections <= self.limits.connections:
-            return False
-        if not self._refused:
-            _log.warning(
-                "a connection was refused: %d are open, and no more may be (--max-connections)",
-                self.limits.connections,
+    def open(self, new: Swept, connections: Collection[Swept]) -> Place:
+        """Count in a new connection, which is among the others already; see `Connections`."""
+        self.watch(connections)
+        now = asyncio.get_running_loop().time()
+        place = self._connections.open(new, connections, now)
+        if place in (Place.REFUSED, Place.ADDRESS_REFUSED):
+            if not self._refused:
+                _log.warning("a connection of %s was refused: %s", new.address, self._full(place))
+            self._refused += 1
+        return place
+
+    def close(self, old: Swept) -> None:
+        """Count out a connection."""
+        self._connections.close(old)
+
+    def full(self, place: Place) -> TooManyConnectionsError:
+        """What the client is told that has no place, or none for what it asks."""
+        if place is Place.ADDRESS_REFUSED:
+            return TooManyConnectionsError(
+                f"{self._connections.most_an_address} connections of your address are at work, "
+                "and no more may be; use them again, or try again in a second"
             )
-        self._refused += 1
-        return True
+        return TooManyConnectionsError("too many connections are open; try again in a second")
+
+    def may_ask_after_health(self, entry: Entry) -> bool:
+        """Whether that is what a request does."""
+        return entry.target.partition(b"?")[0] in _HEALTH and entry.method in _READS
 
     def watch(self, connections: Collection[Swept]) -> None:
         """Sweep over these, as long as there are any."""
@@ -138,24 +178,44 @@ class Edge:
             _log.warning("%d connections more were refused", self._refused - 1)
         self._refused = 0
         now = loop.time()
+        if self._rates is not None:
+            self._rates.forget(now)
         for connection in tuple(connections):
             connection.inspect(now)
 
+    def _full(self, place: Place) -> str:
+        """For whoever runs the server."""
+        if place is Place.ADDRESS_REFUSED:
+            most, setting = self._connections.most_an_address, "--max-connections-per-address"
+        else:
+            most, setting = self._connections.most, "--max-connections"
+        return f"{most} are open, and no more may be ({setting})"
+
     def _check(self, entry: Entry) -> ServiceError | None:
         path = entry.target.partition(b"?")[0]
-        asks = entry.method in (b"GET", b"HEAD")
-        if asks and (path in _OPEN or path.startswith(_OPEN_FOLDER)):
+        if entry.method in _READS and (path in _OPEN or path.startswith(_OPEN_FOLDERS)):
             return None
-        holder = entry.client
+        holder: object = network_of(entry.client)
+        key = None
         if self.keys is not None:
             key = self.keys.find(_presented(entry.headers))
+            holder = key or holder
+        if self._rates is not None:
+            # A wrong key takes a token of its address, so that keys cannot be tried at any rate.
+            wait_s = self._rates.take(holder, asyncio.get_running_loop().time())
+            if wait_s:
+                return TooManyFromClientError(
+                    f"more than {self._rates.rate:g} requests a second of yours; "
+                    f"send the next in {max(1, ceil(wait_s))} s",
+                    wait_s,
+                )
+        if self.keys is not None:
             if key is None:
                 return UnauthorizedError(
                     "this needs an API key; send it as `Authorization: Bearer KEY`, "
                     "or as `X-API-Key: KEY`"
                 )
-            entry.client = holder = f"{entry.client} key {key}"
-            holder = key
+            entry.client = f"{entry.client} key {key}"
         most = self.limits.per_client
         if most:
             inside = self.inside.get(holder, 0)
@@ -167,6 +227,14 @@ class Edge:
             self.inside[holder] = inside + 1
             entry.holder = holder
         return None
+
+
+class EdgeConfig(Config):
+    """uvicorn's settings, with the edge that the server's connections share."""
+
+    def __init__(self, app: ASGIApp, edge: Edge, **options: Any) -> None:
+        super().__init__(app, **options)
+        self.edge = edge
 
 
 def make_edge(options: EdgeOptions, *, access_log: bool) -> Edge:
@@ -185,19 +253,28 @@ def make_edge(options: EdgeOptions, *, access_log: bool) -> Edge:
 def _allow(connections: int) -> int:
     """Have the system allow so many connections; how many it does."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = connections + _OTHER_FILES
+    others = _open_files() + _MORE_FILES + SPARE
+    wanted = connections + others
     if soft >= wanted or soft == resource.RLIM_INFINITY:
         return connections
     allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, allowed), hard))
     if allowed < wanted:
-        connections = max(1, allowed - _OTHER_FILES)
+        connections = max(1, allowed - others)
         _log.warning(
             "no more than %d connections can be open: the system allows %d files (ulimit -Hn)",
             connections,
             allowed,
         )
     return connections
+
+
+def _open_files() -> int:
+    """How many this process has."""
+    try:
+        return len(os.listdir(_OPEN_FILES))
+    except OSError:  # no Linux
+        return _FEW_FILES
 
 
 def _presented(headers: Mapping[bytes, bytes]) -> bytes:

@@ -20,6 +20,7 @@ ServiceError
 │   └── ShuttingDownError 503       draining: what was accepted finishes, new requests go elsewhere
 ├── DeadlineError 504               it cannot be done by its deadline, so it was not tried
 ├── UnsupportedError 501            part of a protocol, but not done here
+├── HttpVersionError 505            another version than HTTP/1.1 and 1.0
 ├── ThreadLostError 500             what a request takes in a thread never came to an end
 └── EngineFailedError 500           the engine raised or hung, or gave scores that are no numbers
 
@@ -99,6 +100,12 @@ class HeadTooLargeError(ServiceError):
     """The request line and headers are longer than any that make sense."""
 
     status = 431
+
+
+class HttpVersionError(ServiceError):
+    """The request is of a version of HTTP that is not spoken here."""
+
+    status = 505
 
 
 class RetryableError(ServiceError):

@@ -9,7 +9,6 @@ plain text. Here a connection is closed that sends much, or little for long, wit
 coming of it, and one that does not take its answers.
 """
 
-import json
 from collections import deque
 from enum import Enum, auto
 from http import HTTPStatus
@@ -17,23 +16,18 @@ from math import inf
 from typing import Any, NoReturn, cast
 
 import httptools
-from starlette.types import ASGIApp
-from uvicorn import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+from service import framing
 from service.access import Entry
-from service.edge import Edge
+from service.connections import Place, network_of
+from service.edge import EdgeConfig
 from service.errors import (
     BadRequestError,
-    HeadTooLargeError,
     RequestTimeoutError,
     ServiceError,
-    TooManyConnectionsError,
     TooManyFromClientError,
 )
-
-MAX_HEAD_BYTES = 64 * 1024
-"""Of a request line with its headers, of a chunk's extensions, of trailers; some reads more."""
 
 MAX_PIPELINED = 100
 """Of requests that wait on a connection: a read can bring 14,000, each of which takes 3 kB."""
@@ -42,14 +36,6 @@ MAX_PIPELINED = 100
 CLIENT_CLOSED_REQUEST = 499
 
 _NONE = Entry(b"", "", b"", b"", {}, None)  # type: ignore[arg-type]
-
-
-class EdgeConfig(Config):
-    """uvicorn's settings, with the edge that the server's connections share."""
-
-    def __init__(self, app: ASGIApp, edge: Edge, **options: Any) -> None:
-        super().__init__(app, **options)
-        self.edge = edge
 
 
 class _Stage(Enum):
@@ -88,6 +74,9 @@ class BoundedHttp(HttpToolsProtocol):
         self._since = 0.0  # loop time; when the stage began
         self._refusal: tuple[HTTPStatus, str, dict[str, str]] | None = None  # to come last
         self._unsent_since = 0.0  # when the sweep first found some of an answer not taken; 0: none
+        self._head_bytes = 0  # of the head that is coming
+        self._place = Place.OPEN
+        self.address = ""
 
     # --- what a subclass has to do with ----------------------------------------------------------
 
@@ -113,6 +102,8 @@ class BoundedHttp(HttpToolsProtocol):
         )
         self.entries.append(entry)
         edge.admit(entry)
+        if self._place is Place.HEALTH and not edge.may_ask_after_health(entry):
+            entry.refusal = edge.full(self._place)
         return entry.refusal
 
     def count_body(self, body: bytes) -> None:
@@ -147,16 +138,16 @@ class BoundedHttp(HttpToolsProtocol):
         """A client is there."""
         super().connection_made(transport)
         self._since = self.loop.time()
-        self.edge.watch(cast("set[BoundedHttp]", self.connections))
-        if self.edge.full(len(self.connections)):
-            self._refuse(
-                TooManyConnectionsError("too many connections are open; try again in a second")
-            )
+        self.address = network_of(self.client[0]) if self.client else ""
+        self._place = self.edge.open(self, cast("set[BoundedHttp]", self.connections))
+        if self._place in (Place.REFUSED, Place.ADDRESS_REFUSED):
+            self._refuse(self.edge.full(self._place))
             self.transport.close()  # it takes up one of them
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The client is gone, and does not wait for what is not answered."""
         self.hang_up()
+        self.edge.close(self)
         while self.entries:
             entry = self.entries.popleft()
             entry.status = entry.status or CLIENT_CLOSED_REQUEST
@@ -175,21 +166,36 @@ class BoundedHttp(HttpToolsProtocol):
                 break
             except httptools.HttpParserUpgrade as upgrade:
                 data = self._stay() + data[upgrade.args[0] :]
-            except httptools.HttpParserError:
-                self._refuse(BadRequestError("this could not be understood; send HTTP/1.1"))
+            except httptools.HttpParserError as error:
+                self._refuse(framing.not_http(str(error)))
                 return
-        if self._pending > MAX_HEAD_BYTES:
-            self._refuse(
-                HeadTooLargeError(f"the request line and headers exceed {MAX_HEAD_BYTES} bytes")
-            )
+        if self._pending > framing.MAX_HEAD_BYTES:
+            self._refuse(framing.head_too_large())
 
     def on_message_begin(self) -> None:
         """A head begins. The scope is made when it is known to be needed."""
         self.url = b""
         self.headers = []
         self.expect_100_continue = False
+        self._head_bytes = 0
         self._stage = _HEAD
         self._since = self.loop.time()
+
+    def on_url(self, url: bytes) -> None:
+        """Some of a target is there."""
+        self.url += url
+        self._head_bytes += len(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A header is there, of the head or behind a body in chunks."""
+        name = name.lower()
+        headers = self.headers
+        headers.append((name, value))
+        self._head_bytes += len(name) + len(value)
+        if self._head_bytes > framing.MAX_HEAD_BYTES or len(headers) > framing.MAX_HEADERS:
+            self._stop(framing.head_too_large())
+        if name == b"expect" and value.lower() == b"100-continue":
+            self.expect_100_continue = True
 
     def on_headers_complete(self) -> None:
         """A head is there."""
@@ -205,6 +211,10 @@ class BoundedHttp(HttpToolsProtocol):
                     "send the next when they are answered"
                 )
             )
+        if (
+            wrong := framing.check_framing(self.parser.get_http_version(), self.headers)
+        ) is not None:
+            self._stop(wrong)
         self._stage = _BODY
         self._since = self.loop.time()
         if self.check_head() is None and self.claims(self.entry):
@@ -217,6 +227,7 @@ class BoundedHttp(HttpToolsProtocol):
         super().on_headers_complete()
         named = (b"x-request-id", self.entry.id)
         self.cycle.default_headers = [*self.cycle.default_headers, named]
+        self.headers = []  # for what follows a body in chunks, which is read and dropped
         self.entry.cycle = self.cycle
 
     def on_body(self, body: bytes) -> None:
@@ -248,7 +259,21 @@ class BoundedHttp(HttpToolsProtocol):
         self._unsent_since = 0.0
         super().resume_writing()
 
-    # --- what the sweep calls --------------------------------------------------------------------
+    # --- what the edge calls ---------------------------------------------------------------------
+
+    @property
+    def silent_since(self) -> float | None:
+        """Loop time since when the client owes a request; None: it does not, or it is closing."""
+        if self.entries or self._stage in (_BODY, _WHOLE) or self.transport.is_closing():
+            return None
+        return self._since
+
+    def hang_up_on(self) -> None:
+        """Close a silent connection: another needs its place."""
+        if self.transport.get_write_buffer_size():
+            self.transport.abort()
+        else:
+            self.transport.close()
 
     def inspect(self, now: float) -> None:
         """Close the connection where its client is too slow, at sending or at taking."""
@@ -281,11 +306,8 @@ class BoundedHttp(HttpToolsProtocol):
     def _patience(self) -> float:
         """For how long nothing has to come, in a stage in which nothing is begun."""
         limits = self.edge.limits
-        return {
-            _OPENED: limits.head_s,
-            _IDLE: limits.idle_s,
-            _REFUSED: limits.refused_s,
-        }.get(self._stage, inf)
+        owed = {_OPENED: limits.head_s, _IDLE: limits.idle_s, _REFUSED: limits.refused_s}
+        return owed.get(self._stage, inf)
 
     def _inspect_body(self, took: float) -> None:
         limits = self.edge.limits
@@ -313,10 +335,9 @@ class BoundedHttp(HttpToolsProtocol):
         """
         was, self.parser = self.parser, httptools.HttpRequestParser(self)
         self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn has it
-        version = was.get_http_version().encode()
-        lines = [b"%b %b HTTP/%b" % (was.get_method(), self.url, version)]
-        lines += [b"%b: %b" % header for header in self.headers if header[0] != b"upgrade"]
-        return b"\r\n".join([*lines, b"", b""])
+        return framing.without_upgrade(
+            was.get_method(), self.url, was.get_http_version(), self.headers
+        )
 
     def _stop(self, error: ServiceError) -> NoReturn:
         """Refuse what is being parsed, and all that follows."""
@@ -351,20 +372,12 @@ class BoundedHttp(HttpToolsProtocol):
         if self._stage is _BODY and (not self.entries or self.entries[0].status):
             self.transport.close()  # it has its answer, or some of it
             return
-        body = json.dumps({"error": message}).encode()
         entry = self.entries.popleft() if self.entries else self._nameless()
-        head = (
-            f"HTTP/1.1 {status.value} {status.phrase}\r\n"
-            "content-type: application/json\r\n"
-            f"content-length: {len(body)}\r\n"
-            f"x-request-id: {entry.id.decode()}\r\n"
-            + "".join(f"{name.lower()}: {value}\r\n" for name, value in headers.items())
-            + "connection: close\r\n\r\n"
-        )
+        head, body = framing.last_answer(status, message, entry.id, headers)
         entry.status = status.value
         entry.bytes_out = len(body)
         entry.release()
-        self.transport.write(head.encode() + body)
+        self.transport.write(head + body)
         # Closing at once would reset the connection where more comes, and that may overtake this.
         self.transport.write_eof()
         self._stage = _REFUSED

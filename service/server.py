@@ -19,10 +19,10 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from service.app import App
-from service.edge import EdgeOptions, make_edge
+from service.edge import EdgeConfig, EdgeOptions, make_edge
 from service.exchange import Exchange
 from service.lane import lane_protocol
-from service.protocol import BoundedHttp, EdgeConfig
+from service.protocol import BoundedHttp
 from service.repository import Repository
 
 # For answers on their way once everything is drained, and for an engine to let go.
@@ -35,10 +35,10 @@ class ListenError(Exception):
     """The address cannot be listened on."""
 
 
-def bind(host: str, port: int) -> socket.socket:
+def bind(host: str, port: int, settings: str = "--host and --port") -> socket.socket:
     """A socket bound to the address, not yet listening, so that nobody waits for the model.
 
-    ListenError where the address is in use, not allowed or not known.
+    ListenError, naming the settings, where the address is in use, not allowed or not known.
     """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
@@ -54,7 +54,7 @@ def bind(host: str, port: int) -> socket.socket:
     except OSError as error:
         raise ListenError(
             f"cannot listen on {host} port {port}: {error.strerror or error}; "
-            "choose another with --host and --port"
+            f"choose another with {settings}"
         ) from error
     return listener
 
@@ -64,12 +64,15 @@ def ended_by_sigterm() -> Iterator[None]:
     """Let SIGTERM end the process at once, with the usual status, where nobody is served yet.
 
     Of the first process in a container the kernel keeps signals away that it does not ask for.
+    SIGHUP, which has files read again, is left alone until there is something to read again.
     """
     before = signal.signal(signal.SIGTERM, lambda number, _: os._exit(128 + number))
+    hangup = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGHUP, hangup)
 
 
 def http_settings(
@@ -163,9 +166,12 @@ class Server(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         """Drain on a signal; uvicorn's own way ends by killing the process with it again."""
         loop = asyncio.get_running_loop()
-        handlers = {signal.SIGINT: self.stop, signal.SIGTERM: self.stop}
-        if isinstance(self.config, EdgeConfig) and self.config.edge.keys is not None:
-            handlers[signal.SIGHUP] = self.config.edge.keys.reload
+        handlers = {
+            signal.SIGINT: self.stop,
+            signal.SIGTERM: self.stop,
+            signal.SIGHUP: self._read_again,
+        }
+        before = {number: signal.getsignal(number) for number in handlers}
         for number, handler in handlers.items():
             loop.add_signal_handler(number, handler)
         try:
@@ -173,6 +179,7 @@ class Server(uvicorn.Server):
         finally:
             for number in handlers:
                 loop.remove_signal_handler(number)
+                signal.signal(number, before[number])
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen, then begin to warm up; health answers meanwhile."""
@@ -198,6 +205,14 @@ class Server(uvicorn.Server):
         # A second signal: cancelling says whether there was still something to wait for.
         self.drained = not self._draining.cancel()
         self.should_exit = self.force_exit = True
+
+    def _read_again(self) -> None:
+        """Read the files again that may have changed."""
+        keys = self.config.edge.keys if isinstance(self.config, EdgeConfig) else None
+        if keys is None:
+            _log.info("SIGHUP: there is no file to read again (--api-key-file)")
+        else:
+            keys.reload()
 
     async def _warm_up(self) -> None:
         try:

@@ -1,7 +1,9 @@
 """What `convoy serve` does: opens the models, and serves them from one process or several."""
 
+import logging
 import os
 from collections.abc import Sequence
+from contextlib import ExitStack
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,6 +15,7 @@ from service.app import create_app
 from service.edge import EdgeOptions, Limits
 from service.keys import Keys, KeysError
 from service.loading import decoder, open_models
+from service.metrics_port import metrics_port
 from service.options import configure_logging
 from service.processes import prepare, run_workers
 from service.repository import Repository
@@ -21,13 +24,17 @@ from service.settings import Settings, SettingsError
 from service.v1 import CLASSIFY_PATH, model_path
 from service.watchdog import Bounds
 
+_log = logging.getLogger("convoy")
+
 
 def serve_models(
     settings: Settings, expectations: Sequence[str] | None, edge: EdgeOptions, *, verbose: bool
 ) -> bool:
     """Serve until told to stop; whether all that was accepted was answered."""
     # The address first: it takes no time, and a model may take long.
-    with ended_by_sigterm(), bind(settings.host, settings.port) as listener:
+    with ExitStack() as stack:
+        stack.enter_context(ended_by_sigterm())
+        listener = stack.enter_context(bind(settings.host, settings.port))
         if settings.workers:
             if not hasattr(os, "memfd_create"):
                 raise SettingsError("--workers: processes share memory here as only Linux can")
@@ -42,6 +49,9 @@ def serve_models(
             bounds=Bounds(settings.engine_timeout_s, settings.warm_up_timeout_s),
         )
         repository = make(decode_threads=0 if settings.workers else settings.thread_count)
+        if settings.metrics_port is not None:
+            told = metrics_port(settings.host, settings.metrics_port, repository.metrics.exposition)
+            _log.info("metrics are at port %d", stack.enter_context(told))
         for opened in open_models(settings, expectations):
             decode = decoder(opened.classifier, settings)
             repository.add(opened.info, opened.engine, decode, opened.reopen)
@@ -49,7 +59,7 @@ def serve_models(
         announce = partial(_announce, settings, listener.getsockname()[1], repository)
         if not settings.workers:
             return run_server(
-                create_app(repository),
+                create_app(repository, metrics=settings.metrics_port is None),
                 repository,
                 listener,
                 drain_s=settings.drain_s,
@@ -64,6 +74,7 @@ def serve_models(
             workers=settings.workers,
             drain_s=settings.drain_s,
             access_log=settings.access_log,
+            metrics=settings.metrics_port is None,
             edge=edge,
             configure=partial(configure_logging, verbose=verbose, log_format=settings.log_format),
             announce=announce,
@@ -74,7 +85,12 @@ def edge_options(settings: Settings) -> EdgeOptions:
     """What the settings say of connections; SettingsError where that makes no sense."""
     if settings.otel and not _is_installed("opentelemetry.exporter.otlp.proto.http"):
         raise SettingsError("--otel: OpenTelemetry is not installed; pip install 'convoy[otel]'")
-    limits = Limits(connections=settings.max_connections, per_client=settings.max_per_client)
+    limits = Limits(
+        connections=settings.max_connections,
+        per_address=settings.connections_per_address,
+        per_client=settings.max_per_client,
+        rate=settings.max_rate,
+    )
     try:
         keys = Keys(settings.api_key_file) if settings.api_key_file is not None else None
     except KeysError as error:

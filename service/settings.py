@@ -112,6 +112,24 @@ class Settings(BaseModel):
     max_connections: Annotated[
         int, Field(ge=1, le=100_000, description="most connections that are open at once")
     ] = 1024
+    max_connections_per_address: Annotated[
+        int,
+        Field(
+            ge=0,
+            le=100_000,
+            description="most connections of one address, or of one /64 network of IPv6; "
+            "0: half of --max-connections",
+        ),
+    ] = 0
+    max_rate: Annotated[
+        float,
+        Field(
+            ge=0,
+            le=1_000_000,
+            description="most requests a second of one client, told apart as for --max-per-client; "
+            "more are answered 429; 0: any number",
+        ),
+    ] = 0.0
     max_per_client: Annotated[
         int,
         Field(
@@ -124,6 +142,15 @@ class Settings(BaseModel):
     api_key_file: Annotated[
         Path | None,
         Field(description="text file with one API key a line; if given, requests need one of them"),
+    ] = None
+    metrics_port: Annotated[
+        int | None,
+        Field(
+            ge=0,
+            le=65535,
+            description="port for /metrics alone, without API keys, instead of --port; "
+            "0 takes a free one",
+        ),
     ] = None
     log_format: Annotated[LogFormat, Field(description="text or json")] = LogFormat.TEXT
     access_log: Annotated[bool, Field(description="log a line for every request")] = True
@@ -163,6 +190,11 @@ class Settings(BaseModel):
     def decode_bytes(self) -> int:
         """`decode_mb` in bytes, with 0 resolved."""
         return int(self.decode_mb * 1e6) or available_memory() // _DECODE_SHARE
+
+    @property
+    def connections_per_address(self) -> int:
+        """`max_connections_per_address`, with 0 resolved."""
+        return self.max_connections_per_address or max(1, self.max_connections // 2)
 
     @property
     def thread_count(self) -> int:

@@ -28,6 +28,9 @@ from service.urgency import PRIORITY_HEADER, TIMEOUT_HEADER, urgency_from
 CLASSIFY_PATH = "/v1/classify"
 DEFAULT_TOP_K = 5
 
+# Long ones take long to take apart.
+_MAX_QUERY_BYTES = 1024
+
 # Bytes of a form that take longer to search than to hand to a thread.
 _LONG_FORM = 2**18
 
@@ -143,6 +146,10 @@ def _timing(phases: Phases) -> Timing:
 
 def _top_k(query: bytes, classes: int) -> int:
     """The value of ?top_k=, within 1..classes; InvalidParameterError for anything else."""
+    if len(query) > _MAX_QUERY_BYTES:
+        raise InvalidParameterError(
+            f"the query has {len(query)} bytes; there is only top_k"
+        )
     parameters = parse_qsl(query.decode("latin-1"), keep_blank_values=True)
     for name, _ in parameters:
         if name != "top_k":

@@ -38,6 +38,7 @@ def run_workers(
     workers: int,
     drain_s: float,
     access_log: bool,
+    metrics: bool = True,
     edge: EdgeOptions | None = None,
     configure: Callable[[], None],
     announce: Callable[[], None],
@@ -68,9 +69,14 @@ def run_workers(
         )
     make = partial(make_repository, process=os.getpid(), processes=workers)
     options = edge or EdgeOptions()
-    share = ceil(options.limits.connections / workers)
-    options = replace(options, limits=replace(options.limits, connections=share))
-    outfit = Outfit(models, make, access_log, options, configure, drain_s, Crew(workers))
+    limits = options.limits
+    share = replace(
+        limits,
+        connections=ceil(limits.connections / workers),
+        per_address=ceil(limits.per_address / workers),
+    )
+    options = replace(options, limits=share)
+    outfit = Outfit(models, make, access_log, metrics, options, configure, drain_s, Crew(workers))
     supervisor = Supervisor(repository, outfit, listener, workers=workers, announce=announce)
     with asyncio.Runner(
         loop_factory=uvicorn.Config("", log_config=None).get_loop_factory()

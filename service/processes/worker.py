@@ -58,6 +58,7 @@ class Outfit:
     models: Sequence[RemoteModel]
     make_repository: Callable[[], Repository]  # without models
     access_log: bool
+    metrics: bool  # whether they are told on the port that clients use
     edge: EdgeOptions
     configure: Callable[[], None]  # the process, its log above all
     drain_s: float
@@ -91,7 +92,7 @@ def work(
         rows = partial(model.board.rows, worker=number)
         metrics = repository.metrics.model(model.info.name, model.info.version, rows)
         repository.join(model.info, runner, model.prepare, metrics, model.board.inside(number))
-    app = create_app(repository)
+    app = create_app(repository, metrics=outfit.metrics)
     config = http_settings(app, access_log=outfit.access_log, edge=outfit.edge, lanes=app.lanes)
     server = _WorkerServer(config, repository, outfit.drain_s, channel, engine)
     server.acceptor = Acceptor(outfit.crew, number, listener, server.connect)

@@ -12,12 +12,14 @@ import time
 
 from models import EngineError
 from service.app import create_app
+from service.edge import EdgeOptions, Limits
+from service.images.pool import free
 from service.logs import LogFormat
 from service.options import configure_logging
 from service.server import bind, run_server
 from service.watchdog import Bounds
 from tests.service.fakes import FakeEngine, decode_digit, make_repository
-from tests.service.faults.pictures import faulty_decode, faulty_scores
+from tests.service.faults.pictures import faulty_scores, prepare_faulty
 
 
 def main() -> int:
@@ -32,6 +34,10 @@ def main() -> int:
     parser.add_argument("--unsteady-clock", action="store_true", help="time.time() jumps days")
     parser.add_argument("--engine-timeout-s", type=float, help="and another engine follows")
     parser.add_argument("--decode-timeout-s", type=float, default=30.0)
+    parser.add_argument("--decode-bytes", type=int, default=10**9)
+    parser.add_argument("--max-connections", type=int, default=1024)
+    parser.add_argument("--per-address", type=int, default=0)
+    parser.add_argument("--rate", type=float, default=0.0)
     parser.add_argument("--log", choices=["read", "full", "closed"], default="read")
     options = parser.parse_args()
     if options.faults:
@@ -48,7 +54,8 @@ def main() -> int:
 
     repository = make_repository(
         engine(),
-        faulty_decode if options.faults else decode_digit,
+        prepare=prepare_faulty if options.faults else free(decode_digit),
+        decode_bytes=options.decode_bytes,
         max_body_bytes=options.max_body_bytes,
         max_queue=options.max_queue,
         bounds=Bounds(options.engine_timeout_s),
@@ -66,6 +73,13 @@ def main() -> int:
         listener,
         drain_s=options.drain_s,
         access_log=False,
+        edge=EdgeOptions(
+            Limits(
+                connections=options.max_connections,
+                per_address=options.per_address,
+                rate=options.rate,
+            )
+        ),
         announce=lambda: print(port, flush=True),
     )
     return 0 if answered else 1

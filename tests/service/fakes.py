@@ -8,7 +8,7 @@ import numpy as np
 
 from models import Batch, Engine, EngineError, Images, OutputKind, Scores
 from service.errors import ImageError
-from service.images.pool import free
+from service.images.pool import Decoding, free
 from service.pipeline import ModelInfo
 from service.repository import Repository
 from service.runner import Pixels
@@ -78,6 +78,8 @@ def make_repository(
     engine: FakeEngine | None = None,
     decode: Callable[[bytes], Pixels] = decode_digit,
     *,
+    prepare: Callable[[bytes], Decoding] | None = None,
+    decode_bytes: int = 2**30,
     output: OutputKind = OutputKind.LOGITS,
     max_queue: int = 32,
     max_body_bytes: int = 100_000,
@@ -87,7 +89,7 @@ def make_repository(
     decode_s: float = 10,
     reopen: Callable[[], Engine] | None = None,
 ) -> Repository:
-    """One model over fakes, not yet warm."""
+    """One model over fakes, not yet warm; `prepare` in place of a `decode` that costs nothing."""
     engine = engine or FakeEngine()
     repository = Repository(
         max_batch=engine.max_batch,
@@ -97,8 +99,9 @@ def make_repository(
         measure_s=measure_s,
         bounds=bounds,
         decode_s=decode_s,
+        decode_bytes=decode_bytes,
     )
-    repository.add(fake_info(output=output), engine, free(decode), reopen)
+    repository.add(fake_info(output=output), engine, prepare or free(decode), reopen)
     return repository
 
 

@@ -1,6 +1,7 @@
 """An application behind the edge, on a loopback port, in the event loop of a test."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -9,9 +10,9 @@ from starlette.types import ASGIApp
 from uvicorn.server import ServerState
 
 from service.access import Entry
-from service.edge import Edge, Limits
+from service.edge import Edge, EdgeConfig, Limits
 from service.keys import Keys
-from service.protocol import BoundedHttp, EdgeConfig
+from service.protocol import BoundedHttp
 
 
 class Listening:
@@ -80,6 +81,14 @@ class Reply:
         self.status = status
         self.headers = headers
         self.body = body
+
+    def error(self, status: int) -> str:
+        """The message of an error, which has this status and the one shape."""
+        assert self.status == status, self
+        assert self.headers["content-type"] == "application/json"
+        body = json.loads(self.body)
+        assert list(body) == ["error"]
+        return str(body["error"])
 
     def __repr__(self) -> str:
         return f"{self.status} {self.headers} {self.body[:500]!r}"

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from service.framing import MAX_HEAD_BYTES
 from service.keys import Keys
-from service.protocol import MAX_HEAD_BYTES, MAX_PIPELINED
+from service.protocol import MAX_PIPELINED
 from tests.service.client import until
 from tests.service.fakes import FakeEngine
 from tests.service.listening import Listening, get, listening, post

@@ -249,27 +249,6 @@ async def test_good_clients_are_served_at_once_beside_many_slow_ones() -> None:
         assert len(slow) == 200
 
 
-async def test_connections_beyond_the_bound_are_told_so_and_logged(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    async with convoy(connections=2) as (server, _):
-        first, second = await server.connect(), await server.connect()
-        await until(lambda: len(server.connections) == 2)
-        refused = await (await server.connect()).rest()
-        assert refused.startswith(b"HTTP/1.1 503 ")
-        assert b"retry-after: 1\r\n" in refused
-        assert "connections" in error_in(refused)
-        assert "refused: 2 are open, and no more may be (--max-connections)" in caplog.text
-        await asyncio.gather(*[(await server.connect()).rest() for _ in range(5)])
-        await until(lambda: "connections more were refused" in caplog.text)
-        for client in (first, second):
-            client.send(post(b"3"))
-            assert (await client.reply()).status == 200
-        first.writer.close()
-        await until(lambda: len(server.connections) == 1)
-        assert (await server.ask(post(b"3"))).status == 200
-
-
 async def test_the_sweep_rests_while_nobody_is_there() -> None:
     async with convoy(head_s=0.05) as (server, _):
         assert await (await server.connect()).rest() == b""

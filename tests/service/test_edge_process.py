@@ -8,7 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -45,6 +45,30 @@ class Serving:
             response.read()
             return response.status, {k.lower(): v for k, v in response.getheaders()}
 
+    def read(self, path: str) -> str:
+        """The body of an answer."""
+        with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)) as connection:
+            connection.request("GET", path)
+            return connection.getresponse().read().decode()
+
+    def classify(self, image: bytes) -> tuple[int, str]:
+        """The status, and the label or the error's message, for an image."""
+        with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)) as connection:
+            connection.request("POST", "/v1/classify?top_k=1", image)
+            response = connection.getresponse()
+            answer = json.loads(response.read())
+        if response.status != 200:
+            return response.status, answer["error"]
+        return 200, answer["results"][0]["predictions"][0]["label"]
+
+    def logged(self, pattern: str) -> str:
+        """What of a pattern is in its parentheses, in the first line of the log that has it."""
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            if found := re.search(pattern, line):
+                return found[1]
+        raise AssertionError(pattern)
+
     def stop(self) -> list[str]:
         """What it wrote to its log, once it has left as it should."""
         self.process.terminate()
@@ -55,12 +79,15 @@ class Serving:
 
 @contextmanager
 def serving(
-    *flags: str | Path, files: int | None = None, environment: Mapping[str, str] | None = None
+    *flags: object,
+    files: int | None = None,
+    environment: Mapping[str, str] | None = None,
+    command: Sequence[str] = _SERVE,
 ) -> Iterator[Serving]:
     """A server that may have so many files open."""
     shell = ["sh", "-c", f'ulimit -n {files}; exec "$@"', "sh"] if files else []
     process = subprocess.Popen(
-        [*shell, *_SERVE, "--threads", "1", *map(str, flags)],
+        [*shell, *command, "--threads", "1", *map(str, flags)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -130,16 +157,16 @@ def test_a_log_that_nobody_reads_holds_nothing_up() -> None:
 
 
 def test_connections_are_bounded_by_what_the_system_allows() -> None:
-    with serving(files=131) as server:
-        kept = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(3)]
-        with closing(socket.create_connection(("127.0.0.1", server.port), timeout=20)) as fourth:
-            assert fourth.recv(100).startswith(b"HTTP/1.1 503 ")
+    with serving("--max-connections-per-address", 1000, files=64) as server:
+        kept = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(100)]
+        until(lambda: server.ask("GET", "/v2/health/live")[0] == 200)
         for connection in kept:
             connection.close()
-        until(lambda: server.ask("GET", "/v2/health/live")[0] == 200)
         log = server.stop()
-    assert any("no more than 3 connections can be open" in line for line in log)
-    assert any("refused: 3 are open, and no more may be" in line for line in log)
+    found = re.search(r"no more than (\d+) connections can be open: .* 64 files", "\n".join(log))
+    assert found
+    assert 8 <= int(found[1]) <= 40
+    assert not any("Too many open files" in line for line in log)
 
 
 @pytest.mark.parametrize(
@@ -161,3 +188,51 @@ def test_a_file_of_keys_that_is_not_there_ends_with_status_2(convoy: Run, tmp_pa
         2,
         f"Error: --api-key-file: {tmp_path / 'none'} cannot be read: No such file or directory\n",
     )
+
+
+def test_a_hangup_without_keys_is_noted_and_no_more() -> None:
+    with serving() as server:
+        server.process.send_signal(signal.SIGHUP)
+        assert server.ask("POST", "/v1/classify", _SAMPLE)[0] == 200
+        log = server.stop()
+    assert any("SIGHUP: there is no file to read again" in line for line in log)
+
+
+def test_a_hangup_while_models_are_loaded_ends_nothing() -> None:
+    script = (
+        "import os, signal, sys; from service import cli, serving; opened = serving.open_models\n"
+        "def open_models(*args):\n"
+        "    os.kill(os.getpid(), signal.SIGHUP)\n"
+        "    return opened(*args)\n"
+        "serving.open_models = open_models; cli.main()"
+    )
+    with serving(command=[sys.executable, "-c", script, "serve", "--port", "0"]) as server:
+        assert server.ask("POST", "/v1/classify", _SAMPLE)[0] == 200
+        server.stop()
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_metrics_may_have_a_port_of_their_own(keys: Path, workers: int) -> None:
+    flags = ("--metrics-port", "0", "--api-key-file", keys, "--workers", workers)
+    with serving(*flags) as server:
+        assert server.ask("POST", "/v1/classify", _SAMPLE, X_API_Key="first")[0] == 200
+        assert server.ask("GET", "/metrics", X_API_Key="first")[0] == 404
+        port = int(server.logged(r"metrics are at port (\d+)"))
+        silent = socket.create_connection(("127.0.0.1", port))  # does not keep others waiting
+        scraped = Serving(server.process, port)
+        until(lambda: scraped.ask("GET", "/metrics")[0] == 200)
+        text = scraped.read("/metrics")
+        assert 'convoy_requests_total{model="digits",status="200"} 1.0' in text
+        assert 'nv_inference_request_success{model="digits",version="1"} 1' in text
+        assert scraped.ask("GET", "/v1/classify")[0] == 404
+        silent.close()
+        server.stop()
+
+
+def test_a_metrics_port_that_is_taken_is_said_at_once(convoy: Run) -> None:
+    with closing(socket.create_server(("127.0.0.1", 0))) as taken:
+        port = taken.getsockname()[1]
+        status, _, error = convoy("serve", "--port", 0, "--metrics-port", port)
+    assert status == 1
+    assert f"cannot listen on 127.0.0.1 port {port}" in error
+    assert "--metrics-port" in error

@@ -82,6 +82,11 @@ export function watchTraffic(show) {
       try {
         const response = await ask("metrics");
         if (response.ok) tell(await response.text(), performance.now() / 1000);
+        if (response.status === 404) {
+          // Metrics are on a port of their own, which browsers have no way to.
+          document.getElementById("traffic").closest("section").hidden = true;
+          return;
+        }
       } catch {
         show.rate.textContent = "?"; // the server is away; it may come back
       }

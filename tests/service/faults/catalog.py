@@ -1,12 +1,13 @@
 """Every fault, and the table of them."""
 
+from tests.service.faults.attacks import ATTACKS
 from tests.service.faults.clients import CLIENTS
 from tests.service.faults.fault import Fault
 from tests.service.faults.insides import INSIDES
 from tests.service.faults.messages import MESSAGES
 from tests.service.faults.processes import PROCESSES
 
-FAULTS: dict[str, Fault] = {**CLIENTS, **MESSAGES, **INSIDES, **PROCESSES}
+FAULTS: dict[str, Fault] = {**CLIENTS, **MESSAGES, **ATTACKS, **INSIDES, **PROCESSES}
 
 _HEAD = """# Faults
 

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import time
 import zlib
 
 from tests.service.faults.fault import Counted, Faults, collector
@@ -11,6 +12,17 @@ MESSAGES: Faults = {}
 fault = collector(MESSAGES)
 
 LIMIT = 100_000  # --max-body-bytes of the fake server
+
+# Lists within lists, and strings among them, that once took a second for each 100 kB.
+_TENSOR = '{"inputs":[{"name":"image","datatype":"UINT8","shape":[1,1,1,1],"data":%s}]}'
+_NESTED = [
+    (_TENSOR % data).encode()
+    for data in (
+        "[" + "[" * 190 + "]" * 190 + ',"' + "a" * 90_000 + '"]',
+        "[" + ",".join(["[" * 100 + "]" * 100] * 400) + "]",
+        "[" + ",".join(["[]"] * 30_000) + "]",
+    )
+]
 
 
 def _refused(rig: Rig, *pieces: bytes, status: int, half_close: bool = False) -> None:
@@ -71,11 +83,12 @@ def _(rig: Rig) -> Counted:
     return {}
 
 
-@fault("TLS, HTTP/2 or noise comes where HTTP/1.1 is spoken", "400")
+@fault("TLS, HTTP/2 or noise comes where HTTP/1.1 is spoken", "400, or 505 for HTTP/2")
 def _(rig: Rig) -> Counted:
     hello = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(range(256)) * 2
-    for noise in (hello, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", bytes(500), b"\xff\xd8\xff\xe0" * 99):
+    for noise in (hello, bytes(500), b"\xff\xd8\xff\xe0" * 99):
         _refused(rig, noise, status=400)
+    _refused(rig, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", status=505)
     return {}
 
 
@@ -120,10 +133,12 @@ def _(rig: Rig) -> Counted:
 
 @fault("JSON is nested without end", "400 or 413")
 def _(rig: Rig) -> Counted:
-    for bomb in (b"[" * 90_000, b'{"inputs":' * 9_000, b'{"inputs":' + b"[" * 90_000):
+    for bomb in (b"[" * 90_000, b'{"inputs":' * 9_000, b'{"inputs":' + b"[" * 90_000, *_NESTED):
+        started = time.monotonic()
         status, _ = rig.exchange("POST", INFER_PATH, bomb)
         assert status in (400, 413)
-    return {"any": 3}
+        assert time.monotonic() - started < 1
+    return {"any": 3 + len(_NESTED)}
 
 
 @fault("a binary tensor lies about its size", "400")

@@ -6,7 +6,18 @@ from collections.abc import Callable
 
 import numpy as np
 
-from models import EngineError, Images, Scores
+from models import (
+    ChannelOrder,
+    EngineError,
+    Fit,
+    Images,
+    Layout,
+    OutputKind,
+    Preprocessing,
+    Scores,
+)
+from service.images.decode import ImageLimits, prepare_image
+from service.images.pool import Decoding, free
 from service.runner import Pixels
 from tests.service.fakes import CLASSES, decode_digit, one_hot
 
@@ -61,7 +72,27 @@ _ENGINE: dict[bytes, Callable[[Images], Scores]] = {
     b"engine is slow": _slowly,
     b"engine hangs": lambda images: _slowly(images, HANG_S),
 }
+_ONE_PIXEL = Preprocessing(
+    height=1,
+    width=1,
+    fit=Fit.STRETCH,
+    resize=1,
+    channels=ChannelOrder.GREY,
+    layout=Layout.NCHW,
+    scale=1.0,
+    mean=(0.0,),
+    std=(1.0,),
+    output=OutputKind.LOGITS,
+    labels=(),
+)
 _PIXELS = {name: 100 + number for number, name in enumerate(_ENGINE)}
+
+
+def prepare_faulty(data: bytes) -> Decoding:
+    """Real images, of which a black one shows a 0, and what `faulty_decode` knows."""
+    if data.startswith((b"\xff\xd8\xff", b"\x89PNG", b"RIFF")):
+        return prepare_image(data, _ONE_PIXEL, ImageLimits())
+    return _prepare_free(data)
 
 
 def faulty_decode(data: bytes) -> Pixels:
@@ -72,6 +103,9 @@ def faulty_decode(data: bytes) -> Pixels:
         _DECODER[data]()
         return decode_digit(b"0")
     return decode_digit(data)
+
+
+_prepare_free = free(faulty_decode)
 
 
 def faulty_scores(images: Images) -> Scores:
