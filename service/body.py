@@ -35,6 +35,9 @@ _HOW_TO_SEND = (
 # Of a Content-Type with its boundary, which may have 70 characters; long ones take long to read.
 _MAX_TYPE_BYTES = 1024
 
+# Characters of a client's own words in an error.
+_SHOWN = 40
+
 # What is said of most bodies.
 _PLAIN = frozenset((b"", *(kind.encode() for kind in IMAGE_TYPES)))
 
@@ -62,7 +65,7 @@ def content_coding(headers: Headers) -> str:
     coding = _coding(headers)
     if coding and coding not in CODINGS:
         raise UnsupportedMediaTypeError(
-            f"Content-Encoding {coding!r} is not taken; there is {', '.join(CODINGS)}"
+            f"Content-Encoding {coding[:_SHOWN]!r} is not taken; there is {', '.join(CODINGS)}"
         )
     return coding
 
@@ -82,11 +85,13 @@ def form_boundary(headers: Headers) -> bytes:
     said = content_type.decode("latin-1")
     media_type = said.partition(";")[0].strip().lower()
     if media_type and media_type != FORM_TYPE and media_type not in IMAGE_TYPES:
-        raise UnsupportedMediaTypeError(f"Content-Type {media_type!r} is not taken; {_HOW_TO_SEND}")
+        raise UnsupportedMediaTypeError(
+            f"Content-Type {media_type[:_SHOWN]!r} is not taken; {_HOW_TO_SEND}"
+        )
     coding = _coding(headers)
     if coding:
         raise UnsupportedMediaTypeError(
-            f"Content-Encoding {coding!r} is not taken; "
+            f"Content-Encoding {coding[:_SHOWN]!r} is not taken; "
             "images are compressed already, so send the body as it is"
         )
     if media_type != FORM_TYPE:
@@ -203,7 +208,7 @@ class _Form:
         for name, file in zip(self._names, files, strict=True):
             if not file:
                 raise BadRequestError(
-                    f"the file {name!r} is empty; choose a picture and send again"
+                    f"the file {name[:_SHOWN]!r} is empty; choose a picture and send again"
                 )
         return files
 
@@ -227,7 +232,7 @@ class _Form:
         field = options.get(b"name", b"").decode("utf-8", "replace")
         if field not in FILE_FIELDS:
             raise InvalidParameterError(
-                f"the form field {field!r} is not known; images go into the field 'file' "
+                f"the form field {field[:_SHOWN]!r} is not known; images go into the field 'file' "
                 "(or 'files'), everything else into the query, such as ?top_k=3"
             )
         if len(self._files) == self._max_images:

@@ -9,6 +9,9 @@ from service.connection import LastResponse
 from service.errors import ServiceError
 from service.schemas import ErrorAnswer
 
+# Of an error, which may repeat what the client sent.
+_MOST_CHARACTERS = 500
+
 
 class _Json(Response):
     """A response that is JSON and nothing else; Starlette's own takes 5 µs to be made."""
@@ -33,6 +36,8 @@ def error_response(
 ) -> Response:
     """An error; `last` where the rest of the request's body must not be waited for."""
     kind = LastResponse if last else Response
+    if len(message) > _MOST_CHARACTERS:
+        message = f"{message[:_MOST_CHARACTERS]} ..."
     content = msgspec.json.encode(ErrorAnswer(error=message))
     return kind(content, status, headers, media_type="application/json")
 

@@ -147,9 +147,7 @@ def _timing(phases: Phases) -> Timing:
 def _top_k(query: bytes, classes: int) -> int:
     """The value of ?top_k=, within 1..classes; InvalidParameterError for anything else."""
     if len(query) > _MAX_QUERY_BYTES:
-        raise InvalidParameterError(
-            f"the query has {len(query)} bytes; there is only top_k"
-        )
+        raise InvalidParameterError(f"the query has {len(query)} bytes; there is only top_k")
     parameters = parse_qsl(query.decode("latin-1"), keep_blank_values=True)
     for name, _ in parameters:
         if name != "top_k":

@@ -1,0 +1,62 @@
+"""python -m tests.fuzz.seeds: write what fuzzing begins with, a few bytes of every kind."""
+
+from collections.abc import Iterator
+from hashlib import sha256
+
+from PIL import Image
+
+from tests.fuzz.targets import CORPUS
+from tests.service import worst_inputs as worst
+from tests.service.picture_files import encode, exif, scene
+
+_MOST = 2000  # bytes: longer seeds are cut, which is a kind of their own
+
+
+def seeds() -> Iterator[tuple[str, bytes]]:
+    """Target and input."""
+    for data in worst.JSON.values():
+        yield "json", b"\0" + data.replace(b"[1,224,224,3]", b"[1,2,3,1]")
+    yield "json", b"\xc8" + worst.infer_json(b"[1,2,3,4,5,6]", shape=b"[1,2,3,1]")
+    yield "json", b"\0" + worst.infer_json(b"[[[[1],[2],[3]],[[4],[5],[6]]]]", shape=b"[1,2,3,1]")
+    for data in worst.FORMS.values():
+        yield "form", b"multipart/form-data; boundary=b\n" + data
+    for text in worst.CONTENT_TYPES.values():
+        yield "form", text[:200] + b"\n--b\r\n"
+    for data in worst.HEADERS.values():
+        yield "header", data
+    small = scene(24, 16)
+    for options in ({}, {"progressive": True}, {"exif": exif(6)}):
+        yield "header", encode(small, "JPEG", **options)
+    for mode in ("L", "RGBA", "P", "1"):
+        yield "header", encode(small.convert(mode), "PNG")
+    for lossless in (False, True):
+        yield "header", encode(small, "WebP", lossless=lossless)
+    yield "header", encode(Image.new("CMYK", (9, 9)), "JPEG")
+    yield "headers", b"x-timeout-ms: 5\nx-priority: 1"
+    yield "headers", worst.COMPRESSED["nested JSON of 8 MB in 8 kB"][:500]
+    for head in worst.HEADS.values():
+        yield "protocol", b"\x40" + head + b"\r\n\r\n"
+    body = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc"
+    chunks = b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+    chunks += b"3\r\nabc\r\n0\r\nX: y\r\n\r\n"
+    upgrade = b"GET / HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n"
+    yield "protocol", b"\xff" + body * 3
+    yield "protocol", b"\x01" + chunks + body
+    yield (
+        "protocol",
+        b"\xff" + upgrade * 2,
+    )
+    yield "protocol", b"\xff" + b"GET / HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\n\r\n"
+
+
+def main() -> None:
+    """Write them, named by their content."""
+    for target, data in seeds():
+        folder = CORPUS / target
+        folder.mkdir(parents=True, exist_ok=True)
+        seed = data[:_MOST]
+        (folder / sha256(seed).hexdigest()[:16]).write_bytes(seed)
+
+
+if __name__ == "__main__":
+    main()

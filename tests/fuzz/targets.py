@@ -1,0 +1,128 @@
+"""What is fuzzed: each takes bytes, and raises what no client's bytes may bring about."""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from models import OutputKind
+from service.body import form_boundary, images_of
+from service.compression import inflate
+from service.edge import Edge, EdgeConfig
+from service.errors import ServiceError
+from service.images.header import parse_image_file
+from service.pipeline import ModelInfo
+from service.protocol import BoundedHttp
+from service.urgency import urgency_from
+from service.v2.request import parse_request
+from tests.service.deaf_transport import DeafTransport, ServerState
+
+CORPUS = Path(__file__).parent / "corpus"
+
+# A parser may take 50 ms for each megabyte; below 20 ms what is measured is the machine.
+_S_A_BYTE = 50e-9
+_FREE_S = 0.02
+
+_TRIES = 3  # garbage of other inputs may be collected in one
+
+_MOST_MESSAGE = 500  # characters; some of what was sent may be repeated in it
+_MOST_IMAGES = 8
+_MOST_INFLATED = 1_000_000
+
+
+class TooSlowError(AssertionError):
+    """An input took more time than its length allows."""
+
+
+def _json(data: bytes) -> None:
+    """The first byte says whether a header tells how long the JSON is."""
+    info = ModelInfo("m", "1", (2, 3, 1), "scores", OutputKind.LOGITS, ())
+    length = None if not data or data[0] < 128 else data[0] - 128
+    parse_request(data[1:], length, info, _MOST_IMAGES)
+
+
+def _form(data: bytes) -> None:
+    """A Content-Type up to the first line end, then the body."""
+    content_type, _, body = data.partition(b"\n")
+    boundary = form_boundary({b"content-type": content_type})
+    files = images_of(body, boundary, _MOST_IMAGES)
+    assert 1 <= len(files) <= _MOST_IMAGES
+    assert all(files)
+    assert sum(map(len, files)) <= len(body)
+
+
+def _header(data: bytes) -> None:
+    file = parse_image_file(data)
+    assert file.width > 0 < file.height
+    assert 1 <= file.orientation <= 8
+    assert sum(len(part) for part in file.parts) <= len(data)
+
+
+def _headers(data: bytes) -> None:
+    """Header lines, as the parser gives them to those who read them."""
+    lines = (line.partition(b":") for line in data.split(b"\n"))
+    headers = {name.lower(): value for name, _, value in lines}
+    urgency_from(headers, 0.0)
+    inflate(data, "gzip", _MOST_INFLATED)
+
+
+def _protocol(data: bytes) -> None:
+    """What a connection reads, in pieces of a length that the first byte says."""
+    asyncio.run(_connection(data))
+
+
+async def _connection(data: bytes) -> None:
+    config = EdgeConfig(_echo, Edge(), log_config=None, lifespan="off", ws="none")
+    config.load()
+    state = ServerState()
+    transport = DeafTransport()
+    connection = BoundedHttp(config, state, {})
+    connection.connection_made(transport)
+    step = 1 + 8 * data[0] if data else 1
+    for place in range(1, len(data), step):
+        if transport.is_closing():
+            break
+        connection.data_received(data[place : place + step])
+        await asyncio.sleep(0)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    # Whatever came, what is answered is HTTP, and each answer is whole.
+    assert transport.written == b"" or transport.written.startswith(b"HTTP/1.1 ")
+    connection.connection_lost(None)
+    while state.tasks:
+        await asyncio.sleep(0)
+    assert not connection.entries
+
+
+async def _echo(_: Any, receive: Any, send: Any) -> None:
+    while (await receive()).get("more_body"):
+        pass
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b""})
+
+
+TARGETS: Mapping[str, Callable[[bytes], None]] = {
+    "json": _json,
+    "form": _form,
+    "header": _header,
+    "headers": _headers,
+    "protocol": _protocol,
+}
+
+
+def try_input(target: str, data: bytes) -> None:
+    """Raise unless the input is taken or refused, in time."""
+    allowed = _FREE_S + len(data) * _S_A_BYTE
+    taken = 0.0
+    for _ in range(_TRIES):
+        started = time.thread_time()
+        try:
+            TARGETS[target](data)
+        except ServiceError as error:
+            assert 400 <= error.status < 600  # noqa: PT017  refused
+            assert len(str(error)) < _MOST_MESSAGE  # noqa: PT017
+        taken = time.thread_time() - started
+        if taken <= allowed:
+            return
+    raise TooSlowError(f"{len(data)} bytes took {taken * 1e3:.0f} ms")
