@@ -5,9 +5,10 @@
 Starts `convoy serve`, finds what it can do with eight clients that ask again and again, then sends
 80% of that in open-loop Poisson arrivals. Every answer is compared with what its picture is when it
 is asked about alone, so answers that are mixed up are found. A tenth of the clients leave, in the
-middle of the head, the body or the answer or while they wait; some send noise. In the end nothing
-was lost, mixed up or answered 5xx, the server's own counters agree, memory, threads and open files
-have not grown, and SIGTERM ends it with status 0; or the exit status is 1.
+middle of the head, the body or the answer or while they wait; some send noise, and a few send
+images of ten megapixels. In the end nothing was lost, mixed up or answered 5xx, the server's own
+counters agree, memory, threads and open files have not grown, and SIGTERM ends it with status 0; or
+the exit status is 1.
 """
 
 import argparse
@@ -33,7 +34,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from benchmarks.rows import RESULTS, append, commit, now, versions
-from benchmarks.soak_clients import LEFT, NOISE_REFUSED, Rude, told
+from benchmarks.soak_clients import LEFT, NOISE_REFUSED, Rude, enlarged, told
 from service.loadtest.client import Client
 from service.loadtest.clock import precise_clock
 from service.loadtest.drive import closed_loop, open_loop
@@ -46,9 +47,11 @@ RECORD = RESULTS / "soak.jsonl"
 LOAD = 0.8  # of capacity
 LEAVING = 0.1  # of the clients
 NOISY = 0.02
+LARGE = 0.001
 
 _CLIENTS = 8
 _CAPACITY_S = 3.0
+_LARGE_S = 30.0  # in which a large picture has to be answered
 _MAX_OUTSTANDING = 1000
 _QUEUE_FULL = "429"
 
@@ -212,25 +215,33 @@ async def soak(
     pictures: Sequence[Picture],
     run: Run,
     *,
+    large: Sequence[Picture] = (),
     pid: int | None = None,
     seed: int = 0,
     progress: Progress | None = None,
 ) -> None:
-    """Put the load on the server at `url`, and write down in `run` what comes of it."""
+    """Put the load on the server at `url`, and write down in `run` what comes of it.
+
+    `large` pictures are sent now and then, instead of the others.
+    """
     journal = Journal()
     rude = Rude(url, pictures, seed)
     kinds = np.random.default_rng(seed).random(_KINDS)
     run.before = look_at(pid) if pid else None
 
-    async with Client(url, pictures) as client:
-        await client.learn()
+    async with (
+        Client(url, pictures) as client,
+        Client(url, large, timeout_s=_LARGE_S) as burden,
+    ):
+        for each in (client, burden):
+            await each.learn()
         with precise_clock() as clock:
             warm = Journal()
             begin = clock.now()
             seconds = min(_CAPACITY_S, run.seconds / 4)
             await closed_loop(_CLIENTS, begin + seconds, client.send, warm, clock)
             run.capacity = warm.good / (clock.now() - begin)
-            run.asked_before = warm.good + len(pictures)
+            run.asked_before = warm.good + len(pictures) + len(large)
             run.rate = run.rate or LOAD * run.capacity
 
             async def send(number: int) -> Outcome:
@@ -239,6 +250,8 @@ async def soak(
                     return await told(rude.leave(number))
                 if kind < LEAVING + NOISY:
                     return await told(rude.disturb(number))
+                if large and kind > 1 - LARGE:
+                    return await burden.send(number)
                 return await client.send(number)
 
             watching = asyncio.create_task(_watch(run, pid, progress))
@@ -294,10 +307,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn(), console=console
     )
     pictures = load_pictures(options.images)
+    large = enlarged(pictures)
     with TemporaryFile("w+") as log:
         with serving(options.serve, log) as (process, url):
             with bar:
-                asyncio.run(soak(url, pictures, run, pid=process.pid, progress=bar))
+                asyncio.run(soak(url, pictures, run, large=large, pid=process.pid, progress=bar))
             asyncio.run(settle(url, run, process.pid))
             run.exit_status = _end(process)
         wrong = broken(run, options.most_growth)

@@ -1,11 +1,13 @@
-"""Clients that a server meets and no benchmark has: those that leave, and those that send noise."""
+"""Clients that a server meets and no benchmark has: some leave, some send noise, some too much."""
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+import io
+from collections.abc import Awaitable, Mapping, Sequence
 from enum import Enum, unique
 from urllib.parse import urlsplit
 
 import numpy as np
+from PIL import Image
 
 from service.loadtest.client import TIMED_OUT, reason
 from service.loadtest.journal import Outcome
@@ -25,6 +27,14 @@ _NOISE = (
     b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
     b"GET / HTTP/1.1\r\nHost: a\r\nContent-Length: -1\r\n\r\n",
     b"POST /v1/classify HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+)
+
+
+# Width and height, format and how it is saved: a phone's photograph, and two that take long.
+_LARGE: Sequence[tuple[int, str, Mapping[str, object]]] = (
+    (3500, "JPEG", {}),
+    (3000, "JPEG", {"progressive": True}),
+    (3000, "WebP", {"method": 0}),
 )
 
 
@@ -85,12 +95,26 @@ class Rude:
         finally:
             writer.transport.abort()
         line = answer.partition(b"\r\n")[0]
-        if line.startswith(b"HTTP/1.1 4") and answer.lower().count(b"\r\ncontent-length:") == 1:
+        refused = line.startswith((b"HTTP/1.1 4", b"HTTP/1.1 505"))
+        if refused and answer.lower().count(b"\r\ncontent-length:") == 1:
             return Outcome(NOISE_REFUSED)
         return Outcome(f"noise answered {line.decode('latin-1')!r}")
 
     def _some(self, data: bytes) -> int:
         return int(self._random.integers(1, len(data)))
+
+
+def enlarged(pictures: Sequence[Picture]) -> list[Picture]:
+    """The first pictures, each as large as servers have to decode it, in another way."""
+    large = []
+    for picture, (side, kind, options) in zip(pictures, _LARGE, strict=False):
+        with Image.open(io.BytesIO(picture.data)) as opened:
+            image = opened.convert("RGB").resize((side, side))
+        file = io.BytesIO()
+        image.save(file, kind, **options)
+        name, media_type = f"{side} {kind} of {picture.name}", f"image/{kind.lower()}"
+        large.append(Picture(name, file.getvalue(), media_type))
+    return large
 
 
 async def told(request: Awaitable[Outcome]) -> Outcome:
