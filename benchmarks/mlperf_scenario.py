@@ -22,9 +22,9 @@ import mlperf_loadgen as lg
 import numpy as np
 
 from benchmarks.http_client import Connection, post_request
+from loadtest.pictures import Picture, load_pictures
 from models import DeviceKind, load_classifier, open_engine
 from service.images.decode import ImageLimits, decode_image
-from service.loadtest.pictures import Picture, load_pictures
 
 SCENARIOS = ("SingleStream", "MultiStream", "Server", "Offline")
 GROUP = 8

@@ -42,9 +42,9 @@ from benchmarks.http_client import (
 )
 from benchmarks.rows import RESULTS, ROOT, append, commit, now, versions
 from benchmarks.targets import CONVOY, TARGETS
+from loadtest.pictures import SAMPLES
 from models import BUILT_IN_MODEL
-from service.cores import available_cores
-from service.loadtest.pictures import SAMPLES
+from service.engine.cores import available_cores
 
 BODY_BYTES = 100_000
 CONNECTIONS = 8

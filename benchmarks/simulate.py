@@ -2,7 +2,7 @@
 
     python -m benchmarks.simulate [--requests N] [--seeds N] [--plots FOLDER] [--json FILE]
 
-The policy is the code that serves (`service/policy.py`); the engine, the arrivals and the clock are
+The policy is the code that serves (`service/batching/policy.py`); the engine, the arrivals and the clock are
 made up, so this says how decisions compare and nothing of any machine. See `simulation/` for the
 profiles, the workloads, the others, and for the criterion: beaten nowhere by more than 5%, ahead of
 each over the sweep. Runs with the same numbers give the same results.

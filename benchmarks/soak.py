@@ -35,12 +35,12 @@ from rich.table import Table
 
 from benchmarks.rows import RESULTS, append, commit, now, versions
 from benchmarks.soak_clients import LEFT, NOISE_REFUSED, Rude, enlarged, told
-from service.loadtest.client import Client
-from service.loadtest.clock import precise_clock
-from service.loadtest.drive import closed_loop, open_loop
-from service.loadtest.journal import NOT_SENT, OK, TOO_LATE, Journal, Outcome
-from service.loadtest.pictures import SAMPLES, Picture, load_pictures
-from service.loadtest.schedule import Arrivals, arrivals
+from loadtest.client import Client
+from loadtest.clock import precise_clock
+from loadtest.drive import closed_loop, open_loop
+from loadtest.journal import NOT_SENT, OK, TOO_LATE, Journal, Outcome
+from loadtest.pictures import SAMPLES, Picture, load_pictures
+from loadtest.schedule import Arrivals, arrivals
 
 RECORD = RESULTS / "soak.jsonl"
 

@@ -9,10 +9,10 @@ from urllib.parse import urlsplit
 import numpy as np
 from PIL import Image
 
-from service.loadtest.client import TIMED_OUT, reason
-from service.loadtest.journal import Outcome
-from service.loadtest.pictures import Picture
-from service.v1 import CLASSIFY_PATH
+from loadtest.client import TIMED_OUT, reason
+from loadtest.journal import Outcome
+from loadtest.pictures import Picture
+from service.api.v1 import CLASSIFY_PATH
 
 LEFT = "left"
 NOISE_REFUSED = "noise refused"

@@ -11,15 +11,15 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from models import Batch, ChannelOrder, Fit, Layout, OutputKind, Preprocessing, Scores
-from service.app import create_app
-from service.cores import available_cores
+from service.api.app import create_app
+from service.engine.cores import available_cores
+from service.engine.runner import Pixels
+from service.hosting.pipeline import ModelInfo
+from service.hosting.repository import Repository
+from service.http.server import http_settings, run_server
 from service.images.decode import ImageLimits, prepare_image
 from service.images.pool import FREE, Decoding
-from service.pipeline import ModelInfo
 from service.processes import prepare, run_workers
-from service.repository import Repository
-from service.runner import Pixels
-from service.server import http_settings, run_server
 
 CONVOY = "Convoy"
 

@@ -13,9 +13,9 @@ from typing import Annotated, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from models import DEFAULT_TUNING, DeviceKind
-from service.cgroups import available_memory
-from service.cores import available_cores
-from service.logs import LogFormat
+from service.engine.cgroups import available_memory
+from service.engine.cores import available_cores
+from service.telemetry.logs import LogFormat
 
 PREFIX = "CONVOY_"
 

@@ -100,7 +100,7 @@ def test_imports_go_one_way(package: str) -> None:
     [
         ("kernels", "import kernels.window", True),
         ("kernels", "from models import Engine", False),
-        ("kernels", "import service.app", False),
+        ("kernels", "import service.api.app", False),
         ("models", "from kernels.window import Window", True),
         ("models", "from service.errors import ServiceError", False),
         ("service", "from models import Engine", True),

@@ -25,10 +25,10 @@ from benchmarks.peers.servers.work import Settings, answer
 from benchmarks.served import served_on_cpu
 from benchmarks.service import BODY_BYTES, jpeg_of, serving, wait_until_ready
 from benchmarks.targets import CONVOY, no_op
+from loadtest.pictures import SAMPLES, load_pictures
 from models import BUILT_IN_MODEL, DeviceKind, load_classifier, open_engine
 from models.onnxruntime_engine import with_normalisation
 from service.images.decode import ImageLimits, decode_image
-from service.loadtest.pictures import SAMPLES, load_pictures
 
 NOOP, DIGITS = "noop", "digits"
 WORKS = {

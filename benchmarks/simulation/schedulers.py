@@ -21,9 +21,9 @@ from math import inf
 from random import Random
 
 from benchmarks.simulation.server import Choice, Item, Scheduler
-from service.dispatcher import Dispatcher
-from service.latency import Latency, measure
-from service.policy import Claim, due
+from service.batching.dispatcher import Dispatcher
+from service.batching.latency import Latency, measure
+from service.batching.policy import Claim, due
 
 
 class Convoy:

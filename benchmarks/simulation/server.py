@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from math import exp, inf
 from typing import NamedTuple, Protocol
 
-from service.policy import Urgency
+from service.batching.policy import Urgency
 
 
 @dataclass(slots=True)

@@ -16,8 +16,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from service.engine.workers import Job, Workers
 from service.errors import DecodersBusyError, PayloadTooLargeError
-from service.workers import Job, Workers
 
 Pixels = NDArray[np.uint8]  # height × width × C
 

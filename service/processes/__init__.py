@@ -18,14 +18,14 @@ from math import ceil
 
 import uvicorn
 
-from service.counts import Counts
-from service.edge import EdgeOptions
+from service.hosting.repository import Repository
+from service.http.edge import EdgeOptions
+from service.http.server import outcome_of
 from service.processes.board import Board
 from service.processes.crew import Crew
 from service.processes.supervisor import Supervisor, WorkersError, prepare
 from service.processes.worker import Outfit, RemoteModel
-from service.repository import Repository
-from service.server import outcome_of
+from service.telemetry.counts import Counts
 
 __all__ = ["WorkersError", "prepare", "run_workers"]
 

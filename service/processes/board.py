@@ -2,7 +2,7 @@
 
     line     how the model is      written by the engine's process
     inside   images, a worker      written by the worker; by the engine's process once it is dead
-    counts   a row a process       see `service/counts.py`
+    counts   a row a process       see `service/telemetry/counts.py`
 
 Each number is one aligned word, so nobody ever reads half of one; that two of them are of different
 moments does no harm, for the batcher has the last word. Everything begins at a cache line, so that
@@ -15,15 +15,15 @@ from math import inf
 from time import perf_counter
 from typing import Any
 
-from service.admission import Inside
-from service.batcher import Load
-from service.counts import Cells, Counts
-from service.dispatcher import Dispatcher
+from service.batching.batcher import Load
+from service.batching.dispatcher import Dispatcher
+from service.batching.latency import Latency
+from service.batching.policy import Urgency
+from service.engine.runner import State
 from service.errors import DeadlineError
-from service.latency import Latency
-from service.policy import Urgency
+from service.hosting.admission import Inside
 from service.processes.memory import Memory
-from service.runner import State
+from service.telemetry.counts import Cells, Counts
 
 _WORD = 8
 _LINE = 64 // _WORD  # words of a cache line

@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from enum import IntEnum
 from typing import Any
 
+from service.batching.policy import LOWEST_PRIORITY
 from service.errors import DeadlineError, RetryableError, ServiceError
-from service.policy import LOWEST_PRIORITY
 
 
 class Ask(IntEnum):

@@ -8,17 +8,17 @@ from time import perf_counter
 from typing import cast
 
 from models import OutputKind
+from service.batching.latency import Latency
+from service.batching.policy import NO_HURRY, Urgency
+from service.batching.waiting import Answered, Then
+from service.engine.ranking import ScoreRow
+from service.engine.runner import Pixels, State
+from service.engine.workers import call_safely
 from service.errors import QueueFullError, ServiceError, ShuttingDownError
-from service.labels import ScoreRow
-from service.latency import Latency
-from service.policy import NO_HURRY, Urgency
 from service.processes import messages
 from service.processes.board import Line
 from service.processes.messages import Records, Tell
 from service.processes.slots import Slots
-from service.runner import Pixels, State
-from service.waiting import Answered, Then
-from service.workers import call_safely
 
 
 @dataclass(eq=False, slots=True)

@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from functools import partial
 from typing import cast
 
+from service.batching.policy import Urgency
+from service.batching.waiting import Answered, Request
+from service.engine.ranking import ScoreRow
+from service.engine.runner import EngineRunner, Pixels
 from service.errors import ServiceError
-from service.labels import ScoreRow
-from service.policy import Urgency
 from service.processes import messages
 from service.processes.board import Line
 from service.processes.messages import Ask, Records
 from service.processes.slots import Slots
-from service.runner import EngineRunner, Pixels
-from service.waiting import Answered, Request
 
 
 class Model:

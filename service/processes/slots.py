@@ -18,9 +18,9 @@ from math import prod
 import numpy as np
 
 from models import OutputKind
-from service.labels import ScoreRow, rank
-from service.runner import Pixels
-from service.waiting import Answered
+from service.batching.waiting import Answered
+from service.engine.ranking import ScoreRow, rank
+from service.engine.runner import Pixels
 
 # Of a failure's text, in UTF-8; what is longer is cut.
 TEXT_BYTES = 512

@@ -20,13 +20,13 @@ from multiprocessing.context import ForkServerProcess
 from time import monotonic
 from typing import Any
 
+from service.engine.runner import EngineRunner
+from service.engine.workers import Workers
+from service.hosting.repository import Repository
+from service.http.server import LEAVE_S, ListenError
 from service.processes.memory import Memory
 from service.processes.session import Model, Session
 from service.processes.worker import Outfit, work
-from service.repository import Repository
-from service.runner import EngineRunner
-from service.server import LEAVE_S, ListenError
-from service.workers import Workers
 
 # A worker that ends sooner than this after its start did not work at all.
 _SHORT_S = 5.0

@@ -15,18 +15,18 @@ from typing import Any
 
 import uvicorn
 
-from service.app import create_app
-from service.edge import EdgeOptions
+from service.api.app import create_app
+from service.hosting.pipeline import ModelInfo
+from service.hosting.repository import Repository
+from service.http.edge import EdgeOptions
+from service.http.server import Server, http_settings
 from service.images.pool import Decoding
-from service.pipeline import ModelInfo
 from service.processes import messages
 from service.processes.board import Board
 from service.processes.crew import Acceptor, Crew, CrewCollector, counting
 from service.processes.memory import Memory
 from service.processes.remote import Channel, RemoteRunner
 from service.processes.slots import Slots
-from service.repository import Repository
-from service.server import Server, http_settings
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ import pytest
 from rich.console import Console
 
 from benchmarks import mlperf, service
+from loadtest.pictures import SAMPLES
 from models import BUILT_IN_MODEL
-from service.loadtest.pictures import SAMPLES
 
 lg = pytest.importorskip("mlperf_loadgen", reason="LoadGen has no wheel for this system")
 scenario = pytest.importorskip("benchmarks.mlperf_scenario")

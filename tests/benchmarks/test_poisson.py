@@ -12,8 +12,8 @@ from rich.console import Console
 
 from benchmarks import poisson
 from benchmarks.poisson import Measured, measure, on_cores, queue_in_time, queue_p99, show
+from loadtest.pictures import SAMPLES
 from models import BUILT_IN_MODEL
-from service.loadtest.pictures import SAMPLES
 
 
 class Server:

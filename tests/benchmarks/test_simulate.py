@@ -26,8 +26,8 @@ from benchmarks.simulation.server import Item, Outcome, Scheduler, Workload
 from benchmarks.simulation.server import simulate as play
 from benchmarks.simulation.workloads import PROFILES, Point, capacity, sweep
 from service import errors as service_errors
-from service.batcher import Batcher
-from service.latency import Latency
+from service.batching.batcher import Batcher
+from service.batching.latency import Latency
 from tests.service import virtual_time
 from tests.service.desk import submit
 from tests.service.virtual_time import until

@@ -12,8 +12,8 @@ from aiohttp import web
 from benchmarks import soak
 from benchmarks.soak import Process, Run, broken
 from benchmarks.soak_clients import LEFT, NOISE_REFUSED
-from service.loadtest.journal import MIXED_UP, NOT_SENT, OK
-from service.loadtest.pictures import Picture
+from loadtest.journal import MIXED_UP, NOT_SENT, OK
+from loadtest.pictures import Picture
 from tests.service.loadtest.scripted_server import answer, scripted
 
 DIGITS = [Picture(f"{n}.png", f"{n}{'.' * 60}".encode(), "image/png") for n in range(10)]

@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from models import OutputKind
-from service.body import form_boundary, images_of
-from service.compression import inflate
-from service.edge import Edge, EdgeConfig
+from service.api.urgency import urgency_from
+from service.api.v2.request import parse_request
 from service.errors import ServiceError
+from service.hosting.pipeline import ModelInfo
+from service.http.body import form_boundary, images_of
+from service.http.compression import inflate
+from service.http.edge import Edge, EdgeConfig
+from service.http.protocol import BoundedHttp
 from service.images.header import parse_image_file
-from service.pipeline import ModelInfo
-from service.protocol import BoundedHttp
-from service.urgency import urgency_from
-from service.v2.request import parse_request
 from tests.service.deaf_transport import DeafTransport, ServerState
 
 CORPUS = Path(__file__).parent / "corpus"

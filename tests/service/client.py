@@ -9,8 +9,8 @@ import httpx
 from fastapi import FastAPI
 from prometheus_client.parser import text_string_to_metric_families
 
-from service.app import create_app
-from service.pipeline import Pipeline
+from service.api.app import create_app
+from service.hosting.pipeline import Pipeline
 from tests.service.fakes import FakeEngine, make_repository
 
 PATH = "/v1/classify"

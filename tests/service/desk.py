@@ -4,11 +4,11 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Protocol, TypeVar
 
-from service.batcher import Batcher, BatchRecord
+from service.batching.batcher import Batcher, BatchRecord
+from service.batching.policy import NO_HURRY, Urgency
+from service.batching.waiting import Answered, Then
+from service.engine.runner import Posted
 from service.errors import ServiceError
-from service.policy import NO_HURRY, Urgency
-from service.runner import Posted
-from service.waiting import Answered, Then
 from tests.service import virtual_time
 from tests.service.virtual_time import now, turns
 

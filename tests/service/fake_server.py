@@ -11,13 +11,13 @@ import sys
 import time
 
 from models import EngineError
-from service.app import create_app
-from service.edge import EdgeOptions, Limits
+from service.api.app import create_app
+from service.cli.options import configure_logging
+from service.engine.watchdog import Bounds
+from service.http.edge import EdgeOptions, Limits
+from service.http.server import bind, run_server
 from service.images.pool import free
-from service.logs import LogFormat
-from service.options import configure_logging
-from service.server import bind, run_server
-from service.watchdog import Bounds
+from service.telemetry.logs import LogFormat
 from tests.service.fakes import FakeEngine, decode_digit, make_repository
 from tests.service.faults.pictures import faulty_scores, prepare_faulty
 

@@ -14,12 +14,12 @@ from pathlib import Path
 import numpy as np
 
 from models import EngineError, Images, Scores
+from service.cli.options import configure_logging
+from service.hosting.repository import Repository
+from service.http.server import bind
 from service.images.pool import free
-from service.options import configure_logging
 from service.processes import prepare, run_workers
 from service.processes.supervisor import WorkersError
-from service.repository import Repository
-from service.server import bind
 from tests.service.fakes import FakeEngine, decode_digit, fake_info, one_hot
 
 

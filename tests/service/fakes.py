@@ -7,12 +7,12 @@ from collections.abc import Callable
 import numpy as np
 
 from models import Batch, Engine, EngineError, Images, OutputKind, Scores
+from service.engine.runner import Pixels
+from service.engine.watchdog import Bounds
 from service.errors import ImageError
+from service.hosting.pipeline import ModelInfo
+from service.hosting.repository import Repository
 from service.images.pool import Decoding, free
-from service.pipeline import ModelInfo
-from service.repository import Repository
-from service.runner import Pixels
-from service.watchdog import Bounds
 
 CLASSES = 10
 LABELS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")

@@ -9,10 +9,10 @@ import threading
 import numpy as np
 
 from models import Batch, Scores
-from service.app import create_app
-from service.options import configure_logging
-from service.server import bind, run_server
-from service.watchdog import Bounds
+from service.api.app import create_app
+from service.cli.options import configure_logging
+from service.engine.watchdog import Bounds
+from service.http.server import bind, run_server
 from tests.service.fakes import FakeEngine, make_repository
 
 

@@ -9,10 +9,10 @@ from typing import Any, cast
 
 from uvicorn.server import ServerState
 
-from service.app import create_app
-from service.lane import LaneHttp
-from service.repository import Repository
-from service.server import http_settings
+from service.api.app import create_app
+from service.hosting.repository import Repository
+from service.http.lane import LaneHttp
+from service.http.server import http_settings
 from tests.service.client import until
 from tests.service.fakes import FakeEngine, make_repository
 from tests.service.listening import Client

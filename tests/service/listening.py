@@ -9,10 +9,10 @@ from typing import Any
 from starlette.types import ASGIApp
 from uvicorn.server import ServerState
 
-from service.access import Entry
-from service.edge import Edge, EdgeConfig, Limits
-from service.keys import Keys
-from service.protocol import BoundedHttp
+from service.http.edge import Edge, EdgeConfig, Limits
+from service.http.keys import Keys
+from service.http.protocol import BoundedHttp
+from service.telemetry.record import Entry
 
 
 class Listening:

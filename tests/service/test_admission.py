@@ -5,10 +5,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from service.admission import Admission, ByteRoom, Visit
-from service.batcher import Batcher
+from service.batching.batcher import Batcher
+from service.batching.latency import Latency
 from service.errors import QueueFullError
-from service.latency import Latency
+from service.hosting.admission import Admission, ByteRoom, Visit
 from tests.service.desk import submit
 from tests.service.virtual_time import now, run, turns, until
 

@@ -11,10 +11,10 @@ import pytest
 from fastapi.routing import APIRoute
 from pydantic import TypeAdapter
 
-from service.app import create_app
-from service.body import IMAGE_TYPES
-from service.pipeline import Pipeline
-from service.schemas import ClassifyAnswer
+from service.api.app import create_app
+from service.api.schemas import ClassifyAnswer
+from service.hosting.pipeline import Pipeline
+from service.http.body import IMAGE_TYPES
 from tests.service.client import (
     PATH,
     SCOPE,

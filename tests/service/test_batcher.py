@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from service.batcher import Batcher, BatchRecord
+from service.batching.batcher import Batcher, BatchRecord
+from service.batching.waiting import Answered
 from service.errors import (
     EngineFailedError,
     QueueFullError,
     ShuttingDownError,
     TooManyImagesError,
 )
-from service.waiting import Answered
 from tests.service import virtual_time
 from tests.service.desk import Desk, in_virtual_time, letters, outcomes, submit
 from tests.service.virtual_time import now, turns, until

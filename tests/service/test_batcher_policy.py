@@ -9,12 +9,12 @@ from random import Random
 
 import pytest
 
-from service.batcher import Batcher
+from service.batching.batcher import Batcher
+from service.batching.latency import Latency
+from service.batching.policy import Urgency
+from service.batching.turns import Turns
+from service.batching.waiting import Answered
 from service.errors import DeadlineError, EngineFailedError
-from service.latency import Latency
-from service.policy import Urgency
-from service.turns import Turns
-from service.waiting import Answered
 from tests.service.desk import in_virtual_time, submit
 from tests.service.virtual_time import now, turns, until
 

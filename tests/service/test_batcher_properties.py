@@ -16,7 +16,10 @@ from typing import Any
 import pytest
 from hypothesis import example, given, settings
 
-from service.batcher import Batcher, BatchRecord
+from service.batching.batcher import Batcher, BatchRecord
+from service.batching.policy import NO_HURRY, Urgency, due
+from service.batching.turns import Turns
+from service.batching.waiting import Answered
 from service.errors import (
     DeadlineError,
     EngineFailedError,
@@ -25,9 +28,6 @@ from service.errors import (
     ShuttingDownError,
     TooManyImagesError,
 )
-from service.policy import NO_HURRY, Urgency, due
-from service.turns import Turns
-from service.waiting import Answered
 from tests.service import virtual_time
 from tests.service.batcher_scenarios import (
     RAISES,

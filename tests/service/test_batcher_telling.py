@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
-from service.batcher import Batcher
-from service.latency import Latency
-from service.waiting import Answered
+from service.batching.batcher import Batcher
+from service.batching.latency import Latency
+from service.batching.waiting import Answered
 from tests.service.desk import Desk, in_virtual_time
 from tests.service.virtual_time import now, turns, until
 

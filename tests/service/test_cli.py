@@ -12,8 +12,9 @@ import pytest
 
 from benchmarks.c3d import C3D, c3d
 from models import BUILT_IN_MODEL, EngineError, ModelFileError
-from service import loading, serving
-from service.server import ListenError, bind
+from service.cli import serve as serving
+from service.hosting import loading
+from service.http.server import ListenError, bind
 from service.settings import SettingsError
 from tests.service.conftest import Run
 from tests.service.several_models import make_models

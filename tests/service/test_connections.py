@@ -2,8 +2,8 @@
 
 import pytest
 
-from service.connections import SPARE, Connections, Place, network_of
-from service.rates import RateLimit
+from service.http.connections import SPARE, Connections, Place, network_of
+from service.http.rates import RateLimit
 
 
 class Peer:

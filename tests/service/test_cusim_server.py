@@ -6,10 +6,10 @@ import pytest
 from kernels.heuristic import heuristic
 from models import BUILT_IN_MODEL, load_classifier
 from models.cuda_engine import CudaEngine
-from service.app import create_app
+from service.api.app import create_app
+from service.hosting.pipeline import ModelInfo
+from service.hosting.repository import Repository
 from service.images.decode import ImageLimits, prepare_image
-from service.pipeline import ModelInfo
-from service.repository import Repository
 from tests.cusim.device import CusimDevice
 
 LIMITS = ImageLimits(20_000_000, 50_000_000)

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from service.runner import Pixels
+from service.engine.runner import Pixels
 from tests.service.client import PATH, digits, error_of, metric, serving, until
 from tests.service.fakes import decode_digit
 

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from service.app import create_app
-from service.edge import Limits
-from service.keys import Keys
-from service.lane import lane_protocol
-from service.logs import AccessLog, LineWriter, LogFormat
-from service.protocol import BoundedHttp
+from service.api.app import create_app
+from service.http.edge import Limits
+from service.http.keys import Keys
+from service.http.lane import lane_protocol
+from service.http.protocol import BoundedHttp
+from service.telemetry.logs import AccessLog, LineWriter, LogFormat
 from tests.service.client import until
 from tests.service.fakes import FakeEngine, make_repository
 from tests.service.listening import Listening, Reply, get, listening, post

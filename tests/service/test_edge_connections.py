@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from service.connections import SPARE
-from service.edge import Limits
-from service.framing import MAX_HEAD_BYTES, MAX_HEADERS
-from service.keys import Keys
+from service.http.connections import SPARE
+from service.http.edge import Limits
+from service.http.framing import MAX_HEAD_BYTES, MAX_HEADERS
+from service.http.keys import Keys
 from tests.service.client import until
 from tests.service.fakes import FakeEngine
 from tests.service.listening import get, post

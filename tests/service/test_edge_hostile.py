@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from service.framing import MAX_HEAD_BYTES
-from service.keys import Keys
-from service.protocol import MAX_PIPELINED
+from service.http.framing import MAX_HEAD_BYTES
+from service.http.keys import Keys
+from service.http.protocol import MAX_PIPELINED
 from tests.service.client import until
 from tests.service.fakes import FakeEngine
 from tests.service.listening import Listening, get, listening, post

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from service.app import create_app
-from service.edge import Limits
-from service.lane import lane_protocol
-from service.pipeline import Pipeline
-from service.protocol import BoundedHttp
+from service.api.app import create_app
+from service.hosting.pipeline import Pipeline
+from service.http.edge import Limits
+from service.http.lane import lane_protocol
+from service.http.protocol import BoundedHttp
 from tests.service.client import metric_in, until
 from tests.service.fakes import FakeEngine, make_repository
 from tests.service.listening import Client, Listening, get, listening, post

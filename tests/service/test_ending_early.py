@@ -6,12 +6,13 @@ import sys
 
 import pytest
 
-from service.server import ended_by_sigterm
+from service.http.server import ended_by_sigterm
 from tests.service.test_server_process import ROOT
 
 LOADING = """
 import sys, threading
-from service import cli, serving
+from service import cli
+from service.cli import serve as serving
 
 def load(*_):
     print("loading", flush=True)

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from service.gpus import open_gpus
-from service.metrics import Metrics
+from service.telemetry.gpus import open_gpus
+from service.telemetry.metrics import Metrics
 from tests.service.client import samples_in
 
 

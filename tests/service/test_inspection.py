@@ -8,7 +8,7 @@ import pytest
 from models import BUILT_IN_MODEL, GPUS, NetworkReport, load_classifier, plan_report, report
 from models.graph import Conv
 from models.rewrite import rewrite
-from service.inspection import print_report
+from service.cli.inspect import print_report
 
 
 @pytest.fixture(scope="module")

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from models import OutputKind
-from service import labels
+from service.api.schemas import Prediction
+from service.engine import ranking as labels
+from service.engine.ranking import rank
 from service.errors import EngineFailedError
-from service.labels import rank
-from service.schemas import Prediction
 
 # Few values, so that there are ties. Up to 100 classes are sorted outright, and more are not.
 VALUES = st.sampled_from([-3.0, -1.0, 0.0, 0.5, 2.0])

@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
-from service.lane import MAX_LANE_BYTES
-from service.pipeline import Scoring
+from service.hosting.pipeline import Scoring
+from service.http.lane import MAX_LANE_BYTES
 from tests.service.client import until
 from tests.service.fakes import FakeEngine
 from tests.service.lane_server import FORM, PATH, form, run, served

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from models import BUILT_IN_MODEL, ModelError, ModelFileError
-from service.loading import ModelFile, find_models, open_models
+from service.hosting.loading import ModelFile, find_models, open_models
 from service.settings import Settings, SettingsError
 from tests.service.several_models import CHANNELS, make_models
 

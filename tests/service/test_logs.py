@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from service.access import Entry
-from service.logs import AccessLog, LineHandler, LineWriter, LogFormat
-from service.statistics import Phases
+from service.telemetry.logs import AccessLog, LineHandler, LineWriter, LogFormat
+from service.telemetry.record import Entry
+from service.telemetry.statistics import Phases
 
 
 class Pipe:
@@ -141,7 +141,7 @@ def test_pieces_are_whole_lines_that_a_pipe_takes_at_once(
         pieces.append(data)
         return len(data)
 
-    monkeypatch.setattr("service.logs.os.write", write)
+    monkeypatch.setattr("service.telemetry.logs.os.write", write)
     writer = LineWriter(LogFormat.TEXT, pipe.writer)
     for n in range(1000):
         writer.write(f"{n} " + "x" * (n % 100))

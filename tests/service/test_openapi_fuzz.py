@@ -14,7 +14,7 @@ from schemathesis import Case, CheckContext, GenerationMode, Response
 from schemathesis.config import SchemathesisConfig
 from schemathesis.specs.openapi import checks
 
-from service.body import IMAGE_TYPES
+from service.http.body import IMAGE_TYPES
 from tests.service.picture_damage import damaged
 from tests.service.several_models import SAMPLES, convoy_serve
 

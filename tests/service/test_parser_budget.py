@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 
 from models import OutputKind
-from service.body import form_boundary, images_of
-from service.compression import inflate, wanted_coding
-from service.edge import Edge, EdgeConfig
+from service.api.urgency import urgency_from
+from service.api.v1 import CLASSIFY_PATH, _top_k
+from service.api.v2.request import parse_request
 from service.errors import ServiceError
+from service.hosting.pipeline import ModelInfo
+from service.http.body import form_boundary, images_of
+from service.http.compression import inflate, wanted_coding
+from service.http.edge import Edge, EdgeConfig
+from service.http.protocol import BoundedHttp
 from service.images.header import parse_image_file
-from service.pipeline import ModelInfo
-from service.protocol import BoundedHttp
-from service.urgency import urgency_from
-from service.v1 import CLASSIFY_PATH, _top_k
-from service.v2.request import parse_request
 from tests.service import worst_inputs as worst
 
 MS_A_MB = 50.0

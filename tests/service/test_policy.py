@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.latency import Latency
-from service.policy import (
+from service.batching.latency import Latency
+from service.batching.policy import (
     DEFAULT_PRIORITY,
     LOWEST_PRIORITY,
     NO_HURRY,
@@ -23,7 +23,7 @@ from service.policy import (
     due,
     urgency_of,
 )
-from service.traffic import Prospect
+from service.batching.traffic import Prospect
 
 FLAT = Latency(tuple(1 + 0.6 * (n - 1) / 7 for n in range(1, 9)))
 LINEAR = Latency(tuple(0.2 + 0.8 * n for n in range(1, 9)))

@@ -6,9 +6,9 @@ from random import Random
 
 import pytest
 
-from service.dispatcher import Dispatcher
-from service.latency import Latency
-from service.policy import SHORT_S
+from service.batching.dispatcher import Dispatcher
+from service.batching.latency import Latency
+from service.batching.policy import SHORT_S
 
 FLAT = tuple(1 + 0.6 * (n - 1) / 7 for n in range(1, 9))
 

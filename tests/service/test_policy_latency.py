@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.latency import Latency, measure
+from service.batching.latency import Latency, measure
 
 LINE = {n: 1.0 + 0.1 * n for n in range(1, 9)}
 

@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from service.traffic import Echo, Traffic
+from service.batching.traffic import Echo, Traffic
 
 
 def taught(windows: list[list[float]], weight: int = 4) -> Echo:

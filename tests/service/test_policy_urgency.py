@@ -8,9 +8,9 @@ import httpx
 import pytest
 
 from models import EngineError, Images, Scores
+from service.api.urgency import urgency_from
+from service.batching.policy import NO_HURRY, Urgency
 from service.errors import InvalidParameterError
-from service.policy import NO_HURRY, Urgency
-from service.urgency import urgency_from
 from tests.service.client import PATH, digits, error_of, serving, until
 from tests.service.fakes import FakeEngine, decode_digit, make_repository, one_hot
 

@@ -14,19 +14,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from models import EngineError, Images, OutputKind, Scores
+from service.batching.policy import NO_HURRY, Urgency
+from service.engine.runner import EngineRunner, Pixels, State
 from service.errors import (
     DeadlineError,
     EngineFailedError,
     QueueFullError,
     ShuttingDownError,
 )
-from service.policy import NO_HURRY, Urgency
 from service.processes.board import Board
 from service.processes.memory import Memory
 from service.processes.remote import Channel, RemoteRunner
 from service.processes.session import Model, Session
 from service.processes.slots import Slots
-from service.runner import EngineRunner, Pixels, State
 from tests.service.client import until
 from tests.service.desk import submit
 

@@ -9,17 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models import OutputKind
-from service.batcher import Load
+from service.batching.batcher import Load
+from service.batching.latency import Latency
+from service.batching.waiting import Answered
+from service.engine.ranking import ScoreRow, rank
+from service.engine.runner import Pixels, State
 from service.errors import DeadlineError, RetryableError, ServiceError
-from service.labels import ScoreRow, rank
-from service.latency import Latency
 from service.processes import messages
 from service.processes.board import Board
 from service.processes.memory import Memory
 from service.processes.messages import Ask, Records, Tell
 from service.processes.slots import TEXT_BYTES, Slots
-from service.runner import Pixels, State
-from service.waiting import Answered
 
 SHAPE = (2, 3, 1)
 CLASSES = 7

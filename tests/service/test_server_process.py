@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from service.server import ListenError, bind
-from service.v1 import CLASSIFY_PATH
+from service.api.v1 import CLASSIFY_PATH
+from service.http.server import ListenError, bind
 from tests.service.client import metric_in
 
 ROOT = Path(__file__).parent.parent.parent

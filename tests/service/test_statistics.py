@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from models import EngineError
-from service.app import create_app
-from service.batcher import BatchRecord
-from service.counts import Counts, own_row
+from service.api.app import create_app
+from service.api.v2.description import index_entry, model_statistics
+from service.batching.batcher import BatchRecord
+from service.hosting.repository import Repository
 from service.images.pool import free
-from service.metrics import Metrics
-from service.repository import Repository
-from service.statistics import Phases
-from service.v2.description import index_entry, model_statistics
+from service.telemetry.counts import Counts, own_row
+from service.telemetry.metrics import Metrics
+from service.telemetry.statistics import Phases
 from tests.service.client import AppClient, digits, metric, metric_in, samples_in, serving, until
 from tests.service.fakes import FakeEngine, decode_digit, fake_info
 

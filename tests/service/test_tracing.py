@@ -14,11 +14,11 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
-from service import serving as serve_command
-from service.app import create_app
-from service.lane import lane_protocol
-from service.protocol import BoundedHttp
-from service.tracing import Traces
+from service.api.app import create_app
+from service.cli import serve as serve_command
+from service.http.lane import lane_protocol
+from service.http.protocol import BoundedHttp
+from service.telemetry.tracing import Traces
 from tests.service.conftest import Run
 from tests.service.fakes import FakeEngine, make_repository
 from tests.service.listening import get, listening, post

@@ -13,8 +13,8 @@ from kernels.conv_gemm import GemmConv
 from kernels.tuning_store import Outcome, TuningStore
 from models import TOP_CANDIDATES, ProblemReport, TuningReport
 from models.tune import Ranked
-from service.inspection import print_table
-from service.tuning import tuning_table
+from service.cli.inspect import print_table
+from service.cli.tune import tuning_table
 from tests.cusim.device import CusimDevice
 from tests.service.conftest import Run
 from tests.service.test_cli import SAMPLES
@@ -98,7 +98,7 @@ def test_exhaustive_and_again_say_what_is_measured(
         asked.append(options)
         return TuningReport("digits", "GPU", tmp_path, ())
 
-    monkeypatch.setattr("service.tuning.tune", tune)
+    monkeypatch.setattr("service.cli.tune.tune", tune)
     monkeypatch.setenv("CONVOY_TUNING", str(tmp_path / "set"))
     assert convoy("tune", "digits")[0] == 0
     assert convoy("tune", "digits", "--exhaustive", "--max-batch", "3")[0] == 0

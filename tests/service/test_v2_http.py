@@ -11,14 +11,14 @@ import httpx
 import numpy as np
 import pytest
 
-import service.v2.infer
+import service.api.v2.infer
 from models import Images, Scores
-from service.app import create_app
-from service.compression import compress, inflate, wanted_coding
+from service.api.app import create_app
+from service.api.v2.request import InferRequest, parse_request
 from service.errors import ServiceError
+from service.hosting.repository import Repository
+from service.http.compression import compress, inflate, wanted_coding
 from service.images.pool import free
-from service.repository import Repository
-from service.v2.request import InferRequest, parse_request
 from tests.service.client import AppClient, error_of, metric, serving, until
 from tests.service.fakes import FakeEngine, decode_digit, fake_info
 
@@ -234,7 +234,7 @@ async def test_long_json_is_read_in_a_thread_and_short_json_is_not(
         threads.append(threading.current_thread().name)
         return parse_request(*args, **named)
 
-    monkeypatch.setattr(service.v2.infer, "parse_request", parse)
+    monkeypatch.setattr(service.api.v2.infer, "parse_request", parse)
     long = {"parameters": {"mine": "x" * 70_000}}
     async with serving() as (client, _):
         assert best(await client.post(PATH, json=request_of(2))) == [2]

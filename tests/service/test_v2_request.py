@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from models import OutputKind
+from service.api.v2.answer import format_answer
+from service.api.v2.request import MAX_JSON_BYTES, InferRequest, parse_request
+from service.engine.ranking import rank
 from service.errors import BadRequestError, EngineFailedError, ServiceError
-from service.labels import rank
-from service.pipeline import ModelInfo
-from service.v2.answer import format_answer
-from service.v2.request import MAX_JSON_BYTES, InferRequest, parse_request
+from service.hosting.pipeline import ModelInfo
 
 INFO = ModelInfo("m", "1", (2, 3, 1), "scores", OutputKind.LOGITS, ("cat", "dog", "owl"))
 PIXELS = list(range(6))

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from models import Batch, EngineError, Scores
-from service.admission import Visit
+from service.batching.policy import NO_HURRY
+from service.engine.runner import EngineRunner, Pixels, State
+from service.engine.watchdog import Bounds
 from service.errors import EngineFailedError, ShuttingDownError, ThreadLostError
-from service.pipeline import Pipeline, Scoring
-from service.policy import NO_HURRY
-from service.repository import Repository
-from service.runner import EngineRunner, Pixels, State
-from service.watchdog import Bounds
+from service.hosting.admission import Visit
+from service.hosting.pipeline import Pipeline, Scoring
+from service.hosting.repository import Repository
 from tests.service.client import PATH, digits, error_of, metric, serving, until
 from tests.service.fakes import FakeEngine, make_repository, one_hot
 
@@ -208,8 +208,8 @@ async def test_a_restart_that_fails_is_the_end(opens: bool) -> None:
 
 @pytest.mark.anyio
 async def test_a_restart_that_hangs_is_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("service.watchdog._RESTART_LEAST_S", 0.05)
-    monkeypatch.setattr("service.watchdog._RESTART_TIMES", 0.0)
+    monkeypatch.setattr("service.engine.watchdog._RESTART_LEAST_S", 0.05)
+    monkeypatch.setattr("service.engine.watchdog._RESTART_TIMES", 0.0)
     gate = threading.Event()
     engines = Engines(1, gate)
     repository = make_repository(engines.first, bounds=HUNG, reopen=engines.reopen)
@@ -330,7 +330,7 @@ async def test_a_warm_up_is_bounded_only_where_a_setting_says_so() -> None:
 async def test_a_warm_up_that_lasts_is_mentioned(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("service.engine_thread._REMIND_S", 0.01)
+    monkeypatch.setattr("service.engine.thread._REMIND_S", 0.01)
     gate = threading.Event()
     repository = make_repository(FakeEngine(warm_up=lambda: gate.wait(30)))
     warming = asyncio.create_task(repository.warm_up())

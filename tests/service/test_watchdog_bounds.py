@@ -4,8 +4,8 @@ from math import inf
 
 import pytest
 
-from service.latency import Latency
-from service.watchdog import Bounds, Restarts
+from service.batching.latency import Latency
+from service.engine.watchdog import Bounds, Restarts
 
 
 def test_a_batch_may_take_what_is_set_or_many_times_what_it_should() -> None:

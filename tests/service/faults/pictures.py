@@ -16,9 +16,9 @@ from models import (
     Preprocessing,
     Scores,
 )
+from service.engine.runner import Pixels
 from service.images.decode import ImageLimits, prepare_image
 from service.images.pool import Decoding, free
-from service.runner import Pixels
 from tests.service.fakes import CLASSES, decode_digit, one_hot
 
 SLOW_S = 0.6

@@ -18,7 +18,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from service.v1 import CLASSIFY_PATH
+from service.api.v1 import CLASSIFY_PATH
 from tests.service.client import samples_in
 
 ROOT = Path(__file__).parent.parent.parent.parent

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from aiohttp import web
 
-from service.loadtest.answers import PHASES
+from loadtest.answers import PHASES
 
 
 @dataclass

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from service.loadtest.answers import PHASES, Answer, BadAnswerError, read_answer, same_picture
+from loadtest.answers import PHASES, Answer, BadAnswerError, read_answer, same_picture
 
 
 def body(predictions: Any, **more: Any) -> bytes:

@@ -1,8 +1,8 @@
 """Batch sizes out of /metrics."""
 
-from service.batcher import BatchRecord
-from service.loadtest.batches import batch_sizes, ran_between
-from service.metrics import Metrics
+from loadtest.batches import batch_sizes, ran_between
+from service.batching.batcher import BatchRecord
+from service.telemetry.metrics import Metrics
 
 
 def ran(size: int) -> BatchRecord:

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 import pytest
 import uvloop
 
-from service.loadtest.clock import LoopClock, TimerFdClock, precise_clock
+from loadtest.clock import LoopClock, TimerFdClock, precise_clock
 
 OnLinux = pytest.mark.skipif(sys.platform != "linux", reason="timer file descriptors are Linux'")
 Runner = Callable[..., list[float]]

@@ -17,9 +17,9 @@ import pytest
 from aiohttp import web
 from PIL import Image
 
-from service.loadtest.journal import MIXED_UP, NOT_SENT
-from service.loadtest.pictures import SAMPLES
-from service.loadtest.schedule import Arrivals, arrivals
+from loadtest.journal import MIXED_UP, NOT_SENT
+from loadtest.pictures import SAMPLES
+from loadtest.schedule import Arrivals, arrivals
 from tests.service.conftest import Run
 from tests.service.loadtest.conftest import SHORT
 from tests.service.loadtest.scripted_server import Seen, answer, honest, scripted

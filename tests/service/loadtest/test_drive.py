@@ -6,10 +6,10 @@ from collections.abc import Awaitable, Callable
 import numpy as np
 import pytest
 
-from service.loadtest.drive import Send, closed_loop, open_loop
-from service.loadtest.journal import INTERRUPTED, NOT_SENT, OK, TOO_LATE, Columns, Journal, Outcome
-from service.loadtest.schedule import Arrivals, arrivals
-from service.loadtest.summary import Load, summarise
+from loadtest.drive import Send, closed_loop, open_loop
+from loadtest.journal import INTERRUPTED, NOT_SENT, OK, TOO_LATE, Columns, Journal, Outcome
+from loadtest.schedule import Arrivals, arrivals
+from loadtest.summary import Load, summarise
 from tests.service.virtual_time import now, run
 
 

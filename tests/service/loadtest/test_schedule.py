@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from service.loadtest.schedule import Arrivals, arrivals
+from loadtest.schedule import Arrivals, arrivals
 
 
 def test_the_same_seed_gives_the_same_moments_and_another_one_others() -> None:

@@ -5,9 +5,9 @@ from math import nan
 import numpy as np
 import pytest
 
-from service.loadtest.answers import PHASES
-from service.loadtest.journal import NOT_SENT, OK, REFUSED, TOO_LATE, Journal, Outcome
-from service.loadtest.summary import Load, Summary, percentile, summarise
+from loadtest.answers import PHASES
+from loadtest.journal import NOT_SENT, OK, REFUSED, TOO_LATE, Journal, Outcome
+from loadtest.summary import Load, Summary, percentile, summarise
 
 
 def summary(

@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
-from service.loadtest.summary import Load, Summary
-from service.loadtest.sweep import MAX_RATE, PRECISION, Found, find_rate
+from loadtest.summary import Load, Summary
+from loadtest.sweep import MAX_RATE, PRECISION, Found, find_rate
 
 
 def step(

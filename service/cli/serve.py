@@ -1,0 +1,131 @@
+"""What `convoy serve` does: opens the models, and serves them from one process or several."""
+
+import logging
+import os
+from collections.abc import Sequence
+from contextlib import ExitStack
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+
+import typer
+
+from models import BUILT_IN_MODEL
+from service.api.app import create_app
+from service.api.v1 import CLASSIFY_PATH, model_path
+from service.cli.options import configure_logging
+from service.engine.watchdog import Bounds
+from service.hosting.loading import decoder, open_models
+from service.hosting.repository import Repository
+from service.http.edge import EdgeOptions, Limits
+from service.http.keys import Keys, KeysError
+from service.http.metrics_port import metrics_port
+from service.http.server import bind, ended_by_sigterm, run_server
+from service.processes import prepare, run_workers
+from service.settings import Settings, SettingsError
+
+_log = logging.getLogger("convoy")
+
+
+def serve_models(
+    settings: Settings, expectations: Sequence[str] | None, edge: EdgeOptions, *, verbose: bool
+) -> bool:
+    """Serve until told to stop; whether all that was accepted was answered."""
+    # The address first: it takes no time, and a model may take long.
+    with ExitStack() as stack:
+        stack.enter_context(ended_by_sigterm())
+        listener = stack.enter_context(bind(settings.host, settings.port))
+        if settings.workers:
+            if not hasattr(os, "memfd_create"):
+                raise SettingsError("--workers: processes share memory here as only Linux can")
+            prepare(["service.cli"])
+        make = partial(
+            Repository,
+            max_batch=settings.max_batch,
+            max_queue=settings.max_queue,
+            max_body_bytes=settings.max_body_bytes,
+            decode_bytes=settings.decode_bytes,
+            default=settings.default_model,
+            bounds=Bounds(settings.engine_timeout_s, settings.warm_up_timeout_s),
+        )
+        repository = make(decode_threads=0 if settings.workers else settings.thread_count)
+        if settings.metrics_port is not None:
+            told = metrics_port(settings.host, settings.metrics_port, repository.metrics.exposition)
+            _log.info("metrics are at port %d", stack.enter_context(told))
+        for opened in open_models(settings, expectations):
+            decode = decoder(opened.classifier, settings)
+            repository.add(opened.info, opened.engine, decode, opened.reopen)
+        _check_default(settings, repository)
+        announce = partial(_announce, settings, listener.getsockname()[1], repository)
+        if not settings.workers:
+            return run_server(
+                create_app(repository, metrics=settings.metrics_port is None),
+                repository,
+                listener,
+                drain_s=settings.drain_s,
+                access_log=settings.access_log,
+                edge=edge,
+                announce=announce,
+            )
+        return run_workers(
+            repository,
+            partial(make, decode_threads=max(1, settings.thread_count // settings.workers)),
+            listener,
+            workers=settings.workers,
+            drain_s=settings.drain_s,
+            access_log=settings.access_log,
+            metrics=settings.metrics_port is None,
+            edge=edge,
+            configure=partial(configure_logging, verbose=verbose, log_format=settings.log_format),
+            announce=announce,
+        )
+
+
+def edge_options(settings: Settings) -> EdgeOptions:
+    """What the settings say of connections; SettingsError where that makes no sense."""
+    if settings.otel and not _is_installed("opentelemetry.exporter.otlp.proto.http"):
+        raise SettingsError("--otel: OpenTelemetry is not installed; pip install 'convoy[otel]'")
+    limits = Limits(
+        connections=settings.max_connections,
+        per_address=settings.connections_per_address,
+        per_client=settings.max_per_client,
+        rate=settings.max_rate,
+    )
+    try:
+        keys = Keys(settings.api_key_file) if settings.api_key_file is not None else None
+    except KeysError as error:
+        raise SettingsError(f"--api-key-file: {error}") from error
+    return EdgeOptions(limits, keys, settings.log_format, settings.otel)
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:  # not even what it would be in
+        return False
+
+
+def _check_default(settings: Settings, repository: Repository) -> None:
+    if settings.default_model is not None and settings.default_model not in repository.models:
+        raise SettingsError(
+            f"--default-model: {settings.default_model} is not served; "
+            f"there are {', '.join(repository.models)}"
+        )
+
+
+def _announce(settings: Settings, port: int, repository: Repository) -> None:
+    """Say where it serves, and how to try."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)  # noqa: S104  compared
+    url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    first = repository.default or next(iter(repository.models.values()))
+    path = CLASSIFY_PATH if repository.default else model_path(first.info.name)
+    samples = sorted((BUILT_IN_MODEL.parent / "samples").glob("*"))
+    if first.info.name == BUILT_IN_MODEL.stem and samples:
+        picture = Path(os.path.relpath(samples[0]))
+    else:
+        picture = Path("picture.jpg")
+    typer.echo(
+        f"Convoy serves {', '.join(repository.models)} at {url} on {first.device}, "
+        f"in batches of up to {first.max_batch}. Try:\n"
+        f"  curl -F file=@{picture} {url}{path}"
+    )

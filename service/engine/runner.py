@@ -1,0 +1,313 @@
+"""One model's engine, from decoded images to rows of scores: in batches, in a thread of its own.
+
+A watchdog restarts an engine that hangs, or fails again and again:
+
+    READY -> RESTARTING (503; the batch failed, and with it what waited) -> READY, or FAILED
+
+An engine that is stuck is left behind with its thread. Where another in its place is no use
+either, the runner is FAILED and says so, so that the process ends: what is wrong then, as in a
+CUDA context, is not healed within it.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from enum import Enum, unique
+from time import monotonic
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models import Engine, EngineError, OutputKind
+from service.batching.batcher import Batcher, BatchRecord, Load
+from service.batching.latency import Latency
+from service.batching.policy import NO_HURRY, Urgency
+from service.batching.turns import Turns
+from service.batching.waiting import Request, Then
+from service.engine.ranking import ScoreRow
+from service.engine.thread import EngineThread
+from service.engine.watchdog import Bounds, Restarts
+from service.errors import NotReadyError, ServiceError, ShuttingDownError, ThreadLostError
+
+Pixels = NDArray[np.uint8]  # H×W×C, as the model wants them
+
+# So many batches that failed in a row are no accident any longer.
+_FAILURES = 5
+
+_log = logging.getLogger("convoy")
+
+
+@unique
+class State(Enum):
+    """What a runner can do for a new request."""
+
+    WARMING = "warming up"
+    READY = "ready"
+    RESTARTING = "restarting: its engine hung or failed"
+    FAILED = "broken: its engine failed"
+    DRAINING = "shutting down"
+
+
+class Posted(Protocol):
+    """Something that is being done."""
+
+    def withdraw(self) -> None:
+        """Nobody wants to hear of it any longer."""
+
+
+class Runner(Protocol):
+    """What makes images scores, in batches; used from one event loop."""
+
+    classes: int
+    max_batch: int
+    device: str
+
+    @property
+    def state(self) -> State:
+        """What it can do for a new request just now."""
+
+    @property
+    def depth(self) -> int:
+        """How many images wait for a batch."""
+
+    @property
+    def latency(self) -> Latency:
+        """How long batches take, as far as is known."""
+
+    @property
+    def restarts(self) -> int:
+        """How often its engine was restarted, or was tried to be."""
+
+    def expected_wait_s(self) -> float:
+        """Seconds until all that is waiting or running now will have been run."""
+
+    def check_deadline(self, count: int, urgency: Urgency) -> None:
+        """Raise DeadlineError if `count` images that came now could not be expected in time."""
+
+    def post(
+        self, pixels: Sequence[Pixels], then: Then[ScoreRow], urgency: Urgency = NO_HURRY
+    ) -> Posted:
+        """Have images scored; `then` is told of their scores, in order, or why there are none.
+
+        Raised or told: QueueFullError, DeadlineError, EngineFailedError, ShuttingDownError.
+        """
+
+    async def warm_up(self) -> None:
+        """Make it ready; raises what the engine raises."""
+
+    def refuse(self) -> None:
+        """Take nothing new from now on."""
+
+    async def give_up(self) -> None:
+        """Answer what waits or runs with ShuttingDownError."""
+
+    async def close(self, timeout_s: float) -> bool:
+        """End it: what is still inside fails. False if it is stuck."""
+
+
+def check_ready(state: State) -> None:
+    """Raise NotReadyError or ShuttingDownError in a state in which no requests are taken."""
+    if state is State.READY:
+        return
+    if state is State.DRAINING:
+        raise ShuttingDownError("the server is shutting down; send the request again elsewhere")
+    raise NotReadyError(f"the model is {state.value}; try again in a second")
+
+
+class EngineRunner:
+    """A runner whose engine is in this process."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        image_shape: tuple[int, ...],
+        output: OutputKind,
+        *,
+        max_queue: int,
+        turns: Turns | None = None,
+        on_batch: Callable[[BatchRecord], None],
+        measure_s: float = 0.0,
+        bounds: Bounds | None = None,
+        reopen: Callable[[], Engine] | None = None,
+        on_failure: Callable[[EngineError], None] = lambda _: None,
+    ) -> None:
+        """At most `max_queue` images wait. `turns` are the device's, where other models run on it;
+        warming up measures L(n) for about `measure_s` seconds.
+
+        `reopen` opens another engine of the same, in place of one that exceeds the `bounds`, or
+        fails again and again; without it such an engine is FAILED, and one that fails is kept.
+        `on_failure` is told when that is no use, or cannot be done.
+        """
+        self.classes = engine.classes
+        self.max_batch = engine.max_batch
+        self.device = engine.device
+        self._image_shape = image_shape
+        self._output = output
+        self._measure_s = measure_s
+        self._bounds = bounds or Bounds()
+        self._reopen = reopen
+        self._on_failure = on_failure
+        self._engine: EngineThread | None = EngineThread(engine, image_shape, output)
+        self._threads = [self._engine]  # all that were not closed, or are stuck
+        self._restarting: asyncio.Task[None] | None = None
+        self._recent = Restarts()
+        self.restarts = 0  # tried so far
+        self._warm_up_s = 0.0
+        self._failures = 0  # in a row
+        self._on_batch = on_batch
+        self.on_change: Callable[[], None] = lambda: None  # called when a batch begins or has ended
+        self._batcher = Batcher(
+            self._run,
+            max_batch=engine.max_batch,
+            max_queue=max_queue,
+            turns=turns,
+            on_batch=self._batch_ended,
+        )
+        self._state = State.WARMING
+
+    @property
+    def state(self) -> State:
+        """What it can do for a new request just now."""
+        return self._state
+
+    @property
+    def depth(self) -> int:
+        """How many images wait for a batch."""
+        return self._batcher.depth
+
+    @property
+    def latency(self) -> Latency:
+        """How long batches take, as far as is known."""
+        return self._batcher.latency
+
+    def expected_wait_s(self) -> float:
+        """Seconds until all that is waiting or running now will have been run."""
+        return self._batcher.expected_wait_s()
+
+    def check_deadline(self, count: int, urgency: Urgency) -> None:
+        """Raise DeadlineError if `count` images that came now could not be expected in time."""
+        self._batcher.check_deadline(count, urgency)
+
+    def post(
+        self, pixels: Sequence[Pixels], then: Then[ScoreRow], urgency: Urgency = NO_HURRY
+    ) -> Request[Pixels, ScoreRow]:
+        """Have images scored; as `Batcher.post`, or NotReadyError."""
+        if self._engine is None:  # nothing to wait for, even for what was let in before
+            check_ready(self._state)
+        return self._batcher.post(pixels, then, urgency)
+
+    @property
+    def load(self) -> Load:
+        """What there is to do."""
+        return self._batcher.load
+
+    async def warm_up(self) -> None:
+        """Make the engine ready, in its thread, and measure it; raises what the engine raises."""
+        (engine,) = self._threads
+        bound_s, started = self._bounds.warm_up, monotonic()
+        try:
+            self._batcher.latency = await engine.warm_up(self._measure_s, bound_s)
+        except ThreadLostError as error:
+            self._state = State.FAILED
+            raise EngineError(f"the engine is not warm within {bound_s:g} s") from error
+        except Exception:
+            self._state = State.FAILED
+            raise
+        self._warm_up_s = monotonic() - started
+        if self._state is State.WARMING:  # not where draining began meanwhile
+            self._state = State.READY
+
+    def refuse(self) -> None:
+        """Take nothing new from now on."""
+        self._state = State.DRAINING
+
+    async def give_up(self) -> None:
+        """Answer what waits or runs with ShuttingDownError."""
+        self.refuse()
+        await self._batcher.close(timeout_s=0)
+
+    async def close(self, timeout_s: float) -> bool:
+        """End it: what is still inside fails. False if an engine is stuck in a call.
+
+        A thread cannot be ended from outside, so then the process has to leave without it.
+        """
+        await self.give_up()
+        if self._restarting:
+            self._restarting.cancel()
+        closings = [thread.close() for thread in self._threads]
+        # Not cancelled where it takes too long: it is still called once an engine is free.
+        _, stuck = await asyncio.wait(closings, timeout=timeout_s)
+        return not stuck
+
+    async def _run(self, images: Sequence[Pixels]) -> Sequence[ScoreRow]:
+        engine, size = self._engine, len(images)
+        if engine is None:
+            raise EngineError("there is no engine")
+        bound_s = self._bounds.batch(self._batcher.latency, size)
+        self.on_change()
+        try:
+            rows = await engine.run(images, bound_s)
+        except ThreadLostError:
+            self._replace(engine, f"it did not end a batch of {size} within {bound_s:.1f} s")
+            raise
+        except Exception as error:
+            self._failures += 1
+            if self._failures == _FAILURES and self._reopen is not None:
+                self._replace(engine, f"it failed on {_FAILURES} batches in a row: {error}")
+            raise
+        self._failures = 0
+        return rows
+
+    def _batch_ended(self, record: BatchRecord) -> None:
+        self._on_batch(record)
+        self.on_change()
+
+    def _replace(self, engine: EngineThread, why: str) -> None:
+        """Leave an engine behind, which closes if it ever ends what it is at, and start another.
+
+        Who waited is told at once, to go elsewhere: how long this takes nobody knows.
+        """
+        engine.close()
+        self._engine = None
+        if self._state is State.DRAINING:
+            _log.error("the engine is given up: %s", why)
+            self._batcher.fail_waiting(
+                lambda: ShuttingDownError("the engine failed while the server was shutting down")
+            )
+        elif self._reopen is None or not self._recent.another(monotonic()):
+            self._fail(EngineError(f"the engine is given up for good: {why}"))
+        else:
+            _log.error("the engine is restarted: %s", why)
+            self._state = State.RESTARTING
+            self._batcher.fail_waiting(self._refusal)
+            self.restarts += 1
+            self._restarting = asyncio.create_task(self._restart(self._reopen))
+
+    async def _restart(self, reopen: Callable[[], Engine]) -> None:
+        bound_s, started = self._bounds.restart(self._warm_up_s), monotonic()
+        engine = EngineThread(None, self._image_shape, self._output)
+        self._threads = [thread for thread in self._threads if not thread.closed] + [engine]
+        try:
+            await engine.open(reopen, bound_s)
+            self._batcher.latency = await engine.warm_up(self._measure_s, bound_s)
+        except Exception as error:  # noqa: BLE001  whatever it is, `on_failure` hears of it
+            self._fail(EngineError(f"the engine cannot be restarted: {error}"), error)
+            return
+        _log.warning("the engine is ready again after %.1f s", monotonic() - started)
+        self._engine, self._failures = engine, 0
+        if self._state is State.RESTARTING:  # not where draining began meanwhile
+            self._state = State.READY
+
+    def _fail(self, failure: EngineError, cause: Exception | None = None) -> None:
+        failure.__cause__ = cause
+        if self._state is not State.DRAINING:
+            self._state = State.FAILED
+        self._batcher.fail_waiting(self._refusal)
+        self._on_failure(failure)
+
+    def _refusal(self) -> ServiceError:
+        return NotReadyError(
+            f"the model is {self._state.value}; try again in a few seconds, or elsewhere",
+            self._warm_up_s,
+        )

@@ -1,0 +1,118 @@
+"""An engine in a thread of its own, which alone ever calls it."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from math import inf
+from time import perf_counter
+
+import numpy as np
+
+from models import Batch, Engine, EngineError, OutputKind
+from service.batching.latency import Latency, measure
+from service.engine.ranking import ScoreRow, rank
+from service.engine.workers import Workers
+
+# How often a warm-up that lasts is mentioned.
+_REMIND_S = 60.0
+
+# While batches take less than that, each is waited for, at most so long: to hand one over and be
+# woken for its scores takes the event loop longer.
+_QUICK_S = 0.0001
+_PATIENCE_S = 0.0005
+
+_log = logging.getLogger("convoy")
+
+
+class EngineThread:
+    """From opening an engine to closing it.
+
+    A call that takes longer than it may, or whose thread dies, is ThreadLostError. The thread may
+    then be stuck for ever; what is asked of it later happens once it is not.
+    """
+
+    def __init__(
+        self, engine: Engine | None, image_shape: tuple[int, ...], output: OutputKind
+    ) -> None:
+        """Without an engine there is one once `open` has opened it."""
+        self._engine = engine
+        self._image_shape = image_shape
+        self._output = output
+        self._workers = Workers("engine", 1, replaced=False)
+        self._closing: asyncio.Future[None] | None = None
+        self._took_s = inf  # the engine, for the last batch
+
+    async def open(self, open_engine: Callable[[], Engine], bound_s: float) -> None:
+        """Have the thread open an engine; raises what that raises."""
+        await self._workers.run(self._keep, open_engine, bound_s)
+
+    async def warm_up(self, measure_s: float, bound_s: float = inf) -> Latency:
+        """Make it ready and measure L(n), for about `measure_s`; raises what the engine raises."""
+        warming = self._workers.run(self._warm_up, measure_s, bound_s)
+        started = perf_counter()
+        while not (await asyncio.wait([warming], timeout=_REMIND_S))[0]:
+            _log.warning("the engine is warming up for %d s now", perf_counter() - started)
+        return warming.result()
+
+    def run(self, images: Batch, bound_s: float) -> "asyncio.Future[Sequence[ScoreRow]]":
+        """The scores of a batch."""
+        patience_s = _PATIENCE_S if self._took_s < _QUICK_S else 0.0
+        return self._workers.run(self._run, images, bound_s, patience_s)
+
+    def close(self) -> "asyncio.Future[None]":
+        """Close the engine once it is at nothing, and end the thread."""
+        if self._closing is None:
+            self._closing = self._workers.run(self._close, None)
+            self._workers.close()
+        return self._closing
+
+    @property
+    def closed(self) -> bool:
+        """Whether the engine is closed and its thread at its end."""
+        return self._closing is not None and self._closing.done()
+
+    def _keep(self, open_engine: Callable[[], Engine]) -> None:
+        self._engine = open_engine()
+
+    def _warm_up(self, measure_s: float) -> Latency:
+        engine = self._opened()
+        engine.warm_up()
+        blank = np.zeros(self._image_shape, np.uint8)
+
+        def run(n: int) -> float:
+            started = perf_counter()
+            self._run([blank] * n)
+            return perf_counter() - started
+
+        # What the event loop adds is learned by serving.
+        return measure(run, engine.max_batch, budget_s=measure_s)
+
+    def _run(self, images: Batch) -> Sequence[ScoreRow]:
+        engine = self._opened()
+        started = perf_counter()
+        try:
+            scores = engine.run(images)
+            if scores.shape != (len(images), engine.classes):
+                raise EngineError(
+                    f"scores of shape {scores.shape} for {len(images)} images "
+                    f"of {engine.classes} classes"
+                )
+        except Exception:
+            self._took_s = inf
+            _log.exception("the engine failed on a batch of %d", len(images))
+            raise
+        self._took_s = perf_counter() - started
+        return rank(scores, self._output)
+
+    def _opened(self) -> Engine:
+        if self._engine is None:
+            raise EngineError("the engine is not open")
+        return self._engine
+
+    def _close(self, _: None) -> None:
+        try:
+            if self._engine is not None:
+                self._engine.close()
+        except Exception:  # noqa: BLE001  it is logged
+            # An engine that failed may fail at this too; whoever closes it wants no more of it.
+            _log.exception("the engine could not be closed")

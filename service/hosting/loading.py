@@ -1,0 +1,196 @@
+"""From files to models that can be served: one file, or a folder with a folder for each model.
+
+models/                      what `convoy serve models` takes
+    digits/
+        model.onnx           with model.toml and labels.txt beside it, if need be
+    flowers/
+        1/model.onnx         or with versions, as Triton has them: the highest is served
+"""
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import track
+
+from models import (
+    BUILT_IN_MODEL,
+    Classifier,
+    Engine,
+    FileLimits,
+    ModelError,
+    ModelFileError,
+    UnsupportedModelError,
+    load_classifier,
+    open_engine,
+)
+from service.hosting.pipeline import ModelInfo
+from service.images.decode import ImageLimits, prepare_image
+from service.images.pool import Decoding
+from service.settings import Settings, SettingsError, parse_assignments
+
+BUILT_IN_NAME = "digits"
+
+_FILE = "model.onnx"
+
+# Names are parts of paths, and /v2/models/stats is taken.
+_NAME = re.compile(r"(?!stats$)[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A model with its engine, not yet warm."""
+
+    info: ModelInfo
+    classifier: Classifier
+    engine: Engine
+    reopen: Callable[[], Engine]  # another engine of the same, from the file again
+
+
+@dataclass(frozen=True)
+class ModelFile:
+    """Where one of several models lies."""
+
+    name: str
+    version: str
+    path: Path
+
+
+def open_models(settings: Settings, expectations: Sequence[str] | None) -> Iterator[Opened]:
+    """The models that the settings name, opened one after another.
+
+    ModelError names the one of several that cannot be had. SettingsError: a flag about one model,
+    though there are several.
+    """
+    folder = settings.model
+    if folder is None or not folder.is_dir():
+        yield _open(partial(load, settings, expectations), _path(settings), settings, "1")
+        return
+    if expectations or settings.preset is not None or settings.labels is not None:
+        raise SettingsError(
+            f"--preset, --labels and --set are about one model; those in {folder} are described "
+            "by the model.toml beside each"
+        )
+    for file in find_models(folder):
+        try:
+            opened = _open(partial(_load_one, settings, file), file.path, settings, file.version)
+        except ModelError as error:
+            raise ModelError(f"the model {file.name}: {error}") from error
+        yield opened
+
+
+def find_models(folder: Path) -> list[ModelFile]:
+    """The models in a folder of folders, by name; what is hidden, or no folder, is left alone.
+
+    ModelFileError: a folder that has no model, or whose name cannot be part of a path; or none.
+    """
+    found = []
+    for place in sorted(folder.iterdir()):
+        if place.name.startswith(".") or not place.is_dir():
+            continue
+        if not _NAME.fullmatch(place.name):
+            raise ModelFileError(
+                f"{place}: a model cannot be called that; its name is made of letters, digits, "
+                "dots, dashes and underscores, and is not `stats`"
+            )
+        versions = [int(p.name) for p in place.iterdir() if p.name.isdecimal() and p.is_dir()]
+        version = str(max(versions, default=1))
+        candidates = (place / _FILE, place / version / _FILE)
+        path = next((path for path in candidates if path.is_file()), None)
+        if path is None:
+            raise ModelFileError(f"{place} has no {_FILE}, and no {version}/{_FILE}")
+        found.append(ModelFile(place.name, "1" if path == candidates[0] else version, path))
+    if not found:
+        raise ModelFileError(f"{folder} has no models; each has a folder, with a {_FILE} in it")
+    return found
+
+
+def load(settings: Settings, expectations: Sequence[str] | None) -> Classifier:
+    """The one model that the settings name."""
+    return load_classifier(
+        _path(settings),
+        overrides={
+            **parse_assignments(expectations or ()),
+            "preset": settings.preset,
+            "labels": settings.labels,
+        },
+        limits=_limits(settings),
+    )
+
+
+def open_classifier(classifier: Classifier, settings: Settings, max_batch: int) -> Engine:
+    """An engine for a model of pictures; UnsupportedModelError for one of clips."""
+    if classifier.preprocessing.frames is not None:
+        raise UnsupportedModelError(
+            f"{classifier.name} takes clips of {classifier.preprocessing.frames} frames; "
+            "Convoy serves pictures. `convoy inspect` and `convoy compile` take it"
+        )
+    return open_engine(
+        classifier,
+        device=settings.device,
+        max_batch=max_batch,
+        threads=settings.thread_count,
+        tuning=settings.tuning,
+        progress=partial(track, description="compiling kernels", console=Console(stderr=True)),
+    )
+
+
+def decoder(classifier: Classifier, settings: Settings) -> Callable[[bytes], Decoding]:
+    """What makes a file the pixels that the model wants to see, once it is run."""
+    return partial(
+        prepare_image,
+        preprocessing=classifier.preprocessing,
+        limits=ImageLimits(settings.max_body_bytes, settings.max_pixels),
+    )
+
+
+def _path(settings: Settings) -> Path:
+    path = settings.model
+    return BUILT_IN_MODEL if path is None or path == Path(BUILT_IN_NAME) else path
+
+
+def _load_one(settings: Settings, file: ModelFile) -> Classifier:
+    """One of several models."""
+    return replace(load_classifier(file.path, limits=_limits(settings)), name=file.name)
+
+
+def _open(
+    load_it: Callable[[], Classifier], path: Path, settings: Settings, version: str
+) -> Opened:
+    classifier, stamp = load_it(), _stamp(path)
+    engine = open_classifier(classifier, settings, settings.max_batch)
+    info, meaning = _info(classifier, version), classifier.preprocessing
+
+    # The weights are not kept for it: they may be large, and the file still has them.
+    def reopen() -> Engine:
+        again = load_it()
+        if _stamp(path) != stamp or again.preprocessing != meaning:
+            raise ModelFileError(f"{path}, or what describes it, has changed since it was opened")
+        return open_classifier(again, settings, settings.max_batch)
+
+    return Opened(info, classifier, engine, reopen)
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    """What changes when a file does."""
+    status = path.stat()
+    return status.st_mtime_ns, status.st_size
+
+
+def _limits(settings: Settings) -> FileLimits:
+    return FileLimits(external_data=settings.external_data)
+
+
+def _info(classifier: Classifier, version: str) -> ModelInfo:
+    meaning = classifier.preprocessing
+    return ModelInfo(
+        name=classifier.name,
+        version=version,
+        image_shape=meaning.image_shape,
+        scores=classifier.network.graph.outputs[0],
+        output=meaning.output,
+        labels=meaning.labels,
+    )

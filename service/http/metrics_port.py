@@ -1,0 +1,64 @@
+"""Metrics on a port of their own, for a network that clients do not reach.
+
+One request at a time, answered in a thread: what scrapes is known, and asks every few seconds.
+"""
+
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+from prometheus_client import CONTENT_TYPE_LATEST
+
+from service.http.server import bind
+
+_PATH = "/metrics"
+
+# One that sends nothing keeps others waiting for so long.
+_SLOW_S = 2.0
+
+_log = logging.getLogger("convoy")
+
+
+@contextlib.contextmanager
+def metrics_port(host: str, port: int, exposition: Callable[[], bytes]) -> Iterator[int]:
+    """Answer GET /metrics with `exposition()` for as long as this lasts; the port.
+
+    ListenError where the address is in use, not allowed or not known.
+    """
+
+    class Handler(BaseHTTPRequestHandler):
+        timeout = _SLOW_S
+
+        def do_GET(self) -> None:
+            if self.path.partition("?")[0] != _PATH:
+                self.send_error(404, explain=f"metrics are at {_PATH}")
+                return
+            body = exposition()
+            self.send_response(200)
+            self.send_header("content-type", CONTENT_TYPE_LATEST)
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+            _log.debug(format, *args)
+
+    class Server(HTTPServer):
+        def handle_error(self, *_: object) -> None:
+            _log.debug("a scrape of the metrics failed", exc_info=True)  # its client has gone
+
+    listener = bind(host, port, "--metrics-port")
+    server = Server(listener.getsockname()[:2], Handler, bind_and_activate=False)
+    server.socket.close()
+    server.socket = listener
+    server.server_activate()
+    thread = threading.Thread(target=server.serve_forever, name="metrics-port", daemon=True)
+    thread.start()
+    try:
+        yield listener.getsockname()[1]
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
