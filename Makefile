@@ -62,19 +62,19 @@ format: $(VENV)/dev.stamp  ## rewrite the sources in the project's format
 	$(BIN)/clang-format -i $(CUDA_SOURCES)
 
 bench: $(VENV)/dev.stamp  ## measure what the server adds to a bare route
-	$(BIN)/python -m benchmarks.service
+	$(BIN)/python -m benchmarks.serving.overhead
 
 bench-peers: $(VENV)/dev.stamp  ## the same work on LitServe, BentoML and Ray Serve (installs each by itself)
 	$(BIN)/python -m benchmarks.peers
 
 bench-workers: $(VENV)/dev.stamp  ## what --workers is worth on this machine
-	$(BIN)/python -m benchmarks.workers
+	$(BIN)/python -m benchmarks.serving.workers
 
 poisson: $(VENV)/dev.stamp  ## the p99 of a real network on the CPU under Poisson load
-	$(BIN)/python -m benchmarks.poisson
+	$(BIN)/python -m benchmarks.serving.poisson
 
 soak: $(VENV)/dev.stamp  ## ten minutes of load, leaving clients and noise: nothing lost, mixed up or leaked
-	$(BIN)/python -m benchmarks.soak
+	$(BIN)/python -m benchmarks.serving.soak
 
 bench-gpu: $(VENV)/dev.stamp  ## on a GPU: kernels and networks beside cuDNN and PyTorch, rows into OUT
 	PYTHON=$(abspath $(BIN))/python benchmarks/gpu_day.sh $(OUT)

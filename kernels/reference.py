@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kernels.activation import Activation, ActivationKind
-from kernels.conv_problem import ConvProblem
-from kernels.pool_problem import PoolKind, PoolProblem
-from kernels.window import Window
+from kernels.problems.activation import Activation, ActivationKind
+from kernels.problems.conv import ConvProblem
+from kernels.problems.pool import PoolKind, PoolProblem
+from kernels.problems.window import Window
 
 Array = NDArray[np.floating[Any]]
 

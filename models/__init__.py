@@ -3,8 +3,8 @@
 Imports `kernels`, never `service`, and works without a GPU or a driver.
 """
 
-from kernels.autotune import TOP_CANDIDATES
-from kernels.tuning_store import DEFAULT_STORE as DEFAULT_TUNING
+from kernels.tuning.autotune import TOP_CANDIDATES
+from kernels.tuning.store import DEFAULT_STORE as DEFAULT_TUNING
 from models.classifier import Classifier, load_classifier
 from models.digits import MODEL_PATH as BUILT_IN_MODEL
 from models.engine import Batch, DeviceKind, Engine, Images, Scores

@@ -16,7 +16,7 @@ from itertools import accumulate
 import numpy as np
 from numpy.typing import NDArray
 
-from kernels.device import (
+from kernels.device.device import (
     Buffer,
     Device,
     DeviceError,

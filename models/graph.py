@@ -16,10 +16,10 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from kernels.activation import Activation
-from kernels.binary_op import BinaryOp
-from kernels.conv_problem import ConvProblem
-from kernels.pool_problem import PoolKind, PoolProblem
+from kernels.problems.activation import Activation
+from kernels.problems.binary_operation import BinaryOp
+from kernels.problems.conv import ConvProblem
+from kernels.problems.pool import PoolKind, PoolProblem
 
 Weight = NDArray[np.float32]
 Shape = tuple[int, ...]

@@ -5,11 +5,11 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from kernels.conv_problem import ConvProblem
-from kernels.device import Device, DeviceError
-from kernels.heuristic import heuristic
-from kernels.tuning import Find, conditions_of, finder, tuned
-from kernels.tuning_store import DEFAULT_STORE, Measurements, TuningStore, TuningStoreError
+from kernels.problems.conv import ConvProblem
+from kernels.device.device import Device, DeviceError
+from kernels.tuning.heuristic import heuristic
+from kernels.tuning.search import Find, conditions_of, finder, tuned
+from kernels.tuning.store import DEFAULT_STORE, Measurements, TuningStore, TuningStoreError
 from models.errors import EngineError
 from models.graph import Conv, Graph
 from models.lowering import Choose

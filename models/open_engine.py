@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from kernels.device import Device, DeviceError
+from kernels.device.device import Device, DeviceError
 from models.classifier import Classifier
 from models.cuda_engine import CudaEngine, Progress
 from models.engine import DeviceKind, Engine
@@ -38,7 +38,7 @@ def open_engine(
 
 def open_gpu(advice: str) -> Device:
     """The first GPU. EngineError where none answers, with what to do then."""
-    from kernels.cuda_device import CudaDevice  # noqa: PLC0415  only where a GPU is asked for
+    from kernels.device.cuda_device import CudaDevice  # noqa: PLC0415  only where a GPU is asked for
 
     try:
         return CudaDevice()

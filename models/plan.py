@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum, unique
 
-from kernels.device import Argument
-from kernels.launch import Launch
+from kernels.device.device import Argument
+from kernels.device.launch import Launch
 from models.arena import ALIGNMENT, Lifetime, lay_out, lower_bound
 from models.graph import Graph
 from models.lowering import (

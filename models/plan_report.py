@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from kernels.heuristic import Facts, heuristic
-from kernels.tuning import Find, tuned
+from kernels.tuning.heuristic import Facts, heuristic
+from kernels.tuning.search import Find, tuned
 from models.classifier import Classifier
 from models.measured import conv_problems, find_on
 from models.plan import Plan, Step, build_plan

@@ -3,10 +3,10 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from kernels.compile import DEFAULT_CACHE, compile_all
-from kernels.device import DeviceError, Instantiation
-from kernels.heuristic import Facts, heuristic
-from kernels.tuning import finder, tuned
+from kernels.device.compile import DEFAULT_CACHE, compile_all
+from kernels.device.device import DeviceError, Instantiation
+from kernels.tuning.heuristic import Facts, heuristic
+from kernels.tuning.search import finder, tuned
 from models.classifier import Classifier
 from models.errors import EngineError
 from models.lowering import Choose

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernels import reference as ops
-from kernels.binary_op import BinaryOp
+from kernels.problems.binary_operation import BinaryOp
 from models.graph import (
     Activate,
     Binary,

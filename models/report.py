@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from kernels.algorithms import ALGORITHMS
+from kernels.convolution.algorithms import ALGORITHMS
 from models.cost import bytes_moved, flops_per_image
 from models.graph import (
     Activate,

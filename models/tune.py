@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 
-from kernels.autotune import TOP_CANDIDATES, Search, autotune
-from kernels.conv_problem import ConvProblem
-from kernels.device import Device, DeviceError, FaultError
-from kernels.tuning import ranking
-from kernels.tuning_store import DEFAULT_STORE, Outcomes, TuningStore, TuningStoreError
+from kernels.tuning.autotune import TOP_CANDIDATES, Search, autotune
+from kernels.problems.conv import ConvProblem
+from kernels.device.device import Device, DeviceError, FaultError
+from kernels.tuning.search import ranking
+from kernels.tuning.store import DEFAULT_STORE, Outcomes, TuningStore, TuningStoreError
 from models.classifier import Classifier
 from models.cost import FLOAT_BYTES
 from models.errors import EngineError

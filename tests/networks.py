@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.light_networks import LIGHT, LIGHT_NETWORKS, light_network, random_images
+from benchmarks.networks.light import LIGHT, LIGHT_NETWORKS, light_network, random_images
 
 __all__ = [
     "LIGHT",

@@ -31,7 +31,7 @@ from benchmarks.peers.comparison import (
 from benchmarks.peers.environments import CACHE, NotInstalledError, environment
 from benchmarks.peers.report import show
 from benchmarks.rows import RESULTS, ROOT, Row, append
-from benchmarks.service import where
+from benchmarks.serving.overhead import where
 
 RECORD = RESULTS / "peers.jsonl"
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from benchmarks.http_client import post_request
+from benchmarks.serving.http_client import post_request
 
 MAX_BATCH = 8
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from benchmarks.http_client import Address, BadAnswerError, Connection
+from benchmarks.serving.http_client import Address, BadAnswerError, Connection
 from benchmarks.rows import ROOT
 
 # Ray takes some ten seconds on a quiet machine; on a busy one a minute.

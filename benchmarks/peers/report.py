@@ -10,7 +10,7 @@ from rich.table import Table
 from benchmarks.peers.catalogue import LITSERVE, PEERS, PROTOCOL
 from benchmarks.peers.comparison import CONNECTIONS, NOT_INSTALLED, WORKS
 from benchmarks.rows import Row
-from benchmarks.targets import CONVOY
+from benchmarks.serving.targets import CONVOY
 
 # What the project promises, under load.
 LOAD = max(CONNECTIONS)

@@ -3,7 +3,7 @@
 // Activations lie in memory as N·H·W pixels (N·D·H·W in 3-D) of C channels each, fp32. A pixel
 // starts `pitch` floats after the one before it: more than C where channels are padded, or where
 // the pixel is a run of channels of a wider one. A kernel on vectors of V channels asks that C,
-// every pitch and every address be multiples of V floats (kernels/pixels.py, strided.py).
+// every pitch and every address be multiples of V floats (kernels/layout/pixels.py, strided.py).
 #pragma once
 
 template <int V>
@@ -43,7 +43,7 @@ __device__ __forceinline__ unsigned peel(unsigned& index, unsigned extent) {
   return position;
 }
 
-// kernels/activation.py, ActivationKind: the same names and equations. NaN stays NaN, which fmaxf
+// kernels/problems/activation.py, ActivationKind: the same names and equations. NaN stays NaN, which fmaxf
 // and fminf would hide.
 enum class Activation {
   NONE,
@@ -97,7 +97,7 @@ __device__ __forceinline__ Vec<V> activate(Vec<V> vector, float a, float b) {
   return vector;
 }
 
-// kernels/strided.py, Walk: loops over OPERANDS tensors of one shape in steps of V floats.
+// kernels/layout/strided.py, Walk: loops over OPERANDS tensors of one shape in steps of V floats.
 template <int RANK, int OPERANDS>
 struct Walk {
   unsigned steps;

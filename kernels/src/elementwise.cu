@@ -2,7 +2,7 @@
 //
 // Algorithm: each thread takes one step of a walk (common.cuh): V neighbouring elements of the
 //   output. Consecutive threads write consecutive addresses.
-// Layouts: any strides; kernels/strided.py merges axes, so that two whole tensors are one axis, and
+// Layouts: any strides; kernels/layout/strided.py merges axes, so that two whole tensors are one axis, and
 //   a channel slice of NHWC two. A transposition reads with a stride and relies on the caches.
 // Launch: one dimension, a thread a step, the last block in part. The output may be an operand with
 //   the same strides (in place): each element is read before it is written, by its own thread.

@@ -1,7 +1,7 @@
 // What Winograd kernels share: the transforms nested along 2 or 3 axes, and where tiles stand.
 //
 // Positions of a tile count along its last axis fastest: nu, then xi (in 3-D the depth slowest), as
-// in the transformed filter (kernels/winograd.py).
+// in the transformed filter (kernels/winograd/filter.py).
 #pragma once
 
 #include "common.cuh"

@@ -19,7 +19,7 @@
 #include "window.cuh"
 #include "winograd.cuh"
 
-// kernels/conv_winograd_nonfused.py: the tiles of one launch.
+// kernels/convolution/winograd_nonfused.py: the tiles of one launch.
 struct Tiles {
   int first;
   int count;

@@ -6,11 +6,11 @@ from math import prod
 
 import numpy as np
 
-from kernels.algorithms import ConvChoice
-from kernels.conv_problem import ConvProblem
-from kernels.pixels import Pixels
-from kernels.preprocess import pixels_to_floats_launch
-from kernels.strided import Strided
+from kernels.convolution.algorithms import ConvChoice
+from kernels.problems.conv import ConvProblem
+from kernels.layout.pixels import Pixels
+from kernels.operations.preprocess import pixels_to_floats_launch
+from kernels.layout.strided import Strided
 from models.graph import Graph
 from models.lowering import placement
 from models.lowering.placement import Place

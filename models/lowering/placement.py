@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from kernels.pixels import Pixels
-from kernels.strided import VECTOR, Strided
+from kernels.layout.pixels import Pixels
+from kernels.layout.strided import VECTOR, Strided
 from models.graph import Shape
 
 PIXEL_RANKS = (1, 3, 4)

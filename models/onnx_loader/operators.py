@@ -5,9 +5,9 @@ from math import prod
 
 import numpy as np
 
-from kernels.activation import Activation, ActivationKind
-from kernels.binary_op import BinaryOp
-from kernels.pool_problem import PoolKind
+from kernels.problems.activation import Activation, ActivationKind
+from kernels.problems.binary_operation import BinaryOp
+from kernels.problems.pool import PoolKind
 from models.graph import (
     Activate,
     Binary,

@@ -1,8 +1,8 @@
 """Convolution and pooling: ONNX's window attributes resolved into an explicit Window."""
 
-from kernels.conv_problem import ConvProblem
-from kernels.pool_problem import PoolKind, PoolProblem
-from kernels.window import Window
+from kernels.problems.conv import ConvProblem
+from kernels.problems.pool import PoolKind, PoolProblem
+from kernels.problems.window import Window
 from models.graph import Conv, GlobalPool, Pool
 from models.onnx_loader.importer import Importer, OnnxNode, RefusedError
 

@@ -7,7 +7,7 @@ written once more.
 
 from dataclasses import replace
 
-from kernels.activation import ActivationKind
+from kernels.problems.activation import ActivationKind
 from models.graph import Activate, Binary, Concat, Conv, Gemm, Node, ScaleShift, Value
 from models.rewrite.nonnegative import is_nonnegative
 from models.rewrite.rule import GraphView, Outcome, Refusal, Rewrite

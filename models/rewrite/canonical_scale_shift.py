@@ -8,7 +8,7 @@ them all. w/x is no ScaleShift; x/w is refused where w contains zero.
 
 import numpy as np
 
-from kernels.binary_op import BinaryOp
+from kernels.problems.binary_operation import BinaryOp
 from models.graph import Binary, Node, Shape, Weight
 from models.rewrite.folding import Float64, with_scale_shift
 from models.rewrite.rule import GraphView, Outcome, Refusal

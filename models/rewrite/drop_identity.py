@@ -9,7 +9,7 @@ writes y; refused where that cannot be: x is an output as well, lies inside anot
 node writes it.
 """
 
-from kernels.activation import ActivationKind
+from kernels.problems.activation import ActivationKind
 from models.graph import (
     Activate,
     ChannelShuffle,

@@ -13,8 +13,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from kernels.pool_problem import PoolKind
-from kernels.window import Window
+from kernels.problems.pool import PoolKind
+from kernels.problems.window import Window
 from models.graph import Conv, Node, Pad, Pool
 from models.rewrite.nonnegative import is_nonnegative
 from models.rewrite.rule import GraphView, Outcome, Refusal, Rewrite

@@ -6,7 +6,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from kernels.activation import Activation
+from kernels.problems.activation import Activation
 from models.graph import Conv, Gemm, GraphError, Node, ScaleShift, Weight
 from models.rewrite.rule import GraphView, Rewrite
 

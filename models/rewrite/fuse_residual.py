@@ -10,7 +10,7 @@ exist for others, or the sum broadcasts.
 
 from dataclasses import replace
 
-from kernels.binary_op import BinaryOp
+from kernels.problems.binary_operation import BinaryOp
 from models.graph import Binary, Conv, Node
 from models.rewrite.rule import GraphView, Outcome, Refusal, Rewrite
 

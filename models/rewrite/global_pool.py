@@ -4,7 +4,7 @@ Padding does not count in a maximum, nor in an average over the positions inside
 average that counts padding must have none.
 """
 
-from kernels.pool_problem import PoolKind
+from kernels.problems.pool import PoolKind
 from models.graph import GlobalPool, Node, Pool
 from models.rewrite.rule import GraphView, Outcome, Rewrite
 

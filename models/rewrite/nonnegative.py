@@ -1,6 +1,6 @@
 """What is known of a value's range: whether it can be below zero."""
 
-from kernels.activation import Activation, ActivationKind
+from kernels.problems.activation import Activation, ActivationKind
 from models.graph import (
     Activate,
     Binary,

@@ -13,8 +13,8 @@ float32's precision. Where an inner value has other readers it stays for them.
 from dataclasses import dataclass
 from math import isclose, sqrt
 
-from kernels.activation import Activation, ActivationKind
-from kernels.binary_op import BinaryOp
+from kernels.problems.activation import Activation, ActivationKind
+from kernels.problems.binary_operation import BinaryOp
 from models.graph import Activate, Binary, Node
 from models.rewrite.rule import GraphView, Outcome, Rewrite
 

@@ -1,6 +1,6 @@
 """A cuDNN that computes on the CPU, through PyTorch, at the addresses that it is given.
 
-As much of nvidia-cudnn-frontend as benchmarks/baselines_cudnn.py uses, and as strict.
+As much of nvidia-cudnn-frontend as benchmarks/kernels/baselines_cudnn.py uses, and as strict.
 """
 
 import ctypes

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from benchmarks.rows import Row
-from benchmarks.suites import Layer
+from benchmarks.kernels.suites import Layer
 
 PEAK_FLOPS = 60e12
 

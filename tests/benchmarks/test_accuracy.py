@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from benchmarks import accuracy, kernels
-from benchmarks.accuracy import LAYERS, PAPER, convolve, largest_errors, reduced, show, variants
+from benchmarks.kernels import accuracy
+from benchmarks.kernels import __main__ as kernels
+from benchmarks.kernels.accuracy import LAYERS, PAPER, convolve, largest_errors, reduced, show, variants
 from benchmarks.rows import read
-from benchmarks.suites import Layer, same
+from benchmarks.kernels.suites import Layer, same
 from kernels import reference
 from tests.cusim.device import CusimDevice
 from tests.networks import SHARED

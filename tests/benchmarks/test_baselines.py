@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.baselines_cudnn import MOST_KNOBS, Cudnn, settings
-from benchmarks.baselines_torch import (
+from benchmarks.kernels.baselines_cudnn import MOST_KNOBS, Cudnn, settings
+from benchmarks.kernels.baselines_torch import (
     BaselineError,
     CudaRuntime,
     Tensors,
@@ -18,13 +18,13 @@ from benchmarks.baselines_torch import (
     tensors_of,
     torch_candidates,
 )
-from benchmarks.contest import Cache, CandidateError, Effort, contest
-from benchmarks.sides import ContestSide
-from benchmarks.suites import C3D, same
+from benchmarks.kernels.contest import Cache, CandidateError, Effort, contest
+from benchmarks.kernels.sides import ContestSide
+from benchmarks.kernels.suites import C3D, same
 from kernels import reference
-from kernels.conv_problem import ConvProblem
-from kernels.device import Graph, Stream
-from kernels.window import Window
+from kernels.problems.conv import ConvProblem
+from kernels.device.device import Graph, Stream
+from kernels.problems.window import Window
 from tests.benchmarks.fake_cudnn import FakeCudnn, KnobType
 from tests.cusim.device import CusimDevice
 

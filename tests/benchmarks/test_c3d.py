@@ -6,8 +6,8 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from benchmarks import c3d as module
-from benchmarks.c3d import C3D, c3d
+from benchmarks.networks import c3d as module
+from benchmarks.networks.c3d import C3D, c3d
 from models.graph import Conv
 from models.onnx_loader import load_proto
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks.contest import Cache, CandidateError, Outcome, contest
-from kernels.timing import Timing
+from benchmarks.kernels.contest import Cache, CandidateError, Outcome, contest
+from kernels.tuning.timing import Timing
 
 
 @dataclass

@@ -4,7 +4,8 @@ import os
 import subprocess
 from pathlib import Path
 
-from benchmarks import kernels, networks
+from benchmarks.kernels import __main__ as kernels
+from benchmarks.networks import __main__ as networks
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "benchmarks" / "gpu_day.sh"

@@ -9,18 +9,18 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from benchmarks import kernels
-from benchmarks.contest import Cache, Effort, Outcome, Winner
-from benchmarks.kernels import measure, nvidia_driver, of_place, problems, where
+from benchmarks.kernels import __main__ as kernels
+from benchmarks.kernels.contest import Cache, Effort, Outcome, Winner
+from benchmarks.kernels.__main__ import measure, nvidia_driver, of_place, problems, where
 from benchmarks.rows import append, read
-from benchmarks.sides import ConvoySide, Side, baselines
-from benchmarks.suites import CUCONV, SUITES, VGG_E, Layer, same
-from kernels.autotune import Search
-from kernels.conv_problem import ConvProblem
-from kernels.device import FaultError
-from kernels.heuristic import heuristic
-from kernels.timing import Timing
-from kernels.tuning_store import TuningStore
+from benchmarks.kernels.sides import ConvoySide, Side, baselines
+from benchmarks.kernels.suites import CUCONV, SUITES, VGG_E, Layer, same
+from kernels.tuning.autotune import Search
+from kernels.problems.conv import ConvProblem
+from kernels.device.device import FaultError
+from kernels.tuning.heuristic import heuristic
+from kernels.tuning.timing import Timing
+from kernels.tuning.store import TuningStore
 from tests.benchmarks.made_up import rows_of
 from tests.cusim.device import CusimDevice
 

@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from benchmarks import mlperf, service
+from benchmarks.serving import mlperf
+from benchmarks.serving import overhead as service
 from loadtest.pictures import SAMPLES
 from models import BUILT_IN_MODEL
 
 lg = pytest.importorskip("mlperf_loadgen", reason="LoadGen has no wheel for this system")
-scenario = pytest.importorskip("benchmarks.mlperf_scenario")
+scenario = pytest.importorskip("benchmarks.serving.mlperf_scenario")
 
 DIGITS = mlperf.Served(BUILT_IN_MODEL, None, SAMPLES)
 

@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from benchmarks import networks
-from benchmarks.c3d import C3D, c3d
-from benchmarks.light_networks import classifier
-from benchmarks.network_sides import ConvoyNetwork
-from benchmarks.networks import DifferentScoresError, chosen, goal, images_of, measure, show
+from benchmarks.networks import __main__ as networks
+from benchmarks.networks.c3d import C3D, c3d
+from benchmarks.networks.light import classifier
+from benchmarks.networks.sides import ConvoyNetwork
+from benchmarks.networks.__main__ import DifferentScoresError, chosen, goal, images_of, measure, show
 from benchmarks.rows import Row, append, read
-from kernels.autotune import Search
-from kernels.heuristic import heuristic
-from kernels.tuning_store import TuningStore
+from kernels.tuning.autotune import Search
+from kernels.tuning.heuristic import heuristic
+from kernels.tuning.store import TuningStore
 from models import BUILT_IN_MODEL, load_classifier
 from models.classifier import Classifier
 from models.engine import Batch, Scores

@@ -5,17 +5,17 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from benchmarks.baselines_torch import BaselineError, CudaRuntime
-from benchmarks.contest import Cache, Effort
-from benchmarks.light_networks import NETWORKS, classifier
-from benchmarks.network_sides import WAYS, ConvoyNetwork, TorchNetwork, Way
-from benchmarks.networks import check, images_of
-from benchmarks.sides import BASELINES, ConvoySide
-from benchmarks.suites import C3D, CUCONV, Layer
-from kernels.autotune import Search
-from kernels.cuda_device import CudaDevice
-from kernels.device import DeviceError
-from kernels.heuristic import heuristic
+from benchmarks.kernels.baselines_torch import BaselineError, CudaRuntime
+from benchmarks.kernels.contest import Cache, Effort
+from benchmarks.networks.light import NETWORKS, classifier
+from benchmarks.networks.sides import WAYS, ConvoyNetwork, TorchNetwork, Way
+from benchmarks.networks.__main__ import check, images_of
+from benchmarks.kernels.sides import BASELINES, ConvoySide
+from benchmarks.kernels.suites import C3D, CUCONV, Layer
+from kernels.tuning.autotune import Search
+from kernels.device.cuda_device import CudaDevice
+from kernels.device.device import DeviceError
+from kernels.tuning.heuristic import heuristic
 
 pytestmark = pytest.mark.gpu
 

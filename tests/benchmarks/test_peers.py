@@ -17,7 +17,7 @@ import pytest
 from PIL import Image
 from rich.console import Console
 
-from benchmarks.http_client import Address, BadAnswerError, Connection, post_request
+from benchmarks.serving.http_client import Address, BadAnswerError, Connection, post_request
 from benchmarks.peers import __main__ as peers
 from benchmarks.peers import processes
 from benchmarks.peers.catalogue import BENTOML, LITSERVE, PEERS, Peer, Setting, request_for
@@ -39,7 +39,7 @@ from benchmarks.peers.processes import StartError, free_port, members, running
 from benchmarks.peers.report import best, show, standing, verdicts
 from benchmarks.peers.servers.work import Digits, answer
 from benchmarks.rows import ROOT, Row
-from benchmarks.targets import CONVOY
+from benchmarks.serving.targets import CONVOY
 from models import BUILT_IN_MODEL, load_classifier
 from service.images.decode import ImageLimits, decode_image
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from benchmarks import poisson
-from benchmarks.poisson import Measured, measure, on_cores, queue_in_time, queue_p99, show
+from benchmarks.serving import poisson
+from benchmarks.serving.poisson import Measured, measure, on_cores, queue_in_time, queue_p99, show
 from loadtest.pictures import SAMPLES
 from models import BUILT_IN_MODEL
 

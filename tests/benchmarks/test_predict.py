@@ -4,13 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import kernels, predict
-from benchmarks.predict import PEAK_FLOPS, Prediction, mean_over_plain, of_peak
-from benchmarks.report import compare
+from benchmarks.kernels import __main__ as kernels
+from benchmarks.kernels import predict
+from benchmarks.kernels.predict import PEAK_FLOPS, Prediction, mean_over_plain, of_peak
+from benchmarks.kernels.report import compare
 from benchmarks.rows import read
-from benchmarks.suites import C3D, CUCONV, VGG_E
-from kernels.algorithms import choices
-from kernels.heuristic import H200, estimated_cycles, heuristic
+from benchmarks.kernels.suites import C3D, CUCONV, VGG_E
+from kernels.convolution.algorithms import choices
+from kernels.tuning.heuristic import H200, estimated_cycles, heuristic
 
 
 def test_a_prediction_is_the_models_estimate_of_the_heuristics_choice() -> None:
@@ -46,7 +47,7 @@ def test_rows_and_tables_say_that_nothing_was_measured(
     suites = {"vgg-e": VGG_E[8:], "cuconv": (five, one), "c3d": C3D[3:]}
     monkeypatch.setattr(predict, "SUITES", suites)
     monkeypatch.setattr(predict, "BATCHES", (1, 8))
-    monkeypatch.setattr("benchmarks.report.SUITES", suites)
+    monkeypatch.setattr("benchmarks.kernels.report.SUITES", suites)
     for _ in range(2):  # written anew, not added to
         kernels.main(["--predict", "--out", str(tmp_path), "--commit", "abc"])
     rows = read(tmp_path / "predictions.jsonl")

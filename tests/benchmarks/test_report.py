@@ -8,11 +8,11 @@ import pytest
 from PIL import Image
 from rich.console import Console
 
-from benchmarks.plots import NoMatplotlibError, plot_speedups
-from benchmarks.report import GOALS, Goal, Measure, compare, reached, summarise
+from benchmarks.kernels.plots import NoMatplotlibError, plot_speedups
+from benchmarks.kernels.report import GOALS, Goal, Measure, compare, reached, summarise
 from benchmarks.rows import append, read
-from benchmarks.show import show
-from benchmarks.suites import C3D, CUCONV, SUITES, VGG_E
+from benchmarks.kernels.show import show
+from benchmarks.kernels.suites import C3D, CUCONV, SUITES, VGG_E
 from tests.benchmarks.made_up import row, rows_of
 
 FIRST, SECOND, *_ = VGG_E

@@ -6,9 +6,9 @@ import pytest
 from PIL import Image
 from rich.console import Console
 
-from benchmarks import service
-from benchmarks.http_client import BadAnswerError, answer_size
-from benchmarks.targets import CONVOY, TARGETS
+from benchmarks.serving import overhead as service
+from benchmarks.serving.http_client import BadAnswerError, answer_size
+from benchmarks.serving.targets import CONVOY, TARGETS
 
 
 def test_every_server_is_measured_side_by_side(

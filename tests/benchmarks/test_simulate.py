@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks import service, simulate
+from benchmarks.serving import overhead as service
+from benchmarks.simulation import __main__ as simulate
 from benchmarks.simulation import comparison, workloads
 from benchmarks.simulation.comparison import Comparison, Result, compare, summary
 from benchmarks.simulation.schedulers import (

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from benchmarks import soak
-from benchmarks.soak import Process, Run, broken
-from benchmarks.soak_clients import LEFT, NOISE_REFUSED
+from benchmarks.serving import soak
+from benchmarks.serving.soak import Process, Run, broken
+from benchmarks.serving.soak_clients import LEFT, NOISE_REFUSED
 from loadtest.journal import MIXED_UP, NOT_SENT, OK
 from loadtest.pictures import Picture
 from tests.service.loadtest.scripted_server import answer, scripted

@@ -10,9 +10,9 @@ import onnx.utils
 import pytest
 from onnx import helper
 
-from benchmarks import c3d
-from benchmarks.suites import C3D, CUCONV, CUCONV_NETWORKS, SUITES, VGG_E, same
-from kernels.conv_problem import ConvProblem
+from benchmarks.networks import c3d
+from benchmarks.kernels.suites import C3D, CUCONV, CUCONV_NETWORKS, SUITES, VGG_E, same
+from kernels.problems.conv import ConvProblem
 from models.graph import Conv
 from models.onnx_loader import load_proto
 from tests.networks import LIGHT, SHARED

@@ -6,9 +6,9 @@ from typing import Any
 import onnx
 import pytest
 
-from benchmarks.c3d import C3D, c3d
-from benchmarks.light_networks import NETWORKS, classifier, light_network
-from benchmarks.torch_graph import torch_module
+from benchmarks.networks.c3d import C3D, c3d
+from benchmarks.networks.light import NETWORKS, classifier, light_network
+from benchmarks.networks.torch_graph import torch_module
 from models.onnxruntime_engine import OnnxRuntimeEngine
 from models.preprocessing import normalisation
 from models.rewrite import rewrite

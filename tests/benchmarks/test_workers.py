@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import workers
+from benchmarks.serving import workers
 
 
 def test_with_and_without_workers_are_measured_at_both_kinds_of_work(

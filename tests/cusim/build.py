@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
 
-from kernels.device import SOURCE_ROOT, CompileError, Instantiation
+from kernels.device.device import SOURCE_ROOT, CompileError, Instantiation
 
 THIS = Path(__file__)
 HERE = THIS.parent

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kernels.device import Instantiation
+from kernels.device.device import Instantiation
 from tests.cusim.device import CusimDevice
 from tests.cusim.launching import KERNELS, Passed, instantiation, launch, unwritten
 

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kernels.device import (
+from kernels.device.device import (
     SOURCE_ROOT,
     Argument,
     CompileError,
@@ -65,7 +65,7 @@ _MAX_FIBERS = 16384  # runtime/fiber.h
 
 @dataclass(frozen=True, slots=True)
 class CusimBuffer:
-    """Device memory; see kernels.device.Buffer."""
+    """Device memory; see kernels.device.device.Buffer."""
 
     device: "CusimDevice"
     address: int
@@ -76,7 +76,7 @@ class CusimBuffer:
 
 
 class CusimDevice:
-    """A Device (kernels.device) of its own, in a process of its own; see there for what is public.
+    """A Device (kernels.device.device) of its own, in a process of its own; see there for what is public.
 
     `source_root` is where instantiations' sources lie, `timeout_s` how long one launch may take
     before it counts as one that never ends.

@@ -1,6 +1,6 @@
 """Where in device memory buffers lie: far apart, so that running out of one is not into another."""
 
-from kernels.device import ALIGNMENT
+from kernels.device.device import ALIGNMENT
 
 _PAGE = 1 << 16  # at least the system's
 _RED_ZONE = 64 << 10  # runtime/memory.h

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from kernels.device import Argument, Dim3, Instantiation, TemplateArgument
+from kernels.device.device import Argument, Dim3, Instantiation, TemplateArgument
 from tests.cusim.build import PLAIN, Build
 from tests.cusim.device import POISON, CusimDevice, Order
 

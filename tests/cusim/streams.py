@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import RLock
 
-from kernels.device import DeviceError, Event, Stream
+from kernels.device.device import DeviceError, Event, Stream
 
 Work = Callable[[], None]
 
@@ -50,7 +50,7 @@ class Mark:
 
 
 class CusimStream:
-    """A queue of work; see kernels.device.Stream."""
+    """A queue of work; see kernels.device.device.Stream."""
 
     def __init__(self, queues: Queues) -> None:
         self.queues = queues
@@ -82,7 +82,7 @@ class CusimStream:
 
 
 class CusimEvent:
-    """A point in a stream; see kernels.device.Event."""
+    """A point in a stream; see kernels.device.device.Event."""
 
     def __init__(self, queues: Queues) -> None:
         self._queues = queues
@@ -109,7 +109,7 @@ class CusimEvent:
 
 
 class CusimGraph:
-    """Captured work; see kernels.device.Graph."""
+    """Captured work; see kernels.device.device.Graph."""
 
     def __init__(self) -> None:
         self.work: list[Work] = []

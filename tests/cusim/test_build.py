@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kernels.device import CompileError, Instantiation
+from kernels.device.device import CompileError, Instantiation
 from tests.cusim import build
 from tests.cusim.build import ASAN, PLAIN
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from kernels.device import CompileError, Instantiation, LaunchError
+from kernels.device.device import CompileError, Instantiation, LaunchError
 from tests.cusim.device import POISON, CusimDevice, Order
 from tests.cusim.launching import Passed, instantiation, launch, opened, unwritten
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from kernels.device import FaultError
+from kernels.device.device import FaultError
 from tests.cusim.build import ASAN, BUILDS, PLAIN, TSAN, Build
 from tests.cusim.defects import PLANTED, SUBJECTS, TWICE, WRONG, Planted, Subject
 from tests.cusim.device import CusimDevice, Order

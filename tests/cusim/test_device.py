@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from kernels.device import ALIGNMENT, Device, DeviceError, FaultError, OutOfMemoryError
+from kernels.device.device import ALIGNMENT, Device, DeviceError, FaultError, OutOfMemoryError
 from tests.cusim.defects import REVERSE, TWICE
 from tests.cusim.device import POISON, CusimDevice
 from tests.cusim.launching import instantiation, launch, opened, unwritten

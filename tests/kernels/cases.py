@@ -1,6 +1,6 @@
 """Every case of every kernel: what all devices run, and what the cubin gate compiles."""
 
-from kernels.device import Instantiation
+from kernels.device.device import Instantiation
 from tests.kernels.cases_coalesced import COALESCED_CASES
 from tests.kernels.cases_conv import CONV_CASES
 from tests.kernels.cases_elementwise import ELEMENTWISE_CASES

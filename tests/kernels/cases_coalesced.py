@@ -1,12 +1,12 @@
-"""Cases of conv_coalesced.cu: every layer by every tile, fused and in two stages."""
+"""Cases of coalesced.cu: every layer by every tile, fused and in two stages."""
 
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 
-from kernels.activation import RELU
-from kernels.algorithms import ConvChoice
-from kernels.conv_coalesced import TILES, CoalescedConfig, CoalescedConv
+from kernels.problems.activation import RELU
+from kernels.convolution.algorithms import ConvChoice
+from kernels.convolution.coalesced import TILES, CoalescedConfig, CoalescedConv
 from tests.kernels.cases_conv import conv_case
 from tests.kernels.conv_layers import CLIP, Layer, dense, filled, odd, within
 from tests.kernels.kernel_case import KernelCase

@@ -1,4 +1,4 @@
-"""Cases of conv_direct.cu and conv_depthwise.cu: every layer by every tile."""
+"""Cases of implicit_gemm.cu and depthwise.cu: every layer by every tile."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -6,17 +6,17 @@ from dataclasses import replace
 import numpy as np
 
 from kernels import reference
-from kernels.activation import RELU, Activation, ActivationKind
-from kernels.algorithms import Algorithm, ConvChoice
-from kernels.conv_depthwise import DepthwiseConv
-from kernels.conv_direct import DirectConv
-from kernels.conv_gemm import GemmConv
-from kernels.conv_problem import ConvProblem
-from kernels.conv_winograd import WinogradConv
-from kernels.conv_winograd_nonfused import NonfusedWinogradConv
-from kernels.implicit_gemm import TILES, Tile, TileConfig
-from kernels.winograd_matrices import winograd_matrices
-from kernels.winograd_reference import winograd_roundings, winograd_terms
+from kernels.problems.activation import RELU, Activation, ActivationKind
+from kernels.convolution.algorithms import Algorithm, ConvChoice
+from kernels.convolution.depthwise import DepthwiseConv
+from kernels.convolution.direct import DirectConv
+from kernels.convolution.gemm import GemmConv
+from kernels.problems.conv import ConvProblem
+from kernels.convolution.winograd import WinogradConv
+from kernels.convolution.winograd_nonfused import NonfusedWinogradConv
+from kernels.convolution.implicit_gemm import TILES, Tile, TileConfig
+from kernels.winograd.matrices import winograd_matrices
+from kernels.winograd.reference import winograd_roundings, winograd_terms
 from tests.kernels.arrays import normal
 from tests.kernels.cases_elementwise import activation_error
 from tests.kernels.conv_layers import (

@@ -6,17 +6,17 @@ from math import sqrt
 import numpy as np
 
 from kernels import reference
-from kernels.activation import RELU, Activation, ActivationKind
-from kernels.binary_op import BinaryOp
-from kernels.elementwise import (
+from kernels.problems.activation import RELU, Activation, ActivationKind
+from kernels.problems.binary_operation import BinaryOp
+from kernels.operations.elementwise import (
     binary_launch,
     channel_shuffle_launch,
     fill_launch,
     map_launch,
     scale_shift_launch,
 )
-from kernels.pixels import Pixels
-from kernels.strided import Strided
+from kernels.layout.pixels import Pixels
+from kernels.layout.strided import Strided
 from tests.kernels.arrays import normal
 from tests.kernels.kernel_case import Check, KernelCase, placed
 from tests.tolerance import EPS32, Array

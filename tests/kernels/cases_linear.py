@@ -3,9 +3,9 @@
 import numpy as np
 
 from kernels import reference
-from kernels.activation import RELU, Activation, ActivationKind
-from kernels.linear import linear_launch, prepare_linear_weight
-from kernels.pixels import Pixels
+from kernels.problems.activation import RELU, Activation, ActivationKind
+from kernels.operations.linear import linear_launch, prepare_linear_weight
+from kernels.layout.pixels import Pixels
 from tests.kernels.arrays import normal
 from tests.kernels.cases_conv import activated_bound, exact, size
 from tests.kernels.conv_layers import CLIP, dense, filled, odd, within

@@ -1,4 +1,4 @@
-"""Cases of pool.cu, lrn.cu, softmax.cu and preprocess.cu."""
+"""Cases of pooling.cu, lrn.cu, softmax.cu and preprocess.cu."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -7,14 +7,14 @@ from math import prod
 import numpy as np
 
 from kernels import reference
-from kernels.lrn import lrn_launch
-from kernels.pixels import Pixels
-from kernels.pool_problem import PoolKind, PoolProblem
-from kernels.pooling import global_pool_launch, pool_launch
-from kernels.preprocess import pixels_to_floats_launch, planes_to_pixels_launch
-from kernels.softmax import softmax_launch
-from kernels.strided import Strided
-from kernels.window import Window
+from kernels.operations.lrn import lrn_launch
+from kernels.layout.pixels import Pixels
+from kernels.problems.pool import PoolKind, PoolProblem
+from kernels.operations.pooling import global_pool_launch, pool_launch
+from kernels.operations.preprocess import pixels_to_floats_launch, planes_to_pixels_launch
+from kernels.operations.softmax import softmax_launch
+from kernels.layout.strided import Strided
+from kernels.problems.window import Window
 from tests.kernels.arrays import normal
 from tests.kernels.kernel_case import Check, KernelCase, Placed, placed
 from tests.kernels.windows import window

@@ -1,11 +1,11 @@
-"""Cases of conv_winograd.cu: every layer by every tile and set of points."""
+"""Cases of winograd.cu: every layer by every tile and set of points."""
 
 from collections.abc import Iterator
 
-from kernels.activation import RELU
-from kernels.algorithms import ConvChoice
-from kernels.conv_winograd import TILES, WinogradConfig, WinogradConv
-from kernels.winograd_matrices import Points
+from kernels.problems.activation import RELU
+from kernels.convolution.algorithms import ConvChoice
+from kernels.convolution.winograd import TILES, WinogradConfig, WinogradConv
+from kernels.winograd.matrices import Points
 from tests.kernels.cases_conv import conv_case
 from tests.kernels.cases_winograd_nonfused import LAYERS, LAYERS_3D
 from tests.kernels.conv_layers import Layer, dense, filled, odd, within

@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 from math import prod
 
-from kernels.activation import RELU
-from kernels.algorithms import ConvChoice
-from kernels.conv_winograd_nonfused import NonfusedConfig, NonfusedWinogradConv
-from kernels.implicit_gemm import TILES, TileConfig
-from kernels.winograd_matrices import Points
+from kernels.problems.activation import RELU
+from kernels.convolution.algorithms import ConvChoice
+from kernels.convolution.winograd_nonfused import NonfusedConfig, NonfusedWinogradConv
+from kernels.convolution.implicit_gemm import TILES, TileConfig
+from kernels.winograd.matrices import Points
 from tests.kernels.cases_conv import conv_case
 from tests.kernels.conv_layers import CLIP, Layer, dense, filled, odd, within
 from tests.kernels.kernel_case import KernelCase

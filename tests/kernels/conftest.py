@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from kernels.cuda_device import CudaDevice
-from kernels.device import DeviceError
+from kernels.device.cuda_device import CudaDevice
+from kernels.device.device import DeviceError
 from tests.kernels.resources import CACHE
 
 

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from kernels.activation import RELU, Activation, ActivationKind
-from kernels.conv_problem import ConvProblem
-from kernels.pixels import Pixels
+from kernels.problems.activation import RELU, Activation, ActivationKind
+from kernels.problems.conv import ConvProblem
+from kernels.layout.pixels import Pixels
 from tests.kernels.windows import conv_problem, window
 
 

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kernels.device import ALIGNMENT, Device, Stream
-from kernels.launch import Launch
-from kernels.strided import Strided
+from kernels.device.device import ALIGNMENT, Device, Stream
+from kernels.device.launch import Launch
+from kernels.layout.strided import Strided
 from tests.tolerance import Array, assert_within
 
 POISON = np.uint32(0x7FC0DEAD)

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from rich.progress import Progress
 
-from kernels import nvrtc
-from kernels.compile import Cubin, Resources, compile_all
-from kernels.device import Instantiation
+from kernels.device import nvrtc
+from kernels.device.compile import Cubin, Resources, compile_all
+from kernels.device.device import Instantiation
 from tests.kernels.cases import INSTANTIATIONS
 
 ARCHITECTURES = ("75", "80", "86", "89", "90a", "100", "120")

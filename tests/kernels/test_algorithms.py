@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernels.algorithms import ALGORITHMS, candidates, refusals
-from kernels.conv_problem import ConvProblem
-from kernels.window import Window
+from kernels.convolution.algorithms import ALGORITHMS, candidates, refusals
+from kernels.problems.conv import ConvProblem
+from kernels.problems.window import Window
 from tests.kernels.windows import conv_problem, window, windows
 
 DIRECT, GEMM, COALESCED, DEPTHWISE = "direct", "gemm", "coalesced", "depthwise"

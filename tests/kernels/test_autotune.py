@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from kernels import algorithms
-from kernels.algorithms import ALGORITHMS, Algorithm
-from kernels.autotune import Search, autotune
-from kernels.cuda_device import CudaDevice
-from kernels.tuning import conditions_of, finder, ranking, shortlist
-from kernels.tuning_store import TuningStore
+from kernels.convolution import algorithms
+from kernels.convolution.algorithms import ALGORITHMS, Algorithm
+from kernels.tuning.autotune import Search, autotune
+from kernels.device.cuda_device import CudaDevice
+from kernels.tuning.search import conditions_of, finder, ranking, shortlist
+from kernels.tuning.store import TuningStore
 from tests.cusim.device import CusimDevice
 from tests.kernels.tuning_fakes import (
     FEW,

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from kernels import algorithms
-from kernels.algorithms import ConvChoice
-from kernels.autotune import Search, autotune
-from kernels.device import FaultError, Instantiation, OutOfMemoryError
-from kernels.nvrtc import CompilerNotFoundError
-from kernels.tuning import conditions_of, finder, ranking, shortlist
-from kernels.tuning_store import Outcome, TuningStore
+from kernels.convolution import algorithms
+from kernels.convolution.algorithms import ConvChoice
+from kernels.tuning.autotune import Search, autotune
+from kernels.device.device import FaultError, Instantiation, OutOfMemoryError
+from kernels.device.nvrtc import CompilerNotFoundError
+from kernels.tuning.search import conditions_of, finder, ranking, shortlist
+from kernels.tuning.store import Outcome, TuningStore
 from tests.cusim.device import CusimDevice
 from tests.kernels import tuning_fakes
 from tests.kernels.tuning_fakes import (
@@ -56,7 +56,7 @@ BROKEN: dict[type, str] = {
     tuning_fakes.ForgetsLastBlock: "WrongResultError: .* the first nan instead of",
     tuning_fakes.LeavesCounters: "WrongResultError: it leaves counters that are not zero",
     tuning_fakes.RefusesToLaunch: "LaunchError: cannot launch conv_direct.*2048",
-    tuning_fakes.DoesNotCompile: "CompileError: conv_indirect of conv_direct.cu does not compile",
+    tuning_fakes.DoesNotCompile: "CompileError: conv_indirect of implicit_gemm.cu does not compile",
     tuning_fakes.TooLarge: "ValueError: 4294967296 is beyond 32 bits",
 }
 
@@ -190,10 +190,10 @@ def test_one_that_is_interrupted_goes_on_where_it_was(
 _KILLED = """
 import sys, time
 from pathlib import Path
-from kernels.autotune import autotune
-from kernels.tuning_store import TuningStore
+from kernels.tuning.autotune import autotune
+from kernels.tuning.store import TuningStore
 from tests.cusim.device import CusimDevice
-from kernels import algorithms
+from kernels.convolution import algorithms
 from tests.kernels.tuning_fakes import FEW, PROBLEMS, SEARCH, by_length, clock, silent
 
 def us(name, cold):

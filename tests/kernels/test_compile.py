@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from kernels import compile as compiler
-from kernels import nvrtc
-from kernels.compile import Cubin, architecture, compile_all, compile_kernel
-from kernels.device import CompileError, Instantiation
+from kernels.device import compile as compiler
+from kernels.device import nvrtc
+from kernels.device.compile import Cubin, architecture, compile_all, compile_kernel
+from kernels.device.device import CompileError, Instantiation
 
 SCALE = """
 #include "factor.cuh"
@@ -247,8 +247,8 @@ def test_other_users_may_read_what_one_compiled(workplace: Workplace) -> None:
 _IN_A_PROCESS = """
 import sys, hashlib
 from pathlib import Path
-from kernels.compile import compile_kernel
-from kernels.device import Instantiation
+from kernels.device.compile import compile_kernel
+from kernels.device.device import Instantiation
 root, cache = map(Path, sys.argv[1:])
 sys.stdin.read()  # until all have started
 times = [Instantiation("scale.cu", "scale", (("times", n),)) for n in (2, 3)]

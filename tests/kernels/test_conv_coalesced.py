@@ -9,14 +9,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from benchmarks.suites import CUCONV
-from benchmarks.suites import Layer as SuiteLayer
-from kernels.algorithms import ConvChoice
-from kernels.conv_coalesced import TILES, CoalescedConfig, planes, tiles
-from kernels.conv_problem import ConvProblem
-from kernels.heuristic import H200
-from kernels.implicit_gemm import MAX_WORKSPACE_BYTES
-from kernels.pixels import Pixels
+from benchmarks.kernels.suites import CUCONV
+from benchmarks.kernels.suites import Layer as SuiteLayer
+from kernels.convolution.algorithms import ConvChoice
+from kernels.convolution.coalesced import TILES, CoalescedConfig, planes, tiles
+from kernels.problems.conv import ConvProblem
+from kernels.tuning.heuristic import H200
+from kernels.convolution.implicit_gemm import MAX_WORKSPACE_BYTES
+from kernels.layout.pixels import Pixels
 from tests.cusim.device import CusimDevice, Order
 from tests.kernels import resources
 from tests.kernels.arrays import normal
@@ -205,5 +205,5 @@ def test_the_cost_models_registers_are_the_compilers() -> None:
             works = COALESCED.work(problem, config)
             launches = COALESCED.launches(problem, config, dense(8), dense(8))
             for work, each in zip(works, launches, strict=True):
-                row = table[f"conv_coalesced.cu {each.instantiation.expression}"]["90a"]
+                row = table[f"coalesced.cu {each.instantiation.expression}"]["90a"]
                 assert abs(work.registers - int(row.split()[0])) <= 10

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kernels.algorithms import ALGORITHMS, ConvChoice, choices
-from kernels.conv_depthwise import DepthwiseConv
-from kernels.conv_direct import DirectConv
-from kernels.conv_problem import ConvProblem
-from kernels.implicit_gemm import (
+from kernels.convolution.algorithms import ALGORITHMS, ConvChoice, choices
+from kernels.convolution.depthwise import DepthwiseConv
+from kernels.convolution.direct import DirectConv
+from kernels.problems.conv import ConvProblem
+from kernels.convolution.implicit_gemm import (
     MAX_WORKSPACE_BYTES,
     MIN_CHUNKS,
     TILES,
@@ -21,8 +21,8 @@ from kernels.implicit_gemm import (
     TileConfig,
     inner_size,
 )
-from kernels.linear import linear_launch, prepare_linear_weight
-from kernels.pixels import Pixels
+from kernels.operations.linear import linear_launch, prepare_linear_weight
+from kernels.layout.pixels import Pixels
 from tests.cusim.device import CusimDevice, Order
 from tests.kernels.arrays import normal
 from tests.kernels.cases import INSTANTIATIONS

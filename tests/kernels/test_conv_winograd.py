@@ -8,13 +8,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from benchmarks.accuracy import convolve
+from benchmarks.kernels.accuracy import convolve
 from kernels import reference
-from kernels.algorithms import ConvChoice, choices
-from kernels.conv_problem import ConvProblem
-from kernels.conv_winograd import TILES, WinogradConfig, WinogradConv, WinogradTile
-from kernels.pixels import Pixels
-from kernels.winograd_matrices import Points
+from kernels.convolution.algorithms import ConvChoice, choices
+from kernels.problems.conv import ConvProblem
+from kernels.convolution.winograd import TILES, WinogradConfig, WinogradConv, WinogradTile
+from kernels.layout.pixels import Pixels
+from kernels.winograd.matrices import Points
 from tests.cusim.device import CusimDevice, Order
 from tests.kernels import resources
 from tests.kernels.arrays import normal
@@ -192,7 +192,7 @@ def test_the_cost_model_is_told_what_a_block_takes(
         config = WinogradConfig(points, tile)
         (work,) = algorithm.work(problem, config)
         (launched,) = algorithm.launches(problem, config, dense(8), dense(8))
-        cell = table[f"conv_winograd.cu {launched.instantiation.expression}"]["90a"].split()
+        cell = table[f"winograd.cu {launched.instantiation.expression}"]["90a"].split()
         assert work.registers == pytest.approx(int(cell[0]), abs=10)
         assert work.shared_bytes == launched.shared_bytes + int(cell[2])
         assert work.threads == launched.block[0]

@@ -2,8 +2,8 @@
 
 import pytest
 
-from kernels.compile import Cubin, compile_all
-from kernels.device import Instantiation
+from kernels.device.compile import Cubin, compile_all
+from kernels.device.device import Instantiation
 from tests.kernels import resources
 from tests.kernels.cases import INSTANTIATIONS
 

@@ -9,9 +9,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from kernels.compile import Cubin, Resources
-from kernels.cuda_device import CudaDevice
-from kernels.device import Device, DeviceError, FaultError, Instantiation
+from kernels.device.compile import Cubin, Resources
+from kernels.device.cuda_device import CudaDevice
+from kernels.device.device import Device, DeviceError, FaultError, Instantiation
 from tests.kernels.fake_cupy import ILLEGAL_ADDRESS, FakeCuda
 from tests.kernels.resources import ARCHITECTURES, CACHE
 
@@ -68,7 +68,7 @@ def test_one_thread_does_not_wait_for_what_another_compiles(
         both.wait()
         return Cubin(b"", instantiation.kernel, Resources(0, 0, 0, 0, 0))
 
-    monkeypatch.setattr("kernels.cuda_device.compile_kernel", compiling)
+    monkeypatch.setattr("kernels.device.cuda_device.compile_kernel", compiling)
     device = CudaDevice(CACHE)
     with ThreadPoolExecutor(2) as pool:
         names = [Instantiation("lrn.cu", name) for name in ("one", "other")]
@@ -91,10 +91,10 @@ def test_the_gate_compiles_for_this_architecture(cuda_device: Device) -> None:
 
 _WRITE_TO_NOWHERE = f"""
 from pathlib import Path
-from kernels.cuda_device import CudaDevice
-from kernels.device import FaultError
-from kernels.elementwise import fill_launch
-from kernels.strided import Strided
+from kernels.device.cuda_device import CudaDevice
+from kernels.device.device import FaultError
+from kernels.operations.elementwise import fill_launch
+from kernels.layout.strided import Strided
 device = CudaDevice(Path({str(CACHE)!r}))
 stream = device.stream()
 launch = fill_launch(Strided.contiguous((64,)), 1.0)

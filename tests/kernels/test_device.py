@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from kernels.binary_op import BinaryOp
-from kernels.cuda_device import CudaDevice
-from kernels.device import (
+from kernels.problems.binary_operation import BinaryOp
+from kernels.device.cuda_device import CudaDevice
+from kernels.device.device import (
     ALIGNMENT,
     CompileError,
     Device,
@@ -23,8 +23,8 @@ from kernels.device import (
     OutOfMemoryError,
     Stream,
 )
-from kernels.elementwise import binary_launch
-from kernels.strided import Strided
+from kernels.operations.elementwise import binary_launch
+from kernels.layout.strided import Strided
 from tests.cusim.device import CusimDevice
 from tests.kernels.fake_cupy import FakeCuda
 from tests.kernels.resources import CACHE

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from kernels import reference
-from kernels.conv_problem import ConvProblem
-from kernels.examination import Exam, exam_of
-from kernels.winograd_matrices import Points, winograd_matrices
-from kernels.winograd_reference import winograd_conv
+from kernels.problems.conv import ConvProblem
+from kernels.tuning.examination import Exam, exam_of
+from kernels.winograd.matrices import Points, winograd_matrices
+from kernels.winograd.reference import winograd_conv
 from tests.kernels.windows import conv_problem, window, windows
 
 _DEEP = conv_problem(1, 512, 7, window((9, 8), (3, 3), pads=(1, 1, 1, 1)))

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernels.algorithms import Algorithm, ConvChoice, choices
-from kernels.conv_depthwise import DepthwiseConfig
-from kernels.conv_problem import ConvProblem
-from kernels.heuristic import H200, Facts, choose, estimated_cycles, heuristic, resident_blocks
-from kernels.window import Window
-from kernels.work import Work
+from kernels.convolution.algorithms import Algorithm, ConvChoice, choices
+from kernels.convolution.depthwise import DepthwiseConfig
+from kernels.problems.conv import ConvProblem
+from kernels.tuning.heuristic import H200, Facts, choose, estimated_cycles, heuristic, resident_blocks
+from kernels.problems.window import Window
+from kernels.convolution.work import Work
 from tests.cusim.device import CusimDevice
 from tests.kernels.windows import conv_problem, window, windows
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from kernels.device import Device
+from kernels.device.device import Device
 from tests.cusim.build import ASAN, PLAIN, TSAN, Build
 from tests.cusim.device import CusimDevice, Order
 from tests.kernels.cases import CASES

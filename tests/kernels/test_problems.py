@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernels.conv_problem import ConvProblem
-from kernels.window import Window
+from kernels.problems.conv import ConvProblem
+from kernels.problems.window import Window
 from tests.kernels.windows import conv_problem, floor_output, window
 
 SAME_3X3 = window((56, 56), (3, 3), pads=(1, 1, 1, 1))

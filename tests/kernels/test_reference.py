@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from onnx.reference import ReferenceEvaluator
 
 from kernels import reference
-from kernels.activation import RELU, Activation
-from kernels.conv_problem import ConvProblem
-from kernels.pool_problem import PoolKind, PoolProblem
-from kernels.window import Window
+from kernels.problems.activation import RELU, Activation
+from kernels.problems.conv import ConvProblem
+from kernels.problems.pool import PoolKind, PoolProblem
+from kernels.problems.window import Window
 from tests.kernels.arrays import BOTH_TYPES, Array, Float, normal
 from tests.kernels.windows import conv_problem, window, windows
 from tests.onnx_models import onnxruntime_answer, single_node

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from kernels import reference
-from kernels.activation import RELU, Activation, ActivationKind
+from kernels.problems.activation import RELU, Activation, ActivationKind
 from tests.kernels.arrays import BOTH_TYPES, Array, Float, normal
 from tests.onnx_models import onnxruntime_answer
 from tests.tolerance import EPS32, EPS64, assert_within

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernels.pixels import Pixels, vector_width
-from kernels.strided import Strided, Walk, walk, walk_rows
+from kernels.layout.pixels import Pixels, vector_width
+from kernels.layout.strided import Strided, Walk, walk, walk_rows
 
 
 def visited(steps: Walk) -> list[tuple[int, ...]]:

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernels.binary_op import BinaryOp
-from kernels.device import ALIGNMENT, Device, LaunchError
-from kernels.elementwise import binary_launch
-from kernels.launch import Launch, instantiate
-from kernels.strided import Strided
-from kernels.timing import (
+from kernels.problems.binary_operation import BinaryOp
+from kernels.device.device import ALIGNMENT, Device, LaunchError
+from kernels.operations.elementwise import binary_launch
+from kernels.device.launch import Launch, instantiate
+from kernels.layout.strided import Strided
+from kernels.tuning.timing import (
     Timing,
     graph_sizes,
     launch_copies,

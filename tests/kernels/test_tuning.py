@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernels import algorithms
-from kernels.algorithms import ConvChoice, choices
-from kernels.compile import source_digest
-from kernels.conv_problem import ConvProblem
-from kernels.heuristic import H200, Facts, choose, estimated_cycles, heuristic
-from kernels.timing import Timing
-from kernels.tuning import by_name, finalists, finder, keys, ranking, shortlist, tuned
-from kernels.tuning_store import Conditions, Key, Outcome, Times
+from kernels.convolution import algorithms
+from kernels.convolution.algorithms import ConvChoice, choices
+from kernels.device.compile import source_digest
+from kernels.problems.conv import ConvProblem
+from kernels.tuning.heuristic import H200, Facts, choose, estimated_cycles, heuristic
+from kernels.tuning.timing import Timing
+from kernels.tuning.search import by_name, finalists, finder, keys, ranking, shortlist, tuned
+from kernels.tuning.store import Conditions, Key, Outcome, Times
 from tests.kernels.tuning_fakes import DIRECT, TILE, Broken
 from tests.kernels.windows import conv_problem, window
 

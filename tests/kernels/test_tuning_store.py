@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernels.timing import Timing
-from kernels.tuning_store import (
+from kernels.tuning.timing import Timing
+from kernels.tuning.store import (
     Conditions,
     Key,
     Measurements,

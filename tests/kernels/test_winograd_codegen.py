@@ -8,10 +8,10 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from kernels.winograd import as_array
-from kernels.winograd_codegen import GENERATED, HEADER, header, specialisation
-from kernels.winograd_matrices import Points, WinogradMatrices, winograd_matrices
-from kernels.winograd_program import program
+from kernels.winograd.filter import as_array
+from kernels.winograd.codegen import GENERATED, HEADER, header, specialisation
+from kernels.winograd.matrices import Points, WinogradMatrices, winograd_matrices
+from kernels.winograd.program import program
 from tests.cusim.device import CusimDevice
 from tests.cusim.launching import instantiation, launch, opened, unwritten
 
@@ -31,7 +31,7 @@ EVERY = pytest.mark.parametrize(("m", "r", "points"), GENERATED)
 
 
 def test_the_committed_header_is_what_the_matrices_give() -> None:
-    assert HEADER.read_text() == header(), "run: python -m kernels.winograd_codegen"
+    assert HEADER.read_text() == header(), "run: python -m kernels.winograd.codegen"
 
 
 @dataclass

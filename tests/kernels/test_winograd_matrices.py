@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernels.winograd_matrices import Matrix, Points, WinogradMatrices, winograd_matrices
+from kernels.winograd.matrices import Matrix, Points, WinogradMatrices, winograd_matrices
 
 HALF = Fraction(1, 2)
 

@@ -9,17 +9,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kernels.algorithms import ConvChoice
-from kernels.conv_problem import ConvProblem
-from kernels.conv_winograd_nonfused import (
+from kernels.convolution.algorithms import ConvChoice
+from kernels.problems.conv import ConvProblem
+from kernels.convolution.winograd_nonfused import (
     CACHED_BYTES,
     MAX_BYTES,
     NonfusedConfig,
     NonfusedWinogradConv,
 )
-from kernels.implicit_gemm import MAX_WORKSPACE_BYTES, TILES, TileConfig
-from kernels.pixels import Pixels
-from kernels.winograd_matrices import Points
+from kernels.convolution.implicit_gemm import MAX_WORKSPACE_BYTES, TILES, TileConfig
+from kernels.layout.pixels import Pixels
+from kernels.winograd.matrices import Points
 from tests.cusim.device import CusimDevice, Order
 from tests.kernels import resources
 from tests.kernels.arrays import normal

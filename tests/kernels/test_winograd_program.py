@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernels.winograd_matrices import Matrix, Points, WinogradMatrices, winograd_matrices
-from kernels.winograd_program import Kind, Program, Value, program
+from kernels.winograd.matrices import Matrix, Points, WinogradMatrices, winograd_matrices
+from kernels.winograd.program import Kind, Program, Value, program
 
 HALF = Fraction(1, 2)
 F_6_3 = WinogradMatrices(6, 3, (0, 1, -1, 2, -2, HALF, -HALF))

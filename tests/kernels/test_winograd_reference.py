@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernels import reference
-from kernels.conv_problem import ConvProblem
-from kernels.winograd import as_array, filter_transform, nested
-from kernels.winograd_matrices import Points, WinogradMatrices, winograd_matrices
-from kernels.winograd_reference import (
+from kernels.problems.conv import ConvProblem
+from kernels.winograd.filter import as_array, filter_transform, nested
+from kernels.winograd.matrices import Points, WinogradMatrices, winograd_matrices
+from kernels.winograd.reference import (
     tiles,
     untiled,
     winograd_conv,

@@ -6,20 +6,20 @@ from typing import Any
 
 import numpy as np
 
-from kernels.algorithms import ConvChoice
-from kernels.autotune import Search
-from kernels.conv_depthwise import DepthwiseConv
-from kernels.conv_direct import DirectConv
-from kernels.conv_operands import Filter
-from kernels.conv_problem import ConvProblem
-from kernels.device import Device, Instantiation
-from kernels.elementwise import fill_launch
-from kernels.implicit_gemm import Tile, TileConfig
-from kernels.launch import Launch
-from kernels.strided import Strided
-from kernels.timing import Addresses, Timing
-from kernels.tuning import measured_launches, shortlist
-from kernels.work import Work
+from kernels.convolution.algorithms import ConvChoice
+from kernels.tuning.autotune import Search
+from kernels.convolution.depthwise import DepthwiseConv
+from kernels.convolution.direct import DirectConv
+from kernels.convolution.operands import Filter
+from kernels.problems.conv import ConvProblem
+from kernels.device.device import Device, Instantiation
+from kernels.operations.elementwise import fill_launch
+from kernels.convolution.implicit_gemm import Tile, TileConfig
+from kernels.device.launch import Launch
+from kernels.layout.strided import Strided
+from kernels.tuning.timing import Addresses, Timing
+from kernels.tuning.search import measured_launches, shortlist
+from kernels.convolution.work import Work
 from tests.cusim.device import CusimDevice
 from tests.kernels.windows import conv_problem, window
 
@@ -171,7 +171,7 @@ class RefusesToLaunch(_Launches):
 
 class DoesNotCompile(_Launches):
     def change(self, launch: Launch, *arguments: Any, **named: Any) -> tuple[Launch, ...]:
-        return (replace(launch, instantiation=Instantiation("conv_direct.cu", "conv_indirect")),)
+        return (replace(launch, instantiation=Instantiation("implicit_gemm.cu", "conv_indirect")),)
 
 
 class TooLarge(Broken):

@@ -2,8 +2,8 @@
 
 from hypothesis import strategies as st
 
-from kernels.conv_problem import ConvProblem
-from kernels.window import Window
+from kernels.problems.conv import ConvProblem
+from kernels.problems.window import Window
 
 Axes = tuple[int, ...]
 

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from kernels.cuda_device import CudaDevice
-from kernels.device import Device, DeviceError
+from kernels.device.cuda_device import CudaDevice
+from kernels.device.device import Device, DeviceError
 from tests.cusim.device import CusimDevice
 
 

@@ -8,15 +8,15 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from kernels.algorithms import ConvChoice
-from kernels.conv_problem import ConvProblem
-from kernels.conv_winograd import WinogradConv
-from kernels.conv_winograd_nonfused import NonfusedWinogradConv
-from kernels.device import Device
-from kernels.heuristic import H200, heuristic
-from kernels.winograd import as_array
-from kernels.winograd_matrices import WinogradMatrices, winograd_matrices
-from kernels.winograd_reference import winograd_roundings
+from kernels.convolution.algorithms import ConvChoice
+from kernels.problems.conv import ConvProblem
+from kernels.convolution.winograd import WinogradConv
+from kernels.convolution.winograd_nonfused import NonfusedWinogradConv
+from kernels.device.device import Device
+from kernels.tuning.heuristic import H200, heuristic
+from kernels.winograd.filter import as_array
+from kernels.winograd.matrices import WinogradMatrices, winograd_matrices
+from kernels.winograd.reference import winograd_roundings
 from models.classifier import Classifier
 from models.cuda_engine import CudaEngine
 from models.graph import Conv, Gemm, GlobalPool, Graph

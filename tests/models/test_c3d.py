@@ -8,9 +8,9 @@ import onnx
 import pytest
 from onnx import helper
 
-from benchmarks.c3d import C3D, c3d
-from kernels.device import Device
-from kernels.heuristic import H200, heuristic
+from benchmarks.networks.c3d import C3D, c3d
+from kernels.device.device import Device
+from kernels.tuning.heuristic import H200, heuristic
 from models.classifier import Classifier, load_classifier
 from models.engine import DeviceKind
 from models.errors import EngineError

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kernels.device import Device, FaultError, Kernel
-from kernels.pool_problem import PoolKind
+from kernels.device.device import Device, FaultError, Kernel
+from kernels.problems.pool import PoolKind
 from models import BUILT_IN_MODEL, DeviceKind, EngineError, load_classifier, open_engine
 from models.classifier import Classifier
 from models.preprocessing import Layout

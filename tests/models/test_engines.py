@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from kernels import reference
-from kernels.winograd_matrices import Points, winograd_matrices
-from kernels.winograd_reference import winograd_conv, winograd_roundings
+from kernels.winograd.matrices import Points, winograd_matrices
+from kernels.winograd.reference import winograd_conv, winograd_roundings
 from tests.kernels.windows import conv_problem, window
 from tests.models.engines import winograd_growth
 

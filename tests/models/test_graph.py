@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from kernels.activation import RELU
-from kernels.binary_op import BinaryOp
+from kernels.problems.activation import RELU
+from kernels.problems.binary_operation import BinaryOp
 from models.graph import (
     Activate,
     Binary,

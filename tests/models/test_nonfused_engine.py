@@ -9,11 +9,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kernels.activation import RELU
-from kernels.algorithms import ConvChoice
-from kernels.binary_op import BinaryOp
-from kernels.conv_problem import ConvProblem
-from kernels.heuristic import H200, heuristic
+from kernels.problems.activation import RELU
+from kernels.convolution.algorithms import ConvChoice
+from kernels.problems.binary_operation import BinaryOp
+from kernels.problems.conv import ConvProblem
+from kernels.tuning.heuristic import H200, heuristic
 from models.classifier import Classifier
 from models.cuda_engine import CudaEngine
 from models.graph import Graph

@@ -8,7 +8,7 @@ import pytest
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from kernels.activation import ActivationKind
+from kernels.problems.activation import ActivationKind
 from models import graph as g
 from models.errors import UnsupportedModelError
 from models.onnx_loader import LoadedModel, load_proto

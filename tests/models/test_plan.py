@@ -6,11 +6,11 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from kernels.activation import Activation, ActivationKind
-from kernels.algorithms import ConvChoice, choices
-from kernels.binary_op import BinaryOp
-from kernels.conv_problem import ConvProblem
-from kernels.heuristic import Facts, heuristic
+from kernels.problems.activation import Activation, ActivationKind
+from kernels.convolution.algorithms import ConvChoice, choices
+from kernels.problems.binary_operation import BinaryOp
+from kernels.problems.conv import ConvProblem
+from kernels.tuning.heuristic import Facts, heuristic
 from models.classifier import Classifier
 from models.graph import Activate, Graph
 from models.lowering import Choose

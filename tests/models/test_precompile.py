@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from kernels.compile import compile_kernel
-from kernels.heuristic import Facts, heuristic
+from kernels.device.compile import compile_kernel
+from kernels.tuning.heuristic import Facts, heuristic
 from models import BUILT_IN_MODEL, EngineError, load_classifier
 from models.plan import build_plan
 from models.plan_report import GPUS, plan_report
@@ -26,7 +26,7 @@ def test_an_engine_finds_every_kernel_that_it_loads_compiled(
         progress=lambda done, total: heard.append((done, total)),
     )
     assert heard[-1] == (count, count)
-    monkeypatch.setattr("kernels.nvrtc.compile_program", None)  # nothing is compiled from here on
+    monkeypatch.setattr("kernels.device.nvrtc.compile_program", None)  # nothing is compiled from here on
     graph = rewrite(digits.network.graph).graph
     for n in (1, 2):
         plan = build_plan(graph, digits.preprocessing, n, heuristic(Facts(132)))

@@ -8,9 +8,9 @@ import pytest
 from numpy.typing import NDArray
 
 from kernels import reference as ops
-from kernels.activation import RELU, Activation, ActivationKind
-from kernels.binary_op import BinaryOp
-from kernels.pool_problem import PoolKind, PoolProblem
+from kernels.problems.activation import RELU, Activation, ActivationKind
+from kernels.problems.binary_operation import BinaryOp
+from kernels.problems.pool import PoolKind, PoolProblem
 from models.graph import (
     Activate,
     Binary,

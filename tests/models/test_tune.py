@@ -8,18 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from kernels.algorithms import choices
-from kernels.compile import compile_kernel
-from kernels.conv_direct import DirectConv
-from kernels.conv_gemm import GemmConv
-from kernels.conv_problem import ConvProblem
-from kernels.cuda_device import CudaDevice
-from kernels.device import DeviceError, FaultError, Instantiation, Kernel
-from kernels.heuristic import H200, heuristic
-from kernels.nvrtc import CompilerNotFoundError
-from kernels.timing import Copies, Timing
-from kernels.tuning import conditions_of, instantiations, keys
-from kernels.tuning_store import Conditions, Outcome, Times, TuningStore
+from kernels.convolution.algorithms import choices
+from kernels.device.compile import compile_kernel
+from kernels.convolution.direct import DirectConv
+from kernels.convolution.gemm import GemmConv
+from kernels.problems.conv import ConvProblem
+from kernels.device.cuda_device import CudaDevice
+from kernels.device.device import DeviceError, FaultError, Instantiation, Kernel
+from kernels.tuning.heuristic import H200, heuristic
+from kernels.device.nvrtc import CompilerNotFoundError
+from kernels.tuning.timing import Copies, Timing
+from kernels.tuning.search import conditions_of, instantiations, keys
+from kernels.tuning.store import Conditions, Outcome, Times, TuningStore
 from models import (
     GPUS,
     DeviceKind,
@@ -57,10 +57,10 @@ def device() -> Iterator[CusimDevice]:
 @pytest.fixture(autouse=True)
 def gpu(device: CusimDevice, monkeypatch: pytest.MonkeyPatch) -> None:
     """The simulator answers where a GPU is asked for; the user's own measurements are not seen."""
-    monkeypatch.setattr("kernels.cuda_device.CudaDevice", lambda: device)
+    monkeypatch.setattr("kernels.device.cuda_device.CudaDevice", lambda: device)
     monkeypatch.setattr("models.measured.DEFAULT_STORE", Path("no/such/tuning.json"))
     # Few algorithms, whatever else there is: each takes time to compile and to simulate.
-    monkeypatch.setattr("kernels.algorithms.ALGORITHMS", (DirectConv(), GemmConv()))
+    monkeypatch.setattr("kernels.convolution.algorithms.ALGORITHMS", (DirectConv(), GemmConv()))
 
 
 @pytest.fixture(scope="module")
@@ -155,7 +155,7 @@ def test_the_roofline_is_arithmetic_or_memory_whichever_takes_longer(
 def test_without_a_gpu_one_is_told_so(
     network: Classifier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kernels.cuda_device.CudaDevice", CudaDevice)
+    monkeypatch.setattr("kernels.device.cuda_device.CudaDevice", CudaDevice)
     monkeypatch.setitem(sys.modules, "cupy", None)
     with pytest.raises(
         EngineError, match=r"CuPy cannot be imported .* without one, choices are estimated$"
@@ -298,7 +298,7 @@ def test_the_winners_kernels_are_compiled_ahead_of_time_too(
     measured(tmp_path / "a100", replace(H200_HERE, architecture="80"), first)
     other = precompile(network, ["90a"], max_batch=1, tuning=tmp_path / "a100", cache=cache)
     assert other < count
-    monkeypatch.setattr("kernels.nvrtc.compile_program", None)  # nothing is compiled from here on
+    monkeypatch.setattr("kernels.device.nvrtc.compile_program", None)  # nothing is compiled from here on
     won = next(choice for choice in choices(first) if str(choice) == unlikely(first))
     for kernel in instantiations(first, won):
         assert compile_kernel(kernel, "90a", cache).code

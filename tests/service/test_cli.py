@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.c3d import C3D, c3d
+from benchmarks.networks.c3d import C3D, c3d
 from models import BUILT_IN_MODEL, EngineError, ModelFileError
 from service.cli import serve as serving
 from service.hosting import loading

@@ -3,7 +3,7 @@
 import httpx
 import pytest
 
-from kernels.heuristic import heuristic
+from kernels.tuning.heuristic import heuristic
 from models import BUILT_IN_MODEL, load_classifier
 from models.cuda_engine import CudaEngine
 from service.api.app import create_app

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from kernels.conv_direct import DirectConv
-from kernels.conv_gemm import GemmConv
-from kernels.tuning_store import Outcome, TuningStore
+from kernels.convolution.direct import DirectConv
+from kernels.convolution.gemm import GemmConv
+from kernels.tuning.store import Outcome, TuningStore
 from models import TOP_CANDIDATES, ProblemReport, TuningReport
 from models.tune import Ranked
 from service.cli.inspect import print_table
@@ -37,9 +37,9 @@ def device() -> Iterator[CusimDevice]:
 @pytest.fixture
 def gpu(device: CusimDevice, monkeypatch: pytest.MonkeyPatch) -> CusimDevice:
     """The simulator, which answers where a GPU is asked for."""
-    monkeypatch.setattr("kernels.cuda_device.CudaDevice", lambda: device)
+    monkeypatch.setattr("kernels.device.cuda_device.CudaDevice", lambda: device)
     # Few algorithms, whatever else there is: each takes time to compile and to simulate.
-    monkeypatch.setattr("kernels.algorithms.ALGORITHMS", (DirectConv(), GemmConv()))
+    monkeypatch.setattr("kernels.convolution.algorithms.ALGORITHMS", (DirectConv(), GemmConv()))
     return device
 
 

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kernels.activation import Activation
-from kernels.binary_op import BinaryOp
-from kernels.conv_problem import ConvProblem
-from kernels.pool_problem import PoolKind, PoolProblem
-from kernels.window import Window
+from kernels.problems.activation import Activation
+from kernels.problems.binary_operation import BinaryOp
+from kernels.problems.conv import ConvProblem
+from kernels.problems.pool import PoolKind, PoolProblem
+from kernels.problems.window import Window
 from models.graph import (
     Activate,
     Binary,

@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 import pytest
 
-from kernels.activation import RELU, Activation, ActivationKind
-from kernels.binary_op import BinaryOp
-from kernels.pool_problem import PoolKind
+from kernels.problems.activation import RELU, Activation, ActivationKind
+from kernels.problems.binary_operation import BinaryOp
+from kernels.problems.pool import PoolKind
 from tests.models.rewrite.graphs import GraphBuilder, kinds, rewritten
 
 RELU6 = Activation(ActivationKind.CLIP, 0.0, 6.0)

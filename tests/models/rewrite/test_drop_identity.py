@@ -2,8 +2,8 @@
 
 import pytest
 
-from kernels.activation import RELU
-from kernels.pool_problem import PoolKind
+from kernels.problems.activation import RELU
+from kernels.problems.pool import PoolKind
 from models.graph import ChannelShuffle
 from tests.models.rewrite.graphs import GraphBuilder, kinds, refusals, rewritten
 

@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from kernels.activation import RELU, Activation, ActivationKind
-from kernels.binary_op import BinaryOp
-from kernels.pool_problem import PoolKind
+from kernels.problems.activation import RELU, Activation, ActivationKind
+from kernels.problems.binary_operation import BinaryOp
+from kernels.problems.pool import PoolKind
 from models.graph import Reshape, Value
 from models.rewrite import rewrite
 from tests.models.rewrite.graphs import GraphBuilder, kinds, refusals, rewritten

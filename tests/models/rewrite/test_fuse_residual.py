@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from kernels.activation import RELU
-from kernels.binary_op import BinaryOp
+from kernels.problems.activation import RELU
+from kernels.problems.binary_operation import BinaryOp
 from models.graph import Conv
 from tests.models.rewrite.graphs import GraphBuilder, kinds, refusals, rewritten
 

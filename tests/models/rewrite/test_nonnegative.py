@@ -2,8 +2,8 @@
 
 import pytest
 
-from kernels.activation import RELU, Activation, ActivationKind
-from kernels.pool_problem import PoolKind
+from kernels.problems.activation import RELU, Activation, ActivationKind
+from kernels.problems.pool import PoolKind
 from models.graph import Graph
 from models.rewrite import rewrite
 from models.rewrite.nonnegative import is_nonnegative

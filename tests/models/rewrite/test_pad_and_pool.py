@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kernels.activation import RELU, Activation, ActivationKind
-from kernels.pool_problem import PoolKind, PoolProblem
-from kernels.window import Window
+from kernels.problems.activation import RELU, Activation, ActivationKind
+from kernels.problems.pool import PoolKind, PoolProblem
+from kernels.problems.window import Window
 from models.graph import ChannelShuffle, Conv, GlobalPool, Pool
 from tests.models.rewrite.graphs import GraphBuilder, kinds, refusals, rewritten
 

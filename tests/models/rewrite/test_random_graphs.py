@@ -6,9 +6,9 @@ from typing import TypeVar
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kernels.activation import RELU, Activation, ActivationKind
-from kernels.binary_op import BinaryOp
-from kernels.pool_problem import PoolKind
+from kernels.problems.activation import RELU, Activation, ActivationKind
+from kernels.problems.binary_operation import BinaryOp
+from kernels.problems.pool import PoolKind
 from models.graph import Graph, Softmax
 from models.rewrite import rewrite
 from tests.models.rewrite.graphs import GraphBuilder, rewritten

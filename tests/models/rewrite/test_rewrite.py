@@ -2,9 +2,9 @@
 
 import time
 
-from kernels.activation import RELU
-from kernels.binary_op import BinaryOp
-from kernels.pool_problem import PoolKind
+from kernels.problems.activation import RELU
+from kernels.problems.binary_operation import BinaryOp
+from kernels.problems.pool import PoolKind
 from models.graph import Conv, Graph
 from models.rewrite import Applied, rewrite
 from tests.models.rewrite.graphs import GraphBuilder, kinds, rewritten

@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kernels.activation import RELU, Activation, ActivationKind
-from kernels.binary_op import BinaryOp
+from kernels.problems.activation import RELU, Activation, ActivationKind
+from kernels.problems.binary_operation import BinaryOp
 from models.graph import Conv, Gemm, ScaleShift, Shape
 from models.rewrite import Rewritten, rewrite
 from tests.models.rewrite.graphs import GraphBuilder, kinds, refusals, rewritten

@@ -1,0 +1,206 @@
+"""Errors of each algorithm on the VGG-E layers: table 4 of Lavin & Gray 2015.
+
+    python -m benchmarks.kernels.__main__ --accuracy [--device cuda|cusim [--whole]] [--out FOLDER]
+
+Data and filters are uniform in [-1, 1], the error is the largest of an element, and the truth is a
+convolution in float64 (section 7). By the kernels themselves: every algorithm with every set of
+points, in the configuration that the heuristic would choose; on the simulator (`cusim`) that for an
+H200. There C is the layer's, for errors grow with the length of the sums, but H×W and K are cut
+down: the largest error is of fewer elements, and so a little smaller. With `--whole` they are not,
+and a layer takes minutes. A row an algorithm goes to OUT/accuracy.jsonl.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.rows import Row, append, now
+from benchmarks.kernels.suites import VGG_E, Layer, same
+from kernels import reference
+from kernels.convolution.algorithms import ConvChoice, choices
+from kernels.convolution.operands import padded
+from kernels.problems.conv import ConvProblem
+from kernels.device.cuda_device import CudaDevice
+from kernels.device.device import Buffer, Device
+from kernels.tuning.heuristic import H200, DeviceFacts, choose
+from kernels.layout.pixels import Pixels
+from kernels.tuning.timing import launcher
+
+Array = NDArray[np.float32]
+
+PAPER = {
+    "conv 1.2": {"direct": 4.01e-5, "winograd F(2x2,3x3)": 1.53e-5, "winograd F(4x4,3x3)": 2.84e-4},
+    "conv 2.2": {"direct": 8.01e-5, "winograd F(2x2,3x3)": 2.86e-5, "winograd F(4x4,3x3)": 5.41e-4},
+    "conv 3.2": {"direct": 1.53e-4, "winograd F(2x2,3x3)": 5.34e-5, "winograd F(4x4,3x3)": 9.06e-4},
+    "conv 4.2": {"direct": 3.20e-4, "winograd F(2x2,3x3)": 5.34e-5, "winograd F(4x4,3x3)": 1.04e-3},
+    "conv 5": {"direct": 3.43e-4, "winograd F(2x2,3x3)": 4.20e-5, "winograd F(4x4,3x3)": 1.08e-3},
+}
+"""Table 4, float32; on a Titan X, whose direct convolution was cuDNN's."""
+
+LAYERS = tuple(layer for layer in VGG_E if layer.name in PAPER)
+
+AT_MOST = {"winograd F(2x2,3x3)": 2.0, "winograd F(4x4,3x3)": 20.0}
+"""What the project promises: times the direct algorithm's error in the same layer."""
+
+CUSIM_SIZE, CUSIM_FILTERS = 28, 64
+"""H = W and K on the simulator, at most."""
+
+
+def reduced(layer: Layer) -> Layer:
+    """The layer with as many channels, but small enough for the simulator."""
+    problem = layer.problem
+    size = tuple(min(each, CUSIM_SIZE) for each in problem.window.input)
+    small = same(size, problem.window.kernel[0], problem.c, min(problem.k, CUSIM_FILTERS))
+    return Layer(layer.name, small, layer.count)
+
+
+def variants(problem: ConvProblem, device: DeviceFacts) -> dict[str, ConvChoice]:
+    """What rounds differently, by name: each algorithm with each of its sets of points."""
+    groups: dict[str, list[ConvChoice]] = {}
+    for choice in choices(problem, device.max_shared_bytes):
+        points = getattr(choice.config, "points", None)
+        name = choice.algorithm.name + (f", {points.name.lower()} points" if points else "")
+        groups.setdefault(name, []).append(choice)
+    return {name: choose(problem, group, device) for name, group in groups.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Error:
+    """Of a variant: which choice stood for it, and the largest error of an element."""
+
+    choice: str
+    largest: float
+
+
+def largest_errors(
+    device: Device, problem: ConvProblem, facts: DeviceFacts, seed: int = 0
+) -> dict[str, Error]:
+    """By variant, as chosen for a device of these facts."""
+    rng = np.random.default_rng(seed)
+    shape = (problem.n, problem.c, *problem.window.input)
+    x, weight = (rng.uniform(-1, 1, s).astype(np.float32) for s in (shape, problem.filter_shape))
+    truth = reference.conv(x.astype(np.float64), weight.astype(np.float64), problem)
+    return {
+        name: Error(
+            str(choice), float(np.abs(convolve(device, problem, choice, x, weight) - truth).max())
+        )
+        for name, choice in variants(problem, facts).items()
+    }
+
+
+def convolve(
+    device: Device, problem: ConvProblem, choice: ConvChoice, x: Array, weight: Array
+) -> Array:
+    """The convolution of N×C×H×W by one choice; NaN where it left anything out."""
+    algorithm, config = choice
+    x_place, y_place = (Pixels(size, padded(size)) for size in (problem.c, problem.k))
+    pixels = np.zeros((problem.n, *problem.window.input, x_place.pitch), np.float32)
+    pixels[..., : problem.c] = np.moveaxis(x, 1, -1)
+    y = np.full((problem.n, *problem.window.output, y_place.pitch), np.nan, np.float32)
+    scratch = {
+        **algorithm.workspace(problem, config),
+        "counters": algorithm.counter_bytes(problem, config),
+    }
+    operands = {
+        "x": pixels,
+        "weight": np.ascontiguousarray(algorithm.prepare_filter(weight, problem, config)),
+        "y": y,
+        **{name: np.zeros(nbytes, np.uint8) for name, nbytes in scratch.items()},
+    }
+    stream = device.stream()
+    with _uploaded(device, operands) as addresses:
+        launches = algorithm.launches(problem, config, x_place, y_place)
+        launcher(device, launches, [addresses])(stream, 0)
+        device.download(y, addresses["y"], stream)
+        stream.synchronize()
+    return np.moveaxis(y[..., : problem.k], -1, 1)
+
+
+@contextmanager
+def _uploaded(
+    device: Device, arrays: Mapping[str, NDArray[np.generic]]
+) -> Iterator[dict[str, int]]:
+    stream = device.stream()
+    buffers: dict[str, Buffer] = {}
+    for name, array in arrays.items():
+        buffers[name] = device.allocate(max(array.nbytes, 1))
+        device.upload(buffers[name].address, array, stream)
+    stream.synchronize()
+    yield {name: buffer.address for name, buffer in buffers.items()}
+    for buffer in buffers.values():
+        buffer.free()
+
+
+def measure(device: Device, layers: Sequence[Layer], facts: DeviceFacts, at: str) -> list[Row]:
+    """A row for each layer and variant."""
+    return [
+        {
+            "kind": "accuracy",
+            "date": now(),
+            "commit": at,
+            "device": device.name,
+            "layer": layer.name,
+            "problem": str(layer.problem),
+            "variant": variant,
+            "choice": error.choice,
+            "largest_error": error.largest,
+        }
+        for layer in layers
+        for variant, error in largest_errors(device, layer.problem, facts).items()
+    ]
+
+
+def show(rows: Sequence[Row], console: Console) -> None:
+    """The table, the paper's beside it, and what is promised."""
+    errors = {(row["layer"], row["variant"]): row["largest_error"] for row in rows}
+    names = list(dict.fromkeys(row["variant"] for row in rows))
+    layers = {row["layer"]: row["problem"] for row in rows}
+    table = Table(title="largest error of an element (in brackets the paper's)")
+    table.add_column("")
+    for layer, problem in layers.items():
+        table.add_column(f"{layer}\n{problem}", justify="right")
+    for name in names:
+        cells = []
+        for layer in layers:
+            paper = PAPER[layer].get(name.partition(" non-fused")[0].partition(", ")[0])
+            beside = f" ({paper:.2e})" if paper else ""
+            cells.append(f"{errors[layer, name]:.2e}{beside}")
+        table.add_row(name, *cells)
+    console.print(table)
+    for name in names:
+        for algorithm, most in AT_MOST.items():
+            if name.startswith(algorithm):
+                worst = max(errors[layer, name] / errors[layer, "direct"] for layer in layers)
+                verdict = "met" if worst <= most else "NOT MET"
+                console.print(
+                    f"{verdict}: {name} errs by {worst:.2f} times as much as direct"
+                    f" (promised: at most {most:g} times)",
+                    soft_wrap=True,
+                )
+
+
+def _cusim() -> Device:
+    from tests.cusim.device import CusimDevice  # noqa: PLC0415  (only where it is asked for)
+
+    return CusimDevice()
+
+
+DEVICES: dict[str, Callable[[], Device]] = {"cuda": CudaDevice, "cusim": _cusim}
+
+
+def run(where: str, out: Path, at: str, console: Console, *, whole: bool = True) -> None:
+    """Measure on one of DEVICES, show, and write down. Raises DeviceError."""
+    device, layers = DEVICES[where](), LAYERS
+    facts: DeviceFacts = H200 if where == "cusim" else device
+    if not whole:
+        layers = tuple(map(reduced, LAYERS))
+        console.print(f"cut down: H, W at most {CUSIM_SIZE}, K at most {CUSIM_FILTERS}")
+    rows = measure(device, layers, facts, at)
+    append(out / "accuracy.jsonl", rows)
+    show(rows, console)

@@ -1,0 +1,220 @@
+"""cuDNN's side of a contest: every plan it has for a problem, through nvidia-cudnn-frontend.
+
+Plans come from all of its heuristics (A, B and FALLBACK), for float32 throughout; and because those
+favour engines that compute in TF32, also from a walk over all engines with all values of their
+knobs. Every plan that can be built is run, for N×C×H×W in memory and for N×H×W×C: what computes in
+less than float32 is told by its error. An optional dependency, imported when a side is made.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+from typing import Any
+
+from benchmarks.kernels.baselines_torch import BaselineError, Tensors, failures
+from benchmarks.kernels.contest import Cache, Candidate, CandidateError
+from kernels.device.device import Device, Stream
+from kernels.tuning.timing import Copies, Timing
+
+MOST_WORKSPACE_BYTES = 1 << 30
+"""As in Jordà et al. 2021 (cuConv), section 4."""
+
+MOST_KNOBS = 64
+"""Combinations of an engine's knobs; of one that has more, only the default is walked to."""
+
+
+class Cudnn:
+    """The library and a handle of it. Raises BaselineError."""
+
+    def __init__(self) -> None:
+        try:
+            import cudnn  # noqa: PLC0415  (an optional dependency)
+        except ImportError as error:
+            raise BaselineError(
+                f"nvidia-cudnn-frontend cannot be imported ({error});"
+                " pip install --no-deps nvidia-cudnn-frontend==1.18.0"
+            ) from error
+        self.cudnn: Any = cudnn
+        try:
+            self.handle = cudnn.create_handle()
+        except RuntimeError as error:
+            raise BaselineError(f"cuDNN does not answer: {error}") from error
+
+    def failures(self, tensors: Tensors) -> AbstractContextManager[None]:
+        """What it could not do, as CandidateError."""
+        return failures(tensors.runtime, self.cudnn.cudnnGraphNotSupportedError)
+
+    def candidates(self, device: Device, tensors: Tensors) -> Iterator[Candidate]:
+        """Every plan of both layouts, once."""
+        for channels_last in (False, True):
+            names: set[str] = set()
+            for fill in (from_heuristics, from_engines):
+                try:
+                    with self.failures(tensors):
+                        graph = PlanGraph(self, tensors, channels_last)
+                        fill(self.cudnn, graph.graph)
+                except CandidateError as error:
+                    yield NoPlans(f"{layout(channels_last)} {fill.__name__}", error)
+                    continue
+                for index in range(graph.graph.get_execution_plan_count()):
+                    plan = PlanCandidate(device, graph, index)
+                    if plan.name not in names:
+                        names.add(plan.name)
+                        yield plan
+
+
+@dataclass(frozen=True)
+class NoPlans:
+    """A graph that cuDNN has no plan for; see contest.Candidate."""
+
+    name: str
+    reason: CandidateError
+
+    def check(self) -> None:
+        """See contest.Candidate."""
+        raise self.reason
+
+    def time(self, _: Cache, /, **_how_often: int) -> Timing:
+        """See contest.Candidate."""
+        raise self.reason
+
+
+class PlanGraph:
+    """A convolution as cuDNN's graph of one node, without plans yet."""
+
+    def __init__(self, library: Cudnn, tensors: Tensors, channels_last: bool) -> None:
+        cudnn, window = library.cudnn, tensors.problem.window
+        self.library, self.tensors, self.channels_last = library, tensors, channels_last
+        float32 = cudnn.data_type.FLOAT
+        self.graph = cudnn.pygraph(
+            handle=library.handle,
+            io_data_type=float32,
+            intermediate_data_type=float32,
+            compute_data_type=float32,
+        )
+        ((x, weight),) = tensors.sets(Cache.WARM, channels_last, 1)
+        self.x, self.weight = (
+            self.graph.tensor(
+                name=name, dim=list(each.shape), stride=list(each.stride()), data_type=float32
+            )
+            for name, each in (("x", x), ("weight", weight))
+        )
+        self.y = self.graph.conv_fprop(
+            image=self.x,
+            weight=self.weight,
+            pre_padding=list(window.pads_begin),
+            post_padding=list(window.pads_end),
+            stride=list(window.strides),
+            dilation=list(window.dilations),
+        )
+        y = self.empty_y()
+        self.y.set_output(True).set_dim(list(y.shape)).set_stride(list(y.stride()))
+        self.graph.validate()
+        self.graph.build_operation_graph()
+
+    def empty_y(self) -> Any:
+        """Memory for y, NaN."""
+        tensors = self.tensors
+        y = tensors.runtime.torch.full(
+            tensors.problem.output_shape, float("nan"), device=tensors.runtime.where
+        )
+        return tensors.in_memory(y, self.channels_last)
+
+
+def from_heuristics(cudnn: Any, graph: Any) -> None:
+    """All that the heuristics propose, without engines that say they compute in less."""
+    modes, notes = cudnn.heur_mode, cudnn.numerical_note
+    graph.create_execution_plans([modes.A, modes.B, modes.FALLBACK])
+    graph.deselect_numeric_notes(
+        [notes.TENSOR_CORE, notes.DOWN_CONVERT_INPUTS, notes.REDUCED_PRECISION_REDUCTION]
+    )
+    graph.deselect_workspace_greater_than(MOST_WORKSPACE_BYTES)
+    graph.check_support()
+
+
+def from_engines(cudnn: Any, graph: Any) -> None:
+    """Every engine, with every combination of its knobs unless those are too many.
+
+    No notes are deselected: that would take away all plans that no heuristic proposed.
+    """
+    graph.create_execution_plans([cudnn.heur_mode.FALLBACK])
+    for engine in range(graph.get_engine_count()):
+        try:
+            knobs = graph.get_knobs_for_engine(engine)
+        except RuntimeError:
+            continue  # how it says that the engine is none for this graph
+        for setting in settings(cudnn, knobs):
+            try:
+                graph.create_execution_plan(engine, setting)
+            except RuntimeError:
+                continue  # or not with these knobs
+    graph.deselect_workspace_greater_than(MOST_WORKSPACE_BYTES)
+    graph.check_support()
+
+
+def settings(cudnn: Any, knobs: Any) -> Iterator[Mapping[Any, int]]:
+    """Combinations of the knobs' values; one that the frontend has no name for stays as it is."""
+    named = [knob for knob in knobs if knob.type != cudnn.knob_type.NOT_SET]
+    values = [range(each.min_value, each.max_value + 1, max(each.stride, 1)) for each in named]
+    if prod(map(len, values)) > MOST_KNOBS:
+        yield {}
+        return
+    for combination in product(*values):
+        yield {knob.type: value for knob, value in zip(named, combination, strict=True)}
+
+
+class PlanCandidate:
+    """One plan; see contest.Candidate."""
+
+    def __init__(self, device: Device, graph: PlanGraph, index: int) -> None:
+        self._device, self._graph, self._index = device, graph, index
+        self._workspace: Any = None  # there once the plan is built
+        plan = graph.graph.get_plan_name_at_index(index)
+        self.name = f"{layout(graph.channels_last)} {plan}"
+
+    def check(self) -> None:
+        """See contest.Candidate."""
+        graph, tensors = self._graph, self._graph.tensors
+        with graph.library.failures(tensors):
+            graph.graph.build_plan_at_index(self._index)
+            nbytes = graph.graph.get_workspace_size_plan_at_index(self._index)
+            torch, where = tensors.runtime.torch, tensors.runtime.where
+            self._workspace = torch.empty(max(nbytes, 1), dtype=torch.uint8, device=where)
+            y = graph.empty_y()
+            ((x, weight),) = tensors.sets(Cache.WARM, graph.channels_last, 1)
+            stream = self._device.stream()
+            tensors.runtime.synchronize()  # until x, the filter and y are there
+            self._execute(stream, x, weight, y)
+            stream.synchronize()
+            tensors.check(y)
+
+    def time(self, cache: Cache, /, *, copies: int, replays: int) -> Timing:
+        """See contest.Candidate."""
+        graph = self._graph
+        with graph.library.failures(graph.tensors):
+            sets = graph.tensors.sets(cache, graph.channels_last, replays)
+            answers = [graph.empty_y() for _ in sets]
+
+            def run(stream: Stream, index: int) -> None:
+                self._execute(stream, *sets[index], answers[index])
+
+            captured = Copies(self._device, run, len(sets), copies=copies)
+            return Timing.of(captured.samples_us(replays))
+
+    def _execute(self, stream: Any, x: Any, weight: Any, y: Any) -> None:
+        """Ask a stream of kernels.device.cuda_device for one run."""
+        graph, library = self._graph, self._graph.library
+        library.cudnn.set_stream(handle=library.handle, stream=stream.cupy.ptr)
+        graph.graph.execute_plan_at_index(
+            {graph.x: x.data_ptr(), graph.weight: weight.data_ptr(), graph.y: y.data_ptr()},
+            self._workspace.data_ptr(),
+            self._index,
+            handle=library.handle,
+        )
+
+
+def layout(channels_last: bool) -> str:
+    """As it is usually called."""
+    return "NHWC" if channels_last else "NCHW"

@@ -1,0 +1,207 @@
+"""PyTorch's side of a contest, and the truth for its and cuDNN's: float64, on the GPU.
+
+PyTorch asks cuDNN for all its algorithms (cudnn.benchmark, no limit) and keeps the fastest, once
+for N×C×H×W in memory and once for N×H×W×C. TF32 is off everywhere. It is an optional dependency:
+this file imports it when a side is made.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from benchmarks.kernels.contest import Cache, CandidateError
+from kernels.problems.conv import ConvProblem
+from kernels.device.device import Device, DeviceError, Graph, Stream
+from kernels.tuning.timing import Copies, Timing, sets_needed
+
+MOST_ERROR = 3e-5
+"""‖y − truth‖ / ‖truth‖, at most: ten times F(4×4, 3×3)'s in float32, a tenth of TF32's."""
+
+
+class BaselineError(Exception):
+    """A side that cannot be measured here; the message says what is missing."""
+
+
+class Runtime(Protocol):
+    """What of PyTorch depends on a GPU; tests have one of their own."""
+
+    torch: Any
+    where: str  # as PyTorch names the device
+
+    def on(self, stream: Stream) -> AbstractContextManager[Any]:
+        """Within the block PyTorch asks `stream`."""
+
+    def capture(self, stream: Stream) -> AbstractContextManager[Graph]:
+        """As Device.capture, with the memory that PyTorch allocates meanwhile kept."""
+
+    def synchronize(self) -> None:
+        """Wait for all that PyTorch asked for. Raises RuntimeError."""
+
+
+class CudaRuntime:
+    """PyTorch on the GPU, TF32 off. Raises BaselineError."""
+
+    where = "cuda"
+
+    def __init__(self) -> None:
+        try:
+            import torch  # noqa: PLC0415  (an optional dependency, and slow to import)
+        except ImportError as error:
+            raise BaselineError(f"PyTorch cannot be imported: {error}") from error
+        if not torch.cuda.is_available():
+            raise BaselineError("PyTorch finds no CUDA GPU")
+        torch.backends.cuda.matmul.allow_tf32 = False
+        torch.backends.cudnn.allow_tf32 = False
+        torch.backends.cudnn.benchmark = True
+        torch.backends.cudnn.benchmark_limit = 0  # all algorithms, not the ten first
+        self.torch: Any = torch
+
+    def on(self, stream: Stream) -> AbstractContextManager[Any]:
+        """See Runtime."""
+        context: AbstractContextManager[Any] = self.torch.cuda.stream(self._external(stream))
+        return context
+
+    @contextmanager
+    def capture(self, stream: Stream) -> Iterator[Graph]:
+        """See Runtime."""
+        graph = self.torch.cuda.CUDAGraph()
+        with self.on(stream):
+            # Not torch.cuda.graph: that collects garbage for each of many graphs.
+            graph.capture_begin(capture_error_mode="thread_local")
+            try:
+                yield _TorchGraph(self, graph)
+            finally:
+                graph.capture_end()
+
+    def synchronize(self) -> None:
+        """See Runtime."""
+        self.torch.cuda.synchronize()
+
+    def _external(self, stream: Any) -> Any:
+        """A stream of kernels.device.cuda_device as PyTorch's."""
+        return self.torch.cuda.ExternalStream(stream.cupy.ptr)
+
+
+@dataclass
+class _TorchGraph:
+    runtime: CudaRuntime
+    graph: Any
+
+    def replay(self, stream: Stream) -> None:
+        """See Graph."""
+        with self.runtime.on(stream):
+            self.graph.replay()
+
+
+class Tensors:
+    """A problem's data as tensors, uniform in [-1, 1], and its answer in float64."""
+
+    def __init__(self, runtime: Runtime, problem: ConvProblem, seed: int = 0) -> None:
+        torch = runtime.torch
+        self.runtime, self.problem = runtime, problem
+        window = problem.window
+        if window.pads_begin != window.pads_end:
+            raise BaselineError(f"{problem}: only pads that are the same on both sides")
+        self.x_shape = (problem.n, problem.c, *window.input)
+        generator = torch.Generator(runtime.where).manual_seed(seed)
+        self.x, self.weight = (
+            torch.rand(shape, generator=generator, device=runtime.where) * 2 - 1
+            for shape in (self.x_shape, problem.filter_shape)
+        )
+        searching, torch.backends.cudnn.benchmark = torch.backends.cudnn.benchmark, False
+        self._truth = self.convolve(self.x.double(), self.weight.double())
+        torch.backends.cudnn.benchmark = searching
+        self._norm = self._truth.norm()
+
+    def convolve(self, x: Any, weight: Any) -> Any:
+        """y, by PyTorch."""
+        problem, window = self.problem, self.problem.window
+        functional = self.runtime.torch.nn.functional
+        function = functional.conv3d if problem.is_3d else functional.conv2d
+        return function(
+            x,
+            weight,
+            stride=window.strides,
+            padding=window.pads_begin,
+            dilation=window.dilations,
+            groups=problem.groups,
+        )
+
+    def check(self, y: Any) -> None:
+        """Raise CandidateError unless y is the truth, to float32's precision."""
+        error = float((y.double() - self._truth).norm() / self._norm)
+        if not error <= MOST_ERROR:  # NaN is none
+            raise CandidateError(f"wrong: relative error {error:.1e}")
+
+    def in_memory(self, tensor: Any, channels_last: bool) -> Any:
+        """The tensor with its channels last in memory, or first."""
+        torch = self.runtime.torch
+        if not channels_last:
+            return tensor.contiguous()
+        three = torch.channels_last_3d if self.problem.is_3d else torch.channels_last
+        return tensor.contiguous(memory_format=three)
+
+    def sets(self, cache: Cache, channels_last: bool, replays: int) -> Sequence[tuple[Any, Any]]:
+        """x and filter, one pair that stays in the cache, or as many as do not."""
+        x, weight = (self.in_memory(each, channels_last) for each in (self.x, self.weight))
+        if cache is Cache.WARM:
+            return [(x, weight)]
+        y_bytes = 4 * self._truth.numel()
+        nbytes = x.nbytes + weight.nbytes + y_bytes
+        empty = self.runtime.torch.empty_like  # keeps the layout
+        return [
+            (empty(x).uniform_(-1, 1), empty(weight).uniform_(-1, 1))
+            for _ in range(sets_needed(nbytes, replays=replays))
+        ]
+
+
+class TorchCandidate:
+    """The problem by PyTorch, in one layout; see contest.Candidate."""
+
+    def __init__(self, device: Device, tensors: Tensors, channels_last: bool) -> None:
+        self._device, self._tensors, self._channels_last = device, tensors, channels_last
+        self.name = "NHWC" if channels_last else "NCHW"
+
+    def check(self) -> None:
+        """See contest.Candidate."""
+        tensors = self._tensors
+        with failures(tensors.runtime):
+            ((x, weight),) = tensors.sets(Cache.WARM, self._channels_last, 1)
+            tensors.check(tensors.convolve(x, weight))
+
+    def time(self, cache: Cache, /, *, copies: int, replays: int) -> Timing:
+        """See contest.Candidate."""
+        tensors, runtime = self._tensors, self._tensors.runtime
+        with failures(runtime):
+            sets = tensors.sets(cache, self._channels_last, replays)
+            answers: list[Any] = [None] * len(sets)  # each in memory of its own
+
+            def run(stream: Stream, index: int) -> None:
+                with runtime.on(stream):
+                    answers[index] = tensors.convolve(*sets[index])
+
+            captured = Copies(self._device, run, len(sets), copies=copies, capture=runtime.capture)
+            return Timing.of(captured.samples_us(replays))
+
+
+def tensors_of(runtime: Runtime, problem: ConvProblem) -> Tensors:
+    """A problem's data. Raises CandidateError where PyTorch cannot have it."""
+    with failures(runtime, BaselineError):
+        return Tensors(runtime, problem)
+
+
+def torch_candidates(device: Device, tensors: Tensors) -> list[TorchCandidate]:
+    """Both layouts."""
+    return [TorchCandidate(device, tensors, channels_last) for channels_last in (False, True)]
+
+
+@contextmanager
+def failures(runtime: Runtime, others: type[Exception] = RuntimeError) -> Iterator[None]:
+    """What a library could not do, as CandidateError; a lost device shows in the next call."""
+    try:
+        yield
+        runtime.synchronize()
+    except (RuntimeError, DeviceError, others) as error:  # PyTorch's and most of cuDNN's
+        first_line = str(error).partition("\n")[0]
+        raise CandidateError(first_line or type(error).__name__) from error

@@ -1,0 +1,115 @@
+"""The fastest of several ways to compute one thing: all are checked and tried, the best one timed.
+
+    candidates ─ wrong? ─ probe ─ screen ─ the fastest few, warm and cold ─ the fastest, in full
+                 discard  slow? discard
+
+Each side of a comparison is such a contest, so that a library's best of all its algorithms stands
+against Convoy's best of all its choices, found in the same way.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import Enum, unique
+from typing import Protocol
+
+from kernels.tuning.timing import COPIES, REPLAYS, Timing
+
+FINALISTS = 3
+TOO_SLOW = 1.5
+"""Times the fastest so far: what takes longer when probed is not screened."""
+
+
+@unique
+class Cache(Enum):
+    """What the second-level cache holds of the operands when a run begins."""
+
+    WARM = "warm"
+    COLD = "cold"
+
+
+class CandidateError(Exception):
+    """A candidate that cannot run here, or is wrong; the message says why."""
+
+
+class Candidate(Protocol):
+    """One way to compute the thing. Either method may raise CandidateError."""
+
+    @property
+    def name(self) -> str:
+        """What it is, for people: algorithm and configuration."""
+
+    def check(self) -> None:
+        """Run it once, and hold the result to the truth."""
+
+    def time(self, cache: Cache, /, *, copies: int, replays: int) -> Timing:
+        """Time it, as kernels.tuning.timing does."""
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How often things are run; the defaults are those of numbers to be reported."""
+
+    copies: int = COPIES
+    replays: int = REPLAYS
+    screen_copies: int = 5
+    screen_replays: int = 10
+
+
+@dataclass(frozen=True)
+class Winner:
+    """The fastest candidate, with its times in full."""
+
+    name: str
+    timing: Timing
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Of a contest: the fastest by the cache's state, none where nothing could run."""
+
+    winners: Mapping[Cache, Winner]
+    tried: int
+    refused: Mapping[str, str]  # name → why
+
+
+def contest(candidates: Iterable[Candidate], effort: Effort = Effort()) -> Outcome:
+    """Check, screen and time the candidates."""
+    refused: dict[str, str] = {}
+    screened: list[tuple[float, Candidate]] = []
+    tried = 0
+    for candidate in candidates:
+        tried += 1
+        with _refusal(candidate, refused):
+            candidate.check()
+            fastest = min((us for us, _ in screened), default=float("inf"))
+            probe = candidate.time(Cache.WARM, copies=2, replays=2)
+            if probe.p20_us > TOO_SLOW * fastest:
+                continue
+            screen = candidate.time(
+                Cache.WARM, copies=effort.screen_copies, replays=effort.screen_replays
+            )
+            screened.append((screen.p50_us, candidate))
+    screened.sort(key=lambda entry: entry[0])
+    finalists = [candidate for _, candidate in screened[:FINALISTS]]
+    winners = {}
+    for cache in Cache:
+        finals = []
+        for candidate in finalists:
+            with _refusal(candidate, refused):
+                final = candidate.time(cache, copies=effort.copies, replays=effort.screen_replays)
+                finals.append((final.p50_us, candidate))
+        for _, candidate in sorted(finals, key=lambda entry: entry[0]):
+            with _refusal(candidate, refused):
+                timing = candidate.time(cache, copies=effort.copies, replays=effort.replays)
+                winners[cache] = Winner(candidate.name, timing)
+                break
+    return Outcome(winners, tried, refused)
+
+
+@contextmanager
+def _refusal(candidate: Candidate, refused: dict[str, str]) -> Iterator[None]:
+    try:
+        yield
+    except CandidateError as error:
+        refused[candidate.name] = str(error)

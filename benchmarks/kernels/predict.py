@@ -1,0 +1,156 @@
+"""What the cost model expects of the suites on an H200: predictions, beside what is to be reached.
+
+The model (kernels/tuning/heuristic.py) is made to rank configurations, not to say how long they take, and
+it knows nothing of cuDNN: in place of a comparison stands how much faster the choice is than the
+best direct or matrix product convolution, by the same model. Nothing here was measured, and every
+row says so.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from math import exp, fsum, log
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.kernels.report import GOALS, Measure
+from benchmarks.rows import Row
+from benchmarks.kernels.suites import BATCHES, SUITES, Layer
+from kernels.convolution.algorithms import ConvChoice, choices
+from kernels.problems.conv import ConvProblem
+from kernels.tuning.heuristic import H200, choose, estimated_cycles
+
+CLOCK_HZ = 1.98e9
+"""An H200's highest."""
+
+PEAK_FLOPS = 2 * 128 * H200.multiprocessors * CLOCK_HZ
+
+DEVICE = "NVIDIA H200, predicted"
+
+PLAIN = ("direct", "gemm")
+"""Algorithms that neither transform nor skip anything."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """Of a layer for n images."""
+
+    layer: Layer
+    n: int
+    choice: str
+    us: float
+    plain_us: float  # of the best plain algorithm
+
+    @property
+    def flops(self) -> int:
+        """Of the direct algorithm."""
+        return 2 * self.layer.problem.with_batch(self.n).macs
+
+    @property
+    def over_plain(self) -> float:
+        """How many times as fast as the best plain algorithm."""
+        return self.plain_us / self.us
+
+
+@cache
+def _best(problem: ConvProblem) -> tuple[str, float, float]:
+    def us(choice: ConvChoice) -> float:
+        return 1e6 * estimated_cycles(problem, choice, H200) / CLOCK_HZ
+
+    every = choices(problem, H200.max_shared_bytes)
+    best = choose(problem, every, H200)
+    plain = choose(problem, [each for each in every if each.algorithm.name in PLAIN], H200)
+    return str(best), us(best), us(plain)
+
+
+def predict(layer: Layer, n: int) -> Prediction:
+    """What the heuristic would choose, and what the model expects of it."""
+    return Prediction(layer, n, *_best(layer.problem.with_batch(n)))
+
+
+def of_peak(predictions: Sequence[Prediction]) -> float:
+    """Effective operations a second over the peak, each layer as often as it occurs."""
+    flops = fsum(each.layer.count * each.flops for each in predictions)
+    us = fsum(each.layer.count * each.us for each in predictions)
+    return 1e6 * flops / us / PEAK_FLOPS
+
+
+def mean_over_plain(predictions: Sequence[Prediction]) -> float:
+    """Geometric."""
+    return exp(fsum(log(each.over_plain) for each in predictions) / len(predictions))
+
+
+def row_of(suite: str, prediction: Prediction, at: str) -> Row:
+    """As it is written down."""
+    return {
+        "kind": "prediction",
+        "commit": at,
+        "device": DEVICE,
+        "suite": suite,
+        "layer": prediction.layer.name,
+        "n": prediction.n,
+        "choice": prediction.choice,
+        "us": round(prediction.us, 2),
+        "of_peak": round(of_peak([prediction]), 3),
+        "over_plain": round(prediction.over_plain, 3),
+    }
+
+
+def run(out: Path, at: str, console: Console) -> None:
+    """Predict, show, and write OUT/predictions.jsonl anew."""
+    every = {
+        (suite, n): [predict(layer, n) for layer in layers]
+        for suite, layers in SUITES.items()
+        for n in BATCHES
+    }
+    rows = [
+        row_of(suite, prediction, at)
+        for (suite, _), predictions in every.items()
+        for prediction in predictions
+    ]
+    out.mkdir(parents=True, exist_ok=True)
+    text = "".join(json.dumps(row) + "\n" for row in rows)
+    (out / "predictions.jsonl").write_text(text)
+    for (suite, n), predictions in every.items():
+        console.print(_table(suite, n, predictions))
+    for goal in GOALS:
+        predictions = [predict(layer, goal.n) for layer in goal.layers]
+        if goal.measure is Measure.OF_PEAK:
+            expected = f"{of_peak(predictions):.2f} predicted"
+        else:
+            expected = (
+                f"no prediction, the model does not know cuDNN;"
+                f" {mean_over_plain(predictions):.2f} over plain convolution"
+            )
+        console.print(f"{goal}: {expected}, to reach: {goal.at_least}", soft_wrap=True)
+
+
+def _table(suite: str, n: int, predictions: Sequence[Prediction]) -> Table:
+    table = Table(
+        title=f"PREDICTED, not measured: {suite}, N = {n}, on an H200",
+        title_justify="left",
+        show_footer=True,
+    )
+    columns = (
+        ("", ""),
+        ("choice", ""),
+        ("µs", f"{fsum(each.layer.count * each.us for each in predictions):.1f}"),
+        ("of peak", f"{of_peak(predictions):.0%}"),
+        ("over plain", f"{mean_over_plain(predictions):.2f}"),
+    )
+    for heading, footer in columns:
+        left = heading in ("", "choice")
+        table.add_column(heading, footer=footer, justify="left" if left else "right")
+    for each in predictions:
+        times = f" ×{each.layer.count}" if each.layer.count > 1 else ""
+        table.add_row(
+            each.layer.name + times,
+            each.choice,
+            f"{each.us:.1f}",
+            f"{of_peak([each]):.0%}",
+            f"{each.over_plain:.2f}",
+        )
+    return table

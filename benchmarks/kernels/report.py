@@ -1,0 +1,151 @@
+"""What rows of kernel measurements say: layer by layer, suite by suite, goal by goal."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum, unique
+from math import exp, fsum, log
+
+from benchmarks.rows import Row
+from benchmarks.kernels.suites import BATCHES, SUITES, Layer
+
+CONVOY = "convoy"
+"""The side that the others are compared with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A layer for n images: Convoy's row, and the row of whichever other side was fastest."""
+
+    layer: Layer
+    n: int
+    ours: Row
+    best: Row
+
+    @property
+    def speedup(self) -> float:
+        """How many times as fast, by the medians."""
+        return float(self.best["p50_us"] / self.ours["p50_us"])
+
+    @property
+    def tflops(self) -> float:
+        """Effective: the direct algorithm's operations over the time, whatever was computed."""
+        return float(_flops(self.layer, self.n) / self.ours["p50_us"] / 1e6)
+
+    @property
+    def of_peak(self) -> float:
+        """Effective, over the device's fp32 peak; Winograd's may be over 1."""
+        return float(1e12 * self.tflops / self.ours["peak_flops"])
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """Of a suite's layers for one N and state of the cache, `measured` of them."""
+
+    measured: int
+    layers: int
+    geometric_mean: float  # of the speed-ups
+    least: float
+    won: float  # share of the layers that Convoy is faster in
+    tflops: float  # operations of all over the time of all, each layer as often as it occurs
+    of_peak: float
+
+
+def compare(rows: Iterable[Row], layers: Sequence[Layer], n: int, cache: str) -> list[Comparison]:
+    """The layers that Convoy and another side were measured on; of equal rows the last counts."""
+    sides: dict[str, dict[str, Row]] = {}
+    for row in rows:
+        if row["kind"] == "measurement" and row["cache"] == cache:
+            sides.setdefault(row["problem"], {})[row["side"]] = row
+    found = []
+    for layer in layers:
+        by_side = dict(sides.get(str(layer.problem.with_batch(n)), {}))
+        ours = by_side.pop(CONVOY, None)
+        if ours is not None and by_side:
+            best = min(by_side.values(), key=lambda row: float(row["p50_us"]))
+            found.append(Comparison(layer, n, ours, best))
+    return found
+
+
+def summarise(comparisons: Sequence[Comparison], layers: int) -> Summary:
+    """Of at least one comparison, out of `layers` that the suite has."""
+    speedups = [each.speedup for each in comparisons]
+    us = fsum(each.layer.count * each.ours["p50_us"] for each in comparisons)
+    flops = fsum(each.layer.count * _flops(each.layer, each.n) for each in comparisons)
+    return Summary(
+        measured=len(comparisons),
+        layers=layers,
+        geometric_mean=exp(fsum(map(log, speedups)) / len(speedups)),
+        least=min(speedups),
+        won=sum(speedup > 1 for speedup in speedups) / len(speedups),
+        tflops=flops / us / 1e6,
+        of_peak=1e6 * flops / us / comparisons[0].ours["peak_flops"],
+    )
+
+
+def _flops(layer: Layer, n: int) -> int:
+    """Of the direct algorithm, a multiply-add being two."""
+    return 2 * layer.problem.with_batch(n).macs
+
+
+@unique
+class Measure(Enum):
+    """What goals are set for, of a suite's layers."""
+
+    OF_PEAK = "effective TFLOPS over the device's peak"
+    MEAN = "geometric mean of the speed-ups"
+    WON = "share of the layers that are faster"
+    LEAST = "least speed-up of a layer"
+
+    def of(self, summary: Summary) -> float:
+        """What was reached."""
+        return {
+            Measure.OF_PEAK: summary.of_peak,
+            Measure.MEAN: summary.geometric_mean,
+            Measure.WON: summary.won,
+            Measure.LEAST: summary.least,
+        }[self]
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """What a suite, or those of its layers with one kernel size, must reach for one N."""
+
+    suite: str
+    n: int
+    measure: Measure
+    at_least: float
+    kernel: int | None = None  # R = S
+
+    @property
+    def layers(self) -> tuple[Layer, ...]:
+        """Those that count."""
+        layers = SUITES[self.suite]
+        if self.kernel is None:
+            return layers
+        return tuple(each for each in layers if each.problem.window.kernel[0] == self.kernel)
+
+    def __str__(self) -> str:
+        only = "" if self.kernel is None else f" {self.kernel}×{self.kernel}"
+        return f"{self.suite}{only} at N = {self.n}, {self.measure.value}"
+
+
+GOALS = (
+    # 1.01 and 1.36 in Lavin & Gray's table 5, over their Titan X's 6.96 TFLOPS.
+    Goal("vgg-e", 1, Measure.OF_PEAK, 1.0),
+    Goal("vgg-e", 8, Measure.OF_PEAK, 1.5),
+    Goal("cuconv", 1, Measure.MEAN, 1.5),
+    Goal("cuconv", 8, Measure.MEAN, 1.3),
+    Goal("cuconv", 1, Measure.WON, 0.9),
+    # cuConv's own, on a V100.
+    Goal("cuconv", 1, Measure.MEAN, 1.23, kernel=1),
+    Goal("cuconv", 1, Measure.MEAN, 1.36, kernel=5),
+    *(Goal("c3d", n, Measure.LEAST, 1.5) for n in BATCHES),
+)
+
+
+def reached(rows: Sequence[Row], goal: Goal, cache: str) -> float | None:
+    """What was measured; None until all of the goal's layers are."""
+    comparisons = compare(rows, goal.layers, goal.n, cache)
+    if len(comparisons) < len(goal.layers):
+        return None
+    return goal.measure.of(summarise(comparisons, len(goal.layers)))

@@ -1,0 +1,156 @@
+"""Who is compared: Convoy's choice, PyTorch, and the best of cuDNN's plans, problem by problem."""
+
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from benchmarks.kernels.baselines_cudnn import Cudnn
+from benchmarks.kernels.baselines_torch import BaselineError, CudaRuntime, tensors_of, torch_candidates
+from benchmarks.kernels.contest import (
+    Cache,
+    Candidate,
+    CandidateError,
+    Effort,
+    Outcome,
+    Winner,
+    contest,
+)
+from benchmarks.kernels.report import CONVOY
+from kernels.convolution.algorithms import ConvChoice, choices
+from kernels.tuning.autotune import Search, autotune
+from kernels.problems.conv import ConvProblem
+from kernels.device.device import Device
+from kernels.tuning.heuristic import heuristic
+from kernels.tuning.timing import time_launches
+from kernels.tuning.search import by_name, ranking
+from kernels.tuning.bench import Bench, Timer, WrongResultError
+from kernels.tuning.store import TuningStore
+
+
+class Side(Protocol):
+    """One of those compared."""
+
+    @property
+    def name(self) -> str:
+        """As rows have it."""
+
+    def measure(self, problem: ConvProblem) -> Outcome:
+        """Its best, warm and cold."""
+
+    def close(self) -> None:
+        """Give back what it holds of the device."""
+
+
+class ConvoySide:
+    """Convoy: one choice for both states of the cache, as in an engine, examined and timed in full.
+
+    With a store it is the winner of what `convoy tune` does, which goes on where the store ends;
+    without one the heuristic's. A bias is added too, as in a network.
+    """
+
+    name = CONVOY
+
+    def __init__(
+        self,
+        device: Device,
+        effort: Effort,
+        store: TuningStore | None,
+        search: Search,
+        timer: Timer = time_launches,
+    ) -> None:
+        self._device, self._effort, self._store, self._search = device, effort, store, search
+        self._timer, self._bench = timer, Bench(device, timer)
+
+    def measure(self, problem: ConvProblem) -> Outcome:
+        """See Side. Raises DeviceError, TuningStoreError."""
+        if self._store is None:
+            return self._timed(problem, heuristic(self._device)(problem), 1, {})
+        (outcomes,) = autotune(
+            self._device,
+            [problem],
+            self._store,
+            self._search,
+            progress=lambda *_: None,
+            timer=self._timer,
+        ).values()
+        refused = {
+            name: each.failure for name, each in outcomes.items() if each.failure is not None
+        }
+        ranked = ranking(outcomes)
+        if not ranked:
+            return Outcome({}, len(outcomes), refused)
+        winner = by_name(choices(problem))[ranked[0][0]]
+        return self._timed(problem, winner, len(outcomes), refused)
+
+    def close(self) -> None:
+        """See Side."""
+        self._bench.close()
+
+    def _timed(
+        self, problem: ConvProblem, choice: ConvChoice, tried: int, refused: dict[str, str]
+    ) -> Outcome:
+        candidate = self._bench.candidate(problem, choice)
+        try:
+            self._bench.examine(candidate)
+        except WrongResultError as error:
+            return Outcome({}, tried, {**refused, str(choice): str(error)})
+        winners = {}
+        for cache, measure in ((Cache.WARM, self._bench.warm), (Cache.COLD, self._bench.cold)):
+            timing = measure(candidate, copies=self._effort.copies, replays=self._effort.replays)
+            winners[cache] = Winner(str(choice), timing)
+        return Outcome(winners, tried, refused)
+
+
+class ContestSide:
+    """A library: the fastest of its candidates, one for each state of the cache."""
+
+    def __init__(
+        self, name: str, candidates: Callable[[ConvProblem], Iterable[Candidate]], effort: Effort
+    ) -> None:
+        self.name = name
+        self._candidates, self._effort = candidates, effort
+
+    def measure(self, problem: ConvProblem) -> Outcome:
+        """See Side."""
+        try:
+            candidates = self._candidates(problem)
+        except CandidateError as error:
+            return Outcome({}, 0, {self.name: str(error)})
+        return contest(candidates, self._effort)
+
+    def close(self) -> None:
+        """See Side: its memory goes with its tensors."""
+
+
+def torch_side(device: Device, effort: Effort) -> ContestSide:
+    """PyTorch. Raises BaselineError."""
+    runtime = CudaRuntime()
+    return ContestSide(
+        "torch", lambda problem: torch_candidates(device, tensors_of(runtime, problem)), effort
+    )
+
+
+def cudnn_side(device: Device, effort: Effort) -> ContestSide:
+    """cuDNN, with PyTorch's tensors. Raises BaselineError."""
+    runtime, library = CudaRuntime(), Cudnn()
+    return ContestSide(
+        "cudnn", lambda problem: library.candidates(device, tensors_of(runtime, problem)), effort
+    )
+
+
+BASELINES: dict[str, Callable[[Device, Effort], ContestSide]] = {
+    "cudnn": cudnn_side,
+    "torch": torch_side,
+}
+
+
+def baselines(
+    names: Iterable[str], device: Device, effort: Effort, missing: Callable[[str], None]
+) -> list[Side]:
+    """Those that can be had; `missing` is told why another cannot."""
+    sides: list[Side] = []
+    for name in names:
+        try:
+            sides.append(BASELINES[name](device, effort))
+        except BaselineError as error:
+            missing(f"{name} is not measured: {error}")
+    return sides

@@ -1,0 +1,115 @@
+"""Real networks: the onnx package's nine, with seeded weights for their constants; and C3D.
+
+The onnx package ships well-known classifiers whose weights are all `ConstantOfShape(0.02)`. With
+those every image would give the same scores, so each such constant is replaced by seeded noise,
+scaled (He et al. 2015) so that activations neither vanish nor explode on the way through.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from math import prod
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+from benchmarks.networks.c3d import c3d
+from models.classifier import Classifier
+from models.onnx_loader import load_proto
+from models.preprocessing import ChannelOrder, Fit, Layout, OutputKind, Preprocessing
+
+LIGHT = Path(onnx.__file__).parent / "backend/test/data/light"
+LIGHT_NETWORKS = tuple(
+    sorted(path.stem.removeprefix("light_") for path in LIGHT.glob("light_*.onnx"))
+)
+
+
+@cache
+def light_network(name: str, seed: int = 0) -> onnx.ModelProto:
+    """`light_<name>.onnx` with its constant weights replaced by seeded random ones."""
+    model = onnx.load(LIGHT / f"light_{name}.onnx")
+    model.ir_version = 4  # from 4 on an initializer need not be a graph input too
+    rng = np.random.default_rng(seed)
+    shapes = {init.name: numpy_helper.to_array(init) for init in model.graph.initializer}
+    readers = {
+        name: (node, position)
+        for node in model.graph.node
+        for position, name in enumerate(node.input)
+    }
+    # Scales below 1 keep a sum of many residual branches from growing past softmax's range.
+    gain = 0.4 if any(node.op_type == "Sum" for node in model.graph.node) else 1.0
+    kept = []
+    for node in model.graph.node:
+        if node.op_type != "ConstantOfShape":
+            kept.append(node)
+            continue
+        shape = tuple(int(size) for size in shapes[node.input[0]])
+        reader, position = readers[node.output[0]]
+        if reader.op_type == "Unsqueeze":  # of a scale or a shift, for the Mul or Add that follows
+            reader, position = readers[reader.output[0]]
+        weights = _weights(rng, reader.op_type, position, shape, gain)
+        model.graph.initializer.append(numpy_helper.from_array(weights, node.output[0]))
+    del model.graph.node[:]
+    model.graph.node.extend(kept)
+    return model
+
+
+def _weights(
+    rng: np.random.Generator, op: str, position: int, shape: tuple[int, ...], gain: float
+) -> np.ndarray:
+    """Noise that suits where it is read: a filter, a scale, a variance (positive), a shift."""
+    if op in ("Conv", "Gemm") and position == 1:
+        return rng.normal(0, np.sqrt(2 / np.prod(shape[1:])), shape).astype(np.float32)
+    # BatchNormalization reads scale, shift, mean, variance.
+    if op == "BatchNormalization" and position == 1:
+        return rng.uniform(0.5 * gain, 1.5 * gain, shape).astype(np.float32)
+    if op == "Mul" or (op == "BatchNormalization" and position == 4):
+        return rng.uniform(0.5, 1.5, shape).astype(np.float32)
+    return rng.normal(0, 0.1, shape).astype(np.float32)
+
+
+def random_images(n: int, shape: tuple[int, int, int], seed: int = 0) -> np.ndarray:
+    """n float32 images of `shape` that differ as pictures do: in colour and in coarse pattern.
+
+    White noise would not do: to a network every such image looks the same.
+    """
+    rng = np.random.default_rng(seed)
+    channels, height, width = shape
+    coarse = rng.normal(0, 1, (n, channels, 7, 7))
+    rows = np.arange(height) * 7 // height
+    columns = np.arange(width) * 7 // width
+    images = coarse[:, :, rows][:, :, :, columns] + rng.normal(0, 1, (n, channels, 1, 1))
+    return (images + rng.normal(0, 0.3, images.shape)).astype(np.float32)
+
+
+NETWORKS: Mapping[str, Callable[[], onnx.ModelProto]] = {
+    "VGG-19": lambda: light_network("vgg19"),
+    "ResNet-50": lambda: light_network("resnet50"),
+    "GoogLeNet": lambda: light_network("inception_v1"),
+    "SqueezeNet": lambda: light_network("squeezenet"),
+    "C3D": c3d,
+}
+"""Those that are timed whole, by name."""
+
+
+def classifier(name: str, proto: onnx.ModelProto) -> Classifier:
+    """A network as a classifier of pixels, which become numbers in [-2, 2)."""
+    loaded = load_proto(name, proto)
+    graph = loaded.graph
+    channels, *frames, height, width = graph.shape(graph.inputs[0])
+    preprocessing = Preprocessing(
+        height=height,
+        width=width,
+        fit=Fit.STRETCH,
+        resize=height,
+        channels=ChannelOrder.RGB,
+        layout=Layout.NCHW,
+        scale=1 / 64,
+        mean=(2.0,) * channels,
+        std=(1.0,) * channels,
+        output=OutputKind.PROBABILITIES,
+        labels=(),
+        frames=frames[0] if frames else None,
+    )
+    return Classifier(name, loaded, preprocessing, prod(graph.shape(graph.outputs[0])))

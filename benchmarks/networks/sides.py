@@ -1,0 +1,165 @@
+"""Whole networks, ready to be run: Convoy's engine, and PyTorch in the ways it can be made fast."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.kernels.baselines_torch import CudaRuntime
+from benchmarks.networks.torch_graph import torch_module
+from kernels.device.device import Device, Event, Instantiation, Kernel
+from models.classifier import Classifier
+from models.cuda_engine import CudaEngine, Progress
+from models.engine import Batch, Scores
+from models.lowering import Choose
+from models.preprocessing import normalisation
+from models.rewrite import rewrite
+
+WARM_UPS = 10
+
+
+class NetworkSide(Protocol):
+    """A network for one N, made ready."""
+
+    @property
+    def name(self) -> str:
+        """As rows have it."""
+
+    def run(self, images: Batch) -> Scores:
+        """From the host's pixels to the host's scores, as a service asks for them."""
+
+    def queued_us(self, runs: int) -> list[float]:
+        """Microseconds on the device of each run, from pixels there to scores there, one queued
+        behind the other."""
+
+    def close(self) -> None:
+        """Give back what it holds of the device."""
+
+
+class ConvoyNetwork(CudaEngine):
+    """Convoy's engine; see NetworkSide."""
+
+    name = "convoy"
+
+    def __init__(self, classifier: Classifier, device: Device, n: int, choose: Choose) -> None:
+        self._n = n
+        super().__init__(classifier, device, max_batch=n, choose=choose)
+        self.warm_up()
+
+    def _load(self, progress: Progress) -> Mapping[Instantiation, Kernel]:
+        """Only the plan for N = n is wanted: the others' kernels take long to compile."""
+        self._plans = {self._n: self._plans[self._n]}
+        return super()._load(progress)
+
+    def queued_us(self, runs: int) -> list[float]:
+        """See NetworkSide."""
+        graph = self._slots[0].graphs[self._n]
+        for _ in range(WARM_UPS):
+            graph.replay(self._compute)
+        events: list[Event] = [self._device.event() for _ in range(runs + 1)]
+        events[0].record(self._compute)
+        for event in events[1:]:
+            graph.replay(self._compute)
+            event.record(self._compute)
+        self._compute.synchronize()
+        return [1e3 * end.elapsed_ms(begin) for begin, end in pairwise(events)]
+
+
+class TorchNetwork:
+    """PyTorch; see NetworkSide. `prepare` makes the module, on the GPU, into what is called."""
+
+    def __init__(
+        self,
+        name: str,
+        runtime: CudaRuntime,
+        classifier: Classifier,
+        n: int,
+        prepare: Callable[[Any, Any, Any], Callable[[], Any]],
+    ) -> None:
+        torch = runtime.torch
+        self.name, self._torch, self._n = name, torch, n
+        graph = rewrite(classifier.network.graph).graph
+        module = torch_module(torch, graph, *normalisation(classifier.preprocessing)).cuda()
+        shape = (n, *classifier.preprocessing.image_shape)
+        self._pinned = torch.zeros(shape, dtype=torch.uint8).pin_memory()
+        self._images = self._pinned.cuda()
+        with torch.inference_mode():
+            self._call = prepare(torch, module, self._images)
+            for _ in range(WARM_UPS):
+                self._call()
+        torch.cuda.synchronize()
+
+    def run(self, images: Batch) -> Scores:
+        """See NetworkSide."""
+        torch = self._torch
+        with torch.inference_mode():
+            self._pinned.numpy()[:] = images
+            self._images.copy_(self._pinned, non_blocking=True)
+            scores: NDArray[np.float32] = self._call().cpu().numpy()
+        return scores
+
+    def queued_us(self, runs: int) -> list[float]:
+        """See NetworkSide."""
+        torch = self._torch
+        events = [torch.cuda.Event(enable_timing=True) for _ in range(runs + 1)]
+        with torch.inference_mode():
+            for _ in range(WARM_UPS):
+                self._call()
+            events[0].record()
+            for event in events[1:]:
+                self._call()
+                event.record()
+        torch.cuda.synchronize()
+        return [1e3 * begin.elapsed_time(end) for begin, end in pairwise(events)]
+
+    def close(self) -> None:
+        """See NetworkSide: its memory goes with it."""
+
+
+def eager(_torch: Any, module: Any, images: Any) -> Callable[[], Any]:
+    """Node by node, cuDNN's fastest algorithm for each (cudnn.benchmark)."""
+    return lambda: module(images)
+
+
+def captured(torch: Any, module: Any, images: Any) -> Callable[[], Any]:
+    """The same in a CUDA graph."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):  # searches algorithms, which a capture may not
+            module(images)
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        scores = module(images)
+
+    def call() -> Any:
+        graph.replay()
+        return scores
+
+    return call
+
+
+def compiled(torch: Any, module: Any, images: Any) -> Callable[[], Any]:
+    """torch.compile, mode max-autotune: its own kernels, cuDNN's, and CUDA graphs."""
+    torch._dynamo.reset()
+    function = torch.compile(module, mode="max-autotune", fullgraph=True)
+    return lambda: function(images)
+
+
+@dataclass(frozen=True)
+class Way:
+    """One of the ways to run PyTorch."""
+
+    name: str
+    prepare: Callable[[Any, Any, Any], Callable[[], Any]]
+
+
+WAYS = (
+    Way("torch eager", eager),
+    Way("torch graph", captured),
+    Way("torch.compile", compiled),
+)

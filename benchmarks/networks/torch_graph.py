@@ -1,0 +1,171 @@
+"""A rewritten graph as a PyTorch module, so that both sides compute the same network.
+
+What the rewriting folds and fuses (BatchNormalization, padding) PyTorch is given folded too, and
+activations stay N×H×W×C in memory. As many nodes as the networks of benchmarks/networks/light.py
+have; TypeError for another. PyTorch is imported only when a module is made.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from kernels.problems.activation import Activation, ActivationKind
+from kernels.problems.pool import PoolKind, PoolProblem
+from models.graph import (
+    Conv,
+    Gemm,
+    GlobalPool,
+    Graph,
+    Lrn,
+    Node,
+    Pool,
+    Reshape,
+    Softmax,
+)
+
+Values = dict[str, Any]
+
+
+def torch_module(torch: Any, graph: Graph, multiplier: Any, offset: Any) -> Any:
+    """A torch.nn.Module from uint8 N×H×W×C (N×D×H×W×C) to the graph's first output.
+
+    Pixels become numbers as in an engine: x = pixel · multiplier + offset, one of each a channel.
+    """
+
+    class Network(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.multiplier, self.offset = (
+                torch.nn.Buffer(torch.tensor(np.asarray(each, np.float32)))
+                for each in (multiplier, offset)
+            )
+            self.weights = torch.nn.ParameterDict()
+            for name, weight in graph.weights.items():
+                tensor = torch.tensor(weight)
+                if tensor.ndim >= 4:
+                    tensor = tensor.contiguous(memory_format=_channels_last(torch, tensor.ndim))
+                self.weights[_key(name)] = torch.nn.Parameter(tensor, requires_grad=False)
+
+        def forward(self, images: Any) -> Any:
+            x = images.float() * self.multiplier + self.offset
+            run = _Run(torch, graph, self.weights)
+            run.values[graph.inputs[0]] = x.movedim(-1, 1)  # a view: the memory stays as it is
+            for node in graph.nodes:
+                run.values[node.output] = run.compute(node)
+            return run.read(graph.outputs[0]).flatten(1)
+
+    # Straight-line code, as if written by hand, which lets go of a value once nothing reads it.
+    return torch.fx.symbolic_trace(Network().eval())
+
+
+class _Run:
+    """The values of one pass; a value that others live inside is put together when it is read."""
+
+    def __init__(self, torch: Any, graph: Graph, weights: Mapping[str, Any]) -> None:
+        self.torch, self.graph, self.values = torch, graph, Values()
+        self._weights = weights
+
+    def read(self, name: str) -> Any:
+        """A value or a weight."""
+        if name in self.graph.weights:
+            return self._weights[_key(name)]
+        if name not in self.values:
+            inside = [value for value in self.graph.values.values() if value.inside is not None]
+            parts = [each for each in inside if each.inside and each.inside.parent == name]
+            parts.sort(key=lambda each: each.inside.offset if each.inside else 0)
+            self.values[name] = self.torch.cat([self.read(part.name) for part in parts], 1)
+        return self.values[name]
+
+    def compute(self, node: Node) -> Any:
+        """What a node writes."""
+        read, functional = self.read, self.torch.nn.functional
+        match node:
+            case Conv():
+                return self._conv(node)
+            case Gemm():
+                bias = None if node.bias is None else read(node.bias)
+                y = functional.linear(read(node.x), read(node.weight), bias)
+                return self._activate(y, node.activation)
+            case Pool():
+                return self._pool(read(node.x), node.problem)
+            case GlobalPool():
+                x, axes = read(node.x), tuple(range(2, 1 + len(self.graph.shape(node.x))))
+                maximum = node.kind is PoolKind.MAX
+                return x.amax(axes, keepdim=True) if maximum else x.mean(axes, keepdim=True)
+            case Lrn() if node.size % 2:
+                return functional.local_response_norm(
+                    read(node.x), node.size, node.alpha, node.beta, node.bias
+                )
+            case Reshape():
+                x = read(node.x)
+                x = x.movedim(1, -1) if node.channels_last else x
+                return x.reshape(-1, *self.graph.shape(node.output))
+            case Softmax():
+                function = functional.log_softmax if node.log else functional.softmax
+                return function(read(node.x), node.axis + 1)
+            case _:
+                raise TypeError(f"{node.name}: no PyTorch for this {type(node).__name__}")
+
+    def _conv(self, node: Conv) -> Any:
+        window, functional = node.problem.window, self.torch.nn.functional
+        x, padding = self.read(node.x), window.pads_begin
+        if window.pads_begin != window.pads_end:
+            x = functional.pad(x, _pad_list(window.pads_begin, window.pads_end))
+            padding = (0,) * len(padding)
+        y = (functional.conv3d if node.problem.is_3d else functional.conv2d)(
+            x,
+            self.read(node.weight),
+            None if node.bias is None else self.read(node.bias),
+            window.strides,
+            padding,
+            window.dilations,
+            node.problem.groups,
+        )
+        if node.residual is not None:
+            y = y + self.read(node.residual)
+        return self._activate(y, node.activation)
+
+    def _pool(self, x: Any, problem: PoolProblem) -> Any:
+        """Windows padded by hand, for they may end outside by different numbers on each side."""
+        window, functional = problem.window, self.torch.nn.functional
+        ends = [
+            (p - 1) * stride + extent - size - begin
+            for p, stride, extent, size, begin in zip(
+                window.output,
+                window.strides,
+                window.extent,
+                window.input,
+                window.pads_begin,
+                strict=True,
+            )
+        ]
+        pads = _pad_list(window.pads_begin, [max(end, 0) for end in ends])
+        if problem.kind is not PoolKind.MAX:
+            raise TypeError(f"no PyTorch for this pooling: {problem}")
+        pool = functional.max_pool3d if len(window.input) == 3 else functional.max_pool2d
+        if any(pads):
+            x = functional.pad(x, pads, value=float("-inf"))
+        return pool(x, window.kernel, window.strides, 0, window.dilations)
+
+    def _activate(self, x: Any, activation: Activation | None) -> Any:
+        if activation is None:
+            return x
+        if activation.kind is not ActivationKind.RELU:
+            raise TypeError(f"no PyTorch for {activation}")
+        return self.torch.relu(x)
+
+
+def _pad_list(begin: Any, end: Any) -> list[int]:
+    """As torch.nn.functional.pad has it: the last axis first."""
+    pairs = list(zip(begin, end, strict=True))
+    return [pad for pair in reversed(pairs) for pad in pair]
+
+
+def _channels_last(torch: Any, axes: int) -> Any:
+    return torch.channels_last if axes == 4 else torch.channels_last_3d
+
+
+def _key(name: str) -> str:
+    """A weight's name as a ParameterDict takes it: without dots, and none of its own attributes."""
+    return "weight_" + name.replace(".", "_")

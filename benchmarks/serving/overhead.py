@@ -1,0 +1,374 @@
+"""What the service adds to HTTP: Convoy beside a bare uvicorn route, in one run, interleaved.
+
+    python -m benchmarks.serving.overhead [--requests N] [--also HOST:PORT] [--json FILE] [--record]
+    python -m benchmarks.serving.overhead --mlperf [--model FILE] [--images FOLDER] [--json FILE] [--record]
+
+Convoy is the real application, with an engine and a decoder that do nothing, so all that is left
+is its own work: the limits, the decode and engine threads, the batcher, the metrics, the JSON. The
+bare route reads the same body under the same server settings and answers some JSON; a FastAPI
+route that does just that tells the framework's share. Each server is a process of its own on a
+loopback port; the client is this process. Requests take turns (A B C, C B A, ...), so whatever else
+the machine does, it does to all. `--mlperf` is another measurement: `benchmarks/serving/mlperf.py`.
+"""
+
+import argparse
+import io
+import json
+import multiprocessing
+import os
+import platform
+import socket
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.serving import mlperf
+from benchmarks.simulation import __main__ as simulate
+from benchmarks.serving.http_client import (
+    Address,
+    BadAnswerError,
+    Connection,
+    closed_loop,
+    get_request,
+    post_request,
+)
+from benchmarks.rows import RESULTS, ROOT, append, commit, now, versions
+from benchmarks.serving.targets import CONVOY, TARGETS
+from loadtest.pictures import SAMPLES
+from models import BUILT_IN_MODEL
+from service.engine.cores import available_cores
+
+BODY_BYTES = 100_000
+CONNECTIONS = 8
+RECORD = RESULTS / "service.jsonl"
+
+# What the others are compared with.
+YARDSTICK = next(iter(TARGETS))
+
+# What the project promises: of its own overhead, to one request at a time; and of the bare route's
+# requests a second, under load.
+MOST_ADDED_MS = 0.3
+LEAST_SHARE = 0.8
+
+
+@dataclass(frozen=True)
+class Latency:
+    """One connection, one request at a time."""
+
+    n: int
+    p20_ms: float
+    p50_ms: float
+    p80_ms: float
+    p99_ms: float
+
+
+@dataclass(frozen=True)
+class Throughput:
+    """Several connections, each sending its next request when the last is answered."""
+
+    connections: int
+    n: int
+    requests_a_second: float
+    p50_ms: float
+    p99_ms: float
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """Everything measured of one server."""
+
+    target: str
+    latency: Latency
+    throughput: Throughput
+
+
+def jpeg_of(size: int) -> bytes:
+    """A readable JPEG of exactly `size` bytes: smooth noise, and a comment segment as filling."""
+    pixels = np.random.default_rng(0).integers(0, 256, (24, 32, 3), np.uint8)
+    picture = Image.fromarray(pixels).resize((640, 480), Image.Resampling.BICUBIC)
+    grain = np.random.default_rng(1).normal(0, 12, (480, 640, 3))
+    noisy = Image.fromarray(np.clip(np.asarray(picture) + grain, 0, 255).astype(np.uint8))
+    for quality in range(95, 5, -5):
+        file = io.BytesIO()
+        noisy.save(file, "JPEG", quality=quality)
+        data = file.getvalue()
+        filling = size - len(data) - 4
+        if 0 <= filling <= 0xFFFF - 2:
+            comment = b"\xff\xfe" + (filling + 2).to_bytes(2) + bytes(filling)
+            return data[:2] + comment + data[2:]
+    raise ValueError(f"no JPEG of {size} bytes")
+
+
+@contextmanager
+def serving(target: Callable[[socket.socket], None]) -> Iterator[Address]:
+    """The address of a server that runs in a process of its own, ended with the block."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        process = multiprocessing.get_context("spawn").Process(target=target, args=(listener,))
+        process.start()
+        address: Address = listener.getsockname()
+    try:
+        yield address
+    finally:
+        process.terminate()
+        process.join(10)
+        if process.is_alive():
+            process.kill()
+            process.join()
+
+
+def wait_until_ready(address: Address, timeout_s: float = 60.0) -> None:
+    """Return once the server says that it is ready."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        connection = None
+        try:
+            connection = Connection(address)
+            connection.exchange(get_request("/v2/health/ready"))
+        except (OSError, BadAnswerError):
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
+        else:
+            return
+        finally:
+            if connection:
+                connection.close()
+
+
+def measure_latency(addresses: Mapping[str, Address], request: bytes, n: int) -> dict[str, Latency]:
+    """`n` requests to each server, one connection each, the servers taking turns."""
+    connections = {target: Connection(address) for target, address in addresses.items()}
+    for connection in connections.values():
+        for _ in range(max(50, n // 20)):
+            connection.exchange(request)
+    took_ns: dict[str, list[int]] = {target: [] for target in addresses}
+    order = list(connections)
+    for _ in range(n):
+        for target in order:
+            took_ns[target].append(connections[target].exchange_ns(request))
+        order.reverse()
+    for connection in connections.values():
+        connection.close()
+    return {target: Latency(n, *percentiles_ms(times, 1e-6)) for target, times in took_ns.items()}
+
+
+def measure_throughput(
+    addresses: Mapping[str, Address], request: bytes, connections: int, seconds: float
+) -> dict[str, Throughput]:
+    """Each server alone under load for about `seconds`, in turns of half a second."""
+    turn_s = 0.5
+    took: dict[str, list[float]] = {target: [] for target in addresses}
+    spent = dict.fromkeys(addresses, 0.0)
+    order = list(addresses)
+    for _ in range(max(1, round(seconds / turn_s))):
+        for target in order:
+            begin = time.perf_counter()
+            took[target] += closed_loop(addresses[target], request, connections, turn_s)
+            spent[target] += time.perf_counter() - begin
+        order.reverse()
+    summary = {}
+    for target, times in took.items():
+        _, p50, _, p99 = percentiles_ms(times, 1e3)
+        summary[target] = Throughput(connections, len(times), len(times) / spent[target], p50, p99)
+    return summary
+
+
+def percentiles_ms(times: Sequence[float], to_ms: float) -> tuple[float, float, float, float]:
+    """p20, p50, p80 and p99."""
+    cuts = statistics.quantiles(times, n=100, method="inclusive")
+    return cuts[19] * to_ms, cuts[49] * to_ms, cuts[79] * to_ms, cuts[98] * to_ms
+
+
+def measure(addresses: Mapping[str, Address], n: int, seconds: float) -> list[Measurement]:
+    """Latency, then throughput, of all the servers side by side; the first is the yardstick."""
+    request = post_request("/v1/classify", jpeg_of(BODY_BYTES), "image/jpeg")
+    latency = measure_latency(addresses, request, n)
+    throughput = measure_throughput(addresses, request, CONNECTIONS, seconds)
+    return [Measurement(target, latency[target], throughput[target]) for target in addresses]
+
+
+def where(*packages: str) -> dict[str, str | int]:
+    """What a number depends on: when, which code, which processor, which versions."""
+    return {
+        "date": now(),
+        "commit": commit(),
+        "cpu": cpu_model(),
+        "cores": available_cores(),
+        **versions(*packages),
+    }
+
+
+def cpu_model() -> str:
+    """The processor's name, as the kernel has it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor()
+
+
+def show(measured: Sequence[Measurement], console: Console) -> None:
+    """Two tables, and how they compare with what is promised."""
+    yardstick = measured[0]
+    latency = Table(title=f"one connection, {BODY_BYTES // 1000} kB JPEG, ms", title_justify="left")
+    for heading in ("", "p20", "p50", "p80", "p99", "added at p50", "ratio"):
+        latency.add_column(heading, justify="right" if heading else "left")
+    load = Table(title=f"{CONNECTIONS} connections", title_justify="left")
+    for heading in ("", "requests/s", "of the bare route", "p50 ms", "p99 ms"):
+        load.add_column(heading, justify="right" if heading else "left")
+    for row in measured:
+        one, many = row.latency, row.throughput
+        latency.add_row(
+            row.target,
+            *(f"{p:.3f}" for p in (one.p20_ms, one.p50_ms, one.p80_ms, one.p99_ms)),
+            f"{one.p50_ms - yardstick.latency.p50_ms:+.3f}",
+            f"{one.p50_ms / yardstick.latency.p50_ms:.2f}",
+        )
+        load.add_row(
+            row.target,
+            f"{many.requests_a_second:.0f}",
+            f"{many.requests_a_second / yardstick.throughput.requests_a_second:.0%}",
+            f"{many.p50_ms:.3f}",
+            f"{many.p99_ms:.3f}",
+        )
+    console.print(latency, load)
+    convoy = next((row for row in measured if row.target == CONVOY), None)
+    if convoy is None:
+        return
+    added_ms = convoy.latency.p50_ms - yardstick.latency.p50_ms
+    share = convoy.throughput.requests_a_second / yardstick.throughput.requests_a_second
+    console.print(
+        f"{_verdict(added_ms <= MOST_ADDED_MS)}: Convoy adds {added_ms:.3f} ms at p50 "
+        f"(promised: at most {MOST_ADDED_MS} ms)\n"
+        f"{_verdict(share >= LEAST_SHARE)}: it answers {share:.0%} as many requests a second "
+        f"(promised: at least {LEAST_SHARE:.0%})"
+    )
+
+
+def _verdict(kept: bool) -> str:
+    return "met" if kept else "NOT MET"
+
+
+def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.serving.overhead",
+        description="Measure what the service adds to a bare uvicorn route.",
+    )
+    parser.add_argument(
+        "--requests", type=int, default=2000, help="to each server, for latency (%(default)s)"
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=4, help="of load on each server or scenario (%(default)s)"
+    )
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        choices=list(TARGETS)[1:],
+        default=list(TARGETS),
+        metavar="SERVER",
+        help="beside the bare route; each more that takes turns leaves the caches colder "
+        "(all: %(choices)s)",
+    )
+    parser.add_argument(
+        "--also", metavar="HOST:PORT", help="measure a running `convoy serve` after them"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers there too")
+    parser.add_argument(
+        "--record", action="store_true", help=f"append them to {RECORD.relative_to(ROOT)}"
+    )
+    parser.add_argument(
+        "--simulate",
+        action="store_true",
+        help="simulate the latency policy beside others instead; it has flags of its own",
+    )
+    scenarios = parser.add_argument_group("MLPerf's LoadGen")
+    scenarios.add_argument(
+        "--mlperf",
+        action="store_true",
+        help="run its four scenarios instead, over HTTP and on the engine alone",
+    )
+    scenarios.add_argument(
+        "--model", type=Path, default=BUILT_IN_MODEL, help="ONNX file (the built-in digits)"
+    )
+    scenarios.add_argument("--preset", help="what the model expects of its pixels")
+    scenarios.add_argument(
+        "--images", type=Path, default=SAMPLES, help="folder of pictures (the built-in samples)"
+    )
+    scenarios.add_argument(
+        "--bound-ms", type=float, default=15, help="of Server's p99 (%(default)s, as for ResNet-50)"
+    )
+    parsed = parser.parse_args(arguments)
+    if parsed.requests < 2:
+        parser.error("--requests must be at least 2")
+    return parsed
+
+
+def run_mlperf(arguments: argparse.Namespace) -> None:
+    """Measure, show, and write down MLPerf's scenarios."""
+    served = mlperf.Served(arguments.model, arguments.preset, arguments.images)
+    # How much else the machine had to do, and with what priority this was done.
+    busy = {"load_average": round(os.getloadavg()[0], 2), "nice": os.nice(0)}
+    stands = {**where(*mlperf.PACKAGES), **busy}
+    try:
+        rows = mlperf.measure(served, arguments.seconds, arguments.bound_ms)
+    except mlperf.NotInstalledError as error:
+        raise SystemExit(f"Error: {error}") from error
+    mlperf.show(rows, Console(highlight=False))
+    write_down([{**stands, **row} for row in rows], arguments, mlperf.RECORD)
+
+
+def write_down(
+    rows: Sequence[Mapping[str, object]], arguments: argparse.Namespace, record: Path
+) -> None:
+    """To the files that were asked for."""
+    if arguments.json:
+        arguments.json.write_text(json.dumps(rows, indent=2) + "\n")
+    if arguments.record:
+        append(record, rows)
+
+
+def main(command_line: Sequence[str] | None = None) -> None:
+    """Measure, show, and write down what was asked for."""
+    words = list(sys.argv[1:] if command_line is None else command_line)
+    if "--simulate" in words:
+        words.remove("--simulate")
+        simulate.main(words)
+        return
+    arguments = parse_arguments(words)
+    if arguments.mlperf:
+        run_mlperf(arguments)
+        return
+    with ExitStack() as servers:
+        addresses = {
+            name: servers.enter_context(serving(target))
+            for name, target in TARGETS.items()
+            if name == YARDSTICK or name in arguments.only
+        }
+        for address in addresses.values():
+            wait_until_ready(address)
+        measured = measure(addresses, arguments.requests, arguments.seconds)
+    if arguments.also:
+        # By itself: a model that computes between their requests would slow the others down.
+        host, _, port = arguments.also.rpartition(":")
+        running: Address = (host, int(port))
+        wait_until_ready(running)
+        measured += measure({arguments.also: running}, arguments.requests, arguments.seconds)
+    show(measured, Console(highlight=False))
+    stands = where("uvicorn", "fastapi", "uvloop", "httptools")
+    rows = [{**stands, "body_bytes": BODY_BYTES, **asdict(row)} for row in measured]
+    write_down(rows, arguments, RECORD)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,363 @@
+"""A server under load for a long time, among clients that leave and clients that send noise.
+
+    python -m benchmarks.serving.soak [--seconds N] [--rate R] [--json FILE] [--record] [-- serve's options]
+
+Starts `convoy serve`, finds what it can do with eight clients that ask again and again, then sends
+80% of that in open-loop Poisson arrivals. Every answer is compared with what its picture is when it
+is asked about alone, so answers that are mixed up are found. A tenth of the clients leave, in the
+middle of the head, the body or the answer or while they wait; some send noise, and a few send
+images of ten megapixels. In the end nothing was lost, mixed up or answered 5xx, the server's own
+counters agree, memory, threads and open files have not grown, and SIGTERM ends it with status 0; or
+the exit status is 1.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import re
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryFile
+from typing import IO
+
+import numpy as np
+from prometheus_client.parser import text_string_to_metric_families
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from benchmarks.rows import RESULTS, append, commit, now, versions
+from benchmarks.serving.soak_clients import LEFT, NOISE_REFUSED, Rude, enlarged, told
+from loadtest.client import Client
+from loadtest.clock import precise_clock
+from loadtest.drive import closed_loop, open_loop
+from loadtest.journal import NOT_SENT, OK, TOO_LATE, Journal, Outcome
+from loadtest.pictures import SAMPLES, Picture, load_pictures
+from loadtest.schedule import Arrivals, arrivals
+
+RECORD = RESULTS / "soak.jsonl"
+
+LOAD = 0.8  # of capacity
+LEAVING = 0.1  # of the clients
+NOISY = 0.02
+LARGE = 0.001
+
+_CLIENTS = 8
+_CAPACITY_S = 3.0
+_LARGE_S = 30.0  # in which a large picture has to be answered
+_MAX_OUTSTANDING = 1000
+_QUEUE_FULL = "429"
+
+# What a healthy run consists of; any other outcome is a request that was lost or answered wrongly.
+_GOOD = frozenset({OK, _QUEUE_FULL, LEFT, NOISE_REFUSED, NOT_SENT, TOO_LATE})
+
+# Of clients, drawn beforehand: a prime, so that every picture meets all of them.
+_KINDS = 9973
+
+_SETTLE_S = 0.2
+_SETTLE_LOOKS = 100
+
+# So much that could not be sent, and the load was not what it was to be.
+_MOST_NOT_SENT = 0.05
+
+
+@dataclass(frozen=True)
+class Process:
+    """What the server takes: it and its children."""
+
+    resident_bytes: int
+    threads: int
+    files: int
+
+
+@dataclass
+class Run:
+    """Everything that was seen."""
+
+    seconds: float
+    rate: float = 0.0
+    capacity: float = 0.0
+    outcomes: Counter[str] = field(default_factory=Counter)
+    asked_before: int = 0  # good answers before the load
+    counted: dict[str, int] = field(default_factory=dict)  # by the server, by status
+    inside: float = 0.0  # images, in the end
+    memory: list[int] = field(default_factory=list)  # bytes, once a second
+    before: Process | None = None
+    after: Process | None = None
+    exit_status: int | None = None
+
+    @property
+    def growth(self) -> float:
+        """Of memory, from a tenth of the time to the end, as a share."""
+        tenth = max(1, len(self.memory) // 10)
+        if len(self.memory) < 3:
+            return 0.0
+        return median(self.memory[-tenth:]) / median(self.memory[tenth : 2 * tenth + 1]) - 1
+
+
+def broken(run: Run, most_growth: float) -> list[str]:
+    """What is wrong, in words; nothing where all is well."""
+    found = [
+        f"{count} requests ended with: {kind}"
+        for kind, count in run.outcomes.items()
+        if kind not in _GOOD
+    ]
+    sent = run.outcomes.total()
+    unsent = run.outcomes[NOT_SENT] + run.outcomes[TOO_LATE]
+    if unsent > _MOST_NOT_SENT * sent:
+        found.append(f"{unsent} of {sent} requests could not be sent: the machine is too busy")
+    least = run.outcomes[OK] + run.asked_before
+    if not least <= run.counted.get("200", 0) <= least + run.outcomes[LEFT]:
+        found.append(
+            f"the server counted {run.counted.get('200', 0)} answers; {least} came, and "
+            f"{run.outcomes[LEFT]} clients did not wait for theirs"
+        )
+    found += [
+        f"the server counted {count} answers with status {status}"
+        for status, count in run.counted.items()
+        if status.startswith("5") and count
+    ]
+    if run.inside:
+        found.append(f"{run.inside:.0f} images are still inside")
+    if run.growth > most_growth:
+        found.append(f"memory grew by {run.growth:.1%}, more than {most_growth:.1%}")
+    if run.before and run.after:
+        if run.after.threads > run.before.threads:
+            found.append(f"threads grew from {run.before.threads} to {run.after.threads}")
+        if run.after.files > run.before.files:
+            found.append(f"open files grew from {run.before.files} to {run.after.files}")
+    if run.exit_status not in (0, None):
+        found.append(f"SIGTERM ended the server with status {run.exit_status}")
+    return found
+
+
+# --- the server ----------------------------------------------------------------------------------
+
+
+@contextmanager
+def serving(options: Sequence[str], log: IO[str]) -> Iterator[tuple["subprocess.Popen[str]", str]]:
+    """A running `convoy serve`, and where it is; killed if it is still there at the end."""
+    command = [sys.executable, "-c", "from service.cli import main; main()", "serve", "--port", "0"]
+    process = subprocess.Popen([*command, *options], stdout=subprocess.PIPE, stderr=log, text=True)
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        found = re.search(r" at (http://\S+)", line)
+        if found is None:
+            process.wait()
+            raise SystemExit(f"convoy serve does not say where it is\n{_last_lines(log)}")
+        yield process, found[1]
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def _end(process: "subprocess.Popen[str]") -> int:
+    """The status with which SIGTERM ends it, or SIGKILL where that does not."""
+    process.terminate()
+    try:
+        return process.wait(60)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.wait()
+
+
+def _last_lines(log: IO[str]) -> str:
+    log.seek(max(0, log.seek(0, os.SEEK_END) - 4000))
+    return "".join(log.readlines()[-20:])
+
+
+def look_at(pid: int) -> Process:
+    """What the process and its children take, as Linux tells it."""
+    resident = threads = files = 0
+    page = os.sysconf("SC_PAGE_SIZE")
+    for each in _family(pid):
+        place = Path(f"/proc/{each}")
+        tasks = list((place / "task").iterdir())
+        resident += int((place / "statm").read_text().split()[1]) * page
+        threads += len(tasks)
+        files += len(list((place / "fd").iterdir()))
+    return Process(resident, threads, files)
+
+
+def _family(pid: int) -> Iterator[int]:
+    yield pid
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        for child in (task / "children").read_text().split():
+            yield from _family(int(child))
+
+
+def counters(exposition: str) -> tuple[dict[str, int], float]:
+    """The requests that /metrics counts by status, and the images inside."""
+    statuses: Counter[str] = Counter()
+    inside = 0.0
+    for family in text_string_to_metric_families(exposition):
+        for sample in family.samples:
+            if sample.name == "convoy_requests_total":
+                statuses[sample.labels["status"]] += int(sample.value)
+            elif sample.name == "convoy_images_inside":
+                inside += sample.value
+    return dict(statuses), inside
+
+
+# --- the load ------------------------------------------------------------------------------------
+
+
+async def soak(
+    url: str,
+    pictures: Sequence[Picture],
+    run: Run,
+    *,
+    large: Sequence[Picture] = (),
+    pid: int | None = None,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> None:
+    """Put the load on the server at `url`, and write down in `run` what comes of it.
+
+    `large` pictures are sent now and then, instead of the others.
+    """
+    journal = Journal()
+    rude = Rude(url, pictures, seed)
+    kinds = np.random.default_rng(seed).random(_KINDS)
+    run.before = look_at(pid) if pid else None
+
+    async with (
+        Client(url, pictures) as client,
+        Client(url, large, timeout_s=_LARGE_S) as burden,
+    ):
+        for each in (client, burden):
+            await each.learn()
+        with precise_clock() as clock:
+            warm = Journal()
+            begin = clock.now()
+            seconds = min(_CAPACITY_S, run.seconds / 4)
+            await closed_loop(_CLIENTS, begin + seconds, client.send, warm, clock)
+            run.capacity = warm.good / (clock.now() - begin)
+            run.asked_before = warm.good + len(pictures) + len(large)
+            run.rate = run.rate or LOAD * run.capacity
+
+            async def send(number: int) -> Outcome:
+                kind = kinds[number % _KINDS]
+                if kind < LEAVING:
+                    return await told(rude.leave(number))
+                if kind < LEAVING + NOISY:
+                    return await told(rude.disturb(number))
+                if large and kind > 1 - LARGE:
+                    return await burden.send(number)
+                return await client.send(number)
+
+            watching = asyncio.create_task(_watch(run, pid, progress))
+            moments = clock.now() + arrivals(Arrivals.POISSON, run.rate, run.seconds, seed)
+            await open_loop(moments, send, journal, clock, _MAX_OUTSTANDING)
+            watching.cancel()
+    columns = journal.columns()
+    run.outcomes = Counter(columns.kinds[kind] for kind in columns.kind)
+
+
+async def _watch(run: Run, pid: int | None, progress: Progress | None) -> None:
+    task = progress.add_task("soak", total=run.seconds) if progress else None
+    while True:
+        if pid:
+            run.memory.append(look_at(pid).resident_bytes)
+        await asyncio.sleep(1)
+        if progress and task is not None:
+            progress.advance(task, 1)
+
+
+async def settle(url: str, run: Run, pid: int) -> None:
+    """Wait until the server has noticed that everybody left; what it counts and takes then."""
+    async with Client(url, []) as client:
+        for _ in range(_SETTLE_LOOKS):  # `broken` says what did not come to pass by then
+            run.counted, run.inside = counters(await client.metrics() or "")
+            run.after = look_at(pid)
+            # The connection that asks is one more.
+            run.after = Process(run.after.resident_bytes, run.after.threads, run.after.files - 1)
+            quiet = run.before is None or run.after.files <= run.before.files
+            if quiet and not run.inside:
+                return
+            await asyncio.sleep(_SETTLE_S)
+
+
+# --- the command ---------------------------------------------------------------------------------
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run; 0 if nothing is broken."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.serving.soak")
+    parser.add_argument("--seconds", type=float, default=600.0)
+    parser.add_argument("--rate", type=float, default=0.0, help="requests a second; 0: 80%% of all")
+    parser.add_argument("--most-growth", type=float, default=0.02, help="of memory, as a share")
+    parser.add_argument("--images", type=Path, default=SAMPLES)
+    parser.add_argument("--json", type=Path, help="write the row there")
+    parser.add_argument("--record", action="store_true", help=f"add it to {RECORD.name}")
+    parser.add_argument("serve", nargs="*", help="what `convoy serve` is given")
+    options = parser.parse_args(arguments)
+
+    run = Run(options.seconds, rate=options.rate)
+    console = Console(stderr=True)
+    bar = Progress(
+        TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn(), console=console
+    )
+    pictures = load_pictures(options.images)
+    large = enlarged(pictures)
+    with TemporaryFile("w+") as log:
+        with serving(options.serve, log) as (process, url):
+            with bar:
+                asyncio.run(soak(url, pictures, run, large=large, pid=process.pid, progress=bar))
+            asyncio.run(settle(url, run, process.pid))
+            run.exit_status = _end(process)
+        wrong = broken(run, options.most_growth)
+        _show(Console(), run, wrong)
+        if wrong:
+            console.print(_last_lines(log), highlight=False, markup=False)
+    row = as_row(run, wrong)
+    if options.json:
+        options.json.write_text(json.dumps(row) + "\n")
+    if options.record:
+        append(RECORD, [row])
+    return 1 if wrong else 0
+
+
+def as_row(run: Run, wrong: Sequence[str]) -> Mapping[str, object]:
+    """What is recorded."""
+    seen = asdict(run)
+    memory = seen.pop("memory")
+    return {
+        "at": now(),
+        "commit": commit(),
+        "versions": versions("uvicorn", "uvloop", "httptools", "aiohttp", "onnxruntime"),
+        **seen,
+        "outcomes": dict(run.outcomes),
+        "memory_growth": run.growth,
+        "memory_mb": [round(memory[0] / 1e6, 1), round(memory[-1] / 1e6, 1)] if memory else [],
+        "broken": list(wrong),
+    }
+
+
+def _show(console: Console, run: Run, wrong: Sequence[str]) -> None:
+    table = Table(title=f"{run.seconds:.0f} s at {run.rate:.0f} of {run.capacity:.0f} requests/s")
+    table.add_column("requests")
+    table.add_column("", justify="right")
+    for kind, count in run.outcomes.most_common():
+        table.add_row(kind, str(count))
+    table.add_section()
+    table.add_row("memory grew by", f"{run.growth:.2%}")
+    if run.before and run.after:
+        table.add_row("threads", f"{run.before.threads} → {run.after.threads}")
+        table.add_row("open files", f"{run.before.files} → {run.after.files}")
+    table.add_row("exit status", str(run.exit_status))
+    console.print(table)
+    for each in wrong:
+        console.print(f"[bold red]broken[/]: {each}", highlight=False)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,166 @@
+"""The servers that benchmarks/serving/overhead.py compares, each to be run in a process of its own."""
+
+import socket
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+import uvicorn
+from fastapi import FastAPI, Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from models import Batch, ChannelOrder, Fit, Layout, OutputKind, Preprocessing, Scores
+from service.api.app import create_app
+from service.engine.cores import available_cores
+from service.engine.runner import Pixels
+from service.hosting.pipeline import ModelInfo
+from service.hosting.repository import Repository
+from service.http.server import http_settings, run_server
+from service.images.decode import ImageLimits, prepare_image
+from service.images.pool import FREE, Decoding
+from service.processes import prepare, run_workers
+
+CONVOY = "Convoy"
+
+_SIDE = 224
+_CLASSES = 1000
+_TOP_5 = b'{"predictions":[' + b",".join([b'{"index":1,"probability":0.5}'] * 5) + b"]}"
+
+
+async def _bare_app(_: Scope, receive: Receive, send: Send) -> None:
+    """Reads the body, answers JSON: the least that any Python server has to do."""
+    size = 0
+    more = True
+    while more:
+        message = await receive()
+        size += len(message.get("body", b""))
+        more = message.get("more_body", False)
+    headers = [
+        (b"content-type", b"application/json"),
+        (b"content-length", str(len(_TOP_5)).encode()),
+    ]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": _TOP_5})
+
+
+def bare_route(listener: socket.socket) -> None:
+    """A bare ASGI application under Convoy's own uvicorn settings."""
+    uvicorn.Server(http_settings(_bare_app, access_log=False)).run(sockets=[listener])
+
+
+def fastapi_route(listener: socket.socket) -> None:
+    """A FastAPI route that does what the bare one does: what the framework costs by itself."""
+    app = FastAPI()
+
+    async def read_and_answer(request: Request) -> Response:
+        await request.body()
+        return Response(_TOP_5, media_type="application/json")
+
+    app.add_api_route("/{path:path}", read_and_answer, methods=["GET", "POST"])
+    uvicorn.Server(http_settings(app, access_log=False)).run(sockets=[listener])
+
+
+class _NoEngine:
+    """An engine that takes no time, and finds every class equally likely."""
+
+    max_batch = 8
+    classes = _CLASSES
+    device = "none"
+
+    def __init__(self) -> None:
+        self._scores = np.zeros((self.max_batch, self.classes), np.float32)
+
+    def warm_up(self) -> None:
+        """Nothing to warm."""
+
+    def run(self, images: Batch) -> Scores:
+        """The same scores every time."""
+        return self._scores[: len(images)]
+
+    def close(self) -> None:
+        """Nothing to free."""
+
+
+_BLANK: Pixels = np.zeros((_SIDE, _SIDE, 3), np.uint8)
+_NOTHING = Decoding(FREE, lambda: _BLANK)
+
+
+def _no_decoder(_: bytes) -> Decoding:
+    return _NOTHING
+
+
+def _decoder(data: bytes) -> Decoding:
+    """What most models of ImageNet take."""
+    return prepare_image(data, _IMAGENET, ImageLimits(20_000_000, 50_000_000))
+
+
+_IMAGENET = Preprocessing(
+    height=_SIDE,
+    width=_SIDE,
+    fit=Fit.CROP,
+    resize=256,
+    channels=ChannelOrder.RGB,
+    layout=Layout.NCHW,
+    scale=1 / 255,
+    mean=(0.485, 0.456, 0.406),
+    std=(0.229, 0.224, 0.225),
+    output=OutputKind.LOGITS,
+    labels=(),
+)
+
+
+def serve_nothing(
+    read: Callable[[bytes], Decoding], decode_threads: int, workers: int, listener: socket.socket
+) -> None:
+    """The real application with an engine that does nothing; threads are shared by workers."""
+    if workers:
+        prepare()
+    engine = _NoEngine()
+    info = ModelInfo("no-op", "1", _BLANK.shape, "scores", OutputKind.LOGITS, labels=())
+    make = partial(Repository, max_batch=engine.max_batch, max_queue=128, max_body_bytes=20_000_000)
+    repository = make(decode_threads=0 if workers else decode_threads)
+    repository.add(info, engine, read)
+    if not workers:
+        run_server(
+            create_app(repository),
+            repository,
+            listener,
+            drain_s=1,
+            access_log=False,
+            announce=_say_nothing,
+        )
+        return
+    run_workers(
+        repository,
+        partial(make, decode_threads=-(-decode_threads // workers)),
+        listener,
+        workers=workers,
+        drain_s=1,
+        access_log=False,
+        configure=_say_nothing,
+        announce=_say_nothing,
+    )
+
+
+def _say_nothing() -> None:
+    pass
+
+
+def no_op(workers: int) -> Callable[[socket.socket], None]:
+    """Convoy with neither a decoder nor an engine that do anything."""
+    return partial(serve_nothing, _no_decoder, 0, workers)
+
+
+def decoding(workers: int) -> Callable[[socket.socket], None]:
+    """Convoy that decodes pictures, in a thread for each core."""
+    return partial(serve_nothing, _decoder, available_cores(), workers)
+
+
+# The first is what the others are compared with.
+TARGETS: dict[str, Callable[[socket.socket], None]] = {
+    "bare route": bare_route,
+    "FastAPI route": fastapi_route,
+    CONVOY: no_op(0),
+    "Convoy, 2 workers": no_op(2),
+}

@@ -1,0 +1,195 @@
+"""Convoy's latency policy beside others', simulated: `python -m benchmarks.serving.overhead --simulate`.
+
+    python -m benchmarks.simulation.__main__ [--requests N] [--seeds N] [--plots FOLDER] [--json FILE]
+
+The policy is the code that serves (`service/batching/policy.py`); the engine, the arrivals and the clock are
+made up, so this says how decisions compare and nothing of any machine. See `simulation/` for the
+profiles, the workloads, the others, and for the criterion: beaten nowhere by more than 5%, ahead of
+each over the sweep. Runs with the same numbers give the same results.
+"""
+
+import argparse
+import json
+from collections.abc import Sequence
+from functools import partial
+from math import inf, isinf
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from benchmarks.rows import RESULTS, ROOT, append, commit, now, versions
+from benchmarks.simulation.comparison import (
+    BEATEN,
+    Comparison,
+    compare,
+    geometric_mean,
+    summary,
+)
+from benchmarks.simulation.workloads import Point, sweep
+
+FILE = RESULTS / "simulate.jsonl"
+
+
+def run(points: Sequence[Point], requests: int, seeds: int, processes: int) -> list[Comparison]:
+    """Everybody at every point."""
+    one = partial(compare, requests=requests, seeds=range(seeds))
+    # Spawned: whoever calls this may have threads, which a fork would not take along.
+    with get_context("spawn").Pool(processes) as pool:
+        return list(track(pool.imap(one, points), total=len(points), console=Console(stderr=True)))
+
+
+def show(comparisons: Sequence[Comparison], console: Console) -> bool:
+    """Tables, and whether the criterion is met."""
+    console.print(_by_workload(comparisons))
+    overall = summary(comparisons)
+    console.print(_by_kind(comparisons))
+    for each in comparisons:
+        for what, (name, ratio) in each.trades().items():
+            over = each.scores()[name]
+            console.print(
+                f"{_named(each.point)}: {what} {ratio:.2f} of {name}'s, all in all {over:.2f}"
+            )
+    beaten = [(each.point, each.beaten_by()) for each in comparisons if each.beaten_by()]
+    for point, by in beaten:
+        console.print(f"BEATEN at {_named(point)}: {by}")
+    worst = min(min(each.scores().values()) for each in comparisons)
+    met = not beaten and all(score > 1 for score in overall.values())
+    console.print(
+        f"{'met' if met else 'NOT MET'}: the worst score of {len(comparisons)} points is "
+        f"{worst:.3f} (at least {BEATEN}); over the sweep the least is {min(overall.values()):.3f} "
+        "(above 1)"
+    )
+    return met
+
+
+def _by_workload(comparisons: Sequence[Comparison]) -> Table:
+    table = Table(box=None, title="ours over the best of the others", title_justify="left")
+    for heading in ("L(n)", "workload", "deadline", "points", "mean", "worst", "there", "against"):
+        table.add_column(heading, justify="left" if heading in {"L(n)", "workload"} else "right")
+    groups: dict[tuple[str, str, float], list[Comparison]] = {}
+    for each in comparisons:
+        key = (each.point.profile, each.point.workload, each.point.timeout)
+        groups.setdefault(key, []).append(each)
+    for (profile, workload, timeout), group in groups.items():
+        lowest = [min((score, name) for name, score in each.scores().items()) for each in group]
+        worst, against = min(lowest)
+        at = group[lowest.index((worst, against))].point
+        table.add_row(
+            profile,
+            workload,
+            "" if isinf(timeout) else f"{timeout:g} L(8)",
+            str(len(group)),
+            f"{geometric_mean(score for score, _ in lowest):.3f}",
+            f"{worst:.3f}",
+            f"{at.load:g}",
+            against,
+        )
+    return table
+
+
+def _by_kind(comparisons: Sequence[Comparison]) -> Table:
+    """The sweep in three means: the last are of goodput, where some have nearly none."""
+    patient = [each for each in comparisons if isinf(each.point.timeout)]
+    hurried = [each for each in comparisons if not isinf(each.point.timeout)]
+    table = Table(box=None, title="ours over it, geometric mean", title_justify="left")
+    kinds = {"over all": comparisons, "without deadlines": patient, "with": hurried}
+    kinds = {kind: some for kind, some in kinds.items() if some}
+    table.add_column("")
+    for kind in kinds:
+        table.add_column(kind, justify="right")
+    scores = [summary(some) for some in kinds.values()]
+    for name in scores[0]:
+        table.add_row(name, *(f"{each[name]:.3f}" for each in scores))
+    return table
+
+
+def _named(point: Point) -> str:
+    load = f"{point.load:g} clients" if point.closed else f"load {point.load:g}"
+    deadline = "" if point.timeout == inf else f", deadline {point.timeout:g} L(8)"
+    return f"{point.profile}, {point.workload}, {load}{deadline}"
+
+
+def as_lines(comparisons: Sequence[Comparison]) -> list[dict[str, Any]]:
+    """A row a profile, workload and deadline, with a list over its loads for every number."""
+    lines: dict[tuple[str, str, float], dict[str, Any]] = {}
+    for each in comparisons:
+        row = as_row(each)
+        load, results = row.pop("load"), row.pop("results")
+        key = (each.point.profile, each.point.workload, each.point.timeout)
+        line = lines.setdefault(key, {**row, "loads": [], "results": {}})
+        line["loads"].append(load)
+        for name, numbers in results.items():
+            columns = line["results"].setdefault(name, {what: [] for what in numbers})
+            for what, value in numbers.items():
+                columns[what].append(value)
+    return list(lines.values())
+
+
+def as_row(comparison: Comparison) -> dict[str, Any]:
+    """What JSON takes."""
+    point = comparison.point
+    return {
+        "profile": point.profile,
+        "workload": point.workload,
+        "load": point.load,
+        "deadline_l8": None if isinf(point.timeout) else point.timeout,
+        "results": {
+            name: {
+                "p50_ms": round(result.p50_ms, 3),
+                "p99_ms": round(result.p99_ms, 3),
+                "throughput": round(result.throughput, 1),
+                "goodput": round(result.goodput, 4),
+                "batch": round(result.batch, 2),
+            }
+            for name, result in comparison.results.items()
+        },
+    }
+
+
+def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.simulation.__main__", description="Simulate the latency policy and others."
+    )
+    parser.add_argument(
+        "--requests", type=int, default=6000, help="a run, of each seed (%(default)s)"
+    )
+    parser.add_argument("--seeds", type=int, default=3, help="runs a point (%(default)s)")
+    parser.add_argument("--processes", type=int, default=2, help="at once (%(default)s)")
+    parser.add_argument("--plots", type=Path, metavar="FOLDER", help="draw PNGs there")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers there")
+    parser.add_argument(
+        "--record", action="store_true", help=f"append them to {FILE.relative_to(ROOT)}"
+    )
+    return parser.parse_args(arguments)
+
+
+def main(command_line: Sequence[str] | None = None) -> None:
+    """Simulate, show, and write down what was asked for; exit status 1 where it is not met."""
+    arguments = parse_arguments(command_line)
+    comparisons = run(
+        list(sweep()), arguments.requests, arguments.seeds, max(1, arguments.processes)
+    )
+    met = show(comparisons, Console(highlight=False, soft_wrap=True))
+    setup = {"requests": arguments.requests, "seeds": arguments.seeds}
+    stands = {"date": now(), "commit": commit(), **versions("numpy"), **setup}
+    if arguments.json:
+        rows = [{**stands, **as_row(each)} for each in comparisons]
+        arguments.json.write_text(json.dumps(rows, indent=2) + "\n")
+    if arguments.record:
+        append(FILE, [{**stands, **line} for line in as_lines(comparisons)])
+    if arguments.plots:
+        from benchmarks.simulation.plots import plot  # noqa: PLC0415  needs Matplotlib
+
+        for file in plot(comparisons, arguments.plots):
+            print(file)
+    if not met:
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main()

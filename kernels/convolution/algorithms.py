@@ -1,0 +1,123 @@
+"""The convolution algorithms, and which of them can run a problem."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+from kernels.problems.activation import Activation
+from kernels.convolution.coalesced import CoalescedConv
+from kernels.convolution.depthwise import DepthwiseConv
+from kernels.convolution.direct import DirectConv
+from kernels.convolution.gemm import GemmConv
+from kernels.convolution.operands import Filter
+from kernels.problems.conv import ConvProblem
+from kernels.convolution.winograd import WinogradConv
+from kernels.convolution.winograd_nonfused import NonfusedWinogradConv
+from kernels.device.launch import Launch
+from kernels.layout.pixels import Pixels
+from kernels.convolution.work import Work
+
+Config = TypeVar("Config")
+
+
+class Algorithm(Protocol[Config]):
+    """A way to compute a convolution; its docstring names the paper and section it is from.
+
+    All but `supports` is asked only of problems it supports. A configuration is a frozen dataclass:
+    equal ones launch the same, and those of one problem are printed differently.
+    """
+
+    @property
+    def name(self) -> str:
+        """Short and unique: "direct", "winograd F(2x2,3x3)"."""
+
+    def supports(self, problem: ConvProblem) -> str | None:
+        """None where the algorithm can run the problem, at any N; else why it cannot."""
+
+    def multiplications(self, problem: ConvProblem) -> int:
+        """Multiplications of elements that it takes."""
+
+    def configs(self, problem: ConvProblem) -> tuple[Config, ...]:
+        """The ways to run it, never none: what a heuristic or a measurement chooses among."""
+
+    def work(self, problem: ConvProblem, config: Config) -> tuple[Work, ...]:
+        """What each of its launches asks of a device."""
+
+    def workspace(self, problem: ConvProblem, config: Config) -> Mapping[str, int]:
+        """Device memory for its own use, of any content: bytes by operand."""
+
+    def counter_bytes(self, problem: ConvProblem, config: Config) -> int:
+        """For the operand "counters", all zero before and after a launch; 0 where there is none."""
+
+    def filter_form(self, problem: ConvProblem, config: Config) -> str:
+        """Names what `prepare_filter` makes of a filter: the same wherever the form is."""
+
+    def prepare_filter(self, weight: Filter, problem: ConvProblem, config: Config) -> Filter:
+        """The operand "weight" from K×(C/groups)×R×S, once for all launches. Raises ValueError."""
+
+    def launches(
+        self,
+        problem: ConvProblem,
+        config: Config,
+        x: Pixels,
+        y: Pixels,
+        residual: Pixels | None = None,
+        bias: bool = False,
+        activation: Activation | None = None,
+    ) -> tuple[Launch, ...]:
+        """y = activation(conv(x, weight) + bias + residual), on operands by these names, in order.
+
+        y may lie where the residual lies. What pixels have between their channels and their pitch
+        is neither used nor written. Raises ValueError where pixels do not have the problem's
+        channels, and beyond 32-bit indices.
+        """
+
+
+class ConvChoice(NamedTuple):
+    """An algorithm and one of its configurations of a problem."""
+
+    algorithm: Algorithm[Any]
+    config: Any
+
+    def __str__(self) -> str:
+        return f"{self.algorithm.name} {self.config}"
+
+
+ALGORITHMS: tuple[Algorithm[Any], ...] = (
+    DirectConv(),
+    GemmConv(),
+    CoalescedConv(),
+    DepthwiseConv(),
+    WinogradConv(m=2, r=3, axes=2),
+    WinogradConv(m=4, r=3, axes=2),
+    WinogradConv(m=2, r=5, axes=2),
+    WinogradConv(m=2, r=3, axes=3),
+    NonfusedWinogradConv(m=2, r=3, axes=2),
+    NonfusedWinogradConv(m=4, r=3, axes=2),
+    NonfusedWinogradConv(m=2, r=3, axes=3),
+)
+
+
+def candidates(problem: ConvProblem) -> list[Algorithm[Any]]:
+    """The algorithms that can run the problem, never none, in the order of ALGORITHMS."""
+    return [algorithm for algorithm in ALGORITHMS if algorithm.supports(problem) is None]
+
+
+def choices(problem: ConvProblem, max_shared_bytes: int | None = None) -> list[ConvChoice]:
+    """Every algorithm that can run the problem, with each of its configurations.
+
+    Only those whose blocks make do with `max_shared_bytes`, a device's, where it is given.
+    """
+    return [
+        ConvChoice(algorithm, config)
+        for algorithm in ALGORITHMS
+        if algorithm.supports(problem) is None
+        for config in algorithm.configs(problem)
+        if max_shared_bytes is None
+        or all(work.shared_bytes <= max_shared_bytes for work in algorithm.work(problem, config))
+    ]
+
+
+def refusals(problem: ConvProblem) -> dict[str, str]:
+    """Why each other algorithm cannot: its name → its reason."""
+    reasons = {algorithm.name: algorithm.supports(problem) for algorithm in ALGORITHMS}
+    return {name: reason for name, reason in reasons.items() if reason is not None}

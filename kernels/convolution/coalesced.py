@@ -1,0 +1,370 @@
+"""cuConv: direct convolution in two stages, with coalesced reads and filter rows reused on chip."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from math import ceil, prod
+
+from kernels.problems.activation import Activation
+from kernels.convolution.operands import (
+    FILTER_FORM,
+    Filter,
+    check_operands,
+    padded,
+    taps_by_channels_by_filters,
+    vectors_in,
+)
+from kernels.problems.conv import ConvProblem
+from kernels.convolution.refusals import dilated, grouped, strided, wrong_axes, wrong_kernel
+from kernels.operations.epilogue import epilogue_arguments
+from kernels.convolution.implicit_gemm import MAX_WORKSPACE_BYTES
+from kernels.device.launch import (
+    THREADS,
+    Launch,
+    blocks_of_threads,
+    instantiate,
+    int32,
+    int_struct,
+    window_struct,
+)
+from kernels.layout.pixels import Pixels
+from kernels.layout.strided import VECTOR
+from kernels.problems.window import Window
+from kernels.convolution.work import Work
+
+Taps = tuple[int, int]
+"""R and S, of a filter or of the part of it that a block sums."""
+
+_STRIPS = (1, 2, 3, 4, 6, 8, 12, 16)
+_STATIC_BYTES = 128
+"""Of shared memory: what a tile's last block goes by, and what aligns the rest."""
+
+_COPY_INSTRUCTIONS = 10
+"""To copy 16 bytes to shared memory: where they lie, whether they exist, the copy."""
+
+
+@dataclass(frozen=True, slots=True)
+class CoalescedTile:
+    """What a block and a lane of `conv_coalesced` compute; the names are its template's.
+
+    A block takes rows by columns output pixels, a warp one of its rows. A lane takes all columns
+    and 4 filters, in a slice of the channels; filter_lanes of a warp's lanes are of
+    one slice. `chunk` channels are in shared memory at a time, `stages` times.
+    """
+
+    rows: int
+    columns: int
+    filter_warps: int
+    filter_lanes: int
+    chunk: int
+    stages: int
+
+    @property
+    def pixels(self) -> int:
+        """Of a block."""
+        return self.rows * self.columns
+
+    @property
+    def filters(self) -> int:
+        """Of a block: how many share the input rows that it reads."""
+        return self.filter_warps * self.filter_lanes * VECTOR
+
+    @property
+    def threads(self) -> int:
+        """Of a block."""
+        return 32 * self.rows * self.filter_warps
+
+    @property
+    def step(self) -> int:
+        """Channels that a warp multiplies at a time: 4 of every slice."""
+        return VECTOR * 32 // self.filter_lanes
+
+    def patch(self, taps: Taps) -> int:
+        """Input pixels that a block's taps meet, those beyond the image counted."""
+        return (self.rows + taps[0] - 1) * (self.columns + taps[1] - 1)
+
+    def shared_bytes(self, taps: Taps) -> int:
+        """Of a block: the chunks, or the sums; and where the input pixels lie."""
+        stage = self.chunk * (prod(taps) * self.filters + self.patch(taps))
+        return 4 * (max(self.stages * stage, self.pixels * self.filters) + self.patch(taps))
+
+
+def _tiles(*rest: tuple[int, int, int, int]) -> tuple[CoalescedTile, ...]:
+    """Of 7×7 pixels: images of 7, 14, 28, ... are whole tiles, those of 13, 27, 55 nearly."""
+    return tuple(CoalescedTile(8, 7, *each) for each in rest)
+
+
+# From the paper's few filters a block to its future work, the work of several blocks in one.
+TILES: Mapping[Taps, tuple[CoalescedTile, ...]] = {
+    (1, 1): _tiles((1, 2, 64, 3), (1, 4, 64, 3), (1, 8, 32, 4), (2, 8, 32, 4)),
+    (1, 3): _tiles((1, 4, 32, 3)),
+    (3, 3): _tiles((1, 2, 64, 2), (1, 4, 32, 3), (1, 8, 16, 3), (2, 8, 16, 3)),
+    (1, 5): _tiles((1, 2, 64, 3), (1, 4, 32, 3)),
+    (5, 5): _tiles((1, 4, 32, 2), (1, 8, 16, 2)),
+}
+"""By how many taps a block sums."""
+
+
+@dataclass(frozen=True, slots=True)
+class CoalescedConfig:
+    """A tile, what part of a filter a block sums, and how the parts are summed.
+
+    A block sums `taps` of the filter's, and one of `strips` parts of the channels. What it does
+    not sum makes planes: with one tap and one strip they are the paper's R·S. They are summed by a
+    launch of their own, the paper's second stage, or where `fused` by the last block of a tile.
+    """
+
+    tile: CoalescedTile
+    taps: Taps
+    strips: int = 1
+    fused: bool = True
+
+    def __str__(self) -> str:
+        tile, (r, s) = self.tile, self.taps
+        parts = f"{tile.pixels}x{tile.filters}x{tile.chunk} {r}x{s}/{self.strips}"
+        return parts if self.fused else f"{parts}, two stages"
+
+
+@dataclass(frozen=True, slots=True)
+class CoalescedConv:
+    """Jordà et al. 2021 (cuConv), section 3: a filter row is its C numbers at one tap (r, s).
+
+    First every dot product of a filter row with an input row is taken, the filter row held in
+    shared memory: R·S planes of P×Q for each image and filter. Then the R·S planes are summed. At
+    1×1 the first stage's planes are the output and there is no second. The paper measures filters
+    of 1×1, 3×3 and 5×5 at stride 1 and, at small images and N = 1, gains most. Its future work,
+    several blocks' work in one (section 6), is to sum several taps, for more filters.
+    """
+
+    name: str = "coalesced"
+
+    def supports(self, problem: ConvProblem) -> str | None:
+        """None where 2-D 1×1, 3×3 or 5×5, at stride 1, dilation 1, one group."""
+        return (
+            wrong_axes(problem, 2)
+            or wrong_kernel(problem, (1, 1), (3, 3), (5, 5))
+            or strided(problem)
+            or dilated(problem)
+            or grouped(problem)
+        )
+
+    def multiplications(self, problem: ConvProblem) -> int:
+        """N K P Q C R S, the padding's zeros counted."""
+        return problem.macs
+
+    def configs(self, problem: ConvProblem) -> tuple[CoalescedConfig, ...]:
+        """Every tile, with all taps in a block, a row of them, or one: planes in bounds."""
+        r, s = problem.window.kernel
+        in_one = [
+            CoalescedConfig(tile, taps, strips)
+            for taps in dict.fromkeys(((r, s), (1, s), (1, 1)))
+            for tile in TILES[taps]
+            for strips in _strips(problem, tile)
+        ]
+        in_two = [replace(each, fused=False) for each in in_one if planes(problem, each) > 1]
+        return tuple(
+            config
+            for config in (*in_one, *in_two)
+            if sum(self.workspace(problem, config).values()) <= MAX_WORKSPACE_BYTES
+        )
+
+    def work(self, problem: ConvProblem, config: CoalescedConfig) -> tuple[Work, ...]:
+        """Every block multiplies its chunks, copied ahead of time; then the planes are added up."""
+        tile, taps, split = config.tile, config.taps, planes(problem, config)
+        window, filters = _flat(problem, tile).window, min(tile.filters, padded(problem.k))
+        chunks = ceil(ceil(problem.c / tile.chunk) / config.strips)
+        channels = min(chunks * tile.chunk, padded(problem.c))
+        met = prod(  # pixels of the image in a patch
+            min(size + of - 1, image)
+            for size, of, image in zip((tile.rows, tile.columns), taps, window.input, strict=True)
+        )
+        # A thread's products for 4 channels and a row of taps, beside loading their factors.
+        sums = tile.columns * VECTOR
+        products = 4 * taps[1] * sums
+        loads = tile.columns + taps[1] - 1 + taps[1] * VECTOR
+        copies = tile.chunk // VECTOR * (prod(taps) * tile.filters + tile.patch(taps))
+        sum_bytes = 4 * tile.pixels * filters
+        first = Work(
+            blocks=tiles(problem, tile) * split,
+            threads=tile.threads,
+            registers=100 if taps == (1, 1) else 125,
+            shared_bytes=tile.shared_bytes(taps) + _STATIC_BYTES,
+            instructions=chunks
+            * (
+                tile.threads * taps[0] * (tile.chunk // tile.step) * (products + 2 * loads)
+                + _COPY_INSTRUCTIONS * copies
+            )
+            + tile.threads * 4 * sums,
+            bytes=4 * channels * (prod(taps) * filters + met) + sum_bytes * (split > 1),
+            rounds=chunks / (tile.stages - 1),
+            tail_bytes=sum_bytes * split if split > 1 and config.fused else 0,
+            weight_bytes=4 * window.kernel_volume * padded(problem.c) * problem.k,
+        )
+        if split == 1 or config.fused:
+            return (first,)
+        return (first, _second_work(problem, split))
+
+    def workspace(self, problem: ConvProblem, config: CoalescedConfig) -> Mapping[str, int]:
+        """Room for the planes, each N·P·Q × K; none where there is but one."""
+        split = planes(problem, config)
+        return {"planes": 4 * split * _outputs(problem)} if split > 1 else {}
+
+    def counter_bytes(self, problem: ConvProblem, config: CoalescedConfig) -> int:
+        """A counter for each tile where its last block adds the planes up."""
+        fused = config.fused and planes(problem, config) > 1
+        return 4 * tiles(problem, config.tile) if fused else 0
+
+    def filter_form(self, problem: ConvProblem, config: CoalescedConfig) -> str:  # noqa: ARG002  (one layout serves all)
+        """That of an implicit matrix product: one for both, for all configurations and all N."""
+        return FILTER_FORM.format(groups=problem.groups)
+
+    def prepare_filter(
+        self,
+        weight: Filter,
+        problem: ConvProblem,
+        config: CoalescedConfig,  # noqa: ARG002  (one layout serves all)
+    ) -> Filter:
+        """K×C×R×S → 1 × R·S × C × K, C and K padded with zeros to multiples of 4."""
+        return taps_by_channels_by_filters(weight, problem)
+
+    def launches(
+        self,
+        problem: ConvProblem,
+        config: CoalescedConfig,
+        x: Pixels,
+        y: Pixels,
+        residual: Pixels | None = None,
+        bias: bool = False,
+        activation: Activation | None = None,
+    ) -> tuple[Launch, ...]:
+        """One, or two in stages: on x, weight, y; bias and residual if there are; planes, counters.
+
+        Raises ValueError where pixels do not fit the problem, and beyond 32-bit indices.
+        """
+        check_operands(problem, x, y, residual)
+        _check_reach(problem, config, x, y, residual or y)
+        tile, split = config.tile, planes(problem, config)
+        fused, flat = config.fused or split == 1, _flat(problem, tile)
+        pixels = problem.n * problem.window.output_volume
+        epilogue = ("bias" if bias else 0, "residual" if residual else 0, "y")
+        residual_pitch = 0 if residual is None else residual.pitch
+        sizes = int_struct(
+            problem.n * prod(problem.window.input),
+            pixels,
+            problem.c,
+            problem.k,
+            config.strips,
+            x.pitch,
+            residual_pitch,
+            y.pitch,
+            vectors_in(x),
+            vectors_in(y, residual or y),
+        )
+        first = Launch(
+            instantiate(
+                "coalesced.cu",
+                "conv_coalesced",
+                taps_r=config.taps[0],
+                taps_s=config.taps[1],
+                **asdict(tile),
+            ),
+            (tiles(problem, tile), split, 1),
+            (tile.threads, 1, 1),
+            (
+                "x",
+                "weight",
+                *(epilogue if fused else (0, 0, 0)),
+                "planes" if split > 1 else 0,
+                "counters" if split > 1 and fused else 0,
+                sizes,
+                window_struct(flat.window),
+                *epilogue_arguments(activation),
+            ),
+            tile.shared_bytes(config.taps),
+        )
+        if fused:
+            return (first,)
+        second = Launch(
+            instantiate("coalesced.cu", "sum_planes"),
+            *blocks_of_threads(_outputs(problem) // VECTOR),
+            (
+                "planes",
+                *epilogue,
+                int32(split),
+                int32(pixels),
+                int32(problem.k),
+                int32(residual_pitch),
+                int32(y.pitch),
+                int32(vectors_in(y, residual or y)),
+                *epilogue_arguments(activation),
+            ),
+        )
+        return (first, second)
+
+
+def planes(problem: ConvProblem, config: CoalescedConfig) -> int:
+    """Sums of an output element: a part of the taps, and of the channels, each."""
+    return problem.window.kernel_volume // prod(config.taps) * config.strips
+
+
+def tiles(problem: ConvProblem, tile: CoalescedTile) -> int:
+    """How many tiles cover the output of all images."""
+    flat = _flat(problem, tile)
+    (p, q), filters = flat.window.output, ceil(problem.k / tile.filters)
+    return flat.n * ceil(p / tile.rows) * ceil(q / tile.columns) * filters
+
+
+def _strips(problem: ConvProblem, tile: CoalescedTile) -> tuple[int, ...]:
+    """Into how many parts the channels may be split: each leaves a block fewer chunks."""
+    chunks = ceil(problem.c / tile.chunk)
+    by_chunks = {ceil(chunks / strips): strips for strips in reversed(_STRIPS) if strips <= chunks}
+    return tuple(reversed(by_chunks.values()))
+
+
+def _flat(problem: ConvProblem, tile: CoalescedTile) -> ConvProblem:
+    """Where outputs lie as inputs do, all images' pixels as one image as wide as the tile."""
+    if not problem.window.is_pointwise:
+        return problem
+    size = (ceil(problem.n * problem.window.output_volume / tile.columns), tile.columns)
+    one, none = (1, 1), (0, 0)
+    return ConvProblem(1, problem.c, problem.k, Window(size, one, one, one, none, none, size))
+
+
+def _outputs(problem: ConvProblem) -> int:
+    """Elements of a plane: N·P·Q · K, K padded."""
+    return problem.n * problem.window.output_volume * padded(problem.k)
+
+
+def _second_work(problem: ConvProblem, split: int) -> Work:
+    """A thread adds up 4 filters of a pixel, 4 planes at a time."""
+    return Work(
+        blocks=ceil(_outputs(problem) / VECTOR / THREADS),
+        threads=THREADS,
+        registers=32,
+        shared_bytes=0,
+        instructions=THREADS * (50 + 8 * split),
+        bytes=THREADS * 16 * (split + 1),
+        rounds=ceil(split / 4) - 1,
+    )
+
+
+def _check_reach(
+    problem: ConvProblem, config: CoalescedConfig, x: Pixels, *written: Pixels
+) -> None:
+    """Raise ValueError unless every index that the kernel forms is one of 32 bits."""
+    tile = config.tile
+    flat = _flat(problem, tile)
+    window = flat.window
+    margins = (
+        size + 2 * max(kernel, pad)
+        for size, kernel, pad in zip(
+            (tile.rows, tile.columns), window.kernel, window.pads_begin, strict=True
+        )
+    )
+    ends = map(max, window.input, window.output)
+    int32(flat.n * prod(end + margin for end, margin in zip(ends, margins, strict=True)))
+    int32(problem.n * prod(problem.window.input) * x.pitch)
+    int32(problem.n * problem.window.output_volume * max(each.pitch for each in written))
+    int32(planes(problem, config) * _outputs(problem) + THREADS)
+    int32(
+        window.kernel_volume * (padded(problem.c) + tile.chunk) * (padded(problem.k) + tile.filters)
+    )

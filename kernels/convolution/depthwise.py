@@ -1,0 +1,187 @@
+"""Depthwise convolution: each channel alone, so no matrix product and no reuse across channels."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import ceil, prod
+
+import numpy as np
+
+from kernels.problems.activation import Activation
+from kernels.convolution.operands import Filter, check_filter, check_operands, vectors_in
+from kernels.problems.conv import ConvProblem
+from kernels.convolution.refusals import wrong_axes
+from kernels.operations.epilogue import epilogue_arguments
+from kernels.device.launch import Launch, instantiate, int32, int_struct, window_struct
+from kernels.layout.pixels import Pixels
+from kernels.layout.strided import VECTOR
+from kernels.convolution.work import Work
+
+THREADS = 128
+"""Of a block."""
+
+_WIDTHS = (3, 5)
+_STRIDES = (1, 2)
+_RUNS = (4, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class DepthwiseConfig:
+    """The row of a window that a thread holds; the names are the template's.
+
+    A thread computes `run` neighbouring outputs of a window s wide at this stride, its inputs in
+    registers. s = 0: any window, one output, element by element.
+    """
+
+    s: int
+    stride: int
+    run: int
+
+    def __str__(self) -> str:
+        return f"{self.s} wide, stride {self.stride}, {self.run} a run" if self.s else "any"
+
+
+_ANY = DepthwiseConfig(0, 0, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class DepthwiseConv:
+    """y[n, c·j + i] = x[n, c] ∗ w[c·j + i], j = K/C filters a channel: groups = C > 1, 2-D.
+
+    Bound by memory, R·S multiplications for each output: threads hold a run of rows in registers
+    and vectors of neighbouring channels. Howard et al. 2017 (MobileNets), section 3.1, equation 3.
+    """
+
+    name: str = "depthwise"
+
+    def supports(self, problem: ConvProblem) -> str | None:
+        """None where groups = C > 1 and 2-D; else why not."""
+        if not problem.is_depthwise:
+            return f"groups {problem.groups}; it runs one channel a group"
+        return wrong_axes(problem, 2)
+
+    def multiplications(self, problem: ConvProblem) -> int:
+        """N K P Q R S, the padding's zeros counted."""
+        return problem.macs
+
+    def configs(self, problem: ConvProblem) -> tuple[DepthwiseConfig, ...]:
+        """Long runs first; where rows are not held in registers, one that takes any window."""
+        window = problem.window
+        s, stride = window.kernel[-1], window.strides[-1]
+        if (
+            problem.k == problem.c
+            and s in _WIDTHS
+            and stride in _STRIDES
+            and window.dilations[-1] == 1
+        ):
+            return tuple(DepthwiseConfig(s, stride, run) for run in _RUNS)
+        return (_ANY,)
+
+    def work(self, problem: ConvProblem, config: DepthwiseConfig) -> tuple[Work]:
+        """A thread waits for each row of its window in turn, for the first as any block does."""
+        window = problem.window
+        rows, width = window.kernel[0], config.s or window.kernel[1]
+        loads = rows * ((config.run - 1) * config.stride + width)  # of a thread, 16 bytes each
+        products = 4 * rows * width * config.run
+        return (
+            Work(
+                blocks=ceil(_steps(problem, config) / THREADS),
+                threads=THREADS,
+                registers=80,
+                shared_bytes=0,
+                instructions=THREADS * (products + 4 * loads),
+                bytes=THREADS * loads * 16,
+                rounds=rows - 1,
+                weight_bytes=4 * problem.window.kernel_volume * problem.k,
+            ),
+        )
+
+    def workspace(self, problem: ConvProblem, config: DepthwiseConfig) -> Mapping[str, int]:  # noqa: ARG002  (it needs none for any)
+        """None: nothing is split."""
+        return {}
+
+    def counter_bytes(self, problem: ConvProblem, config: DepthwiseConfig) -> int:  # noqa: ARG002  (it needs none for any)
+        """None: nothing is split."""
+        return 0
+
+    def filter_form(self, problem: ConvProblem, config: DepthwiseConfig) -> str:  # noqa: ARG002  (one layout serves all)
+        """One for all configurations, and so for all N."""
+        return "taps x filters"
+
+    def prepare_filter(
+        self,
+        weight: Filter,
+        problem: ConvProblem,
+        config: DepthwiseConfig,  # noqa: ARG002  (one layout serves all)
+    ) -> Filter:
+        """K×1×R×S → R·S × K, K padded with zeros to a multiple of 4."""
+        check_filter(weight, problem)
+        taps = weight.reshape(problem.k, problem.window.kernel_volume).T
+        return np.ascontiguousarray(np.pad(taps, ((0, 0), (0, -problem.k % VECTOR))))
+
+    def launches(
+        self,
+        problem: ConvProblem,
+        config: DepthwiseConfig,
+        x: Pixels,
+        y: Pixels,
+        residual: Pixels | None = None,
+        bias: bool = False,
+        activation: Activation | None = None,
+    ) -> tuple[Launch]:
+        """One. Operands x, weight, y, and bias and residual if there are. Raises ValueError."""
+        check_operands(problem, x, y, residual)
+        if not vectors_in(x):
+            config = _ANY  # rows are held in registers by vectors only
+        window = problem.window
+        p, q = window.output
+        runs, vectors = -(-q // config.run), -(-problem.k // VECTOR)
+        steps = _steps(problem, config)
+        margins = tuple(map(max, window.extent, window.pads_begin))
+        reached = prod(size + margin for size, margin in zip(window.input, margins, strict=True))
+        for reach in (
+            steps + THREADS,
+            problem.n * reached * x.pitch,
+            *(problem.n * p * q * each.pitch for each in (y, residual or y)),
+        ):
+            int32(reach)
+        sizes = int_struct(
+            steps,
+            runs,
+            vectors,
+            problem.k,
+            problem.k // problem.c,
+            x.pitch,
+            0 if residual is None else residual.pitch,
+            y.pitch,
+            vectors_in(x),
+            vectors_in(y, residual or y),
+        )
+        return (
+            Launch(
+                instantiate(
+                    "depthwise.cu",
+                    "conv_depthwise",
+                    s=config.s,
+                    stride=config.stride,
+                    run=config.run,
+                ),
+                (-(-steps // THREADS), 1, 1),
+                (THREADS, 1, 1),
+                (
+                    "x",
+                    "weight",
+                    "bias" if bias else 0,
+                    "residual" if residual else 0,
+                    "y",
+                    sizes,
+                    window_struct(window),
+                    *epilogue_arguments(activation),
+                ),
+            ),
+        )
+
+
+def _steps(problem: ConvProblem, config: DepthwiseConfig) -> int:
+    """Threads with something to do: runs of outputs by vectors of channels."""
+    p, q = problem.window.output
+    return problem.n * p * -(-q // config.run) * -(-problem.k // VECTOR)

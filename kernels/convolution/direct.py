@@ -1,0 +1,25 @@
+"""Direct convolution as an implicit matrix product: runs everything, and is the fallback."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from kernels.problems.conv import ConvProblem
+from kernels.convolution.implicit_gemm import ImplicitGemm
+
+
+@dataclass(frozen=True, slots=True)
+class DirectConv(ImplicitGemm):
+    """y as a matrix product whose left factor is never stored: its elements are looked up in x.
+
+    For each group, (N·P·Q) × (C/groups·R·S) by (C/groups·R·S) × (K/groups): Lavin & Gray, equation
+    1, as the GEMM-based algorithm of Jordà et al. 2021 (cuConv), section 2.3.1, in the variant that
+    transforms the input while loading it. 2-D and 3-D, any stride, dilation, padding and groups.
+    """
+
+    POINTWISE: ClassVar[bool] = False
+
+    name: str = "direct"
+
+    def supports(self, problem: ConvProblem) -> str | None:  # noqa: ARG002  (it takes any)
+        """None: every problem."""
+        return None

@@ -1,0 +1,26 @@
+"""A 1×1 convolution is a matrix product as it stands."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from kernels.problems.conv import ConvProblem
+from kernels.convolution.refusals import grouped, padded, strided, wrong_kernel
+from kernels.convolution.implicit_gemm import ImplicitGemm
+
+
+@dataclass(frozen=True, slots=True)
+class GemmConv(ImplicitGemm):
+    """y = x · wᵀ, (N·H·W) × C by C × K: pixels of an NHWC buffer are the rows already.
+
+    1×1 (1×1×1) kernels at stride 1, unpadded, one group: Jordà et al. 2021 (cuConv), section 2.3.1,
+    where nothing is left to transform.
+    """
+
+    POINTWISE: ClassVar[bool] = True
+
+    name: str = "gemm"
+
+    def supports(self, problem: ConvProblem) -> str | None:
+        """None where the kernel covers one position, at stride 1, unpadded, one group."""
+        one = (1,) * len(problem.window.input)
+        return wrong_kernel(problem, one) or strided(problem) or padded(problem) or grouped(problem)

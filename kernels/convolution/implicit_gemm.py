@@ -1,0 +1,230 @@
+"""Launches of kernels/src/implicit_gemm.cu: convolution as an implicit matrix product.
+
+What DirectConv and GemmConv share: tiles, the filter's layout, the split of the inner dimension.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from math import ceil, prod
+from typing import ClassVar
+
+from kernels.problems.activation import Activation
+from kernels.convolution.operands import (
+    FILTER_FORM,
+    Filter,
+    check_operands,
+    padded,
+    taps_by_channels_by_filters,
+    vectors_in,
+)
+from kernels.problems.conv import ConvProblem
+from kernels.operations.epilogue import epilogue_arguments
+from kernels.device.launch import Launch, instantiate, int32, int_struct, window_struct
+from kernels.layout.pixels import Pixels
+from kernels.layout.strided import VECTOR
+from kernels.convolution.work import Work
+
+MAX_WORKSPACE_BYTES = 16 << 20
+"""Partial sums of one convolution: Lavin & Gray's bound for all of theirs (section 6)."""
+
+MAX_SPLIT = 16
+MIN_CHUNKS = 2
+"""Of the inner dimension, for each block that takes part in a split."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """What a block and a thread of `conv_direct` compute; the names are its template's.
+
+    A block takes bm output pixels by bn filters, the inner dimension in chunks of bk of which
+    `stages` fit in shared memory; a thread takes tm by tn of them.
+    """
+
+    bm: int
+    bn: int
+    bk: int
+    tm: int
+    tn: int
+    stages: int
+
+    @property
+    def threads(self) -> int:
+        """Of a block."""
+        return self.bm // self.tm * (self.bn // self.tn)
+
+    @property
+    def shared_bytes(self) -> int:
+        """Of a block: the chunks, and where the window starts for each pixel."""
+        return 4 * self.stages * (self.bm * (self.bk + VECTOR) + self.bk * self.bn) + 16 * self.bm
+
+    def __str__(self) -> str:
+        return f"{self.bm}x{self.bn}x{self.bk}"
+
+
+TILES = (
+    Tile(bm=128, bn=64, bk=16, tm=8, tn=8, stages=3),
+    Tile(bm=64, bn=64, bk=16, tm=8, tn=4, stages=3),
+    Tile(bm=64, bn=32, bk=32, tm=8, tn=4, stages=3),
+    Tile(bm=32, bn=64, bk=32, tm=4, tn=4, stages=3),
+    Tile(bm=32, bn=32, bk=32, tm=4, tn=4, stages=3),
+    Tile(bm=16, bn=64, bk=32, tm=4, tn=4, stages=3),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TileConfig:
+    """A tile, and over how many blocks its inner dimension is split."""
+
+    tile: Tile
+    split: int = 1
+
+    def __str__(self) -> str:
+        return str(self.tile) if self.split == 1 else f"{self.tile}/{self.split}"
+
+
+def inner_size(problem: ConvProblem) -> int:
+    """The length of the matrix product's sums: T·R·S · C/groups, the channels padded."""
+    return problem.window.kernel_volume * padded(problem.c // problem.groups)
+
+
+def tiles(problem: ConvProblem, tile: Tile) -> int:
+    """How many tiles cover the output of all images and groups."""
+    pixels = problem.n * problem.window.output_volume
+    filters = problem.k // problem.groups
+    return -(-pixels // tile.bm) * -(-filters // tile.bn) * problem.groups
+
+
+class ImplicitGemm:
+    """The part of DirectConv and GemmConv that is the same: all but which problems they support."""
+
+    __slots__ = ()
+    POINTWISE: ClassVar[bool]
+    """Whether windows are single pixels of x, each at its output's place."""
+
+    def multiplications(self, problem: ConvProblem) -> int:
+        """N K P Q (C/groups) R S, the padding's zeros counted."""
+        return problem.macs
+
+    def configs(self, problem: ConvProblem) -> tuple[TileConfig, ...]:
+        """Every tile with every split that leaves each block work and the workspace in bounds."""
+        return tuple(
+            config
+            for tile in TILES
+            for config in (TileConfig(tile, split) for split in range(1, MAX_SPLIT + 1))
+            if config.split == 1
+            or (
+                config.split * MIN_CHUNKS <= -(-inner_size(problem) // tile.bk)
+                and sum(self.workspace(problem, config).values()) <= MAX_WORKSPACE_BYTES
+            )
+        )
+
+    def work(self, problem: ConvProblem, config: TileConfig) -> tuple[Work]:
+        """Every block multiplies its chunks, copied ahead of time; the last of a tile adds up."""
+        tile, split = config.tile, config.split > 1
+        chunks = ceil(ceil(inner_size(problem) / tile.bk) / config.split)
+        # A thread's products for 4 of the inner dimension, beside loading their factors.
+        products, loads = 4 * tile.tm * tile.tn, tile.tm + tile.tn
+        looked_up = 1.0 if self.POINTWISE else 1.05  # where windows fall
+        return (
+            Work(
+                blocks=tiles(problem, tile) * config.split,
+                threads=tile.threads,
+                registers=tile.tm * tile.tn + 80,
+                shared_bytes=tile.shared_bytes,
+                instructions=looked_up
+                * tile.bm
+                * tile.bn
+                * tile.bk
+                * chunks
+                * (products + 2 * loads)
+                / products,
+                bytes=4 * tile.bk * (tile.bm + tile.bn) * chunks,
+                rounds=chunks / (tile.stages - 1),
+                tail_bytes=4 * tile.bm * tile.bn * config.split if split else 0,
+                weight_bytes=4 * inner_size(problem) * problem.k,
+            ),
+        )
+
+    def workspace(self, problem: ConvProblem, config: TileConfig) -> Mapping[str, int]:
+        """Room for every block's partial sums; none where nothing is split."""
+        if config.split == 1:
+            return {}
+        size = 4 * tiles(problem, config.tile) * config.split * config.tile.bm * config.tile.bn
+        return {"workspace": size}
+
+    def counter_bytes(self, problem: ConvProblem, config: TileConfig) -> int:
+        """A counter for each tile, zero before and after the launch; 0 where nothing is split."""
+        return 0 if config.split == 1 else 4 * tiles(problem, config.tile)
+
+    def filter_form(self, problem: ConvProblem, config: TileConfig) -> str:  # noqa: ARG002  (one layout serves all)
+        """One for all configurations, and so for all N."""
+        return FILTER_FORM.format(groups=problem.groups)
+
+    def prepare_filter(self, weight: Filter, problem: ConvProblem, config: TileConfig) -> Filter:  # noqa: ARG002  (one layout serves all tiles)
+        """K×(C/groups)×R×S → groups × R·S × C/groups × K/groups, the channels padded with zeros.
+
+        The same for every configuration.
+        """
+        return taps_by_channels_by_filters(weight, problem)
+
+    def launches(
+        self,
+        problem: ConvProblem,
+        config: TileConfig,
+        x: Pixels,
+        y: Pixels,
+        residual: Pixels | None = None,
+        bias: bool = False,
+        activation: Activation | None = None,
+    ) -> tuple[Launch]:
+        """One, on x, weight, y; bias and residual if there are; workspace and counters if split.
+
+        Raises ValueError where pixels do not fit the problem, and beyond 32-bit indices.
+        """
+        check_operands(problem, x, y, residual)
+        _check_reach(problem, config.tile, x, y, residual or y)
+        tile, groups, split = config.tile, problem.groups, config.split > 1
+        c, k = problem.c // groups, problem.k // groups
+        sizes = int_struct(
+            problem.n * problem.window.output_volume,
+            c,
+            k,
+            x.pitch,
+            0 if residual is None else residual.pitch,
+            y.pitch,
+            vectors_in(x) and (groups == 1 or c % VECTOR == 0),
+            vectors_in(y, residual or y) and (groups == 1 or k % VECTOR == 0),
+        )
+        return (
+            Launch(
+                instantiate(
+                    "implicit_gemm.cu", "conv_direct", **asdict(tile), pointwise=self.POINTWISE
+                ),
+                (tiles(problem, tile) // groups, config.split, groups),
+                (tile.threads, 1, 1),
+                (
+                    "x",
+                    "weight",
+                    "bias" if bias else 0,
+                    "residual" if residual else 0,
+                    "y",
+                    "workspace" if split else 0,
+                    "counters" if split else 0,
+                    sizes,
+                    window_struct(problem.window),
+                    *epilogue_arguments(activation),
+                ),
+            ),
+        )
+
+
+def _check_reach(problem: ConvProblem, tile: Tile, x: Pixels, *written: Pixels) -> None:
+    """Raise ValueError unless every index that the kernel forms is one of 32 bits."""
+    window, k = problem.window, problem.k // problem.groups
+    # Windows begin before an image's first position along an axis, and end beyond its last.
+    margins = map(max, window.extent, window.pads_begin, window.pads_end)
+    reached = prod(2 * margin + size for size, margin in zip(window.input, margins, strict=True))
+    pixels = problem.n * window.output_volume + tile.bm
+    int32(problem.n * reached * x.pitch)
+    int32(pixels * max(each.pitch for each in (x, *written)))
+    int32((inner_size(problem) + tile.bk) * (padded(k) + tile.bn))

@@ -1,0 +1,54 @@
+"""What every convolution's launch asks of its operands."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernels.problems.conv import ConvProblem
+from kernels.layout.pixels import Pixels
+from kernels.layout.strided import VECTOR
+
+Filter = NDArray[np.floating[Any]]
+
+FILTER_FORM = "{groups} x taps x channels x filters"
+"""What `taps_by_channels_by_filters` makes, in the words of `filter_form`."""
+
+
+def check_operands(problem: ConvProblem, x: Pixels, y: Pixels, residual: Pixels | None) -> None:
+    """Raise ValueError unless the pixels have the problem's channels."""
+    if x.channels != problem.c:
+        raise ValueError(f"{problem.c} channels, but x has {x.channels}")
+    for name, each in (("y", y), ("the residual", residual)):
+        if each is not None and each.channels != problem.k:
+            raise ValueError(f"{problem.k} filters, but {name} has {each.channels} channels")
+
+
+def check_filter(weight: Filter, problem: ConvProblem) -> None:
+    """Raise ValueError unless it is K×(C/groups)×R×S."""
+    if weight.shape != problem.filter_shape:
+        raise ValueError(f"the filter is {weight.shape}, not {problem.filter_shape}")
+
+
+def taps_by_channels_by_filters(weight: Filter, problem: ConvProblem) -> Filter:
+    """K×(C/groups)×R×S → groups × R·S × C/groups × K/groups, the channels padded with zeros."""
+    check_filter(weight, problem)
+    groups, taps = problem.groups, problem.window.kernel_volume
+    k, c = problem.k // groups, problem.c // groups
+    result = np.zeros((groups, taps, padded(c), padded(k)), weight.dtype)
+    result[:, :, :c, :k] = weight.reshape(groups, k, c, taps).transpose(0, 3, 2, 1)
+    return result
+
+
+def vectors_in(*tensors: Pixels) -> bool:
+    """Whether every pixel's first channel lies at 16 bytes, in all of them.
+
+    Then channels can be loaded by vectors, also the last of a number that is no multiple of 4: what
+    lies behind it, up to 16 bytes, is the pixel's too.
+    """
+    return all(each.pitch % VECTOR == each.offset % VECTOR == 0 for each in tensors)
+
+
+def padded(channels: int) -> int:
+    """Up to whole vectors."""
+    return -(-channels // VECTOR) * VECTOR

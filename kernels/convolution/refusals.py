@@ -1,0 +1,46 @@
+"""Reasons for which an algorithm refuses a convolution; None where the reason does not hold."""
+
+from kernels.problems.conv import ConvProblem
+
+
+def wrong_axes(problem: ConvProblem, axes: int) -> str | None:
+    """It has not that many spatial axes."""
+    have = len(problem.window.input)
+    return None if have == axes else f"{have}-D; it runs {axes}-D"
+
+
+def wrong_kernel(problem: ConvProblem, *kernels: tuple[int, ...]) -> str | None:
+    """Its kernel R×S is none of these."""
+    kernel = problem.window.kernel
+    return None if kernel in kernels else f"kernel {_x(kernel)}; it runs {_listed(kernels)}"
+
+
+def strided(problem: ConvProblem) -> str | None:
+    """Its stride is not 1."""
+    strides = problem.window.strides
+    return None if set(strides) == {1} else f"stride {_x(strides)}; it runs stride 1"
+
+
+def dilated(problem: ConvProblem) -> str | None:
+    """Its dilation is not 1."""
+    dilations = problem.window.dilations
+    return None if set(dilations) == {1} else f"dilation {_x(dilations)}; it runs dilation 1"
+
+
+def padded(problem: ConvProblem) -> str | None:
+    """It has padding."""
+    pads = problem.window.pads_begin + problem.window.pads_end
+    return f"padding {','.join(map(str, pads))}; it runs none" if any(pads) else None
+
+
+def grouped(problem: ConvProblem) -> str | None:
+    """Its groups are more than one."""
+    return None if problem.groups == 1 else f"groups {problem.groups}; it runs 1 group"
+
+
+def _x(axes: tuple[int, ...]) -> str:
+    return "x".join(map(str, axes))
+
+
+def _listed(kernels: tuple[tuple[int, ...], ...]) -> str:
+    return ", ".join(map(_x, kernels))

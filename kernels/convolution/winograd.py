@@ -1,0 +1,307 @@
+"""Winograd's minimal filtering: fewer multiplications, for more additions and larger error."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import cache
+from math import ceil, prod
+
+from kernels.problems.activation import Activation
+from kernels.convolution.operands import Filter, check_filter, check_operands, padded, vectors_in
+from kernels.problems.conv import ConvProblem
+from kernels.convolution.refusals import dilated, grouped, strided, wrong_axes, wrong_kernel
+from kernels.operations.epilogue import epilogue_arguments
+from kernels.convolution.implicit_gemm import MAX_SPLIT, MAX_WORKSPACE_BYTES, MIN_CHUNKS
+from kernels.device.launch import Launch, instantiate, int32, int_struct, window_struct
+from kernels.layout.pixels import Pixels
+from kernels.layout.strided import VECTOR
+from kernels.winograd.filter import filter_transform
+from kernels.winograd.matrices import Points, winograd_matrices
+from kernels.winograd.program import program
+from kernels.convolution.work import Work
+
+
+@dataclass(frozen=True, slots=True)
+class WinogradTile:
+    """What a block and a thread of `conv_winograd` compute; the names are its template's.
+
+    A block takes bm tiles by bn filters, the channels in chunks of bc. Most of its threads
+    multiply, each tm by tn at one of a tile's positions, while `data_warps` warps transform the
+    data. Registers are kept to what lets `resident` blocks share a multiprocessor.
+    """
+
+    bm: int
+    bn: int
+    bc: int
+    tm: int
+    tn: int
+    data_warps: int
+    resident: int
+
+    def threads(self, positions: int) -> int:
+        """Of a block."""
+        return positions * (self.bm // self.tm) * (self.bn // self.tn) + 32 * self.data_warps
+
+    def registers(self, positions: int) -> int:
+        """Of a thread: what it needs, or all that `resident` blocks leave it.
+
+        A multiprocessor is four quarters of 16384 registers, which take every fourth warp.
+        """
+        warps = ceil(self.resident * self.threads(positions) / 32 / 4)
+        return min(16384 // (32 * warps) // 8 * 8, 124)
+
+    def dynamic_shared_bytes(self, positions: int) -> int:
+        """Of a block: two chunks of V and of U and one of the data, later the products."""
+        v = self.bc * (positions * self.bm + 32 // self.bc)
+        u, data = positions * self.bc * self.bn, positions * self.bm * self.bc
+        return 4 * max(2 * v + 2 * u + data, positions * self.bm * self.bn)
+
+    def shared_bytes(self, positions: int) -> int:
+        """Of a block, with where its tiles lie, which the compiler places at a multiple of 128."""
+        return self.dynamic_shared_bytes(positions) + -(-(16 * self.bm + 4) // 128) * 128
+
+    def __str__(self) -> str:
+        return f"{self.bm}x{self.bn}x{self.bc}"
+
+
+TILES = {
+    16: (
+        WinogradTile(bm=32, bn=64, bc=8, tm=8, tn=8, data_warps=4, resident=1),
+        WinogradTile(bm=32, bn=32, bc=8, tm=8, tn=8, data_warps=2, resident=2),
+        WinogradTile(bm=16, bn=64, bc=8, tm=8, tn=8, data_warps=2, resident=2),
+        WinogradTile(bm=16, bn=32, bc=8, tm=8, tn=8, data_warps=1, resident=3),
+    ),
+    36: (
+        WinogradTile(bm=32, bn=32, bc=8, tm=8, tn=8, data_warps=2, resident=1),
+        WinogradTile(bm=32, bn=32, bc=4, tm=8, tn=8, data_warps=2, resident=1),
+        WinogradTile(bm=16, bn=32, bc=8, tm=8, tn=8, data_warps=1, resident=1),
+        WinogradTile(bm=16, bn=32, bc=4, tm=8, tn=8, data_warps=1, resident=2),
+    ),
+    64: (WinogradTile(bm=16, bn=32, bc=4, tm=8, tn=8, data_warps=2, resident=1),),
+}
+"""By a tile's positions, alpha² or alpha³."""
+
+
+@dataclass(frozen=True, slots=True)
+class WinogradConfig:
+    """The points of F(m, r), a tile, and over how many blocks the channels are split."""
+
+    points: Points
+    tile: WinogradTile
+    split: int = 1
+
+    def __str__(self) -> str:
+        tile = str(self.tile) if self.split == 1 else f"{self.tile}/{self.split}"
+        return f"{self.points.name.lower()} points, {tile}"
+
+
+@dataclass(frozen=True, slots=True)
+class WinogradConv:
+    """F(m, r) nested along each of `axes` spatial axes: m outputs from alpha = m + r - 1 inputs.
+
+    Y = Aᵀ[(G g Gᵀ) ⊙ (Bᵀ d B)]A for each tile, the product summed over C in between: Lavin & Gray
+    2015, section 4.1, equation 8 and algorithm 1; F(4×4, 3×3) is their section 4.3; in 3-D Lan et
+    al. 2017, section 3.2. Stride 1, dilation 1, one group; any padding. All three stages are one
+    launch. A NaN or an infinity of x spreads to all outputs of the tiles that read it, as NaN.
+    """
+
+    m: int
+    r: int
+    axes: int
+
+    @property
+    def name(self) -> str:
+        """As in the papers: "winograd F(2x2,3x3)"."""
+        m, r = ("x".join([str(size)] * self.axes) for size in (self.m, self.r))
+        return f"winograd F({m},{r})"
+
+    @property
+    def alpha(self) -> int:
+        """Length of an input tile along an axis, and multiplications along it: m + r - 1."""
+        return self.m + self.r - 1
+
+    @property
+    def positions(self) -> int:
+        """Of an input tile, and products for each of its channels and filters: alpha², alpha³."""
+        positions: int = self.alpha**self.axes
+        return positions
+
+    @property
+    def points(self) -> tuple[Points, ...]:
+        """The more accurate first. F(2, 3) has one set of points, for it takes three."""
+        return (Points.INTEGER,) if self.alpha <= 4 else (Points.MIXED, Points.INTEGER)
+
+    def tiles(self, problem: ConvProblem) -> int:
+        """Output tiles of one image and filter, the last of an axis perhaps in part beyond it."""
+        return prod(-(-size // self.m) for size in problem.window.output)
+
+    def supports(self, problem: ConvProblem) -> str | None:
+        """None where the kernel is r along every axis, at stride 1, dilation 1, one group."""
+        return (
+            wrong_axes(problem, self.axes)
+            or wrong_kernel(problem, (self.r,) * self.axes)
+            or strided(problem)
+            or dilated(problem)
+            or grouped(problem)
+        )
+
+    def multiplications(self, problem: ConvProblem) -> int:
+        """N ⌈P/m⌉ ⌈Q/m⌉ C K alpha², Lavin & Gray, equation 19; the transforms need none more."""
+        return problem.n * self.tiles(problem) * problem.c * problem.k * self.positions
+
+    def blocks(self, problem: ConvProblem, tile: WinogradTile) -> int:
+        """How many cover the output of all images, where the channels are not split."""
+        return -(-problem.n * self.tiles(problem) // tile.bm) * -(-problem.k // tile.bn)
+
+    def configs(self, problem: ConvProblem) -> tuple[WinogradConfig, ...]:
+        """Every tile with every split that leaves each block work and the workspace in bounds."""
+        return tuple(
+            config
+            for points in self.points
+            for tile in TILES[self.positions]
+            for config in (WinogradConfig(points, tile, split) for split in range(1, MAX_SPLIT + 1))
+            if config.split == 1
+            or (
+                config.split * MIN_CHUNKS <= -(-problem.c // tile.bc)
+                and sum(self.workspace(problem, config).values()) <= MAX_WORKSPACE_BYTES
+            )
+        )
+
+    def work(self, problem: ConvProblem, config: WinogradConfig) -> tuple[Work]:
+        """Every block multiplies its chunks, transformed by some of its warps meanwhile."""
+        tile, positions, outputs = config.tile, self.positions, self.m**self.axes
+        # Alike for all points: few instructions are no reason to choose the less accurate.
+        data, inverse = _instructions(self.m, self.r, self.points[0])
+        chunks = ceil(ceil(problem.c / tile.bc) / config.split)
+        # A value of a tile: copied with three others, loaded, transformed along each axis, stored.
+        transformed = 5 / VECTOR + 2 + self.axes * data / self.alpha
+        # A channel's products of a thread, the loads of their factors, moves between registers.
+        products = tile.tm * tile.tn
+        multiplied = 1.04 + (tile.tm + tile.tn) / VECTOR / products
+        chunk = tile.bc * (
+            tile.bm * positions * transformed
+            + tile.bm * tile.bn * positions * multiplied
+            + tile.bn * positions * 8 / VECTOR
+        ) + 40 * tile.threads(positions)
+        # Lines of a tile shorten as they are transformed, axis by axis.
+        lines = sum(self.alpha**i * self.m ** (self.axes - 1 - i) for i in range(self.axes))
+        finish = tile.bm * tile.bn * (positions * 1.5 + inverse * lines + outputs * 12)
+        return (
+            Work(
+                blocks=self.blocks(problem, tile) * config.split,
+                threads=tile.threads(positions),
+                registers=tile.registers(positions),
+                shared_bytes=tile.shared_bytes(positions),
+                instructions=(0.5 + chunks) * chunk
+                + finish,  # the first is transformed before anything is multiplied
+                # The cache hands out 8 channels of a pixel at a time, wanted or not.
+                bytes=4 * positions * (8 * tile.bm + tile.bc * tile.bn) * chunks
+                + 4 * outputs * tile.bm * tile.bn,
+                rounds=chunks,
+                tail_bytes=4 * outputs * tile.bm * tile.bn * config.split
+                if config.split > 1
+                else 0,
+                weight_bytes=4 * positions * padded(problem.c) * padded(problem.k),
+            ),
+        )
+
+    def workspace(self, problem: ConvProblem, config: WinogradConfig) -> Mapping[str, int]:
+        """Room for every block's partial outputs; none where nothing is split."""
+        if config.split == 1:
+            return {}
+        tile = config.tile
+        outputs = self.m**self.axes * tile.bm * tile.bn
+        return {"workspace": 4 * self.blocks(problem, tile) * config.split * outputs}
+
+    def counter_bytes(self, problem: ConvProblem, config: WinogradConfig) -> int:
+        """A counter for each block, zero before and after the launch; 0 where nothing is split."""
+        return 0 if config.split == 1 else 4 * self.blocks(problem, config.tile)
+
+    def filter_form(self, problem: ConvProblem, config: WinogradConfig) -> str:  # noqa: ARG002  (one serves all)
+        """One for all configurations with the same points, and for the non-fused algorithm."""
+        return f"F({self.m},{self.r}) {config.points.name}"
+
+    def prepare_filter(
+        self, weight: Filter, problem: ConvProblem, config: WinogradConfig
+    ) -> Filter:
+        """U = G g Gᵀ: K×C×R×S → alpha² × C × K, the channels padded with zeros."""
+        check_filter(weight, problem)
+        return filter_transform(weight, self.m, config.points)
+
+    def launches(
+        self,
+        problem: ConvProblem,
+        config: WinogradConfig,
+        x: Pixels,
+        y: Pixels,
+        residual: Pixels | None = None,
+        bias: bool = False,
+        activation: Activation | None = None,
+    ) -> tuple[Launch]:
+        """One, on x, weight, y; bias and residual if there are; workspace and counters if split.
+
+        Raises ValueError where pixels do not fit the problem, and beyond 32-bit indices.
+        """
+        check_operands(problem, x, y, residual)
+        self._check_reach(problem, config.tile, x, y, residual or y)
+        tile, split = config.tile, config.split > 1
+        sizes = int_struct(
+            problem.n * self.tiles(problem),
+            problem.c,
+            problem.k,
+            x.pitch,
+            0 if residual is None else residual.pitch,
+            y.pitch,
+            vectors_in(x),
+            vectors_in(y, residual or y),
+        )
+        return (
+            Launch(
+                instantiate(
+                    "winograd.cu",
+                    "conv_winograd",
+                    m=self.m,
+                    r=self.r,
+                    axes=self.axes,
+                    points=f"Points::{config.points.name}",
+                    **asdict(tile),
+                ),
+                (self.blocks(problem, tile), config.split, 1),
+                (tile.threads(self.positions), 1, 1),
+                (
+                    "x",
+                    "weight",
+                    "bias" if bias else 0,
+                    "residual" if residual else 0,
+                    "y",
+                    "workspace" if split else 0,
+                    "counters" if split else 0,
+                    sizes,
+                    window_struct(problem.window),
+                    *epilogue_arguments(activation),
+                ),
+                tile.dynamic_shared_bytes(self.positions),
+            ),
+        )
+
+    def _check_reach(
+        self, problem: ConvProblem, tile: WinogradTile, x: Pixels, *written: Pixels
+    ) -> None:
+        """Raise ValueError unless every index that the kernel forms is one of 32 bits."""
+        window = problem.window
+        # Tiles begin before an image's first position along an axis, and end beyond its last.
+        reached = prod(
+            max(size, output) + 2 * (pad + self.alpha)
+            for size, output, pad in zip(
+                window.input, window.output, window.pads_begin, strict=True
+            )
+        )
+        images = problem.n + 1 + tile.bm // self.tiles(problem)
+        int32(images * reached * max(each.pitch for each in (x, *written)))
+        int32(self.positions * (padded(problem.c) + tile.bc) * (padded(problem.k) + tile.bn))
+
+
+@cache
+def _instructions(m: int, r: int, points: Points) -> tuple[int, int]:
+    """Of the data and the inverse transform along one axis."""
+    matrices = winograd_matrices(m, r, points)
+    return program(matrices.bt).instructions, program(matrices.at).instructions

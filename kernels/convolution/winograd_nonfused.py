@@ -1,0 +1,291 @@
+"""Non-fused Winograd convolution: its three stages as launches of their own.
+
+    x ── data transform ─ "data" ── batched products ─ "products" ── inverse transform ── y
+                          tiles × alpha² × C           tiles × alpha² × K
+
+A product for each of a tile's alpha² positions is a convolution of 1×1 in as many groups, and is
+computed as one: kernels/convolution/implicit_gemm.py. What lies between the stages is larger than x and y, so
+that a large layer takes them for some of its tiles after others.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import ceil, prod
+from typing import ClassVar
+
+from kernels.problems.activation import Activation
+from kernels.convolution.operands import Filter, check_filter, check_operands, padded, vectors_in
+from kernels.problems.conv import ConvProblem
+from kernels.convolution.winograd import WinogradConv
+from kernels.device.device import Instantiation
+from kernels.operations.epilogue import epilogue_arguments
+from kernels.convolution.implicit_gemm import ImplicitGemm, TileConfig, tiles
+from kernels.device.launch import Launch, instantiate, int32, int_struct, window_struct
+from kernels.layout.pixels import Pixels
+from kernels.layout.strided import VECTOR
+from kernels.problems.window import Window
+from kernels.winograd.filter import filter_transform
+from kernels.winograd.matrices import Points
+from kernels.convolution.work import Work
+
+THREADS = 64
+"""Of a block of the transforms: few, so that small layers have many."""
+
+MAX_BYTES = 128 << 20
+"""Of data and products together, as long as `_STEP` tiles fit."""
+
+CACHED_BYTES = 32 << 20
+"""Likewise, to find them in a second-level cache of 40 MB or more: read back sooner, for more
+launches."""
+
+_STEP = 64
+"""Tiles at a time are a multiple, so that few of the batched products' tiles are in part empty."""
+
+_SPLITS = (1, 2, 4, 8)
+_ENOUGH_BLOCKS = 512
+"""To fill any GPU: beyond these no sum is split."""
+
+
+@dataclass(frozen=True, slots=True)
+class NonfusedConfig:
+    """The points of F(m, r), how its products are computed, and for how many tiles at a time."""
+
+    points: Points
+    gemm: TileConfig
+    chunk: int
+
+    def __str__(self) -> str:
+        return f"{self.points.name.lower()} points, {self.gemm}, {self.chunk} tiles at a time"
+
+
+@dataclass(frozen=True, slots=True)
+class _BatchedProducts(ImplicitGemm):
+    """Products of many pairs of matrices: a convolution of 1×1 in groups."""
+
+    POINTWISE: ClassVar[bool] = True
+
+
+_PRODUCTS = _BatchedProducts()
+
+
+@dataclass(frozen=True, slots=True)
+class NonfusedWinogradConv:
+    """F(m, r) along each of `axes` axes in three launches for each chunk of tiles.
+
+    Lavin & Gray 2015, algorithm 1, with global memory between its stages; in 3-D Lan et al. 2017,
+    section 3.2. A NaN or an infinity of x spreads to all outputs of the tiles that read it, as NaN.
+    """
+
+    m: int
+    r: int
+    axes: int
+
+    @property
+    def name(self) -> str:
+        """As in the papers: "winograd F(2x2,3x3) non-fused"."""
+        return f"{self._winograd.name} non-fused"
+
+    def supports(self, problem: ConvProblem) -> str | None:
+        """None where the kernel is r along every axis, at stride 1, dilation 1, one group."""
+        return self._winograd.supports(problem)
+
+    def multiplications(self, problem: ConvProblem) -> int:
+        """N ⌈P/m⌉ ⌈Q/m⌉ C K alpha², Lavin & Gray, equation 19."""
+        return self._winograd.multiplications(problem)
+
+    def configs(self, problem: ConvProblem) -> tuple[NonfusedConfig, ...]:
+        """All tiles at once, or few enough for the cache.
+
+        Of F(4, 3) the more accurate points alone: with integers it errs more than 20 times as much
+        as direct convolution where C = 512 is summed in one go, and saves next to nothing here.
+        """
+        points = self._winograd.points[0]
+        total = problem.n * self._winograd.tiles(problem)
+        chunks = dict.fromkeys(
+            self._chunk(problem, total, nbytes) for nbytes in (MAX_BYTES, CACHED_BYTES)
+        )
+        return tuple(
+            NonfusedConfig(points, gemm, chunk)
+            for chunk in chunks
+            for gemm in self._gemms(self._products(problem, chunk))
+        )
+
+    def work(self, problem: ConvProblem, config: NonfusedConfig) -> tuple[Work, ...]:
+        """The transforms read and write side by side, all that a thread reads at once."""
+        positions, outputs = self._winograd.positions, self.m**self.axes
+        rows = 4 * self._winograd.alpha * self.m ** (self.axes - 1)  # reduced, 4 filters each
+        works: list[Work] = []
+        for _, count in self._chunks(problem, config):
+            data = Work(
+                blocks=ceil(count * padded(problem.c) / THREADS),
+                threads=THREADS,
+                registers=positions + 20,
+                shared_bytes=0,
+                instructions=THREADS * positions * 24,  # most of them make addresses
+                bytes=THREADS * 4 * 2 * positions,
+                rounds=0,
+            )
+            inverse = Work(
+                blocks=ceil(count * padded(problem.k) / VECTOR / THREADS),
+                threads=THREADS,
+                registers=rows + (40 if config.points is Points.MIXED else 16),
+                shared_bytes=16 * THREADS * outputs,
+                instructions=THREADS * (positions * (3 + 8 * self.axes) + 40 * outputs),
+                bytes=THREADS * 16 * (positions + outputs),
+                rounds=1,
+            )
+            works += (data, *_PRODUCTS.work(self._products(problem, count), config.gemm), inverse)
+        return tuple(works)
+
+    def workspace(self, problem: ConvProblem, config: NonfusedConfig) -> Mapping[str, int]:
+        """ "data" and "products" of a chunk, and the partial sums of split products."""
+        products = self._products(problem, config.chunk)
+        pixels = 4 * config.chunk
+        return {
+            "data": pixels * products.c,
+            "products": pixels * products.k,
+            **_PRODUCTS.workspace(products, config.gemm),
+        }
+
+    def counter_bytes(self, problem: ConvProblem, config: NonfusedConfig) -> int:
+        """Those of the products."""
+        return _PRODUCTS.counter_bytes(self._products(problem, config.chunk), config.gemm)
+
+    def filter_form(self, problem: ConvProblem, config: NonfusedConfig) -> str:  # noqa: ARG002  (one serves all)
+        """One for all configurations with the same points."""
+        return f"F({self.m},{self.r}) {config.points.name}"
+
+    def prepare_filter(
+        self, weight: Filter, problem: ConvProblem, config: NonfusedConfig
+    ) -> Filter:
+        """U = G g Gᵀ: K×C×R×S → alpha² × C × K, the channels padded with zeros."""
+        check_filter(weight, problem)
+        return filter_transform(weight, self.m, config.points)
+
+    def launches(
+        self,
+        problem: ConvProblem,
+        config: NonfusedConfig,
+        x: Pixels,
+        y: Pixels,
+        residual: Pixels | None = None,
+        bias: bool = False,
+        activation: Activation | None = None,
+    ) -> tuple[Launch, ...]:
+        """Three for each chunk: on x and data; on data, weight, products; on products and y.
+
+        The last has the bias and the residual, if there are, the second workspace and counters, if
+        its sums are split. Raises ValueError where pixels do not fit the problem, and beyond 32-bit
+        indices.
+        """
+        check_operands(problem, x, y, residual)
+        self._check_reach(problem, config, x, y, residual or y)
+        window = window_struct(problem.window)
+        launches: list[Launch] = []
+        for first, count in self._chunks(problem, config):
+            place = int_struct(first, count, self._tiles_along(problem.window))
+            products = self._products(problem, count)
+            data = Launch(
+                self._instantiate("winograd_data", config),
+                (ceil(count * padded(problem.c) / THREADS), 1, 1),
+                (THREADS, 1, 1),
+                ("x", "data", place, int32(problem.c), int32(x.pitch), window),
+            )
+            (gemm,) = _PRODUCTS.launches(
+                products,
+                config.gemm,
+                Pixels(products.c, products.c),
+                Pixels(products.k, products.k),
+            )
+            inverse = Launch(
+                self._instantiate("winograd_inverse", config),
+                (ceil(count * padded(problem.k) / VECTOR / THREADS), 1, 1),
+                (THREADS, 1, 1),
+                (
+                    "products",
+                    "bias" if bias else 0,
+                    "residual" if residual else 0,
+                    "y",
+                    place,
+                    int32(problem.k),
+                    int32(residual.pitch if residual else 0),
+                    int32(y.pitch),
+                    int32(vectors_in(y, residual or y)),
+                    window,
+                    *epilogue_arguments(activation),
+                ),
+            )
+            launches += (data, gemm.renamed({"x": "data", "y": "products"}), inverse)
+        return tuple(launches)
+
+    @property
+    def _winograd(self) -> WinogradConv:
+        """Which problems, tiles, positions and points: those of the fused kernel."""
+        return WinogradConv(self.m, self.r, self.axes)
+
+    def _chunk(self, problem: ConvProblem, total: int, nbytes: int) -> int:
+        """As many tiles at a time as `nbytes` hold, evened out; at least `_STEP` or all."""
+        products = self._products(problem, _STEP)
+        most = max(1, nbytes // (4 * _STEP * (products.c + products.k))) * _STEP
+        if total <= most:
+            return total
+        return ceil(total / ceil(total / most) / _STEP) * _STEP
+
+    def _chunks(self, problem: ConvProblem, config: NonfusedConfig) -> list[tuple[int, int]]:
+        """The first tile and the number of tiles of each chunk."""
+        total = problem.n * self._winograd.tiles(problem)
+        return [
+            (first, min(config.chunk, total - first)) for first in range(0, total, config.chunk)
+        ]
+
+    def _products(self, problem: ConvProblem, count: int) -> ConvProblem:
+        """The batched products of so many tiles, as a convolution of 1×1 on a row of pixels."""
+        positions, one, none = self._winograd.positions, (1, 1), (0, 0)
+        return ConvProblem(
+            n=1,
+            c=positions * padded(problem.c),
+            k=positions * padded(problem.k),
+            window=Window((1, count), one, one, one, none, none, (1, count)),
+            groups=positions,
+        )
+
+    def _gemms(self, products: ConvProblem) -> tuple[TileConfig, ...]:
+        """Those whose tiles are not mostly empty, split where blocks are few."""
+        count = products.window.output_volume
+
+        def pays(config: TileConfig) -> bool:
+            blocks = config.split * tiles(products, config.tile)
+            split = config.split in _SPLITS and blocks <= _ENOUGH_BLOCKS
+            return config.tile.bm < max(2 * count, 17) and (config.split == 1 or split)
+
+        return tuple(filter(pays, _PRODUCTS.configs(products)))
+
+    def _tiles_along(self, window: Window) -> tuple[int, ...]:
+        """Tiles along each of three axes."""
+        along = tuple(ceil(size / self.m) for size in window.output)
+        return (1,) * (3 - len(along)) + along
+
+    def _instantiate(self, kernel: str, config: NonfusedConfig) -> Instantiation:
+        return instantiate(
+            "winograd_nonfused.cu",
+            kernel,
+            m=self.m,
+            r=self.r,
+            points=f"Points::{config.points.name}",
+            axes=self.axes,
+            threads=THREADS,
+        )
+
+    def _check_reach(
+        self, problem: ConvProblem, config: NonfusedConfig, x: Pixels, *written: Pixels
+    ) -> None:
+        """Raise ValueError unless every index that the transforms form is one of 32 bits."""
+        window = problem.window
+        int32(problem.n * prod(window.input) * x.pitch)
+        int32(problem.n * window.output_volume * max(each.pitch for each in written))
+        # Tiles begin before an image's first position along an axis, and end beyond its last.
+        margins = zip(window.input, window.output, window.pads_begin, strict=True)
+        int32(problem.n * prod(h + p + pad + self._winograd.alpha for h, p, pad in margins))
+        # The last block has threads without a tile.
+        channels = max(padded(problem.c), padded(problem.k))
+        int32((config.chunk * channels + THREADS) * self._winograd.positions)

@@ -1,0 +1,218 @@
+"""CUDA C++ under kernels/src to cubins, through NVRTC and a cache: the only caller of NVRTC.
+
+    kernels/src/*.cu, *.cuh ─┐
+    Instantiation            ├─ digest ─ cache hit ──────────────┐
+    architecture, flags      │         └ miss ─ NVRTC ─ cache ───┴─ Cubin
+    compiler's version ──────┘
+
+Needs no GPU and no driver, so an image can be built with its cache filled.
+"""
+
+import hashlib
+import json
+import logging
+import os
+import re
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from uuid import uuid4
+
+from kernels.device import nvrtc
+from kernels.device.device import SOURCE_ROOT, CompileError, Instantiation
+
+DEFAULT_CACHE = Path("~/.cache/convoy/cubins")
+
+# Stated in full, though most are NVRTC's defaults: nothing here may change the results unnoticed.
+FLAGS = (
+    "--std=c++17",
+    "--ftz=false",
+    "--prec-div=true",
+    "--prec-sqrt=true",
+    "--fmad=true",
+    "--generate-line-info",  # compute-sanitizer and profilers name lines; the code stays the same
+    "--ptxas-options=-v",  # the log's account of registers, shared memory and spills
+)
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """What one kernel takes on one architecture, as ptxas reports it; sizes in bytes."""
+
+    registers: int  # a thread
+    static_shared: int  # a block
+    stack: int  # a thread
+    spill_stores: int  # a thread
+    spill_loads: int  # a thread
+
+
+@dataclass(frozen=True, slots=True)
+class Cubin:
+    """One kernel as machine code for one architecture."""
+
+    code: bytes
+    name: str  # the mangled name of the kernel in `code`
+    resources: Resources
+
+
+def architecture(compute_capability: tuple[int, int]) -> str:
+    """The architecture to compile for: "80", "120"; "90a" where the chip is Hopper.
+
+    Exactly the chip's, never an older one that it could also run: there is no need to guess.
+    """
+    major, minor = compute_capability
+    return f"{major}{minor}a" if (major, minor) == (9, 0) else f"{major}{minor}"
+
+
+def compile_kernel(
+    instantiation: Instantiation,
+    arch: str,
+    cache: Path = DEFAULT_CACHE,
+    root: Path = SOURCE_ROOT,
+) -> Cubin:
+    """The cubin of one instantiation for `arch` ("80", "90a"), from the cache or compiled.
+
+    An entry that is damaged is compiled again; a cache that cannot be written is done without, with
+    a warning. Any number of threads and processes may share a cache. Raises CompileError, and
+    CompilerNotFoundError where there is no compiler.
+    """
+    texts = _sources(root, instantiation.source)
+    entry = cache.expanduser() / f"{_digest(instantiation, arch, texts)}.cubin"
+    cubin = _read(entry)
+    if cubin is None:
+        cubin = _compile(instantiation, arch, texts)
+        _write(entry, cubin)
+    return cubin
+
+
+def compile_all(
+    instantiations: Iterable[Instantiation],
+    architectures: Iterable[str],
+    cache: Path = DEFAULT_CACHE,
+    progress: Callable[[int, int], None] | None = None,
+    workers: int | None = None,
+    root: Path = SOURCE_ROOT,
+) -> dict[tuple[Instantiation, str], Cubin]:
+    """The cubin of every instantiation for every architecture, on `workers` threads (all cores).
+
+    `progress(done, total)` is called after each, from the calling thread. Raises the first
+    CompileError as soon as it is met; what else was compiled by then stays in the cache.
+    """
+    architectures = tuple(architectures)
+    wanted = dict.fromkeys((i, arch) for i in instantiations for arch in architectures)
+    cubins = {}
+    with ThreadPoolExecutor(workers or os.cpu_count()) as pool:
+        running = {pool.submit(compile_kernel, *each, cache, root): each for each in wanted}
+        try:
+            for done, future in enumerate(as_completed(running), start=1):
+                cubins[running[future]] = future.result()
+                if progress is not None:
+                    progress(done, len(wanted))
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+    return {each: cubins[each] for each in wanted}
+
+
+def source_digest(sources: Iterable[str], root: Path = SOURCE_ROOT) -> str:
+    """Of what kernels are compiled from: these files with all that they include, and the flags."""
+    texts = {source: _sources(root, source) for source in sources}
+    return hashlib.sha256(json.dumps([FLAGS, texts], sort_keys=True).encode()).hexdigest()[:16]
+
+
+# Sources
+
+_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"]+)"', re.MULTILINE)
+
+
+def _sources(root: Path, source: str) -> dict[str, str]:
+    """`source` and every file under `root` that it includes, however deep: name → text.
+
+    The compiler is given these texts and searches no folder, so that what is digested is what is
+    compiled. An include that is not there is left to it: it may stand in a branch not taken.
+    """
+    texts = {source: (root / source).read_text(encoding="utf-8")}
+    waiting = _INCLUDE.findall(texts[source])
+    while waiting:
+        name = waiting.pop()
+        if name not in texts and (root / name).is_file():
+            texts[name] = (root / name).read_text(encoding="utf-8")
+            waiting += _INCLUDE.findall(texts[name])
+    return texts
+
+
+def _digest(instantiation: Instantiation, arch: str, texts: dict[str, str]) -> str:
+    """The name under which a result is cached: a digest of all that it depends on."""
+    depends_on = [nvrtc.version(), arch, FLAGS, instantiation.expression, texts]
+    return hashlib.sha256(json.dumps(depends_on, sort_keys=True).encode()).hexdigest()
+
+
+# The compiler
+
+
+def _compile(instantiation: Instantiation, arch: str, texts: dict[str, str]) -> Cubin:
+    source, expression = instantiation.source, instantiation.expression
+    headers = {name: text for name, text in texts.items() if name != source}
+    options = (f"--gpu-architecture=sm_{arch}", *FLAGS)
+    try:
+        compiled = nvrtc.compile_program(texts[source], source, expression, headers, options)
+    except nvrtc.NvrtcError as error:
+        raise CompileError(instantiation, str(error)) from error
+    resources = _resources(compiled)
+    if resources is None:
+        raise CompileError(instantiation, f"ptxas does not say what it uses\n{compiled.log}")
+    return Cubin(compiled.cubin, compiled.lowered_name, resources)
+
+
+def _resources(compiled: nvrtc.Compiled) -> Resources | None:
+    """What ptxas reports of the kernel; None where the log holds no report of it."""
+    _, _, report = compiled.log.partition(f"Compiling entry function '{compiled.lowered_name}'")
+    frame = re.search(
+        r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", report
+    )
+    used = re.search(r"Used (\d+) registers(.*)", report)
+    if frame is None or used is None:
+        return None
+    shared = re.search(r"(\d+) bytes smem", used[2])
+    stack, stores, loads = map(int, frame.groups())
+    return Resources(int(used[1]), int(shared[1]) if shared else 0, stack, stores, loads)
+
+
+# The cache: a file is a line with the digest of the rest, a line of JSON, and the machine code.
+
+
+def _read(entry: Path) -> Cubin | None:
+    """The cached cubin; None where there is none, or not as it was written."""
+    try:
+        content = entry.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        _log.warning("cannot read %s: %s", entry, error)
+        return None
+    digest, _, rest = content.partition(b"\n")
+    if digest != hashlib.sha256(rest).hexdigest().encode():
+        _log.warning("%s is damaged; compiling it again", entry)
+        return None
+    header, _, code = rest.partition(b"\n")
+    fields = json.loads(header)
+    return Cubin(code, fields["name"], Resources(**fields["resources"]))
+
+
+def _write(entry: Path, cubin: Cubin) -> None:
+    """Store a cubin so that a reader sees all of it or nothing, whoever else writes it."""
+    fields = {"name": cubin.name, "resources": asdict(cubin.resources)}
+    rest = json.dumps(fields).encode() + b"\n" + cubin.code
+    temporary = entry.with_suffix(f".{uuid4().hex}.tmp")
+    try:
+        entry.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            temporary.write_bytes(hashlib.sha256(rest).hexdigest().encode() + b"\n" + rest)
+            temporary.replace(entry)
+        finally:
+            temporary.unlink(missing_ok=True)
+    except OSError as error:
+        _log.warning("cannot keep compiled kernels in %s: %s", entry.parent, error)

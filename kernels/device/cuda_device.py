@@ -1,0 +1,354 @@
+"""The Device that is a GPU, through CuPy: the only file that imports it, and only to open one.
+
+CuPy lends its bindings of the CUDA runtime and driver, and its owners of streams, events, graphs
+and memory. Kernels are compiled by kernels/device/compile.py and launched by the driver's own call, which
+takes any argument as bytes.
+"""
+
+import ctypes
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernels.device import nvrtc
+from kernels.device.compile import DEFAULT_CACHE, Cubin, architecture, compile_kernel
+from kernels.device.device import (
+    Argument,
+    DeviceError,
+    Dim3,
+    Event,
+    FaultError,
+    Graph,
+    Instantiation,
+    Kernel,
+    LaunchError,
+    Memory,
+    OutOfMemoryError,
+    Stream,
+    encode,
+)
+
+# cudaError_t and CUresult, which agree on these. CuPy has no names for them.
+_INVALID_VALUE = 1
+_OUT_OF_MEMORY = 2
+_TOO_MANY_RESOURCES = 701
+_COOPERATIVE_TOO_LARGE = 720
+_REFUSALS = frozenset((_INVALID_VALUE, _TOO_MANY_RESOURCES, _COOPERATIVE_TOO_LARGE))
+
+_FP32_LANES = {"75": 64, "80": 64}
+"""Multiply-adds that a multiprocessor does a clock; 128 where an architecture is not listed."""
+
+
+class CudaDevice:
+    """A Device (kernels.device.device): the first GPU that CUDA_VISIBLE_DEVICES shows.
+
+    `cache` is the folder of compiled kernels. Raises DeviceError where CuPy is not installed or no
+    GPU answers.
+    """
+
+    def __init__(self, cache: Path = DEFAULT_CACHE) -> None:
+        self._cuda = _cupy_cuda()
+        runtime = self._cuda.runtime
+        try:
+            runtime.setDevice(0)
+            properties = runtime.getDeviceProperties(0)
+        except runtime.CUDARuntimeError as error:
+            raise DeviceError(f"no CUDA device answers: {error}") from error
+        self.name: str = properties["name"].decode()
+        self.architecture = architecture((properties["major"], properties["minor"]))
+        self.multiprocessors: int = properties["multiProcessorCount"]
+        self.max_shared_bytes: int = self._attribute("MaxSharedMemoryPerBlockOptin")
+        version: int = runtime.driverGetVersion()
+        self.driver = f"CUDA {version // 1000}.{version % 1000 // 10}"
+        lanes = self.multiprocessors * _FP32_LANES.get(self.architecture, 128)
+        self.peak_flops = 2e3 * lanes * self._attribute("ClockRate")
+        # Memory moves data at both edges of its clock.
+        self.peak_bandwidth = (
+            2e3 * self._attribute("MemoryClockRate") * self._attribute("GlobalMemoryBusWidth") / 8
+        )
+        self._cache = cache
+        self._lock = threading.Lock()
+        self._kernels: dict[Instantiation, Kernel] = {}
+        self._modules: list[Any] = []  # a kernel is good for as long as its module
+        self._captured: list[CudaGraph] = []  # graphs being captured now
+
+    def _attribute(self, name: str) -> int:
+        """Clock rates are in kHz, widths in bits."""
+        runtime = self._cuda.runtime
+        value: int = runtime.deviceGetAttribute(getattr(runtime, f"cudaDevAttr{name}"), 0)
+        return value
+
+    @property
+    def compiler(self) -> str:
+        """See Device."""
+        return "NVRTC {}.{}".format(*nvrtc.version())
+
+    def load(self, instantiation: Instantiation) -> Kernel:
+        """See Device."""
+        if instantiation not in self._kernels:
+            cubin = compile_kernel(instantiation, self.architecture, self._cache)
+            with self._lock:
+                if instantiation not in self._kernels:
+                    self._kernels[instantiation] = self._load(instantiation, cubin)
+        return self._kernels[instantiation]
+
+    def _load(self, instantiation: Instantiation, cubin: Cubin) -> Kernel:
+        driver = self._cuda.driver
+        with self._faults():
+            self._cuda.runtime.setDevice(0)  # gives this thread the device's context
+            module = self._cuda.function.Module()
+            module.load(cubin.code)
+            function = driver.moduleGetFunction(module.ptr, cubin.name)
+            static = driver.funcGetAttribute(driver.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, function)
+            # Without this no more than 48 KiB may be asked for; it takes nothing by itself.
+            driver.funcSetAttribute(
+                function,
+                driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+                self.max_shared_bytes - static,
+            )
+            self._modules.append(module)
+            return Kernel(
+                instantiation,
+                function,
+                registers=driver.funcGetAttribute(driver.CU_FUNC_ATTRIBUTE_NUM_REGS, function),
+                static_shared_bytes=static,
+                local_bytes=driver.funcGetAttribute(
+                    driver.CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES, function
+                ),
+            )
+
+    def allocate(self, nbytes: int) -> "CudaBuffer":
+        """See Device."""
+        try:
+            return CudaBuffer(self._cuda.memory.Memory(nbytes), nbytes)
+        except self._cuda.runtime.CUDARuntimeError as error:
+            raise self._allocation_error(error, nbytes) from error
+
+    def pinned(self, nbytes: int) -> NDArray[np.uint8]:
+        """See Device."""
+        try:
+            memory = self._cuda.alloc_pinned_memory(nbytes)
+        except self._cuda.runtime.CUDARuntimeError as error:
+            raise self._allocation_error(error, nbytes) from error
+        return np.frombuffer(memory, np.uint8, nbytes)
+
+    def _allocation_error(self, error: Exception, nbytes: int) -> DeviceError:
+        if getattr(error, "status", None) == _OUT_OF_MEMORY:
+            return OutOfMemoryError(nbytes, self.memory().free)
+        return FaultError(str(error))
+
+    def memory(self) -> Memory:
+        """See Device."""
+        with self._faults():
+            return Memory(*self._cuda.runtime.memGetInfo())
+
+    def stream(self) -> "CudaStream":
+        """See Device."""
+        with self._faults():
+            # Non-blocking: what others do on the default stream does not hold this one up.
+            return CudaStream(self._cuda.Stream(non_blocking=True), self._faults)
+
+    def event(self) -> "CudaEvent":
+        """See Device."""
+        with self._faults():
+            return CudaEvent(self._cuda.Event(), self._cuda.get_elapsed_time, self._faults)
+
+    def upload(self, destination: int, source: NDArray[Any], stream: Stream) -> None:
+        """See Device."""
+        self._copy(destination, _address(source), source, "memcpyHostToDevice", stream)
+
+    def download(self, destination: NDArray[Any], source: int, stream: Stream) -> None:
+        """See Device."""
+        self._copy(_address(destination), source, destination, "memcpyDeviceToHost", stream)
+
+    def _copy(self, to: int, source: int, array: NDArray[Any], kind: str, stream: Stream) -> None:
+        runtime, own = self._cuda.runtime, _own(stream)
+        with self._faults():
+            runtime.memcpyAsync(to, source, array.nbytes, getattr(runtime, kind), own.cupy.ptr)
+        for graph in self._captured:
+            graph.arrays.append(array)
+
+    def fill(self, destination: int, nbytes: int, value: int, stream: Stream) -> None:
+        """See Device."""
+        with self._faults():
+            self._cuda.runtime.memsetAsync(destination, value, nbytes, _own(stream).cupy.ptr)
+
+    def launch(
+        self,
+        kernel: Kernel,
+        grid: Dim3,
+        block: Dim3,
+        shared_bytes: int,
+        arguments: Sequence[Argument],
+        stream: Stream,
+        *,
+        cooperative: bool = False,
+    ) -> None:
+        """See Device."""
+        driver = self._cuda.driver
+        encoded = map(encode, arguments)
+        parameters = [ctypes.create_string_buffer(each, len(each)) for each in encoded]
+        pointers = (ctypes.c_void_p * len(parameters))(*map(ctypes.addressof, parameters))
+        where = (kernel.function, *grid, *block, shared_bytes, _own(stream).cupy.ptr)
+        self._cuda.runtime.setDevice(0)  # gives this thread the device's context
+        try:
+            if cooperative:
+                driver.launchCooperativeKernel(*where, ctypes.addressof(pointers))
+            else:
+                driver.launchKernel(*where, ctypes.addressof(pointers), 0)
+        except driver.CUDADriverError as error:
+            geometry = f"grid {grid}, block {block}, {shared_bytes} bytes of shared memory"
+            if error.status in _REFUSALS:
+                raise LaunchError(kernel, f"{error} ({geometry})") from error
+            raise FaultError(f"{error}, found when launching {kernel} ({geometry})") from error
+
+    def capture(self, stream: Stream) -> AbstractContextManager[Graph]:
+        """See Device."""
+        return self._capture(_own(stream))
+
+    @contextmanager
+    def _capture(self, stream: "CudaStream") -> Iterator[Graph]:
+        graph = CudaGraph(self._faults)
+        with self._faults():
+            # Thread-local: what other threads do meanwhile is no error.
+            stream.cupy.begin_capture(self._cuda.runtime.streamCaptureModeThreadLocal)
+        self._captured.append(graph)
+        try:
+            yield graph
+        except BaseException:
+            # The stream must leave the capture, which what went wrong may have ended already.
+            try:
+                stream.cupy.end_capture()
+            except self._cuda.runtime.CUDARuntimeError as error:
+                raise FaultError(f"a graph could not be captured: {error}") from error
+            raise
+        finally:
+            self._captured.remove(graph)
+        with self._faults():
+            graph.cupy = stream.cupy.end_capture()
+            graph.cupy.upload(stream.cupy)  # or the first replay would pay for it
+
+    def synchronize(self) -> None:
+        """See Device."""
+        with self._faults():
+            self._cuda.runtime.deviceSynchronize()
+
+    @contextmanager
+    def _faults(self) -> Iterator[None]:
+        """Errors of CUDA, which surface at whatever call comes next, as FaultError."""
+        try:
+            yield
+        except (
+            self._cuda.runtime.CUDARuntimeError,
+            self._cuda.driver.CUDADriverError,
+        ) as error:
+            raise FaultError(str(error)) from error
+
+
+Faults = Callable[[], AbstractContextManager[None]]
+
+
+class CudaBuffer:
+    """See Buffer."""
+
+    def __init__(self, memory: Any, nbytes: int) -> None:
+        self._memory = memory
+        self.address: int = memory.ptr
+        self.nbytes = nbytes
+
+    def free(self) -> None:
+        """See Buffer. CUDA waits until nothing uses the memory."""
+        self._memory = None
+
+
+class CudaStream:
+    """See Stream."""
+
+    def __init__(self, cupy: Any, faults: Faults) -> None:
+        self.cupy = cupy
+        self._faults = faults
+
+    def wait(self, event: Event) -> None:
+        """See Stream."""
+        with self._faults():
+            self.cupy.wait_event(_own_event(event).cupy)
+
+    def synchronize(self) -> None:
+        """See Stream."""
+        with self._faults():
+            self.cupy.synchronize()
+
+
+class CudaEvent:
+    """See Event."""
+
+    def __init__(self, cupy: Any, elapsed: Callable[[Any, Any], float], faults: Faults) -> None:
+        self.cupy = cupy
+        self._elapsed = elapsed
+        self._faults = faults
+
+    def record(self, stream: Stream) -> None:
+        """See Event."""
+        with self._faults():
+            self.cupy.record(_own(stream).cupy)
+
+    def synchronize(self) -> None:
+        """See Event."""
+        with self._faults():
+            self.cupy.synchronize()
+
+    def elapsed_ms(self, since: Event) -> float:
+        """See Event."""
+        with self._faults():
+            return self._elapsed(_own_event(since).cupy, self.cupy)
+
+
+class CudaGraph:
+    """See Graph."""
+
+    def __init__(self, faults: Faults) -> None:
+        self.cupy: Any = None  # until the capture has ended
+        self.arrays: list[NDArray[Any]] = []  # what it copies from and to, kept alive
+        self._faults = faults
+
+    def replay(self, stream: Stream) -> None:
+        """See Graph."""
+        if self.cupy is None:
+            raise DeviceError("a graph was replayed before its capture had ended")
+        with self._faults():
+            self.cupy.launch(_own(stream).cupy)
+
+
+def _own(stream: Stream) -> CudaStream:
+    if not isinstance(stream, CudaStream):
+        raise TypeError(f"{stream!r} is another device's stream")
+    return stream
+
+
+def _own_event(event: Event) -> CudaEvent:
+    if not isinstance(event, CudaEvent):
+        raise TypeError(f"{event!r} is another device's event")
+    return event
+
+
+def _address(array: NDArray[Any]) -> int:
+    if not array.flags.c_contiguous:
+        raise ValueError("only C-contiguous arrays can be copied to and from a device")
+    return array.ctypes.data
+
+
+def _cupy_cuda() -> Any:
+    """The module cupy.cuda, with those of its submodules that are used here."""
+    try:
+        import cupy  # noqa: PLC0415  (a machine that serves on its CPU has none)
+    except ImportError as error:
+        raise DeviceError(
+            f"CuPy cannot be imported ({error}); it is in the extra that matches the driver:"
+            " pip install 'convoy[cuda13]' or 'convoy[cuda12]'"
+        ) from error
+    return cupy.cuda

@@ -1,0 +1,121 @@
+"""NVRTC, NVIDIA's run-time compiler: CUDA C++ in, a cubin for one architecture out.
+
+Called through ctypes, because that is ten functions, works with CUDA 12 and 13 alike, needs no
+driver, and leaves out nothing: CuPy's own binding cuts the last byte off a cubin.
+"""
+
+import ctypes
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from kernels.device.device import DeviceError
+
+_SUCCESS = 0
+_COMPILATION_FAILED = 6  # NVRTC_ERROR_COMPILATION: the log says why
+
+
+class CompilerNotFoundError(DeviceError):
+    """NVRTC is not installed, or cannot be loaded."""
+
+
+class NvrtcError(RuntimeError):
+    """NVRTC refused a source or a call; the message holds its log."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """What NVRTC made of one program."""
+
+    cubin: bytes
+    lowered_name: str  # the mangled name under which the kernel stands in the cubin
+    log: str  # ptxas's report, where `--ptxas-options=-v` asked for one
+
+
+@cache
+def version() -> tuple[int, int]:
+    """The compiler's version: (13, 0) for CUDA 13.0. Raises CompilerNotFoundError."""
+    major, minor = ctypes.c_int(), ctypes.c_int()
+    _check(_library().nvrtcVersion(ctypes.byref(major), ctypes.byref(minor)))
+    return major.value, minor.value
+
+
+def compile_program(
+    source: str,
+    filename: str,
+    expression: str,
+    headers: Mapping[str, str],
+    options: Sequence[str],
+) -> Compiled:
+    """Compile `source` and instantiate `expression`, a kernel's name with its template arguments.
+
+    `headers` are the texts that `#include "name"` finds; no other folder is searched. May be called
+    from several threads at once, which do not wait for each other. Raises NvrtcError with the log.
+    """
+    program = ctypes.c_void_p()
+    _check(
+        _library().nvrtcCreateProgram(
+            ctypes.byref(program),
+            source.encode(),
+            filename.encode(),
+            len(headers),
+            _strings(list(headers.values())),
+            _strings(list(headers)),
+        )
+    )
+    try:
+        _check(_library().nvrtcAddNameExpression(program, expression.encode()))
+        result = _library().nvrtcCompileProgram(program, len(options), _strings(options))
+        log = _bytes(program, "ProgramLog").rstrip(b"\0").decode(errors="replace")
+        if result == _COMPILATION_FAILED:
+            raise NvrtcError(log)
+        _check(result, log)
+        lowered = ctypes.c_char_p()
+        _check(_library().nvrtcGetLoweredName(program, expression.encode(), ctypes.byref(lowered)))
+        return Compiled(_bytes(program, "CUBIN"), (lowered.value or b"").decode(), log)
+    finally:
+        _check(_library().nvrtcDestroyProgram(ctypes.byref(program)))
+
+
+def _bytes(program: ctypes.c_void_p, what: str) -> bytes:
+    size = ctypes.c_size_t()
+    _check(getattr(_library(), f"nvrtcGet{what}Size")(program, ctypes.byref(size)))
+    buffer = ctypes.create_string_buffer(size.value)
+    _check(getattr(_library(), f"nvrtcGet{what}")(program, buffer))
+    return buffer.raw
+
+
+def _strings(texts: Sequence[str]) -> "ctypes.Array[ctypes.c_char_p]":
+    return (ctypes.c_char_p * len(texts))(*(text.encode() for text in texts))
+
+
+def _check(result: int, log: str = "") -> None:
+    if result != _SUCCESS:
+        meaning: bytes = _library().nvrtcGetErrorString(result)
+        raise NvrtcError(f"{meaning.decode()}\n{log}".rstrip())
+
+
+@cache
+def _library() -> ctypes.CDLL:
+    """libnvrtc from the nvidia wheels, a conda environment, CUDA_PATH or the system."""
+    try:
+        # Comes with CuPy; a machine that serves on its CPU has neither.
+        from cuda.pathfinder import (  # noqa: PLC0415
+            DynamicLibNotFoundError,
+            load_nvidia_dynamic_lib,
+        )
+    except ImportError as missing:
+        raise CompilerNotFoundError(_HOW_TO_INSTALL) from missing
+    try:
+        path = load_nvidia_dynamic_lib("nvrtc").abs_path
+    except DynamicLibNotFoundError as missing:
+        raise CompilerNotFoundError(_HOW_TO_INSTALL) from missing
+    library = ctypes.CDLL(path)
+    library.nvrtcGetErrorString.restype = ctypes.c_char_p
+    return library
+
+
+_HOW_TO_INSTALL = (
+    "NVRTC was not found. It is in the extra that brings CuPy: pip install 'convoy[cuda13]' "
+    "(or cuda12, to match the driver)"
+)

@@ -1,0 +1,38 @@
+"""Where the pixels of an NHWC (NDHWC) tensor lie."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+from kernels.layout.strided import VECTOR, Strided
+
+
+@dataclass(frozen=True, slots=True)
+class Pixels:
+    """N images of pixels with `channels` floats each, side by side.
+
+    A pixel starts `pitch` floats after the one before: more than its channels where those are a run
+    of a wider pixel's. Channels that only fill up a pixel count among them if kernels shall move
+    them. The tensor's address is that of its first element, which lies `offset` floats after a
+    multiple of 16 bytes.
+    """
+
+    channels: int
+    pitch: int
+    offset: int = 0
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.channels <= self.pitch:
+            raise ValueError(f"{self.channels} channels do not fit a pitch of {self.pitch}")
+
+    def strided(self, n: int, spatial: Sequence[int]) -> Strided:
+        """N×C×H×W (N×C×D×H×W), in ONNX's order of axes."""
+        pixels = [prod(spatial[axis + 1 :]) * self.pitch for axis in range(len(spatial))]
+        strides = (prod(spatial) * self.pitch, 1, *pixels)
+        return Strided((n, self.channels, *spatial), strides, self.offset)
+
+
+def vector_width(*tensors: Pixels) -> int:
+    """How many channels a thread can move at once in all of them: 4 or 1."""
+    numbers = [number for each in tensors for number in (each.channels, each.pitch, each.offset)]
+    return VECTOR if all(number % VECTOR == 0 for number in numbers) else 1

@@ -1,0 +1,168 @@
+"""Where the elements of a tensor lie, and how a kernel walks over several tensors at once."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+from kernels.device.launch import int_struct
+
+VECTOR = 4
+"""Floats in the widest load and store of a thread: 16 bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Strided:
+    """A tensor of floats in device memory, its axes in any order.
+
+    `strides` are in floats; an axis along which elements repeat has stride 0. The tensor's address
+    is that of its first element, which lies `offset` floats after a multiple of 16 bytes.
+    """
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int = 0
+
+    def __post_init__(self) -> None:
+        if len(self.shape) != len(self.strides):
+            raise ValueError(f"strides {self.strides} do not match the shape {self.shape}")
+        if min(self.shape, default=1) < 1 or min(self.strides, default=0) < 0:
+            raise ValueError(f"shape {self.shape} or strides {self.strides} are out of range")
+
+    @classmethod
+    def contiguous(cls, shape: Sequence[int]) -> "Strided":
+        """Row-major: the last axis fastest."""
+        return cls(tuple(shape), tuple(prod(shape[axis + 1 :]) for axis in range(len(shape))))
+
+    def transposed(self, axes: Sequence[int]) -> "Strided":
+        """Axis i is this one's axis `axes[i]`."""
+        return Strided(
+            tuple(self.shape[axis] for axis in axes),
+            tuple(self.strides[axis] for axis in axes),
+            self.offset,
+        )
+
+    def split(self, axis: int, outer: int) -> "Strided":
+        """`axis` as two, of `outer` runs and the elements of a run. Raises ValueError."""
+        size, stride = self.shape[axis], self.strides[axis]
+        if size % outer:
+            raise ValueError(f"an axis of {size} does not split into {outer} runs")
+        shape = (*self.shape[:axis], outer, size // outer, *self.shape[axis + 1 :])
+        strides = (*self.strides[:axis], stride * (size // outer), *self.strides[axis:])
+        return Strided(shape, strides, self.offset)
+
+    def broadcast(self, shape: Sequence[int]) -> "Strided":
+        """Repeated to `shape` after NumPy's rules. Raises ValueError where they forbid it."""
+        missing = len(shape) - len(self.shape)
+        have = (1,) * missing + self.shape
+        if missing < 0 or any(a not in (1, b) for a, b in zip(have, shape, strict=True)):
+            raise ValueError(f"{self.shape} does not broadcast to {tuple(shape)}")
+        strides = (0,) * missing + self.strides
+        repeated = tuple(
+            0 if size == 1 else stride for size, stride in zip(have, strides, strict=True)
+        )
+        return Strided(tuple(shape), repeated, self.offset)
+
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """Loops over tensors of one shape, outermost first, in as few axes as they allow.
+
+    The innermost axis goes in steps of `v` elements, contiguous in every tensor or repeated. It is
+    `Walk<RANK, OPERANDS>` of kernels/src/common.cuh.
+    """
+
+    extents: tuple[int, ...]  # steps along each axis
+    strides: tuple[tuple[int, ...], ...]  # for each tensor, floats a step
+    v: int
+
+    @property
+    def rank(self) -> int:
+        """How many axes are left, at least 1."""
+        return len(self.extents)
+
+    @property
+    def steps(self) -> int:
+        """How many vectors of `v` elements there are: one thread's work each."""
+        return prod(self.extents)
+
+    def struct(self) -> bytes:
+        """As the kernel takes it. Raises ValueError where a tensor is beyond 32-bit indices."""
+        reach = [
+            sum((extent - 1) * stride for extent, stride in zip(self.extents, each, strict=True))
+            for each in self.strides
+        ]
+        int_struct(reach)
+        return int_struct(self.steps, self.extents, *self.strides)
+
+
+def walk(written: Strided, *read: Strided) -> Walk:
+    """The loops that write one tensor while reading others, consecutive threads side by side in it.
+
+    All have one shape. Axes that follow on each other in every tensor become one. Raises ValueError
+    for shapes that differ, and where elements written are one element.
+    """
+    _check(written, *read)
+    axes = _merged_axes(written, *read)
+    if not _vectorises(axes, [each.offset for each in (written, *read)]):
+        return _walk(axes, 1)
+    extent, strides = axes.pop()
+    axes.append((extent // VECTOR, [stride * VECTOR for stride in strides]))
+    return _walk(axes, VECTOR)
+
+
+def walk_rows(axis: int, written: Strided, *read: Strided) -> tuple[Walk, tuple[int, ...]]:
+    """The loops over the rows along `axis`, element by element, and each tensor's stride along it.
+
+    Otherwise as `walk`.
+    """
+    _check(written, *read)
+    others = [_without(axis, each) for each in (written, *read)]
+    strides = tuple(each.strides[axis] for each in (written, *read))
+    return _walk(_merged_axes(*others), 1), strides
+
+
+Axes = list[tuple[int, list[int]]]  # for each axis its extent and every tensor's stride
+
+
+def _check(written: Strided, *read: Strided) -> None:
+    if any(each.shape != written.shape for each in read):
+        raise ValueError(f"shapes differ: {written.shape} and {[each.shape for each in read]}")
+    sizes = zip(written.shape, written.strides, strict=True)
+    if any(size > 1 and stride == 0 for size, stride in sizes):
+        raise ValueError(f"cannot write to elements that repeat: {written}")
+
+
+def _without(axis: int, tensor: Strided) -> Strided:
+    shape, strides = (each[:axis] + each[axis + 1 :] for each in (tensor.shape, tensor.strides))
+    return Strided(shape, strides, tensor.offset)
+
+
+def _merged_axes(written: Strided, *read: Strided) -> Axes:
+    """The axes by falling stride of what is written; those of one element are left out."""
+    every = zip(written.shape, written.strides, *(each.strides for each in read), strict=True)
+    axes = [(extent, strides) for extent, *strides in every if extent > 1]
+    axes.sort(key=lambda axis: axis[1][0], reverse=True)
+    merged: Axes = []
+    for extent, strides in axes:
+        if merged and merged[-1][1] == [stride * extent for stride in strides]:
+            merged[-1] = (merged[-1][0] * extent, strides)
+        else:
+            merged.append((extent, strides))
+    return merged or [(1, [1] * (1 + len(read)))]
+
+
+def _vectorises(axes: Axes, offsets: list[int]) -> bool:
+    """Whether 16 bytes of the innermost axis can be moved at once, in every tensor."""
+    *outer, (extent, inner) = axes
+    if extent % VECTOR or inner[0] != 1:
+        return False
+    for tensor, (stride, offset) in enumerate(zip(inner, offsets, strict=True)):
+        aligned = all(strides[tensor] % VECTOR == 0 for _, strides in outer)
+        if stride != 0 and not (stride == 1 and offset % VECTOR == 0 and aligned):
+            return False
+    return True
+
+
+def _walk(axes: Axes, v: int) -> Walk:
+    by_tensor = zip(*(strides for _, strides in axes), strict=True)
+    return Walk(tuple(extent for extent, _ in axes), tuple(by_tensor), v)

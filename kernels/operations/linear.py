@@ -1,0 +1,57 @@
+"""Launch of kernels/src/linear.cu: fully connected layers for few rows."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernels.problems.activation import Activation
+from kernels.operations.epilogue import epilogue_arguments
+from kernels.device.launch import Launch, instantiate, int32
+from kernels.layout.pixels import Pixels
+from kernels.layout.strided import VECTOR
+
+_ROWS_AT_ONCE = 8
+_WARP = 32
+
+Matrix = NDArray[np.floating[Any]]
+
+
+def prepare_linear_weight(weight: Matrix) -> Matrix:
+    """K×C, as the kernel reads it: rows padded with zeros to 16 bytes."""
+    return np.ascontiguousarray(np.pad(weight, ((0, 0), (0, -weight.shape[1] % VECTOR))))
+
+
+def linear_launch(
+    rows: int,
+    x: Pixels,
+    y: Pixels,
+    bias: bool = False,
+    activation: Activation | None = None,
+) -> Launch:
+    """y = activation(x · weightᵀ + bias): operands x, weight, bias if there is one, y.
+
+    `rows` pixels of C channels in x, and of K in y. Any number of rows is right; the weights are
+    streamed once for every 8 of them. Raises ValueError beyond 32-bit indices.
+    """
+    at_once = next((size for size in (1, 2, 4) if rows <= size), _ROWS_AT_ONCE)
+    outputs = max(VECTOR, at_once)
+    for each in (x, y):
+        int32(rows * each.pitch)
+    vectors = -(-x.channels // VECTOR)
+    max_warps = 4 if at_once == _ROWS_AT_ONCE else 8
+    warps = min(max_warps, -(-vectors // _WARP))
+    return Launch(
+        instantiate("linear.cu", "linear", rows=at_once, outputs=outputs, max_warps=max_warps),
+        (-(-y.channels // outputs), -(-rows // at_once), 1),
+        (_WARP * warps, 1, 1),
+        (
+            "x",
+            "weight",
+            "bias" if bias else 0,
+            "y",
+            *map(int32, (rows, x.channels, y.channels, x.pitch, y.pitch)),
+            *(int32(each.pitch % VECTOR == each.offset % VECTOR == 0) for each in (x, y)),
+            *epilogue_arguments(activation),
+        ),
+    )

@@ -1,0 +1,31 @@
+"""Launch of kernels/src/lrn.cu: local response normalisation."""
+
+import numpy as np
+
+from kernels.device.launch import Launch, blocks_of_threads, instantiate, int32
+from kernels.layout.pixels import Pixels
+
+
+def lrn_launch(
+    x: Pixels, y: Pixels, pixels: int, *, size: int, alpha: float, beta: float, bias: float
+) -> Launch:
+    """y = x / (bias + alpha / size · Σ x²)^beta over `pixels` pixels in all: operands x, y.
+
+    The sum is over those channels from c - floor((size - 1) / 2) to c + ceil((size - 1) / 2) that
+    exist (ONNX LRN). Raises ValueError.
+    """
+    if x.channels != y.channels:
+        raise ValueError(f"x has {x.channels} channels and y {y.channels}")
+    before, after = (size - 1) // 2, size // 2
+    elements = pixels * x.channels
+    int32(pixels * max(x.pitch, y.pitch))
+    return Launch(
+        instantiate("lrn.cu", "lrn"),
+        *blocks_of_threads(elements),
+        (
+            "x",
+            "y",
+            *map(int32, (elements, x.channels, x.pitch, y.pitch, before, after)),
+            *map(np.float32, (alpha / size, beta, bias)),
+        ),
+    )

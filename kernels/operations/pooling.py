@@ -1,0 +1,49 @@
+"""Launches of kernels/src/pooling.cu: pooling over windows and over whole images."""
+
+from math import prod
+
+from kernels.device.launch import Launch, blocks_of_threads, instantiate, int32, window_struct
+from kernels.layout.pixels import Pixels, vector_width
+from kernels.problems.pool import PoolKind, PoolProblem
+
+_ROWS = 8
+"""Warps of a block of `global_pool`: 256 threads in all."""
+
+_LANES = 32
+
+
+def pool_launch(problem: PoolProblem, n: int, x: Pixels, y: Pixels) -> Launch:
+    """Pooling of n images: operands x, y. Raises ValueError."""
+    if not x.channels == y.channels == problem.c:
+        raise ValueError(f"{problem.c} channels, but x has {x.channels} and y {y.channels}")
+    v = vector_width(x, y)
+    vectors = problem.c // v
+    steps = n * problem.window.output_volume * vectors
+    int32(n * prod(problem.window.input) * x.pitch)
+    return Launch(
+        instantiate("pooling.cu", "pool", kind=_name(problem.kind), v=v),
+        *blocks_of_threads(steps),
+        (
+            "x",
+            "y",
+            *map(int32, (steps, vectors, x.pitch, y.pitch)),
+            window_struct(problem.window),
+        ),
+    )
+
+
+def global_pool_launch(kind: PoolKind, n: int, pixels: int, x: Pixels, y: Pixels) -> Launch:
+    """Pooling over all `pixels` of each of n images, to one: operands x, y. Raises ValueError."""
+    if x.channels != y.channels:
+        raise ValueError(f"x has {x.channels} channels and y {y.channels}")
+    int32(n * pixels * x.pitch)
+    return Launch(
+        instantiate("pooling.cu", "global_pool", kind=_name(kind), rows=_ROWS),
+        (-(-x.channels // _LANES), n, 1),
+        (_LANES, _ROWS, 1),
+        ("x", "y", *map(int32, (x.channels, pixels, x.pitch, y.pitch))),
+    )
+
+
+def _name(kind: PoolKind) -> str:
+    return f"PoolKind::{kind.name}"

@@ -1,0 +1,46 @@
+"""Launches of kernels/src/preprocess.cu: a network's input, brought to NHWC floats."""
+
+from kernels.device.launch import Launch, blocks_of_threads, instantiate, int32
+from kernels.layout.pixels import Pixels, vector_width
+
+
+def pixels_to_floats_launch(
+    channels: int, pixels: int, y: Pixels, *, reverse: bool = False
+) -> Launch:
+    """uint8 pixels of `channels` bytes to floats, pixel · multiplier + offset.
+
+    Operands images, multiplier, offset (one number a channel of the output, in its order), y. With
+    `reverse` the output's first channel is the image's last: RGB to BGR. Channels that y has beyond
+    the image's become 0. Raises ValueError.
+    """
+    if y.channels < channels:
+        raise ValueError(f"{channels} channels do not fit {y}")
+    template = {
+        "channels": channels,
+        "padded": y.channels,
+        "reversed": reverse,
+        "v": vector_width(y),
+    }
+    int32(pixels * y.pitch)
+    return Launch(
+        instantiate("preprocess.cu", "pixels_to_floats", **template),
+        *blocks_of_threads(pixels),
+        ("images", "multiplier", "offset", "y", int32(pixels), int32(y.pitch)),
+    )
+
+
+def planes_to_pixels_launch(channels: int, n: int, plane: int, y: Pixels) -> Launch:
+    """N×C×(plane) floats, contiguous, to pixels: operands x, y.
+
+    Channels that y has beyond the tensor's become 0. Raises ValueError.
+    """
+    if y.channels < channels:
+        raise ValueError(f"{channels} channels do not fit {y}")
+    v = vector_width(y)
+    steps = n * plane * (y.channels // v)
+    int32(n * plane * max(channels, y.pitch))
+    return Launch(
+        instantiate("preprocess.cu", "planes_to_pixels", v=v),
+        *blocks_of_threads(steps),
+        ("x", "y", *map(int32, (steps, n * plane, plane, channels, y.pitch))),
+    )

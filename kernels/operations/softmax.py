@@ -1,0 +1,21 @@
+"""Launch of kernels/src/softmax.cu."""
+
+from kernels.device.launch import Launch, instantiate, int32
+from kernels.layout.strided import Strided, walk_rows
+
+_SHORT = 128
+"""Longest row that a single warp takes: four elements a lane."""
+
+
+def softmax_launch(x: Strided, y: Strided, axis: int, log: bool = False) -> Launch:
+    """Softmax along `axis`, or its logarithm: operands x, y. Raises ValueError."""
+    rows, (y_stride, x_stride) = walk_rows(axis, y, x)
+    length = x.shape[axis]
+    threads = 32 if length <= _SHORT else 256
+    template = {"log": log, "rank": rows.rank, "threads": threads}
+    return Launch(
+        instantiate("softmax.cu", "softmax", **template),
+        (rows.steps, 1, 1),
+        (threads, 1, 1),
+        ("x", "y", rows.struct(), *map(int32, (length, x_stride, y_stride))),
+    )

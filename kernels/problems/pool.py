@@ -1,0 +1,24 @@
+"""The pooling problem: max or average over a window, channel by channel."""
+
+from dataclasses import dataclass
+from enum import Enum, unique
+
+from kernels.problems.window import Window
+
+
+@unique
+class PoolKind(Enum):
+    """What is taken of a window."""
+
+    MAX = "max"  # padding never wins: it counts as -inf
+    AVERAGE = "average"  # divided by the positions inside the image
+    AVERAGE_PADDED = "average_padded"  # by those inside the padded image (count_include_pad)
+
+
+@dataclass(frozen=True, slots=True)
+class PoolProblem:
+    """Pooling of one image's C channels: C×H×W → C×P×Q (D and O before them in 3-D)."""
+
+    kind: PoolKind
+    c: int
+    window: Window

@@ -1,0 +1,284 @@
+// Coalesced direct convolution: y = activation(conv(x, weight) + bias + residual), 2-D, stride 1.
+//
+// Algorithm: Jordà et al. 2021 (cuConv), section 3, for pixels whose channels lie side by side.
+//   First stage: dot products of filter rows (a filter's C numbers at a tap) with input rows (a
+//   pixel's C numbers), the filter rows held in shared memory for all positions they meet. Second
+//   stage: the sums over the taps. A block takes ROWS × COLUMNS output pixels of an image and some
+//   filters, at TAPS_R × TAPS_S of the taps and in one of `strips` parts of the channels; what it
+//   sums is one element of a plane, and planes there are R / TAPS_R · S / TAPS_S · strips. With
+//   TAPS_R = TAPS_S = strips = 1 they are the paper's R·S. One plane alone is the output, as the
+//   paper has it at 1×1. Several are summed in order, by the block of a tile that comes last (by a
+//   counter, one launch) or, where there are no counters, by `sum_planes` (the paper's two stages).
+//   The input rows are in shared memory too, halo and all, so that each is read from global memory
+//   once for all taps of a block; CHUNK channels at a time, STAGES - 1 chunks of both on their way
+//   (cp.async) while one is multiplied. A warp takes the COLUMNS pixels of a row. Its lanes are
+//   FILTER_LANES × 32 / FILTER_LANES slices of the channels: a lane sums, for all COLUMNS pixels
+//   and 4 filters, 4 channels of each step of 4 · slices. The row's input slides
+//   through registers: COLUMNS + TAPS_S - 1 vectors serve TAPS_S taps. The slices are summed by
+//   shuffles that hand each lane a share of the outputs, so that a step takes half as many as the
+//   one before.
+//   Tried, judged by ptxas and the cost model, for nothing was measured: 8 filters a lane save a
+//   fifth of the loads or more, but spill at the 128 registers that let two blocks be resident.
+//   Tiles of 7 rows leave one of a multiprocessor's four schedulers a warp short, and an image is
+//   never fewer of them than of 8. Two stages are the best choice for no layer of the paper's.
+// Layouts: x, residual, y are N·H·W pixels with any pitch. weight is R·S × C × K, both padded to a
+//   multiple of 4 with zeros: conv_direct's. In shared memory a step's filter rows lie as the lanes
+//   read them, 128 floats side by side for a warp's load: taps × steps × 4 channels × filter warps
+//   × lanes × 4 filters. Planes are N·P·Q × K, K padded likewise.
+// Launch: (tiles, planes) blocks, tiles of filters fastest, of ROWS · FILTER_WARPS warps. 1×1
+//   without padding: pixels of all images are one image COLUMNS wide, its last row in part.
+#include "channels.cuh"
+#include "common.cuh"
+#include "epilogue.cuh"
+#include "ptx.cuh"
+#include "split.cuh"
+#include "window.cuh"
+
+// kernels/convolution/coalesced.py: sizes of one launch.
+struct Sizes {
+  int x_pixels;  // of all images
+  int y_pixels;
+  int channels;
+  int filters;
+  int strips;
+  int x_pitch;
+  int residual_pitch;
+  int y_pitch;
+  int x_vectors;  // whether every pixel's first channel lies at 16 bytes in x
+  int y_vectors;  // likewise in y and in the residual
+};
+
+// What `share_sums` leaves a lane with: the sums of `count` outputs from the `first` on.
+struct Share {
+  int first, count;
+};
+
+// Adds up COUNT sums of each of SLICES lanes, FILTER_LANES apart.
+template <int COUNT, int SLICES, int FILTER_LANES, int N>
+__device__ __forceinline__ Share share_sums(float (&sums)[N], int slice, Share share) {
+  if constexpr (SLICES == 1) {
+    return share;
+  } else {
+    constexpr int KEPT = (COUNT + 1) / 2;
+    const bool upper = (slice & (SLICES / 2)) != 0;
+#pragma unroll
+    for (int i = 0; i < KEPT; ++i) {
+      const float low = sums[i], high = i + KEPT < COUNT ? sums[i + KEPT] : 0.0f;
+      sums[i] = (upper ? high : low) +
+                __shfl_xor_sync(0xffffffffu, upper ? low : high, SLICES / 2 * FILTER_LANES);
+    }
+    // A lane has COUNT of them, or one less where the last number was odd.
+    static_assert(COUNT > 1, "then the lower half always has all that it keeps");
+    share = upper ? Share{share.first + KEPT, share.count - KEPT} : Share{share.first, KEPT};
+    return share_sums<KEPT, SLICES / 2, FILTER_LANES>(sums, slice, share);
+  }
+}
+
+template <int TAPS_R, int TAPS_S, int ROWS, int COLUMNS, int FILTER_WARPS, int FILTER_LANES,
+          int CHUNK, int STAGES>
+__global__ void __launch_bounds__(ROWS * FILTER_WARPS * 32, FILTER_WARPS == 1 ? 2 : 1)
+    conv_coalesced(const float* __restrict__ x, const float* __restrict__ weight, const float* bias,
+                   const float* residual, float* y, float* planes, unsigned* counters, Sizes sizes,
+                   Window window, int activation, float a, float b) {
+  constexpr int THREADS = ROWS * FILTER_WARPS * 32;
+  constexpr int SLICES = 32 / FILTER_LANES, STEP = 4 * SLICES, STEPS = CHUNK / STEP;
+  constexpr int FILTERS = FILTER_WARPS * FILTER_LANES * 4;
+  constexpr int PATCH_COLUMNS = COLUMNS + TAPS_S - 1;
+  constexpr int PATCH = (ROWS + TAPS_R - 1) * PATCH_COLUMNS;
+  constexpr int ROW = 128 * FILTER_WARPS;  // weights of 1 channel a lane, all filters
+  constexpr int TAP = 4 * STEPS * ROW;
+  constexpr int STAGE = TAPS_R * TAPS_S * TAP + PATCH * CHUNK;
+  constexpr int QUADS = FILTERS / 4;
+  constexpr int UNROLLED = TAPS_S == 1 ? 2 : 1;  // enough products to load the next step's behind
+  static_assert(32 % FILTER_LANES == 0 && CHUNK % STEP == 0, "lanes");
+  static_assert(THREADS % QUADS == 0, "each thread finishes the same filters of all its pixels");
+  DYNAMIC_SHARED(float, shared);  // max(STAGES · STAGE, the tile), then `places`
+  constexpr int TILE = ROWS * COLUMNS * FILTERS;
+  int* const places =
+      reinterpret_cast<int*>(shared + (STAGES * STAGE > TILE ? STAGES * STAGE : TILE));
+
+  const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
+  const int filter_tiles = (sizes.filters + FILTERS - 1) / FILTERS;
+  const int channels = padded(sizes.channels), filters = padded(sizes.filters);
+  unsigned index = blockIdx.x;
+  const int first_filter = int(peel(index, filter_tiles)) * FILTERS;
+  const int first_column = int(peel(index, (window.output[2] + COLUMNS - 1) / COLUMNS)) * COLUMNS;
+  const int first_row = int(peel(index, (window.output[1] + ROWS - 1) / ROWS)) * ROWS;
+  const int image = int(index);
+
+  index = blockIdx.y;
+  const int strip = int(peel(index, sizes.strips));
+  const int tap_s = int(peel(index, window.kernel[2] / TAPS_S)) * TAPS_S;
+  const int tap_r = int(index) * TAPS_R;
+  const int chunks = (sizes.channels + CHUNK - 1) / CHUNK;
+  const int first_chunk = chunks * strip / sizes.strips;
+  const int last_chunk = chunks * (strip + 1) / sizes.strips;
+
+  // A lane copies the vectors of weights that this lane of any warp multiplies.
+  const int slice = lane / FILTER_LANES, filter_lane = lane % FILTER_LANES;
+  const int lane_channel = slice * 4, lane_filter = first_filter + filter_lane * 4;
+
+  const auto copy_filter_rows = [&](int chunk, int stage) {
+    float* const rows = shared + stage * STAGE;
+    for (int i = warp; i < TAPS_R * TAPS_S * TAP / 128; i += THREADS / 32) {
+      unsigned rest = i;
+      const int filter = lane_filter + int(peel(rest, FILTER_WARPS)) * (4 * FILTER_LANES);
+      int channel = chunk * CHUNK + lane_channel + int(peel(rest, 4));
+      channel += int(peel(rest, STEPS)) * STEP;  // one at a time: each takes its axis off `rest`
+      const int s = tap_s + int(peel(rest, TAPS_S)), r = tap_r + int(rest);
+      const bool exists = filter < filters && channel < channels;
+      const int from = ((r * window.kernel[2] + s) * channels + channel) * filters + filter;
+      cp_async<16>(rows + i * 128 + lane * 4, exists ? weight + from : weight, exists);
+    }
+  };
+  const auto copy_input_rows = [&](int chunk, int stage) {
+    float* const rows = shared + stage * STAGE + TAPS_R * TAPS_S * TAP;
+    for (int i = thread; i < PATCH * (CHUNK / 4); i += THREADS) {
+      const int channel = chunk * CHUNK + i % (CHUNK / 4) * 4;
+      const int place = places[i / (CHUNK / 4)];
+      copy_channels(rows + i * 4, place < 0 ? x : x + (place + channel), place >= 0,
+                    sizes.channels - channel, sizes.x_vectors);
+    }
+  };
+
+  // The first weights are on their way before it is known where input rows lie.
+  if (first_chunk < last_chunk) copy_filter_rows(first_chunk, 0);
+  // Floats from x to each pixel of the patch, -1 where it is padding.
+  for (int pixel = thread; pixel < PATCH; pixel += THREADS) {
+    const int h = first_row - window.pad_begin[1] + tap_r + pixel / PATCH_COLUMNS;
+    const int w = first_column - window.pad_begin[2] + tap_s + pixel % PATCH_COLUMNS;
+    const int place = (image * window.input[1] + h) * window.input[2] + w;
+    const bool inside = unsigned(h) < unsigned(window.input[1]) &&
+                        unsigned(w) < unsigned(window.input[2]) && place < sizes.x_pixels;
+    places[pixel] = inside ? place * sizes.x_pitch : -1;
+  }
+  __syncthreads();
+
+  const int row = warp % ROWS, filter_warp = warp / ROWS;
+  float sums[COLUMNS * 4] = {};
+
+  const auto multiply_chunk = [&](int stage) {
+    const float* const weight_chunk = shared + stage * STAGE + filter_warp * 128 + lane * 4;
+    const float* const x_chunk =
+        shared + stage * STAGE + TAPS_R * TAPS_S * TAP + row * (PATCH_COLUMNS * CHUNK) + slice * 4;
+#pragma unroll UNROLLED
+    for (int step = 0; step < STEPS * TAPS_R; ++step) {
+      const int r = step / STEPS, of_chunk = step % STEPS;
+      const float* const x_row = x_chunk + r * (PATCH_COLUMNS * CHUNK) + of_chunk * STEP;
+      const float* const taps = weight_chunk + r * (TAPS_S * TAP) + of_chunk * (4 * ROW);
+      Vec<4> seen[PATCH_COLUMNS];
+#pragma unroll
+      for (int column = 0; column < PATCH_COLUMNS; ++column)
+        seen[column] = load<4>(x_row + column * CHUNK);
+#pragma unroll
+      for (int s = 0; s < TAPS_S; ++s) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const Vec<4> tap = load<4>(taps + s * TAP + i * ROW);
+#pragma unroll
+          for (int column = 0; column < COLUMNS; ++column)
+#pragma unroll
+            for (int f = 0; f < 4; ++f) {
+              float& sum = sums[column * 4 + f];
+              sum = fmaf(seen[column + s].at[i], tap.at[f], sum);
+            }
+        }
+      }
+    }
+  };
+
+#pragma unroll 1
+  for (int stage = 0; stage < STAGES - 1; ++stage) {
+    if (first_chunk + stage < last_chunk) {
+      if (stage > 0) copy_filter_rows(first_chunk + stage, stage);
+      copy_input_rows(first_chunk + stage, stage);
+    }
+    cp_async_commit();
+  }
+  int reading = 0, writing = STAGES - 1;
+  for (int chunk = first_chunk; chunk < last_chunk; ++chunk) {
+    cp_async_wait<STAGES - 2>();
+    __syncthreads();  // this chunk is there for all, and the one before it read by all
+    if (chunk + STAGES - 1 < last_chunk) {
+      copy_filter_rows(chunk + STAGES - 1, writing);
+      copy_input_rows(chunk + STAGES - 1, writing);
+    }
+    cp_async_commit();
+    if (first_row + row < window.output[1]) multiply_chunk(reading);
+    reading = reading + 1 == STAGES ? 0 : reading + 1;
+    writing = writing + 1 == STAGES ? 0 : writing + 1;
+  }
+
+  // The tile as ROWS · COLUMNS × FILTERS in shared memory.
+  const Share share = share_sums<COLUMNS * 4, SLICES, FILTER_LANES>(sums, slice, {0, COLUMNS * 4});
+  constexpr int MOST = (COLUMNS * 4 + SLICES - 1) / SLICES;
+  float* const tile =
+      shared + row * (COLUMNS * FILTERS) + (filter_warp * FILTER_LANES + filter_lane) * 4;
+  __syncthreads();
+#pragma unroll
+  for (int i = 0; i < MOST; ++i) {
+    const int at = share.first + i;
+    if (i < share.count) tile[at / 4 * FILTERS + at % 4] = sums[i];
+  }
+  __syncthreads();
+
+  const int plane_count = gridDim.y;
+  const int plane_size = sizes.y_pixels * filters;
+  const int filter = first_filter + thread % QUADS * 4;
+  // Where a pixel of the tile is in y; -1 beyond its end.
+  const auto pixel_of = [&](int at) {
+    const int p = first_row + at / COLUMNS, q = first_column + at % COLUMNS;
+    const int pixel = (image * window.output[1] + p) * window.output[2] + q;
+    return p < window.output[1] && q < window.output[2] && pixel < sizes.y_pixels ? pixel : -1;
+  };
+  if (plane_count > 1) {
+    float* const plane = planes + blockIdx.y * plane_size + filter;
+    for (int at = thread / QUADS; at < ROWS * COLUMNS; at += THREADS / QUADS) {
+      const int pixel = pixel_of(at);
+      if (pixel >= 0 && filter < filters)
+        store<4>(plane + pixel * filters, load<4>(shared + at * FILTERS + thread % QUADS * 4));
+    }
+    if (counters == nullptr) return;
+    if (!last_of_split(counters + blockIdx.x, plane_count)) return;
+  }
+
+  if (filter >= sizes.filters) return;
+  const Epilogue epilogue{bias,
+                          residual,
+                          y,
+                          sizes.residual_pitch,
+                          sizes.y_pitch,
+                          sizes.filters,
+                          sizes.y_vectors != 0,
+                          Activation(activation),
+                          a,
+                          b};
+  const Vec<4> bias_of = epilogue.bias_of(filter);
+#pragma unroll 1
+  for (int at = thread / QUADS; at < ROWS * COLUMNS; at += THREADS / QUADS) {
+    const int pixel = pixel_of(at);
+    if (pixel < 0) continue;
+    const Vec<4> sum =
+        plane_count == 1 ? load<4>(shared + at * FILTERS + thread % QUADS * 4)
+                         : sum_of_parts(planes + pixel * filters + filter, plane_count, plane_size);
+    epilogue.write(pixel, filter, sum, bias_of);
+  }
+}
+
+// The second stage as a launch of its own: a thread takes 4 filters of a pixel.
+__global__ void __launch_bounds__(256)
+    sum_planes(const float* planes, const float* bias, const float* residual, float* y,
+               int plane_count, int pixels, int filters, int residual_pitch, int y_pitch,
+               int y_vectors, int activation, float a, float b) {
+  unsigned index = thread_index();
+  const int filter = int(peel(index, padded(filters) / 4)) * 4;
+  const int pixel = int(index);
+  if (pixel >= pixels) return;
+  const int plane_size = pixels * padded(filters);
+  const Epilogue epilogue{
+      bias, residual, y, residual_pitch, y_pitch, filters, y_vectors != 0, Activation(activation),
+      a,    b};
+  const Vec<4> sum =
+      sum_of_parts(planes + pixel * padded(filters) + filter, plane_count, plane_size);
+  epilogue.write(pixel, filter, sum, epilogue.bias_of(filter));
+}

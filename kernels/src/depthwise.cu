@@ -1,0 +1,122 @@
+// Depthwise convolution: y = activation(conv(x, weight) + bias + residual), each channel by itself.
+//
+// Algorithm: bound by memory, so each element is to be loaded as seldom as can be, 16 bytes at a
+//   time. A thread takes 4 neighbouring filters of RUN neighbouring outputs in a row. It goes over
+//   the window's rows: S filter taps and the (RUN - 1) · STRIDE + S inputs that the run meets stand
+//   in registers, each loaded once. Consecutive threads take consecutive channels. What windows one
+//   above the other share comes from the caches.
+//   S = 0: any width, stride, dilation and number of filters a channel; an output a thread, its
+//   taps loaded one by one.
+//   4 blocks to a multiprocessor: left to itself ptxas spilled 8 bytes of <5, 1, 4> on sm_80, and
+//   with 7 blocks 40 bytes of <5, 2, 4>.
+// Layouts: 2-D; x, residual, y are N·H·W pixels with any pitch; weight is R·S × K, K padded to a
+//   multiple of 4. Channels beyond the last are computed but not written: no channel meets another.
+// Launch: one dimension, a thread a run and 4 filters, the last block in part. Runs are short where
+//   images are small, so that there are threads enough.
+#include "common.cuh"
+#include "epilogue.cuh"
+#include "window.cuh"
+
+// kernels/convolution/depthwise.py: sizes of one launch.
+struct Sizes {
+  int steps;       // threads with something to do
+  int runs;        // in a row of the output
+  int vectors;     // of 4 filters in a pixel
+  int filters;     // K
+  int multiplier;  // K / C
+  int x_pitch;
+  int residual_pitch;
+  int y_pitch;
+  int x_vectors;  // whether every pixel's first channel lies at 16 bytes in x
+  int y_vectors;  // likewise in y and in the residual
+};
+
+__device__ __forceinline__ void multiply(Vec<4>& sum, const Vec<4>& x, const Vec<4>& weight) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) sum.at[i] = fmaf(x.at[i], weight.at[i], sum.at[i]);
+}
+
+// The channels that 4 neighbouring filters read, of one pixel.
+__device__ __forceinline__ Vec<4> load_inputs(const float* pixel, int filter, const Sizes& sizes) {
+  if (sizes.multiplier == 1 && sizes.x_vectors) return load<4>(pixel + filter);
+  Vec<4> result = splat<4>(0.0f);
+#pragma unroll
+  for (int i = 0; i < 4; ++i)
+    if (filter + i < sizes.filters) result.at[i] = pixel[(filter + i) / sizes.multiplier];
+  return result;
+}
+
+template <int S, int STRIDE, int RUN>
+__global__ void __launch_bounds__(128, 4)
+    conv_depthwise(const float* __restrict__ x, const float* __restrict__ weight, const float* bias,
+                   const float* residual, float* y, Sizes sizes, Window window, int activation,
+                   float a, float b) {
+  unsigned index = thread_index();
+  if (index >= unsigned(sizes.steps)) return;
+  const int filter = int(peel(index, sizes.vectors)) * 4;
+  const int first_q = int(peel(index, sizes.runs)) * RUN;
+  const int p = int(peel(index, window.output[1]));
+  const int image = int(index);
+
+  const int start_h = p * window.stride[1] - window.pad_begin[1];
+  const int start_w = first_q * window.stride[2] - window.pad_begin[2];
+  const int width = window.input[2];
+  const int filters = sizes.vectors * 4;
+  const Taps rows = taps_within(window, 1, start_h, 0, window.input[1]);
+
+  Vec<4> sums[RUN];
+#pragma unroll
+  for (int q = 0; q < RUN; ++q) sums[q] = splat<4>(0.0f);
+  for (int r = rows.first; r < rows.last; ++r) {
+    const int h = start_h + r * window.dilation[1];
+    const float* const row = x + (image * window.input[1] + h) * width * sizes.x_pitch;
+    const float* const taps = weight + r * window.kernel[2] * filters + filter;
+    if constexpr (S > 0) {
+      constexpr int MET = (RUN - 1) * STRIDE + S;
+      Vec<4> met[MET];
+#pragma unroll
+      for (int i = 0; i < MET; ++i) {
+        const int w = start_w + i;
+        met[i] = unsigned(w) < unsigned(width) ? load<4>(row + w * sizes.x_pitch + filter)
+                                               : splat<4>(0.0f);
+      }
+#pragma unroll
+      for (int s = 0; s < S; ++s) {
+        const Vec<4> tap = load<4>(taps + s * filters);
+#pragma unroll
+        for (int q = 0; q < RUN; ++q) multiply(sums[q], met[q * STRIDE + s], tap);
+      }
+    } else {
+      const Taps columns = taps_within(window, 2, start_w, 0, width);
+#pragma unroll 2
+      for (int s = columns.first; s < columns.last; ++s) {
+        const int w = start_w + s * window.dilation[2];
+        multiply(sums[0], load_inputs(row + w * sizes.x_pitch, filter, sizes),
+                 load<4>(taps + s * filters));
+      }
+    }
+  }
+
+  const Epilogue epilogue{bias,
+                          residual,
+                          y,
+                          sizes.residual_pitch,
+                          sizes.y_pitch,
+                          sizes.filters,
+                          sizes.y_vectors != 0,
+                          Activation(activation),
+                          a,
+                          b};
+  const Vec<4> bias_of = epilogue.bias_of(filter);
+  const int first_pixel = (image * window.output[1] + p) * window.output[2];
+  // Not unrolled: an activation's code is long.
+#pragma unroll 1
+  for (int q = 0; q < RUN; ++q) {
+    Vec<4> sum = sums[0];
+#pragma unroll
+    for (int i = 1; i < RUN; ++i)
+      if (i == q) sum = sums[i];
+    if (first_q + q < window.output[2])
+      epilogue.write(first_pixel + first_q + q, filter, sum, bias_of);
+  }
+}

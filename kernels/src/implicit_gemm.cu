@@ -1,0 +1,246 @@
+// Direct convolution as an implicit matrix product: y = activation(conv(x, weight) + bias +
+// residual).
+//
+//   y (pixels × K) = columns (pixels × T·R·S·C) · weight (T·R·S·C × K),  for each group
+//
+// Algorithm: a block takes BM output pixels (of all images, one after another, so that N = 1 fills
+//   tiles too) by BN filters. It goes along the inner dimension, taps outside, channels inside, in
+//   chunks of BK: STAGES - 1 chunks of both factors are on their way to shared memory (cp.async)
+//   while one is multiplied. The left factor is never stored: a chunk's elements are copied from
+//   where the window's taps fall, or are 0. Each thread sums TM × TN products in registers.
+//   Where the tiles do not fill the machine, the inner dimension is split over gridDim.y blocks.
+//   Each writes its sums to the workspace, and the last of a tile adds them up (split.cuh). A tile
+//   is finished out of memory, not registers, in a loop that is not unrolled: an activation chosen
+//   at run time would stand in the code TM · TN times, and a split tile lies in memory anyway.
+//   POINTWISE (1×1 at stride 1, unpadded): the left factor is x itself.
+// Layouts: x, residual, y are N·D·H·W pixels with any pitch. weight is G × T·R·S × C/G × K/G, both
+//   channel axes padded to a multiple of 4 with zeros (kernels/convolution/implicit_gemm.py, prepare_filter).
+//   Shared memory holds pixels × BK, four floats more a row so that rows start in different banks,
+//   and BK × BN. A thread's rows lie BM / TM apart and its columns in runs of 4: threads side by
+//   side read, and later write, side by side. The workspace is tiles × splits × BM × BN.
+// Launch: (tiles, splits, groups) blocks, tiles of filters fastest, of BM / TM · BN / TN threads.
+#include "channels.cuh"
+#include "common.cuh"
+#include "epilogue.cuh"
+#include "ptx.cuh"
+#include "split.cuh"
+#include "window.cuh"
+
+// kernels/convolution/implicit_gemm.py: sizes of one launch; channels and filters are those of one group.
+struct Sizes {
+  int pixels;  // N·O·P·Q
+  int channels;
+  int filters;
+  int x_pitch;
+  int residual_pitch;
+  int y_pitch;
+  int x_vectors;  // whether every pixel's first channel of every group lies at 16 bytes in x
+  int y_vectors;  // likewise in y and in the residual
+};
+
+// 4 neighbouring channels at one tap of the window, and how to go on along the inner dimension.
+struct Column {
+  int channel;
+  int tap[3];  // T, R, S; past the last when tap[0] == T
+
+  __device__ __forceinline__ Column(int inner, int channels, const Window& window) {
+    unsigned index = inner;
+    channel = int(peel(index, channels));
+    tap[2] = int(peel(index, window.kernel[2]));
+    tap[1] = int(peel(index, window.kernel[1]));
+    tap[0] = int(index);
+  }
+
+  __device__ __forceinline__ void advance(int by, int channels, const Window& window) {
+    channel += by;
+    while (channel >= channels) {
+      channel -= channels;
+      if (++tap[2] == window.kernel[2]) {
+        tap[2] = 0;
+        if (++tap[1] == window.kernel[1]) {
+          tap[1] = 0;
+          ++tap[0];
+        }
+      }
+    }
+  }
+};
+
+template <int BM, int BN, int BK, int TM, int TN, int STAGES, bool POINTWISE>
+__global__ void __launch_bounds__(BM / TM * (BN / TN))
+    conv_direct(const float* __restrict__ x, const float* __restrict__ weight, const float* bias,
+                const float* residual, float* y, float* workspace, unsigned* counters, Sizes sizes,
+                Window window, int activation, float a, float b) {
+  constexpr int THREADS = BM / TM * (BN / TN);
+  constexpr int X_PITCH = BK + 4;
+  constexpr int X_ROWS = THREADS / (BK / 4), WEIGHT_ROWS = THREADS / (BN / 4);  // copied at once
+  constexpr int STAGE = BM * X_PITCH + BK * BN;
+  constexpr int FLOATS = STAGES * STAGE > BM * BN ? STAGES * STAGE : BM * BN;
+  static_assert(THREADS % (BK / 4) == 0 && BM % X_ROWS == 0, "threads must divide a chunk of x");
+  static_assert(THREADS % (BN / 4) == 0 && BK % WEIGHT_ROWS == 0, "and one of the weights");
+  static_assert(BK % 4 == 0 && TN % 4 == 0 && BM % TM == 0 && BN % TN == 0, "tiles must fit");
+  __shared__ __align__(16) float shared[FLOATS];
+  __shared__ int4 rows[POINTWISE ? 1 : BM];  // of each pixel: floats to the window's start; d, h, w
+
+  const int thread = threadIdx.x;
+  const int group = blockIdx.z, split = blockIdx.y, splits = gridDim.y;
+  const int filter_tiles = (sizes.filters + BN - 1) / BN;
+  const int first_pixel = int(blockIdx.x) / filter_tiles * BM;
+  const int first_filter = int(blockIdx.x) % filter_tiles * BN;
+  const int channels = padded(sizes.channels), filters = padded(sizes.filters);
+  const int inner =
+      POINTWISE ? channels : window.kernel[0] * window.kernel[1] * window.kernel[2] * channels;
+  const int chunks = (inner + BK - 1) / BK;
+  const int first_chunk = chunks * split / splits, last_chunk = chunks * (split + 1) / splits;
+  x += group * sizes.channels;
+  weight += size_t(group) * inner * filters;
+
+  if constexpr (!POINTWISE) {
+    for (int row = thread; row < BM; row += THREADS) {
+      unsigned index = first_pixel + row;
+      const bool exists = first_pixel + row < sizes.pixels;
+      int start[3];
+#pragma unroll
+      for (int axis = 2; axis >= 0; --axis)
+        start[axis] =
+            int(peel(index, window.output[axis])) * window.stride[axis] - window.pad_begin[axis];
+      const int place = ((int(index) * window.input[0] + start[0]) * window.input[1] + start[1]) *
+                            window.input[2] +
+                        start[2];
+      // A pixel beyond the last has all its taps outside the image.
+      rows[row] =
+          make_int4(place * sizes.x_pitch, exists ? start[0] : -(1 << 30), start[1], start[2]);
+    }
+    __syncthreads();
+  }
+
+  // What this thread copies of every chunk: one column of 4 channels of x, one of 4 filters.
+  const int x_row = thread / (BK / 4), x_column = thread % (BK / 4) * 4;
+  const int weight_row = thread / (BN / 4), weight_column = thread % (BN / 4) * 4;
+  const bool filters_exist = first_filter + weight_column < filters;
+  Column column(first_chunk * BK + x_column, channels, window);
+  int weight_inner = first_chunk * BK + weight_row;
+
+  const auto copy_chunk = [&](int stage) {
+    float* const x_chunk = shared + stage * STAGE;
+    float* const weight_chunk = x_chunk + BM * X_PITCH;
+    const int d = column.tap[0] * window.dilation[0];
+    const int h = column.tap[1] * window.dilation[1];
+    const int w = column.tap[2] * window.dilation[2];
+    const int tap =
+        ((d * window.input[1] + h) * window.input[2] + w) * sizes.x_pitch + column.channel;
+    const int exist = sizes.channels - column.channel;
+    const bool tap_exists = column.tap[0] < window.kernel[0];
+#pragma unroll
+    for (int i = 0; i < BM; i += X_ROWS) {
+      const int row = i + x_row;
+      int from;
+      bool inside;
+      if constexpr (POINTWISE) {
+        from = (first_pixel + row) * sizes.x_pitch + column.channel;
+        inside = first_pixel + row < sizes.pixels && exist > 0;
+      } else {
+        const int4 start = rows[row];
+        from = start.x + tap;
+        inside = tap_exists && unsigned(start.y + d) < unsigned(window.input[0]) &&
+                 unsigned(start.z + h) < unsigned(window.input[1]) &&
+                 unsigned(start.w + w) < unsigned(window.input[2]);
+      }
+      copy_channels(x_chunk + row * X_PITCH + x_column, inside ? x + from : x, inside, exist,
+                    sizes.x_vectors);
+    }
+#pragma unroll
+    for (int i = 0; i < BK; i += WEIGHT_ROWS) {
+      const int row = i + weight_row;
+      const bool exists = filters_exist && weight_inner + i < inner;
+      const int from = (weight_inner + i) * filters + first_filter + weight_column;
+      cp_async<16>(weight_chunk + row * BN + weight_column, exists ? weight + from : weight,
+                   exists);
+    }
+    if constexpr (POINTWISE)
+      column.channel += BK;
+    else
+      column.advance(BK, channels, window);
+    weight_inner += BK;
+  };
+
+  const int thread_row = thread / (BN / TN), thread_column = thread % (BN / TN) * 4;
+  float sums[TM][TN] = {};
+
+  const auto multiply_chunk = [&](int stage) {
+    const float* const x_chunk = shared + stage * STAGE + thread_row * X_PITCH;
+    const float* const weight_chunk = shared + stage * STAGE + BM * X_PITCH + thread_column;
+#pragma unroll
+    for (int k = 0; k < BK; k += 4) {
+      Vec<4> right[4][TN / 4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+#pragma unroll
+        for (int n = 0; n < TN / 4; ++n)
+          right[i][n] = load<4>(weight_chunk + (k + i) * BN + n * (BN / TN * 4));
+#pragma unroll
+      for (int m = 0; m < TM; ++m) {
+        const Vec<4> left = load<4>(x_chunk + m * (BM / TM) * X_PITCH + k);
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+#pragma unroll
+          for (int n = 0; n < TN; ++n)
+            sums[m][n] = fmaf(left.at[i], right[i][n / 4].at[n % 4], sums[m][n]);
+      }
+    }
+  };
+
+#pragma unroll
+  for (int stage = 0; stage < STAGES - 1; ++stage) {
+    if (first_chunk + stage < last_chunk) copy_chunk(stage);
+    cp_async_commit();
+  }
+  int reading = 0, writing = STAGES - 1;
+  for (int chunk = first_chunk; chunk < last_chunk; ++chunk) {
+    cp_async_wait<STAGES - 2>();
+    __syncthreads();  // this chunk is there for all, and the one before it read by all
+    if (chunk + STAGES - 1 < last_chunk) copy_chunk(writing);
+    cp_async_commit();
+    multiply_chunk(reading);
+    reading = reading + 1 == STAGES ? 0 : reading + 1;
+    writing = writing + 1 == STAGES ? 0 : writing + 1;
+  }
+
+  // The tile as BM × BN, in shared memory or, where it is one of several, in the workspace.
+  const unsigned tile = blockIdx.z * gridDim.x + blockIdx.x;
+  float* const partials = splits == 1 ? shared : workspace + size_t(tile) * splits * (BM * BN);
+  float* const partial = partials + split * (BM * BN);
+  __syncthreads();
+#pragma unroll
+  for (int m = 0; m < TM; ++m)
+#pragma unroll
+    for (int n = 0; n < TN; n += 4)
+      store<4>(partial + (thread_row + m * (BM / TM)) * BN + thread_column + n / 4 * (BN / TN * 4),
+               Vec<4>{sums[m][n], sums[m][n + 1], sums[m][n + 2], sums[m][n + 3]});
+  if (splits > 1) {
+    if (!last_of_split(counters + tile, splits)) return;
+  } else {
+    __syncthreads();
+  }
+
+  const int offset = group * sizes.filters;
+  const Epilogue epilogue{bias == nullptr ? nullptr : bias + offset,
+                          residual == nullptr ? nullptr : residual + offset,
+                          y + offset,
+                          sizes.residual_pitch,
+                          sizes.y_pitch,
+                          sizes.filters,
+                          sizes.y_vectors != 0,
+                          Activation(activation),
+                          a,
+                          b};
+  const int filter = first_filter + weight_column;
+  if (filter >= sizes.filters) return;
+  const Vec<4> bias_of = epilogue.bias_of(filter);
+  for (int row = weight_row; row < BM && first_pixel + row < sizes.pixels; row += WEIGHT_ROWS) {
+    const int at = row * BN + weight_column;
+    const Vec<4> sum =
+        splits == 1 ? load<4>(partial + at) : sum_of_parts(partials + at, splits, BM * BN);
+    epilogue.write(first_pixel + row, filter, sum, bias_of);
+  }
+}

@@ -1,0 +1,350 @@
+// Fused Winograd convolution: y = activation(conv(x, weight) + bias + residual), F(M, R) along each
+// of AXES axes.
+//
+//   x ── tiles d ── V = Bᵀ d B ─┐
+//                               ├─ products, summed over C ── Y = Aᵀ products A ── y
+//   weight, transformed ── U ───┘
+//
+// Algorithm: Lavin & Gray, algorithm 1 and section 5, all of it in one kernel; in 3-D Lan et al.,
+//   section 3.2. A block takes BM tiles (of all images, one after another, so that N = 1 fills them
+//   too) by BN filters, and goes along the channels in chunks of BC. Its warps have two roles.
+//   DATA_WARPS of them copy the next chunk of x, each for tiles of its own, and transform it, a
+//   tile's channel a thread. All others multiply meanwhile: at each of a tile's alpha^AXES
+//   positions GROUP threads, TM tiles × TN filters each. V and U have two stages, of which one is
+//   multiplied and one filled, so a chunk takes one barrier; d has one, which is its warp's alone.
+//   The products then go through shared memory, where a thread transforms those of one tile and
+//   filter in place, or out into the workspace where the channels are split over gridDim.y blocks
+//   (split.cuh): the inverse transform is linear, so what is summed is outputs, less than products.
+// Versions: where every thread did both, as in the papers' kernels, the sums of a thread stood in
+//   registers beside the 36 or 64 values of a tile, too many for both. Apart they take 96 registers
+//   at most and 20 warps. An inverse transform that takes half the filters at a time would do with
+//   less shared memory, but keeps the other half's sums in registers: it spilled. So did, by 4 to
+//   90 bytes of one configuration or another, copies of U that are unrolled further, a pointer that
+//   goes along instead of an index, and U's vectors loaded before V's.
+// Layouts: x, residual, y are N·D·H·W pixels with any pitch. weight is alpha^AXES × C × K, channels
+//   padded to a multiple of 4 with zeros (kernels/winograd/filter.py). In shared memory V is channels ×
+//   positions × tiles, each channel a little longer, so that the transform's stores, of 32 / BC
+//   tiles by BC channels, meet different banks; U is positions × channels × filters, d is positions
+//   × tiles × channels. Products are positions × tiles × filters, every second run of 4 tiles with
+//   the halves of 32 filters exchanged, so that stores of two runs meet different banks. A thread's
+//   tiles and filters come in runs of 4, side by side with its neighbours'. The workspace is blocks
+//   × splits × outputs × tiles × filters.
+// Launch: (blocks, splits) blocks, those of filters fastest.
+#include "channels.cuh"
+#include "common.cuh"
+#include "epilogue.cuh"
+#include "ptx.cuh"
+#include "split.cuh"
+#include "window.cuh"
+#include "winograd.cuh"
+
+// kernels/convolution/winograd.py: sizes of one launch.
+struct Sizes {
+  int tiles;  // N·⌈O/m⌉·⌈P/m⌉·⌈Q/m⌉
+  int channels;
+  int filters;
+  int x_pitch;
+  int residual_pitch;
+  int y_pitch;
+  int x_vectors;  // whether every pixel's first channel lies at 16 bytes in x
+  int y_vectors;  // likewise in y and in the residual
+};
+
+// Where a tile lies, and what of it exists: bit 8 · axis + i for its position i along an axis.
+struct Place {
+  int input;       // floats to its first position in x, be it outside the image
+  int output;      // its first pixel in y
+  unsigned read;   // positions inside the image
+  unsigned write;  // outputs
+};
+
+// The bit of a position along three axes.
+__device__ __forceinline__ bool has(unsigned bits, int d, int h, int w) {
+  return (bits >> d & bits >> (8 + h) & bits >> (16 + w) & 1) != 0;
+}
+
+template <int M, int ALPHA>
+__device__ __forceinline__ Place place_of(int tile, const Sizes& sizes, const Window& window) {
+  int along[3];
+#pragma unroll
+  for (int axis = 0; axis < 3; ++axis) along[axis] = (window.output[axis] + M - 1) / M;
+  const TilePlace number(along, tile);
+  Place place{number.image, number.image, 0, 0};
+#pragma unroll
+  for (int axis = 0; axis < 3; ++axis) {
+    const int output = number.at[axis] * M, input = output - window.pad_begin[axis];
+    place.input = place.input * window.input[axis] + input;
+    place.output = place.output * window.output[axis] + output;
+#pragma unroll
+    for (int i = 0; i < ALPHA; ++i) {
+      place.read |= unsigned(unsigned(input + i) < unsigned(window.input[axis])) << (8 * axis + i);
+      place.write |= unsigned(i < M && output + i < window.output[axis]) << (8 * axis + i);
+    }
+  }
+  place.input *= sizes.x_pitch;
+  if (tile >= sizes.tiles) place.read = place.write = 0;
+  return place;
+}
+
+// Copies 4 channels, of which `exist` do, at a tile's positions, zeros where they are outside the
+// image; they come to lie APART floats from each other. AT_ONCE lanes share the tile: this one
+// begins each row at its `ahead`th position and goes on by as many.
+template <int ALPHA, int AXES, int AT_ONCE, int APART>
+__device__ __forceinline__ void copy_tile(float* shared, const float* x, unsigned read, int ahead,
+                                          int exist, const Sizes& sizes, const Window& window) {
+  constexpr int DEPTH = AXES == 3 ? ALPHA : 1;
+  static_assert(ALPHA % AT_ONCE == 0, "lanes must divide a row");
+  const int row = window.input[2] * sizes.x_pitch, slice = window.input[1] * row;
+  const unsigned columns = read >> (16 + ahead);
+  if (sizes.x_vectors && (exist >= 4 || exist <= 0)) {
+#pragma unroll
+    for (int d = 0; d < DEPTH; ++d)
+#pragma unroll
+      for (int h = 0; h < ALPHA; ++h) {
+        const float* const begin = x + (d * slice + h * row);
+        const unsigned inside = (read >> d & read >> (8 + h) & 1) != 0 ? columns : 0;
+#pragma unroll
+        for (int w = 0; w < ALPHA; w += AT_ONCE)
+          cp_async<16>(shared + ((d * ALPHA + h) * ALPHA + w) * APART, begin + w * sizes.x_pitch,
+                       (inside >> w & 1) != 0);
+      }
+  } else {
+#pragma unroll 1
+    for (int d = 0; d < DEPTH; ++d)
+#pragma unroll 1
+      for (int h = 0; h < ALPHA; ++h)
+#pragma unroll 1
+        for (int w = 0; w < ALPHA; w += AT_ONCE)
+          copy_channels(shared + ((d * ALPHA + h) * ALPHA + w) * APART,
+                        x + (d * slice + h * row + w * sizes.x_pitch), has(read, d, h, w + ahead),
+                        exist, false);
+  }
+}
+
+// Threads of a block, of both roles.
+__device__ constexpr int threads(int positions, int group, int data_warps) {
+  return positions * group + 32 * data_warps;
+}
+
+template <int M, int R, int AXES, Points POINTS, int BM, int BN, int BC, int TM, int TN,
+          int DATA_WARPS, int RESIDENT>
+__global__ void __launch_bounds__(threads(power(M + R - 1, AXES), BM / TM * (BN / TN), DATA_WARPS),
+                                  RESIDENT)
+    conv_winograd(const float* __restrict__ x, const float* __restrict__ weight, const float* bias,
+                  const float* residual, float* y, float* workspace, unsigned* counters,
+                  Sizes sizes, Window window, int activation, float a, float b) {
+  using Transform = Winograd<M, R, POINTS>;
+  constexpr int ALPHA = Transform::ALPHA;
+  constexpr int POSITIONS = power(ALPHA, AXES), OUTPUTS = power(M, AXES);
+  constexpr int GROUP = BM / TM * (BN / TN), MULTIPLIERS = POSITIONS * GROUP;
+  constexpr int THREADS = threads(POSITIONS, GROUP, DATA_WARPS);
+  constexpr int V_PITCH = POSITIONS * BM + 32 / BC;  // of a channel
+  constexpr int V = BC * V_PITCH, U = POSITIONS * BC * BN, TILE = BM * BN;
+  static_assert(MULTIPLIERS % 32 == 0, "a warp must have one role");
+  static_assert(BC == 4 || BC == 8, "or V's rows would not lie on vectors");
+  static_assert(BN % 32 == 0, "halves of 32 filters are exchanged");
+  DYNAMIC_SHARED(float, shared);  // V, U, d; then the products
+  __shared__ Place places[BM];
+  float* const v = shared;
+  float* const u = v + 2 * V;
+  float* const d = u + 2 * U;
+
+  const int thread = threadIdx.x;
+  const int split = blockIdx.y, splits = gridDim.y;
+  const int filter_tiles = (sizes.filters + BN - 1) / BN;
+  const int first_tile = int(blockIdx.x) / filter_tiles * BM;
+  const int first_filter = int(blockIdx.x) % filter_tiles * BN;
+  const int channels = padded(sizes.channels), filters = padded(sizes.filters);
+  const int all_chunks = (channels + BC - 1) / BC;
+  const int first_chunk = all_chunks * split / splits;
+  const int chunks = all_chunks * (split + 1) / splits - first_chunk;
+
+  for (int tile = thread; tile < BM; tile += THREADS)
+    places[tile] = place_of<M, ALPHA>(first_tile + tile, sizes, window);
+  __syncthreads();
+
+  // Where in shared memory the products of a tile and a filter lie, and later its outputs.
+  const auto at = [](int tile, int filter) { return (tile * BN + filter) ^ (tile / 4 % 2 * 16); };
+
+  // Transforms d into a stage of V: of BM × BC, channels fastest, those from `begin` on.
+  const auto transform = [&](int stage, int begin, int step, int end) {
+#pragma unroll 1
+    for (int i = begin; i < end; i += step) {
+      const int tile = i / BC, channel = i % BC;
+      const float* const from = d + tile * BC + channel;
+      float* const to = v + stage * V + channel * V_PITCH + tile;
+      float values[POSITIONS];
+#pragma unroll
+      for (int p = 0; p < POSITIONS; ++p) values[p] = from[p * (BM * BC)];
+      data_transform<Transform, AXES>(values);
+#pragma unroll
+      for (int p = 0; p < POSITIONS; ++p) to[p * BM] = values[p];
+    }
+  };
+  // The first chunk by all threads, for until then there is nothing to multiply.
+  const auto transform_first = [&] {
+    cp_async_wait<0>();
+    barrier_of_roles();  // d is there for all, and U
+    if (chunks > 0) transform(0, thread, THREADS, BM * BC);
+    barrier_of_roles();  // and so is V; d is read
+  };
+
+  if (thread >= MULTIPLIERS) {
+    constexpr int TILES = BM / DATA_WARPS;  // of this warp alone
+    constexpr int LANES = TILES * (BC / 4), AT_ONCE = LANES < 32 ? 32 / LANES : 1;
+    static_assert(BM % DATA_WARPS == 0, "each tile must be some warp's");
+    static_assert(TILES * BC % 32 == 0 && LANES * AT_ONCE % 32 == 0, "lanes must divide tiles");
+    const int lane = thread % 32, first = (thread - MULTIPLIERS) / 32 * TILES;
+
+    const auto copy = [&](int chunk) {
+#pragma unroll
+      for (int i = 0; i < LANES; i += 32) {
+        const int index = lane % LANES + i, ahead = lane % 32 / LANES;
+        const int tile = first + index / (BC / 4), vector = index % (BC / 4) * 4;
+        const Place place = places[tile];
+        const int channel = (first_chunk + chunk) * BC + vector;
+        const int exist = sizes.channels - channel;
+        copy_tile<ALPHA, AXES, AT_ONCE, BM * BC>(
+            d + (ahead * BM + tile) * BC + vector,
+            x + (place.input + channel + ahead * sizes.x_pitch), exist > 0 ? place.read : 0, ahead,
+            exist, sizes, window);
+      }
+      cp_async_commit();
+    };
+
+    if (chunks > 0) copy(0);
+    transform_first();
+    if (chunks > 1) copy(1);
+    for (int chunk = 1; chunk < chunks; ++chunk) {
+      cp_async_wait<0>();
+      __syncwarp();  // d is there for all lanes
+      transform(chunk % 2, first * BC + lane, 32, (first + TILES) * BC);
+      __syncwarp();  // and read by all
+      if (chunk + 1 < chunks) copy(chunk + 1);
+      barrier_of_roles();  // this chunk's V is there, and the one before read
+    }
+    barrier_of_roles();
+  } else {
+    const int position = thread / GROUP, in_group = thread % GROUP;
+    // Lanes differ in their filters, pairs of lanes in their tiles, and so on in turn: then half a
+    // warp loads either factor at once, for some of it is the same for neighbours.
+    constexpr int ROWS = BM / TM, COLUMNS = BN / TN;
+    static_assert(ROWS == 2 && COLUMNS <= 8 || ROWS == 4 && COLUMNS >= 4 && COLUMNS <= 8,
+                  "lanes are dealt out to these");
+    const int row = (in_group / 2 % 2 + (ROWS == 4 ? in_group / 8 % 2 * 2 : 0)) * 4;
+    const int column =
+        (in_group % 2 + (ROWS == 2 ? in_group / 4 * 2 : in_group / 4 % 2 * 2 + in_group / 16 * 4)) *
+        4;
+    // Where half a warp has two positions, the second takes its filters in another order.
+    const int swap = GROUP == 8 ? position % 2 * (BN / 2) : 0;
+
+    // Every thread copies of U what its group multiplies, chunk by chunk.
+    constexpr int APART = GROUP / (BN / 4);
+    static_assert(GROUP % (BN / 4) == 0 && BC % APART == 0, "threads must fit rows");
+    const int u_row = in_group / (BN / 4), u_column = in_group % (BN / 4) * 4;
+    float* const to = u + (position * BC + u_row) * BN + u_column;
+    const int channel = first_chunk * BC + u_row;
+    int from = (position * channels + channel) * filters + first_filter + u_column;
+    int exist = first_filter + u_column < filters ? channels - channel : 0;
+    const auto copy = [&](int chunk) {
+#pragma unroll(BC / 4)
+      for (int i = 0; i < BC; i += APART)
+        cp_async<16>(to + chunk % 2 * U + i * BN, weight + (from + i * filters), i < exist);
+      cp_async_commit();
+      from += BC * filters;
+      exist -= BC;
+    };
+
+    const float* const v_begin = v + position * BM + row;
+    const float* const u_begin = u + position * (BC * BN) + column;
+    if (chunks > 0) copy(0);
+    transform_first();
+    float sums[TM][TN] = {};
+    for (int chunk = 0; chunk < chunks; ++chunk) {
+      if (chunk > 0) {
+        cp_async_wait<0>();
+        barrier_of_roles();  // this chunk's U and V are there, and the one before read
+      }
+      if (chunk + 1 < chunks) copy(chunk + 1);
+      const float* const v_rows = v_begin + chunk % 2 * V;
+      const float* const u_columns = u_begin + chunk % 2 * U;
+#pragma unroll
+      for (int channel = 0; channel < BC; ++channel) {
+        Vec<4> left[TM / 4];
+#pragma unroll
+        for (int m = 0; m < TM / 4; ++m)
+          left[m] = load<4>(v_rows + channel * V_PITCH + m * (4 * ROWS));
+#pragma unroll
+        for (int n = 0; n < TN; n += 4) {
+          const Vec<4> right = load<4>(u_columns + channel * BN + (n * COLUMNS ^ swap));
+#pragma unroll
+          for (int m = 0; m < TM; ++m)
+#pragma unroll
+            for (int i = 0; i < 4; ++i)
+              sums[m][n + i] = fmaf(left[m / 4].at[m % 4], right.at[i], sums[m][n + i]);
+        }
+      }
+    }
+
+    barrier_of_roles();  // all of U and V is read
+#pragma unroll
+    for (int m = 0; m < TM; ++m)
+#pragma unroll
+      for (int n = 0; n < TN; n += 4)
+        store<4>(shared + position * TILE +
+                     at(m / 4 * (ROWS * 4) + row + m % 4, (n * COLUMNS ^ swap) + column),
+                 Vec<4>{sums[m][n], sums[m][n + 1], sums[m][n + 2], sums[m][n + 3]});
+  }
+  __syncthreads();
+
+  float* const parts = workspace + size_t(blockIdx.x) * splits * (OUTPUTS * TILE);
+#pragma unroll 1
+  for (int i = thread; i < TILE; i += THREADS) {
+    const int place = at(i / BN, i % BN);
+    const float* const products = shared + place;
+    Vec<1> outputs[OUTPUTS];
+    inverse_transform<Transform, M, AXES>([&](int p) { return load<1>(products + p * TILE); },
+                                          outputs);
+    if (splits == 1) {
+      float* const to = shared + place;
+#pragma unroll
+      for (int o = 0; o < OUTPUTS; ++o) to[o * TILE] = outputs[o].at[0];
+    } else {
+      float* const to = parts + split * (OUTPUTS * TILE) + place;
+#pragma unroll
+      for (int o = 0; o < OUTPUTS; ++o) to[o * TILE] = outputs[o].at[0];
+    }
+  }
+  if (splits == 1)
+    __syncthreads();
+  else if (!last_of_split(counters + blockIdx.x, splits))
+    return;
+
+  constexpr int VECTORS = BN / 4;
+  const int column = thread % VECTORS * 4, filter = first_filter + column;
+  if (filter >= sizes.filters) return;
+  const Epilogue epilogue{bias,
+                          residual,
+                          y,
+                          sizes.residual_pitch,
+                          sizes.y_pitch,
+                          sizes.filters,
+                          sizes.y_vectors != 0,
+                          Activation(activation),
+                          a,
+                          b};
+  const Vec<4> bias_of = epilogue.bias_of(filter);
+  static_assert(THREADS % VECTORS == 0, "each thread finishes the same filters of all its outputs");
+#pragma unroll 1
+  for (int i = thread / VECTORS; i < OUTPUTS * BM; i += THREADS / VECTORS) {
+    const int output = i / BM, tile = i % BM;
+    const int o = output / (M * M), p = output / M % M, q = output % M;
+    const Place place = places[tile];
+    if (!has(place.write, o, p, q)) continue;
+    const int pixel = place.output + (o * window.output[1] + p) * window.output[2] + q;
+    const int from = output * TILE + at(tile, column);
+    const Vec<4> sum =
+        splits == 1 ? load<4>(shared + from) : sum_of_parts(parts + from, splits, OUTPUTS * TILE);
+    epilogue.write(pixel, filter, sum, bias_of);
+  }
+}

@@ -1,0 +1,219 @@
+"""Which algorithm and configuration is fastest on a device: each is examined first, then timed.
+
+    candidates ─ examine ─> right ─ screen: a few runs ─> finalists ─ time: warm, cold ─> store
+                    └ wrong, refused, does not compile: reported, stored, never chosen
+
+What the store knows is not measured again, so that one who was interrupted goes on from there.
+Measure on a device that does nothing else meanwhile.
+"""
+
+import logging
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from math import ceil
+
+from kernels.convolution.algorithms import ConvChoice
+from kernels.problems.conv import ConvProblem
+from kernels.device.device import (
+    CompileError,
+    Device,
+    FaultError,
+    Instantiation,
+    LaunchError,
+    OutOfMemoryError,
+)
+from kernels.tuning.timing import COPIES, time_launches
+from kernels.tuning.search import conditions_of, finalists, instantiations, keys, shortlist
+from kernels.tuning.bench import Bench, Candidate, Timer, WrongResultError
+from kernels.tuning.store import Outcome, Outcomes, Times, TuningStore
+
+GRAPH_US = 1000
+"""A graph of copies takes about this long at most, unless a single one takes longer."""
+
+SCREEN_REPLAYS = 5
+
+TIMING_US = 50_000
+"""What the replays of a finalist take about, and again with a cold cache."""
+
+MIN_REPLAYS, MAX_REPLAYS = 10, 100
+
+MAX_REASON = 1000
+"""Characters of a failure: a compiler says more."""
+
+Progress = Callable[[str, int, int], None]
+"""Hears what is being done, how many of it are done, and how many there are."""
+
+TOP_CANDIDATES = 24
+"""Candidates of a problem that are measured if nothing else is said."""
+
+Candidates = Mapping[str, ConvChoice]
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """How far to look: at the `top` candidates by estimated cost, or at all where it is None.
+
+    The `finalists` fastest and the best of each algorithm are timed thoroughly. What the store
+    knows is measured `anew`, or not again.
+    """
+
+    top: int | None = TOP_CANDIDATES
+    finalists: int = 4
+    anew: bool = False
+
+
+def autotune(
+    device: Device,
+    problems: Sequence[ConvProblem],
+    store: TuningStore,
+    search: Search,
+    *,
+    progress: Progress,
+    timer: Timer = time_launches,
+) -> dict[ConvProblem, Outcomes]:
+    """What is known of each problem, after measuring what the store did not know.
+
+    Raises TuningStoreError, and DeviceError: where a candidate took the device with it (FaultError)
+    it is left out the next time. Whatever was measured by then, or by Ctrl-C, is in the store.
+    """
+    key_of = keys(conditions_of(device))
+    stored = {} if search.anew else store.read()
+    known = {problem: dict(stored.get(key_of(problem), {})) for problem in problems}
+    every = {
+        problem: shortlist(problem, device, search.top, outcomes)
+        for problem, outcomes in known.items()
+    }
+    todo = {
+        problem: candidates
+        for problem, candidates in every.items()
+        if _unscreened(candidates, known[problem]) or _untimed(candidates, known[problem], search)
+    }
+    _compile(device, todo, known, progress)
+    with _bench(device, timer) as bench:
+        for done, (problem, candidates) in enumerate(todo.items()):
+            progress(f"measuring {problem}", done, len(todo))
+            found: dict[str, Outcome] = {}
+            try:
+                for name, outcome in _measure(bench, problem, candidates, known[problem], search):
+                    found[name] = known[problem][name] = outcome
+                    if outcome.failure is not None:
+                        _log.error("%s is not used for %s: %s", name, problem, outcome.failure)
+            finally:
+                if found:
+                    store.add(key_of(problem), found, anew=search.anew)
+    progress("measured", len(todo), len(todo))
+    return dict(known)
+
+
+def _unscreened(candidates: Candidates, known: Outcomes) -> list[str]:
+    return [name for name in candidates if name not in known]
+
+
+def _untimed(candidates: Candidates, known: Outcomes, search: Search) -> list[str]:
+    return [
+        name for name in finalists(candidates, known, search.finalists) if known[name].times is None
+    ]
+
+
+def _measure(
+    bench: Bench, problem: ConvProblem, candidates: Candidates, known: Outcomes, search: Search
+) -> Iterator[tuple[str, Outcome]]:
+    """Outcomes as they come; `known` holds each before the next is asked for."""
+    for name in _unscreened(candidates, known):
+        yield from _attempt(bench, problem, name, candidates[name], _screen)
+    running = dict(candidates)
+    while waiting := _untimed(running, known, search):
+        name = waiting[0]
+        timed = partial(_time, known[name])
+        yield from _attempt(bench, problem, name, candidates[name], timed)
+        if known[name].times is None:
+            del running[name]  # it failed, or found no room: another one's turn
+
+
+def _attempt(
+    bench: Bench,
+    problem: ConvProblem,
+    name: str,
+    choice: ConvChoice,
+    measure: Callable[[Bench, Candidate], Outcome],
+) -> Iterator[tuple[str, Outcome]]:
+    """What comes of it; nothing where there is no room for it now."""
+    try:
+        outcome = measure(bench, bench.candidate(problem, choice))
+    except OutOfMemoryError as error:
+        _log.warning("%s is left out for %s: %s", name, problem, error)
+    except FaultError as error:
+        yield name, Outcome(failure=_reason(error))
+        raise
+    except (CompileError, LaunchError, WrongResultError, ValueError) as error:
+        yield name, Outcome(failure=_reason(error))
+    else:
+        yield name, outcome
+
+
+def _reason(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"[:MAX_REASON]
+
+
+def _screen(bench: Bench, candidate: Candidate) -> Outcome:
+    at_most_us = bench.examine(candidate)
+    timing = bench.warm(candidate, copies=_copies(at_most_us), replays=SCREEN_REPLAYS)
+    return Outcome(screened_us=timing.p50_us)
+
+
+def _time(known: Outcome, bench: Bench, candidate: Candidate) -> Outcome:
+    us = known.screened_us or 0.0
+    copies = _copies(us)
+    replays = min(MAX_REPLAYS, max(MIN_REPLAYS, int(TIMING_US / max(copies * us, 1.0))))
+    times = Times(
+        warm=bench.warm(candidate, copies=copies, replays=replays),
+        cold=bench.cold(candidate, copies=copies, replays=replays),
+    )
+    return replace(known, times=times)
+
+
+def _copies(us: float) -> int:
+    return min(COPIES, ceil(GRAPH_US / max(us, 1.0)))
+
+
+def _compile(
+    device: Device,
+    todo: Mapping[ConvProblem, Candidates],
+    known: Mapping[ConvProblem, Outcomes],
+    progress: Progress,
+) -> None:
+    """Load every kernel that will be run, on all cores; what does not compile says so again."""
+    wanted: dict[Instantiation, None] = {}
+    for problem, candidates in todo.items():
+        for name in _unscreened(candidates, known[problem]):
+            wanted |= dict.fromkeys(instantiations(problem, candidates[name]))
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        running = [pool.submit(device.load, each) for each in wanted]
+        try:
+            for done, future in enumerate(as_completed(running)):
+                progress("compiling kernels", done, len(running))
+                error = future.exception()
+                if error is not None and not isinstance(error, CompileError):
+                    raise error
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+@contextmanager
+def _bench(device: Device, timer: Timer) -> Iterator[Bench]:
+    bench = Bench(device, timer)
+    try:
+        yield bench
+    except FaultError:
+        raise  # a lost device does not even take memory back
+    except BaseException:
+        bench.close()
+        raise
+    bench.close()

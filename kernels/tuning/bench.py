@@ -1,0 +1,214 @@
+"""A device with room to examine a convolution's candidates and to time them, one after another."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernels.convolution.algorithms import ConvChoice
+from kernels.convolution.operands import Filter, padded
+from kernels.problems.conv import ConvProblem
+from kernels.device.device import Buffer, Device
+from kernels.tuning.examination import Exam, exam_of
+from kernels.device.launch import Launch
+from kernels.tuning.timing import Addresses, Timing, launcher, operand_sets, set_bytes, sets_needed
+from kernels.tuning.search import measured_launches
+
+_POISON = 0xFF  # as every byte of a float it is NaN
+
+
+class WrongResultError(Exception):
+    """A candidate computed something else; the message says what."""
+
+
+class Timer(Protocol):
+    """`kernels.tuning.timing.time_launches`, or a test's own."""
+
+    def __call__(
+        self,
+        device: Device,
+        launches: Sequence[Launch],
+        operands: Sequence[Addresses],
+        *,
+        copies: int = ...,
+        replays: int = ...,
+    ) -> Timing:
+        """See there."""
+
+
+@dataclass(frozen=True, eq=False)
+class Candidate:
+    """A choice for a problem, with all that running it takes; sizes are bytes by operand."""
+
+    problem: ConvProblem
+    exam: Exam
+    launches: tuple[Launch, ...]
+    weight: Filter
+    read: Mapping[str, int]
+    written: Mapping[str, int]
+    counter_bytes: int
+
+
+class Bench:
+    """Memory grows with what is asked for, and is freed by `close`."""
+
+    def __init__(self, device: Device, timer: Timer) -> None:
+        self.device = device
+        self._timer = timer
+        self._stream = device.stream()
+        self._x, self._weight, self._written, self._counters = (_Room(device) for _ in range(4))
+        # Timed on ordinary floats: whole numbers take less power, and clocks rise with it.
+        self._random = _Room(device, self._randomise)
+        self._uploaded: tuple[Exam, int] | None = None  # whose x, and for which N
+        self._filters: tuple[Exam, dict[str, Filter]] | None = None
+
+    def close(self) -> None:
+        """Give the memory back."""
+        for room in (self._x, self._weight, self._written, self._counters, self._random):
+            room.free()
+
+    def candidate(self, problem: ConvProblem, choice: ConvChoice) -> Candidate:
+        """Raises ValueError where the choice cannot be launched."""
+        algorithm, config = choice
+        launches = measured_launches(problem, choice)
+        exam = exam_of(problem.with_batch(1))
+        if self._filters is None or self._filters[0] is not exam:
+            self._filters = exam, {}
+        forms, form = self._filters[1], algorithm.filter_form(problem, config)
+        if form not in forms:
+            forms[form] = np.ascontiguousarray(
+                algorithm.prepare_filter(exam.weight, problem, config)
+            )
+        pixels = problem.n * problem.window.output_volume
+        return Candidate(
+            problem=problem,
+            exam=exam,
+            launches=launches,
+            weight=forms[form],
+            read={
+                "x": problem.n * exam.image.nbytes,
+                "bias": exam.bias.nbytes,
+                "weight": forms[form].nbytes,
+            },
+            written={
+                "y": 4 * pixels * padded(problem.k),
+                **algorithm.workspace(problem, config),
+            },
+            counter_bytes=algorithm.counter_bytes(problem, config),
+        )
+
+    def examine(self, candidate: Candidate) -> float:
+        """Run it twice, look at the second result, and say how many µs that took at most.
+
+        Raises WrongResultError, DeviceError.
+        """
+        device, stream = self.device, self._stream
+        addresses = {**self._upload(candidate), **self._clear(candidate)}
+        run = launcher(device, candidate.launches, [addresses])
+        began, ended = device.event(), device.event()
+        for _ in range(2):  # the first pays for what is only paid once, and leaves its counters
+            began.record(stream)
+            run(stream, 0)
+            ended.record(stream)
+        problem = candidate.problem
+        y = np.empty((problem.n, *problem.window.output, padded(problem.k)), np.float32)
+        device.download(y, addresses["y"], stream)
+        counters = np.zeros(candidate.counter_bytes, np.uint8)
+        if candidate.counter_bytes:
+            device.download(counters, addresses["counters"], stream)
+        stream.synchronize()
+        if fault := candidate.exam.fault(y):
+            raise WrongResultError(fault)
+        if counters.any():
+            raise WrongResultError("it leaves counters that are not zero")
+        return ended.elapsed_ms(began) * 1e3
+
+    def warm(self, candidate: Candidate, *, copies: int, replays: int) -> Timing:
+        """Time it on the same operands again and again. Raises DeviceError."""
+        return self._time(candidate, 1, copies, replays)
+
+    def cold(self, candidate: Candidate, *, copies: int, replays: int) -> Timing:
+        """Time it on operands that have left the second-level cache. Raises DeviceError."""
+        nbytes = set_bytes({**candidate.read, **candidate.written})
+        sets = sets_needed(nbytes, copies=copies, replays=replays)
+        return self._time(candidate, sets, copies, replays)
+
+    def _time(self, candidate: Candidate, sets: int, copies: int, replays: int) -> Timing:
+        read = self._random.at_least(sets * set_bytes(candidate.read))
+        written = self._written.at_least(sets * set_bytes(candidate.written))
+        counters = self._counters.at_least(candidate.counter_bytes)
+        if candidate.counter_bytes:
+            self.device.fill(counters, candidate.counter_bytes, 0, self._stream)
+        self._stream.synchronize()
+        operands = [
+            {**inputs, **outputs, "counters": counters}
+            for inputs, outputs in zip(
+                operand_sets(read, candidate.read, sets),
+                operand_sets(written, candidate.written, sets),
+                strict=True,
+            )
+        ]
+        return self._timer(
+            self.device, candidate.launches, operands, copies=copies, replays=replays
+        )
+
+    def _upload(self, candidate: Candidate) -> dict[str, int]:
+        """The exam's operands; x of all candidates of a problem once."""
+        exam, n = candidate.exam, candidate.problem.n
+        inputs = {name: candidate.read[name] for name in ("x", "bias")}
+        (at,) = operand_sets(self._x.at_least(set_bytes(inputs)), inputs, 1)
+        at["weight"] = self._weight.at_least(candidate.weight.nbytes)
+        self.device.upload(at["weight"], candidate.weight, self._stream)
+        if self._uploaded != (exam, n):
+            x = exam.x(n)
+            self.device.upload(at["x"], x, self._stream)
+            self.device.upload(at["bias"], exam.bias, self._stream)
+            self._stream.synchronize()  # before x is gone
+            self._uploaded = exam, n
+        return at
+
+    def _clear(self, candidate: Candidate) -> dict[str, int]:
+        """What is written, poisoned, and counters."""
+        nbytes = set_bytes(candidate.written)
+        begin = self._written.at_least(nbytes)
+        self.device.fill(begin, nbytes, _POISON, self._stream)
+        counters = self._counters.at_least(candidate.counter_bytes)
+        if candidate.counter_bytes:
+            self.device.fill(counters, candidate.counter_bytes, 0, self._stream)
+        (at,) = operand_sets(begin, candidate.written, 1)
+        return {**at, "counters": counters}
+
+    def _randomise(self, address: int, nbytes: int) -> None:
+        """Normally distributed floats, the same again and again."""
+        floats = np.random.default_rng(0).standard_normal(min(nbytes // 4, 1 << 20), np.float32)
+        octets: NDArray[np.uint8] = floats.view(np.uint8)
+        for begin in range(0, nbytes, len(octets)):
+            part = octets[: nbytes - begin]
+            self.device.upload(address + begin, part, self._stream)
+        self._stream.synchronize()
+
+
+class _Room:
+    """Device memory that is replaced by more when more is needed, and filled then."""
+
+    def __init__(self, device: Device, fill: Callable[[int, int], None] | None = None) -> None:
+        self._device, self._fill = device, fill
+        self._buffer: Buffer | None = None
+
+    def at_least(self, nbytes: int) -> int:
+        """Its address; what was there is lost where it grows. Raises OutOfMemoryError."""
+        if self._buffer is None or self._buffer.nbytes < nbytes:
+            self.free()
+            self._buffer = self._device.allocate(max(nbytes, 1))
+            if self._fill is not None:
+                self._fill(self._buffer.address, nbytes)
+        return self._buffer.address
+
+    def free(self) -> None:
+        """Give it back once nothing uses it."""
+        if self._buffer is not None:
+            buffer, self._buffer = self._buffer, None
+            self._device.synchronize()
+            buffer.free()

@@ -1,0 +1,80 @@
+"""Whether a convolution on a device is right: asked in whole numbers, so that no tolerance is due.
+
+x and the filter are small whole numbers, and so is y. float32 adds them without rounding in any
+order while the terms' sizes add up to less than 2^24; an algorithm that transforms them rounds, but
+by far less than a half. A term too many, missing or misplaced makes y another whole number. So y is
+right where the nearest whole number is.
+
+Image i is the first one times ±2^(i // 2), which float32 scales without rounding: a single
+reference serves every N, and an image taken for another shows.
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernels import reference
+from kernels.convolution.operands import padded
+from kernels.problems.conv import ConvProblem
+
+Floats = NDArray[np.float32]
+
+
+@dataclass(frozen=True, eq=False)
+class Exam:
+    """Operands of one layer and what its first image must give, bias not added.
+
+    Pixels stand as on a device, channels last. What fills them up to whole vectors is NaN: it must
+    not be used.
+    """
+
+    image: Floats  # H×W×C, C padded
+    weight: Floats  # K×(C/groups)×R×S
+    bias: Floats  # K
+    expected: Floats  # P×Q×K
+
+    def x(self, n: int) -> Floats:
+        """N×H×W×C."""
+        return np.stack([self.image * scale for scale in _scales(n)])
+
+    def fault(self, y: Floats) -> str | None:
+        """What is wrong with N×P×Q×K, K padded; None where nothing is."""
+        for index, (scale, image) in enumerate(zip(_scales(len(y)), y, strict=True)):
+            expected = self.expected * scale + self.bias
+            error = np.abs(image[..., : len(self.bias)] - expected)
+            # This way round NaN is an error too.
+            if not error.max() < abs(scale) / 2:
+                wrong = np.argwhere(~(error < abs(scale) / 2))
+                *at, channel = map(int, wrong[0])
+                return (
+                    f"{len(wrong):,} of {error.size:,} elements of image {index} are wrong, the"
+                    f" first {image[*at, channel]:g} instead of {expected[*at, channel]:g},"
+                    f" at {'x'.join(map(str, at))} of channel {channel}"
+                )
+        return None
+
+
+def _scales(n: int) -> Floats:
+    index = np.arange(n)
+    return ((-1.0) ** index * 2.0 ** (index // 2)).astype(np.float32)
+
+
+@lru_cache(maxsize=2)
+def exam_of(layer: ConvProblem) -> Exam:
+    """The exam of a layer; `layer` is for N = 1."""
+    rng = np.random.default_rng(1)
+    numbers = np.array([-3, -2, -1, 1, 2, 3])  # no zero: a term that is missed must show
+    x = rng.choice(numbers, (1, layer.c, *layer.window.input))
+    weight = rng.choice([-1.0, 1.0], layer.filter_shape)
+    y = reference.conv(x.astype(np.float64), weight, layer)
+    missing = padded(layer.c) - layer.c
+    widths = [(0, 0)] * (x.ndim - 2) + [(0, missing)]
+    image = np.pad(np.moveaxis(x[0], 0, -1).astype(np.float32), widths, constant_values=np.nan)
+    return Exam(
+        image=image,
+        weight=weight.astype(np.float32),
+        bias=rng.choice(numbers, layer.k).astype(np.float32),
+        expected=np.ascontiguousarray(np.moveaxis(y[0], 0, -1), np.float32),
+    )

@@ -1,0 +1,139 @@
+"""What to measure, and what measurements say: pure functions, which ask no device for time.
+
+problem ─ shortlist ─> candidates ─ autotune ─> outcomes ─ ranking ─> winner
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import cache
+
+from kernels.convolution.algorithms import ConvChoice, choices
+from kernels.device.compile import source_digest
+from kernels.convolution.operands import padded
+from kernels.problems.conv import ConvProblem
+from kernels.device.device import Device, Instantiation
+from kernels.tuning.heuristic import DeviceFacts, estimated_cycles
+from kernels.device.launch import Launch
+from kernels.layout.pixels import Pixels
+from kernels.tuning.store import Conditions, Key, Measurements, Outcomes, Times
+
+Find = Callable[[ConvProblem], ConvChoice | None]
+
+
+def conditions_of(device: Device) -> Conditions:
+    """What is measured on this device holds for it, its driver and its compiler."""
+    return Conditions(device.name, device.architecture, device.driver, device.compiler)
+
+
+def measured_launches(problem: ConvProblem, choice: ConvChoice) -> tuple[Launch, ...]:
+    """What is measured: with a bias and a ReLU's worth of nothing, on buffers of their own.
+
+    A residual, an activation or a place in a Concat costs each candidate about the same. Raises
+    ValueError where an index does not fit 32 bits.
+    """
+    x, y = (Pixels(channels, padded(channels)) for channels in (problem.c, problem.k))
+    return choice.algorithm.launches(problem, choice.config, x, y, bias=True)
+
+
+def instantiations(problem: ConvProblem, choice: ConvChoice) -> set[Instantiation]:
+    """The kernels of `measured_launches`; none where there are no such launches."""
+    try:
+        launches = measured_launches(problem, choice)
+    except ValueError:  # it is said where the choice is measured
+        return set()
+    return {launch.instantiation for launch in launches}
+
+
+def by_name(candidates: Iterable[ConvChoice]) -> dict[str, ConvChoice]:
+    """Candidates of one problem by what they are printed as, which tells them apart."""
+    return {str(choice): choice for choice in candidates}
+
+
+def keys(conditions: Conditions) -> Callable[[ConvProblem], Key]:
+    """Each problem's key.
+
+    Its digest is of the sources of every candidate there is: when one of them has changed, or there
+    is a new one, the winner may be another. What Python makes of a configuration is not in it.
+    """
+
+    @cache
+    def digest(layer: ConvProblem) -> str:
+        kernels = (each for choice in choices(layer) for each in instantiations(layer, choice))
+        return source_digest(sorted({kernel.source for kernel in kernels}))
+
+    return lambda problem: Key(conditions, digest(problem.with_batch(1)), str(problem))
+
+
+def shortlist(
+    problem: ConvProblem,
+    device: DeviceFacts,
+    top: int | None = None,
+    known: Collection[str] = (),
+) -> dict[str, ConvChoice]:
+    """The `top` candidates with the least estimated cost, all where it is None.
+
+    And of each algorithm the first quarter as many: the estimate compares those less well. And any
+    that something is known of already.
+    """
+    every = sorted(
+        choices(problem, device.max_shared_bytes),
+        key=lambda choice: estimated_cycles(problem, choice, device),
+    )
+    if top is None:
+        return by_name(every)
+    kept = {*map(str, every[:top]), *known}
+    kept |= {str(choice) for choice in _first_of_each_algorithm(every, -(-top // 4))}
+    return by_name(choice for choice in every if str(choice) in kept)
+
+
+def finalists(candidates: Mapping[str, ConvChoice], outcomes: Outcomes, count: int) -> list[str]:
+    """The `count` fastest by their screening, and the fastest of each algorithm."""
+    screened = {
+        name: outcome.screened_us
+        for name, outcome in outcomes.items()
+        if name in candidates and outcome.failure is None and outcome.screened_us is not None
+    }
+    ordered = sorted(screened, key=screened.__getitem__)
+    best = _first_of_each_algorithm([candidates[name] for name in ordered], 1)
+    return list(dict.fromkeys([*ordered[:count], *map(str, best)]))
+
+
+def _first_of_each_algorithm(candidates: Iterable[ConvChoice], count: int) -> list[ConvChoice]:
+    kept: dict[str, list[ConvChoice]] = {}
+    for choice in candidates:
+        kept.setdefault(choice.algorithm.name, []).append(choice)
+    return [choice for each in kept.values() for choice in each[:count]]
+
+
+def ranking(outcomes: Outcomes) -> list[tuple[str, Times]]:
+    """Candidates that are right and were timed, the fastest first."""
+    timed = (
+        (name, outcome.times)
+        for name, outcome in outcomes.items()
+        if outcome.times is not None and outcome.failure is None
+    )
+    return sorted(timed, key=lambda each: each[1].us)
+
+
+def finder(measurements: Measurements, conditions: Conditions) -> Find:
+    """Each problem's winner; None where it was not measured under these conditions.
+
+    Nor where its kernels' sources have changed since, or there is no such configuration any more.
+    """
+    problems = {key.problem for key in measurements if key.conditions == conditions}
+    key_of = keys(conditions)
+
+    @cache
+    def find(problem: ConvProblem) -> ConvChoice | None:
+        if str(problem) not in problems:
+            return None
+        ranked = ranking(measurements.get(key_of(problem), {}))
+        return by_name(choices(problem)).get(ranked[0][0]) if ranked else None
+
+    return find
+
+
+def tuned(
+    find: Find, fallback: Callable[[ConvProblem], ConvChoice]
+) -> Callable[[ConvProblem], ConvChoice]:
+    """Chooses what has won, and where nothing was measured what `fallback` does."""
+    return lambda problem: find(problem) or fallback(problem)

@@ -1,0 +1,232 @@
+"""What has been measured, in one JSON file that any number of processes read and add to.
+
+    {"schema": 1, "measurements": [
+    {"device": "NVIDIA H200", "architecture": "90a", "driver": "CUDA 13.0",
+     "compiler": "NVRTC 13.0", "precision": "fp32", "sources": "9f86d081",
+     "problem": "N1 C64 56x56 K64 3x3 p1,1,1,1",
+     "candidates": {
+      "direct 64x64x16/2": {"screened_us": 14.3, "warm_us": [14, 14.1, 14.3], "cold_us": [17, ...]},
+      "direct 64x64x16": {"screened_us": 21.8},
+      "gemm 32x32x32": {"failure": "..."}}},
+    ...
+
+A writer holds the lock beside the file, reads, adds, and puts the whole in place by renaming: who
+reads sees all of it or what was there before, and who is killed has lost nothing but its own last.
+Times are microseconds, those in brackets the 20th, 50th and 80th percentile.
+"""
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, astuple, dataclass
+from pathlib import Path
+from typing import Any
+
+from kernels.device.compile import DEFAULT_CACHE
+from kernels.tuning.timing import Timing
+
+SCHEMA = 1
+DEFAULT_STORE = DEFAULT_CACHE.with_name("tuning.json")
+
+
+class TuningStoreError(Exception):
+    """A file that cannot be read or written; the message names it and says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """Where something was measured: elsewhere it may be otherwise."""
+
+    device: str
+    architecture: str
+    driver: str
+    compiler: str
+    precision: str = "fp32"
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """What was measured where: `sources` is a digest of the problem's kernels."""
+
+    conditions: Conditions
+    sources: str
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """With all operands in the second-level cache, and with none of them."""
+
+    warm: Timing
+    cold: Timing
+
+    @property
+    def us(self) -> float:
+        """What candidates are compared by: the mean of the medians.
+
+        In a network the activations come from the layer before, mostly out of the cache, and the
+        weights from memory: it lies in between.
+        """
+        return (self.warm.p50_us + self.cold.p50_us) / 2
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What is known of a candidate: a time of few runs, times of many, or why it cannot be used."""
+
+    screened_us: float | None = None
+    times: Times | None = None
+    failure: str | None = None
+
+
+Outcomes = Mapping[str, Outcome]
+"""By candidate, as it is printed."""
+
+Measurements = Mapping[Key, Outcomes]
+
+
+class TuningStore:
+    """One file of measurements; it need not be there. Whoever has the file's path shares it."""
+
+    def __init__(self, path: Path = DEFAULT_STORE) -> None:
+        self.path = path.expanduser().resolve()
+
+    def read(self) -> Measurements:
+        """All of it; nothing where there is no file. Raises TuningStoreError."""
+        try:
+            text = self.path.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return {}
+        except OSError as error:
+            raise TuningStoreError(f"cannot read {self.path}: {error.strerror}") from error
+        except UnicodeDecodeError as error:
+            raise self._not_one(str(error)) from error
+        return self._parse(text)
+
+    def add(self, key: Key, outcomes: Outcomes, *, anew: bool = False) -> None:
+        """Add to what is known of `key`, or put it in its place where `anew`.
+
+        Of what is known twice the later counts, but a time of many runs is not lost for one of few.
+        Raises TuningStoreError.
+        """
+        try:
+            with self._locked():
+                known = dict(self.read())
+                known[key] = outcomes if anew else merged(known.get(key, {}), outcomes)
+                self._write(known)
+        except OSError as error:
+            raise TuningStoreError(f"cannot write {self.path}: {error.strerror}") from error
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        import fcntl  # noqa: PLC0415  (Windows has none, and serves on its CPU without)
+
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        # A file of its own, which stays: the other is replaced, and a lock would go with it.
+        with self.path.with_name(self.path.name + ".lock").open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+    def _write(self, measurements: Measurements) -> None:
+        # One name for all: only who holds the lock writes, and over what one who was killed left.
+        temporary = self.path.with_name(self.path.name + ".new")
+        with temporary.open("w", encoding="utf-8") as file:
+            file.write(_text(measurements))
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(self.path)
+
+    def _parse(self, text: str) -> Measurements:
+        try:
+            data = json.loads(text)
+            schema = data["schema"]
+            if schema == SCHEMA:
+                return dict(map(_measurement, data["measurements"]))
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise self._not_one(f"{type(error).__name__}: {error}") from error
+        raise TuningStoreError(
+            f"{self.path} holds measurements of schema {schema}, this version of Convoy reads"
+            f" {SCHEMA}; name another file with --tuning, or delete it and measure again"
+        )
+
+    def _not_one(self, reason: str) -> TuningStoreError:
+        return TuningStoreError(
+            f"{self.path} holds no measurements of `convoy tune` ({reason}); name another file with"
+            " --tuning, or delete it and measure again"
+        )
+
+
+def merged(known: Outcomes, later: Outcomes) -> Outcomes:
+    """Both; of two outcomes the later, unless it knows less."""
+
+    def worth_more(name: str) -> bool:
+        outcome = later[name]
+        return name not in known or outcome.times is not None or outcome.failure is not None
+
+    return {**known, **{name: later[name] for name in later if worth_more(name)}}
+
+
+def _text(measurements: Measurements) -> str:
+    """A line a candidate, for people."""
+    rows = []
+    for key, outcomes in measurements.items():
+        head = {**asdict(key.conditions), "sources": key.sources, "problem": key.problem}
+        candidates = ",\n  ".join(
+            f"{json.dumps(name)}: {json.dumps(_fields(outcome))}"
+            for name, outcome in outcomes.items()
+        )
+        rows.append(f'{json.dumps(head)[:-1]}, "candidates": {{\n  {candidates}}}}}')
+    body = ",\n".join(rows)
+    return f'{{"schema": {SCHEMA}, "measurements": [\n{body}]}}\n'
+
+
+def _fields(outcome: Outcome) -> dict[str, Any]:
+    """What there is, to the nanosecond."""
+    fields: dict[str, Any] = {}
+    if outcome.screened_us is not None:
+        fields["screened_us"] = round(outcome.screened_us, 3)
+    if outcome.times is not None:
+        fields["warm_us"] = _rounded(outcome.times.warm)
+        fields["cold_us"] = _rounded(outcome.times.cold)
+    if outcome.failure is not None:
+        fields["failure"] = outcome.failure
+    return fields
+
+
+def _rounded(timing: Timing) -> list[float]:
+    return [round(us, 3) for us in astuple(timing)]
+
+
+def _measurement(row: Mapping[str, Any]) -> tuple[Key, Outcomes]:
+    """Raises KeyError, TypeError, ValueError, AttributeError where it is none."""
+    fields = dict(row)
+    candidates = fields.pop("candidates")
+    sources, problem = _str(fields.pop("sources")), _str(fields.pop("problem"))
+    conditions = Conditions(**{name: _str(value) for name, value in fields.items()})
+    outcomes = {name: _outcome(**each) for name, each in candidates.items()}
+    return Key(conditions, sources, problem), outcomes
+
+
+def _outcome(
+    screened_us: float | None = None,
+    warm_us: list[float] | None = None,
+    cold_us: list[float] | None = None,
+    failure: str | None = None,
+) -> Outcome:
+    if (warm_us is None) != (cold_us is None):
+        raise ValueError("times are warm and cold, or not at all")
+    times = None
+    if warm_us is not None and cold_us is not None:
+        times = Times(Timing(*map(float, warm_us)), Timing(*map(float, cold_us)))
+    return Outcome(
+        None if screened_us is None else float(screened_us),
+        times,
+        None if failure is None else _str(failure),
+    )
+
+
+def _str(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is no text")
+    return value

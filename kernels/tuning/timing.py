@@ -1,0 +1,200 @@
+"""How long launches take on a device: graphs of copies, replayed between events.
+
+    launches × operand sets ─ capture ─> graphs of 20 to 50 copies ─ replay ─> µs a copy ─> Timing
+
+Many copies a graph keep the cost of replaying it, and the clock's coarseness, out of the number.
+Whether the second-level cache is warm is a matter of the operand sets: copy i runs on set i modulo
+their number, over all graphs and on through all replays. One set is warm. As many as lie more than
+a cache apart are cold: `sets_needed` says how many, `operand_sets` lays them out.
+
+    warm  A A A A A A          cold  A B C D ... A B C D ...
+"""
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+
+from kernels.device.device import ALIGNMENT, Device, Event, Graph, Stream
+from kernels.device.launch import Launch
+
+COPIES = 20
+"""Of the launches, in a graph."""
+
+REPLAYS = 200
+"""Of graphs, for a median."""
+
+REUSE_BYTES = 180_000_000
+"""More than this lies between two uses of one byte where the cache is to be cold: an H200's
+second-level cache three times over."""
+
+_WARM_UPS = 3
+"""Replays before those that count: they raise the clocks, and let the host get ahead."""
+
+Addresses = Mapping[str, int]
+"""Device addresses by operand."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Microseconds on the device that one run of the launches takes, over the replays."""
+
+    p20_us: float
+    p50_us: float
+    p80_us: float
+
+    @classmethod
+    def of(cls, samples_us: Sequence[float]) -> "Timing":
+        """The percentiles of at least two samples."""
+        cuts = statistics.quantiles(samples_us, n=10, method="inclusive")
+        return cls(cuts[1], cuts[4], cuts[7])
+
+
+class Copies:
+    """Copies of some work, captured, to be timed as often as wanted.
+
+    `run(stream, i)` asks a stream for the work on operand set i of `sets`, which stay where they
+    are. It is run once on the first by itself, so that what fails does so before the capture.
+    `capture` is the device's own unless the work must be captured in another way. Raises
+    DeviceError.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        run: Callable[[Stream, int], None],
+        sets: int,
+        *,
+        copies: int = COPIES,
+        capture: Callable[[Stream], AbstractContextManager[Graph]] | None = None,
+    ) -> None:
+        self._device = device
+        self._stream = device.stream()
+        device.synchronize()  # what wrote the operands, on whatever stream
+        run(self._stream, 0)
+        self._stream.synchronize()
+        self._graphs: list[Graph] = []
+        self._copies = graph_sizes(sets, copies)
+        for begin, size in zip(accumulate(self._copies, initial=0), self._copies, strict=False):
+            with (capture or device.capture)(self._stream) as graph:
+                for copy in range(begin, begin + size):
+                    run(self._stream, copy % sets)
+            self._graphs.append(graph)
+        self._next = 0
+
+    def samples_us(self, replays: int = REPLAYS) -> list[float]:
+        """Microseconds that one run takes in each of `replays` replays, graph after graph."""
+        for _ in range(_WARM_UPS):
+            self._replay()
+        events: list[Event] = [self._device.event() for _ in range(replays + 1)]
+        events[0].record(self._stream)
+        copies = []
+        for event in events[1:]:
+            copies.append(self._replay())
+            event.record(self._stream)
+        self._stream.synchronize()
+        return [
+            end.elapsed_ms(begin) * 1e3 / size
+            for (begin, end), size in zip(pairwise(events), copies, strict=True)
+        ]
+
+    def _replay(self) -> int:
+        """Ask for the next graph; the copies in it."""
+        index = self._next
+        self._next = (index + 1) % len(self._graphs)
+        self._graphs[index].replay(self._stream)
+        return self._copies[index]
+
+
+def launcher(
+    device: Device, launches: Sequence[Launch], operands: Sequence[Addresses]
+) -> Callable[[Stream, int], None]:
+    """Asks a stream for all of the launches, in order, on set i of the operands."""
+    kernels = [device.load(launch.instantiation) for launch in launches]
+
+    def run(stream: Stream, index: int) -> None:
+        for kernel, launch in zip(kernels, launches, strict=True):
+            device.launch(
+                kernel,
+                launch.grid,
+                launch.block,
+                launch.shared_bytes,
+                launch.bind(operands[index]),
+                stream,
+                cooperative=launch.cooperative,
+            )
+
+    return run
+
+
+def launch_copies(
+    device: Device,
+    launches: Sequence[Launch],
+    operands: Sequence[Addresses],
+    *,
+    copies: int = COPIES,
+) -> Copies:
+    """Copies of a sequence of launches, on one set of operands or on several in turn.
+
+    Counters must be zero. Raises DeviceError.
+    """
+    return Copies(device, launcher(device, launches, operands), len(operands), copies=copies)
+
+
+def time_launches(
+    device: Device,
+    launches: Sequence[Launch],
+    operands: Sequence[Addresses],
+    *,
+    copies: int = COPIES,
+    replays: int = REPLAYS,
+) -> Timing:
+    """Time a sequence of launches on one set of operands (warm), or rotating over several (cold).
+
+    As `launch_copies`, which is for timing the same more than once.
+    """
+    return Timing.of(launch_copies(device, launches, operands, copies=copies).samples_us(replays))
+
+
+def graph_sizes(sets: int, copies: int) -> list[int]:
+    """Copies in each graph: about `copies`, and all graphs together pass over every set alike.
+
+    So the order of the sets goes on unbroken from the last graph to the first.
+    """
+    if sets <= copies:
+        return [-(-copies // sets) * sets]
+    graphs = -(-sets // copies)
+    return [sets // graphs + (index < sets % graphs) for index in range(graphs)]
+
+
+def sets_needed(
+    nbytes: int, reuse_bytes: int = REUSE_BYTES, *, copies: int = COPIES, replays: int = REPLAYS
+) -> int:
+    """Operand sets of `nbytes` each to rotate over so that more than `reuse_bytes` lie between.
+
+    No more than are ever run: then none is used twice.
+    """
+    return min(reuse_bytes // nbytes + 2, copies * (replays + _WARM_UPS))
+
+
+def operand_sets(begin: int, sizes: Mapping[str, int], count: int) -> list[dict[str, int]]:
+    """Addresses of `count` sets of operands one after another from `begin`, itself aligned.
+
+    `sizes` are in bytes. The last ends `count * set_bytes(sizes)` after `begin`.
+    """
+    step = set_bytes(sizes)
+    offsets = accumulate(map(_aligned, sizes.values()), initial=0)
+    first = {name: begin + offset for name, offset in zip(sizes, offsets, strict=False)}
+    return [
+        {name: address + index * step for name, address in first.items()} for index in range(count)
+    ]
+
+
+def set_bytes(sizes: Mapping[str, int]) -> int:
+    """Bytes that one set of operands takes, each aligned as a Buffer is."""
+    return sum(map(_aligned, sizes.values()))
+
+
+def _aligned(nbytes: int) -> int:
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT

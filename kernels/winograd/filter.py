@@ -1,0 +1,41 @@
+"""What every Winograd kernel shares on the host: the transformed filter, and nesting along axes."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernels.convolution.operands import Filter, padded
+from kernels.winograd.matrices import Matrix, Points, winograd_matrices
+
+Array = NDArray[np.floating[Any]]
+
+
+def filter_transform(weight: Filter, m: int, points: Points) -> NDArray[np.float32]:
+    """U of F(m, r) along every axis: K×C×R×S → alpha² × C × K, K×C×T×R×S → alpha³ × C × K.
+
+    The first axis counts nu fastest, then xi (in 3-D what belongs to the depth is slowest); C and K
+    are padded with zeros to whole vectors. Computed in float64 and rounded once, at load: variant
+    FX of Lavin & Gray, section 6. Raises ValueError where R and S differ or points are too few.
+    """
+    k, c, r, *others = weight.shape
+    if any(size != r for size in others):
+        raise ValueError(f"F(m, r) needs one r along every axis, the filter is {weight.shape}")
+    matrices = winograd_matrices(m, r, points)
+    axes = weight.ndim - 2
+    u = nested(as_array(matrices.g), weight, axes)
+    result = np.zeros((matrices.alpha**axes, padded(c), padded(k)), np.float32)
+    result[:, :c, :k] = u.reshape(k, c, -1).transpose(2, 1, 0)
+    return result
+
+
+def nested(matrix: Array, x: Array, axes: int) -> Array:
+    """The matrix by x along each of x's last axes: G g Gᵀ in 2-D, Lavin & Gray, equation 8."""
+    for axis in range(x.ndim - axes, x.ndim):
+        x = np.moveaxis(np.tensordot(x, matrix, axes=(axis, 1)), -1, axis)
+    return x
+
+
+def as_array(matrix: Matrix) -> NDArray[np.float64]:
+    """The exact matrix, rounded to float64."""
+    return np.array([[float(c) for c in row] for row in matrix])

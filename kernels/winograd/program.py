@@ -1,0 +1,234 @@
+"""A matrix by a vector in few instructions: what each of Winograd's transforms is compiled to.
+
+    matrix ── butterflies ── common pairs ── order ── Program
+              even ± odd     shared sums     few values live at once
+
+Every value is a linear combination of others. One of n terms costs n - 1 instructions, since an
+fmaf brings a term's coefficient for nothing and an addition its sign, or n where no coefficient is
+1 or -1. Rows of the points a and -a are the sum and the difference of an even and an odd
+combination; what then still occurs in several values is computed once.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import IntEnum, unique
+from fractions import Fraction
+from functools import cache
+from itertools import combinations, count, permutations
+from typing import NamedTuple
+
+from kernels.winograd.matrices import Matrix
+
+
+@unique
+class Kind(IntEnum):
+    """What a value is to the program."""
+
+    INPUT = 0
+    SHARED = 1
+    OUTPUT = 2
+
+
+class Value(NamedTuple):
+    """An input, an output, or what several values share."""
+
+    kind: Kind
+    number: int
+
+
+Terms = dict[Value, Fraction]
+"""A linear combination: its coefficients, none 0."""
+
+Steps = dict[Value, Terms]
+"""What computes each value."""
+
+Pair = tuple[Value, Value, Fraction]
+"""a + c·b."""
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """Steps in an order in which they can be run, for a matrix of that many rows and columns."""
+
+    rows: int
+    columns: int
+    steps: Steps
+
+    @property
+    def instructions(self) -> int:
+        """Additions, multiplications and fused multiply-adds."""
+        return sum(map(instructions, self.steps.values()))
+
+    @property
+    def depth(self) -> int:
+        """Roundings between an input and an output, at most."""
+        depths: Counter[Value] = Counter()
+        for value, terms in self.steps.items():
+            depths[value] = instructions(terms) + max((depths[each] for each in terms), default=0)
+        return max(depths.values())
+
+    def matrix(self) -> Matrix:
+        """What the steps compute."""
+        return self._expanded(absolute=False)
+
+    def magnitudes(self) -> Matrix:
+        """The same without signs: |matrix|, but more where shared values cancel in part.
+
+        So much of each input passes through the output's sums, and is rounded in them.
+        """
+        return self._expanded(absolute=True)
+
+    def _expanded(self, absolute: bool) -> Matrix:
+        inputs = [Value(Kind.INPUT, j) for j in range(self.columns)]
+        sums: Steps = {value: {value: Fraction(1)} for value in inputs}
+        for value, terms in self.steps.items():
+            sums[value] = dict.fromkeys(inputs, Fraction(0))
+            for each, c in terms.items():
+                for source, inner in sums[each].items():
+                    sums[value][source] += (abs(c) if absolute else c) * inner
+        outputs = (sums[Value(Kind.OUTPUT, i)] for i in range(self.rows))
+        return tuple(tuple(row[source] for source in inputs) for row in outputs)
+
+
+def instructions(terms: Terms) -> int:
+    """What a combination costs."""
+    return len(terms) - any(abs(c) == 1 for c in terms.values())
+
+
+@cache
+def program(matrix: Matrix) -> Program:
+    """The matrix by a vector, the fewest instructions over all choices of even and odd rows."""
+    steps = {
+        Value(Kind.OUTPUT, i): {Value(Kind.INPUT, j): c for j, c in enumerate(row) if c}
+        for i, row in enumerate(matrix)
+    }
+    candidates = (_with_common_pairs(_with_butterflies(steps, pairs)) for pairs in _pairings(steps))
+    best = min(candidates, key=lambda each: sum(map(instructions, each.values())))
+    return Program(len(matrix), len(matrix[0]), _ordered(best))
+
+
+def _pairings(steps: Steps) -> Iterator[list[tuple[Value, Value]]]:
+    """Every set of disjoint pairs of values whose even and odd halves have fewer terms."""
+    pairs = [
+        (a, b)
+        for a, b in combinations(steps, 2)
+        if steps[a].keys() == steps[b].keys()
+        and sum(len(_half(steps[a], steps[b], sign)) for sign in (1, -1)) < 2 * len(steps[a])
+    ]
+
+    def extended(
+        chosen: list[tuple[Value, Value]], start: int
+    ) -> Iterator[list[tuple[Value, Value]]]:
+        yield chosen
+        taken = {value for pair in chosen for value in pair}
+        for i in range(start, len(pairs)):
+            if taken.isdisjoint(pairs[i]):
+                yield from extended([*chosen, pairs[i]], i + 1)
+
+    return extended([], 0)
+
+
+def _half(a: Terms, b: Terms, sign: int) -> Terms:
+    """(a ± b) / 2, for combinations of the same values."""
+    halves = {value: (a[value] + sign * b[value]) / 2 for value in a}
+    return {value: half for value, half in halves.items() if half}
+
+
+def _with_butterflies(steps: Steps, pairs: list[tuple[Value, Value]]) -> Steps:
+    """a = even + odd and b = even - odd for each pair a, b."""
+    result = dict(steps)
+    for a, b in pairs:
+        result[a], result[b] = {}, {}
+        for sign in (1, -1):
+            terms = _half(steps[a], steps[b], sign)
+            unit, half = _unit(terms), _fresh(result)
+            result[half] = {value: c / unit for value, c in terms.items()}
+            result[a][half] = unit
+            result[b][half] = sign * unit
+    return result
+
+
+def _unit(terms: Terms) -> Fraction:
+    """What to take out of the coefficients: without a 1 among them a sum costs one more."""
+    sizes = sorted(map(abs, terms.values()))
+    exact = (unit for unit in sizes if all(_is_binary(size / unit) for size in sizes))
+    return next(exact, Fraction(1))
+
+
+def _with_common_pairs(steps: Steps) -> Steps:
+    """The same values, with every a + c·b of which two have a multiple computed once."""
+    result = {value: dict(terms) for value, terms in steps.items()}
+    while True:
+        result = _without_copies(result)
+        counts = Counter(pair for terms in result.values() for pair in _pairs(terms))
+        # The most frequent; among equals plain sums and differences, then the first met.
+        best = max(counts, key=lambda pair: (counts[pair], abs(pair[2]) == 1), default=None)
+        if best is None or counts[best] < 2:
+            return result
+        a, b, c = best
+        users = [terms for terms in result.values() if best in _pairs(terms)]
+        sign = 1 if users[0][a] > 0 else -1
+        shared = _fresh(result)
+        for terms in users:
+            terms[shared] = sign * terms.pop(a)
+            del terms[b]
+        result[shared] = {a: Fraction(sign), b: sign * c}
+
+
+def _fresh(steps: Steps) -> Value:
+    return next(each for i in count() if (each := Value(Kind.SHARED, i)) not in steps)
+
+
+def _pairs(terms: Terms) -> list[Pair]:
+    """(a, b, c) for every two terms that are a multiple of a + c·b, c exact in binary.
+
+    |c| is 1 at least if it can be, so that a multiple 1 stays 1.
+    """
+    found = []
+    for pair in combinations(sorted(terms, reverse=True), 2):
+        for a, b in sorted(permutations(pair), key=lambda each: abs(terms[each[0]])):
+            if _is_binary(terms[b] / terms[a]):
+                found.append((a, b, terms[b] / terms[a]))
+                break
+    return found
+
+
+def _is_binary(c: Fraction) -> bool:
+    return c.denominator & (c.denominator - 1) == 0
+
+
+def _without_copies(steps: Steps) -> Steps:
+    """The same without shared values that are but a multiple of another, or 0."""
+    result = dict(steps)
+    while True:
+        copies = [v for v, terms in result.items() if v.kind is Kind.SHARED and len(terms) < 2]
+        if not copies:
+            return result
+        inner = result.pop(copies[0])
+        for value, terms in result.items():
+            if copies[0] in terms:
+                c = terms[copies[0]]
+                rest = {each: d for each, d in terms.items() if each != copies[0]}
+                result[value] = rest | {
+                    each: rest.get(each, 0) + c * d for each, d in inner.items()
+                }
+
+
+def _ordered(steps: Steps) -> Steps:
+    """Each when its operands are there, first those that are the last to use most of them.
+
+    Shared values are numbered anew, in that order.
+    """
+    left, numbers, result = dict(steps), count(), {}
+    names: dict[Value, Value] = {}
+    while left:
+        uses = Counter(operand for terms in left.values() for operand in terms)
+        ready = [value for value, terms in left.items() if terms.keys().isdisjoint(left)]
+        following = max(ready, key=lambda value: sum(uses[each] == 1 for each in left[value]))
+        names[following] = (
+            Value(Kind.SHARED, next(numbers)) if following.kind is Kind.SHARED else following
+        )
+        terms = left.pop(following)
+        result[names[following]] = {names.get(each, each): c for each, c in terms.items()}
+    return result

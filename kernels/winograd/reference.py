@@ -1,0 +1,131 @@
+"""The oracle of Winograd convolution: Lavin & Gray's algorithm 1, stage by stage in plain NumPy.
+
+    weight ── filter transform ─ U ─┐
+    x ─ tiles ─ data transform ─ V ─┴─ products summed over C ─ M ─ inverse transform ─ y
+
+A stage computes in the type of its input, as in kernels/reference.py: float64 to judge a kernel,
+float32 to see what rounding alone does. 2-D, and 3-D after Lan et al. 2017, section 3.2.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import NDArray
+
+from kernels.problems.conv import ConvProblem
+from kernels.convolution.refusals import dilated, grouped, strided, wrong_kernel
+from kernels.winograd.filter import as_array, nested
+from kernels.winograd.matrices import WinogradMatrices
+from kernels.winograd.program import program
+
+Array = NDArray[np.floating[Any]]
+
+
+def winograd_conv(
+    x: Array, weight: Array, problem: ConvProblem, matrices: WinogradMatrices
+) -> Array:
+    """conv(x, weight), N×C×H×W → N×K×P×Q, by F(m, r) along every axis; weight is K×C×R×S.
+
+    Raises ValueError where F(m, r) does not compute the problem, or an array's shape is not its.
+    """
+    transforms = [as_array(each) for each in (matrices.g, matrices.bt, matrices.at)]
+    return _in_stages(x, weight, problem, matrices, transforms)
+
+
+def winograd_terms(
+    x: Array, weight: Array, problem: ConvProblem, matrices: WinogradMatrices
+) -> Array:
+    """What a kernel's rounding errors are in proportion to, N×K×P×Q: winograd_conv without signs.
+
+        |Aᵀ| [Σ_c (|G| |g| |Gᵀ|) ⊙ (|Bᵀ| |d| |B|)] |A|
+
+    where |Aᵀ| and |Bᵀ| count what cancels within the generated transforms (Program.magnitudes).
+    No sum on the way is larger, so y errs by at most `winograd_roundings` · eps / 2 of this, to
+    first order (Higham, Accuracy and Stability of Numerical Algorithms, section 3.1).
+    """
+    magnitudes = [program(each).magnitudes() for each in (matrices.bt, matrices.at)]
+    transforms = [np.abs(as_array(each)) for each in (matrices.g, *magnitudes)]
+    return _in_stages(np.abs(x), np.abs(weight), problem, matrices, transforms)
+
+
+def winograd_roundings(problem: ConvProblem, matrices: WinogradMatrices) -> int:
+    """How often a term of y is rounded at most, with the generated transforms, in what order ever.
+
+    Once in U, which comes rounded from float64, and C times in its products and their sum.
+    """
+    depth = program(matrices.bt).depth + program(matrices.at).depth
+    return 1 + problem.c + len(problem.window.input) * depth
+
+
+def _in_stages(
+    x: Array,
+    weight: Array,
+    problem: ConvProblem,
+    matrices: WinogradMatrices,
+    transforms: Sequence[Array],
+) -> Array:
+    """The algorithm with G, Bᵀ and Aᵀ, or others in their places, rounded to x's type."""
+    _require_problem(x, weight, problem, matrices)
+    g, bt, at = (each.astype(x.dtype) for each in transforms)
+    axes = len(problem.window.input)
+    u = nested(g, weight, axes)
+    v = nested(bt, tiles(x, problem, matrices), axes)
+    return untiled(nested(at, products(u, v), axes), problem)
+
+
+def tiles(x: Array, problem: ConvProblem, matrices: WinogradMatrices) -> Array:
+    """d: N×C×H×W → N×C×⌈P/m⌉×⌈Q/m⌉×alpha×alpha, zeros outside the image.
+
+    Neighbours are m apart, and so overlap by r - 1.
+    """
+    m, alpha, window = matrices.m, matrices.alpha, problem.window
+    counts = [-(-size // m) for size in window.output]
+    ends = [
+        max(0, (count - 1) * m + alpha - begin - size)
+        for count, begin, size in zip(counts, window.pads_begin, window.input, strict=True)
+    ]
+    padded = np.pad(x, ((0, 0), (0, 0), *zip(window.pads_begin, ends, strict=True)))
+    spatial = tuple(range(2, x.ndim))
+    at_every_position = sliding_window_view(padded, (alpha,) * len(spatial), spatial)
+    return at_every_position[:, :, *(slice(None, None, m) for _ in spatial)]
+
+
+def products(u: Array, v: Array) -> Array:
+    """M: K×C×alpha×alpha and N×C×⌈P/m⌉×⌈Q/m⌉×alpha×alpha → N×K×⌈P/m⌉×⌈Q/m⌉×alpha×alpha.
+
+    For each xi and nu a matrix product, summed over C: equations 12 and 13.
+    """
+    (k, c, *alphas), (n, _, *rest) = u.shape, v.shape
+    counts = rest[: len(alphas)]
+    left = u.reshape(k, c, -1).transpose(2, 0, 1)
+    right = np.moveaxis(v, 1, 0).reshape(c, -1, len(left)).transpose(2, 0, 1)
+    # Whole matrices in a row, or matmul would not hand them to BLAS.
+    summed = np.ascontiguousarray(left) @ np.ascontiguousarray(right)
+    summed = summed.transpose(1, 2, 0).reshape(k, n, *counts, *alphas)
+    return np.moveaxis(summed, 1, 0)
+
+
+def untiled(y: Array, problem: ConvProblem) -> Array:
+    """N×K×⌈P/m⌉×⌈Q/m⌉×m×m → N×K×P×Q, less what the last tiles have beyond it."""
+    n, k, *rest = y.shape
+    axes = len(rest) // 2
+    interleaved = [axis for i in range(axes) for axis in (2 + i, 2 + axes + i)]
+    sizes = [count * m for count, m in zip(rest[:axes], rest[axes:], strict=True)]
+    whole = y.transpose(0, 1, *interleaved).reshape(n, k, *sizes)
+    return whole[:, :, *map(slice, problem.window.output)]
+
+
+def _require_problem(
+    x: Array, weight: Array, problem: ConvProblem, matrices: WinogradMatrices
+) -> None:
+    kernel = (matrices.r,) * len(problem.window.input)
+    refusal = (
+        wrong_kernel(problem, kernel) or strided(problem) or dilated(problem) or grouped(problem)
+    )
+    if refusal:
+        raise ValueError(f"F({matrices.m},{matrices.r}) does not compute {problem}: {refusal}")
+    expected = (problem.n, problem.c, *problem.window.input), problem.filter_shape
+    if (x.shape, weight.shape) != expected:
+        raise ValueError(f"x and weight are {x.shape} and {weight.shape}, not {expected}")
