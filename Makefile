@@ -44,7 +44,7 @@ test-all: $(VENV)/dev.stamp  ## the suite with its longer sweeps
 test-gpu: $(VENV)/dev.stamp  ## what needs a CUDA GPU (and CuPy: pip install -e '.[cuda13]')
 	$(BIN)/pytest -m gpu
 	! command -v compute-sanitizer || \
-	  compute-sanitizer --error-exitcode 1 $(BIN)/pytest -m gpu tests/kernels/test_kernels.py
+	  compute-sanitizer --error-exitcode 1 $(BIN)/pytest -m gpu tests/kernels/whole/test_kernels.py
 
 CUDA_SOURCES = $(shell find kernels tests -name '*.cu' -o -name '*.cuh' -o -name '*.cpp' -o -name '*.h')
 

@@ -26,13 +26,13 @@ for stage; do
     # Nothing is measured with kernels that are wrong.
     tests)
       $python -m pytest -m gpu -q -x -p no:cacheprovider \
-        tests/kernels tests/benchmarks/test_on_a_gpu.py tests/models/test_cuda_engine.py ;;
-    accuracy) $python -m benchmarks.kernels.__main__ --accuracy --out "$out" $commit ;;
+        tests/kernels tests/benchmarks/kernels/test_sides_on_a_gpu.py tests/models/test_cuda_engine.py ;;
+    accuracy) $python -m benchmarks.kernels --accuracy --out "$out" $commit ;;
     # N for which goals are set first, then whole networks, then the other N.
     kernels)
-      $python -m benchmarks.kernels.__main__ --n 1 --n 8 --budget-s "$(share 45)" --out "$out" $commit ;;
-    networks) $python -m benchmarks.networks.__main__ --budget-s "$(share 20)" --out "$out" $commit ;;
-    others) $python -m benchmarks.kernels.__main__ --budget-s "$(share 20)" --out "$out" $commit ;;
+      $python -m benchmarks.kernels --n 1 --n 8 --budget-s "$(share 45)" --out "$out" $commit ;;
+    networks) $python -m benchmarks.networks --budget-s "$(share 20)" --out "$out" $commit ;;
+    others) $python -m benchmarks.kernels --budget-s "$(share 20)" --out "$out" $commit ;;
     *) echo "no stage $stage" >&2; exit 2 ;;
   esac
 done

@@ -5,8 +5,8 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from kernels.problems.conv import ConvProblem
 from kernels.device.device import Device, DeviceError
+from kernels.problems.conv import ConvProblem
 from kernels.tuning.heuristic import heuristic
 from kernels.tuning.search import Find, conditions_of, finder, tuned
 from kernels.tuning.store import DEFAULT_STORE, Measurements, TuningStore, TuningStoreError

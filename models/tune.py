@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 
-from kernels.tuning.autotune import TOP_CANDIDATES, Search, autotune
-from kernels.problems.conv import ConvProblem
 from kernels.device.device import Device, DeviceError, FaultError
+from kernels.problems.conv import ConvProblem
+from kernels.tuning.autotune import TOP_CANDIDATES, Search, autotune
 from kernels.tuning.search import ranking
 from kernels.tuning.store import DEFAULT_STORE, Outcomes, TuningStore, TuningStoreError
 from models.classifier import Classifier

@@ -20,7 +20,7 @@ from PIL import Image
 
 from models import BUILT_IN_MODEL, DeviceKind, load_classifier, open_engine
 from service.images.decode import ImageLimits, decode_image
-from tests.networks import SHARED, SQUEEZENET, needs_shared
+from tests.support.networks import SHARED, SQUEEZENET, needs_shared
 
 PHOTOGRAPHS = SHARED / "data/images"
 LABELS = SHARED / "data/imagenet_labels.txt"

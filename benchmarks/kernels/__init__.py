@@ -1,0 +1,1 @@
+"""Convolutions one by one: `python -m benchmarks.kernels`."""

@@ -1,12 +1,12 @@
 """Convolutions one by one: Convoy's choice beside the best of cuDNN and PyTorch, in one run.
 
-    python -m benchmarks.kernels.__main__ [--suite NAME] [--n N] [--budget-s S] [--out FOLDER]
+    python -m benchmarks.kernels [--suite NAME] [--n N] [--budget-s S] [--out FOLDER]
 
-For every layer of the suites (benchmarks/kernels/suites.py) and N = 1, 8, 2, 4: strict float32, results
-checked before anything is timed, graphs of 20 copies, the median of 200 replays, with the operands
-in the second-level cache and with none of them there. A row a side goes to OUT/kernels.jsonl when
-its problem is done; problems whose rows are there, of the same device and commit, are not measured
-again. Ends with tables, plots, and what of the project's goals is met.
+For every layer of the suites (benchmarks/kernels/suites.py) and N = 1, 8, 2, 4: strict float32,
+results checked before anything is timed, graphs of 20 copies, the median of 200 replays, with the
+operands in the second-level cache and with none of them there. A row a side goes to
+OUT/kernels.jsonl when its problem is done; problems whose rows are there, of the same device and
+commit, are not measured again. Ends with tables, plots, and what of the project's goals is met.
 
     --report     show the rows that are there
     --accuracy   errors, not times (benchmarks/kernels/accuracy.py); --device cusim needs no GPU
@@ -23,18 +23,17 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import Progress
 
-from benchmarks.kernels import accuracy
-from benchmarks.kernels import predict
+from benchmarks.kernels import accuracy, predict
 from benchmarks.kernels.contest import Effort, Outcome
 from benchmarks.kernels.plots import NoMatplotlibError, plot_speedups
-from benchmarks.rows import RESULTS, Row, append, commit, now, read, versions
 from benchmarks.kernels.show import show
 from benchmarks.kernels.sides import BASELINES, ConvoySide, Side, baselines
 from benchmarks.kernels.suites import BATCHES, SUITES
-from kernels.tuning.autotune import Search
-from kernels.problems.conv import ConvProblem
+from benchmarks.rows import RESULTS, Row, append, commit, now, read, versions
 from kernels.device.cuda_device import CudaDevice
 from kernels.device.device import Device, DeviceError, FaultError
+from kernels.problems.conv import ConvProblem
+from kernels.tuning.autotune import Search
 from kernels.tuning.store import TuningStore
 
 PACKAGES = ("cupy-cuda13x", "cupy-cuda12x", "torch", "nvidia-cudnn-cu13", "nvidia-cudnn-frontend")
@@ -162,7 +161,7 @@ def report(rows: Sequence[Row], folder: Path, console: Console) -> None:
 def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.kernels.__main__",
+        prog="python -m benchmarks.kernels",
         description="Measure convolutions beside cuDNN and PyTorch, on a GPU.",
     )
     parser.add_argument(

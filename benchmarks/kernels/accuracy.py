@@ -1,6 +1,6 @@
 """Errors of each algorithm on the VGG-E layers: table 4 of Lavin & Gray 2015.
 
-    python -m benchmarks.kernels.__main__ --accuracy [--device cuda|cusim [--whole]] [--out FOLDER]
+    python -m benchmarks.kernels --accuracy [--device cuda|cusim [--whole]] [--out FOLDER]
 
 Data and filters are uniform in [-1, 1], the error is the largest of an element, and the truth is a
 convolution in float64 (section 7). By the kernels themselves: every algorithm with every set of
@@ -20,16 +20,16 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.rows import Row, append, now
 from benchmarks.kernels.suites import VGG_E, Layer, same
+from benchmarks.rows import Row, append, now
 from kernels import reference
 from kernels.convolution.algorithms import ConvChoice, choices
 from kernels.convolution.operands import padded
-from kernels.problems.conv import ConvProblem
 from kernels.device.cuda_device import CudaDevice
 from kernels.device.device import Buffer, Device
-from kernels.tuning.heuristic import H200, DeviceFacts, choose
 from kernels.layout.pixels import Pixels
+from kernels.problems.conv import ConvProblem
+from kernels.tuning.heuristic import H200, DeviceFacts, choose
 from kernels.tuning.timing import launcher
 
 Array = NDArray[np.float32]

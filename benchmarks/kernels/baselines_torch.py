@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from benchmarks.kernels.contest import Cache, CandidateError
-from kernels.problems.conv import ConvProblem
 from kernels.device.device import Device, DeviceError, Graph, Stream
+from kernels.problems.conv import ConvProblem
 from kernels.tuning.timing import Copies, Timing, sets_needed
 
 MOST_ERROR = 3e-5

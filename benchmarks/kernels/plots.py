@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.kernels.report import compare, summarise
-from benchmarks.rows import Row
 from benchmarks.kernels.suites import BATCHES, SUITES
+from benchmarks.rows import Row
 
 
 class NoMatplotlibError(Exception):

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from enum import Enum, unique
 from math import exp, fsum, log
 
-from benchmarks.rows import Row
 from benchmarks.kernels.suites import BATCHES, SUITES, Layer
+from benchmarks.rows import Row
 
 CONVOY = "convoy"
 """The side that the others are compared with."""

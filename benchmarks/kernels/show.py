@@ -6,8 +6,8 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.kernels.report import GOALS, Comparison, compare, reached, summarise
-from benchmarks.rows import Row
 from benchmarks.kernels.suites import BATCHES, SUITES
+from benchmarks.rows import Row
 
 
 def show(rows: Sequence[Row], console: Console) -> None:

@@ -4,7 +4,12 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from benchmarks.kernels.baselines_cudnn import Cudnn
-from benchmarks.kernels.baselines_torch import BaselineError, CudaRuntime, tensors_of, torch_candidates
+from benchmarks.kernels.baselines_torch import (
+    BaselineError,
+    CudaRuntime,
+    tensors_of,
+    torch_candidates,
+)
 from benchmarks.kernels.contest import (
     Cache,
     Candidate,
@@ -16,14 +21,14 @@ from benchmarks.kernels.contest import (
 )
 from benchmarks.kernels.report import CONVOY
 from kernels.convolution.algorithms import ConvChoice, choices
-from kernels.tuning.autotune import Search, autotune
-from kernels.problems.conv import ConvProblem
 from kernels.device.device import Device
-from kernels.tuning.heuristic import heuristic
-from kernels.tuning.timing import time_launches
-from kernels.tuning.search import by_name, ranking
+from kernels.problems.conv import ConvProblem
+from kernels.tuning.autotune import Search, autotune
 from kernels.tuning.bench import Bench, Timer, WrongResultError
+from kernels.tuning.heuristic import heuristic
+from kernels.tuning.search import by_name, ranking
 from kernels.tuning.store import TuningStore
+from kernels.tuning.timing import time_launches
 
 
 class Side(Protocol):

@@ -1,0 +1,1 @@
+"""Whole networks: `python -m benchmarks.networks`."""

@@ -1,6 +1,6 @@
 """Whole networks in strict float32: Convoy's engine beside PyTorch, at N = 1 and 8.
 
-    python -m benchmarks.networks.__main__ [--network NAME] [--n N] [--budget-s S] [--out FOLDER]
+    python -m benchmarks.networks [--network NAME] [--n N] [--budget-s S] [--out FOLDER]
 
 VGG-19, ResNet-50, GoogLeNet, SqueezeNet and C3D with seeded weights. PyTorch runs the same
 rewritten graph, channels last, TF32 off: node by node with cudnn.benchmark, in a CUDA graph, and
@@ -24,19 +24,19 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.kernels.baselines_torch import BaselineError, CudaRuntime
 from benchmarks.kernels.__main__ import of_place, where
+from benchmarks.kernels.baselines_torch import BaselineError, CudaRuntime
+from benchmarks.kernels.report import CONVOY
 from benchmarks.networks.light import NETWORKS, classifier
 from benchmarks.networks.sides import WAYS, ConvoyNetwork, NetworkSide, TorchNetwork
-from benchmarks.kernels.report import CONVOY
 from benchmarks.rows import RESULTS, Row, append, commit, now, read
-from kernels.tuning.autotune import Search, autotune
 from kernels.device.cuda_device import CudaDevice
 from kernels.device.device import Device, DeviceError
+from kernels.tuning.autotune import Search, autotune
 from kernels.tuning.heuristic import heuristic
-from kernels.tuning.timing import Timing
 from kernels.tuning.search import conditions_of, finder, tuned
 from kernels.tuning.store import TuningStore
+from kernels.tuning.timing import Timing
 from models.classifier import Classifier
 from models.engine import Images, Scores
 from models.lowering import Choose
@@ -167,7 +167,7 @@ def goal(rows: Sequence[Row], network: str, n: int) -> str:
 def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.networks.__main__",
+        prog="python -m benchmarks.networks",
         description="Measure whole networks beside PyTorch, on a GPU.",
     )
     parser.add_argument(
@@ -179,7 +179,9 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--without", action="append", choices=[way.name for way in WAYS], default=[],
         help="leave out a way to run PyTorch",
     )  # fmt: skip
-    parser.add_argument("--top", type=int, default=Search().top, help="as of benchmarks.kernels.__main__")
+    parser.add_argument(
+        "--top", type=int, default=Search().top, help="as of benchmarks.kernels.__main__"
+    )
     parser.add_argument("--budget-s", type=float, default=float("inf"), help="seconds to spend")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder (%(default)s)")
     parser.add_argument("--commit", help="where the checkout is not one of git's")

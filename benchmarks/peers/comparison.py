@@ -17,13 +17,13 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
-from benchmarks.serving.http_client import Address, BadAnswerError, Connection, closed_loop
 from benchmarks.peers.catalogue import MAX_BATCH, PROTOCOL, Peer, Protocol, Setting, request_for
 from benchmarks.peers.environments import Environment
 from benchmarks.peers.processes import StartError, free_port, running
 from benchmarks.peers.servers.work import Settings, answer
-from benchmarks.serving.served import served_on_cpu
+from benchmarks.serving.http_client import Address, BadAnswerError, Connection, closed_loop
 from benchmarks.serving.overhead import BODY_BYTES, jpeg_of, serving, wait_until_ready
+from benchmarks.serving.served import served_on_cpu
 from benchmarks.serving.targets import CONVOY, no_op
 from loadtest.pictures import SAMPLES, load_pictures
 from models import BUILT_IN_MODEL, DeviceKind, load_classifier, open_engine

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from benchmarks.serving.http_client import Address, BadAnswerError, Connection
 from benchmarks.rows import ROOT
+from benchmarks.serving.http_client import Address, BadAnswerError, Connection
 
 # Ray takes some ten seconds on a quiet machine; on a busy one a minute.
 START_S = 120.0

@@ -1,0 +1,1 @@
+"""The server: what it adds to HTTP, under load, for a long time."""

@@ -1,7 +1,7 @@
 """MLPerf's four scenarios, by its own LoadGen, against a server over HTTP and its engine alone.
 
-Run by `python -m benchmarks.serving.overhead --mlperf`. These are no submissions: those run each scenario
-for 600 seconds and more, on a data set and to an accuracy that MLPerf prescribes.
+Run by `python -m benchmarks.serving.overhead --mlperf`. These are no submissions: those run each
+scenario for 600 seconds and more, on a data set and to an accuracy that MLPerf prescribes.
 """
 
 import json

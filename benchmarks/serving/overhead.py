@@ -1,7 +1,7 @@
 """What the service adds to HTTP: Convoy beside a bare uvicorn route, in one run, interleaved.
 
     python -m benchmarks.serving.overhead [--requests N] [--also HOST:PORT] [--json FILE] [--record]
-    python -m benchmarks.serving.overhead --mlperf [--model FILE] [--images FOLDER] [--json FILE] [--record]
+    python -m benchmarks.serving.overhead --mlperf [--model FILE] [--images FOLDER] [--record]
 
 Convoy is the real application, with an engine and a decoder that do nothing, so all that is left
 is its own work: the limits, the decode and engine threads, the batcher, the metrics, the JSON. The
@@ -31,8 +31,8 @@ from PIL import Image
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.rows import RESULTS, ROOT, append, commit, now, versions
 from benchmarks.serving import mlperf
-from benchmarks.simulation import __main__ as simulate
 from benchmarks.serving.http_client import (
     Address,
     BadAnswerError,
@@ -41,8 +41,8 @@ from benchmarks.serving.http_client import (
     get_request,
     post_request,
 )
-from benchmarks.rows import RESULTS, ROOT, append, commit, now, versions
 from benchmarks.serving.targets import CONVOY, TARGETS
+from benchmarks.simulation import __main__ as simulate
 from loadtest.pictures import SAMPLES
 from models import BUILT_IN_MODEL
 from service.engine.cores import available_cores

@@ -39,8 +39,8 @@ from rich.table import Table
 
 from benchmarks.networks.light import light_network
 from benchmarks.rows import RESULTS, ROOT, append, commit, now, versions
-from benchmarks.serving.served import CONVOY, served_on_cpu
 from benchmarks.serving.overhead import cpu_model, jpeg_of
+from benchmarks.serving.served import CONVOY, served_on_cpu
 
 RECORD = RESULTS / "poisson.jsonl"
 PACKAGES = ("onnxruntime", "numpy", "pillow", "uvicorn", "uvloop", "aiohttp")

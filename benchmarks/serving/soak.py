@@ -1,6 +1,6 @@
 """A server under load for a long time, among clients that leave and clients that send noise.
 
-    python -m benchmarks.serving.soak [--seconds N] [--rate R] [--json FILE] [--record] [-- serve's options]
+    python -m benchmarks.serving.soak [--seconds N] [--rate R] [--json FILE] [--record] [-- OPTIONS]
 
 Starts `convoy serve`, finds what it can do with eight clients that ask again and again, then sends
 80% of that in open-loop Poisson arrivals. Every answer is compared with what its picture is when it

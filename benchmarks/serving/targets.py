@@ -1,4 +1,4 @@
-"""The servers that benchmarks/serving/overhead.py compares, each to be run in a process of its own."""
+"""The servers that `overhead` compares, each to be run in a process of its own."""
 
 import socket
 from collections.abc import Callable

@@ -52,7 +52,9 @@ def measure(kind: str, workers: Sequence[int], seconds: float) -> dict[int, Thro
 
 def main(command_line: Sequence[str] | None = None) -> None:
     """Measure, show, and write down what was asked for."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.serving.workers", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.serving.workers", description=__doc__
+    )
     parser.add_argument("--workers", type=int, nargs="+", default=[0, 2], help="(0 2)")
     parser.add_argument("--seconds", type=float, default=10, help="of load on each (%(default)s)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers there too")

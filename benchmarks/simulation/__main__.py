@@ -1,11 +1,12 @@
-"""Convoy's latency policy beside others', simulated: `python -m benchmarks.serving.overhead --simulate`.
+"""Convoy's latency policy beside others', simulated: `python -m benchmarks.serving.overhead
+--simulate`.
 
-    python -m benchmarks.simulation.__main__ [--requests N] [--seeds N] [--plots FOLDER] [--json FILE]
+    python -m benchmarks.simulation [--requests N] [--seeds N] [--plots FOLDER] [--json FILE]
 
-The policy is the code that serves (`service/batching/policy.py`); the engine, the arrivals and the clock are
-made up, so this says how decisions compare and nothing of any machine. See `simulation/` for the
-profiles, the workloads, the others, and for the criterion: beaten nowhere by more than 5%, ahead of
-each over the sweep. Runs with the same numbers give the same results.
+The policy is the code that serves (`service/batching/policy.py`); the engine, the arrivals and the
+clock are made up, so this says how decisions compare and nothing of any machine. See `simulation/`
+for the profiles, the workloads, the others, and for the criterion: beaten nowhere by more than 5%,
+ahead of each over the sweep. Runs with the same numbers give the same results.
 """
 
 import argparse
@@ -153,7 +154,8 @@ def as_row(comparison: Comparison) -> dict[str, Any]:
 def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.simulation.__main__", description="Simulate the latency policy and others."
+        prog="python -m benchmarks.simulation",
+        description="Simulate the latency policy and others.",
     )
     parser.add_argument(
         "--requests", type=int, default=6000, help="a run, of each seed (%(default)s)"

@@ -3,18 +3,18 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from kernels.problems.activation import Activation
 from kernels.convolution.coalesced import CoalescedConv
 from kernels.convolution.depthwise import DepthwiseConv
 from kernels.convolution.direct import DirectConv
 from kernels.convolution.gemm import GemmConv
 from kernels.convolution.operands import Filter
-from kernels.problems.conv import ConvProblem
 from kernels.convolution.winograd import WinogradConv
 from kernels.convolution.winograd_nonfused import NonfusedWinogradConv
+from kernels.convolution.work import Work
 from kernels.device.launch import Launch
 from kernels.layout.pixels import Pixels
-from kernels.convolution.work import Work
+from kernels.problems.activation import Activation
+from kernels.problems.conv import ConvProblem
 
 Config = TypeVar("Config")
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from math import ceil, prod
 
-from kernels.problems.activation import Activation
+from kernels.convolution.implicit_gemm import MAX_WORKSPACE_BYTES
 from kernels.convolution.operands import (
     FILTER_FORM,
     Filter,
@@ -13,10 +13,8 @@ from kernels.convolution.operands import (
     taps_by_channels_by_filters,
     vectors_in,
 )
-from kernels.problems.conv import ConvProblem
 from kernels.convolution.refusals import dilated, grouped, strided, wrong_axes, wrong_kernel
-from kernels.operations.epilogue import epilogue_arguments
-from kernels.convolution.implicit_gemm import MAX_WORKSPACE_BYTES
+from kernels.convolution.work import Work
 from kernels.device.launch import (
     THREADS,
     Launch,
@@ -28,8 +26,10 @@ from kernels.device.launch import (
 )
 from kernels.layout.pixels import Pixels
 from kernels.layout.strided import VECTOR
+from kernels.operations.epilogue import epilogue_arguments
+from kernels.problems.activation import Activation
+from kernels.problems.conv import ConvProblem
 from kernels.problems.window import Window
-from kernels.convolution.work import Work
 
 Taps = tuple[int, int]
 """R and S, of a filter or of the part of it that a block sums."""

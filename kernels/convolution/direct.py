@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from kernels.problems.conv import ConvProblem
 from kernels.convolution.implicit_gemm import ImplicitGemm
+from kernels.problems.conv import ConvProblem
 
 
 @dataclass(frozen=True, slots=True)

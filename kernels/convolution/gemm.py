@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from kernels.problems.conv import ConvProblem
-from kernels.convolution.refusals import grouped, padded, strided, wrong_kernel
 from kernels.convolution.implicit_gemm import ImplicitGemm
+from kernels.convolution.refusals import grouped, padded, strided, wrong_kernel
+from kernels.problems.conv import ConvProblem
 
 
 @dataclass(frozen=True, slots=True)

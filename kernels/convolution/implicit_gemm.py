@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass
 from math import ceil, prod
 from typing import ClassVar
 
-from kernels.problems.activation import Activation
 from kernels.convolution.operands import (
     FILTER_FORM,
     Filter,
@@ -17,12 +16,13 @@ from kernels.convolution.operands import (
     taps_by_channels_by_filters,
     vectors_in,
 )
-from kernels.problems.conv import ConvProblem
-from kernels.operations.epilogue import epilogue_arguments
+from kernels.convolution.work import Work
 from kernels.device.launch import Launch, instantiate, int32, int_struct, window_struct
 from kernels.layout.pixels import Pixels
 from kernels.layout.strided import VECTOR
-from kernels.convolution.work import Work
+from kernels.operations.epilogue import epilogue_arguments
+from kernels.problems.activation import Activation
+from kernels.problems.conv import ConvProblem
 
 MAX_WORKSPACE_BYTES = 16 << 20
 """Partial sums of one convolution: Lavin & Gray's bound for all of theirs (section 6)."""

@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kernels.problems.conv import ConvProblem
 from kernels.layout.pixels import Pixels
 from kernels.layout.strided import VECTOR
+from kernels.problems.conv import ConvProblem
 
 Filter = NDArray[np.floating[Any]]
 

@@ -4,8 +4,8 @@
                           tiles × alpha² × C           tiles × alpha² × K
 
 A product for each of a tile's alpha² positions is a convolution of 1×1 in as many groups, and is
-computed as one: kernels/convolution/implicit_gemm.py. What lies between the stages is larger than x and y, so
-that a large layer takes them for some of its tiles after others.
+computed as one: kernels/convolution/implicit_gemm.py. What lies between the stages is larger than x
+and y, so that a large layer takes them for some of its tiles after others.
 """
 
 from collections.abc import Mapping
@@ -13,20 +13,20 @@ from dataclasses import dataclass
 from math import ceil, prod
 from typing import ClassVar
 
-from kernels.problems.activation import Activation
-from kernels.convolution.operands import Filter, check_filter, check_operands, padded, vectors_in
-from kernels.problems.conv import ConvProblem
-from kernels.convolution.winograd import WinogradConv
-from kernels.device.device import Instantiation
-from kernels.operations.epilogue import epilogue_arguments
 from kernels.convolution.implicit_gemm import ImplicitGemm, TileConfig, tiles
+from kernels.convolution.operands import Filter, check_filter, check_operands, padded, vectors_in
+from kernels.convolution.winograd import WinogradConv
+from kernels.convolution.work import Work
+from kernels.device.device import Instantiation
 from kernels.device.launch import Launch, instantiate, int32, int_struct, window_struct
 from kernels.layout.pixels import Pixels
 from kernels.layout.strided import VECTOR
+from kernels.operations.epilogue import epilogue_arguments
+from kernels.problems.activation import Activation
+from kernels.problems.conv import ConvProblem
 from kernels.problems.window import Window
 from kernels.winograd.filter import filter_transform
 from kernels.winograd.matrices import Points
-from kernels.convolution.work import Work
 
 THREADS = 64
 """Of a block of the transforms: few, so that small layers have many."""

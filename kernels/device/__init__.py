@@ -1,0 +1,1 @@
+"""What executes kernels: the interface, the GPU through CuPy, the compiler."""

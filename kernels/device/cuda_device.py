@@ -1,8 +1,8 @@
 """The Device that is a GPU, through CuPy: the only file that imports it, and only to open one.
 
 CuPy lends its bindings of the CUDA runtime and driver, and its owners of streams, events, graphs
-and memory. Kernels are compiled by kernels/device/compile.py and launched by the driver's own call, which
-takes any argument as bytes.
+and memory. Kernels are compiled by kernels/device/compile.py and launched by the driver's own call,
+which takes any argument as bytes.
 """
 
 import ctypes

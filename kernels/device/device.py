@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-SOURCE_ROOT = Path(__file__).parent / "src"
+SOURCE_ROOT = Path(__file__).parents[1] / "src"
 """Where every .cu and .cuh lies."""
 
 ALIGNMENT = 256

@@ -1,0 +1,1 @@
+"""Launches of everything that is not a convolution."""

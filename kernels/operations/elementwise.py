@@ -7,11 +7,11 @@ function raises ValueError for shapes that do not go together and tensors beyond
 
 import numpy as np
 
-from kernels.problems.activation import Activation
-from kernels.problems.binary_operation import BinaryOp
 from kernels.device.device import Argument, TemplateArgument
 from kernels.device.launch import Launch, blocks_of_threads, instantiate
 from kernels.layout.strided import Strided, walk
+from kernels.problems.activation import Activation
+from kernels.problems.binary_operation import BinaryOp
 
 
 def activation_name(activation: Activation | None) -> str:

@@ -1,9 +1,9 @@
 """How launches pass what kernels/src/epilogue.cuh does: an activation chosen at run time."""
 
-from kernels.problems.activation import Activation, ActivationKind
 from kernels.device.device import Argument
-from kernels.operations.elementwise import activation_arguments
 from kernels.device.launch import int32
+from kernels.operations.elementwise import activation_arguments
+from kernels.problems.activation import Activation, ActivationKind
 
 _KINDS = (None, *ActivationKind)
 """In the order of `Activation` in common.cuh."""

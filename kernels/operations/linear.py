@@ -5,11 +5,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kernels.problems.activation import Activation
-from kernels.operations.epilogue import epilogue_arguments
 from kernels.device.launch import Launch, instantiate, int32
 from kernels.layout.pixels import Pixels
 from kernels.layout.strided import VECTOR
+from kernels.operations.epilogue import epilogue_arguments
+from kernels.problems.activation import Activation
 
 _ROWS_AT_ONCE = 8
 _WARP = 32

@@ -1,0 +1,1 @@
+"""What is to be computed: problems as frozen dataclasses, each with its shapes."""

@@ -1,0 +1,1 @@
+"""Which kernel to run: estimated, or measured on the device."""

@@ -17,7 +17,6 @@ from functools import partial
 from math import ceil
 
 from kernels.convolution.algorithms import ConvChoice
-from kernels.problems.conv import ConvProblem
 from kernels.device.device import (
     CompileError,
     Device,
@@ -26,10 +25,11 @@ from kernels.device.device import (
     LaunchError,
     OutOfMemoryError,
 )
-from kernels.tuning.timing import COPIES, time_launches
-from kernels.tuning.search import conditions_of, finalists, instantiations, keys, shortlist
+from kernels.problems.conv import ConvProblem
 from kernels.tuning.bench import Bench, Candidate, Timer, WrongResultError
+from kernels.tuning.search import conditions_of, finalists, instantiations, keys, shortlist
 from kernels.tuning.store import Outcome, Outcomes, Times, TuningStore
+from kernels.tuning.timing import COPIES, time_launches
 
 GRAPH_US = 1000
 """A graph of copies takes about this long at most, unless a single one takes longer."""

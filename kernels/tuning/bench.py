@@ -9,12 +9,12 @@ from numpy.typing import NDArray
 
 from kernels.convolution.algorithms import ConvChoice
 from kernels.convolution.operands import Filter, padded
-from kernels.problems.conv import ConvProblem
 from kernels.device.device import Buffer, Device
-from kernels.tuning.examination import Exam, exam_of
 from kernels.device.launch import Launch
-from kernels.tuning.timing import Addresses, Timing, launcher, operand_sets, set_bytes, sets_needed
+from kernels.problems.conv import ConvProblem
+from kernels.tuning.examination import Exam, exam_of
 from kernels.tuning.search import measured_launches
+from kernels.tuning.timing import Addresses, Timing, launcher, operand_sets, set_bytes, sets_needed
 
 _POISON = 0xFF  # as every byte of a float it is NaN
 

@@ -11,8 +11,8 @@ from math import ceil
 from typing import Protocol
 
 from kernels.convolution.algorithms import ConvChoice, choices
-from kernels.problems.conv import ConvProblem
 from kernels.convolution.work import Work
+from kernels.problems.conv import ConvProblem
 
 _INSTRUCTIONS = 128
 """Of a thread each, a clock."""

@@ -7,13 +7,13 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import cache
 
 from kernels.convolution.algorithms import ConvChoice, choices
-from kernels.device.compile import source_digest
 from kernels.convolution.operands import padded
-from kernels.problems.conv import ConvProblem
+from kernels.device.compile import source_digest
 from kernels.device.device import Device, Instantiation
-from kernels.tuning.heuristic import DeviceFacts, estimated_cycles
 from kernels.device.launch import Launch
 from kernels.layout.pixels import Pixels
+from kernels.problems.conv import ConvProblem
+from kernels.tuning.heuristic import DeviceFacts, estimated_cycles
 from kernels.tuning.store import Conditions, Key, Measurements, Outcomes, Times
 
 Find = Callable[[ConvProblem], ConvChoice | None]

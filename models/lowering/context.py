@@ -7,10 +7,10 @@ from math import prod
 import numpy as np
 
 from kernels.convolution.algorithms import ConvChoice
-from kernels.problems.conv import ConvProblem
 from kernels.layout.pixels import Pixels
-from kernels.operations.preprocess import pixels_to_floats_launch
 from kernels.layout.strided import Strided
+from kernels.operations.preprocess import pixels_to_floats_launch
+from kernels.problems.conv import ConvProblem
 from models.graph import Graph
 from models.lowering import placement
 from models.lowering.placement import Place

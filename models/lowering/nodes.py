@@ -5,13 +5,13 @@ from functools import partial
 from math import prod
 from typing import Any
 
+from kernels.layout.pixels import Pixels
+from kernels.layout.strided import VECTOR, Strided
 from kernels.operations import elementwise
 from kernels.operations.linear import linear_launch, prepare_linear_weight
 from kernels.operations.lrn import lrn_launch
-from kernels.layout.pixels import Pixels
 from kernels.operations.pooling import global_pool_launch, pool_launch
 from kernels.operations.softmax import softmax_launch
-from kernels.layout.strided import VECTOR, Strided
 from models.cost import bytes_moved, flops_per_image
 from models.graph import (
     Activate,

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from kernels.operations.elementwise import map_launch
 from kernels.device.launch import Launch
 from kernels.layout.strided import Strided
+from kernels.operations.elementwise import map_launch
 from models.lowering.placement import Place
 
 MakeWeight = Callable[[], NDArray[np.float32]]

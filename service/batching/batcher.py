@@ -4,8 +4,8 @@
                                                       refuse ┘  └ look again at a moment
 
 One worker task runs one batch at a time. What goes when is the policy's decision, and when somebody
-can no longer make a deadline too (see `service/batching/policy.py`); the batcher knows how. Idle, it
-dispatches at once what is there, unless more is sure to come that pays for waiting.
+can no longer make a deadline too (see `service/batching/policy.py`); the batcher knows how. Idle,
+it dispatches at once what is there, unless more is sure to come that pays for waiting.
 
 What was posted is told of its end exactly once: of its answers, of EngineFailedError when a batch
 that carried one of its items failed, of DeadlineError once it cannot be in time, or of

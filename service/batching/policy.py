@@ -10,11 +10,11 @@ the order of their arrival; and nobody is overtaken by what arrives more than th
 **Size.** The smallest of the most efficient batches that can be filled, n / L(n) being efficiency:
 never slower in throughput than taking all, and sooner done where L jumps or is a straight line.
 
-**Moment.** At once, unless arrivals are expected (see `service/batching/traffic.py`) that pay for waiting:
-the items a second with them, from what triggered them on, must exceed the items a second without,
-be it this batch's or this one's and the next's together. That breaks up cohorts: with eight steady
-clients in two batches of four the other four are about to come, and L(8) is less than 2 L(4). Where
-batches take less than `SHORT_S`, nobody is waited for.
+**Moment.** At once, unless arrivals are expected (see `service/batching/traffic.py`) that pay for
+waiting: the items a second with them, from what triggered them on, must exceed the items a second
+without, be it this batch's or this one's and the next's together. That breaks up cohorts: with
+eight steady clients in two batches of four the other four are about to come, and L(8) is less than
+2 L(4). Where batches take less than `SHORT_S`, nobody is waited for.
 
 **Deadlines.** Whoever cannot make it is refused, when that is known. A batch is no larger than the
 deadlines in it allow; items in front that hold up more others than they are go unserved, as in

@@ -1,15 +1,56 @@
 """`convoy inspect`: a network, or its plan on a GPU, as a table or as JSON."""
 
 from dataclasses import asdict
+from typing import Annotated
 
 import msgspec
+import typer
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from models import NetworkReport, NodeReport, PlanReport
+from models import GPUS, NetworkReport, NodeReport, PlanReport, plan_report, report
+from service.cli.options import (
+    Expectations,
+    ExternalData,
+    Model,
+    Preset,
+    Tuning,
+    configure_logging,
+)
+from service.hosting.loading import load
+from service.settings import SettingsError, load_settings
 
 PIPED_WIDTH = 200
+
+
+def inspect(
+    model: Model,
+    n: Annotated[int, typer.Option("-n", min=1, help="Images in the batch that is costed.")] = 1,
+    preset: Preset = None,
+    external_data: ExternalData = None,
+    expectations: Expectations = None,
+    plan: Annotated[
+        bool, typer.Option("--plan", help="Show the launches of the CUDA engine instead.")
+    ] = False,
+    gpu: Annotated[
+        str, typer.Option(help=f"The GPU that --plan is for: {', '.join(GPUS)}.")
+    ] = "h200",
+    tuning: Tuning = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+) -> None:
+    """Show what a model becomes: its nodes, what they cost, what can run them and what cannot."""
+    if gpu not in GPUS:
+        raise SettingsError(f"--gpu: {gpu} is not known; there are {', '.join(GPUS)}")
+    settings = load_settings(
+        {"model": model, "preset": preset, "tuning": tuning, "external_data": external_data}
+    )
+    configure_logging(verbose=False)
+    classifier = load(settings, expectations)
+    if plan:
+        print_report(plan_report(classifier, n, GPUS[gpu], settings.tuning), as_json=as_json)
+    else:
+        print_report(report(classifier.network.graph, n), as_json=as_json)
 
 
 def to_json_text(report: NetworkReport | PlanReport) -> str:

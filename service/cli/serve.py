@@ -1,4 +1,4 @@
-"""What `convoy serve` does: opens the models, and serves them from one process or several."""
+"""`convoy serve`: opens the models, and serves them from one process or several."""
 
 import logging
 import os
@@ -7,13 +7,25 @@ from contextlib import ExitStack
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Annotated
 
 import typer
 
 from models import BUILT_IN_MODEL
 from service.api.app import create_app
 from service.api.v1 import CLASSIFY_PATH, model_path
-from service.cli.options import configure_logging
+from service.cli.options import (
+    Device,
+    Expectations,
+    ExternalData,
+    Labels,
+    MaxBatch,
+    Preset,
+    Threads,
+    Tuning,
+    configure_logging,
+    setting,
+)
 from service.engine.watchdog import Bounds
 from service.hosting.loading import decoder, open_models
 from service.hosting.repository import Repository
@@ -22,9 +34,64 @@ from service.http.keys import Keys, KeysError
 from service.http.metrics_port import metrics_port
 from service.http.server import bind, ended_by_sigterm, run_server
 from service.processes import prepare, run_workers
-from service.settings import Settings, SettingsError
+from service.settings import Settings, SettingsError, load_settings
+from service.telemetry.logs import LogFormat
 
 _log = logging.getLogger("convoy")
+
+
+def serve(
+    model: Annotated[
+        Path | None,
+        typer.Argument(
+            help="ONNX model file, or a folder with a folder for each of several models; "
+            "the built-in digits if not given."
+        ),
+    ] = None,
+    preset: Preset = None,
+    labels: Labels = None,
+    default_model: Annotated[str | None, setting("default_model")] = None,
+    device: Device = None,
+    host: Annotated[str | None, setting("host")] = None,
+    port: Annotated[int | None, setting("port")] = None,
+    max_batch: MaxBatch = None,
+    max_queue: Annotated[int | None, setting("max_queue")] = None,
+    max_body_mb: Annotated[float | None, setting("max_body_mb")] = None,
+    max_megapixels: Annotated[float | None, setting("max_megapixels")] = None,
+    decode_mb: Annotated[float | None, setting("decode_mb")] = None,
+    threads: Threads = None,
+    tuning: Tuning = None,
+    max_connections: Annotated[int | None, setting("max_connections")] = None,
+    max_connections_per_address: Annotated[
+        int | None, setting("max_connections_per_address")
+    ] = None,
+    max_rate: Annotated[float | None, setting("max_rate")] = None,
+    max_per_client: Annotated[int | None, setting("max_per_client")] = None,
+    api_key_file: Annotated[Path | None, setting("api_key_file")] = None,
+    metrics_port: Annotated[int | None, setting("metrics_port")] = None,
+    workers: Annotated[int | None, setting("workers")] = None,
+    log_format: Annotated[LogFormat | None, setting("log_format")] = None,
+    access_log: Annotated[bool | None, setting("access_log")] = None,
+    otel: Annotated[bool | None, setting("otel")] = None,
+    drain_s: Annotated[float | None, setting("drain_s")] = None,
+    engine_timeout_s: Annotated[float | None, setting("engine_timeout_s")] = None,
+    warm_up_timeout_s: Annotated[float | None, setting("warm_up_timeout_s")] = None,
+    external_data: ExternalData = None,
+    expectations: Expectations = None,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Log what the HTTP server says, too.")
+    ] = False,
+) -> None:
+    """Serve one model or several over HTTP until SIGTERM or Ctrl-C.
+
+    Every setting can be given in the environment too: --max-batch is CONVOY_MAX_BATCH.
+    """
+    flags = {name: value for name, value in locals().items() if name in Settings.model_fields}
+    settings = load_settings(flags)
+    configure_logging(verbose=verbose, log_format=settings.log_format)
+    edge = edge_options(settings)
+    if not serve_models(settings, expectations, edge, verbose=verbose):
+        raise typer.Exit(1)
 
 
 def serve_models(

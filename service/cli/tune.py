@@ -18,7 +18,8 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from models import DEFAULT_TUNING, TOP_CANDIDATES, ProblemReport, TuningReport, tune
+from models import DEFAULT_TUNING, TOP_CANDIDATES, ProblemReport, TuningReport
+from models import tune as measure
 from service.cli.inspect import print_table
 from service.cli.options import (
     Expectations,
@@ -32,7 +33,7 @@ from service.hosting.loading import load
 from service.settings import Settings, load_settings
 
 
-def tune_model(
+def tune(
     model: Model,
     max_batch: MaxBatch = None,
     top: Annotated[
@@ -59,7 +60,7 @@ def tune_model(
     classifier = load(settings, expectations)
     try:
         with _bar() as show:
-            report = tune(
+            report = measure(
                 classifier,
                 max_batch=settings.max_batch,
                 tuning=settings.tuning,

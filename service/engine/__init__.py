@@ -1,0 +1,1 @@
+"""An engine's thread, its watchdog, worker threads, and the ranking of scores."""

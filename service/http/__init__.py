@@ -1,0 +1,1 @@
+"""How bytes come and go: connections, limits, keys, bodies, answers, the server."""

@@ -76,7 +76,8 @@ class Exchange:
     `check` raises what can be known before the body comes; `read` sets what is wanted, or raises
     that too; `at_once` says of which bodies, by headers and length, that takes no longer than to
     hand them to a thread; `answer` makes the answer of the scores, and counts it. Called with a
-    request this is an ASGI endpoint; `service/http/lane.py` has a shorter way, for what is read at once.
+    request this is an ASGI endpoint; `service/http/lane.py` has a shorter way, for what is read at
+    once.
     """
 
     pipeline: Pipeline

@@ -34,7 +34,7 @@ class ImageFormat(Enum):
 class Weight(NamedTuple):
     """What decoding takes for each pixel as stored; each format's table was measured.
 
-    `tests/service/test_decode_memory.py` holds the bytes against what Pillow really takes.
+    `tests/service/images/test_decode_memory.py` holds the bytes against what Pillow really takes.
     """
 
     held_bytes: float  # however small the image is wanted: coefficients, canvases

@@ -1,0 +1,1 @@
+"""What is recorded of requests and told: counts, metrics, logs, traces."""

@@ -3,8 +3,8 @@
 Every metric of Convoy's starts with `convoy_` and carries the model's name; the `nv_inference_`
 ones say the same as /v2/models/stats.
 
-Plain numbers (`service/telemetry/counts.py`) are told by prometheus_client when somebody asks. Its own
-counters and histograms, made for many threads, took three times as long when measured.
+Plain numbers (`service/telemetry/counts.py`) are told by prometheus_client when somebody asks. Its
+own counters and histograms, made for many threads, took three times as long when measured.
 """
 
 from collections.abc import Callable, Iterable, Mapping

@@ -76,7 +76,8 @@ class CusimBuffer:
 
 
 class CusimDevice:
-    """A Device (kernels.device.device) of its own, in a process of its own; see there for what is public.
+    """A Device (kernels.device.device) of its own, in a process of its own; see there for what is
+    public.
 
     `source_root` is where instantiations' sources lie, `timeout_s` how long one launch may take
     before it counts as one that never ends.

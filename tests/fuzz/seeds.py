@@ -6,8 +6,8 @@ from hashlib import sha256
 from PIL import Image
 
 from tests.fuzz.targets import CORPUS
-from tests.service import worst_inputs as worst
-from tests.service.picture_files import encode, exif, scene
+from tests.support.images import worst_inputs as worst
+from tests.support.images.files import encode, exif, scene
 
 _MOST = 2000  # bytes: longer seeds are cut, which is a kind of their own
 

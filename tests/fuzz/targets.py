@@ -16,7 +16,7 @@ from service.http.compression import inflate
 from service.http.edge import Edge, EdgeConfig
 from service.http.protocol import BoundedHttp
 from service.images.header import parse_image_file
-from tests.service.deaf_transport import DeafTransport, ServerState
+from tests.support.service.deaf_transport import DeafTransport, ServerState
 
 CORPUS = Path(__file__).parent / "corpus"
 

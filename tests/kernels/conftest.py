@@ -6,7 +6,7 @@ import pytest
 
 from kernels.device.cuda_device import CudaDevice
 from kernels.device.device import DeviceError
-from tests.kernels.resources import CACHE
+from tests.support.kernels.resources import CACHE
 
 
 @pytest.fixture(scope="session")

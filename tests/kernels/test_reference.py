@@ -21,10 +21,10 @@ from kernels.problems.activation import RELU, Activation
 from kernels.problems.conv import ConvProblem
 from kernels.problems.pool import PoolKind, PoolProblem
 from kernels.problems.window import Window
-from tests.kernels.arrays import BOTH_TYPES, Array, Float, normal
-from tests.kernels.windows import conv_problem, window, windows
-from tests.onnx_models import onnxruntime_answer, single_node
-from tests.tolerance import EPS32, EPS64, assert_within
+from tests.support.kernels.arrays import BOTH_TYPES, Array, Float, normal
+from tests.support.kernels.windows import conv_problem, window, windows
+from tests.support.onnx_models import onnxruntime_answer, single_node
+from tests.support.tolerance import EPS32, EPS64, assert_within
 
 # Convolution
 

@@ -13,9 +13,9 @@ import pytest
 
 from kernels import reference
 from kernels.problems.activation import RELU, Activation, ActivationKind
-from tests.kernels.arrays import BOTH_TYPES, Array, Float, normal
-from tests.onnx_models import onnxruntime_answer
-from tests.tolerance import EPS32, EPS64, assert_within
+from tests.support.kernels.arrays import BOTH_TYPES, Array, Float, normal
+from tests.support.onnx_models import onnxruntime_answer
+from tests.support.tolerance import EPS32, EPS64, assert_within
 
 
 @BOTH_TYPES

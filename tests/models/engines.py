@@ -9,10 +9,10 @@ import onnx
 from numpy.typing import NDArray
 
 from kernels.convolution.algorithms import ConvChoice
-from kernels.problems.conv import ConvProblem
 from kernels.convolution.winograd import WinogradConv
 from kernels.convolution.winograd_nonfused import NonfusedWinogradConv
 from kernels.device.device import Device
+from kernels.problems.conv import ConvProblem
 from kernels.tuning.heuristic import H200, heuristic
 from kernels.winograd.filter import as_array
 from kernels.winograd.matrices import WinogradMatrices, winograd_matrices

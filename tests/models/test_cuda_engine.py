@@ -28,7 +28,7 @@ from tests.models.engines import (
 )
 from tests.models.rewrite.graphs import GraphBuilder
 from tests.models.rewrite.test_random_graphs import Draw
-from tests.networks import LIGHT_NETWORKS, SHARED, SQUEEZENET, light_network, needs_shared
+from tests.support.networks import LIGHT_NETWORKS, SHARED, SQUEEZENET, light_network, needs_shared
 
 LIMITS = ImageLimits(20_000_000, 50_000_000)
 QUICK = ("squeezenet", "shufflenet")

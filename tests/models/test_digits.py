@@ -26,7 +26,7 @@ from models.digits.drawing import (
 )
 from models.preprocessing import check_labels, normalisation
 from service.images.decode import ImageLimits, decode_image
-from tests.service.picture_files import encode
+from tests.support.images.files import encode
 
 PREPROCESSING = load_preprocessing(MODEL_PATH, (1, 32, 32))
 SAMPLES = sorted((MODEL_PATH.parent / "samples").iterdir())

@@ -22,7 +22,7 @@ from models.graph import (
     Slice,
     Value,
 )
-from tests.kernels.windows import conv_problem, window
+from tests.support.kernels.windows import conv_problem, window
 
 SHAPE = (4, 3, 3)
 

@@ -8,14 +8,14 @@ from numpy.typing import NDArray
 from models.graph import Softmax
 from models.onnx_loader import LoadedModel, load_model, load_proto
 from models.reference import run_reference
-from tests.networks import (
+from tests.support.networks import (
     LIGHT_NETWORKS,
     SQUEEZENET,
     light_network,
     needs_shared,
     random_images,
 )
-from tests.onnx_models import onnxruntime_session
+from tests.support.onnx_models import onnxruntime_session
 
 IMAGE = (3, 224, 224)
 # float32 against float64 over the depth of these networks; a wrong shape, pad or axis errs by 1.

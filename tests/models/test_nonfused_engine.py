@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kernels.problems.activation import RELU
 from kernels.convolution.algorithms import ConvChoice
+from kernels.problems.activation import RELU
 from kernels.problems.binary_operation import BinaryOp
 from kernels.problems.conv import ConvProblem
 from kernels.tuning.heuristic import H200, heuristic
@@ -20,7 +20,6 @@ from models.graph import Graph
 from models.plan import Region, build_plan
 from models.rewrite import rewrite
 from tests.cusim.device import CusimDevice, Order
-from tests.kernels.cases_winograd_nonfused import F2, F2_3D, F4
 from tests.models.engines import (
     classifier_of,
     pixels,
@@ -30,6 +29,7 @@ from tests.models.engines import (
 )
 from tests.models.rewrite.graphs import GraphBuilder
 from tests.models.rewrite.test_random_graphs import Draw
+from tests.support.cases.winograd_nonfused import F2, F2_3D, F4
 
 Choose = Callable[[ConvProblem], ConvChoice]
 

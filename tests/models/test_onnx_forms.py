@@ -7,8 +7,8 @@ from onnx import parser
 from models.errors import UnsupportedModelError
 from models.onnx_loader import LoadedModel, load_proto
 from models.reference import run_reference
-from tests.onnx_models import run_onnxruntime
-from tests.tolerance import EPS32, assert_within
+from tests.support.onnx_models import run_onnxruntime
+from tests.support.tolerance import EPS32, assert_within
 
 
 def load(

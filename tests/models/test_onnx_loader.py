@@ -13,7 +13,7 @@ from models import graph as g
 from models.errors import UnsupportedModelError
 from models.onnx_loader import LoadedModel, load_proto
 from models.reference import run_reference
-from tests.onnx_models import run_onnxruntime
+from tests.support.onnx_models import run_onnxruntime
 
 RNG = np.random.default_rng(7)
 Weights = dict[str, NDArray[Any]]

@@ -24,7 +24,7 @@ from models import (
 )
 from models.errors import ModelError, UnsupportedModelError
 from models.onnxruntime_engine import OnnxRuntimeEngine
-from tests.onnx_models import run_onnxruntime
+from tests.support.onnx_models import run_onnxruntime
 
 RNG = np.random.default_rng(3)
 FILTER = RNG.normal(0, 0.2, (5, 3, 3, 3)).astype(np.float32)

@@ -6,8 +6,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from kernels.problems.activation import Activation, ActivationKind
 from kernels.convolution.algorithms import ConvChoice, choices
+from kernels.problems.activation import Activation, ActivationKind
 from kernels.problems.binary_operation import BinaryOp
 from kernels.problems.conv import ConvProblem
 from kernels.tuning.heuristic import Facts, heuristic
@@ -18,7 +18,7 @@ from models.plan import Plan, Region, build_plan
 from models.rewrite import rewrite
 from tests.models.engines import network_of, preprocessing_of
 from tests.models.rewrite.graphs import GraphBuilder
-from tests.networks import LIGHT_NETWORKS, light_network
+from tests.support.networks import LIGHT_NETWORKS, light_network
 
 H200 = heuristic(Facts(132))
 # Launches, preprocessing included, each Conv counted once: what the CUDA engine promises for the

@@ -26,7 +26,9 @@ def test_an_engine_finds_every_kernel_that_it_loads_compiled(
         progress=lambda done, total: heard.append((done, total)),
     )
     assert heard[-1] == (count, count)
-    monkeypatch.setattr("kernels.device.nvrtc.compile_program", None)  # nothing is compiled from here on
+    monkeypatch.setattr(
+        "kernels.device.nvrtc.compile_program", None
+    )  # nothing is compiled from here on
     graph = rewrite(digits.network.graph).graph
     for n in (1, 2):
         plan = build_plan(graph, digits.preprocessing, n, heuristic(Facts(132)))

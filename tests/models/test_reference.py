@@ -38,8 +38,8 @@ from models.graph import (
     operand,
 )
 from models.reference import run_reference
-from tests.kernels.arrays import BOTH_TYPES, Float, normal
-from tests.kernels.windows import conv_problem, window
+from tests.support.kernels.arrays import BOTH_TYPES, Float, normal
+from tests.support.kernels.windows import conv_problem, window
 
 HALVING = PoolProblem(PoolKind.MAX, 4, window((6, 6), (2, 2), strides=(2, 2)))
 SAME = window((6, 6), (3, 3), pads=(1, 1, 1, 1))

@@ -9,17 +9,17 @@ from pathlib import Path
 import pytest
 
 from kernels.convolution.algorithms import choices
-from kernels.device.compile import compile_kernel
 from kernels.convolution.direct import DirectConv
 from kernels.convolution.gemm import GemmConv
-from kernels.problems.conv import ConvProblem
+from kernels.device.compile import compile_kernel
 from kernels.device.cuda_device import CudaDevice
 from kernels.device.device import DeviceError, FaultError, Instantiation, Kernel
-from kernels.tuning.heuristic import H200, heuristic
 from kernels.device.nvrtc import CompilerNotFoundError
-from kernels.tuning.timing import Copies, Timing
+from kernels.problems.conv import ConvProblem
+from kernels.tuning.heuristic import H200, heuristic
 from kernels.tuning.search import conditions_of, instantiations, keys
 from kernels.tuning.store import Conditions, Outcome, Times, TuningStore
+from kernels.tuning.timing import Copies, Timing
 from models import (
     GPUS,
     DeviceKind,
@@ -298,7 +298,9 @@ def test_the_winners_kernels_are_compiled_ahead_of_time_too(
     measured(tmp_path / "a100", replace(H200_HERE, architecture="80"), first)
     other = precompile(network, ["90a"], max_batch=1, tuning=tmp_path / "a100", cache=cache)
     assert other < count
-    monkeypatch.setattr("kernels.device.nvrtc.compile_program", None)  # nothing is compiled from here on
+    monkeypatch.setattr(
+        "kernels.device.nvrtc.compile_program", None
+    )  # nothing is compiled from here on
     won = next(choice for choice in choices(first) if str(choice) == unlikely(first))
     for kernel in instantiations(first, won):
         assert compile_kernel(kernel, "90a", cache).code

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from service import cli
-from tests.service.several_models import convoy_serve, make_models
+from tests.support.servers.several_models import convoy_serve, make_models
 
 Run = Callable[..., tuple[int, str, str]]
 

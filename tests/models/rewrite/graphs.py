@@ -33,8 +33,8 @@ from models.graph import (
 )
 from models.reference import run_reference
 from models.rewrite import Rewritten, rewrite
-from tests.kernels.windows import floor_output
-from tests.tolerance import EPS32, EPS64, assert_within
+from tests.support.kernels.windows import floor_output
+from tests.support.tolerance import EPS32, EPS64, assert_within
 
 
 class GraphBuilder:

@@ -10,7 +10,7 @@ from models.graph import Graph, Node, Reshape
 from models.onnx_loader import load_proto
 from models.reference import run_reference
 from models.rewrite import Rewritten, rewrite
-from tests.networks import LIGHT_NETWORKS, light_network
+from tests.support.networks import LIGHT_NETWORKS, light_network
 
 HEAD = {"Reshape": 1, "Gemm": 1, "Softmax": 1}
 POOLED = {"GlobalPool": 1, **HEAD}

@@ -1,0 +1,124 @@
+"""Errors of the kernels on the simulated device, and what is said of them."""
+
+import io
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from benchmarks.kernels import __main__ as kernels
+from benchmarks.kernels import accuracy
+from benchmarks.kernels.accuracy import (
+    LAYERS,
+    PAPER,
+    convolve,
+    largest_errors,
+    reduced,
+    show,
+    variants,
+)
+from benchmarks.kernels.suites import Layer, same
+from benchmarks.rows import read
+from kernels import reference
+from tests.cusim.device import CusimDevice
+from tests.support.networks import SHARED
+
+PAPER_TEXT = SHARED / "seeds" / "lavin-gray-2015-winograd.txt"
+TINY = same((5, 6), 3, 16, 12)
+
+
+@pytest.fixture(scope="module")
+def device() -> Iterator[CusimDevice]:
+    device = CusimDevice()
+    yield device
+    device.close()
+
+
+def test_every_way_to_round_is_a_variant(device: CusimDevice) -> None:
+    names = set(variants(TINY, device))
+    assert "direct" in names
+    assert {"gemm"} == set(variants(same((4, 4), 1, 8, 8), device)) & {"gemm"}
+    winograd = {name for name in names if name.startswith("winograd F(4x4,3x3)")}
+    assert {name.rpartition(", ")[2] for name in winograd} == {"integer points", "mixed points"}
+
+
+def test_every_variant_errs_but_by_little_and_never_leaves_anything_out(
+    device: CusimDevice,
+) -> None:
+    rng = np.random.default_rng(3)
+    x = rng.uniform(-1, 1, (2, 16, 5, 6)).astype(np.float32)
+    weight = rng.uniform(-1, 1, TINY.filter_shape).astype(np.float32)
+    problem = TINY.with_batch(2)
+    truth = reference.conv(x.astype(np.float64), weight.astype(np.float64), problem)
+    for choice in variants(problem, device).values():
+        y = convolve(device, problem, choice, x, weight)
+        assert y.shape == truth.shape
+        assert np.allclose(y, truth, atol=1e-4)
+    errors = {name: each.largest for name, each in largest_errors(device, TINY, device).items()}
+    assert all(0 < error < 1e-4 for error in errors.values())
+    four = {name: error for name, error in errors.items() if "F(4x4,3x3)," in name}
+    mixed, integer = (
+        next(error for name, error in four.items() if points in name)
+        for points in ("mixed", "integer")
+    )
+    assert errors["direct"] < mixed < integer
+
+
+def test_a_layer_is_reduced_in_all_but_its_channels() -> None:
+    for layer in LAYERS:
+        small = reduced(layer).problem
+        assert small.c == layer.problem.c
+        assert small.k == 64
+        assert small.window.input == ((14, 14) if layer.name == "conv 5" else (28, 28))
+
+
+def test_rows_and_a_table_are_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(accuracy, "LAYERS", (Layer("conv 5", same((4, 4), 3, 8, 8)),))
+    out = ["--out", str(tmp_path), "--commit", "abc"]
+    kernels.main(["--accuracy", "--device", "cusim", *out])
+    rows = read(tmp_path / "accuracy.jsonl")
+    assert {row["kind"] for row in rows} == {"accuracy"}
+    assert {row["layer"] for row in rows} == {"conv 5"}
+    assert rows[0]["device"].startswith("CPU simulator")
+    assert rows[0]["commit"] == "abc"
+    assert all(row["choice"] for row in rows)
+    assert "H, W at most 28, K at most 64" in capsys.readouterr().out
+    kernels.main(["--accuracy", "--device", "cusim", "--whole", *out])
+    assert "cut down" not in capsys.readouterr().out
+
+
+def test_what_is_promised_is_held_against_the_worst_layer() -> None:
+    rows = [
+        {"layer": layer, "variant": variant, "largest_error": error, "problem": "p"}
+        for layer, errors in {
+            "conv 1.2": {"direct": 1.0, "winograd F(2x2,3x3)": 2.1, "winograd F(4x4,3x3), x": 3.0},
+            "conv 5": {"direct": 1.0, "winograd F(2x2,3x3)": 1.0, "winograd F(4x4,3x3), x": 20.0},
+        }.items()
+        for variant, error in errors.items()
+    ]
+    out = io.StringIO()
+    show(rows, Console(file=out, width=200))
+    assert "NOT MET: winograd F(2x2,3x3) errs by 2.10 times" in out.getvalue()
+    assert "\nmet: winograd F(4x4,3x3), x errs by 20.00 times" in out.getvalue()
+    assert "2.10e+00 (1.53e-05)" in out.getvalue()
+
+
+@pytest.mark.skipif(not PAPER_TEXT.is_file(), reason=f"needs the paper's text, {PAPER_TEXT}")
+def test_the_papers_numbers_are_the_papers() -> None:
+    table = PAPER_TEXT.read_text().partition("Direct F(2x2,3x3) F(4x4,3x3)")[2]
+    rows = re.findall(r"^([\d.]+) (\S+) (\S+) (\S+) \S+$", table, re.MULTILINE)[:5]
+    assert {
+        f"conv {name}": tuple(map(float, errors)) for name, *errors in rows
+    } == {name: tuple(errors.values()) for name, errors in PAPER.items()}  # fmt: skip
+
+
+def test_without_a_gpu_the_simulator_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    with pytest.raises(SystemExit, match="--device cusim"):
+        kernels.main(["--accuracy"])

@@ -1,0 +1,62 @@
+"""Predictions: marked as what they are, and no better than the model."""
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.kernels import __main__ as kernels
+from benchmarks.kernels import predict
+from benchmarks.kernels.predict import PEAK_FLOPS, Prediction, mean_over_plain, of_peak
+from benchmarks.kernels.report import compare
+from benchmarks.kernels.suites import C3D, CUCONV, VGG_E
+from benchmarks.rows import read
+from kernels.convolution.algorithms import choices
+from kernels.tuning.heuristic import H200, estimated_cycles, heuristic
+
+
+def test_a_prediction_is_the_models_estimate_of_the_heuristics_choice() -> None:
+    layer, n = VGG_E[8], 2
+    problem = layer.problem.with_batch(n)
+    prediction = predict.predict(layer, n)
+    choice = heuristic(H200)(problem)
+    assert prediction.choice == str(choice)
+    assert prediction.us == pytest.approx(estimated_cycles(problem, choice, H200) / 1980)
+    plain = [each for each in choices(problem) if each.algorithm.name == "direct"]
+    least = min(estimated_cycles(problem, each, H200) for each in plain)
+    assert prediction.plain_us == pytest.approx(least / 1980)
+    assert prediction.flops == 2 * 2 * layer.problem.macs
+    assert pytest.approx(66.9e12, rel=1e-3) == PEAK_FLOPS
+
+
+def test_sums_count_a_layer_as_often_as_it_occurs_and_means_once() -> None:
+    once, often = VGG_E[1], VGG_E[8]
+    fast = Prediction(once, 1, "a", us=1e6 * 2 * once.problem.macs / PEAK_FLOPS, plain_us=1)
+    slow = Prediction(often, 1, "b", us=1e6 * 4 * often.problem.macs / PEAK_FLOPS, plain_us=1)
+    assert of_peak([fast]) == pytest.approx(1)
+    assert of_peak([slow]) == pytest.approx(0.5)
+    flops = fast.flops + 4 * slow.flops
+    assert of_peak([fast, slow]) == pytest.approx(flops / (fast.flops + 8 * slow.flops))
+    pair = [Prediction(once, 1, "a", 1, 2), Prediction(often, 1, "b", 1, 8)]
+    assert mean_over_plain(pair) == pytest.approx(4)
+
+
+def test_rows_and_tables_say_that_nothing_was_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    five, one = (next(each for each in CUCONV if k in each.name) for k in ("7-5-", "7-1-"))
+    suites = {"vgg-e": VGG_E[8:], "cuconv": (five, one), "c3d": C3D[3:]}
+    monkeypatch.setattr(predict, "SUITES", suites)
+    monkeypatch.setattr(predict, "BATCHES", (1, 8))
+    monkeypatch.setattr("benchmarks.kernels.report.SUITES", suites)
+    for _ in range(2):  # written anew, not added to
+        kernels.main(["--predict", "--out", str(tmp_path), "--commit", "abc"])
+    rows = read(tmp_path / "predictions.jsonl")
+    assert len(rows) == 2 * 4
+    assert {row["kind"] for row in rows} == {"prediction"}
+    assert {row["device"] for row in rows} == {"NVIDIA H200, predicted"}
+    shown = capsys.readouterr().out
+    assert "PREDICTED, not measured: vgg-e, N = 8" in shown
+    assert "the model does not know cuDNN" in shown
+    assert "predicted, to reach: 1.5" in shown
+    assert compare(rows, VGG_E, 1, "warm") == []
+    assert not (tmp_path / "kernels.jsonl").exists()

@@ -1,0 +1,70 @@
+"""The benchmarks' own ways through a GPU, PyTorch and cuDNN, each once and quickly."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from benchmarks.kernels.baselines_torch import BaselineError, CudaRuntime
+from benchmarks.kernels.contest import Cache, Effort
+from benchmarks.kernels.sides import BASELINES, ConvoySide
+from benchmarks.kernels.suites import C3D, CUCONV, Layer
+from benchmarks.networks.__main__ import check, images_of
+from benchmarks.networks.light import NETWORKS, classifier
+from benchmarks.networks.sides import WAYS, ConvoyNetwork, TorchNetwork, Way
+from kernels.device.cuda_device import CudaDevice
+from kernels.device.device import DeviceError
+from kernels.tuning.autotune import Search
+from kernels.tuning.heuristic import heuristic
+
+pytestmark = pytest.mark.gpu
+
+QUICK = Effort(copies=4, replays=5, screen_copies=2, screen_replays=2)
+
+
+@pytest.fixture(scope="module")
+def device() -> Iterator[CudaDevice]:
+    try:
+        device = CudaDevice()
+    except DeviceError as error:
+        pytest.skip(str(error))
+    yield device
+    device.synchronize()
+
+
+@pytest.mark.parametrize("layer", [CUCONV[0], CUCONV[-1], C3D[3]], ids=lambda each: each.name)
+def test_convoy_is_measured(device: CudaDevice, layer: Layer) -> None:
+    side = ConvoySide(device, QUICK, None, Search())
+    outcome = side.measure(layer.problem)
+    side.close()
+    assert outcome.refused == {}
+    assert set(outcome.winners) == set(Cache)
+
+
+@pytest.mark.parametrize("layer", [CUCONV[0], C3D[3]], ids=lambda each: each.name)
+@pytest.mark.parametrize("name", BASELINES)
+def test_a_library_is_measured(device: CudaDevice, name: str, layer: Layer) -> None:
+    try:
+        side = BASELINES[name](device, QUICK)
+    except BaselineError as error:
+        pytest.skip(str(error))
+    outcome = side.measure(layer.problem)
+    assert set(outcome.winners) == set(Cache), outcome.refused
+    assert all(winner.timing.p50_us > 0 for winner in outcome.winners.values())
+
+
+@pytest.mark.parametrize("way", WAYS[:2], ids=lambda each: each.name)
+def test_a_network_gives_the_same_scores_in_pytorch(device: CudaDevice, way: Way) -> None:
+    try:
+        runtime = CudaRuntime()
+    except BaselineError as error:
+        pytest.skip(str(error))
+    network = classifier("SqueezeNet", NETWORKS["SqueezeNet"]())
+    images = images_of(network, 2)
+    engine = ConvoyNetwork(network, device, 2, heuristic(device))
+    expected = engine.run(images)
+    side = TorchNetwork(way.name, runtime, network, 2, way.prepare)
+    check(way.name, side.run(images), expected)
+    assert np.ptp(expected) > 0
+    assert min(side.queued_us(3)) > 0
+    engine.close()

@@ -1,0 +1,153 @@
+"""Which algorithm runs which convolution, why the others refuse, and what each multiplies."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kernels.convolution.algorithms import ALGORITHMS, candidates, refusals
+from kernels.problems.conv import ConvProblem
+from kernels.problems.window import Window
+from tests.support.kernels.windows import conv_problem, window, windows
+
+DIRECT, GEMM, COALESCED, DEPTHWISE = "direct", "gemm", "coalesced", "depthwise"
+F2, F4, F2_3D = "winograd F(2x2,3x3)", "winograd F(4x4,3x3)", "winograd F(2x2x2,3x3x3)"
+F2_5X5 = "winograd F(2x2,5x5)"
+F2_NONFUSED, F4_NONFUSED, F2_3D_NONFUSED = (f"{name} non-fused" for name in (F2, F4, F2_3D))
+BY_NAME = {algorithm.name: algorithm for algorithm in ALGORITHMS}
+
+VGG_3_1 = conv_problem(1, 128, 256, window((56, 56), (3, 3), pads=(1, 1, 1, 1)))
+RESNET_1X1 = conv_problem(1, 256, 64, window((56, 56), (1, 1)))
+INCEPTION_5X5 = conv_problem(1, 16, 32, window((28, 28), (5, 5), pads=(2, 2, 2, 2)))
+RESNET_STEM = conv_problem(1, 3, 64, window((224, 224), (7, 7), strides=(2, 2), pads=(3, 3, 3, 3)))
+MOBILENET = conv_problem(1, 32, 32, window((112, 112), (3, 3), pads=(1, 1, 1, 1)), 32)
+RESNEXT = conv_problem(1, 128, 128, window((56, 56), (3, 3), pads=(1, 1, 1, 1)), 32)
+STRIDED_1X1 = conv_problem(1, 256, 512, window((56, 56), (1, 1), strides=(2, 2)))
+DILATED = conv_problem(1, 64, 64, window((28, 28), (3, 3), dilations=(2, 2)))
+C3D = conv_problem(1, 64, 128, window((16, 56, 56), (3, 3, 3), pads=(1,) * 6))
+POINTWISE_3D = conv_problem(1, 64, 128, window((4, 7, 7), (1, 1, 1)))
+ROW_KERNEL = conv_problem(1, 128, 128, window((17, 17), (1, 7), pads=(0, 3, 0, 3)))
+
+
+@pytest.mark.parametrize(
+    ("problem", "names"),
+    [
+        (VGG_3_1, [DIRECT, COALESCED, F2, F4, F2_NONFUSED, F4_NONFUSED]),
+        (RESNET_1X1, [DIRECT, GEMM, COALESCED]),
+        (INCEPTION_5X5, [DIRECT, COALESCED, F2_5X5]),
+        (RESNET_STEM, [DIRECT]),
+        (MOBILENET, [DIRECT, DEPTHWISE]),
+        (RESNEXT, [DIRECT]),
+        (STRIDED_1X1, [DIRECT]),
+        (DILATED, [DIRECT]),
+        (C3D, [DIRECT, F2_3D, F2_3D_NONFUSED]),
+        (POINTWISE_3D, [DIRECT, GEMM]),
+        (ROW_KERNEL, [DIRECT]),
+    ],
+    ids=str,
+)
+def test_which_algorithms_run_a_layer(problem: ConvProblem, names: list[str]) -> None:
+    assert [algorithm.name for algorithm in candidates(problem)] == names
+
+
+@pytest.mark.parametrize(
+    ("name", "problem", "reason"),
+    [
+        (GEMM, VGG_3_1, "kernel 3x3; it runs 1x1"),
+        (GEMM, STRIDED_1X1, "stride 2x2; it runs stride 1"),
+        (
+            GEMM,
+            conv_problem(1, 8, 8, window((7, 7), (1, 1), pads=(0, 1, 0, 0))),
+            "padding 0,1,0,0; it runs none",
+        ),
+        (GEMM, conv_problem(1, 8, 8, window((7, 7), (1, 1)), 2), "groups 2; it runs 1 group"),
+        (GEMM, C3D, "kernel 3x3x3; it runs 1x1x1"),
+        (COALESCED, C3D, "3-D; it runs 2-D"),
+        (COALESCED, ROW_KERNEL, "kernel 1x7; it runs 1x1, 3x3, 5x5"),
+        (COALESCED, STRIDED_1X1, "stride 2x2; it runs stride 1"),
+        (COALESCED, DILATED, "dilation 2x2; it runs dilation 1"),
+        (COALESCED, RESNEXT, "groups 32; it runs 1 group"),
+        (DEPTHWISE, VGG_3_1, "groups 1; it runs one channel a group"),
+        (DEPTHWISE, RESNEXT, "groups 32; it runs one channel a group"),
+        (
+            DEPTHWISE,
+            conv_problem(1, 8, 8, window((4, 7, 7), (3, 3, 3)), 8),
+            "3-D; it runs 2-D",
+        ),
+        (F2, C3D, "3-D; it runs 2-D"),
+        (F2, INCEPTION_5X5, "kernel 5x5; it runs 3x3"),
+        (F4, RESNET_STEM, "kernel 7x7; it runs 3x3"),
+        (F2_5X5, VGG_3_1, "kernel 3x3; it runs 5x5"),
+        (
+            F4,
+            conv_problem(1, 8, 8, window((7, 7), (3, 3), strides=(1, 2))),
+            "stride 1x2; it runs stride 1",
+        ),
+        (F2, DILATED, "dilation 2x2; it runs dilation 1"),
+        (F4, MOBILENET, "groups 32; it runs 1 group"),
+        (F2_3D, VGG_3_1, "2-D; it runs 3-D"),
+        (F2_3D, POINTWISE_3D, "kernel 1x1x1; it runs 3x3x3"),
+        (F2_NONFUSED, DILATED, "dilation 2x2; it runs dilation 1"),
+        (F4_NONFUSED, C3D, "3-D; it runs 2-D"),
+        (F2_3D_NONFUSED, VGG_3_1, "2-D; it runs 3-D"),
+    ],
+    ids=str,
+)
+def test_why_an_algorithm_refuses_a_layer(name: str, problem: ConvProblem, reason: str) -> None:
+    assert refusals(problem)[name] == reason
+
+
+@pytest.mark.parametrize(
+    ("name", "problem", "count"),
+    [
+        (DIRECT, VGG_3_1, 56 * 56 * 9 * 128 * 256),
+        (DIRECT, RESNEXT, 56 * 56 * 9 * 4 * 128),
+        (DEPTHWISE, MOBILENET, 112 * 112 * 9 * 32),
+        (GEMM, RESNET_1X1, 56 * 56 * 256 * 64),
+        (COALESCED, INCEPTION_5X5, 28 * 28 * 25 * 16 * 32),
+        (F2, VGG_3_1, 28 * 28 * 16 * 128 * 256),
+        (F4, VGG_3_1, 14 * 14 * 36 * 128 * 256),
+        (F4, VGG_3_1.with_batch(8), 8 * 14 * 14 * 36 * 128 * 256),
+        # 7 is no multiple of 2 or 4: the last tiles reach beyond the image.
+        (F2, conv_problem(2, 8, 8, window((7, 7), (3, 3), pads=(1,) * 4)), 2 * 4 * 4 * 16 * 64),
+        (F4, conv_problem(2, 8, 8, window((7, 6), (3, 3), pads=(1,) * 4)), 2 * 2 * 2 * 36 * 64),
+        (F2_3D, C3D, 8 * 28 * 28 * 64 * 64 * 128),
+        (F2_5X5, INCEPTION_5X5, 14 * 14 * 36 * 16 * 32),
+        (F4_NONFUSED, VGG_3_1, 14 * 14 * 36 * 128 * 256),
+        (F2_3D_NONFUSED, C3D, 8 * 28 * 28 * 64 * 64 * 128),
+    ],
+    ids=str,
+)
+def test_what_an_algorithm_multiplies(name: str, problem: ConvProblem, count: int) -> None:
+    assert BY_NAME[name].multiplications(problem) == count
+
+
+@pytest.mark.parametrize(
+    ("name", "problem", "reduction"),
+    [  # Lavin & Gray, 4.1 and 4.3
+        (F2, VGG_3_1, 2.25),
+        (F4, VGG_3_1, 4.0),
+        (F2_3D, C3D, 3.375),
+        (F2_5X5, INCEPTION_5X5, 100 / 36),
+    ],
+)
+def test_winograd_multiplies_less_by_the_papers_factor(
+    name: str, problem: ConvProblem, reduction: float
+) -> None:
+    fewer = BY_NAME[name].multiplications(problem)
+    assert BY_NAME[DIRECT].multiplications(problem) / fewer == reduction
+
+
+@given(windows(), st.sampled_from((1, 2, 4, 8)), st.integers(1, 8))
+def test_every_problem_is_run_by_direct_and_answered_by_all_alike_at_any_n(
+    seen: Window, groups: int, n: int
+) -> None:
+    problem = conv_problem(1, 8, 16, seen, groups)
+    runs = [algorithm.name for algorithm in candidates(problem)]
+    assert runs[0] == DIRECT
+    assert {*runs} | refusals(problem).keys() == BY_NAME.keys()
+    assert not {*runs} & refusals(problem).keys()
+    assert refusals(problem.with_batch(n)) == refusals(problem)
+
+
+def test_names_are_unique() -> None:
+    assert len(BY_NAME) == len(ALGORITHMS)

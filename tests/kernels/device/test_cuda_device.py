@@ -1,0 +1,121 @@
+"""What of CudaDevice only a GPU shows, and what it says where there is none."""
+
+import re
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+
+import pytest
+
+from kernels.device.compile import Cubin, Resources
+from kernels.device.cuda_device import CudaDevice
+from kernels.device.device import Device, DeviceError, FaultError, Instantiation
+from tests.support.kernels.fake_cupy import ILLEGAL_ADDRESS, FakeCuda
+from tests.support.kernels.resources import ARCHITECTURES, CACHE
+
+
+def test_where_no_gpu_answers_the_error_says_what_is_missing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    with pytest.raises(DeviceError, match=r"pip install 'convoy\[cuda13\]'"):
+        CudaDevice()
+
+
+def test_where_there_is_cupy_but_no_gpu_the_error_is_cudas(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=FakeCuda(devices=0)))
+    with pytest.raises(DeviceError, match="no CUDA device answers: cudaError100"):
+        CudaDevice()
+
+
+def test_every_call_after_a_fault_says_which(monkeypatch: pytest.MonkeyPatch) -> None:
+    cuda = FakeCuda()
+    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=cuda))
+    device = CudaDevice(CACHE)
+    stream, event = device.stream(), device.event()
+    kernel = device.load(Instantiation("lrn.cu", "lrn"))
+    cuda.fault = ILLEGAL_ADDRESS
+    for call in (
+        device.synchronize,
+        stream.synchronize,
+        event.synchronize,
+        lambda: device.launch(kernel, (1, 1, 1), (1, 1, 1), 0, (), stream),
+    ):
+        with pytest.raises(FaultError, match="700"):
+            call()
+
+
+def test_its_peaks_and_versions_are_what_cuda_tells(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=FakeCuda()))
+    device = CudaDevice(CACHE)
+    assert device.peak_flops == pytest.approx(66.9e12, rel=0.001)  # the H200's data sheet
+    assert device.peak_bandwidth == pytest.approx(4.8e12, rel=0.03)
+    assert device.driver == "CUDA 12.8"
+    assert re.fullmatch(r"NVRTC \d+\.\d+", device.compiler)
+
+
+def test_one_thread_does_not_wait_for_what_another_compiles(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=FakeCuda()))
+    both = threading.Barrier(2, timeout=30)  # breaks where they take turns
+
+    def compiling(instantiation: Instantiation, *_: object) -> Cubin:
+        both.wait()
+        return Cubin(b"", instantiation.kernel, Resources(0, 0, 0, 0, 0))
+
+    monkeypatch.setattr("kernels.device.cuda_device.compile_kernel", compiling)
+    device = CudaDevice(CACHE)
+    with ThreadPoolExecutor(2) as pool:
+        names = [Instantiation("lrn.cu", name) for name in ("one", "other")]
+        kernels = list(pool.map(device.load, names))
+    assert [kernel.instantiation for kernel in kernels] == names
+
+
+@pytest.mark.gpu
+def test_a_kernel_tells_its_registers_and_spills(cuda_device: Device) -> None:
+    kernel = cuda_device.load(Instantiation("lrn.cu", "lrn"))
+    assert kernel.registers is not None
+    assert 0 < kernel.registers <= 64
+    assert kernel.local_bytes == 0
+
+
+@pytest.mark.gpu
+def test_the_gate_compiles_for_this_architecture(cuda_device: Device) -> None:
+    assert cuda_device.architecture in ARCHITECTURES
+
+
+_WRITE_TO_NOWHERE = f"""
+from pathlib import Path
+from kernels.device.cuda_device import CudaDevice
+from kernels.device.device import FaultError
+from kernels.operations.elementwise import fill_launch
+from kernels.layout.strided import Strided
+device = CudaDevice(Path({str(CACHE)!r}))
+stream = device.stream()
+launch = fill_launch(Strided.contiguous((64,)), 1.0)
+kernel = device.load(launch.instantiation)
+device.launch(kernel, launch.grid, launch.block, 0, launch.bind({{"y": 1 << 40}}), stream)
+try:
+    stream.synchronize()
+except FaultError as error:
+    print(error)
+try:
+    device.allocate(4)
+except FaultError as error:
+    print("then", error)
+"""
+
+
+@pytest.mark.gpu
+def test_an_asynchronous_fault_is_named_and_the_device_stays_lost(cuda_device: Device) -> None:
+    # In a process of its own, for which the device is lost afterwards.
+    said = subprocess.run(
+        [sys.executable, "-c", _WRITE_TO_NOWHERE], capture_output=True, text=True, check=True
+    ).stdout
+    assert "cudaErrorIllegalAddress" in said.splitlines()[0]
+    assert said.splitlines()[1].startswith("then cudaErrorIllegalAddress")

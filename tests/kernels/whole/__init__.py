@@ -1,0 +1,1 @@
+"""Every kernel there is: all cases, all compiled."""

@@ -1,0 +1,62 @@
+"""Every kernel against its reference: simulated in any order of threads, and on a GPU."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from kernels.device.device import Device
+from tests.cusim.build import ASAN, PLAIN, TSAN, Build
+from tests.cusim.device import CusimDevice, Order
+from tests.support.cases import CASES
+from tests.support.kernels.kernel_case import KernelCase, run
+
+EVERY_CASE = pytest.mark.parametrize("case", CASES, ids=str)
+
+
+def _opened(build: Build, *orders: Order) -> Iterator[list[CusimDevice]]:
+    devices = [CusimDevice(build, order) for order in orders]
+    yield devices
+    for device in devices:
+        device.close()
+
+
+@pytest.fixture(scope="module")
+def every_order() -> Iterator[list[CusimDevice]]:
+    yield from _opened(PLAIN, *Order)
+
+
+@pytest.fixture(scope="module")
+def sanitized(request: pytest.FixtureRequest) -> Iterator[list[CusimDevice]]:
+    yield from _opened(request.param, Order.RANDOM)
+
+
+@EVERY_CASE
+def test_a_kernel_computes_its_reference_in_any_order(
+    case: KernelCase, every_order: list[CusimDevice]
+) -> None:
+    first, *others = (run(case, device).tobytes() for device in every_order)
+    assert all(other == first for other in others)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sanitized", [ASAN, TSAN], indirect=True, ids=["asan", "tsan"])
+@EVERY_CASE
+def test_a_kernel_is_sound_to_the_sanitizers(
+    case: KernelCase, sanitized: list[CusimDevice]
+) -> None:
+    for device in sanitized:
+        run(case, device)
+
+
+@pytest.mark.gpu
+@EVERY_CASE
+def test_a_kernel_computes_its_reference_on_a_gpu_and_the_same_again(
+    case: KernelCase, cuda_device: Device
+) -> None:
+    assert run(case, cuda_device).tobytes() == run(case, cuda_device).tobytes()
+
+
+def test_no_two_cases_have_one_name() -> None:
+    names = [str(case) for case in CASES]
+    assert np.unique(names).size == len(names)

@@ -1,0 +1,195 @@
+"""Open and closed loops in virtual time: when they send, and what they write down."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import numpy as np
+import pytest
+
+from loadtest.drive import Send, closed_loop, open_loop
+from loadtest.journal import INTERRUPTED, NOT_SENT, OK, TOO_LATE, Columns, Journal, Outcome
+from loadtest.schedule import Arrivals, arrivals
+from loadtest.summary import Load, summarise
+from tests.support.service.virtual_time import now, run
+
+
+class VirtualClock:
+    """The clock of the loop that runs."""
+
+    def now(self) -> float:
+        return now()
+
+    async def until(self, moment: float) -> None:
+        await asyncio.sleep(max(0.0, moment - now()))
+
+
+class OneAtATime:
+    """A server that takes 1 ms a request, in order, and stands still for a second at 5 s."""
+
+    def __init__(self) -> None:
+        self._free = 0.0
+
+    async def send(self, _: int) -> Outcome:
+        begin = max(now(), self._free)
+        if 5 <= begin < 6:
+            begin = 6.0
+        self._free = begin + 0.001
+        await asyncio.sleep(self._free - now())
+        return Outcome(OK)
+
+
+def even(rate: float, seconds: float, send: Send, max_outstanding: int = 1000) -> Columns:
+    journal = Journal()
+    moments = arrivals(Arrivals.EVEN, rate, seconds)
+    run(open_loop(moments, send, journal, VirtualClock(), max_outstanding))
+    return journal.columns()
+
+
+def closed(clients: int, seconds: float, send: Send) -> Columns:
+    journal = Journal()
+    run(closed_loop(clients, seconds, send, journal, VirtualClock()))
+    return journal.columns()
+
+
+def latencies_ms(columns: Columns, seconds: float = 10) -> dict[str, float | None]:
+    return summarise(Load(rate=1), columns, (0, seconds), client_cpu=0).latency_ms
+
+
+def takes(seconds: float, kind: str = OK) -> Send:
+    async def send(_: int) -> Outcome:
+        await asyncio.sleep(seconds)
+        return Outcome(kind)
+
+    return send
+
+
+def test_a_stall_is_felt_by_everyone_who_came_during_it_and_a_closed_loop_hides_that() -> None:
+    open_ms = latencies_ms(even(100, 10, OneAtATime().send))
+    # 100 of 1000 requests came in the second that the server stood still, evenly: a tenth of all
+    # waited, half of those for more than 0.5 s.
+    assert open_ms["p50"] == pytest.approx(1)
+    assert open_ms["p99"] == pytest.approx(900, abs=20)
+    assert open_ms["max"] == pytest.approx(1001, abs=1)
+    closed_ms = latencies_ms(closed(1, 10, OneAtATime().send))
+    assert closed_ms["p99"] == pytest.approx(1)
+    assert closed_ms["p99.9"] == pytest.approx(1)
+    assert closed_ms["max"] == pytest.approx(1001, abs=1)
+
+
+def test_requests_are_sent_on_time_whatever_became_of_earlier_ones() -> None:
+    columns = even(10, 1, takes(3))
+    assert np.allclose(np.sort(columns.sent), np.arange(10) / 10)
+    assert np.allclose(columns.done - columns.intended, 3)
+
+
+def test_what_is_sent_late_counts_from_when_it_was_to_be_sent() -> None:
+    class LateClock(VirtualClock):
+        async def until(self, moment: float) -> None:
+            await asyncio.sleep(max(0.0, moment + 0.25 - now()))
+
+    journal = Journal()
+    moments = arrivals(Arrivals.EVEN, 1, 3)
+    run(open_loop(moments, takes(0.5), journal, LateClock(), 10))
+    summary = summarise(Load(rate=1), journal.columns(), (0, 3), client_cpu=0)
+    assert summary.latency_ms["p50"] == pytest.approx(750)
+    assert summary.send_lag_ms["p50"] == pytest.approx(250)
+    assert summary.client_limited
+
+
+def test_what_would_be_sent_a_second_late_is_not_sent_and_told() -> None:
+    """Else a load generator that is asked for too much would go on long after its time."""
+
+    class AsleepAtFirst(VirtualClock):
+        async def until(self, moment: float) -> None:
+            await asyncio.sleep(max(1.25, moment) - now())
+
+    journal = Journal()
+    run(open_loop(arrivals(Arrivals.EVEN, 10, 2), takes(0.1), journal, AsleepAtFirst(), 100))
+    summary = summarise(Load(rate=10), journal.columns(), (0, 2), client_cpu=0)
+    # Those of 0, 0.1 and 0.2 s.
+    assert summary.errors == {TOO_LATE: 3}
+    assert summary.answered == 17
+    assert summary.latency_ms["max"] == pytest.approx(1050)
+    assert summary.client_limited
+
+
+def test_a_loop_that_is_behind_sends_all_the_same() -> None:
+    """With every moment past it must still let the requests run."""
+    sent = []
+
+    async def send(number: int) -> Outcome:
+        sent.append(number)
+        return Outcome(OK)
+
+    journal = Journal()
+    run(open_loop(np.full(50, -0.5), send, journal, VirtualClock(), 20))
+    assert sent == list(range(50))
+    assert journal.good == 50
+
+
+def test_one_too_many_outstanding_is_an_error_and_no_delay() -> None:
+    columns = even(10, 2, takes(1.05), max_outstanding=5)
+    unsent = columns.kind == columns.kinds.index(NOT_SENT)
+    # Five go out, the next six find them still under way: 1.05 s at 10 a second.
+    assert unsent.sum() == 10
+    assert np.isnan(columns.sent[unsent]).all()
+    assert (columns.sent[~unsent] == columns.intended[~unsent]).all()
+    summary = summarise(Load(rate=10), columns, (0, 2), client_cpu=0)
+    assert summary.errors == {NOT_SENT: 10}
+    assert summary.answered == 10
+
+
+def test_clients_of_a_closed_loop_ask_again_when_they_are_answered() -> None:
+    columns = closed(3, 1.95, takes(0.5))
+    assert len(columns.kind) == 12
+    assert np.allclose(sorted(set(columns.sent.round(9))), [0, 0.5, 1, 1.5])
+    assert (columns.sent == columns.intended).all()
+
+
+def test_every_request_of_a_closed_loop_has_a_number_of_its_own() -> None:
+    numbers = []
+
+    async def send(number: int) -> Outcome:
+        numbers.append(number)
+        await asyncio.sleep(0.1)
+        return Outcome(OK)
+
+    closed(4, 1, send)
+    assert sorted(numbers) == list(range(len(numbers)))
+
+
+def test_a_client_that_is_refused_waits_a_moment() -> None:
+    assert len(closed(1, 1, takes(0, "429")).kind) == pytest.approx(100, abs=2)
+
+
+@pytest.mark.parametrize("loop", ["open", "closed"])
+def test_what_is_outstanding_when_it_is_ended_is_written_down_as_interrupted(loop: str) -> None:
+    journal = Journal()
+
+    async def main() -> None:
+        clock = VirtualClock()
+        moments = arrivals(Arrivals.EVEN, 5, 2)
+        driving: dict[str, Callable[[], Awaitable[None]]] = {
+            "open": lambda: open_loop(moments, takes(0.5), journal, clock, 10),
+            "closed": lambda: closed_loop(3, 10, takes(0.5), journal, clock),
+        }
+        task = asyncio.ensure_future(driving[loop]())
+        await asyncio.sleep(0.7)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    run(main())
+    columns = journal.columns()
+    assert columns.kinds == (OK, INTERRUPTED)
+    # Sent at 0, 0.2, 0.4, 0.6, or three at 0 and at 0.5.
+    assert (columns.kind == 0).sum() == (2 if loop == "open" else 3)
+    assert (columns.kind == 1).sum() == (2 if loop == "open" else 3)
+
+
+def test_what_send_raises_is_not_lost() -> None:
+    async def broken(_: int) -> Outcome:
+        raise ZeroDivisionError
+
+    with pytest.raises(ExceptionGroup):
+        even(10, 1, broken)

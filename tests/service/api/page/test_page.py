@@ -1,0 +1,336 @@
+"""The pages at / and /docs: nothing is from elsewhere, and in a browser they do what they say."""
+
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import httpx
+import pytest
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+from models import BUILT_IN_MODEL
+from tests.support import ROOT
+from tests.support.service.client import serving
+
+playwright = pytest.importorskip("playwright.sync_api", reason="the browser tests need playwright")
+expect = playwright.expect
+
+
+PAGE = ROOT / "service/api/page"
+SAMPLES = BUILT_IN_MODEL.parent / "samples"
+SEVEN = SAMPLES / "7_faint_on_grey.jpg"
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+IN_A_BROWSER = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium to drive")
+# Nothing but loopback: without these, Chromium talks to its maker at every start.
+_QUIET = ("--disable-background-networking", "--disable-component-update", "--disable-sync")
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("page", "some"),
+    [("/", {"page/page.js", "page/page.css", "docs"}), ("/docs", {"page/docs.js"})],
+)
+async def test_a_page_and_all_it_names_are_there_under_any_prefix(
+    page: str, some: set[str]
+) -> None:
+    async with serving() as (client, _):
+        answer = await client.get(page)
+        assert answer.status_code == 200
+        named = re.findall(r'(?:src|href)="([^"]+)"', answer.text)
+        assert some <= set(named)
+        for address in named:
+            assert not address.startswith(("/", "http")), address
+            assert (await client.get("/" + address)).status_code == 200, address
+        assert (await client.head(page)).status_code == 200
+        assert (await client.get("/page/../__init__.py")).status_code == 404
+
+
+@pytest.mark.anyio
+async def test_a_page_is_asked_for_again_and_swagger_ui_never() -> None:
+    async with serving() as (client, _):
+        docs = await client.get("/docs")
+        (script,) = re.findall(r'src="(page/swagger-ui/[^"]+)"', docs.text)
+        bundle = await client.get("/" + script)
+        assert version("fastapi-swagger") in script
+        assert re.search(r'PACKAGE_VERSION:"5\.', bundle.text)  # knows OpenAPI 3.1
+        assert bundle.headers["cache-control"] == "public, max-age=31536000, immutable"
+        for address in ("/", "/docs", "/page/page.js", "/page/docs.js"):
+            assert (await client.get(address)).headers["cache-control"] == "no-cache", address
+
+
+@pytest.mark.anyio
+async def test_a_page_may_load_its_own_files_and_nothing_else() -> None:
+    async with serving() as (client, _):
+        for address in ("/", "/docs"):
+            headers = (await client.get(address)).headers
+            policy = directives(headers["content-security-policy"])
+            images = policy.pop("img-src")
+            assert images == ["'self'", "data:" if address == "/docs" else "blob:"]
+            assert {tuple(sources) for sources in policy.values()} == {("'none'",), ("'self'",)}
+            assert headers["cross-origin-opener-policy"] == "same-origin"
+            assert "camera=(self)" in headers["permissions-policy"]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    "path",
+    ["/", "/docs", "/page/page.js", "/openapi.json", "/metrics", "/v2", "/nowhere", "/v1/classify"],
+)
+async def test_whatever_a_browser_may_show_is_neither_guessed_at_nor_framed(path: str) -> None:
+    async with serving() as (client, _):
+        for answer in (await client.get(path), await client.head(path)):
+            policy = directives(answer.headers["content-security-policy"])
+            for kind in ("default-src", "base-uri", "form-action", "frame-ancestors"):
+                assert policy[kind] == ["'none'"], kind
+            assert answer.headers["x-content-type-options"] == "nosniff"
+            assert answer.headers["referrer-policy"] == "no-referrer"
+
+
+def directives(policy: str) -> dict[str, list[str]]:
+    """What a Content-Security-Policy allows, by directive."""
+    kinds = [part.split() for part in policy.split(";")]
+    return {kind: sources for kind, *sources in kinds}
+
+
+def test_nothing_comes_from_elsewhere() -> None:
+    for file in (*PAGE.glob("*.html"), *(PAGE / "files").iterdir()):
+        text = file.read_text(encoding="utf-8").replace("http://www.w3.org/2000/svg", "")
+        assert "//" not in re.sub(r"^\s*//.*", "", text, flags=re.MULTILINE).replace(" //", ""), (
+            file
+        )
+        assert "innerHTML" not in text, file
+
+
+@contextmanager
+def convoy_at(*flags: str | Path) -> Iterator[str]:
+    """Where a real server of the built-in model listens."""
+    command = [sys.executable, "-c", "from service.cli import main; main()", "serve", "--port", "0"]
+    command += map(str, flags)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
+        assert process.stdout is not None
+        match = re.search(r"http://\S+:\d+", process.stdout.readline())
+        assert match
+        try:
+            yield match[0]
+        finally:
+            process.terminate()
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    """A real server of the built-in model."""
+    with convoy_at() as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator["Browser"]:
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(
+            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu", *_QUIET]
+        )
+        yield browser
+        browser.close()
+
+
+@contextmanager
+def opened(
+    browser: "Browser", address: str, scheme: Literal["light", "dark"] = "light"
+) -> Iterator["Page"]:
+    """A page in a window of its own. Fails where a script does, asks elsewhere, or is forbidden."""
+    page = browser.new_page(color_scheme=scheme, viewport={"width": 1000, "height": 1100})
+    faults: list[str] = []
+    origin = address.removesuffix("/docs")
+    page.on("pageerror", lambda error: faults.append(str(error)))
+    page.on("request", lambda asked: _stays_here(asked.url, origin, faults))
+    page.on("console", lambda said: _keeps_the_policy(said.text, faults))
+    page.goto(address)
+    yield page
+    page.close()
+    assert faults == []
+
+
+def _stays_here(url: str, origin: str, faults: list[str]) -> None:
+    if not url.startswith((origin + "/", "blob:", "data:")):
+        faults.append(f"asked for {url}")
+
+
+def _keeps_the_policy(text: str, faults: list[str]) -> None:
+    if re.search("content security policy|permissions policy|cross-origin", text, re.IGNORECASE):
+        faults.append(text)
+
+
+@pytest.fixture
+def page(browser: "Browser", address: str) -> Iterator["Page"]:
+    with opened(browser, address) as page:
+        yield page
+
+
+@IN_A_BROWSER
+def test_a_picture_is_answered_with_bars_phases_and_the_curl_line_that_does_the_same(
+    page: "Page",
+) -> None:
+    expect(page.get_by_role("status").first).to_have_text("digits: ready")
+    page.get_by_label("Pick pictures").set_input_files(SEVEN)
+    answer = page.locator(".answer")
+    expect(answer).to_have_count(1)
+    expect(answer.locator(".bars li")).to_have_count(5)
+    expect(answer.locator(".bars .label").first).to_have_text("7")
+    expect(page.locator("#heard")).to_contain_text("7_faint_on_grey.jpg: 7,")
+    assert answer.locator("img").evaluate("image => image.naturalWidth") > 0
+    legend = answer.locator(".legend li").all_inner_texts()
+    names = [text.split()[0] for text in legend]
+    assert names == ["receive", "decode", "queue", "compute", "respond", "total"]
+    *parts, total = (float(text.split()[1]) for text in legend)
+    assert sum(parts) == pytest.approx(total, abs=0.05)
+    line = answer.locator("code").inner_text()
+    done = subprocess.run(line, shell=True, cwd=SAMPLES, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith('{"model":"digits","results":[{"predictions":[{"index":7')
+
+
+@IN_A_BROWSER
+def test_several_pictures_are_answered_each_under_its_name_and_counted(page: "Page") -> None:
+    pictures = sorted(SAMPLES.glob("*.*"))[:4]
+    batches = int(page.locator("#batches").inner_text())
+    page.get_by_label("Pick pictures").set_input_files(pictures)
+    expect(page.locator(".answer")).to_have_count(len(pictures))
+    for item in page.locator(".answer").all():
+        name = item.locator("h3").inner_text()
+        expect(item.locator(".bars .label").first).to_have_text(name[0])
+    expect(page.locator("#batches")).not_to_have_text(str(batches))
+    expect(page.locator("#sizes li")).to_have_count(8)
+
+
+@IN_A_BROWSER
+def test_what_is_no_picture_is_refused_by_name_and_the_next_one_taken(page: "Page") -> None:
+    page.get_by_label("Pick pictures").set_input_files(BUILT_IN_MODEL)
+    expect(page.get_by_role("alert")).to_contain_text("digits.onnx: unrecognised image format")
+    page.get_by_label("Pick pictures").set_input_files(SEVEN)
+    expect(page.locator(".answer")).to_have_count(1)
+    expect(page.locator("#said")).to_be_empty()
+
+
+@IN_A_BROWSER
+def test_a_digit_is_drawn_with_the_mouse(page: "Page") -> None:
+    box = page.locator("#pad").bounding_box()
+    assert box
+    # A seven.
+    for corner, (u, v) in enumerate([(0.28, 0.22), (0.72, 0.22), (0.45, 0.8)]):
+        page.mouse.move(box["x"] + box["width"] * u, box["y"] + box["height"] * v, steps=10)
+        if corner == 0:
+            page.mouse.down()
+    page.mouse.up()
+    page.get_by_role("button", name="Classify").click()
+    expect(page.locator(".bars .label").first).to_have_text("7")
+    page.get_by_role("button", name="Clear").click()
+    assert _ink(page) == 0
+
+
+@IN_A_BROWSER
+def test_a_digit_is_drawn_and_sent_with_the_keyboard_alone(page: "Page") -> None:
+    page.locator("#files").focus()
+    page.keyboard.press("Tab")
+    expect(page.locator("#pad")).to_be_focused()
+    for _ in range(9):
+        page.keyboard.press("ArrowUp")
+    page.keyboard.press("Space")
+    expect(page.locator("#pad")).to_have_attribute("aria-label", "Drawing pad, pen down")
+    for _ in range(18):
+        page.keyboard.press("ArrowDown")
+    assert _ink(page) > 0
+    page.keyboard.press("Enter")
+    expect(page.locator(".bars .label").first).to_have_text("1")
+    page.keyboard.press("Escape")
+    assert _ink(page) == 0
+
+
+def _ink(page: "Page") -> int:
+    """Dark pixels on the pad."""
+    dark: int = page.locator("#pad").evaluate(
+        """pad => pad.getContext("2d").getImageData(0, 0, pad.width, pad.height)
+            .data.filter((value, i) => i % 4 === 0 && value < 128).length"""
+    )
+    return dark
+
+
+@IN_A_BROWSER
+def test_the_page_is_dark_where_dark_is_wanted_and_fits_a_phone(
+    browser: "Browser", address: str
+) -> None:
+    def ground(page: "Page") -> str:
+        colour: str = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        return colour
+
+    with opened(browser, address) as light:
+        bright = ground(light)
+    with opened(browser, address, "dark") as dark:
+        assert ground(dark) != bright
+        dark.set_viewport_size({"width": 360, "height": 740})
+        dark.get_by_label("Pick pictures").set_input_files(SEVEN)
+        expect(dark.locator(".answer")).to_have_count(1)
+        assert dark.evaluate("document.documentElement.scrollWidth") <= 360
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> Path:
+    """A file with one API key."""
+    keys = tmp_path / "keys"
+    keys.write_text("right-key\n")
+    keys.chmod(0o600)
+    return keys
+
+
+def test_with_the_interface_let_in_by_a_key_its_files_need_none(keys: Path) -> None:
+    with convoy_at("--api-key-file", keys) as address, httpx.Client(base_url=address) as client:
+        assert client.get("/docs").status_code == 401
+        docs = client.get("/docs", headers={"x-api-key": "right-key"})
+        named = re.findall(r'(?:src|href)="([^"]+)"', docs.text)
+        assert len(named) == 4
+        assert {client.get("/" + file).status_code for file in named} == {200}
+
+
+@IN_A_BROWSER
+def test_a_server_that_wants_a_key_is_given_it_once_a_tab(browser: "Browser", keys: Path) -> None:
+    with convoy_at("--api-key-file", keys) as address, opened(browser, address) as page:
+        expect(page.get_by_role("status").first).to_contain_text("API key")
+        field = page.get_by_label("API key")
+        field.fill("wrong-key")
+        field.press("Enter")
+        expect(field).to_have_value("")
+        expect(field).to_be_visible()  # wanted again
+        expect(page.get_by_label("Drawing pad")).to_be_hidden()
+        field.fill("right-key")
+        page.get_by_role("button", name="Use").click()
+        expect(page.get_by_role("status").first).to_have_text("digits: ready")
+        expect(field).to_be_hidden()
+        page.get_by_label("Pick pictures").set_input_files(SEVEN)
+        expect(page.locator(".answer .label").first).to_have_text("7")
+        page.reload()
+        expect(page.get_by_role("status").first).to_have_text("digits: ready")
+        expect(field).to_be_hidden()
+        assert page.evaluate("document.cookie + localStorage.length") == "0"
+
+
+@IN_A_BROWSER
+def test_the_interface_is_shown_with_every_operation_and_tried_out(
+    browser: "Browser", address: str
+) -> None:
+    with opened(browser, f"{address}/docs") as docs:
+        answer = docs.request.get(f"{address}/openapi.json")
+        operations = [method for path in answer.json()["paths"].values() for method in path]
+        expect(docs.locator(".opblock")).to_have_count(len(operations))
+        ready = docs.locator(".opblock", has_text="/v2/health/ready")
+        ready.locator(".opblock-summary-control").click()
+        ready.get_by_role("button", name="Try it out").click()
+        ready.get_by_role("button", name="Execute").click()
+        expect(ready.locator(".live-responses-table .response .response-col_status")).to_have_text(
+            "200"
+        )

@@ -1,0 +1,232 @@
+"""Inference by NVIDIA's client, tritonclient, and by hand, with a real server process."""
+
+import asyncio
+import base64
+import gzip
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+import tritonclient.http as triton
+import tritonclient.http.aio as triton_aio
+from tritonclient.utils import InferenceServerException
+
+from tests.support.servers.several_models import CHANNELS
+from tests.support.service.triton import UNKNOWN, files, files_input, pixels_input, samples, shows
+
+
+@pytest.fixture
+def client(address: str) -> Iterator[Any]:
+    """A client of the server."""
+    with triton.InferenceServerClient(address, concurrency=4) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize("shape", [[10], [10, 1]])
+def test_pictures_are_decoded_by_the_server(client: Any, shape: list[int]) -> None:
+    # More than a batch has.
+    answer = client.infer("digits", [files_input(*samples(*range(10)), shape=shape)])
+    assert answer.as_numpy("logits").dtype == np.float32
+    assert answer.as_numpy("logits").argmax(axis=1).tolist() == list(range(10))
+
+
+@pytest.mark.parametrize("asks_binary", [True, False])
+@pytest.mark.parametrize("sends_binary", [True, False])
+def test_pixels_are_taken_and_scores_given_both_ways(
+    client: Any, sends_binary: bool, asks_binary: bool
+) -> None:
+    pixels = np.zeros((2, 4, 6, 3), np.uint8)
+    pixels[0] = (10, 20, 30)
+    pixels[1, :2, :, 1] = 100
+    outputs = [triton.InferRequestedOutput("amount", binary_data=asks_binary)]
+    answer = client.infer(
+        CHANNELS, [pixels_input(pixels, binary=sends_binary)], outputs=outputs, request_id="me"
+    )
+    assert answer.as_numpy("amount").tolist() == [[10, 20, 30], [0, 50, 0]]
+    output = answer.get_output("amount")
+    assert ("data" in output) is not asks_binary
+    response = answer.get_response()
+    assert (response["id"], response["model_name"], response["model_version"]) == (
+        "me",
+        CHANNELS,
+        "3",
+    )
+
+
+@pytest.mark.parametrize("answered_as", [None, "gzip", "deflate"])
+@pytest.mark.parametrize("sent_as", [None, "gzip", "deflate"])
+def test_bodies_may_be_compressed_both_ways(
+    client: Any, sent_as: str | None, answered_as: str | None
+) -> None:
+    pixels = np.full((60, 4, 6, 3), 7, np.uint8)  # so many that compressing is worth it
+    answer = client.infer(
+        CHANNELS,
+        [pixels_input(pixels)],
+        request_compression_algorithm=sent_as,
+        response_compression_algorithm=answered_as,
+    )
+    assert (answer.as_numpy("amount") == 7).all()
+
+
+@pytest.mark.parametrize("binary", [True, False])
+def test_the_classification_extension_ranks_and_names(client: Any, binary: bool) -> None:
+    output = triton.InferRequestedOutput("amount", binary_data=binary, class_count=2)
+    pixels = np.full((1, 4, 6, 3), (1, 3, 2), np.uint8)
+    ranked = client.infer(CHANNELS, [pixels_input(pixels)], outputs=[output]).as_numpy("amount")
+    assert ranked.shape == (1, 2)
+    texts = [text.decode() if binary else text for text in ranked.ravel().tolist()]
+    assert texts == ["3.000000:1:green", "2.000000:2:blue"]
+
+
+def test_priority_timeout_and_parameters_of_ones_own_are_taken(client: Any) -> None:
+    answer = client.infer(
+        "digits", files(7), priority=1, timeout=30_000_000, parameters={"mine": "x"}
+    )
+    shows(7)(answer)
+
+
+def test_what_cannot_be_done_within_its_timeout_is_refused(client: Any) -> None:
+    with pytest.raises(InferenceServerException, match="deadline") as refused:
+        client.infer("digits", files(7), timeout=1)  # a microsecond
+    assert refused.value.status() == "504"
+
+
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "status", "says"),
+    [
+        ([files_input(b"no picture")], None, "415", "unrecognised image format"),
+        ([files_input(samples(0)[0][:99])], None, "400", "the PNG is truncated"),
+        ([files_input(*samples(1), b"")], None, "400", "element 2 of input 'image' is empty"),
+        ([pixels_input(np.zeros((1, 9, 9, 1), np.uint8))], None, "400", "[n, 32, 32, 1]"),
+        ([], None, "400", "expected 1 input but got 0"),
+        (None, ["labels"], "400", "unexpected inference output 'labels'"),
+        ([triton.InferInput("image", [1], "BYTES")], None, "400", "has no `data`"),
+    ],
+)
+def test_a_request_that_makes_no_sense_is_told_so(
+    client: Any, inputs: list[Any] | None, outputs: list[str] | None, status: str, says: str
+) -> None:
+    wanted = [triton.InferRequestedOutput(name) for name in outputs] if outputs else None
+    with pytest.raises(InferenceServerException) as refused:
+        client.infer("digits", files(7) if inputs is None else inputs, outputs=wanted)
+    assert refused.value.status() == status
+    assert says in refused.value.message()
+    shows(7)(client.infer("digits", files(7)))
+
+
+def test_normalised_planes_and_shared_memory_are_refused_saying_what_to_send(client: Any) -> None:
+    planes = triton.InferInput("image", [1, 3, 4, 6], "FP32")
+    planes.set_data_from_numpy(np.zeros((1, 3, 4, 6), np.float32))
+    with pytest.raises(InferenceServerException, match=r"takes UINT8 pixels.* not normalised"):
+        client.infer(CHANNELS, [planes])
+    shared = triton.InferInput("image", [1, 4, 6, 3], "UINT8")
+    shared.set_shared_memory("region", 72)
+    with pytest.raises(InferenceServerException, match="send tensors in the body"):
+        client.infer(CHANNELS, [shared])
+
+
+def test_requests_in_flight_together_keep_their_answers(client: Any) -> None:
+    sent = [n % 10 for n in range(40)]
+    waiting = [client.async_infer("digits", [files_input(*samples(digit))]) for digit in sent]
+    found = [int(request.get_result().as_numpy("logits").argmax()) for request in waiting]
+    assert found == sent
+
+
+def test_the_asynchronous_client_is_answered_too(address: str) -> None:
+    async def main() -> None:
+        async with triton_aio.InferenceServerClient(address) as client:
+            assert await client.is_server_ready()
+            assert (await client.get_model_metadata("digits"))["name"] == "digits"
+            sent = list(range(10))
+            found = await asyncio.gather(
+                *(client.infer("digits", [files_input(*samples(digit))]) for digit in sent)
+            )
+            assert [int(a.as_numpy("logits").argmax()) for a in found] == sent
+            with pytest.raises(InferenceServerException, match="unknown model"):
+                await client.get_model_config("no")
+
+    asyncio.run(main())
+
+
+def test_statistics_and_metrics_count_what_was_asked(client: Any, address: str) -> None:
+    def counts() -> tuple[int, int, int]:
+        (model,) = client.get_inference_statistics(CHANNELS)["model_stats"]
+        return (
+            model["inference_stats"]["success"]["count"],
+            model["inference_count"],
+            model["execution_count"],
+        )
+
+    before = counts()
+    for _ in range(2):
+        client.infer(CHANNELS, [pixels_input(np.zeros((3, 4, 6, 3), np.uint8))])
+    after = counts()
+    assert [b - a for a, b in zip(before, after, strict=True)] == [2, 6, 2]
+    text = httpx.get(f"http://{address}/metrics").text
+    label = f'{{model="{CHANNELS}",version="3"}}'
+    for name, value in zip(("request_success", "count", "exec_count"), after, strict=True):
+        assert f"nv_inference_{name}{label} {value}\n" in text
+
+
+# --- without the client --------------------------------------------------------------------------
+
+
+def test_a_raw_body_needs_no_json(address: str) -> None:
+    url = f"http://{address}/v2/models/digits/infer"
+    headers = {"Inference-Header-Content-Length": "0"}
+    answer = httpx.post(url, content=samples(3)[0], headers=headers)
+    assert answer.status_code == 200, answer.text
+    length = int(answer.headers["inference-header-content-length"])
+    assert answer.headers["content-type"] == "application/octet-stream"
+    scores = np.frombuffer(answer.content[length:], "<f4")
+    assert scores.argmax() == 3
+
+
+def test_json_alone_is_enough(address: str) -> None:
+    tensor = {
+        "name": "image",
+        "datatype": "BYTES",
+        "shape": [2],
+        "data": [base64.b64encode(file).decode() for file in samples(4, 2)],
+    }
+    answer = httpx.post(f"http://{address}/v2/models/digits/infer", json={"inputs": [tensor]})
+    assert answer.headers["content-type"] == "application/json"
+    (output,) = answer.json()["outputs"]
+    assert np.array(output["data"]).reshape(output["shape"]).argmax(axis=1).tolist() == [4, 2]
+
+
+@pytest.mark.parametrize("coding", ["gzip", "deflate"])
+def test_a_bomb_is_refused(address: str, coding: str) -> None:
+    bomb = bytes(200_000_000)
+    body = gzip.compress(bomb, 1) if coding == "gzip" else zlib.compress(bomb, 1)
+    assert len(body) < 1_000_000
+    answer = httpx.post(
+        f"http://{address}/v2/models/digits/infer",
+        content=body,
+        headers={"Content-Encoding": coding},
+    )
+    assert answer.status_code == 413
+    assert "inflates to more" in answer.json()["error"]
+
+
+def test_each_model_classifies_under_its_own_path_and_none_without(
+    address: str, tmp_path: Path
+) -> None:
+    url = f"http://{address}/v1"
+    for digit in (1, 8):
+        answer = httpx.post(f"{url}/models/digits/classify?top_k=1", content=samples(digit)[0])
+        assert answer.json()["model"] == "digits"
+        assert answer.json()["results"][0]["predictions"][0]["index"] == digit
+    answer = httpx.post(f"{url}/models/{CHANNELS}/classify", content=samples(0)[0])
+    assert {p["label"] for p in answer.json()["results"][0]["predictions"]} == {
+        *("red", "green", "blue")
+    }
+    answer = httpx.post(f"{url}/classify", content=samples(0)[0])
+    assert answer.status_code == 404
+    assert "/v1/models/digits/classify" in answer.json()["error"]
+    answer = httpx.post(f"{url}/models/no/classify", content=samples(0)[0])
+    assert (answer.status_code, answer.json()) == (404, {"error": UNKNOWN})

@@ -1,0 +1,364 @@
+"""The batcher by examples; test_batcher_properties.py shuffles everything."""
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+from contextvars import ContextVar
+from typing import Any
+
+import pytest
+
+from service.batching.batcher import Batcher, BatchRecord
+from service.batching.waiting import Answered
+from service.errors import (
+    EngineFailedError,
+    QueueFullError,
+    ShuttingDownError,
+    TooManyImagesError,
+)
+from tests.support.service import virtual_time
+from tests.support.service.desk import Desk, in_virtual_time, letters, outcomes, submit
+from tests.support.service.virtual_time import now, turns, until
+
+
+@in_virtual_time
+async def test_an_idle_batcher_dispatches_at_once() -> None:
+    desk = Desk()
+    await until(5)
+    assert await desk.ask("a") == Answered(["A"], batch_size=1, queue_s=0, compute_s=1)
+    assert now() == 6
+
+
+@in_virtual_time
+async def test_arrivals_during_a_batch_travel_together_in_the_next() -> None:
+    desk = Desk()
+    first = await desk.submit("a")
+    await until(0.25)
+    second = await desk.submit("b")
+    await until(0.75)
+    third = await desk.submit("c")
+    assert (desk.batcher.in_flight, desk.batcher.depth) == (1, 2)
+    await asyncio.gather(first, second, third)
+    assert desk.batches == ["a", "bc"]
+    assert second.result() == Answered(["B"], batch_size=2, queue_s=0.75, compute_s=1)
+    assert third.result() == Answered(["C"], batch_size=2, queue_s=0.25, compute_s=1)
+
+
+@in_virtual_time
+async def test_a_batch_is_filled_oldest_first_and_never_beyond_max_batch() -> None:
+    desk = Desk(max_batch=4)
+    tasks = [await desk.submit(group) for group in ["a", "bc", "def", "g"]]
+    assert [letters(o) for o in await outcomes(*tasks)] == ["A", "BC", "DEF", "G"]
+    assert desk.batches == ["a", "bcde", "fg"]
+
+
+@in_virtual_time
+async def test_a_submit_larger_than_a_batch_comes_back_whole_and_in_order() -> None:
+    desk = Desk(max_batch=3, max_queue=8)
+    answered = await desk.ask("abcdefgh")
+    assert answered == Answered(list("ABCDEFGH"), batch_size=2, queue_s=2, compute_s=1)
+    assert desk.batches == ["abc", "def", "gh"]
+
+
+@in_virtual_time
+async def test_a_submit_of_nothing_has_no_answers() -> None:
+    desk = Desk()
+    assert (await desk.ask([])).results == []
+    assert desk.batches == []
+
+
+@in_virtual_time
+async def test_a_submit_that_does_not_fit_is_refused_whole() -> None:
+    desk = Desk(max_queue=4)
+    running = await desk.submit("a")
+    waiting = await desk.submit("bcd")
+    with pytest.raises(QueueFullError, match="3 of at most 4 images are waiting and 2 more"):
+        await desk.ask("ef")
+    assert desk.batcher.depth == 3
+    fits = await desk.submit("g")
+    assert [letters(o) for o in await outcomes(running, waiting, fits)] == ["A", "BCD", "G"]
+    assert desk.batches == ["a", "bcdg"]
+
+
+@in_virtual_time
+async def test_a_submit_that_could_never_fit_is_told_so() -> None:
+    desk = Desk(max_queue=4)
+    with pytest.raises(TooManyImagesError, match="at most 4"):
+        await desk.ask("abcde")
+    assert letters(await desk.ask("abcd")) == "ABCD"
+
+
+@in_virtual_time
+async def test_retry_after_is_what_the_batches_ahead_will_take() -> None:
+    desk = Desk(max_batch=2, max_queue=4)
+    await desk.ask("a")  # so a batch is known to take 1 s
+    tasks = [await desk.submit("b"), await desk.submit("cdef")]
+    with pytest.raises(QueueFullError) as refused:
+        await desk.ask("g")
+    assert refused.value.retry_after_s == 3  # b, cd, ef
+    await until(1.5)
+    with pytest.raises(QueueFullError) as refused:
+        await desk.ask("g")
+    assert refused.value.retry_after_s == 2.5
+    await outcomes(*tasks)
+
+
+@in_virtual_time
+async def test_retry_after_grows_with_a_batch_that_takes_longer_than_usual() -> None:
+    async def slow(items: Sequence[str]) -> Sequence[str]:
+        await asyncio.sleep(100)
+        return items
+
+    desk = Desk(slow, max_queue=1)
+    tasks = [await desk.submit("a"), await desk.submit("b")]
+    await until(30)
+    with pytest.raises(QueueFullError) as refused:
+        await desk.ask("c")
+    assert refused.value.retry_after_s == 60  # what runs has taken 30 s already, and one is ahead
+    await outcomes(*tasks)
+
+
+@in_virtual_time
+async def test_retry_after_follows_a_change_of_pace_within_a_few_batches() -> None:
+    seconds = 8.0
+
+    async def run(items: Sequence[str]) -> Sequence[str]:
+        await asyncio.sleep(seconds)
+        return items
+
+    desk = Desk(run, max_queue=1)
+    await desk.ask("a")
+    seconds = 1.0
+    for _ in range(10):
+        await desk.ask("a")
+    tasks = [await desk.submit("b"), await desk.submit("c")]
+    with pytest.raises(QueueFullError) as refused:
+        await desk.ask("d")
+    assert 2 <= refused.value.retry_after_s <= 3
+    await outcomes(*tasks)
+
+
+@in_virtual_time
+async def test_retry_after_takes_no_hope_from_batches_that_failed_fast() -> None:
+    async def run(items: Sequence[str]) -> Sequence[str]:
+        if "x" in items:
+            raise RuntimeError
+        await asyncio.sleep(4)
+        return items
+
+    desk = Desk(run, max_queue=1)
+    await desk.ask("a")
+    for _ in range(10):
+        with pytest.raises(EngineFailedError):
+            await desk.ask("x")
+    tasks = [await desk.submit("b"), await desk.submit("c")]
+    with pytest.raises(QueueFullError) as refused:
+        await desk.ask("d")
+    assert refused.value.retry_after_s == 8
+    await outcomes(*tasks)
+
+
+@in_virtual_time
+async def test_a_submit_cancelled_while_it_waits_makes_room_and_never_runs() -> None:
+    desk = Desk(max_queue=2)
+    running = await desk.submit("a")
+    gone = await desk.submit("bc")
+    assert desk.batcher.depth == 2
+    gone.cancel()
+    await turns(1)
+    assert desk.batcher.depth == 0
+    stays = await desk.submit("de")
+    await outcomes(running, gone, stays)
+    assert gone.cancelled()
+    assert desk.batches == ["a", "de"]
+
+
+@in_virtual_time
+async def test_a_submit_cancelled_while_it_runs_disturbs_nobody() -> None:
+    desk = Desk(max_batch=2)
+    first = await desk.submit("a")
+    gone = await desk.submit("bcd")
+    stays = await desk.submit("e")
+    await until(1.5)  # bc is running, d waits
+    gone.cancel()
+    _, outcome, answers = await outcomes(first, gone, stays)
+    assert isinstance(outcome, asyncio.CancelledError)
+    assert letters(answers) == "E"
+    assert desk.batches == ["a", "bc", "e"]
+
+
+@in_virtual_time
+async def test_a_failed_batch_fails_its_requests_alone_and_the_batcher_lives_on() -> None:
+    fault = RuntimeError("out of memory")
+
+    async def run(items: Sequence[str]) -> Sequence[str]:
+        await asyncio.sleep(1)
+        if "b" in items:
+            raise fault
+        return items
+
+    desk = Desk(run, max_batch=2)
+    tasks = [await desk.submit(group) for group in ["a", "b", "cde", "f"]]
+    a, b, cde, f = await outcomes(*tasks)
+    assert letters(a) == "a"
+    assert isinstance(b, EngineFailedError)
+    assert isinstance(cde, EngineFailedError)
+    assert b is not cde
+    assert b.__cause__ is cde.__cause__ is fault
+    assert letters(f) == "f"
+    assert desk.batches == ["a", "bc", "f"]  # d and e had nobody to go back to
+    assert letters(await desk.ask("g")) == "g"
+
+
+@pytest.mark.parametrize("results", [[], ["x"], ["x", "y", "z"], None, 7], ids=repr)
+def test_results_that_are_not_one_an_item_fail_the_batch(results: Any) -> None:
+    async def run(items: Sequence[str]) -> Any:
+        return results
+
+    async def main() -> None:
+        desk = Desk(run)
+        with pytest.raises(EngineFailedError) as failed:
+            await desk.ask("ab")
+        assert isinstance(failed.value.__cause__, ValueError | TypeError)
+
+    virtual_time.run(main())
+
+
+class Panic(BaseException):
+    """What a native library may raise past `except Exception`."""
+
+
+@pytest.mark.parametrize("fault", [asyncio.CancelledError(), Panic()], ids=repr)
+def test_not_even_a_base_exception_of_run_stops_the_batcher(fault: BaseException) -> None:
+    async def run(items: Sequence[str]) -> Sequence[str]:
+        if "a" in items:
+            raise fault
+        return items
+
+    async def main() -> None:
+        desk = Desk(run)
+        with pytest.raises(EngineFailedError) as failed:
+            await desk.ask("a")
+        assert failed.value.__cause__ is fault
+        assert letters(await desk.ask("b")) == "b"
+
+    virtual_time.run(main())
+
+
+def test_what_ends_the_process_ends_the_batcher_and_leaves_nobody_waiting() -> None:
+    async def run(items: Sequence[str]) -> Sequence[str]:
+        await asyncio.sleep(1)
+        raise KeyboardInterrupt
+
+    async def main() -> None:
+        tasks.extend([await desk.submit("abc"), await desk.submit("d")])
+        await outcomes(*tasks)
+
+    tasks: list[asyncio.Task[Answered[str]]] = []
+    with asyncio.Runner(loop_factory=virtual_time.VirtualTimeLoop) as runner:
+        desk = Desk(run, max_batch=2)
+        with pytest.raises(KeyboardInterrupt):
+            runner.run(main())
+        ended = runner.run(outcomes(*tasks))
+        assert [type(outcome) for outcome in ended] == [ShuttingDownError] * 2
+        with pytest.raises(ShuttingDownError):
+            runner.run(desk.ask("e"))
+
+
+@pytest.mark.parametrize("steps", [0, 3], ids=["before its first step", "while it runs a batch"])
+def test_a_worker_cancelled_from_outside_leaves_nobody_waiting(steps: int) -> None:
+    async def main() -> None:
+        desk = Desk(max_batch=2)
+        # The worker's first step comes in the turn after the submit's.
+        task = asyncio.create_task(desk.ask("abc"))
+        await turns(1)
+        await turns(steps)
+        (worker,) = (t for t in asyncio.all_tasks() if t.get_name() == "batcher")
+        worker.cancel()
+        with pytest.raises(ShuttingDownError):
+            await task
+        with pytest.raises(ShuttingDownError):
+            await desk.ask("d")
+
+    virtual_time.run(main())
+
+
+@in_virtual_time
+async def test_run_sees_nothing_of_the_context_of_the_caller_that_happened_to_come_first() -> None:
+    trace = ContextVar("trace", default="none")
+
+    async def run(items: Sequence[str]) -> Sequence[str]:
+        return [trace.get()] * len(items)
+
+    desk = Desk(run)
+    trace.set("first caller")
+    assert letters(await desk.ask("a")) == "none"
+
+
+@in_virtual_time
+async def test_a_worker_cancelled_from_outside_ends_even_if_run_swallows_the_cancellation() -> None:
+    async def stubborn(items: Sequence[str]) -> Sequence[str]:
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(1)
+        return items
+
+    desk = Desk(stubborn, max_batch=1)
+    running, waiting = await desk.submit("a"), await desk.submit("b")
+    (worker,) = (t for t in asyncio.all_tasks() if t.get_name() == "batcher")
+    worker.cancel()
+    first, second = await outcomes(running, waiting)
+    assert letters(first) == "a"
+    assert isinstance(second, ShuttingDownError)
+    assert desk.batches == ["a"]
+
+
+@in_virtual_time
+async def test_what_a_caller_does_to_its_list_after_submitting_changes_nothing() -> None:
+    desk = Desk()
+    running = await desk.submit("a")
+    mine = ["b", "c"]
+    task = asyncio.create_task(desk.ask(mine))
+    await turns(1)
+    mine.clear()
+    _, answers = await outcomes(running, task)
+    assert letters(answers) == "BC"
+
+
+@in_virtual_time
+async def test_on_batch_hears_of_every_batch() -> None:
+    async def run(items: Sequence[str]) -> Sequence[str]:
+        await asyncio.sleep(2)
+        return items if "b" not in items else []
+
+    desk = Desk(run)
+    first = await desk.submit("a")
+    await until(0.5)
+    second = await desk.submit("bc")
+    await outcomes(first, second)
+    assert desk.records == [
+        BatchRecord(size=1, compute_s=2, failed=False),
+        BatchRecord(size=2, compute_s=2, failed=True),
+    ]
+
+
+@in_virtual_time
+async def test_a_fault_of_on_batch_is_logged_and_costs_no_answer() -> None:
+    def observe(_: BatchRecord) -> None:
+        raise fault
+
+    async def run(items: Sequence[str]) -> Sequence[str]:
+        return items
+
+    fault = ZeroDivisionError()
+    logged: list[dict[str, Any]] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: logged.append(context))
+    batcher = Batcher[str, str](run, max_batch=1, max_queue=2, on_batch=observe)
+    assert letters(await submit(batcher, "ab")) == "ab"
+    assert [context["exception"] for context in logged] == [fault, fault]
+
+
+@pytest.mark.parametrize(("max_batch", "max_queue"), [(0, 8), (8, 0)])
+def test_a_batcher_without_room_is_refused(max_batch: int, max_queue: int) -> None:
+    with pytest.raises(ValueError, match="must be at least 1"):
+        Desk(max_batch=max_batch, max_queue=max_queue)

@@ -1,0 +1,318 @@
+"""The batcher under every interleaving of arrivals, cancellations, failures and shutdown.
+
+Requests have deadlines and priorities, and another model may want the device too. Hypothesis
+writes a scenario; it is played in virtual time beside a model of what has to happen: a plain list
+of the items that wait. The model is compared at every dispatch, and whenever nothing is left to
+do at a moment; the outcomes are judged at the end. How many travel and who is refused is the
+policy's business, so long as it refuses only who has a deadline.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import inf
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+
+from service.batching.batcher import Batcher, BatchRecord
+from service.batching.policy import NO_HURRY, Urgency, due
+from service.batching.turns import Turns
+from service.batching.waiting import Answered
+from service.errors import (
+    DeadlineError,
+    EngineFailedError,
+    QueueFullError,
+    ServiceError,
+    ShuttingDownError,
+    TooManyImagesError,
+)
+from tests.support.service import virtual_time
+from tests.support.service.batcher_scenarios import (
+    RAISES,
+    SCENARIOS,
+    Closing,
+    Ending,
+    Moment,
+    Pace,
+    Rival,
+    Scenario,
+    Visit,
+)
+from tests.support.service.desk import submit
+from tests.support.service.virtual_time import now, until
+
+Item = tuple[int, int]  # number of the visit, number within it
+Result = tuple[str, Item]
+
+
+@dataclass(eq=False)
+class Client:
+    """What became of one visit."""
+
+    items: list[Item]
+    task: asyncio.Task[None] | None = None
+    submitted: float = -1
+    urgency: Urgency = NO_HURRY
+    passed_over: bool = False  # others went, and by order it was its turn
+    expected_refusal: type[ServiceError] | None = None
+    outcomes: list[Answered[Result] | BaseException] = field(default_factory=list)
+
+    @property
+    def has_deadline(self) -> bool:
+        return self.urgency.deadline < inf
+
+    def due(self) -> float:
+        return due(self.submitted, self.urgency)
+
+    def wants_out(self) -> bool:
+        return self.task is not None and self.task.cancelling() > 0
+
+
+@dataclass
+class Batch:
+    items: list[Item]
+    start: float
+    end: float | None = None  # None while it runs, and where it was cut short by `close`
+    fault: BaseException | None = None
+    failed: bool = False
+
+
+class Play:
+    """Plays one scenario, and holds the model it is judged by."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self.scenario = scenario
+        self.clients = [
+            Client([(number, i) for i in range(visit.count)])
+            for number, visit in enumerate(scenario.visits)
+        ]
+        self.waiting: list[Item] = []
+        self.batches: list[Batch] = []
+        self.running: Batch | None = None
+        self.wrong_batches: list[tuple[list[Item], list[Item]]] = []
+        self.records: list[BatchRecord] = []
+        self.closed_at: float | None = None
+        self.turns = Turns()
+        self.rivals_inside = 0
+        self.batcher = Batcher[Item, Result](
+            self.run_batch,
+            max_batch=scenario.max_batch,
+            max_queue=scenario.max_queue,
+            turns=self.turns if scenario.rivals else None,
+            on_batch=self.records.append,
+            clock=now,
+            timer_error_s=0,
+        )
+
+    def play(self) -> None:
+        virtual_time.run(self._main(), before_jump=self.check_at_rest)
+        self.check_outcomes()
+
+    async def _main(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            for rival in self.scenario.rivals:
+                group.create_task(self.compete(rival))
+            for visit, client in zip(self.scenario.visits, self.clients, strict=True):
+                client.task = group.create_task(self.visit(visit, client))
+                if visit.leaves:
+                    group.create_task(self.leave(visit.leaves, client.task))
+            if self.scenario.closing:
+                group.create_task(self.close(self.scenario.closing))
+        await self.batcher.close()
+        assert (self.batcher.depth, self.batcher.in_flight) == (0, 0)
+
+    async def visit(self, visit: Visit, client: Client) -> None:
+        await until(visit.arrives.second, visit.arrives.turns)
+        client.submitted = now()
+        client.urgency = Urgency(now() + visit.timeout_s, visit.priority)
+        if self.closed_at is not None:
+            client.expected_refusal = ShuttingDownError
+        elif visit.count > self.scenario.max_queue:
+            client.expected_refusal = TooManyImagesError
+        elif self.depth() + visit.count > self.scenario.max_queue:
+            client.expected_refusal = QueueFullError
+        else:
+            self.waiting += client.items
+        try:
+            client.outcomes.append(await submit(self.batcher, client.items, client.urgency))
+        except ServiceError as error:
+            client.outcomes.append(error)
+        except asyncio.CancelledError as error:
+            client.outcomes.append(error)
+            raise
+        finally:
+            self.forget(client)
+
+    async def leave(self, moment: Moment, task: asyncio.Task[None]) -> None:
+        await until(moment.second, moment.turns)
+        task.cancel()
+
+    async def compete(self, rival: Rival) -> None:
+        granted = asyncio.Event()
+        turn = self.turns.join(granted.set)
+        await until(rival.comes.second, rival.comes.turns)
+        while not turn.take():
+            granted.clear()
+            await granted.wait()
+        assert self.running is None, "two batches on one device"
+        self.rivals_inside += 1
+        await until(now() + rival.stays_s, rival.comes.turns)
+        self.rivals_inside -= 1
+        turn.spent(rival.stays_s)
+        turn.let_go()
+
+    async def close(self, closing: Closing) -> None:
+        await until(closing.at.second, closing.at.turns)
+        self.closed_at = now()
+        await self.batcher.close(closing.timeout_s)
+        assert (self.batcher.depth, self.batcher.in_flight) == (0, 0)
+        assert closing.timeout_s is None or now() <= self.closed_at + closing.timeout_s
+
+    def staying(self) -> list[Item]:
+        """What waits in order, less whose clients were cancelled in this very turn of the loop."""
+        staying = [item for item in self.waiting if not self.clients[item[0]].wants_out()]
+        return sorted(staying, key=lambda item: self.clients[item[0]].due())
+
+    def depth(self) -> int:
+        """The batcher's; this turn's cancellations and refusals may or may not show in it."""
+        sure = [item for item in self.staying() if not self.clients[item[0]].has_deadline]
+        assert len(sure) <= self.batcher.depth <= len(self.waiting)
+        return self.batcher.depth
+
+    def forget(self, client: Client) -> None:
+        self.waiting = [item for item in self.waiting if item not in client.items]
+
+    async def run_batch(self, items: Sequence[Item]) -> Any:
+        """The engine. Some of those who wait, in order, and nobody who has left."""
+        order = self.staying()
+        last = order.index(items[-1]) if items and items[-1] in order else -1
+        passed_over = [item for item in order[: last + 1] if item not in items]
+        expected = [item for item in order[: last + 1] if item in items]
+        # Judged at the end: raised here it would be just another failure of the engine.
+        if self.running or self.rivals_inside or not items or len(items) > self.scenario.max_batch:
+            self.wrong_batches.append((list(items), order))
+        if list(items) != expected:
+            self.wrong_batches.append((list(items), expected))
+        for number, _ in passed_over:
+            self.clients[number].passed_over = True
+        self.waiting = [item for item in self.waiting if item not in items]
+        self.running = batch = Batch(list(items), start=now())
+        self.batches.append(batch)
+        try:
+            return await self.compute(batch)
+        finally:
+            self.running = None
+
+    async def compute(self, batch: Batch) -> Any:
+        index = len(self.batches) - 1
+        paces = self.scenario.paces
+        pace = paces[index] if index < len(paces) else Pace(Moment(1, 0), Ending.RESULTS)
+        await until(now() + pace.takes.second, pace.takes.turns)
+        batch.end = now()
+        batch.failed = pace.ending is not Ending.RESULTS
+        if batch.failed:
+            for number, _ in batch.items:
+                self.forget(self.clients[number])
+        if pace.ending in RAISES:
+            batch.fault = RAISES[pace.ending]()
+            raise batch.fault
+        results: list[Result] = [("result", item) for item in batch.items]
+        match pace.ending:
+            case Ending.TOO_FEW:
+                return results[:-1]
+            case Ending.TOO_MANY:
+                return [*results, results[-1]]
+            case Ending.NOTHING:
+                return None
+        return results
+
+    def check_at_rest(self) -> None:
+        """Nothing is left to do at this moment, so the clock is about to move on."""
+        assert self.batcher.depth == len(self.waiting) <= self.scenario.max_queue
+        assert self.batcher.in_flight == (len(self.running.items) if self.running else 0)
+        busy = self.running or self.rivals_inside
+        assert busy or not self.waiting, "the engine idles while items wait"
+
+    def check_outcomes(self) -> None:
+        assert self.wrong_batches == []
+        assert self.running is None
+        assert self.waiting == []
+        carried = {item: batch for batch in self.batches for item in batch.items}
+        assert len(carried) == sum(len(batch.items) for batch in self.batches), "run once at most"
+        for client in self.clients:
+            self.check_outcome(client, carried)
+        failures = [o for c in self.clients for o in c.outcomes if isinstance(o, Exception)]
+        assert len({id(failure) for failure in failures}) == len(failures), "everyone their own"
+        self.check_records()
+
+    def check_outcome(self, client: Client, carried: dict[Item, Batch]) -> None:
+        if client.submitted < 0 or (not client.outcomes and client.wants_out()):
+            return  # left before it came
+        (outcome,) = client.outcomes
+        if client.passed_over:
+            refused = isinstance(outcome, DeadlineError)
+            assert refused or client.wants_out(), "nobody else is passed over"
+        batches = [carried[item] for item in client.items if item in carried]
+        if client.expected_refusal:
+            assert type(outcome) is client.expected_refusal
+            assert batches == []
+        elif isinstance(outcome, Answered):
+            last = carried[client.items[-1]]
+            assert outcome == Answered(
+                results=[("result", item) for item in client.items],
+                batch_size=len(last.items),
+                queue_s=last.start - client.submitted,
+                compute_s=(last.end or 0) - last.start,
+            )
+        elif isinstance(outcome, DeadlineError):
+            assert client.has_deadline
+            assert outcome.allowed_s <= outcome.expected_s
+        elif isinstance(outcome, EngineFailedError):
+            (failed,) = (batch for batch in {id(b): b for b in batches}.values() if batch.failed)
+            assert outcome.__cause__ is not None
+            assert failed.fault is None or outcome.__cause__ is failed.fault
+        elif isinstance(outcome, ShuttingDownError):
+            closing = self.scenario.closing
+            assert closing is not None
+            assert closing.timeout_s is not None, "what was accepted is finished"
+            assert not any(batch.failed for batch in batches)
+        else:
+            assert client.wants_out(), outcome
+
+    def check_records(self) -> None:
+        assert self.records == [
+            BatchRecord(
+                size=len(batch.items),
+                compute_s=batch.end - batch.start,
+                failed=batch.failed,
+            )
+            for batch in self.batches
+            if batch.end is not None
+        ]
+
+
+# A rival wants the device at the very moment at which `close` cancels the batch that has it.
+GIVEN_UP = Scenario(
+    max_batch=1,
+    max_queue=1,
+    visits=[Visit(Moment(0, 0), count=1, leaves=None)],
+    paces=[],
+    closing=Closing(Moment(0, 1), timeout_s=0),
+    rivals=[Rival(Moment(0, 4), stays_s=0)],
+)
+
+
+@settings(max_examples=1_000, deadline=None)
+@example(GIVEN_UP)
+@given(SCENARIOS)
+def test_every_submit_resolves_once_with_its_own_result(scenario: Scenario) -> None:
+    Play(scenario).play()
+
+
+@pytest.mark.slow
+@settings(max_examples=10_000, deadline=None)
+@given(SCENARIOS)
+def test_every_submit_resolves_once_with_its_own_result_in_a_long_run(scenario: Scenario) -> None:
+    Play(scenario).play()

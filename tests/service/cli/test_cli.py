@@ -1,0 +1,328 @@
+"""The command line: what it prints, and how it fails."""
+
+import http.client
+import json
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from benchmarks.networks.c3d import C3D, c3d
+from models import BUILT_IN_MODEL, EngineError, ModelFileError
+from service.cli import serve as serving
+from service.hosting import loading
+from service.http.server import ListenError, bind
+from service.settings import SettingsError
+from tests.service.conftest import Run
+from tests.support.servers.several_models import make_models
+
+SAMPLES = sorted((BUILT_IN_MODEL.parent / "samples").iterdir())
+
+
+@pytest.fixture
+def clips(tmp_path: Path) -> Path:
+    """The file of a model that takes clips of 3 frames."""
+    path = tmp_path / "clips.onnx"
+    network = C3D(clip=(3, 8, 12), filters=(4,), hidden=4, classes=2)
+    path.write_bytes(c3d(network).SerializeToString())
+    return path
+
+
+def test_the_version_is_that_of_the_package(convoy: Run) -> None:
+    status, out, _ = convoy("--version")
+    assert status == 0
+    assert re.fullmatch(r"convoy \d+\.\d+\.\d+\n", out)
+
+
+@pytest.mark.parametrize("command", [(), ("serve",), ("classify",)])
+def test_help_tells_every_command_and_flag(convoy: Run, command: tuple[str, ...]) -> None:
+    status, out, _ = convoy(*command, "--help")
+    assert status == 0
+    if not command:
+        assert "serve " in out
+        assert "classify " in out
+    else:
+        for flag in ("--preset", "--labels", "--device <auto|cuda|cpu>", "--threads"):
+            assert flag in out
+    if command == ("serve",):
+        for flag in ("--host", "--port", "--max-batch", "--max-queue", "--max-body-mb"):
+            assert flag in out
+        assert "[8000]" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["serve", "--prot", "1"], "No such option: --prot"),
+        (["serve", "--port", "http"], "valid integer"),
+        (["serve", "--port", "99999"], "Error: --port: 99999 is not allowed"),
+        (["serve", "--max-batch", "0"], "Error: --max-batch: 0 is not allowed"),
+        (["serve", "--device", "tpu"], "--device"),
+        (["classify", "digits"], "Missing argument"),
+        (["classify", "digits", "x.png", "--top-k", "11"], "Error: --top-k: 11 is not allowed"),
+        (["sevre"], "No such command"),
+    ],
+)
+def test_a_command_line_that_makes_no_sense_ends_with_status_2(
+    convoy: Run, arguments: list[str], says: str
+) -> None:
+    status, out, error = convoy(*arguments)
+    assert (status, out) == (2, "")
+    assert says in error
+    assert "Error: " in error
+
+
+def test_an_unknown_key_in_the_environment_ends_with_status_2(
+    convoy: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CONVOY_PROT", "8000")
+    status, _, error = convoy("serve")
+    assert status == 2
+    assert error.startswith("Error: CONVOY_PROT is not a setting; there are CONVOY_MODEL, ")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["serve", "--port", "0", "no/such.onnx"],
+        ["serve", "--port", "0", __file__],
+        ["classify", "no/such.onnx", "x.png"],
+        ["classify", "digits", "x.png", "--labels", "no/such.txt"],
+        ["classify", "digits", "x.png", "--preset", "imagnet"],
+    ],
+)
+def test_a_model_that_cannot_be_had_ends_with_one_line_and_status_1(
+    convoy: Run, arguments: list[str]
+) -> None:
+    status, out, error = convoy(*arguments)
+    assert (status, out) == (1, "")
+    (line,) = error.splitlines()
+    assert line.startswith("Error: ")
+
+
+@pytest.mark.parametrize("command", ["serve", "classify"])
+def test_a_model_of_clips_is_refused_before_anything_starts(
+    convoy: Run, monkeypatch: pytest.MonkeyPatch, clips: Path, command: str
+) -> None:
+    monkeypatch.setattr(loading, "open_engine", None)
+    picture = [SAMPLES[0]] if command == "classify" else ["--port", "0"]
+    status, out, error = convoy(command, clips, *picture, "--preset", "imagenet")
+    assert (status, out) == (1, "")
+    assert "Error: clips takes clips of 3 frames; Convoy serves pictures" in error
+
+
+def test_a_port_in_use_ends_with_one_line_and_status_1(convoy: Run) -> None:
+    with bind("127.0.0.1", 0) as taken:
+        taken.listen()
+        port = taken.getsockname()[1]
+        status, out, error = convoy("serve", "--port", str(port))
+    assert (status, out) == (1, "")
+    (line,) = error.splitlines()
+    assert line.startswith(f"Error: cannot listen on 127.0.0.1 port {port}: ")
+    assert "--port" in line
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (SettingsError("x"), 2),
+        (ListenError("x"), 1),
+        (EngineError("x"), 1),
+        (ModelFileError("x"), 1),
+    ],
+)
+def test_what_is_foreseen_to_go_wrong_is_a_line_and_a_status(
+    convoy: Run, monkeypatch: pytest.MonkeyPatch, error: Exception, status: int
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(serving, "run_server", fail)
+    assert convoy("serve", "--port", "0") == (status, "", "Error: x\n")
+
+
+def test_classify_prints_a_table_of_files_labels_and_probabilities(convoy: Run) -> None:
+    status, out, error = convoy("classify", "digits", *SAMPLES)
+    assert (status, error) == (0, "")
+    heading, *rows = [line.split() for line in out.splitlines()]
+    assert heading == ["file", "label", "probability"]
+    for (file, label, probability), sample in zip(rows, SAMPLES, strict=True):
+        assert file == str(sample)
+        assert label == sample.name[0]
+        assert 0.5 < float(probability) <= 1
+
+
+def test_names_and_labels_are_shown_as_they_are_and_unfolded(
+    convoy: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("COLUMNS")
+    folder = tmp_path / "a[b]" / "x[" / "red]"  # "[/red]", where nothing was opened
+    folder.mkdir(parents=True)
+    picture = folder / f"{'long' * 20}.jpg"
+    picture.write_bytes(SAMPLES[0].read_bytes())
+    labels = tmp_path / "labels.txt"
+    labels.write_text("\n".join(f"[bold]{n}[/x]" for n in range(10)))
+    status, out, error = convoy("classify", "digits", picture, "--labels", labels)
+    assert (status, error) == (0, "")
+    assert str(picture) in out
+    assert f"[bold]{SAMPLES[0].name[0]}[/x]" in out
+
+
+def test_a_name_that_is_no_utf8_is_printed_as_well_as_can_be(convoy: Run, tmp_path: Path) -> None:
+    picture = tmp_path / "\udcff.png"  # the byte FF
+    picture.write_bytes(SAMPLES[0].read_bytes())
+    missing = tmp_path / "\udcfe.png"
+    status, out, _ = convoy("classify", "digits", "--json", picture, missing)
+    shown, failed = map(json.loads, out.splitlines())
+    assert (status, shown["file"]) == (1, f"{tmp_path}/\N{REPLACEMENT CHARACTER}.png")
+    assert failed["error"] == "No such file or directory"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_output_that_cannot_be_written_is_one_line_and_status_1() -> None:
+    convoy_command = (sys.executable, "-c", "from service.cli import main; main()")
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [*convoy_command, "inspect", "digits"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[0] == "Error: [Errno 28] No space left on device"
+
+
+def test_classify_takes_a_folder_and_says_as_many_labels_as_asked(convoy: Run) -> None:
+    status, out, _ = convoy("classify", "digits", SAMPLES[0].parent, "--top-k", "3")
+    assert status == 0
+    rows = [line.split() for line in out.splitlines()[1:]]
+    assert len(rows) == 3 * len(SAMPLES)
+    assert [len(row) for row in rows] == [3, 2, 2] * len(SAMPLES)
+
+
+def test_classify_reports_what_cannot_be_read_and_classifies_the_rest(
+    convoy: Run, tmp_path: Path
+) -> None:
+    text = tmp_path / "text.png"
+    text.write_text("this is text")
+    missing = tmp_path / "missing.png"
+    empty = tmp_path / "empty.jpg"
+    empty.touch()
+    status, out, error = convoy("classify", "digits", text, SAMPLES[4], missing, empty)
+    assert status == 1
+    assert out.split()[-2:][0] == SAMPLES[4].name[0]
+    lines = error.splitlines()
+    for line, file in zip(lines, (text, missing, empty), strict=True):
+        assert line.startswith(f"Error: {file}: ")
+    assert "No such file" in lines[1]
+
+
+def test_classify_prints_json_a_line_an_image(convoy: Run, tmp_path: Path) -> None:
+    bad = tmp_path / "bad.png"
+    bad.write_bytes(b"bad")
+    status, out, _ = convoy("classify", "digits", SAMPLES[7], bad, "--json", "-k", "2")
+    assert status == 1
+    good, failed = [json.loads(line) for line in out.splitlines()]
+    assert good["file"] == str(SAMPLES[7])
+    first, _ = good["predictions"]
+    assert first["label"] == SAMPLES[7].name[0]
+    assert list(failed) == ["file", "error"]
+
+
+def test_serve_says_where_it_serves_and_the_line_to_try_works() -> None:
+    command = [sys.executable, "-c", "from service.cli import main; main()", "serve"]
+    process = subprocess.Popen(
+        [*command, "--port", "0", "--threads", "1"], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout is not None
+        serving, trying = process.stdout.readline(), process.stdout.readline()
+        found = re.match(r"Convoy serves digits at http://127\.0\.0\.1:(\d+) on cpu", serving)
+        assert found, serving
+        port = int(found[1])
+        curl = re.fullmatch(rf"  curl -F file=@(\S+) http://127\.0\.0\.1:{port}(/\S+)\n", trying)
+        assert curl, trying
+        picture = Path(curl[1])
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+        began = time.monotonic()
+        connection.request("POST", curl[2], picture.read_bytes())
+        response = connection.getresponse()
+        answer = json.loads(response.read())
+        assert response.status == 200, answer
+        assert answer["results"][0]["predictions"][0]["label"] == picture.name[0]
+        assert answer["timing_ms"]["total"] <= (time.monotonic() - began) * 1e3
+        process.terminate()
+        assert process.wait(10) == 0
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_compile_fills_the_cache_and_says_how_many(
+    convoy: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))  # where the cache of compiled kernels is
+    status, out, _ = convoy("compile", "digits", "--arch", "80", "--max-batch", "1")
+    assert status == 0
+    (count,) = re.findall(r"(\d+) kernels are compiled", out)
+    cubins = [file for file in (tmp_path / ".cache/convoy/cubins").rglob("*") if file.is_file()]
+    assert len(cubins) == int(count) >= 5
+    status, _, error = convoy("compile", "digits", "--arch", "81")
+    assert status == 1
+    assert "unknown architecture 81; there are 75, 80" in error
+
+
+def test_inspect_shows_a_model_or_its_plan(convoy: Run) -> None:
+    status, out, _ = convoy("inspect", "digits")
+    assert status == 0
+    assert "20 nodes became 11" in out
+    status, out, _ = convoy("inspect", "digits", "--plan", "-n", "2", "--gpu", "a100")
+    assert status == 0
+    assert "digits, N = 2, A100 SXM 80 GB: 11 launches" in out
+    status, _, error = convoy("inspect", "digits", "--plan", "--gpu", "voodoo")
+    assert status == 2
+    assert "voodoo is not known; there are t4, a100" in error
+
+
+def test_a_model_of_clips_is_inspected_and_compiled(
+    convoy: Run, monkeypatch: pytest.MonkeyPatch, clips: Path, tmp_path: Path
+) -> None:
+    status, out, _ = convoy("inspect", clips)
+    assert status == 0
+    assert "Conv N1 C3 3x8x12 K4 3x3x3" in out
+    status, out, _ = convoy("inspect", clips, "--plan", "-n", "2")
+    assert status == 0
+    assert "clips, N = 2, H200 SXM: 7 launches" in out
+    monkeypatch.setenv("HOME", str(tmp_path))
+    status, out, _ = convoy("compile", clips, "--arch", "80", "--max-batch", "1")
+    assert status == 0
+    assert "kernels are compiled" in out
+
+
+def test_any_key_of_a_models_description_can_be_set(convoy: Run) -> None:
+    status, _, error = convoy("inspect", "digits", "--set", "size=31")
+    assert status == 1
+    assert "gives images of 1×31×31" in error
+    status, _, error = convoy("inspect", "digits", "--set", "size")
+    assert status == 2
+    assert "write KEY=VALUE" in error
+
+
+def test_a_folder_of_models_is_served_all_or_none(convoy: Run, tmp_path: Path) -> None:
+    folder = make_models(tmp_path / "models")
+    status, out, error = convoy("serve", folder, "--port", "0", "--default-model", "no")
+    assert (status, out) == (2, "")
+    assert error == "Error: --default-model: no is not served; there are channels.v2, digits\n"
+    (folder / "digits" / "model.onnx").write_text("this is no model")
+    status, out, error = convoy("serve", folder, "--port", "0")
+    assert (status, out) == (1, "")
+    (line,) = error.splitlines()
+    assert line.startswith("Error: the model digits: ")
+    status, _, error = convoy("serve", folder, "--port", "0", "--set", "size=3")
+    assert status == 2
+    assert "--preset, --labels and --set are about one model" in error

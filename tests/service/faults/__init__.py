@@ -1,4 +1,0 @@
-"""Faults, injected one by one: every accepted request is answered once, and the server serves on.
-
-`python -m tests.service.faults` prints them as the table of deploy/FAULTS.md.
-"""

@@ -1,0 +1,319 @@
+"""Who is let in, and what is kept of it: API keys, bounds per client, request ids, access lines."""
+
+import asyncio
+import json
+import os
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.api.app import create_app
+from service.http.edge import Limits
+from service.http.keys import Keys
+from service.http.lane import lane_protocol
+from service.http.protocol import BoundedHttp
+from service.telemetry.logs import AccessLog, LineWriter, LogFormat
+from tests.support.servers.listening import Listening, Reply, get, listening, post
+from tests.support.service.client import until
+from tests.support.service.fakes import FakeEngine, make_repository
+
+pytestmark = pytest.mark.anyio
+
+KEY = "correct-horse"
+BEARER = f"Authorization: Bearer {KEY}"
+
+
+@pytest.fixture(params=[True, False], ids=["lane", "asgi"])
+def lane(request: pytest.FixtureRequest) -> bool:
+    """Whether requests go the short way, where they can."""
+    return bool(request.param)
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> Keys:
+    file = tmp_path / "keys"
+    file.write_text(f"another\n{KEY}\n")
+    file.chmod(0o600)
+    return Keys(file)
+
+
+@asynccontextmanager
+async def convoy(
+    *, lane: bool = True, engine: FakeEngine | None = None, **options: Any
+) -> AsyncIterator[Listening]:
+    repository = make_repository(engine)
+    await repository.warm_up()
+    app = create_app(repository)
+    protocol = lane_protocol(app.lanes) if lane else BoundedHttp
+    async with listening(app, protocol=protocol, **options) as server:
+        yield server
+    await repository.close(5)
+
+
+def error_of(reply: Reply, status: int) -> str:
+    assert reply.status == status, reply
+    assert reply.headers["content-type"] == "application/json"
+    body = json.loads(reply.body)
+    assert list(body) == ["error"]
+    return str(body["error"])
+
+
+# --- API keys ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "header", [BEARER, f"authorization: bearer  {KEY} ", f"X-API-Key: {KEY}", "x-api-key: another"]
+)
+async def test_a_key_that_is_known_is_let_in(lane: bool, keys: Keys, header: str) -> None:
+    async with convoy(lane=lane, keys=keys) as server:
+        assert (await server.ask(post(b"1", header))).status == 200
+        (entry,) = server.entries
+        assert entry.client == f"127.0.0.1 key {1 if 'another' in header else 2}"
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        (),
+        ("Authorization: Bearer wrong",),
+        ("Authorization: Bearer",),
+        (f"Authorization: Basic {KEY}",),
+        (f"Authorization: {KEY}",),
+        ("X-API-Key: ",),
+        (f"X-API-Key: {KEY}x",),
+        ("X-API-Key: schl\xfcssel\xff",),
+        ("X-API-Key: correct", "X-API-Key: -horse"),
+        ("Authorization: Bearer wrong", f"X-API-Key: {KEY}"),
+    ],
+)
+async def test_any_other_is_refused(lane: bool, keys: Keys, headers: tuple[str, ...]) -> None:
+    engine = FakeEngine()
+    async with convoy(lane=lane, engine=engine, keys=keys) as server:
+        client = await server.send(post(b"1", *headers))
+        reply = await client.reply()
+        assert "API key" in error_of(reply, 401)
+        assert reply.headers["www-authenticate"] == "bearer"
+        assert reply.headers["x-request-id"]
+        assert KEY not in repr(reply)
+        client.send(post(b"2", BEARER))  # the connection is as good as before
+        assert (await client.reply()).status == 200
+    assert len(engine.batches) == 1
+
+
+async def test_what_is_open_needs_no_key_and_all_else_does(keys: Keys) -> None:
+    async with convoy(keys=keys) as server:
+        for path in ("/", "/?x", "/v2/health/live", "/v2/health/ready", "/page/page.js"):
+            assert (await server.ask(get(path))).status == 200, path
+        closed = (
+            "/metrics",
+            "/docs",
+            "/openapi.json",
+            "/v2",
+            "/v2/models/fake",
+            "/v2/models/stats",
+            "/nowhere",
+            "/v2/health/live/",
+            "/v2/health",
+            "//page/page.js",
+            "/pagex",
+            "http://convoy/v2/health/live",
+        )
+        for path in closed:
+            error_of(await server.ask(get(path)), 401)
+            assert (await server.ask(get(path, BEARER))).status != 401
+        error_of(await server.ask(post(b"", path="/v2/repository/index")), 401)
+        error_of(await server.ask(post(b"1", path="/page/../v1/classify")), 401)
+        error_of(await server.ask(post(b"1", path="/")), 401)
+
+
+@pytest.mark.parametrize("name", ["Content-Length: 1000000", "Transfer-Encoding: chunked"])
+async def test_who_is_refused_need_not_send_a_large_body_first(keys: Keys, name: str) -> None:
+    async with convoy(keys=keys) as server:
+        client = await server.send(get("/v1/classify", name, method="POST"))
+        reply = await client.reply()
+        error_of(reply, 401)
+        assert reply.headers["connection"] == "close"
+
+
+async def test_keys_are_exchanged_while_it_serves(keys: Keys, tmp_path: Path) -> None:
+    async with convoy(keys=keys) as server:
+        (tmp_path / "keys").write_text("fresh\n")
+        keys.reload()
+        error_of(await server.ask(post(b"1", BEARER)), 401)
+        assert (await server.ask(post(b"1", "X-API-Key: fresh"))).status == 200
+
+
+# --- how much one client may have inside ---------------------------------------------------------
+
+
+async def test_one_client_has_so_many_requests_inside_and_no_more(lane: bool) -> None:
+    gate = threading.Event()
+    async with convoy(
+        lane=lane, engine=FakeEngine(gate=gate), limits=Limits(per_client=3)
+    ) as server:
+        inside = [await server.send(post(b"%d" % n)) for n in range(3)]
+        await until(lambda: server.edge.inside == {"127.0.0.1": 3})
+        refused = await server.ask(post(b"9"))
+        assert "3 requests of yours" in error_of(refused, 429)
+        assert refused.headers["retry-after"] == "1"
+        assert (await server.ask(get("/v2/health/ready"))).status == 200  # is never counted
+        gate.set()
+        for client in inside:
+            assert (await client.reply()).status == 200
+        assert server.edge.inside == {}
+        assert (await server.ask(post(b"9"))).status == 200
+
+
+async def test_a_client_that_leaves_has_nothing_inside_any_longer(lane: bool) -> None:
+    gate = threading.Event()
+    async with convoy(
+        lane=lane, engine=FakeEngine(gate=gate), limits=Limits(per_client=2)
+    ) as server:
+        whole, half = await server.send(post(b"1")), await server.send(post(b"12")[:-1])
+        await until(lambda: server.edge.inside == {"127.0.0.1": 2})
+        whole.writer.transport.abort()
+        half.writer.transport.abort()
+        await until(lambda: server.edge.inside == {})
+        assert [entry.status for entry in server.entries] == [499, 499]
+        gate.set()
+
+
+async def test_with_keys_it_is_the_key_that_counts(keys: Keys) -> None:
+    gate = threading.Event()
+    async with convoy(
+        engine=FakeEngine(gate=gate), keys=keys, limits=Limits(per_client=1)
+    ) as server:
+        first = await server.send(post(b"1", BEARER))
+        await until(lambda: server.edge.inside == {"2": 1})
+        error_of(await server.ask(post(b"1", BEARER)), 429)
+        error_of(await server.ask(post(b"1", "X-API-Key: wrong")), 401)
+        second = await server.send(post(b"1", "X-API-Key: another"))
+        await until(lambda: server.edge.inside == {"2": 1, "1": 1})
+        gate.set()
+        for client in (first, second):
+            assert (await client.reply()).status == 200
+
+
+# --- ids -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("given", ["a", "4bf92f3577b34da6-1", "!~", "x" * 128])
+async def test_an_id_that_is_sane_is_taken_over(lane: bool, given: str) -> None:
+    async with convoy(lane=lane) as server:
+        reply = await server.ask(post(b"1", f"X-Request-ID: {given}"))
+        assert reply.headers["x-request-id"] == given
+        assert server.entries[0].id == given.encode()
+
+
+@pytest.mark.parametrize("given", ["", "two words", "x" * 129, "\xe4", "a\tb"])
+async def test_any_other_is_replaced_by_one_of_ours(lane: bool, given: str) -> None:
+    async with convoy(lane=lane) as server:
+        asked = [await server.ask(post(b"1", f"X-Request-ID: {given}")) for _ in range(2)]
+        ids = [reply.headers["x-request-id"] for reply in asked]
+        assert given not in ids
+        assert len(set(ids)) == 2
+        assert all(made.isascii() and len(made) < 30 for made in ids)
+
+
+async def test_every_answer_has_an_id_whatever_it_is(lane: bool) -> None:
+    requests = {
+        200: get("/v2/health/live"),
+        404: get("/nowhere"),
+        405: get("/v1/classify"),
+        400: post(b"x"),
+        413: post(b"1" * 100_001),
+        422: post(b"1", path="/v1/classify?top_k=0"),
+        415: post(b"1", "Content-Type: text/plain"),
+    }
+    async with convoy(lane=lane) as server:
+        for status, request in requests.items():
+            reply = await server.ask(request)
+            assert (reply.status, bool(reply.headers["x-request-id"])) == (status, True)
+        broken = await server.ask(b"no http\r\n\r\n")
+        assert broken.status == 400
+        assert broken.headers["x-request-id"]
+        statuses = [entry.status for entry in server.entries]
+        assert sorted(statuses) == sorted([*requests, 400])
+
+
+async def test_an_error_that_nobody_foresaw_is_logged_with_its_id(
+    lane: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    def crash(_: bytes) -> Any:
+        raise RuntimeError("of the decoder")
+
+    repository = make_repository(decode=crash)
+    await repository.warm_up()
+    app = create_app(repository)
+    protocol = lane_protocol(app.lanes) if lane else BoundedHttp
+    async with listening(app, protocol=protocol) as server:
+        error_of(await server.ask(post(b"1", "X-Request-Id: find-me")), 500)
+    await repository.close(5)
+    assert "find-me" in caplog.text
+    assert "of the decoder" in caplog.text
+
+
+async def test_head_is_answered_as_get_without_the_body(keys: Keys) -> None:
+    async with convoy(keys=keys) as server:
+        for path, status in {"/v2/health/live": 200, "/": 200, "/metrics": 401}.items():
+            client = await server.send(get(path, method="HEAD"))
+            head = await client.reply(to_head=True)
+            client.send(get(path))
+            whole = await client.reply()
+            assert head.status == whole.status == status
+            assert head.headers["content-length"] == whole.headers["content-length"] != "0"
+
+
+# --- access lines --------------------------------------------------------------------------------
+
+
+async def test_every_request_is_one_line(lane: bool, keys: Keys) -> None:
+    reader, writer = os.pipe()
+    lines = LineWriter(LogFormat.JSON, writer)
+    picture = b"7" + b"\x89PNG" * 100
+    async with convoy(lane=lane, keys=keys, ended=AccessLog(lines)) as server:
+        client = await server.send(post(picture, BEARER, "X-Request-Id: one"))
+        scored = await client.reply()
+        client.send(get("/metrics?token=hidden", BEARER))
+        told = await client.reply()
+        await server.ask(get("/metrics?token=hidden", "X-API-Key: hidden"))
+    lines.close()
+    os.close(writer)
+    with os.fdopen(reader) as read:
+        text = read.read()
+    assert "hidden" not in text
+    assert KEY not in text
+    assert "PNG" not in text
+    first, second, third = map(json.loads, text.splitlines())
+    assert first["id"] == "one"
+    assert first["client"] == "127.0.0.1 key 2"
+    assert (first["method"], first["path"], first["status"]) == ("POST", "/v1/classify", 200)
+    assert (first["bytes_in"], first["bytes_out"]) == (len(picture), len(scored.body))
+    assert (first["model"], first["images"], first["batch"]) == ("fake", 1, 1)
+    phases = ("receive", "decode", "queue", "compute", "respond")
+    assert sum(first[f"{name}_us"] for name in phases) <= first["us"]
+    timing = json.loads(scored.body)["timing_ms"]
+    assert all(abs(first[f"{name}_us"] - 1e3 * timing[name]) < 1.5 for name in phases)
+    assert (second["path"], second["bytes_out"]) == ("/metrics", len(told.body))
+    assert "model" not in second
+    assert (third["path"], third["status"]) == ("/metrics", 401)
+    assert third["client"] == "127.0.0.1"
+
+
+async def test_a_log_that_nobody_reads_holds_no_request_up() -> None:
+    reader, writer = os.pipe()
+    lines = LineWriter(LogFormat.TEXT, writer, most_lines=50)
+    async with convoy(ended=AccessLog(lines)) as server:
+        client = await server.connect()
+        for n in range(600):
+            client.send(post(b"1", "X-Request-Id: " + f"{n:0128}"))
+            async with asyncio.timeout(5):
+                assert (await client.reply()).status == 200
+    lines.close(0.01)
+    os.close(reader)
+    lines.close(10)
+    os.close(writer)

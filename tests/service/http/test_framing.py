@@ -1,0 +1,168 @@
+"""Connections that are too many, requests that are too many a second, heads that are no HTTP."""
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+
+from service.http.connections import SPARE
+from service.http.edge import Limits
+from service.http.framing import MAX_HEAD_BYTES, MAX_HEADERS
+from service.http.keys import Keys
+from tests.service.http.test_edge import BEARER, keys
+from tests.service.http.test_edge import convoy as keyed
+from tests.service.http.test_protocol_pace import convoy, error_in
+from tests.support.servers.listening import get, post
+from tests.support.service.client import until
+from tests.support.service.fakes import FakeEngine
+
+pytestmark = pytest.mark.anyio
+
+__all__ = ["keys"]  # a fixture
+
+
+@pytest.fixture(params=[True, False], ids=["uvloop", "asyncio"])
+def anyio_backend(request: pytest.FixtureRequest) -> Any:
+    return ("asyncio", {"use_uvloop": request.param})
+
+
+async def test_connections_beyond_the_bound_are_told_so_and_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    gate = threading.Event()
+    async with convoy(FakeEngine(gate=gate), connections=2) as (server, _):
+        at_work = [await server.send(post(b"3")) for _ in range(2)]
+        probes = [await server.connect() for _ in range(SPARE)]
+        await until(lambda: len(server.connections) == 2 + SPARE)
+        refused = await (await server.connect()).rest()
+        assert refused.startswith(b"HTTP/1.1 503 ")
+        assert b"retry-after: 1\r\n" in refused
+        assert "connections" in error_in(refused)
+        assert "refused: 2 are open, and no more may be (--max-connections)" in caplog.text
+        await asyncio.gather(*[(await server.connect()).rest() for _ in range(5)])
+        await until(lambda: "connections more were refused" in caplog.text)
+        # Beyond the bound health is all that is told.
+        for probe, path, status in zip(
+            probes, ("/v2/health/live", "/v2/health/ready", "/v2"), (200, 200, 503), strict=False
+        ):
+            probe.send(get(path))
+            assert (await probe.reply()).status == status
+        probes[3].send(post(b"3"))
+        assert "too many connections" in (await probes[3].reply()).error(503)
+        gate.set()
+        for client in at_work:
+            assert (await client.reply()).status == 200
+
+
+async def test_silent_connections_make_room(caplog: pytest.LogCaptureFixture) -> None:
+    async with convoy(connections=4, per_address=3) as (server, _):
+        silent = []
+        for _ in range(3):  # of one address, which has its share
+            silent.append(await server.connect())
+            await asyncio.sleep(0.02)
+        await asyncio.sleep(0.25)
+        for client in silent:
+            assert (await server.ask(post(b"3"))).status == 200
+            assert await client.rest() == b""
+    assert "refused" not in caplog.text
+
+
+async def test_an_address_has_its_share(caplog: pytest.LogCaptureFixture) -> None:
+    gate = threading.Event()
+    async with convoy(FakeEngine(gate=gate), connections=9, per_address=2) as (server, _):
+        at_work = [await server.send(post(b"3")) for _ in range(2)]
+        await until(lambda: len(server.connections) == 2)
+        refused = await (await server.connect()).rest()
+        assert refused.startswith(b"HTTP/1.1 503 ")
+        assert "2 connections of your address are at work" in error_in(refused)
+        assert "(--max-connections-per-address)" in caplog.text
+        gate.set()
+        for client in at_work:
+            assert (await client.reply()).status == 200
+
+
+async def test_more_requests_a_second_than_allowed_are_told_when_to_come_back(
+    keys: Keys,
+) -> None:
+    async with keyed(limits=Limits(rate=0.5)) as server:
+        assert (await server.ask(post(b"3"))).status == 200
+        refused = await server.ask(post(b"3"))
+        assert "more than 0.5 requests a second of yours; send the next in 2 s" in refused.error(
+            429
+        )
+        assert refused.headers["retry-after"] == "2"
+        for _ in range(3):
+            assert (await server.ask(get("/v2/health/live"))).status == 200
+    async with keyed(keys=keys, limits=Limits(rate=1)) as server:
+        assert (await server.ask(post(b"3", "X-API-Key: another"))).status == 200
+        assert (await server.ask(post(b"3", BEARER))).status == 200
+        (await server.ask(post(b"3", "X-API-Key: another"))).error(429)
+        # Keys cannot be tried out at any rate: a wrong one is its address's request.
+        (await server.ask(post(b"3", "X-API-Key: wrong"))).error(401)
+        (await server.ask(post(b"3", "X-API-Key: wrong too"))).error(429)
+
+
+HOST = b"Host: here"
+
+
+@pytest.mark.parametrize(
+    ("head", "status", "says"),
+    [
+        ([b"GET /v2 HTTP/1.1"], 400, "0 Host headers; send one"),
+        ([b"GET /v2 HTTP/1.1", HOST, HOST], 400, "2 Host headers; send one"),
+        ([b"GET /v2 HTTP/1.0", HOST, b"Host: there"], 400, "2 Host headers; send one"),
+        ([b"POST /v2 HTTP/1.1", HOST, b"Transfer-Encoding: gzip, chunked"], 400, "`chunked` and"),
+        ([b"POST /v2 HTTP/1.1", HOST, *[b"Transfer-Encoding: chunked"] * 2], 400, "Transfer-Enc"),
+        ([b"POST /v2 HTTP/1.0", b"Transfer-Encoding: chunked"], 400, "in HTTP/1.1 alone"),
+        ([b"GET /v2"], 505, "this server speaks HTTP/1.1"),
+        ([b"GET /v2 HTTP/0.9"], 505, "this server speaks HTTP/1.1"),
+        ([b"GET /v2 HTTP/1.2", HOST], 505, "this server speaks HTTP/1.1"),
+        ([b"GET /v2 HTTP/2.0", HOST], 505, "this server speaks HTTP/1.1"),
+        ([b"GET /v2 HTTP/3.7", HOST], 505, "this server speaks HTTP/1.1"),
+        ([b"PRI * HTTP/2.0", b"", b"SM"], 505, "this server speaks HTTP/1.1"),
+        ([b"GET /v2 HTTP/1.1", HOST, b"X : y"], 400, "Invalid header token"),
+        ([b"GET /v2 HTTP/1.1", HOST, b"X: " + b"y" * 70_000], 431, f"exceed {MAX_HEAD_BYTES} byt"),
+        ([b"GET /" + b"v" * 70_000 + b" HTTP/1.1", HOST], 431, f"exceed {MAX_HEAD_BYTES} bytes"),
+        (
+            [b"GET /v2 HTTP/1.1", HOST, *[b"X: " + b"y" * 9_000] * 8],
+            431,
+            f"exceed {MAX_HEAD_BYTES} bytes",
+        ),
+        ([b"GET /v2 HTTP/1.1", HOST, *[b"X: y"] * MAX_HEADERS], 431, f"{MAX_HEADERS} headers"),
+    ],
+)
+@pytest.mark.parametrize("lane", [True, False], ids=["lane", "asgi"])
+async def test_a_head_that_is_not_as_it_should_be_is_refused(
+    lane: bool, head: list[bytes], status: int, says: str
+) -> None:
+    data = b"\r\n".join([*head, b"", b""])
+    async with convoy(lane=lane) as (server, _):
+        whole = await server.send(data)
+        assert says in (await whole.reply()).error(status)
+        assert await whole.rest() == b""
+        # As the second of two requests, whose answer comes first.
+        second = await server.send(get("/v2") + data)
+        assert (await second.reply()).status == 200
+        assert says in (await second.reply()).error(status)
+        assert await second.rest() == b""
+        assert (await server.ask(post(b"3"))).status == 200
+
+
+async def test_a_head_may_be_as_long_as_it_is_said_to_be() -> None:
+    async with convoy() as (server, _):
+        long = get("/v2", "X: " + "y" * (MAX_HEAD_BYTES - 100))
+        many = get("/v2", *["X: y"] * (MAX_HEADERS - 1))
+        old = b"GET /v2 HTTP/1.0\r\n\r\n"
+        for request in (long, many, old):
+            assert (await server.ask(request)).status == 200
+
+
+async def test_trailers_are_dropped_and_bounded() -> None:
+    head = get("/v1/classify", "Transfer-Encoding: chunked", method="POST")
+    chunked = head + b"1\r\n3\r\n0\r\n"
+    async with convoy() as (server, _):
+        assert (await server.ask(chunked + b"X: y\r\nHost: evil\r\n\r\n")).status == 200
+        client = await server.send(chunked + b"X: y\r\n" * 10_000)
+        assert f"{MAX_HEADERS} headers" in (await client.reply()).error(431)
+        assert await client.rest() == b""

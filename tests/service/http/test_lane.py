@@ -1,0 +1,294 @@
+"""The short way past ASGI: whoever takes it cannot tell, but by the clock."""
+
+import asyncio
+import gc
+import json
+import threading
+
+import pytest
+
+from service.hosting.pipeline import Scoring
+from service.http.lane import MAX_LANE_BYTES
+from tests.support.servers.lane_server import FORM, PATH, form, run, served
+from tests.support.servers.listening import post
+from tests.support.service.client import until
+from tests.support.service.fakes import FakeEngine
+
+
+@run
+async def test_a_picture_takes_the_lane_and_the_connection_is_kept() -> None:
+    async with served() as server:
+        http = await server.connect()
+        for digit in range(10):
+            http.send(post(b"%d" % digit))
+            assert await http.digit() == digit
+        assert not server.asked
+
+
+@pytest.mark.parametrize(
+    ("request_", "status"),
+    [
+        (post(b"7", path=f"{PATH}?top_k=2"), 200),
+        (post(b"7", path="/v1/models/fake/classify"), 200),
+        (post(b"7", "content-type: image/png"), 200),
+        (post(b"7", "content-type: text/plain"), 415),
+        (post(b""), 400),
+        (post(form(b"7", b"8"), FORM), 200),
+        (post(form(), FORM), 400),
+        (post(form(b"7"), "content-type: multipart/form-data"), 400),
+        (post(b"x"), 400),
+        (post(b"7", path=f"{PATH}?top_k=11"), 422),
+        (post(b"7", "x-timeout-ms: soon"), 422),
+        (post(b'{"inputs":[]}', path="/v2/models/fake/infer"), 400),
+    ],
+)
+@run
+async def test_an_answer_is_the_same_with_the_lane_and_without(
+    request_: bytes, status: int
+) -> None:
+    answers = []
+    for lanes in (True, False):
+        async with served(lanes=lanes) as server:
+            http = await server.connect()
+            http.send(request_)
+            code, headers, body = await http.answer()
+            assert bool(server.asked) != lanes
+            assert code == status
+            # Who it was and how long it took differ.
+            for name in ("x-request-id", "content-length"):
+                assert headers.pop(name)
+            timing = body.pop("timing_ms", {})
+            assert all(0 <= took < 30_000 for took in timing.values())
+            answers.append((headers, body))
+    assert answers[0] == answers[1]
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        b"POST /v1/classify HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n"
+        b"1\r\n7\r\n0\r\n\r\n",
+        post(b"7", path="/v1/%63lassify"),
+        post(b"7" + bytes(MAX_LANE_BYTES)),
+        post(b"7", "content-encoding: identity"),
+        post(form(b"7" + bytes(2**18)), FORM),
+    ],
+    ids=["chunked", "escaped path", "long", "coded", "long form"],
+)
+@run
+async def test_what_is_unusual_is_left_to_the_application(request_: bytes) -> None:
+    async with served(max_body_bytes=2 * MAX_LANE_BYTES) as server:
+        http = await server.connect()
+        http.send(request_)
+        assert await http.digit() == 7
+        assert server.asked == [PATH]
+        http.send(post(b"8"))
+        assert await http.digit() == 8
+        assert server.asked == [PATH]
+
+
+@run
+async def test_the_longest_body_of_the_lane_arrives_whole() -> None:
+    async with served(max_body_bytes=2 * MAX_LANE_BYTES) as server:
+        http = await server.connect()
+        http.send(post(b"7" + bytes(MAX_LANE_BYTES - 1)))
+        assert await http.digit() == 7
+        assert not server.asked
+
+
+@pytest.mark.parametrize("request_", [post(b"7"), post(form(b"7", b"8"), FORM)])
+@run
+async def test_a_body_counts_until_it_is_decoded(request_: bytes) -> None:
+    gate = threading.Event()
+    engine = FakeEngine(gate=gate)
+    async with served(engine) as server:
+        http = await server.connect()
+        http.send(request_)
+        await until(lambda: bool(engine.batches))
+        assert server.pipeline.admission.room.taken == 0
+        (connection,) = server.connections
+        assert (connection._call.chunks, connection._call.files) == ([], [])
+        gate.set()
+        assert (await http.answer())[0] == 200
+
+
+@run
+async def test_an_idle_connection_keeps_nothing_of_what_it_brought() -> None:
+    def scorings() -> int:
+        return sum(isinstance(each, Scoring) for each in gc.get_objects())
+
+    two = post(form(b"7", b"x"), FORM)
+    tensor = {"name": "image", "datatype": "UINT8", "shape": [1, 1, 1, 1], "data": [7]}
+    pixels = json.dumps({"inputs": [tensor]}).encode()
+    late = (
+        post(pixels, path="/v2/models/fake/infer"),
+        post(
+            json.dumps({"inputs": [tensor], "parameters": {"timeout": 1}}).encode(),
+            path="/v2/models/fake/infer",
+        ),
+    )
+    async with served() as server:
+        connections = [await server.connect() for _ in range(5)]
+        gc.collect()
+        before = scorings()  # of other tests
+        gc.disable()
+        try:
+            for http, request_, status in zip(
+                connections,
+                (post(b"7"), post(b"x"), two, *late),
+                (200, 400, 400, 200, 504),
+                strict=True,
+            ):
+                http.send(request_)
+                assert (await http.answer())[0] == status
+            assert not server.asked
+            # A thread may hold its last job a moment longer.
+            await until(lambda: scorings() <= before)
+        finally:
+            gc.enable()
+
+
+@run
+async def test_who_expects_to_be_asked_for_the_body_is_asked() -> None:
+    async with served() as server:
+        http = await server.connect()
+        http.send(post(b"", "expect: 100-continue").replace(b"Length: 0", b"Length: 1"))
+        assert (await http.head()).startswith(b"HTTP/1.1 100 ")
+        http.send(b"7")
+        assert await http.digit() == 7
+
+
+@run
+async def test_pipelined_requests_are_answered_in_their_order() -> None:
+    gate = threading.Event()
+    async with served(FakeEngine(gate=gate)) as server:
+        http = await server.connect()
+        health = b"GET /v2/health/live HTTP/1.1\r\nhost: a\r\n\r\n"
+        http.send(post(b"1") + post(b"2") + health + post(b"3") + post(b"4"))
+        await until(lambda: server.pipeline.admission.requests == 1)
+        gate.set()
+        assert [await http.digit(), await http.digit()] == [1, 2]
+        assert (await http.answer())[0] == 200
+        assert [await http.digit(), await http.digit()] == [3, 4]
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        post(b"7", "connection: close"),
+        post(b"7", version="1.0"),
+        # As uvicorn, which does not grant it.
+        post(b"7", "connection: keep-alive", version="1.0"),
+        post(b"7", "proxy-connection: keep-alive", version="1.0"),
+    ],
+    ids=["close", "1.0", "1.0, to be kept", "1.0, to be kept by a proxy"],
+)
+@run
+async def test_a_connection_that_is_not_to_be_kept_is_closed(request_: bytes) -> None:
+    async with served() as server:
+        http = await server.connect()
+        http.send(request_)
+        status, headers, _ = await http.answer()
+        assert (status, headers["connection"]) == (200, "close")
+        assert await http.ended()
+        assert not server.asked
+
+
+@run
+async def test_a_client_that_leaves_within_its_body_gives_back_what_was_kept_for_it() -> None:
+    async with served() as server:
+        http = await server.connect()
+        http.send(post(b"7" * 1000)[:-1])
+        room = server.pipeline.admission.room
+        await until(lambda: room.taken == 1000)
+        http.abort()
+        await until(lambda: room.taken == 0)
+        assert server.pipeline.admission.requests == 0
+        assert server.pipeline.metrics.counts.sum().requests[499] == 1
+
+
+@run
+async def test_a_client_that_leaves_the_queue_is_not_computed_for() -> None:
+    gate = threading.Event()
+    engine = FakeEngine(gate=gate, max_batch=1)
+    async with served(engine) as server:
+        first, second, third = [await server.connect() for _ in range(3)]
+        for number, http in enumerate((first, second, third)):
+            http.send(post(b"%d" % number))
+            await until(lambda n=number: server.pipeline.metrics.pending() == n)  # type: ignore[misc]
+        second.abort()
+        await until(lambda: server.pipeline.metrics.pending() == 1)
+        gate.set()
+        assert [await first.digit(), await third.digit()] == [0, 2]
+        assert engine.batches == [1, 1]
+        assert server.pipeline.metrics.counts.sum().requests[499] == 1
+
+
+@run
+async def test_a_client_that_leaves_while_it_is_computed_for_disturbs_nobody() -> None:
+    gate = threading.Event()
+    engine = FakeEngine(gate=gate)
+    async with served(engine) as server:
+        first, second = await server.connect(), await server.connect()
+        first.send(post(b"1"))
+        await until(lambda: len(engine.batches) == 1)
+        first.abort()
+        await until(lambda: server.pipeline.metrics.counts.sum().requests.get(499) == 1)
+        second.send(post(b"2"))
+        gate.set()
+        assert await second.digit() == 2
+
+
+@run
+async def test_without_room_for_its_bytes_a_request_is_told_to_come_back() -> None:
+    async with served() as server:
+        server.pipeline.admission.room.most = 1500
+        first, second = await server.connect(), await server.connect()
+        first.send(post(b"7" * 1000)[:-1])
+        await until(lambda: server.pipeline.admission.room.taken == 1000)
+        second.send(post(b"8" * 1000))
+        status, headers, body = await second.answer()
+        assert (status, headers["retry-after"]) == (429, "1")
+        assert "bytes of images are being read" in body["error"]
+        first.send(b"7")
+        assert await first.digit() == 7
+
+
+@run
+async def test_who_does_not_take_answers_is_left_to_the_application_which_waits() -> None:
+    async with served() as server:
+        http = await server.connect()
+        await until(lambda: bool(server.connections))
+        (connection,) = server.connections
+        connection.pause_writing()  # as its transport does when much was not taken
+        http.send(post(b"7"))
+        await until(lambda: server.asked == [PATH])
+        connection.resume_writing()
+        assert await http.digit() == 7
+
+
+@run
+async def test_a_connection_told_to_end_after_its_request_does() -> None:
+    gate = threading.Event()
+    async with served(FakeEngine(gate=gate)) as server:
+        http = await server.connect()
+        http.send(post(b"7"))
+        await until(lambda: server.pipeline.admission.requests == 1)
+        (connection,) = server.connections
+        connection.shutdown()  # as uvicorn does when it is told to stop
+        gate.set()
+        status, headers, _ = await http.answer()
+        assert (status, headers["connection"]) == (200, "close")
+        assert await http.ended()
+
+
+@run
+async def test_a_head_and_a_body_in_pieces_are_one_request() -> None:
+    async with served() as server:
+        http = await server.connect()
+        for byte in post(b"7123", "x-request-id: mine"):
+            http.send(bytes([byte]))
+            await asyncio.sleep(0)
+        status, headers, _ = await http.answer()
+        assert (status, headers["x-request-id"]) == (200, "mine")
+        assert not server.asked

@@ -1,0 +1,149 @@
+"""What no well-meaning client sends: pipelines without end, lengths that are none, upgrades."""
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+
+from service.http.framing import MAX_HEAD_BYTES
+from service.http.keys import Keys
+from service.http.protocol import MAX_PIPELINED
+from tests.service.http.test_edge import convoy, keys
+from tests.support.servers.listening import Listening, get, listening, post
+from tests.support.service.client import until
+from tests.support.service.fakes import FakeEngine
+
+pytestmark = pytest.mark.anyio
+
+__all__ = ["keys"]  # a fixture
+
+
+@pytest.fixture(params=[True, False], ids=["uvloop", "asyncio"])
+def anyio_backend(request: pytest.FixtureRequest) -> Any:
+    return ("asyncio", {"use_uvloop": request.param})
+
+
+def held(server: Listening) -> Any:
+    """The server's side of the one connection."""
+    (connection,) = server.connections
+    return connection
+
+
+async def test_a_client_that_leaves_with_more_in_the_pipeline_is_not_worked_for(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    told: list[str] = []
+    asked = asyncio.Event()
+
+    async def app(_: Any, receive: Any, send: Any) -> None:
+        await receive()
+        asked.set()
+        told.append((await receive())["type"])
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    async with listening(app) as server:
+        client = await server.send(get("/"))
+        await asked.wait()
+        client.send(get("/"))
+        connection = held(server)
+        await until(lambda: bool(connection.pipeline))
+        connection.transport.abort()
+        await until(lambda: bool(told))
+        assert [entry.status for entry in server.entries] == [499, 499]
+    assert told == ["http.disconnect"]
+    assert not caplog.records
+
+
+HEALTH = get("/v2/health/live")
+CHUNKED = "Transfer-Encoding: chunked"
+
+_ZEROS = "Content-Length: " + "0" * 5000
+
+
+@pytest.mark.parametrize("lane", [True, False], ids=["lane", "asgi"])
+async def test_a_length_of_a_thousand_zeros_is_a_length(lane: bool) -> None:
+    async with convoy(lane=lane) as server:
+        for path, status in {"/v1/classify": 200, "/v2/repository/index": 400}.items():
+            request = get(path, f"{_ZEROS}1", method="POST") + b"7"
+            assert (await server.ask(request)).status == status
+        request = get("/nowhere", f"{_ZEROS}1", method="POST") + b"7"
+        assert (await server.ask(request)).status == 404
+
+
+async def test_a_length_of_a_thousand_zeros_needs_a_key_too(keys: Keys) -> None:
+    async with convoy(keys=keys) as server:
+        request = get("/v1/classify", f"{_ZEROS}1", method="POST") + b"7"
+        assert (await server.ask(request)).status == 401
+
+
+@pytest.mark.parametrize("lane", [True, False], ids=["lane", "asgi"])
+@pytest.mark.parametrize("protocol", ["h2c", "websocket"])
+async def test_a_request_that_would_rather_upgrade_is_answered_as_it_is(
+    lane: bool, protocol: str
+) -> None:
+    body = b"7" + HEALTH
+    request = post(body, "Connection: Upgrade, HTTP2-Settings", f"Upgrade: {protocol}")
+    async with convoy(lane=lane) as server:
+        client = await server.send(request + HEALTH)
+        assert b'"index":7' in (await client.reply()).body
+        assert (await client.reply()).body == b'{"live":true}'
+        client.send(request[: -len(body)])
+        connection = held(server)
+        await until(lambda: len(connection.entries) == 1)
+        client.send(body + HEALTH)
+        assert b'"index":7' in (await client.reply()).body
+        assert (await client.reply()).body == b'{"live":true}'
+        chunked = get("/v1/classify", "Connection: upgrade", "Upgrade: x", CHUNKED, method="POST")
+        assert (await server.ask(chunked + b"1\r\n7\r\n0\r\n\r\n")).status == 200
+        assert [entry.bytes_in for entry in server.entries] == [len(body), 0, len(body), 0, 1]
+
+
+async def test_many_upgrades_at_once_are_many_requests() -> None:
+    async with convoy() as server:
+        client = await server.send(get("/v2/health/live", "Connection: upgrade", "Upgrade: x") * 90)
+        for _ in range(90):
+            assert (await client.reply()).status == 200
+
+
+async def test_connect_is_refused() -> None:
+    async with convoy() as server:
+        client = await server.send(HEALTH + get("here:80", method="CONNECT") + HEALTH)
+        assert (await client.reply()).status == 200
+        refused = await client.reply()
+        assert (refused.status, b"proxies" in refused.body) == (400, True)
+        assert await client.rest() == b""
+        assert [entry.status for entry in server.entries] == [200, 400]
+
+
+@pytest.mark.parametrize("lane", [True, False], ids=["lane", "asgi"])
+async def test_a_pipeline_has_an_end(lane: bool) -> None:
+    gate = threading.Event()
+    async with convoy(lane=lane, engine=FakeEngine(gate=gate)) as server:
+        client = await server.send(post(b"7") + HEALTH * 10_000)
+        await until(lambda: len(server.connections) == 1)
+        connection = held(server)
+        await until(lambda: len(connection.entries) == MAX_PIPELINED)
+        gate.set()
+        for _ in range(MAX_PIPELINED):
+            assert (await client.reply()).status == 200
+        assert len(server.entries) <= MAX_PIPELINED + 1
+        refused = await client.reply()
+        assert (refused.status, b"wait on this connection" in refused.body) == (429, True)
+        assert await client.rest() == b""
+
+
+@pytest.mark.parametrize("lane", [True, False], ids=["lane", "asgi"])
+async def test_a_head_without_end_does_not_cost_those_before_it_their_answers(lane: bool) -> None:
+    gate = threading.Event()
+    async with convoy(lane=lane, engine=FakeEngine(gate=gate)) as server:
+        client = await server.send(post(b"7"))
+        await until(lambda: bool(server.connections) and bool(held(server).entries))
+        connection = held(server)
+        client.send(b"GET / HTTP/1.1\r\nX: " + b"a" * (MAX_HEAD_BYTES + 1))
+        await until(lambda: connection._refusal is not None)
+        gate.set()
+        assert (await client.reply()).status == 200
+        assert (await client.reply()).status == 431
+        assert [entry.status for entry in server.entries] == [200, 431]

@@ -1,0 +1,256 @@
+"""Clients that are too slow, at sending or at taking, over real sockets: cut, and nobody else."""
+
+import asyncio
+import json
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from starlette.types import Receive, Scope, Send
+
+from service.api.app import create_app
+from service.hosting.pipeline import Pipeline
+from service.http.edge import Limits
+from service.http.lane import lane_protocol
+from service.http.protocol import BoundedHttp
+from tests.support.servers.listening import Client, Listening, get, listening, post
+from tests.support.service.client import metric_in, until
+from tests.support.service.fakes import FakeEngine, make_repository
+
+pytestmark = pytest.mark.anyio
+
+# What is under test is the one; the others are out of its way.
+_LONG = {"head_s": 60.0, "body_s": 60.0, "body_grace_s": 60.0, "answer_s": 60.0, "idle_s": 60.0}
+
+
+@pytest.fixture(params=[True, False], ids=["uvloop", "asyncio"])
+def anyio_backend(request: pytest.FixtureRequest) -> Any:
+    return ("asyncio", {"use_uvloop": request.param})
+
+
+def limits(**changed: Any) -> Limits:
+    return Limits(**{**_LONG, "sweep_s": 0.01, **changed})
+
+
+@asynccontextmanager
+async def convoy(
+    engine: FakeEngine | None = None, *, lane: bool = True, **changed: Any
+) -> AsyncIterator[tuple[Listening, Pipeline]]:
+    """The application over fakes; at the end nothing of any request is left inside."""
+    repository = make_repository(engine)
+    await repository.warm_up()
+    (pipeline,) = repository.models.values()
+    app = create_app(repository)
+    protocol = lane_protocol(app.lanes) if lane else BoundedHttp
+    async with listening(app, limits=limits(**changed), protocol=protocol) as server:
+        yield server, pipeline
+    assert await pipeline.drain(5)
+    admission = pipeline.admission
+    assert (admission.requests, admission.images, admission.room.taken) == (0, 0, 0)
+    await repository.close(5)
+
+
+async def drip(client: Client, data: bytes, every_s: float) -> None:
+    """Send byte by byte, until the server has enough of it."""
+    for byte in data:
+        if client.writer.is_closing():
+            return
+        client.send(bytes([byte]))
+        await asyncio.sleep(every_s)
+
+
+def error_in(answer: bytes) -> str:
+    """The message of an answer, which has the one error shape."""
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert b"content-type: application/json" in head
+    message = json.loads(body)
+    assert list(message) == ["error"]
+    return str(message["error"])
+
+
+# --- heads ---------------------------------------------------------------------------------------
+
+
+async def test_a_head_that_drips_in_is_answered_408_and_closed() -> None:
+    async with convoy(head_s=0.1) as (server, _):
+        client = await server.connect()
+        dripping = asyncio.create_task(drip(client, get("/", *["X-Slow: 1"] * 100), 0.005))
+        answer = await client.rest()
+        assert answer.startswith(b"HTTP/1.1 408 Request Timeout\r\n")
+        assert b"connection: close\r\n" in answer
+        assert "within 0.1 s" in error_in(answer)
+        dripping.cancel()
+        (entry,) = server.entries
+        assert (entry.status, entry.method, entry.client) == (408, b"-", "127.0.0.1")
+
+
+async def test_a_connection_that_stays_silent_is_closed_without_a_word() -> None:
+    async with convoy(head_s=0.1) as (server, _):
+        assert await (await server.connect()).rest() == b""
+        assert await (await server.send(b"\r\n\r\n")).rest() == b""  # skipped by the parser
+        assert server.entries == []
+
+
+async def test_a_connection_is_kept_between_requests_longer_than_a_head_may_take() -> None:
+    async with convoy(head_s=0.05, idle_s=0.4) as (server, _):
+        client = await server.connect()
+        for _ in range(3):
+            client.send(post(b"1"))
+            assert (await client.reply()).status == 200
+            await asyncio.sleep(0.12)
+        assert await client.rest() == b""  # then it is closed, in silence
+        client = await server.send(get("/v2/health/live"))
+        assert (await client.reply()).status == 200
+        client.send(b"GET / HT")  # the next one's head has its time from its first byte
+        assert error_in(await client.rest())
+
+
+# --- bodies --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lane", [True, False], ids=["lane", "asgi"])
+async def test_a_body_that_never_ends_is_answered_408_at_its_deadline(lane: bool) -> None:
+    async with convoy(lane=lane, body_s=0.1) as (server, pipeline):
+        client = await server.connect()
+        dripping = asyncio.create_task(drip(client, post(b"1" * 50_000), 0.002))
+        client.send(post(b"1" * 50_000)[:500])
+        answer = await client.rest()
+        assert answer.startswith(b"HTTP/1.1 408 ")
+        assert "did not arrive within 0.1 s" in error_in(answer)
+        dripping.cancel()
+        await until(lambda: pipeline.admission.requests == 0)
+        assert [entry.status for entry in server.entries] == [408]
+        told = await server.ask(get("/metrics"))
+        assert metric_in(told.body.decode(), 'convoy_requests_total{status="408"}') == 1
+
+
+@pytest.mark.parametrize("lane", [True, False], ids=["lane", "asgi"])
+async def test_a_body_below_the_least_rate_is_cut_after_its_grace_and_one_above_it_is_not(
+    lane: bool,
+) -> None:
+    async with convoy(lane=lane, body_grace_s=0.1, body_rate=20_000) as (server, pipeline):
+        body = b"1" * 50_000
+        slow, quick = await server.connect(), await server.connect()
+        slow.send(post(body)[:1000])
+
+        async def send_above() -> None:
+            data = post(body)
+            while data:
+                quick.send(data[:1000])
+                data = data[1000:]
+                await asyncio.sleep(0.01)  # 100 kB/s at most, and 20 on a machine that is busy
+
+        sending = asyncio.create_task(send_above())
+        answer = await slow.rest()
+        assert answer.startswith(b"HTTP/1.1 408 ")
+        assert "too slowly" in error_in(answer)
+        await until(lambda: pipeline.admission.requests == 1)  # the quick one's
+        await sending
+        assert (await quick.reply()).status == 200
+
+
+async def test_the_rest_of_a_body_that_was_answered_early_has_its_time_too() -> None:
+    async with convoy(lane=False, body_s=0.1) as (server, _):
+        request = post(b"1" * 1000, "Content-Type: text/plain")
+        client = await server.send(request[:-500])
+        assert (await client.reply()).status == 415
+        assert await client.rest() == b""  # closed, and not answered twice
+        assert [entry.status for entry in server.entries] == [415]
+
+
+async def test_a_request_that_waits_behind_another_is_not_slow() -> None:
+    gate = threading.Event()
+    async with convoy(FakeEngine(gate=gate), body_s=0.3, head_s=0.3) as (server, _):
+        client = await server.send(post(b"1") + post(b"2" * 90_000)[:60_000])
+        await asyncio.sleep(0.4)  # longer than any of it may take
+        gate.set()
+        assert (await client.reply()).status == 200
+        await asyncio.sleep(0.05)  # some sweeps, from which its own time runs
+        client.send(b"2" * 90_000)
+        assert (await client.reply()).status == 200
+
+
+async def test_pipelined_requests_are_answered_in_their_order() -> None:
+    async with convoy() as (server, _):
+        client = await server.send(
+            b"".join(post(b"%d" % n, f"X-Request-Id: {n}") for n in range(8))
+        )
+        for n in range(8):
+            reply = await client.reply()
+            assert reply.headers["x-request-id"] == str(n)
+            found = json.loads(reply.body)["results"][0]["predictions"][0]["index"]
+            assert found == n
+        assert [entry.id for entry in server.entries] == [b"%d" % n for n in range(8)]
+
+
+async def test_what_is_no_http_is_not_taken_for_the_answer_to_the_request_before_it() -> None:
+    gate = threading.Event()
+    async with convoy(FakeEngine(gate=gate)) as (server, pipeline):
+        client = await server.send(post(b"1"))
+        await until(lambda: pipeline.admission.images == 1)
+        client.send(b"this is no http\r\n\r\n")
+        gate.set()
+        assert (await client.reply()).status == 200
+        refused = await client.rest()
+        assert refused.startswith(b"HTTP/1.1 400 ")
+        assert [entry.status for entry in server.entries] == [200, 400]
+
+
+# --- answers -------------------------------------------------------------------------------------
+
+
+async def _large(_: Scope, receive: Receive, send: Send) -> None:
+    """An answer that no kernel's buffers take whole."""
+    await receive()
+    size = 64 * 2**20
+    headers = [(b"content-length", b"%d" % size)]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    for _n in range(64):
+        await send({"type": "http.response.body", "body": bytes(2**20), "more_body": True})
+    await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def test_an_answer_that_is_not_taken_is_given_up_and_one_that_is_taken_slowly_is_not() -> (
+    None
+):
+    async with listening(_large, limits=limits(answer_s=0.4)) as server:
+        stuck, slow = await server.connect(limit=1024), await server.connect(limit=1024)
+        stuck.send(get("/"))
+        slow.send(get("/"))
+        taken = 0
+        while taken < 64 * 2**20:
+            piece = await slow.reader.read(2**20)
+            assert piece, taken
+            taken += len(piece)
+            await asyncio.sleep(0.0005)
+        await until(lambda: len(server.connections) == 1)
+        assert [(entry.status, entry.bytes_out >= 2**26) for entry in server.entries] in (
+            [(200, True), (200, False)],
+            [(200, False), (200, True)],
+        )
+
+
+# --- connections ---------------------------------------------------------------------------------
+
+
+async def test_good_clients_are_served_at_once_beside_many_slow_ones() -> None:
+    async with convoy(connections=300) as (server, pipeline):
+        slow = [await server.send(get("/")[:-2]) for _ in range(100)]
+        slow += [await server.send(post(b"1" * 1000)[:-500]) for _ in range(100)]
+        await until(lambda: len(server.connections) == 200)
+        good = await server.connect()
+        for n in range(50):
+            good.send(post(b"%d" % (n % 10)))
+            async with asyncio.timeout(1):
+                assert (await good.reply()).status == 200
+        assert pipeline.admission.requests == 100  # of the others, whose bodies were begun
+        assert len(slow) == 200
+
+
+async def test_the_sweep_rests_while_nobody_is_there() -> None:
+    async with convoy(head_s=0.05) as (server, _):
+        assert await (await server.connect()).rest() == b""
+        await until(lambda: not server.edge.sweeping)
+        assert await (await server.connect()).rest() == b""  # and comes back

@@ -1,0 +1,263 @@
+"""Bytes to pixels: what comes out of good files."""
+
+import io
+import zlib
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from PIL import Image, ImageOps
+
+from models.preprocessing import ChannelOrder, Fit, Layout, OutputKind, Preprocessing
+from service.images.decode import ImageLimits, decode_image
+from tests.support.images.files import encode, exif, noise, png, png_chunk, scene
+from tests.support.networks import SHARED
+
+RGB = Preprocessing(
+    height=224,
+    width=224,
+    fit=Fit.CROP,
+    resize=256,
+    channels=ChannelOrder.RGB,
+    layout=Layout.NCHW,
+    scale=1.0,
+    mean=(0.0, 0.0, 0.0),
+    std=(1.0, 1.0, 1.0),
+    output=OutputKind.LOGITS,
+    labels=(),
+)
+OBLONG = replace(RGB, height=100, width=161, resize=171)
+STRETCH = replace(OBLONG, fit=Fit.STRETCH)
+GREY = replace(RGB, channels=ChannelOrder.GREY, mean=(0.0,), std=(1.0,))
+LIMITS = ImageLimits()
+
+Pixels = NDArray[np.uint8]
+
+
+def decode(data: bytes, preprocessing: Preprocessing = RGB) -> Pixels:
+    return decode_image(data, preprocessing, LIMITS)
+
+
+def in_two_steps(picture: Image.Image, p: Preprocessing) -> Pixels:
+    """What torchvision's Resize and CenterCrop do, done plainly on the whole upright picture."""
+    picture = ImageOps.exif_transpose(picture).convert("RGB")
+    if p.fit is Fit.STRETCH:
+        return np.asarray(picture.resize((p.width, p.height), Image.Resampling.BILINEAR))
+    width, height = picture.size
+    shorter = min(width, height)
+    width, height = p.resize * width // shorter, p.resize * height // shorter
+    picture = picture.resize((width, height), Image.Resampling.BILINEAR)
+    left, top = round((width - p.width) / 2), round((height - p.height) / 2)
+    return np.asarray(picture.crop((left, top, left + p.width, top + p.height)))
+
+
+def furthest(a: Pixels, b: Pixels) -> int:
+    """The largest difference of any pixel, in grey levels."""
+    assert a.shape == b.shape
+    return int(np.abs(a.astype(int) - b).max())
+
+
+def flat(colour: object, mode: str = "RGB") -> Image.Image:
+    return Image.new(mode, (40, 30), colour)  # type: ignore[arg-type]  # any colour of the mode
+
+
+def middle(pixels: Pixels) -> tuple[int, ...]:
+    return tuple(pixels[pixels.shape[0] // 2, pixels.shape[1] // 2].tolist())
+
+
+SIZES = [(301, 217), (217, 301), (256, 256), (224, 224), (97, 31), (1500, 260), (50, 401), (1, 3)]
+
+
+@pytest.mark.parametrize("preprocessing", [RGB, OBLONG, STRETCH], ids=["rgb", "oblong", "stretch"])
+@pytest.mark.parametrize("size", SIZES)
+def test_one_resample_is_within_one_grey_level_of_resize_then_crop(
+    size: tuple[int, int], preprocessing: Preprocessing
+) -> None:
+    picture = noise(*size)
+    pixels = decode(encode(picture, "PNG"), preprocessing)
+    assert furthest(pixels, in_two_steps(picture, preprocessing)) <= 1
+
+
+def test_a_picture_of_the_models_own_size_is_not_touched() -> None:
+    picture = noise(224, 224)
+    exact = replace(RGB, resize=224)
+    assert np.array_equal(decode(encode(picture, "PNG"), exact), np.asarray(picture))
+
+
+@pytest.mark.parametrize("preprocessing", [RGB, OBLONG, STRETCH], ids=["rgb", "oblong", "stretch"])
+@pytest.mark.parametrize("size", [(301, 217), (50, 401)])
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("image_format", ["PNG", "WebP"])
+def test_exif_orientation_turns_the_picture_upright_before_the_crop(
+    image_format: str, orientation: int, size: tuple[int, int], preprocessing: Preprocessing
+) -> None:
+    options = {"lossless": True} if image_format == "WebP" else {}
+    data = encode(noise(*size), image_format, exif=exif(orientation), **options)
+    expected = in_two_steps(Image.open(io.BytesIO(data)), preprocessing)
+    assert furthest(decode(data, preprocessing), expected) <= 1
+
+
+def test_rounding_never_carries_the_crop_past_the_picture() -> None:
+    whole = replace(GREY, height=49, width=49, resize=49)
+    awkward = [side for side in range(49, 500) if side / 49 * 49 > side]
+    assert awkward
+    for side in awkward:
+        data = encode(Image.new("L", (side, side), 200), "PNG", exif=exif(3))
+        assert (decode(data, whole) == 200).all()
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_a_large_turned_jpeg_decodes_scaled_and_upright(orientation: int) -> None:
+    data = encode(scene(1600, 1100), "JPEG", quality=95, exif=exif(orientation))
+    expected = in_two_steps(Image.open(io.BytesIO(data)), OBLONG)
+    difference = np.abs(decode(data, OBLONG).astype(int) - expected)
+    # Scaled decoding filters a little differently; a wrong turn or crop differs by dozens.
+    assert difference.mean() < 2
+
+
+@pytest.mark.parametrize(
+    ("size", "shrunk_to"),
+    [
+        ((500, 375), (500, 375)),
+        ((511, 2000), (511, 2000)),  # half of it would be under 256
+        ((512, 700), (256, 350)),
+        ((1025, 1601), (257, 401)),
+        ((4000, 3000), (500, 375)),
+        ((2100, 8000), (263, 1000)),
+    ],
+)
+def test_a_large_jpeg_is_decoded_scaled_but_never_below_the_resize(
+    size: tuple[int, int], shrunk_to: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resized: list[tuple[int, int]] = []
+    resize = Image.Image.resize
+
+    def spy(picture: Image.Image, *args: object, **options: object) -> Image.Image:
+        resized.append(picture.size)
+        return resize(picture, *args, **options)  # type: ignore[arg-type]  # handed on as they are
+
+    monkeypatch.setattr(Image.Image, "resize", spy)
+    data = encode(Image.new("RGB", size, "teal"), "JPEG")
+    pixels = decode(data)
+    assert resized == [shrunk_to]
+    assert min(shrunk_to) >= 256
+    assert furthest(pixels, np.full_like(pixels, (0, 128, 128))) <= 4
+
+
+@pytest.mark.parametrize("size", [(1, 10_000), (10_000, 1), (3, 65_535)])
+@pytest.mark.parametrize("preprocessing", [RGB, STRETCH], ids=["crop", "stretch"])
+def test_extreme_aspect_ratios_decode(size: tuple[int, int], preprocessing: Preprocessing) -> None:
+    pixels = decode(encode(Image.new("RGB", size, (10, 20, 30)), "PNG"), preprocessing)
+    assert furthest(pixels, np.full_like(pixels, (10, 20, 30))) == 0
+
+
+@pytest.mark.parametrize("image_format", ["JPEG", "PNG", "WebP"])
+def test_pixels_are_contiguous_bytes_in_the_models_channel_order(image_format: str) -> None:
+    data = encode(flat((200, 100, 30)), image_format, quality=95)
+    rgb = decode(data)
+    bgr = decode(data, replace(RGB, channels=ChannelOrder.BGR))
+    grey = decode(data, GREY)
+    for pixels, channels in ((rgb, 3), (bgr, 3), (grey, 1)):
+        assert pixels.shape == (224, 224, channels)
+        assert pixels.dtype == np.uint8
+        assert pixels.flags.c_contiguous
+    assert furthest(rgb, np.full_like(rgb, (200, 100, 30))) <= 3
+    assert np.array_equal(bgr, rgb[:, :, ::-1])
+    luma = round(0.299 * 200 + 0.587 * 100 + 0.114 * 30)
+    assert furthest(grey, np.full_like(grey, luma)) <= 3
+
+
+def test_a_small_model_gets_its_one_grey_channel() -> None:
+    digits = replace(GREY, height=32, width=32, resize=32)
+    pixels = decode(encode(flat(77, "L"), "PNG"), digits)
+    assert pixels.shape == (32, 32, 1)
+    assert (pixels == 77).all()
+
+
+@pytest.mark.parametrize(
+    ("picture", "expected"),
+    [
+        (flat(90, "L"), (90, 90, 90)),
+        (flat(1, "1"), (255, 255, 255)),
+        (flat((10, 20, 30), "RGB"), (10, 20, 30)),
+        (flat((10, 20, 30, 255), "RGBA"), (10, 20, 30)),
+        (flat((10, 20, 30, 0), "RGBA"), (255, 255, 255)),
+        (flat((10, 20, 30, 51), "RGBA"), (206, 208, 210)),
+        (flat((100, 0), "LA"), (255, 255, 255)),
+        (flat((100, 255), "LA"), (100, 100, 100)),
+        (flat((10, 200, 30)).quantize(4), (10, 200, 30)),
+    ],
+    ids=lambda value: value.mode if isinstance(value, Image.Image) else str(value),
+)
+def test_every_kind_of_png_becomes_rgb_with_transparency_on_white(
+    picture: Image.Image, expected: tuple[int, ...]
+) -> None:
+    assert middle(decode(encode(picture, "PNG"))) == expected
+
+
+def test_a_transparent_palette_colour_is_seen_on_white() -> None:
+    picture = flat((10, 200, 30)).quantize(4)
+    data = encode(picture, "PNG", transparency=picture.getpixel((5, 5)))
+    assert middle(decode(data)) == (255, 255, 255)
+
+
+@pytest.mark.parametrize(("colour", "transparent"), [((1, 2, 3), True), ((1, 2, 4), False)])
+def test_a_transparent_key_colour_is_seen_on_white(
+    colour: tuple[int, int, int], transparent: bool
+) -> None:
+    data = encode(flat((1, 2, 3)), "PNG", transparency=colour)
+    assert middle(decode(data)) == ((255, 255, 255) if transparent else (1, 2, 3))
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"), [(0, 0), (0x1234, 0x12), (0x8000, 0x80), (0xFFFF, 0xFF)]
+)
+@pytest.mark.parametrize("preprocessing", [RGB, GREY], ids=["rgb", "grey"])
+def test_16_bit_grey_is_scaled_not_clipped(
+    value: int, expected: int, preprocessing: Preprocessing
+) -> None:
+    picture = Image.fromarray(np.full((30, 40), value, np.uint16))
+    assert set(middle(decode(encode(picture, "PNG"), preprocessing))) == {expected}
+
+
+def test_16_bit_colour_is_scaled_and_its_key_colour_left_alone() -> None:
+    row = b"\0" + bytes([0x12, 0x34, 0x80, 0x00, 0xFF, 0xFF]) * 4
+    pixels = png_chunk(b"IDAT", zlib.compress(row * 4))
+    # Nearly black in 16 bits; in 8 bits it would be the colour of every pixel here.
+    key = png_chunk(b"tRNS", bytes([0, 0x12, 0, 0x80, 0, 0xFF]))
+    assert middle(decode(png(4, 4, 16, 2, key, pixels))) == (0x12, 0x80, 0xFF)
+
+
+@pytest.mark.parametrize("options", [{}, {"progressive": True}, {"subsampling": 0}], ids=str)
+def test_every_kind_of_jpeg_decodes(options: dict[str, object]) -> None:
+    for mode, tolerance in (("L", 2), ("RGB", 3), ("CMYK", 4)):
+        picture = flat((60, 120, 180)).convert(mode)
+        expected = picture.convert("RGB").getpixel((5, 5))
+        pixels = decode(encode(picture, "JPEG", quality=95, **options))
+        assert furthest(pixels, np.full_like(pixels, expected)) <= tolerance
+
+
+def test_a_webp_with_alpha_is_seen_on_white() -> None:
+    data = encode(flat((10, 20, 30, 0), "RGBA"), "WebP", lossless=True)
+    assert middle(decode(data)) == (255, 255, 255)
+
+
+def test_colour_profiles_comments_and_thumbnails_change_nothing() -> None:
+    picture = scene(300, 260)
+    for image_format in ("JPEG", "PNG", "WebP"):
+        plain = decode(encode(picture, image_format))
+        laden = encode(picture, image_format, icc_profile=b"no profile" * 1000, exif=exif(1))
+        assert np.array_equal(decode(laden), plain)
+
+
+def test_photographs_decode_as_in_two_steps() -> None:
+    if not SHARED.exists():
+        pytest.skip(f"no photographs: {SHARED} is absent")
+    photographs = sorted((SHARED / "data/images").glob("*.JPEG"))[::10]
+    assert photographs
+    for path in photographs:
+        with Image.open(path) as picture:
+            if min(picture.size) < 2 * RGB.resize:  # larger ones are decoded scaled
+                expected = in_two_steps(picture, RGB)
+                assert furthest(decode(path.read_bytes()), expected) <= 1, path.name

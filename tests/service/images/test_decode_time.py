@@ -1,0 +1,75 @@
+"""How long the worst images take to decode, and how long nothing else can run meanwhile.
+
+Decoding cannot be cancelled, so it is bounded by construction: pixels, scans times pixels, and what
+each format's decoder takes for a pixel. Pillow lets other threads run while it decodes.
+"""
+
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+
+import pytest
+
+from service.errors import ServiceError
+from service.images.decode import ImageLimits, prepare_image
+from tests.service.images.test_decode import RGB
+from tests.support.images import worst_inputs as worst
+
+# Of one core. Measured on one of 2.5 GHz: 0.1 to 1.4 s.
+MOST_S = 5.0
+
+# For which the interpreter's lock is held. Measured: 0.01 to 0.13 s, the most by WebP, whose
+# pixels are copied once more.
+MOST_HELD_S = 0.5
+
+
+@pytest.fixture(scope="module")
+def images() -> Mapping[str, bytes]:
+    return worst.images()
+
+
+class Watch(threading.Thread):
+    """Sees for how long it was kept from running."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.longest_s = 0.0
+        self._over = threading.Event()
+
+    def run(self) -> None:
+        last = time.perf_counter()
+        while not self._over.is_set():
+            time.sleep(0.0005)
+            now = time.perf_counter()
+            self.longest_s = max(self.longest_s, now - last)
+            last = now
+
+    def end(self) -> float:
+        self._over.set()
+        self.join()
+        return self.longest_s
+
+
+@pytest.mark.slow
+def test_the_worst_images_take_seconds_at_most_and_let_others_run(
+    images: Mapping[str, bytes],
+) -> None:
+    for name, data in images.items():
+        watch = Watch()
+        watch.start()
+        started = time.thread_time()
+        with suppress(ServiceError):
+            prepare_image(data, RGB, ImageLimits()).run()
+        taken_s, held_s = time.thread_time() - started, watch.end()
+        print(f"{name}: {taken_s:.2f} s, of which nothing else ran for {held_s:.3f} s")
+        assert taken_s < MOST_S, name
+        assert held_s < MOST_HELD_S, name
+
+
+def test_what_an_image_takes_is_estimated_within_a_factor(images: Mapping[str, bytes]) -> None:
+    name = "WebP, lossless, transparent"
+    decoding = prepare_image(images[name], RGB, ImageLimits())
+    started = time.thread_time()
+    decoding.run()
+    assert decoding.cost.seconds / 10 < time.thread_time() - started < decoding.cost.seconds * 10

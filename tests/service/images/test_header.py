@@ -1,0 +1,335 @@
+"""Bytes to pixels: what is refused, how soon, and that nothing but a clear error comes out."""
+
+import contextlib
+import struct
+import subprocess
+import sys
+import time
+import zlib
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from service.errors import (
+    ImageError,
+    PayloadTooLargeError,
+    ServiceError,
+    UnsupportedMediaTypeError,
+)
+from service.images.decode import ImageLimits, decode_image
+from service.images.header import parse_image_file
+from service.images.jpeg import MAX_SCANS
+from tests.service.images.test_decode import RGB, decode
+from tests.support.images.files import (
+    encode,
+    exif,
+    jpeg_segment,
+    jpeg_with,
+    noise,
+    png,
+    png_chunk,
+    png_with,
+    scene,
+    webp_with,
+)
+
+FORMATS = ["JPEG", "PNG", "WebP"]
+SOF = b"\x08" + struct.pack(">HH", 9, 9)  # of a JPEG's frame header, up to its components
+PNG = png(9, 9, 8, 2)
+
+
+@pytest.fixture
+def no_decoder(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever reaches Pillow fails the test: a limit must have held before."""
+
+    def never(*args: object, **options: object) -> None:
+        pytest.fail("a decoder was asked before the limits were held")
+
+    monkeypatch.setattr(Image, "open", never)
+
+
+def kept(data: bytes) -> bytes:
+    """What the decoder gets of a file."""
+    return b"".join(parse_image_file(data).parts)
+
+
+def bomb(width: int, height: int) -> bytes:
+    """A PNG of one grey tone, 8 bits a pixel: a kilobyte for a megapixel."""
+    squeeze = zlib.compressobj(9)
+    row = bytes(width + 1)
+    pixels = b"".join(squeeze.compress(row) for _ in range(height)) + squeeze.flush()
+    return png(width, height, 8, 0, png_chunk(b"IDAT", pixels))
+
+
+@pytest.mark.usefixtures("no_decoder")
+def test_a_decompression_bomb_is_refused_before_decoding_by_default() -> None:
+    data = png(12_000, 12_000, 8, 2, png_chunk(b"IDAT", zlib.compress(bytes(17_000))))
+    with pytest.raises(PayloadTooLargeError, match="12000×12000 pixels; at most 25000000"):
+        decode(data)
+
+
+@pytest.mark.usefixtures("no_decoder")
+@pytest.mark.parametrize("image_format", FORMATS)
+def test_pixels_over_the_limit_are_refused_before_decoding(image_format: str) -> None:
+    data = encode(scene(40, 30), image_format)
+    with pytest.raises(PayloadTooLargeError, match="40×30 pixels; at most 1199"):
+        decode_image(data, RGB, ImageLimits(max_pixels=1199))
+
+
+def test_a_picture_of_just_as_many_pixels_and_bytes_as_allowed_is_taken() -> None:
+    data = encode(scene(40, 30), "PNG")
+    limits = ImageLimits(max_pixels=1200, max_bytes=len(data))
+    assert decode_image(data, RGB, limits).shape == (224, 224, 3)
+
+
+@pytest.mark.usefixtures("no_decoder")
+def test_bytes_over_the_limit_are_refused_before_decoding() -> None:
+    data = encode(scene(40, 30), "PNG")
+    with pytest.raises(PayloadTooLargeError, match=f"{len(data)} bytes, more than the"):
+        decode_image(data, RGB, ImageLimits(max_bytes=len(data) - 1))
+
+
+@pytest.mark.usefixtures("no_decoder")
+def test_a_side_that_no_other_format_could_have_is_refused() -> None:
+    with pytest.raises(PayloadTooLargeError, match="65535 a side"):
+        decode(png(1, 65_536, 8, 2, png_chunk(b"IDAT", b"")))
+
+
+@pytest.mark.usefixtures("no_decoder")
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (encode(Image.new("RGB", (9, 9)), "GIF"), "this is a GIF; send a JPEG, PNG or WebP"),
+        (encode(Image.new("RGB", (9, 9)), "BMP"), "this is a BMP"),
+        (encode(Image.new("RGB", (9, 9)), "TIFF"), "this is a TIFF"),
+        (b"\0\0\0\x18ftypheic", "this is a HEIC"),
+        (b"\0\0\0\x18ftypavif", "this is an AVIF"),
+        (b"\0\0\0\x18ftypisom", "video or HEIF"),
+        (b"%PDF-1.7", "this is a PDF"),
+        (b'{"image": "aGVsbG8="}', "looks like JSON"),
+        (b"just text", "unrecognised image format; send a JPEG, PNG or WebP"),
+        (b"\x89PNG", "unrecognised"),
+        (b"\0", "unrecognised"),
+    ],
+)
+def test_other_formats_are_named_and_refused(data: bytes, message: str) -> None:
+    with pytest.raises(UnsupportedMediaTypeError, match=message):
+        decode(data)
+
+
+@pytest.mark.usefixtures("no_decoder")
+def test_an_empty_body_is_refused_as_empty() -> None:
+    with pytest.raises(ImageError, match="empty"):
+        decode(b"")
+
+
+@pytest.mark.usefixtures("no_decoder")
+@pytest.mark.parametrize("image_format", ["PNG", "WebP"])
+def test_animations_are_refused(image_format: str) -> None:
+    frames = [scene(40, 30, seed) for seed in range(3)]
+    data = encode(frames[0], image_format, save_all=True, append_images=frames[1:])
+    with pytest.raises(UnsupportedMediaTypeError, match=f"animated {image_format}; send a still"):
+        decode(data)
+
+
+def test_an_animation_of_one_frame_is_a_still_picture() -> None:
+    still = encode(scene(40, 30), "PNG")
+    claims_one = png_with(still, png_chunk(b"acTL", bytes([0, 0, 0, 1, 0, 0, 0, 0])))
+    assert (decode(claims_one) == decode(still)).all()
+
+
+@pytest.mark.parametrize("image_format", FORMATS)
+def test_a_file_cut_anywhere_is_refused_as_truncated_or_broken(image_format: str) -> None:
+    options = {"exif": exif(6), "progressive": True} if image_format == "JPEG" else {}
+    data = encode(scene(40, 30), image_format, **options)
+    for length in range(12, len(data) - 1):
+        with pytest.raises(ImageError, match=r"truncated|broken"):
+            decode(data[:length])
+
+
+@pytest.mark.parametrize("image_format", FORMATS)
+def test_a_picture_followed_by_other_bytes_is_read(image_format: str) -> None:
+    data = encode(scene(40, 30), image_format)
+    assert (decode(data + b"trailing bytes") == decode(data)).all()
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (png(0, 9, 8, 2, png_chunk(b"IDAT", b"")), "how large"),
+        (png(9, 9, 8, 3, png_chunk(b"IDAT", zlib.compress(bytes(90)))), "palette is missing"),
+        (png(9, 9, 7, 2, png_chunk(b"IDAT", b"")), "header makes no sense"),
+        (png(9, 9, 8, 1, png_chunk(b"IDAT", b"")), "header makes no sense"),
+        (png(9, 9, 8, 2), "cannot be decoded"),
+        (
+            png(100, 100, 8, 2, png_chunk(b"IDAT", bytes(20))),
+            "at least, and it has 20",
+        ),
+        (png(9, 9, 8, 2, png_chunk(b"IDAT", b"no zlib")), "cannot be decoded"),
+        (png(9, 9, 8, 2, png_chunk(b"IDAT", zlib.compress(bytes(9)))), "cannot be decoded"),
+        (png(9, 9, 8, 2, png_chunk(b"tRNS", b"\0"), png_chunk(b"IDAT", b"")), "cannot be decoded"),
+        (png(9, 9, 8, 2, png_chunk(b"IHDR", bytes(13))), "header makes no sense"),
+        (PNG[:8] + png_chunk(b"PLTE", bytes(9)) + PNG[8:], "does not begin with its header"),
+        (b"\xff\xd8\xff\xd9\0\0", "ends before any pixel"),
+        (b"\xff\xd8" + jpeg_segment(0xC0, b"\x08"), "frame header is too short"),
+        (b"\xff\xd8" + jpeg_segment(0xC0, SOF + b"\2\1\x11\0"), "header makes no sense"),
+        (b"\xff\xd8" + jpeg_segment(0xC0, SOF + b"\1\1\x51\0"), "header makes no sense"),
+        (b"\xff\xd8" + jpeg_segment(0xC0, SOF + b"\1\1\x11\0") * 2, "two frame headers"),
+        (b"\xff\xd8" + jpeg_segment(0xDA, b""), "no length"),
+        (b"\xff\xd8" + b"\xff\xe0\0\1", "no length"),
+        (b"\xff\xd8" + jpeg_segment(0xDA, bytes(10)) + b"\xff\xd9", "how large"),
+        (b"RIFF\x16\0\0\0WEBPVP8 \x0a\0\0\0" + bytes(10), "header makes no sense"),
+        (b"RIFF\x04\0\0\0WEBP", "how large"),
+    ],
+)
+def test_files_that_make_no_sense_are_refused(data: bytes, message: str) -> None:
+    with pytest.raises(ImageError, match=message):
+        decode(data)
+
+
+def test_a_wrong_checksum_is_refused() -> None:
+    data = bytearray(encode(scene(40, 30), "PNG"))
+    data[len(data) // 2] ^= 1
+    with pytest.raises(ImageError, match="checksum of its IDAT chunk"):
+        decode(bytes(data))
+
+
+@pytest.mark.parametrize(
+    "exif_data",
+    [b"", b"II*\0", b"II*\0\xff\xff\xff\xff", b"MM\0*\0\0\0\x08\xff\xff", b"XX*\0" + bytes(40)],
+)
+def test_broken_exif_says_nothing(exif_data: bytes) -> None:
+    plain = encode(scene(40, 30), "JPEG")
+    data = jpeg_with(plain, jpeg_segment(0xE1, b"Exif\0\0" + exif_data))
+    assert parse_image_file(data).orientation == 1
+    assert (decode(data) == decode(plain)).all()
+
+
+@pytest.mark.parametrize("orientation", [0, 9, 65_535])
+def test_an_orientation_that_does_not_exist_says_nothing(orientation: int) -> None:
+    data = encode(scene(40, 30), "PNG", exif=exif(orientation))
+    assert parse_image_file(data).orientation == 1
+
+
+@pytest.mark.parametrize("quality", [30, 95])
+def test_a_header_of_more_pixels_than_the_data_can_be_is_refused(quality: int) -> None:
+    data = bytearray(encode(noise(320, 240), "JPEG", quality=quality))
+    frame = data.index(b"\xff\xc0")
+    data[frame + 5 : frame + 9] = struct.pack(">HH", 7000, 3500)
+    with pytest.raises(ImageError, match=r"3500×7000 pixels take \d+ bytes at least, and it has"):
+        decode(bytes(data))
+
+
+@pytest.mark.parametrize("mode", ["L", "RGB", "CMYK"])
+@pytest.mark.parametrize("options", [{}, {"progressive": True}, {"subsampling": 2}])
+def test_the_flattest_images_have_enough_data(mode: str, options: dict[str, Any]) -> None:
+    for size in ((1, 1), (8, 8), (17, 9), (1000, 1000)):
+        data = encode(Image.new(mode, size, 0), "JPEG", optimize=True, quality=1, **options)
+        assert decode(data).shape == (224, 224, 3)
+    flat = encode(Image.new("L", (3000, 3000), 0), "PNG", compress_level=9)
+    assert decode(flat).shape == (224, 224, 3)
+
+
+@pytest.mark.parametrize(
+    ("marker", "precision", "message"),
+    [
+        (0xC9, 8, "rare kind .with arithmetic coding."),
+        (0xCA, 8, "rare kind .with arithmetic coding."),
+        (0xC3, 8, "rare kind .lossless or hierarchical."),
+        (0xC1, 12, "12 bits a sample; save it with 8"),
+    ],
+)
+def test_rare_jpegs_are_named(marker: int, precision: int, message: str) -> None:
+    frame = bytes([precision]) + SOF[1:] + b"\1\1\x11\0"
+    with pytest.raises(UnsupportedMediaTypeError, match=message):
+        decode(b"\xff\xd8" + jpeg_segment(marker, frame))
+
+
+# --- files made to keep a decoder busy -----------------------------------------------------------
+
+
+def seconds(data: bytes) -> float:
+    """How long a file takes to be decoded or refused."""
+    started = time.perf_counter()
+    with contextlib.suppress(ServiceError):
+        decode(data)
+    return time.perf_counter() - started
+
+
+@pytest.mark.parametrize("kind", [b"zTXt", b"iCCP"])
+def test_compressed_text_and_profiles_are_never_unpacked(kind: bytes) -> None:
+    plain = encode(scene(40, 30), "PNG")
+    laden = png_chunk(kind, b"name\0\0" + zlib.compress(bytes(50_000_000), 9))
+    data = png_with(plain, laden)
+    assert (decode(data) == decode(plain)).all()
+    assert len(kept(data)) <= len(plain)
+
+
+def test_millions_of_empty_segments_are_refused_quickly() -> None:
+    still = encode(scene(40, 30), "JPEG")
+    for data in (
+        jpeg_with(still, jpeg_segment(0xFE, b"") * 600_000),
+        jpeg_with(still, b"\xff" * 600_000),
+        jpeg_with(still, b"\xff\xd0" * 600_000),
+        png_with(encode(scene(40, 30), "PNG"), png_chunk(b"teXt", b"") * 300_000),
+        webp_with(encode(scene(40, 30), "WebP"), (b"NONE" + bytes(4)) * 300_000),
+    ):
+        with pytest.raises(ImageError, match="segments"):
+            decode(data)
+        assert seconds(data) < 1
+
+
+def test_comments_profiles_and_exif_never_reach_the_decoder() -> None:
+    # Pillow joins EXIF pieces in quadratic time and keeps every comment.
+    plain = encode(scene(40, 30), "JPEG")
+    pieces = jpeg_segment(0xE1, b"Exif\0\0" + bytes(3000)) * 6_000
+    others = jpeg_segment(0xFE, b"comment") + jpeg_segment(0xE2, b"ICC_PROFILE\0\1\1profile")
+    data = jpeg_with(plain, pieces, others)
+    assert kept(data) == kept(plain)
+    assert (decode(data) == decode(plain)).all()
+
+
+def test_a_progressive_jpeg_of_thousands_of_scans_is_refused() -> None:
+    data = encode(scene(400, 300), "JPEG", progressive=True)
+    start = data.index(b"\xff\xda")
+    end = data.index(b"\xff\xda", start + 1)
+    assert len(decode(data)) == 224
+    with pytest.raises(ImageError, match=f"more than {MAX_SCANS} scans"):
+        decode(data[:start] + data[start:end] * (MAX_SCANS + 1) + data[end:])
+
+
+def test_scans_times_pixels_are_bounded() -> None:
+    data = encode(scene(400, 300), "JPEG", progressive=True)
+    assert parse_image_file(data).scans == 10
+    limits = ImageLimits(max_pixels=400 * 300, max_passes=10)
+    assert decode_image(data, RGB, limits).shape == (224, 224, 3)
+    with pytest.raises(PayloadTooLargeError, match="pixels in 10 scans; that many pixels may hav"):
+        decode_image(data, RGB, replace(limits, max_passes=9))
+
+
+def test_nothing_is_printed_about_a_large_picture() -> None:
+    # 90 megapixels: enough for Pillow's own warning, if it were left to warn.
+    script = """
+import sys
+from service.images.decode import ImageLimits, decode_image
+from service.errors import ServiceError
+from tests.service.images.test_decode import GREY
+from tests.service.images.test_header import bomb
+data = bomb(9_500, 9_500)
+assert decode_image(data, GREY, ImageLimits(max_pixels=10**9)).shape == (224, 224, 1)
+try:
+    decode_image(data, GREY, ImageLimits())
+except ServiceError:
+    sys.exit(0)
+sys.exit("not refused")
+"""
+    done = subprocess.run(
+        [sys.executable, "-W", "always", "-c", script],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert (done.returncode, done.stderr) == (0, "")

@@ -1,0 +1,217 @@
+"""Threads that decode: small images pass large ones, which wait for memory or are refused."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import numpy as np
+import pytest
+
+from service.errors import DecodersBusyError, PayloadTooLargeError, ThreadLostError
+from service.images.pool import FREE, Cost, DecodePool, Decoding, Pixels
+from tests.support.service.client import until
+
+MB = 2**20
+BUDGET = 300 * MB
+
+
+class Table:
+    """Images, each of which is decoded as soon as its gate opens."""
+
+    def __init__(self) -> None:
+        self.begun: list[str] = []
+        self.ended: list[tuple[str, Exception | None]] = []
+        self.gates: dict[str, threading.Event] = {}
+
+    def decoding(self, name: str, cost: Cost, error: Exception | None = None) -> Decoding:
+        """One that is decoded when `gates[name]` opens."""
+        gate = self.gates[name] = threading.Event()
+
+        def run() -> Pixels:
+            self.begun.append(name)
+            gate.wait(5)
+            if error is not None:
+                raise error
+            return np.zeros((1, 1, 1), np.uint8)
+
+        return Decoding(cost, run)
+
+    def note(self, name: str) -> Callable[[Pixels, Exception | None], None]:
+        """What writes down that it ended."""
+        return lambda _, error: self.ended.append((name, error))
+
+    def post(self, pool: DecodePool, name: str, cost: Cost, error: Exception | None = None) -> Any:
+        """Admit it and have it decoded."""
+        decoding = self.decoding(name, cost, error)
+        pool.admit(decoding)
+        return pool.post(decoding, self.note(name))
+
+    @property
+    def names(self) -> list[str]:
+        """Those that ended, in order."""
+        return [name for name, _ in self.ended]
+
+
+LARGE = Cost(150 * MB, 1.0)
+
+
+def with_pool(
+    threads: int = 4, budget: int = BUDGET, bound_s: float = 10
+) -> Callable[[Callable[[DecodePool, Table], Coroutine[Any, Any, None]]], Callable[[], None]]:
+    def decorate(
+        test: Callable[[DecodePool, Table], Coroutine[Any, Any, None]],
+    ) -> Callable[[], None]:
+        async def run() -> None:
+            pool, table = DecodePool(threads, budget, bound_s=bound_s), Table()
+            try:
+                await test(pool, table)
+            finally:
+                for gate in table.gates.values():
+                    gate.set()
+                pool.close()
+
+        def wrapper() -> None:
+            asyncio.run(run())
+
+        wrapper.__name__ = test.__name__
+        return wrapper
+
+    return decorate
+
+
+@with_pool(threads=2)
+async def test_small_images_pass_large_ones(pool: DecodePool, table: Table) -> None:
+    for name in ("large", "waits"):
+        table.post(pool, name, LARGE)
+    await until(lambda: table.begun == ["large"])  # of two threads one is for them
+    for number in range(20):
+        table.post(pool, f"small {number}", FREE)
+        table.gates[f"small {number}"].set()
+    await until(lambda: len(table.ended) == 20)
+    assert pool.waiting == 1
+    table.gates["large"].set()
+    await until(lambda: table.begun[-1] == "waits")
+    table.gates["waits"].set()
+    await until(lambda: table.names[-2:] == ["large", "waits"])
+    assert (pool.waiting, pool.taken_bytes) == (0, 0)
+
+
+@with_pool(threads=8)
+async def test_large_images_wait_for_memory_in_order(pool: DecodePool, table: Table) -> None:
+    assert pool.large_bytes == BUDGET - 8 * pool.quick_bytes
+    for name in "abc":
+        table.post(pool, name, LARGE)
+    table.post(pool, "d", Cost(60 * MB, 0.1))  # there would be room, but it is not its turn
+    await asyncio.sleep(0.05)
+    assert sorted(table.begun) == ["a"]
+    assert pool.taken_bytes == LARGE.bytes
+    table.gates["a"].set()
+    await until(lambda: table.begun == ["a", "b"])
+    table.gates["b"].set()
+    await until(lambda: len(table.begun) == 4)
+    assert pool.taken_bytes == LARGE.bytes + 60 * MB
+
+
+@with_pool(threads=8, budget=10 * BUDGET)
+async def test_half_of_the_threads_may_decode_large_images(pool: DecodePool, table: Table) -> None:
+    for number in range(6):
+        table.post(pool, str(number), LARGE)
+    await until(lambda: len(table.begun) == 4)
+    await asyncio.sleep(0.05)
+    assert len(table.begun) == 4
+
+
+@with_pool(threads=2)
+async def test_what_is_withdrawn_is_not_decoded_and_holds_no_memory(
+    pool: DecodePool, table: Table
+) -> None:
+    first, second = (table.post(pool, name, LARGE) for name in ("first", "second"))
+    await until(lambda: table.begun == ["first"])
+    second.withdraw()
+    first.withdraw()  # which runs: its memory is free when it ends
+    assert pool.taken_bytes == LARGE.bytes
+    assert pool.waiting == 0
+    table.post(pool, "third", LARGE)
+    table.gates["first"].set()
+    table.gates["third"].set()
+    await until(lambda: table.names == ["third"])
+    assert table.begun == ["first", "third"]
+    assert pool.taken_bytes == 0
+
+
+@with_pool(threads=2)
+async def test_an_error_is_told_and_gives_memory_back(pool: DecodePool, table: Table) -> None:
+    table.post(pool, "bad", LARGE, ValueError("no image"))
+    table.gates["bad"].set()
+    await until(lambda: bool(table.ended))
+    ((_, error),) = table.ended
+    assert isinstance(error, ValueError)
+    assert pool.taken_bytes == 0
+
+
+@with_pool(threads=2, bound_s=0.05)
+async def test_a_large_image_that_hangs_is_given_up(pool: DecodePool, table: Table) -> None:
+    table.post(pool, "hangs", LARGE)
+    table.post(pool, "next", LARGE)
+    await until(lambda: bool(table.ended))
+    assert isinstance(table.ended[0][1], ThreadLostError)
+    table.gates["next"].set()
+    await until(lambda: table.names == ["hangs", "next"])
+    assert pool.lost == 1
+
+
+@with_pool(threads=2)
+async def test_an_image_that_never_fits_is_refused(pool: DecodePool, table: Table) -> None:
+    most = pool.large_bytes
+    table.post(pool, "fits", Cost(most, 1))
+    with pytest.raises(PayloadTooLargeError, match=r"takes \d+ MB to decode, and at most 281 MB"):
+        table.post(pool, "never", Cost(most + 1, 1))
+    assert list(table.gates) == ["fits", "never"]
+    await until(lambda: table.begun == ["fits"])
+
+
+@with_pool(threads=2)
+async def test_too_long_a_wait_is_refused_with_how_long_it_is(
+    pool: DecodePool, table: Table
+) -> None:
+    for number in range(6):
+        table.post(pool, str(number), LARGE)
+    with pytest.raises(DecodersBusyError, match="take about 6 s to decode") as busy:
+        table.post(pool, "6", LARGE)
+    assert busy.value.status == 503
+    assert busy.value.headers() == {"Retry-After": "1"}
+    table.post(pool, "small", FREE)
+    table.gates["small"].set()
+    await until(lambda: table.names == ["small"])
+
+
+@with_pool(threads=2)
+async def test_images_of_one_request_are_admitted_all_or_none(
+    pool: DecodePool, table: Table
+) -> None:
+    images = [table.decoding(str(number), LARGE) for number in range(9)]
+    pool.admit(*images[:6])
+    with pytest.raises(DecodersBusyError):
+        pool.admit(*images)
+    assert table.begun == []
+
+
+@with_pool(threads=0)
+async def test_without_threads_every_image_is_decoded_at_once(
+    pool: DecodePool, table: Table
+) -> None:
+    for name, cost in {"small": FREE, "large": LARGE}.items():
+        decoding = table.decoding(name, cost)
+        table.gates[name].set()
+        pool.admit(decoding)
+        assert pool.post(decoding, table.note(name)) is None
+    assert table.names == ["small", "large"]
+
+
+def test_small_decodes_have_their_share_however_small_the_budget() -> None:
+    for budget in (MB, 64 * MB, 2**40):
+        pool = DecodePool(4, budget, bound_s=1)
+        assert 0 < 4 * pool.quick_bytes <= budget / 4
+        assert pool.large_bytes + 4 * pool.quick_bytes == budget
+        pool.close()

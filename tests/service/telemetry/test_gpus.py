@@ -1,0 +1,95 @@
+"""GPU metrics, told by a binding of NVML that makes them up."""
+
+# ruff: noqa: N802  the binding's names
+
+import sys
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from service.telemetry.gpus import open_gpus
+from service.telemetry.metrics import Metrics
+from tests.support.service.client import samples_in
+
+
+class NVMLError(Exception):
+    """What the binding raises, whatever it is."""
+
+
+class FakeNvml(ModuleType):
+    """The part of pynvml that is used: two GPUs, of which the second tells no power."""
+
+    def __init__(self, gpus: int = 2, driver: bool = True) -> None:
+        super().__init__("pynvml")
+        self._gpus = gpus
+        self._driver = driver
+        self.lost = False
+        self.NVMLError = NVMLError
+
+    def nvmlInit(self) -> None:
+        if not self._driver:
+            raise NVMLError("Driver Not Loaded")
+
+    def nvmlDeviceGetCount(self) -> int:
+        return self._gpus
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
+        return index
+
+    def nvmlDeviceGetUUID(self, gpu: int) -> str:
+        return f"GPU-{gpu}"
+
+    def nvmlDeviceGetUtilizationRates(self, gpu: int) -> Any:
+        if self.lost:
+            raise NVMLError("GPU is lost")
+        return SimpleNamespace(gpu=75 - gpu)
+
+    def nvmlDeviceGetMemoryInfo(self, gpu: int) -> Any:
+        return SimpleNamespace(total=8 * 2**30, used=2**30 + gpu)
+
+    def nvmlDeviceGetPowerUsage(self, gpu: int) -> int:
+        if gpu:
+            raise NVMLError("Not Supported")
+        return 123_456
+
+
+def told(nvml: ModuleType | None, monkeypatch: pytest.MonkeyPatch) -> dict[tuple[str, str], float]:
+    """Every GPU metric by its name and its GPU."""
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    text = Metrics(max_batch=1).exposition().decode()
+    return {
+        (name, labels["gpu_uuid"]): value
+        for name, labels, value in samples_in(text)
+        if name.startswith("nv_gpu_")
+    }
+
+
+def test_each_gpu_tells_what_it_knows_under_the_names_that_perf_analyzer_reads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert told(FakeNvml(), monkeypatch) == {
+        ("nv_gpu_utilization", "GPU-0"): 0.75,
+        ("nv_gpu_utilization", "GPU-1"): 0.74,
+        ("nv_gpu_memory_total_bytes", "GPU-0"): 8 * 2**30,
+        ("nv_gpu_memory_total_bytes", "GPU-1"): 8 * 2**30,
+        ("nv_gpu_memory_used_bytes", "GPU-0"): 2**30,
+        ("nv_gpu_memory_used_bytes", "GPU-1"): 2**30 + 1,
+        ("nv_gpu_power_usage", "GPU-0"): 123.456,
+    }
+
+
+def test_a_gpu_that_is_lost_is_not_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    nvml = FakeNvml(gpus=1)
+    nvml.lost = True
+    assert ("nv_gpu_utilization", "GPU-0") not in told(nvml, monkeypatch)
+
+
+@pytest.mark.parametrize(
+    "nvml", [None, FakeNvml(driver=False), FakeNvml(gpus=0)], ids=["binding", "driver", "GPU"]
+)
+def test_without_a_binding_a_driver_or_a_gpu_there_is_no_metric(
+    monkeypatch: pytest.MonkeyPatch, nvml: ModuleType | None
+) -> None:
+    assert told(nvml, monkeypatch) == {}
+    assert open_gpus() is None

@@ -1,0 +1,168 @@
+"""Traces: the spans of requests, whose they are, and where they are sent."""
+
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
+
+import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import SpanKind, StatusCode
+
+from service.api.app import create_app
+from service.cli import serve as serve_command
+from service.http.lane import lane_protocol
+from service.http.protocol import BoundedHttp
+from service.telemetry.tracing import Traces
+from tests.service.conftest import Run
+from tests.service.whole.test_edge_process import serving
+from tests.service.whole.test_server_process import until
+from tests.support.servers.listening import get, listening, post
+from tests.support.service.fakes import FakeEngine, make_repository
+
+PHASES = ["receive", "decode", "queue", "compute", "respond"]
+TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+
+
+async def spans_of(
+    *requests: bytes, lane: bool = True, failing: bool = False
+) -> list[ReadableSpan]:
+    """The spans of requests that were sent one after another."""
+    exporter = InMemorySpanExporter()
+    engine = FakeEngine(delay_s=0.002)
+    repository = make_repository(engine)
+    await repository.warm_up()
+    engine.failing = failing
+    app = create_app(repository)
+    protocol = lane_protocol(app.lanes) if lane else BoundedHttp
+    traces = Traces(SimpleSpanProcessor(exporter))
+    async with listening(app, protocol=protocol, ended=traces) as server:
+        for request in requests:
+            await server.ask(request)
+    await repository.close(5)
+    return list(exporter.get_finished_spans())
+
+
+def attributes_of(span: ReadableSpan) -> dict[str, Any]:
+    return dict(span.attributes or {})
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("lane", [True, False], ids=["lane", "asgi"])
+async def test_a_request_is_a_span_with_its_phases_within_end_to_end(lane: bool) -> None:
+    *phases, whole = await spans_of(post(b"7", "X-Request-Id: mine"), lane=lane)
+    assert [span.name for span in phases] == PHASES
+    assert (whole.name, whole.kind) == ("POST /v1/classify", SpanKind.SERVER)
+    assert whole.parent is None
+    attributes = attributes_of(whole)
+    assert attributes["convoy.request_id"] == "mine"
+    assert attributes["convoy.model"] == "fake"
+    assert attributes["convoy.images"] == 1
+    assert attributes["http.response.status_code"] == 200
+    assert attributes["client.address"] == "127.0.0.1"
+    assert whole.resource.attributes["service.name"] == "convoy"
+    moment = whole.start_time
+    for phase in phases:
+        assert phase.parent is not None
+        assert phase.parent.span_id == whole.context.span_id
+        assert phase.start_time == moment
+        moment = phase.end_time
+    assert moment is not None
+    assert whole.end_time is not None
+    assert whole.start_time is not None
+    assert whole.start_time < moment <= whole.end_time
+    (compute,) = [span for span in phases if span.name == "compute"]
+    assert (compute.end_time or 0) - (compute.start_time or 0) >= 2_000_000
+
+
+@pytest.mark.anyio
+async def test_a_trace_that_a_client_began_goes_on() -> None:
+    *phases, whole = await spans_of(post(b"7", f"traceparent: 00-{TRACE}-{PARENT}-01"))
+    assert {f"{span.context.trace_id:032x}" for span in [whole, *phases]} == {TRACE}
+    assert whole.parent is not None
+    assert f"{whole.parent.span_id:016x}" == PARENT
+
+
+@pytest.mark.anyio
+async def test_what_a_client_does_not_want_sampled_is_not_and_nonsense_is_a_new_trace() -> None:
+    assert await spans_of(post(b"7", f"traceparent: 00-{TRACE}-{PARENT}-00")) == []
+    *_, whole = await spans_of(post(b"7", "traceparent: \xff-nonsense"))
+    assert whole.parent is None
+
+
+@pytest.mark.anyio
+async def test_a_request_without_scores_is_a_span_alone_whose_name_is_one_of_few() -> None:
+    missing, refused = await spans_of(get("/a/path?secret=1"), post(b"x"))
+    assert (missing.name, refused.name) == ("GET", "POST")
+    assert attributes_of(missing)["url.path"] == "/a/path"
+    assert "secret" not in str(attributes_of(missing))
+    assert [span.status.status_code for span in (missing, refused)] == [StatusCode.UNSET] * 2
+    (failed,) = await spans_of(post(b"7"), failing=True)
+    assert failed.status.status_code is StatusCode.ERROR
+
+
+@pytest.fixture
+def collector() -> Iterator[tuple[str, list[ExportTraceServiceRequest]]]:
+    """A collector of traces on a loopback port: its address, and what it was sent."""
+    sent: list[ExportTraceServiceRequest] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["content-length"]))
+            assert self.path == "/v1/traces"
+            sent.append(ExportTraceServiceRequest.FromString(body))
+            self.send_response(200)
+            self.send_header("content-length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None: ...
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}", sent
+        server.shutdown()
+        thread.join()
+
+
+def test_a_server_sends_its_traces_where_opentelemetry_says(
+    collector: tuple[str, list[ExportTraceServiceRequest]],
+) -> None:
+    address, sent = collector
+    variables = {
+        "OTEL_EXPORTER_OTLP_ENDPOINT": address,
+        "OTEL_EXPORTER_OTLP_COMPRESSION": "none",
+        "OTEL_SERVICE_NAME": "pictures",
+        "OTEL_BSP_SCHEDULE_DELAY": "60000",  # only leaving makes it send
+    }
+    with serving("--otel", environment=variables) as server:
+        assert server.ask("GET", "/v2/health/live")[0] == 200
+        server.stop()
+    until(lambda: bool(sent))
+    (resource,) = sent[0].resource_spans
+    names = {value.key: value.value.string_value for value in resource.resource.attributes}
+    assert names["service.name"] == "pictures"
+    assert [span.name for scope in resource.scope_spans for span in scope.spans] == ["GET"]
+
+
+def test_without_the_flag_nothing_of_it_is_imported() -> None:
+    look = "import sys, service.cli; print([m for m in sys.modules if 'opentelemetry.sdk' in m])"
+    found = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"
+
+
+def test_where_it_is_not_installed_the_flag_says_so(
+    convoy: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def find_spec(name: str) -> None:
+        raise ModuleNotFoundError(name)
+
+    monkeypatch.setattr(serve_command, "find_spec", find_spec)
+    status, _, error = convoy("serve", "--port", "0", "--otel")
+    assert status == 2
+    assert error == "Error: --otel: OpenTelemetry is not installed; pip install 'convoy[otel]'\n"

@@ -1,0 +1,1 @@
+"""A running server, of which no single module is what is tested."""

@@ -1,0 +1,130 @@
+"""Clients that leave, stall, or never were what they seemed."""
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+
+from tests.service.whole.faults.fault import ANY, Counted, Faults, collector
+from tests.service.whole.faults.rig import Rig, head, parse_answers, post, read_all, reset
+
+CLIENTS: Faults = {}
+fault = collector(CLIENTS)
+
+SLOW = b"engine is slow"
+
+
+@fault("a client connects and leaves", "nothing")
+def _(rig: Rig) -> Counted:
+    for leave in (reset, lambda connection: connection.close()):
+        leave(rig.raw())
+    return {}
+
+
+@fault("a client leaves in the middle of a head", "nothing")
+def _(rig: Rig) -> Counted:
+    whole = head(length=1)
+    for length in (1, 5, len(whole) // 2, len(whole) - 1):
+        reset(rig.raw(whole[:length]))
+        rig.raw(whole[:length]).close()
+    return {}
+
+
+@fault("a client leaves in the middle of a body", "nothing")
+def _(rig: Rig) -> Counted:
+    reset(rig.raw(head(length=50_000), b"7" * 20_000))
+    rig.raw(head("Transfer-Encoding: chunked"), b"5\r\n77777\r\n").close()
+    return {"499": 2}
+
+
+@fault("a client leaves while it waits in the queue", "nothing")
+def _(rig: Rig) -> Counted:
+    with ThreadPoolExecutor(1) as pool:
+        busy = pool.submit(rig.classify, SLOW)
+        rig.wait_inside(1)
+        queued = rig.raw(post(b"5"))
+        rig.wait_inside(2)
+        reset(queued)
+        rig.wait_inside(1)
+        assert busy.result() == (200, 0)
+    return {"200": 1, "499": 1}
+
+
+@fault("a client leaves while its picture is computed", "nothing")
+def _(rig: Rig) -> Counted:
+    running = rig.raw(post(SLOW))
+    rig.wait_inside(1)
+    reset(running)
+    assert rig.classify(4) == (200, 4)
+    return {"200": 1, "499": 1}
+
+
+@fault("a client leaves without reading its answer", "nothing")
+def _(rig: Rig) -> Counted:
+    for _ in range(20):
+        reset(rig.raw(post(b"5")))
+    return {ANY: 20}
+
+
+@fault("a client half-closes once it has sent its request", "nothing, or its answer")
+def _(rig: Rig) -> Counted:
+    answers = rig.answers(post(SLOW), half_close=True)
+    assert answers in ([], [(200, 0)])
+    return {ANY: 1}
+
+
+@fault("a client sends several requests at once", "every answer, in order")
+def _(rig: Rig) -> Counted:
+    digits = [3, 1, 4, 1, 5, 9, 2, 6]
+    last = post(b"5", "Connection: close")
+    answers = rig.answers(b"".join(post(str(digit).encode()) for digit in digits) + last)
+    assert answers == [(200, digit) for digit in (*digits, 5)]
+    return {"200": len(digits) + 1}
+
+
+@fault("a client sends several requests at once and leaves", "nothing")
+def _(rig: Rig) -> Counted:
+    connection = rig.raw(post(SLOW) + post(b"1") * 5)
+    rig.wait_inside(1)
+    reset(connection)
+    return {ANY: 1}  # the others are never begun
+
+
+@fault("300 clients leave at the same moment", "nothing; others are answered")
+def _(rig: Rig) -> Counted:
+    leaving = [rig.raw(head(length=9), b"1234") for _ in range(300)]
+    with rig.others():
+        for connection in leaving:
+            reset(connection)
+    return {"200": 8, "499": 300}
+
+
+@fault("heads trickle in on 100 connections", "its answer, late; others are answered")
+def _(rig: Rig) -> Counted:
+    slow = [rig.raw(head(length=1)[:10]) for _ in range(100)]
+    with rig.others():
+        pass
+    for connection in slow:
+        connection.sendall(head(length=1)[10:] + b"7")
+        connection.shutdown(1)
+    for connection in slow:
+        connection.close()
+    return {"200": 8, ANY: 100}
+
+
+@fault("a body trickles in byte by byte", "its answer, late; others are answered")
+def _(rig: Rig) -> Counted:
+    with closing(rig.raw(head("Connection: close", length=30))) as slow:
+        with rig.others():
+            for byte in b"7" * 30:
+                slow.sendall(bytes([byte]))
+                time.sleep(0.005)  # or the kernel would send them together
+        assert parse_answers(read_all(slow)) == [(200, 7)]
+    return {"200": 9}
+
+
+@fault("a client does not read what it is answered", "nothing; others are answered")
+def _(rig: Rig) -> Counted:
+    ask = b"GET /openapi.json HTTP/1.1\r\nHost: convoy\r\n\r\n"
+    with closing(rig.raw(ask * 300)), rig.others():
+        pass
+    return {"200": 8}

@@ -1,0 +1,48 @@
+"""What a fault is: how to cause it, and what becomes of the requests."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from tests.service.whole.faults.rig import Rig
+
+Counted = Mapping[str, int]
+"""What the server must have counted of its models' requests, by status.
+
+ANY stands for a request that could just as well end one way as another.
+"""
+
+ANY = "any"
+
+Inject = Callable[[Rig], Counted]
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Something that goes wrong."""
+
+    name: str
+    seen: str  # what the client sees of it
+    inject: Inject
+    options: tuple[str, ...] = ()  # of a server of its own; none: all such faults share one
+    ends: bool = False  # whether the server is meant to be gone afterwards
+
+
+Faults = dict[str, Fault]
+
+
+def collector(
+    faults: Faults,
+) -> Callable[..., Callable[[Inject], Inject]]:
+    """A decorator that adds a fault."""
+
+    def fault(
+        name: str, seen: str, *options: str, ends: bool = False
+    ) -> Callable[[Inject], Inject]:
+        def add(inject: Inject) -> Inject:
+            assert name not in faults
+            faults[name] = Fault(name, seen, inject, options, ends)
+            return inject
+
+        return add
+
+    return fault

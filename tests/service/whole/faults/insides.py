@@ -1,0 +1,132 @@
+"""Engines and decoders that fail, each in its own way, and queues that are full."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+from tests.service.whole.faults.fault import ANY, Counted, Faults, Inject, collector
+from tests.service.whole.faults.rig import Rig, until
+
+INSIDES: Faults = {}
+fault = collector(INSIDES)
+
+
+def _fails(picture: bytes) -> Inject:
+    """Its own request is answered 500, and whoever comes at the same time gets one answer."""
+
+    def inject(rig: Rig) -> Counted:
+        status, message = rig.classify(picture)
+        assert status == 500, message
+        with ThreadPoolExecutor(9) as pool:
+            pictures = [picture, *(str(digit).encode() for digit in range(8))]
+            failed, *others = [request.result() for request in rig.many(pool, pictures)]
+        assert failed[0] == 500
+        # Batch-mates of what the engine failed on fail with it; nobody gets another's answer.
+        for digit, (status, answer) in enumerate(others):
+            assert (status, answer) == (200, digit) or status == 500
+        return {ANY: 10}
+
+    return inject
+
+
+for _name, _seen in (
+    ("decoder raises", "500"),
+    ("decoder exits", "500"),
+    ("decoder stops iterating", "500"),
+    ("decoder is interrupted", "500"),
+    ("decoder is out of memory", "500"),
+    ("decoder recurses", "500"),
+    ("engine raises", "500, and its batch"),
+    ("engine raises another error", "500, and its batch"),
+    ("engine is out of memory", "500, and its batch"),
+    ("engine exits", "500, and its batch"),
+    ("engine stops iterating", "500, and its batch"),
+    ("engine gives too few", "500, and its batch"),
+    ("engine gives other classes", "500, and its batch"),
+    ("engine gives nothing", "500, and its batch"),
+    ("engine gives no numbers", "500, and its batch"),
+):
+    fault(f"the {_name}", _seen)(_fails(_name.encode()))
+
+
+@fault("the engine is slow", "its answer, late")
+def _(rig: Rig) -> Counted:
+    with ThreadPoolExecutor(1) as pool:
+        slow = pool.submit(rig.classify, b"engine is slow")
+        rig.wait_inside(1)
+        with rig.others():
+            pass
+        assert slow.result() == (200, 0)
+    return {"200": 9}
+
+
+@fault("the decoder is slow", "its answer, late; others are answered")
+def _(rig: Rig) -> Counted:
+    with ThreadPoolExecutor(1) as pool:
+        slow = pool.submit(rig.classify, b"decoder is slow")
+        rig.wait_inside(1)
+        with rig.others():
+            pass
+        assert slow.result() == (200, 0)
+    return {"200": 9}
+
+
+@fault("more come at once than may wait", "429 with Retry-After, or its answer", "--max-queue", "8")
+def _(rig: Rig) -> Counted:
+    with ThreadPoolExecutor(60) as pool:
+        busy = pool.submit(rig.classify, b"engine is slow")
+        rig.wait_inside(1)
+        burst = rig.many(pool, [b"%d" % (n % 10) for n in range(60)])
+        statuses = []
+        for n, request in enumerate(burst):
+            status, answer = request.result()
+            assert status == 429 or (status, answer) == (200, n % 10)
+            statuses.append(status)
+        assert busy.result() == (200, 0)
+    assert 0 < statuses.count(429) < 60
+    return {"200": statuses.count(200) + 1, "429": statuses.count(429)}
+
+
+@fault("a deadline passes while its request waits", "504")
+def _(rig: Rig) -> Counted:
+    with ThreadPoolExecutor(1) as pool:
+        busy = pool.submit(rig.classify, b"engine is slow")
+        rig.wait_inside(1)
+        assert rig.classify(5, X_Timeout_Ms="50")[0] == 504
+        assert busy.result() == (200, 0)
+    return {"200": 1, "504": 1}
+
+
+@fault("metrics, health and the page are read while all fails", "its answer")
+def _(rig: Rig) -> Counted:
+    with ThreadPoolExecutor(8) as pool:
+        failing = rig.many(pool, [b"engine raises", b"decoder raises", b"engine is slow", b"x"] * 4)
+        for _ in range(5):
+            for path in ("/metrics", "/v2/health/live", "/v2/health/ready", "/v2/models/stats"):
+                assert rig.exchange("GET", path)[0] == 200
+        assert {request.result()[0] for request in failing} <= {200, 400, 500}
+    return {ANY: 16}
+
+
+@fault(
+    "the engine hangs",
+    "500, and 503 who waits; answers again once another engine is ready",
+    *("--engine-timeout-s", "1"),
+)
+def _(rig: Rig) -> Counted:
+    with ThreadPoolExecutor(4) as pool:
+        hung = pool.submit(rig.classify, b"engine hangs")
+        rig.wait_inside(1)
+        waiting = rig.many(pool, [b"1", b"2", b"3"])
+        assert hung.result()[0] == 500
+        assert {request.result()[0] for request in waiting} <= {500, 503}
+    until(lambda: rig.exchange("GET", "/v2/health/ready")[0] == 200)
+    return {"500": 1, ANY: 3}
+
+
+@fault("the decoder hangs", "500; others are answered", "--decode-timeout-s", "1")
+def _(rig: Rig) -> Counted:
+    with ThreadPoolExecutor(3) as pool:
+        hung = rig.many(pool, [b"decoder hangs"] * 3)  # more than there are threads
+        assert [request.result()[0] for request in hung] == [500] * 3
+    with rig.others():
+        pass
+    return {"500": 3, "200": 8}

@@ -1,0 +1,117 @@
+"""Pictures that bring about a fault where they get to: `b"decoder raises"`, `b"engine hangs"`."""
+
+import sys
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from models import (
+    ChannelOrder,
+    EngineError,
+    Fit,
+    Images,
+    Layout,
+    OutputKind,
+    Preprocessing,
+    Scores,
+)
+from service.engine.runner import Pixels
+from service.images.decode import ImageLimits, prepare_image
+from service.images.pool import Decoding, free
+from tests.support.service.fakes import CLASSES, decode_digit, one_hot
+
+SLOW_S = 0.6
+HANG_S = 4.0  # longer than a hang is waited for, which is a second; then its thread ends
+
+
+def _raise(error: BaseException) -> None:
+    raise error
+
+
+def _recurse() -> None:
+    _recurse()
+
+
+def _fail(error: Exception) -> Scores:
+    raise error
+
+
+def _slowly(images: Images, seconds: float = SLOW_S) -> Scores:
+    time.sleep(seconds)
+    return _digits(images)
+
+
+def _digits(images: Images) -> Scores:
+    return one_hot(np.where(images < CLASSES, images, 0))
+
+
+# A picture that begins with the key, and what the decoder does with it.
+_DECODER: dict[bytes, Callable[[], object]] = {
+    b"decoder raises": lambda: _raise(KeyError("unforeseen")),
+    b"decoder exits": lambda: sys.exit(3),
+    b"decoder stops iterating": lambda: next(iter(())),
+    b"decoder is interrupted": lambda: _raise(KeyboardInterrupt()),
+    b"decoder is out of memory": lambda: _raise(MemoryError()),
+    b"decoder recurses": _recurse,
+    b"decoder is slow": lambda: time.sleep(SLOW_S),
+    b"decoder hangs": lambda: time.sleep(HANG_S),
+}
+
+# The engine knows a picture by its one pixel; these are no digits.
+_ENGINE: dict[bytes, Callable[[Images], Scores]] = {
+    b"engine raises": lambda _: _fail(EngineError("the device fell off the bus")),
+    b"engine raises another error": lambda _: _fail(IndexError("unforeseen")),
+    b"engine is out of memory": lambda _: _fail(MemoryError()),
+    b"engine exits": lambda _: sys.exit(3),
+    b"engine stops iterating": lambda _: next(iter(())),
+    b"engine gives too few": lambda images: _digits(images)[1:],
+    b"engine gives other classes": lambda images: _digits(images)[:, :3],
+    b"engine gives nothing": lambda _: None,  # type: ignore[dict-item, return-value]
+    b"engine gives no numbers": lambda images: np.full((len(images), CLASSES), np.nan, np.float32),
+    b"engine is slow": _slowly,
+    b"engine hangs": lambda images: _slowly(images, HANG_S),
+}
+_ONE_PIXEL = Preprocessing(
+    height=1,
+    width=1,
+    fit=Fit.STRETCH,
+    resize=1,
+    channels=ChannelOrder.GREY,
+    layout=Layout.NCHW,
+    scale=1.0,
+    mean=(0.0,),
+    std=(1.0,),
+    output=OutputKind.LOGITS,
+    labels=(),
+)
+_PIXELS = {name: 100 + number for number, name in enumerate(_ENGINE)}
+
+
+def prepare_faulty(data: bytes) -> Decoding:
+    """Real images, of which a black one shows a 0, and what `faulty_decode` knows."""
+    if data.startswith((b"\xff\xd8\xff", b"\x89PNG", b"RIFF")):
+        return prepare_image(data, _ONE_PIXEL, ImageLimits())
+    return _prepare_free(data)
+
+
+def faulty_decode(data: bytes) -> Pixels:
+    """Digits, and what goes wrong."""
+    if data in _PIXELS:
+        return np.full((1, 1, 1), _PIXELS[data], np.uint8)
+    if data in _DECODER:
+        _DECODER[data]()
+        return decode_digit(b"0")
+    return decode_digit(data)
+
+
+_prepare_free = free(faulty_decode)
+
+
+def faulty_scores(images: Images) -> Scores:
+    """Each digit's class, and what the first picture that is no digit brings about for all."""
+    pixels = set(images[:, 0, 0, 0].tolist())
+    for name, pixel in _PIXELS.items():
+        if pixel in pixels:
+            return _ENGINE[name](images)
+    return one_hot(images)

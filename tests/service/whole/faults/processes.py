@@ -1,0 +1,101 @@
+"""What befalls the process: signals, a full log, no more files, a clock that jumps."""
+
+import os
+import resource
+import signal
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
+
+from tests.service.whole.faults.fault import Counted, Faults, collector
+from tests.service.whole.faults.rig import Rig, parse_answers, post, read_all, until
+
+PROCESSES: Faults = {}
+fault = collector(PROCESSES)
+
+SLOW = b"engine is slow"
+
+
+@fault(
+    "SIGTERM under load",
+    "its answer if it was accepted, then 503, then refused",
+    "--delay-s",
+    "0.5",
+    ends=True,
+)
+def _(rig: Rig) -> Counted:
+    with ThreadPoolExecutor(16) as pool:
+        requests = rig.many(pool, [b"%d" % (n % 10) for n in range(16)])
+        rig.wait_inside(16)
+        rig.process.terminate()
+        assert [request.result() for request in requests] == [(200, n % 10) for n in range(16)]
+    assert rig.process.wait(30) == 0
+    return {}
+
+
+@fault("a second SIGTERM", "503", "--delay-s", "1.5", ends=True)
+def _(rig: Rig) -> Counted:
+    with ThreadPoolExecutor(1) as pool:
+        request = pool.submit(rig.classify, 7)
+        rig.wait_inside(1)
+        rig.process.terminate()
+        until(lambda: rig.exchange("GET", "/v2/health/ready")[0] == 503)
+        rig.process.terminate()
+        assert request.result()[0] == 503
+    assert rig.process.wait(10) == 1
+    return {}
+
+
+@fault("SIGSTOP under load, and SIGCONT later", "its answer, late")
+def _(rig: Rig) -> Counted:
+    with ThreadPoolExecutor(6) as pool, ExitStack() as stack:
+        before = rig.many(pool, [SLOW])
+        rig.wait_inside(1)  # the others wait for this one
+        before += rig.many(pool, [b"%d" % n for n in range(5)])
+        rig.process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, rig.process.pid, os.WSTOPPED | os.WNOWAIT)
+        during = [
+            stack.enter_context(closing(rig.raw(post(b"%d" % n, "Connection: close"))))
+            for n in range(6)
+        ]
+        rig.process.send_signal(signal.SIGCONT)
+        assert [request.result() for request in before] == [(200, n) for n in (0, *range(5))]
+        assert [parse_answers(read_all(each)) for each in during] == [[(200, n)] for n in range(6)]
+    return {"200": 12}
+
+
+@fault("there are no more file descriptors", "its connection waits until there are")
+def _(rig: Rig) -> Counted:
+    before = resource.prlimit(rig.process.pid, resource.RLIMIT_NOFILE)
+    kept = rig.raw()
+    most = rig.descriptors() + 3
+    resource.prlimit(rig.process.pid, resource.RLIMIT_NOFILE, (most, before[1]))
+    crowd = [rig.raw() for _ in range(20)]
+    # Who is connected already is answered all the while.
+    kept.sendall(b"GET /v2/health/live HTTP/1.1\r\nHost: convoy\r\nConnection: close\r\n\r\n")
+    assert kept.recv(15) == b"HTTP/1.1 200 OK"
+    for connection in (kept, *crowd):
+        connection.close()
+    resource.prlimit(rig.process.pid, resource.RLIMIT_NOFILE, before)
+    return {}
+
+
+@fault("the clock jumps by days", "its answer", "--unsteady-clock")
+def _(rig: Rig) -> Counted:
+    with rig.others(), rig.others():
+        assert rig.classify(7, X_Timeout_Ms="5000") == (200, 7)
+    return {"200": 17}
+
+
+def _fails_and_serves(rig: Rig) -> Counted:
+    """Much is logged, each time with its traceback, and requests go on being answered."""
+    for _ in range(40):
+        assert rig.classify(b"decoder raises")[0] == 500
+    with rig.others():
+        assert rig.classify(7) == (200, 7)
+    return {"200": 9, "500": 40}
+
+
+fault("nobody reads the log, and its pipe is full", "its answer", "--log", "full")(
+    _fails_and_serves
+)
+fault("whoever read the log is gone", "its answer", "--log", "closed")(_fails_and_serves)

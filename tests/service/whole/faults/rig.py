@@ -1,0 +1,222 @@
+"""A server process that faults are injected into, and what is asked of it afterwards."""
+
+import contextlib
+import http.client
+import json
+import os
+import re
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+from service.api.v1 import CLASSIFY_PATH
+from tests.support import ROOT
+from tests.support.service.client import samples_in
+
+INFER_PATH = "/v2/models/fake/infer"
+
+_REQUESTS = "convoy_requests_total"
+
+
+class Rig:
+    """A running fake server with its faults, and clients for it."""
+
+    def __init__(self, process: "subprocess.Popen[bytes]", errors: Path) -> None:
+        assert process.stdout is not None
+        self.process = process
+        self.errors = errors  # what the server wrote to its standard error
+        self.port = int(process.stdout.readline())
+
+    # --- well-behaved clients ---
+
+    def exchange(
+        self,
+        method: str,
+        path: str,
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> tuple[int, Any]:
+        """The status and the content of one request on a connection of its own."""
+        with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)) as connection:
+            connection.request(method, path, body, headers or {})
+            response = connection.getresponse()
+            data = response.read()
+            is_json = response.headers["content-type"] == "application/json"
+            return response.status, json.loads(data) if is_json else data.decode()
+
+    def classify(self, picture: bytes | int, **headers: str) -> tuple[int, Any]:
+        """The status, and the likeliest class or the error's message, for one picture."""
+        body = picture if isinstance(picture, bytes) else str(picture).encode()
+        told = {name.replace("_", "-"): value for name, value in headers.items()}
+        return read_answer(*self.exchange("POST", CLASSIFY_PATH, body, told))
+
+    def check_serves(self) -> None:
+        """A picture of every digit gets its own answer."""
+        assert [self.classify(digit) for digit in range(3)] == [(200, n) for n in range(3)]
+
+    @contextmanager
+    def others(self, pictures: int = 8) -> Iterator[None]:
+        """While the block runs, other clients' pictures are answered, each with its own digit."""
+        with ThreadPoolExecutor(pictures) as pool:
+            answers = [pool.submit(self.classify, n % 10) for n in range(pictures)]
+            yield
+            assert [each.result() for each in answers] == [(200, n % 10) for n in range(pictures)]
+
+    # --- what the server says of itself ---
+
+    def metrics(self) -> dict[str, float]:
+        """Samples of /metrics that have no bounds, by name and status."""
+        status, text = self.exchange("GET", "/metrics")
+        assert status == 200
+        return {
+            f"{name} {labels['status']}" if "status" in labels else name: value
+            for name, labels, value in samples_in(text)
+            if "le" not in labels and "phase" not in labels and "reason" not in labels
+        }
+
+    def counted(self) -> Counter[str]:
+        """Requests to the model by the status of their answer."""
+        told = self.metrics()
+        return Counter(
+            {
+                key.removeprefix(f"{_REQUESTS} "): int(value)
+                for key, value in told.items()
+                if key.startswith(f"{_REQUESTS} ")
+            }
+        )
+
+    def inside(self) -> tuple[float, float]:
+        """Images inside, and in the queue."""
+        told = self.metrics()
+        return told["convoy_images_inside"], told["convoy_queue_depth"]
+
+    def threads(self) -> int:
+        """How many threads the process has."""
+        return len(list(Path(f"/proc/{self.process.pid}/task").iterdir()))
+
+    def descriptors(self) -> int:
+        """How many files the process has open."""
+        return len(os.listdir(f"/proc/{self.process.pid}/fd"))
+
+    def resident_bytes(self) -> int:
+        """Memory that the process has now."""
+        pages = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE")
+
+    # --- clients as they should not be ---
+
+    def raw(self, *pieces: bytes) -> socket.socket:
+        """A connection that has sent these bytes."""
+        connection = socket.create_connection(("127.0.0.1", self.port), timeout=20)
+        for piece in pieces:
+            connection.sendall(piece)
+        return connection
+
+    def answers(self, *pieces: bytes, half_close: bool = False) -> list[tuple[int, Any]]:
+        """Every answer on a connection that sent these bytes, until the server closes it."""
+        with closing(self.raw(*pieces)) as connection:
+            if half_close:
+                connection.shutdown(socket.SHUT_WR)
+            return parse_answers(read_all(connection))
+
+    def wait_inside(self, images: int) -> None:
+        """Until so many images are inside."""
+        until(lambda: self.inside()[0] == images)
+
+    def many(
+        self, pool: ThreadPoolExecutor, pictures: list[bytes]
+    ) -> "list[Future[tuple[int, Any]]]":
+        """Requests for these pictures, each on a connection of its own."""
+        return [pool.submit(self.classify, picture) for picture in pictures]
+
+
+@contextmanager
+def rigged(folder: Path, *options: str) -> Iterator[Rig]:
+    """A fake server with faults; killed if it is still there at the end."""
+    errors = folder / "stderr"
+    with errors.open("wb") as opened:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tests.support.servers.fake_server", "--faults", *options],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=opened,
+        )
+    try:
+        yield Rig(process, errors)
+    finally:
+        process.send_signal(signal.SIGCONT)
+        process.kill()
+        process.communicate()
+
+
+def until(condition: Callable[[], bool], timeout_s: float = 10) -> None:
+    """Wait for what the server is about to do."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.01)
+
+
+def head(*lines: str, path: str = CLASSIFY_PATH, length: int | None = None) -> bytes:
+    """The beginning of a POST, up to its body."""
+    told = () if length is None else (f"Content-Length: {length}",)
+    return "\r\n".join([f"POST {path} HTTP/1.1", "Host: convoy", *told, *lines, "", ""]).encode()
+
+
+def post(body: bytes, *lines: str, path: str = CLASSIFY_PATH) -> bytes:
+    """A whole POST."""
+    return head(*lines, path=path, length=len(body)) + body
+
+
+def reset(connection: socket.socket) -> None:
+    """Leave as a crashed client does: what comes from now on is answered with a reset."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    connection.close()
+
+
+def read_all(connection: socket.socket) -> bytes:
+    """Everything until the other side closes."""
+    received = b""
+    with contextlib.suppress(ConnectionResetError):
+        while piece := connection.recv(65536):
+            received += piece
+    return received
+
+
+def parse_answers(received: bytes) -> list[tuple[int, Any]]:
+    """Every whole answer in what was received, and nothing else may be in it."""
+    answers = []
+    while received:
+        top, blank, rest = received.partition(b"\r\n\r\n")
+        assert blank, received
+        status = re.match(rb"HTTP/1\.1 (\d+) ", top)
+        assert status, received
+        if status[1] == b"100":
+            received = rest
+            continue
+        length = re.search(rb"content-length: (\d+)", top.lower())
+        assert length, top
+        body, received = rest[: int(length[1])], rest[int(length[1]) :]
+        assert len(body) == int(length[1]), "an answer was cut short"
+        answers.append(read_answer(int(status[1]), json.loads(body)))
+    return answers
+
+
+def read_answer(status: int, content: Any) -> tuple[int, Any]:
+    """The status, and the likeliest class of a single picture, or the message of an error."""
+    if status != 200:
+        assert list(content) == ["error"], content
+        return status, content["error"]
+    if "results" not in content:
+        return status, content
+    digits = [result["predictions"][0]["index"] for result in content["results"]]
+    return status, digits[0] if len(digits) == 1 else digits

@@ -1,0 +1,64 @@
+"""Decoders that crash or hang cost their own request an answer of 500, and nobody else anything."""
+
+import asyncio
+import threading
+
+import pytest
+
+from service.engine.runner import Pixels
+from tests.support.service.client import PATH, digits, error_of, metric, serving, until
+from tests.support.service.fakes import decode_digit
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.mark.parametrize("threads", [0, 1])
+@pytest.mark.parametrize(
+    "error",
+    [
+        KeyError("unforeseen"),
+        MemoryError(),
+        RecursionError(),
+        SystemExit(3),
+        KeyboardInterrupt(),
+        StopIteration(),
+        asyncio.CancelledError(),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+async def test_whatever_a_decoder_raises_is_answered_500(
+    threads: int, error: BaseException
+) -> None:
+    def decode(data: bytes) -> Pixels:
+        if data == b"x":
+            raise error
+        return decode_digit(data)
+
+    async with serving(decode=decode, decode_threads=threads) as (client, _):
+        assert "mistake" in error_of(await client.post(PATH, content=b"x"), 500)
+        files = [("file", ("a.png", content, "image/png")) for content in (b"1", b"x", b"2")]
+        assert "mistake" in error_of(await client.post(PATH, files=files), 500)
+        assert digits(await client.post(PATH, content=b"4")) == [4]
+        assert await metric(client, 'convoy_requests_total{status="500"}') == 2
+        assert await metric(client, "convoy_lost_decode_threads_total") == 0
+
+
+async def test_a_decoder_that_never_returns_is_answered_500_and_its_thread_replaced() -> None:
+    gate = threading.Event()
+
+    def decode(data: bytes) -> Pixels:
+        if data == b"x":
+            gate.wait(30)
+        return decode_digit(data)
+
+    async with serving(decode=decode, decode_threads=1, decode_s=0.05) as (client, pipeline):
+        stuck = asyncio.create_task(client.post(PATH, content=b"x"))
+        await until(lambda: pipeline.admission.images == 1)
+        behind = asyncio.create_task(client.post(PATH, content=b"4"))
+        assert "stuck" in error_of(await stuck, 500)
+        assert digits(await behind) == [4]
+        assert await metric(client, "convoy_lost_decode_threads_total") == 1
+        files = [("file", ("a.png", content, "image/png")) for content in (b"1", b"x")]
+        assert "image 2 of 2" in error_of(await client.post(PATH, files=files), 500)
+        gate.set()
+        assert digits(await client.post(PATH, content=b"5")) == [5]

@@ -1,0 +1,238 @@
+"""`convoy serve` as it is run: keys from a file and their rotation, logs on standard error."""
+
+import http.client
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from models import BUILT_IN_MODEL
+from tests.service.conftest import Run
+from tests.service.whole.test_server_process import until
+
+_SERVE = [sys.executable, "-c", "from service.cli import main; main()", "serve", "--port", "0"]
+_SAMPLE = min((BUILT_IN_MODEL.parent / "samples").glob("*")).read_bytes()
+
+
+class Serving:
+    """A running server and what it has written to its log."""
+
+    def __init__(self, process: "subprocess.Popen[str]", port: int) -> None:
+        self.process = process
+        self.port = port
+
+    def ask(
+        self, method: str, path: str, body: bytes | None = None, **headers: str
+    ) -> tuple[int, dict[str, str]]:
+        """Status and headers of an answer."""
+        with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)) as connection:
+            connection.request(
+                method,
+                path,
+                body,
+                {name.replace("_", "-"): value for name, value in headers.items()},
+            )
+            response = connection.getresponse()
+            response.read()
+            return response.status, {k.lower(): v for k, v in response.getheaders()}
+
+    def read(self, path: str) -> str:
+        """The body of an answer."""
+        with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)) as connection:
+            connection.request("GET", path)
+            return connection.getresponse().read().decode()
+
+    def classify(self, image: bytes) -> tuple[int, str]:
+        """The status, and the label or the error's message, for an image."""
+        with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)) as connection:
+            connection.request("POST", "/v1/classify?top_k=1", image)
+            response = connection.getresponse()
+            answer = json.loads(response.read())
+        if response.status != 200:
+            return response.status, answer["error"]
+        return 200, answer["results"][0]["predictions"][0]["label"]
+
+    def logged(self, pattern: str) -> str:
+        """What of a pattern is in its parentheses, in the first line of the log that has it."""
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            if found := re.search(pattern, line):
+                return found[1]
+        raise AssertionError(pattern)
+
+    def stop(self) -> list[str]:
+        """What it wrote to its log, once it has left as it should."""
+        self.process.terminate()
+        _, log = self.process.communicate(timeout=20)
+        assert self.process.returncode == 0, log
+        return log.splitlines()
+
+
+@contextmanager
+def serving(
+    *flags: object,
+    files: int | None = None,
+    environment: Mapping[str, str] | None = None,
+    command: Sequence[str] = _SERVE,
+) -> Iterator[Serving]:
+    """A server that may have so many files open."""
+    shell = ["sh", "-c", f'ulimit -n {files}; exec "$@"', "sh"] if files else []
+    process = subprocess.Popen(
+        [*shell, *command, "--threads", "1", *map(str, flags)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **(environment or {})},
+    )
+    try:
+        assert process.stdout is not None
+        found = re.search(r" at http://127\.0\.0\.1:(\d+) ", process.stdout.readline())
+        assert found, process.communicate()
+        yield Serving(process, int(found[1]))
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> Path:
+    file = tmp_path / "keys"
+    file.write_text("first\n")
+    file.chmod(0o600)
+    return file
+
+
+def test_keys_and_a_log_of_json_and_a_hangup_reads_the_keys_again(keys: Path) -> None:
+    with serving("--api-key-file", keys, "--log-format", "json") as server:
+        assert server.ask("GET", "/v2/health/ready")[0] == 200
+        assert server.ask("POST", "/v1/classify", _SAMPLE)[0] == 401
+        status, headers = server.ask(
+            "POST", "/v1/classify?top_k=1", _SAMPLE, X_API_Key="first", X_Request_Id="mine"
+        )
+        assert (status, headers["x-request-id"]) == (200, "mine")
+        keys.write_text("second\n")
+        server.process.send_signal(signal.SIGHUP)
+        until(lambda: server.ask("GET", "/v2", X_API_Key="first")[0] == 401)
+        assert server.ask("GET", "/v2", Authorization="Bearer second")[0] == 200
+        lines: list[dict[str, Any]] = [json.loads(line) for line in server.stop()]
+    requests = [line for line in lines if line["logger"] == "convoy.access"]
+    assert [(line["path"], line["status"]) for line in requests[:3]] == [
+        ("/v2/health/ready", 200),
+        ("/v1/classify", 401),
+        ("/v1/classify", 200),
+    ]
+    (scored,) = [line for line in requests if "model" in line]
+    assert (scored["id"], scored["model"], scored["images"]) == ("mine", "digits", 1)
+    said = [line["message"] for line in lines if line["logger"] == "convoy"]
+    assert any("1 API keys were read" in message for message in said)
+    assert any("shutting down" in message for message in said)
+
+
+def test_the_log_can_do_without_requests() -> None:
+    with serving("--no-access-log", environment={"CONVOY_LOG_FORMAT": "json"}) as server:
+        server.ask("GET", "/v2")
+        loggers = {json.loads(line)["logger"] for line in server.stop()}
+    assert "convoy.access" not in loggers
+
+
+def test_a_log_that_nobody_reads_holds_nothing_up() -> None:
+    with serving() as server:
+        path = "/" + "x" * 180
+        with closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)) as one:
+            for _ in range(600):  # twice what the pipe takes
+                one.request("GET", path)
+                assert one.getresponse().read()
+        log = server.stop()  # reads it at last
+    line = r'\S+Z INFO convoy.access: "\S+" "127.0.0.1" GET "/x{180}" 404 in=0 out=\d+ us=\d+'
+    assert sum(bool(re.fullmatch(line, one)) for one in log) == 600  # text, unless said otherwise
+
+
+def test_connections_are_bounded_by_what_the_system_allows() -> None:
+    with serving("--max-connections-per-address", 1000, files=64) as server:
+        kept = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(100)]
+        until(lambda: server.ask("GET", "/v2/health/live")[0] == 200)
+        for connection in kept:
+            connection.close()
+        log = server.stop()
+    found = re.search(r"no more than (\d+) connections can be open: .* 64 files", "\n".join(log))
+    assert found
+    assert 8 <= int(found[1]) <= 40
+    assert not any("Too many open files" in line for line in log)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"), [("", "has no key"), ("# none\n", "has no key"), ("two words\n", "line 1")]
+)
+def test_a_file_of_keys_that_makes_no_sense_ends_with_status_2(
+    convoy: Run, keys: Path, text: str, problem: str
+) -> None:
+    keys.write_text(text)
+    status, out, error = convoy("serve", "--port", "0", "--api-key-file", keys)
+    assert (status, out) == (2, "")
+    assert error.startswith("Error: --api-key-file: ")
+    assert problem in error
+
+
+def test_a_file_of_keys_that_is_not_there_ends_with_status_2(convoy: Run, tmp_path: Path) -> None:
+    status, _, error = convoy("serve", "--port", "0", "--api-key-file", tmp_path / "none")
+    assert (status, error) == (
+        2,
+        f"Error: --api-key-file: {tmp_path / 'none'} cannot be read: No such file or directory\n",
+    )
+
+
+def test_a_hangup_without_keys_is_noted_and_no_more() -> None:
+    with serving() as server:
+        server.process.send_signal(signal.SIGHUP)
+        assert server.ask("POST", "/v1/classify", _SAMPLE)[0] == 200
+        log = server.stop()
+    assert any("SIGHUP: there is no file to read again" in line for line in log)
+
+
+def test_a_hangup_while_models_are_loaded_ends_nothing() -> None:
+    script = (
+        "import os, signal, sys; from service import cli; from service.cli import serve as serving; opened = serving.open_models\n"
+        "def open_models(*args):\n"
+        "    os.kill(os.getpid(), signal.SIGHUP)\n"
+        "    return opened(*args)\n"
+        "serving.open_models = open_models; cli.main()"
+    )
+    with serving(command=[sys.executable, "-c", script, "serve", "--port", "0"]) as server:
+        assert server.ask("POST", "/v1/classify", _SAMPLE)[0] == 200
+        server.stop()
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_metrics_may_have_a_port_of_their_own(keys: Path, workers: int) -> None:
+    flags = ("--metrics-port", "0", "--api-key-file", keys, "--workers", workers)
+    with serving(*flags) as server:
+        assert server.ask("POST", "/v1/classify", _SAMPLE, X_API_Key="first")[0] == 200
+        assert server.ask("GET", "/metrics", X_API_Key="first")[0] == 404
+        port = int(server.logged(r"metrics are at port (\d+)"))
+        silent = socket.create_connection(("127.0.0.1", port))  # does not keep others waiting
+        scraped = Serving(server.process, port)
+        until(lambda: scraped.ask("GET", "/metrics")[0] == 200)
+        text = scraped.read("/metrics")
+        assert 'convoy_requests_total{model="digits",status="200"} 1.0' in text
+        assert 'nv_inference_request_success{model="digits",version="1"} 1' in text
+        assert scraped.ask("GET", "/v1/classify")[0] == 404
+        silent.close()
+        server.stop()
+
+
+def test_a_metrics_port_that_is_taken_is_said_at_once(convoy: Run) -> None:
+    with closing(socket.create_server(("127.0.0.1", 0))) as taken:
+        port = taken.getsockname()[1]
+        status, _, error = convoy("serve", "--port", 0, "--metrics-port", port)
+    assert status == 1
+    assert f"cannot listen on 127.0.0.1 port {port}" in error
+    assert "--metrics-port" in error

@@ -1,0 +1,148 @@
+"""No parser of a client's bytes takes more than 50 ms of a core for each megabyte."""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from models import OutputKind
+from service.api.urgency import urgency_from
+from service.api.v1 import CLASSIFY_PATH, _top_k
+from service.api.v2.request import parse_request
+from service.errors import ServiceError
+from service.hosting.pipeline import ModelInfo
+from service.http.body import form_boundary, images_of
+from service.http.compression import inflate, wanted_coding
+from service.http.edge import Edge, EdgeConfig
+from service.http.protocol import BoundedHttp
+from service.images.header import parse_image_file
+from tests.support.images import worst_inputs as worst
+
+MS_A_MB = 50.0
+
+# Below this a parser has hardly begun: what it takes is not what its input costs.
+_LEAST_MB = 0.05
+
+INFO = ModelInfo("m", "1", (224, 224, 3), "scores", OutputKind.LOGITS, ())
+
+
+def feed(data: bytes) -> None:
+    """Have a connection read this, without a client and without an application."""
+    asyncio.run(_feed(data))
+
+
+async def _feed(data: bytes) -> None:
+    config = EdgeConfig(_no_application, Edge(), log_config=None, lifespan="off", ws="none")
+    config.load()
+    connection = BoundedHttp(config, _State(), {})
+    connection.connection_made(_Transport())
+    started = time.thread_time()
+    connection.data_received(data)
+    _FEEDING.append(time.thread_time() - started)
+    connection.connection_lost(None)
+
+
+async def _no_application(_: Any, __: Any, send: Any) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b""})
+
+
+class _State:
+    """What connections of a uvicorn server share."""
+
+    def __init__(self) -> None:
+        self.connections: set[Any] = set()
+        self.tasks: set[Any] = set()
+        self.default_headers: list[tuple[bytes, bytes]] = []
+        self.total_requests = 0
+
+
+class _Transport(asyncio.Transport):
+    """Takes everything, and sends it nowhere."""
+
+    def write(self, data: bytes | bytearray | memoryview) -> None: ...
+
+    def write_eof(self) -> None: ...
+
+    def close(self) -> None: ...
+
+    def is_closing(self) -> bool:
+        return False
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def pause_reading(self) -> None: ...
+
+    def resume_reading(self) -> None: ...
+
+
+_FEEDING: list[float] = []
+
+_PARSERS: Mapping[str, tuple[Callable[[bytes], object], Mapping[str, bytes]]] = {
+    "JSON": (lambda body: parse_request(body, None, INFO, 8), worst.JSON),
+    "form": (lambda body: images_of(body, worst.BOUNDARY, 128), worst.FORMS),
+    "query": (lambda query: _top_k(query, 1000), worst.QUERIES),
+    "Content-Type": (lambda text: form_boundary({b"content-type": text}), worst.CONTENT_TYPES),
+    "Accept-Encoding": (lambda text: wanted_coding(text.decode(), 10**6), worst.ACCEPTED),
+    "X-Timeout-Ms": (
+        lambda text: urgency_from({b"x-timeout-ms": text}, 0.0),
+        {"digits": b"9" * 65_000, "spaces": b" " * 65_000},
+    ),
+    "image": (parse_image_file, worst.HEADERS),
+    "binary tensor": (
+        lambda body: parse_request(body, len(body) - 4 * 10**6, INFO, 8),
+        {
+            "empty elements": worst.infer_json(b"[]", b"BYTES", b"[8]").replace(
+                b'"data":[]', b'"parameters":{"binary_data_size":4000000}'
+            )
+            + bytes(4 * 10**6)
+        },
+    ),
+}
+
+
+def cases() -> Iterator[Any]:
+    for kind, (parse, inputs) in _PARSERS.items():
+        for name, data in inputs.items():
+            yield pytest.param(parse, data, id=f"{kind}: {name}")
+
+
+def check_budget(name: str, seconds: float, size: int) -> None:
+    ms_a_mb = seconds * 1e3 / max(size / 1e6, _LEAST_MB)
+    assert ms_a_mb < MS_A_MB, f"{name}: {ms_a_mb:.0f} ms a MB"
+
+
+@pytest.mark.parametrize(("parse", "data"), list(cases()))
+def test_a_parser_takes_time_in_proportion_to_its_input(
+    parse: Callable[[bytes], object], data: bytes
+) -> None:
+    taken = []
+    for _ in range(3):
+        started = time.thread_time()
+        try:
+            parse(data)
+        except ServiceError as error:
+            assert 400 <= error.status < 500  # noqa: PT017  refused, in whatever time
+            assert len(str(error)) < 500  # noqa: PT017
+        taken.append(time.thread_time() - started)
+    check_budget(CLASSIFY_PATH, min(taken), len(data))
+
+
+@pytest.mark.parametrize("name", worst.HEADS)
+def test_a_head_takes_time_in_proportion_to_its_length(name: str) -> None:
+    head = worst.HEADS[name]
+    for data in (head + b"\r\n\r\n", head):
+        _FEEDING.clear()
+        for _ in range(3):
+            feed(data)
+        check_budget(name, min(_FEEDING), len(data))
+
+
+@pytest.mark.parametrize("name", worst.COMPRESSED)
+def test_inflating_takes_time_in_proportion_to_what_comes_out(name: str) -> None:
+    started = time.thread_time()
+    inflated = inflate(worst.COMPRESSED[name], "gzip", 20 * worst.MB)
+    check_budget(name, time.thread_time() - started, len(inflated))

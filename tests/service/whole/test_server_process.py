@@ -1,0 +1,333 @@
+"""A real server process on a loopback port: batching, leaving clients, large bodies, signals."""
+
+import contextlib
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.api.v1 import CLASSIFY_PATH
+from service.http.server import ListenError, bind
+from tests.support import ROOT
+from tests.support.service.client import metric_in
+
+
+class Server:
+    """A running process, with the port it serves on."""
+
+    def __init__(self, process: "subprocess.Popen[str]") -> None:
+        assert process.stdout is not None
+        self.process = process
+        self.port = int(process.stdout.readline())
+
+    def exchange(self, method: str, path: str, body: bytes | None = None) -> tuple[int, Any]:
+        """The status and the body of one request on a connection of its own."""
+        with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)) as connection:
+            connection.request(method, path, body)
+            response = connection.getresponse()
+            text = response.read().decode()
+            is_json = response.headers["content-type"] == "application/json"
+            return response.status, json.loads(text) if is_json else text
+
+    def classify(self, digit: int) -> int | tuple[int, Any]:
+        """The likeliest class of a picture of `digit`; status and body where that failed."""
+        status, body = self.exchange("POST", CLASSIFY_PATH, str(digit).encode())
+        if status != 200:
+            return status, body
+        index: int = body["results"][0]["predictions"][0]["index"]
+        return index
+
+    def metric(self, sample: str) -> float:
+        """The value of a sample of /metrics; 0 where it is not there yet."""
+        _, text = self.exchange("GET", "/metrics")
+        try:
+            return metric_in(text, sample)
+        except AssertionError:
+            return 0.0
+
+    def raw(self, request: bytes) -> socket.socket:
+        """A connection that has sent these bytes."""
+        connection = socket.create_connection(("127.0.0.1", self.port), timeout=20)
+        connection.sendall(request)
+        return connection
+
+    def resident_bytes(self) -> int:
+        """Memory that the process has now."""
+        pages = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+@contextmanager
+def running(*options: str) -> Iterator[Server]:
+    """A fake server, ready; killed if it is still there at the end."""
+    process = start(*options)
+    try:
+        yield Server(process)
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    """One server for all the tests that leave it as it was."""
+    with running() as shared:
+        yield shared
+
+
+def start(*options: str) -> "subprocess.Popen[str]":
+    """The process of a fake server."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.support.servers.fake_server", *options],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def until(condition: Callable[[], bool], timeout_s: float = 10) -> None:
+    """Wait for what the other process is about to do."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.01)
+
+
+def head(*lines: str) -> bytes:
+    """The beginning of a POST, up to its body."""
+    start_line = f"POST {CLASSIFY_PATH} HTTP/1.1"
+    return "\r\n".join([start_line, "Host: convoy", *lines, "", ""]).encode()
+
+
+def read_all(connection: socket.socket) -> bytes:
+    """Everything until the other side closes."""
+    received = b""
+    while piece := connection.recv(65536):
+        received += piece
+    return received
+
+
+def read_until(connection: socket.socket, end: bytes) -> bytes:
+    """What comes, up to `end`, while the other side keeps the connection open."""
+    received = b""
+    while end not in received:
+        piece = connection.recv(65536)
+        assert piece, received
+        received += piece
+    return received
+
+
+def in_flight(server: Server, pool: ThreadPoolExecutor, digits: range) -> list[Future[Any]]:
+    """Requests that are inside the server, all of them."""
+    requests = [pool.submit(server.classify, digit) for digit in digits]
+    until(lambda: server.metric("convoy_images_inside") == len(digits))
+    return requests
+
+
+def test_clients_in_parallel_are_batched_and_each_gets_its_own_answer() -> None:
+    with running("--delay-s", "0.05") as server, ThreadPoolExecutor(24) as pool:
+        sent = [n % 10 for n in range(72)]
+        assert list(pool.map(server.classify, sent)) == sent
+        batches = server.metric("convoy_batch_size_count")
+        assert batches < 72 / 2
+        assert server.metric('convoy_batch_size_bucket{le="8.0"}') == batches
+        # Some were as large as they may be.
+        assert server.metric('convoy_batch_size_bucket{le="7.0"}') < batches
+        assert server.metric("convoy_images_total") == 72
+
+
+def test_a_client_that_hangs_up_is_dropped_before_it_is_computed() -> None:
+    with running("--delay-s", "0.4") as server, ThreadPoolExecutor(1) as pool:
+        first = pool.submit(server.classify, 1)
+        until(lambda: server.metric("convoy_images_inside") == 1)
+        leaving = server.raw(head("Content-Length: 1") + b"2")
+        until(lambda: server.metric("convoy_images_inside") == 2)
+        leaving.close()
+        until(lambda: server.metric('convoy_requests_total{status="499"}') == 1)
+        assert first.result() == 1
+        assert server.classify(3) == 3
+        assert server.metric("convoy_batch_size_sum") == 2
+
+
+def test_a_client_that_announces_too_much_is_told_before_it_sends(server: Server) -> None:
+    with server.raw(head("Content-Length: 100000000")) as connection:
+        received = read_until(connection, b'"}')
+        assert received.startswith(b"HTTP/1.1 413 ")
+        assert b"at most 100000" in received
+        assert b"connection: close" in received
+    assert server.classify(1) == 1
+
+
+def test_a_client_that_asks_first_is_told_not_to_send(server: Server) -> None:
+    with server.raw(head("Content-Length: 100000000", "Expect: 100-continue")) as connection:
+        assert connection.recv(65536).startswith(b"HTTP/1.1 413 ")
+    # Nobody knows whether such a client will send the body, so the connection cannot go on.
+    lines = ("Content-Length: 5", "Expect: 100-continue", "Content-Type: text/plain")
+    with server.raw(head(*lines)) as connection:
+        received = read_until(connection, b'"}')
+        assert received.startswith(b"HTTP/1.1 415 ")
+        assert b"connection: close" in received
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_a_client_that_sends_it_all_regardless_reads_the_refusal(
+    server: Server, chunked: bool
+) -> None:
+    size = 30_000_000
+    server.classify(1)
+    before = server.resident_bytes()
+    length = "Transfer-Encoding: chunked" if chunked else f"Content-Length: {size}"
+    with server.raw(head(length)) as connection:
+        piece = b"x" * 1_000_000
+        for _ in range(size // len(piece)):
+            connection.sendall(b"%x\r\n%b\r\n" % (len(piece), piece) if chunked else piece)
+        if chunked:
+            connection.sendall(b"0\r\n\r\n")
+        assert read_all(connection).startswith(b"HTTP/1.1 413 ")
+    assert server.resident_bytes() - before < 10_000_000
+    assert server.classify(1) == 1
+
+
+def test_a_connection_survives_a_refusal_of_a_body_of_allowed_size(server: Server) -> None:
+    refused = head("Content-Type: text/plain", "Content-Length: 50000") + b"x" * 50_000
+    good = head("Content-Length: 1", "Connection: close") + b"7"
+    with server.raw(refused + good) as connection:
+        first, _, second = read_all(connection).partition(b'"}HTTP/1.1 ')
+        assert first.startswith(b"HTTP/1.1 415 ")
+        assert second.startswith(b"200 ")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_lets_what_is_in_flight_finish_and_the_exit_status_is_0(
+    number: signal.Signals,
+) -> None:
+    with running("--delay-s", "0.3") as server, ThreadPoolExecutor(20) as pool:
+        requests = in_flight(server, pool, range(10))
+        server.process.send_signal(number)
+        # Two batches take 0.6 s; meanwhile it says that it is leaving, and takes nothing new.
+        until(lambda: server.exchange("GET", "/v2/health/ready")[0] == 503)
+        assert server.exchange("GET", "/v2/health/live") == (200, {"live": True})
+        status, body = server.exchange("POST", CLASSIFY_PATH, b"1")
+        assert (status, list(body)) == (503, ["error"])
+        assert [request.result() for request in requests] == list(range(10))
+        assert server.process.wait(10) == 0
+        with pytest.raises(ConnectionRefusedError):
+            server.classify(1)
+
+
+def test_a_signal_when_nothing_is_in_flight_ends_it_at_once() -> None:
+    with running() as server, server.raw(head("Content-Length: 1") + b"1") as idle:
+        # A connection that is only kept open holds nobody up.
+        read_until(idle, b"}}")
+        server.process.terminate()
+        assert server.process.wait(5) == 0
+
+
+def test_what_takes_longer_than_the_drain_is_answered_503_and_the_exit_status_is_1() -> None:
+    with running("--delay-s", "30", "--drain-s", "0.2") as server, ThreadPoolExecutor(1) as pool:
+        (request,) = in_flight(server, pool, range(1))
+        server.process.terminate()
+        status, body = request.result()
+        assert (status, list(body)) == (503, ["error"])
+        # The engine is stuck for half a minute yet; the process does not wait for it.
+        assert server.process.wait(10) == 1
+
+
+def test_a_second_signal_gives_up_what_is_in_flight() -> None:
+    with running("--delay-s", "1.5") as server, ThreadPoolExecutor(1) as pool:
+        (request,) = in_flight(server, pool, range(1))
+        server.process.terminate()
+        until(lambda: server.exchange("GET", "/v2/health/ready")[0] == 503)
+        server.process.terminate()
+        assert request.result()[0] == 503
+        assert server.process.wait(10) == 1
+
+
+def test_an_engine_that_cannot_be_warmed_up_ends_the_process_with_its_reason() -> None:
+    process = start("--cannot-warm-up")
+    out, error = process.communicate(timeout=20)
+    assert process.returncode == 1
+    assert out == ""
+    assert error.rstrip().endswith("EngineError: no memory")
+
+
+def test_an_address_that_is_taken_or_unknown_is_one_clear_error() -> None:
+    with bind("127.0.0.1", 0) as taken:
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(ListenError, match=f"127.0.0.1 port {port}: Address already in use"):
+            bind("127.0.0.1", port)
+    with pytest.raises(ListenError, match="--host"):
+        bind("no.such.host.invalid", 0)
+
+
+def test_an_address_that_another_server_has_is_not_shared(server: Server) -> None:
+    with pytest.raises(ListenError):
+        bind("127.0.0.1", server.port)
+
+
+@pytest.mark.parametrize(
+    "request_head",
+    [
+        b"GET /" + b"a" * 2_000_000,
+        b"GET / HTTP/1.1\r\nX-Long: " + b"a" * 2_000_000,
+        b"GET / HTTP/1.1\r\n" + b"X-Many: a\r\n" * 200_000,
+    ],
+    ids=["a url", "one header", "many headers"],
+)
+def test_a_head_without_end_is_refused_in_bounded_memory(
+    server: Server, request_head: bytes
+) -> None:
+    before = server.resident_bytes()
+    with closing(socket.create_connection(("127.0.0.1", server.port), timeout=20)) as connection:
+        with contextlib.suppress(ConnectionError):  # closed while this still sends
+            connection.sendall(request_head)
+        received = b""
+        with contextlib.suppress(ConnectionError):
+            received = read_all(connection)
+    if received:  # a reset may overtake it
+        assert received.startswith(b"HTTP/1.1 431 ")
+        assert list(json.loads(received.partition(b"\r\n\r\n")[2])) == ["error"]
+    assert server.resident_bytes() - before < 10_000_000
+    assert server.classify(4) == 4
+
+
+def test_a_head_just_too_long_is_told_so(server: Server) -> None:
+    with closing(server.raw(b"GET / HTTP/1.1\r\nX-Long: " + b"a" * 66_000)) as connection:
+        received = read_all(connection)
+    assert received.startswith(b"HTTP/1.1 431 ")
+    assert b'{"error": "the request line and headers exceed 65536 bytes"}' in received
+
+
+def test_trailers_without_end_close_the_connection(server: Server) -> None:
+    before = server.resident_bytes()
+    start = (
+        head("Content-Type: image/png", "Transfer-Encoding: chunked") + b"1\r\n4\r\n0\r\nX-Long: "
+    )
+    with closing(server.raw(start)) as connection:
+        with contextlib.suppress(ConnectionError):
+            for _ in range(40):
+                connection.sendall(b"a" * 100_000)
+        with contextlib.suppress(ConnectionError):
+            read_all(connection)
+    assert server.resident_bytes() - before < 10_000_000
+    assert server.classify(4) == 4
+
+
+def test_what_is_no_http_is_refused_in_the_one_error_shape(server: Server) -> None:
+    with closing(server.raw(b"this is no http\r\n\r\n")) as connection:
+        received = read_all(connection)
+    assert received.startswith(b"HTTP/1.1 400 ")
+    assert list(json.loads(received.partition(b"\r\n\r\n")[2])) == ["error"]

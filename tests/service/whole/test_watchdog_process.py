@@ -1,0 +1,74 @@
+"""A real server whose engine hangs: 5xx, not ready, ready again; and at last it leaves."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tests.service.whole.test_server_process import Server, until
+from tests.support import ROOT
+
+
+@contextmanager
+def hanging() -> Iterator[Server]:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.support.servers.hanging_server"],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield Server(process)
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def hang(server: Server) -> None:
+    status, body = server.classify(9)  # type: ignore[misc]
+    assert (status, list(body)) == (500, ["error"])
+
+
+def restart(server: Server) -> None:
+    assert server.process.stdin is not None
+    server.process.stdin.write("\n")
+    server.process.stdin.flush()
+    until(lambda: ready(server) == 200)
+
+
+def ready(server: Server) -> int:
+    return server.exchange("GET", "/v2/health/ready")[0]
+
+
+def test_a_server_outlives_two_hangs_of_its_engine_and_leaves_at_the_third() -> None:
+    with hanging() as server:
+        for restarts in (1, 2):
+            assert server.classify(3) == 3
+            hang(server)
+            assert ready(server) == 503
+            assert server.exchange("GET", "/v2/health/live")[0] == 200
+            status, body = server.classify(3)  # type: ignore[misc]
+            assert status == 503
+            assert "restarting" in body["error"]
+            assert server.metric("convoy_engine_restarts_total") == restarts
+            restart(server)
+        assert server.classify(4) == 4
+        hang(server)
+        assert server.process.wait(20) == 1
+        assert server.process.stderr is not None
+        log = server.process.stderr.read()
+        assert log.count("the engine is restarted: it did not end a batch of 1 within 0.2 s") == 2
+        assert "the engine is given up for good: it did not end a batch of 1 within 0.2 s" in log
+        assert "Traceback" not in log
+
+
+def test_a_signal_after_a_hang_still_ends_it_with_status_0() -> None:
+    with hanging() as server:
+        hang(server)
+        restart(server)
+        assert server.classify(4) == 4
+        server.process.terminate()
+        # The engine that hangs, hangs still; nobody waits for anything of it.
+        assert server.process.wait(20) == 0

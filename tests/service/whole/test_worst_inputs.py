@@ -1,0 +1,155 @@
+"""A server under the worst known inputs: an honest client among eight that send nothing else."""
+
+import http.client
+import itertools
+import socket
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from contextlib import closing, suppress
+from pathlib import Path
+from statistics import quantiles
+
+import pytest
+
+from models import BUILT_IN_MODEL
+from tests.service.whole.test_edge_process import Serving, serving
+from tests.support.images import worst_inputs as worst
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc")
+
+CLIENTS = 8
+DECODE_MB = 600
+INFER = "/v2/models/digits/infer"
+CLASSIFY = "/v1/classify"
+
+# What may wait in memory beside what is decoded: bodies (20 MB, and 1 MiB for each of 128 images),
+# of which one is inflated or made a tensor, twice its size; and the buffers of eight connections.
+MOST_BESIDE = 300 * worst.MB
+
+# A request as `http.client` wants it.
+Asked = tuple[str, bytes, Mapping[str, str]]
+
+_SAMPLES = {
+    str(digit): next((BUILT_IN_MODEL.parent / "samples").glob(f"{digit}_*")).read_bytes()
+    for digit in range(10)
+}
+
+
+def hostile() -> list[Asked]:
+    """One request for each of the worst inputs."""
+    form = {"Content-Type": f"multipart/form-data; boundary={worst.BOUNDARY.decode()}"}
+    gzip = {"Content-Encoding": "gzip"}
+    asked: list[Asked] = []
+    for data in worst.JSON.values():
+        asked.append((INFER, data.replace(b"[1,224,224,3]", b"[1,32,32,1]"), {}))
+    asked += [(CLASSIFY, data, form) for data in worst.FORMS.values()]
+    asked += [(CLASSIFY, data, {}) for data in worst.HEADERS.values()]
+    asked += [(INFER, data, gzip) for data in worst.COMPRESSED.values()] * 4
+    asked += [(CLASSIFY, data, {}) for data in worst.images().values()] * 4
+    asked += [(f"{CLASSIFY}?{query.decode()}", b"7", {}) for query in worst.QUERIES.values()]
+    for text in worst.ACCEPTED.values():
+        asked.append((CLASSIFY, b"7", {"Accept-Encoding": text.decode()}))
+    for text in worst.CONTENT_TYPES.values():
+        asked.append((CLASSIFY, b"7", {"Content-Type": text.decode()}))
+    return asked
+
+
+class Attack:
+    """Clients that send the worst inputs again and again, each waiting for its answer."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+        self.statuses: Counter[int] = Counter()  # 0: the server closed without an answer
+        self.stopped = threading.Event()
+        self._asked = hostile()
+
+    def start(self) -> list[threading.Thread]:
+        """Begin; the threads end soon after `stopped` is set."""
+        started = [threading.Thread(target=self._ask, args=(n,)) for n in range(CLIENTS)]
+        started += [threading.Thread(target=self._send_heads), threading.Thread(target=self._open)]
+        for thread in started:
+            thread.start()
+        return started
+
+    def _ask(self, number: int) -> None:
+        start = number * len(self._asked) // CLIENTS
+        for path, body, headers in itertools.cycle(self._asked[start:] + self._asked[:start]):
+            if self.stopped.is_set():
+                return
+            with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)) as client:
+                try:
+                    client.request("POST", path, body, headers)
+                    status = client.getresponse().status
+                except OSError:  # it was told No and cut off while it was still sending
+                    status = 0
+            self.statuses[status] += 1
+
+    def _send_heads(self) -> None:
+        for head in itertools.cycle(worst.HEADS.values()):
+            if self.stopped.wait(0.05):
+                return
+            with (
+                suppress(OSError),
+                closing(socket.create_connection(("127.0.0.1", self.port))) as s,
+            ):
+                s.sendall(head + b"\r\n\r\n")
+                s.settimeout(1)
+                s.recv(100)
+
+    def _open(self) -> None:
+        """Connections that say nothing."""
+        silent = []
+        while not self.stopped.wait(0.02):
+            with suppress(OSError):
+                silent.append(socket.create_connection(("127.0.0.1", self.port)))
+        for each in silent:
+            each.close()
+
+
+def peak_bytes(process: int) -> int:
+    """The most memory that a process had."""
+    lines = Path(f"/proc/{process}/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
+
+
+def check(server: Serving, seconds: float, in_time: Callable[[list[float]], bool]) -> None:
+    """Attack for so long; every honest request is answered with its own result, in time."""
+    before = peak_bytes(server.process.pid)
+    attack = Attack(server.port)
+    threads = attack.start()
+    latencies = []
+    try:
+        end = time.monotonic() + seconds
+        for digit in itertools.cycle(_SAMPLES):
+            started = time.monotonic()
+            if started > end:
+                break
+            status, answer = server.classify(_SAMPLES[digit])
+            assert (status, answer) == (200, digit)
+            latencies.append(time.monotonic() - started)
+            time.sleep(max(0.0, 0.2 - latencies[-1]))
+    finally:
+        attack.stopped.set()
+        for thread in threads:
+            thread.join(70)
+    assert in_time(latencies), sorted(latencies)[-5:]
+    assert peak_bytes(server.process.pid) - before < DECODE_MB * worst.MB + MOST_BESIDE
+    assert attack.statuses.total() > 2 * seconds
+    # What is wrong is said; what there is no room for is told when to come back.
+    assert attack.statuses.keys() <= {0, 200, 400, 408, 413, 415, 422, 429, 431, 503}
+    assert attack.statuses[0] < attack.statuses.total() / 10, attack.statuses
+    server.stop()
+
+
+def test_an_honest_client_is_answered_among_hostile_ones() -> None:
+    with serving("--decode-mb", DECODE_MB, "--threads", 2) as server:
+        check(server, 6, lambda latencies: max(latencies) < 10)
+
+
+@pytest.mark.slow
+def test_an_honest_client_is_answered_soon_among_hostile_ones() -> None:
+    with serving("--decode-mb", DECODE_MB, "--threads", 2) as server:
+        check(server, 60, lambda latencies: quantiles(latencies, n=100)[98] < 1.0)

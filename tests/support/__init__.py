@@ -1,0 +1,5 @@
+"""What tests share: fakes, servers, files, cases; no tests."""
+
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]

@@ -1,0 +1,41 @@
+"""Rows that nothing measured: for tests of what is made of rows."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from benchmarks.kernels.suites import Layer
+from benchmarks.rows import Row
+
+PEAK_FLOPS = 60e12
+
+
+def row(layer: Layer, n: int, side: str, p50_us: float, **changes: Any) -> Row:
+    """A measurement of one side, warm unless said."""
+    return {
+        "kind": "measurement",
+        "device": "made up",
+        "commit": "0",
+        "peak_flops": PEAK_FLOPS,
+        "problem": str(layer.problem.with_batch(n)),
+        "n": n,
+        "side": side,
+        "cache": "warm",
+        "choice": f"{side}'s best",
+        "p20_us": p50_us - 1,
+        "p50_us": p50_us,
+        "p80_us": p50_us + 1,
+        **changes,
+    }
+
+
+def rows_of(
+    layers: Sequence[Layer], n: int, speedup: Callable[[Layer], float], cache: str = "warm"
+) -> list[Row]:
+    """Every layer at half the peak by Convoy, and so many times as long by the others."""
+    rows = []
+    for layer in layers:
+        us = 1e6 * 2 * layer.problem.macs * n / (PEAK_FLOPS / 2)
+        rows.append(row(layer, n, "convoy", us, cache=cache))
+        rows.append(row(layer, n, "torch", speedup(layer) * us * 1.5, cache=cache))
+        rows.append(row(layer, n, "cudnn", speedup(layer) * us, cache=cache))
+    return rows

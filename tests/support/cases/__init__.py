@@ -1,0 +1,26 @@
+"""Every case of every kernel: what all devices run, and what the cubin gate compiles."""
+
+from kernels.device.device import Instantiation
+from tests.support.cases.coalesced import COALESCED_CASES
+from tests.support.cases.conv import CONV_CASES
+from tests.support.cases.elementwise import ELEMENTWISE_CASES
+from tests.support.cases.linear import LINEAR_CASES
+from tests.support.cases.windows import WINDOW_CASES
+from tests.support.cases.winograd import WINOGRAD_CASES
+from tests.support.cases.winograd_nonfused import NONFUSED_CASES
+from tests.support.kernels.kernel_case import KernelCase
+
+CASES: tuple[KernelCase, ...] = (
+    *ELEMENTWISE_CASES,
+    *WINDOW_CASES,
+    *CONV_CASES,
+    *COALESCED_CASES,
+    *LINEAR_CASES,
+    *WINOGRAD_CASES,
+    *NONFUSED_CASES,
+)
+
+INSTANTIATIONS: tuple[Instantiation, ...] = tuple(
+    dict.fromkeys(launch.instantiation for case in CASES for launch in case.launches)
+)
+"""In the order of the cases, each once."""

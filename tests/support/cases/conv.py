@@ -1,0 +1,177 @@
+"""Cases of implicit_gemm.cu and depthwise.cu: every layer by every tile."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from kernels import reference
+from kernels.convolution.algorithms import Algorithm, ConvChoice
+from kernels.convolution.depthwise import DepthwiseConv
+from kernels.convolution.direct import DirectConv
+from kernels.convolution.gemm import GemmConv
+from kernels.convolution.implicit_gemm import TILES, Tile, TileConfig
+from kernels.convolution.winograd import WinogradConv
+from kernels.convolution.winograd_nonfused import NonfusedWinogradConv
+from kernels.problems.activation import RELU, Activation, ActivationKind
+from kernels.problems.conv import ConvProblem
+from kernels.winograd.matrices import winograd_matrices
+from kernels.winograd.reference import winograd_roundings, winograd_terms
+from tests.support.cases.elementwise import activation_error
+from tests.support.kernels.arrays import normal
+from tests.support.kernels.conv_layers import (
+    ACTIVATED_LAYER,
+    DEPTHWISE_LAYERS,
+    DIRECT_LAYERS,
+    GEMM_LAYERS,
+    SPLIT_LAYER,
+    Layer,
+)
+from tests.support.kernels.kernel_case import POISON, Check, KernelCase, Placed, placed
+from tests.support.tolerance import EPS32, Array
+
+DIRECT, GEMM, DEPTHWISE = DirectConv(), GemmConv(), DepthwiseConv()
+
+
+def conv_case(layer: Layer, choice: ConvChoice) -> KernelCase:
+    """A layer by one algorithm and configuration."""
+    problem, (algorithm, config) = layer.problem, choice
+    launches = algorithm.launches(
+        problem,
+        config,
+        layer.x,
+        layer.y,
+        residual=layer.residual,
+        bias=layer.bias,
+        activation=layer.activation,
+    )
+
+    workspace = algorithm.workspace(problem, config)
+
+    def check() -> Check:
+        x_layout = layer.x.strided(problem.n, problem.window.input)
+        y_layout = layer.y.strided(problem.n, problem.window.output)
+        x, weight = normal(x_layout.shape, 1), normal(problem.filter_shape, 2)
+        if layer.nan:
+            x[(0, 0, *(size // 2 for size in problem.window.input))] = np.nan
+        bias = normal((problem.k,), 3) * np.float32(layer.bias)
+        residual = normal(problem.output_shape, 4) * np.float32(layer.residual is not None)
+        residual_layout = (layer.residual or layer.y).strided(problem.n, problem.window.output)
+        inputs = {
+            "x": placed(x, x_layout),
+            "weight": Placed(algorithm.prepare_filter(weight, problem, config)),
+            "bias": Placed(bias),
+            "residual": placed(residual, residual_layout),
+            "counters": _memory(algorithm.counter_bytes(problem, config), np.uint32(0)),
+            **{name: _memory(nbytes, POISON) for name, nbytes in workspace.items()},
+        }
+        named = {name for launch in launches for name in launch.operands}
+        operands = x, weight, bias, residual
+        sums = _conv(problem, *map(exact, operands))
+        error = _rounding_error(choice, problem, *map(size, operands))
+        return Check(
+            {name: inputs[name] for name in inputs if name in named},
+            y_layout,
+            reference.activate(sums, layer.activation),
+            activated_bound(sums, error, layer.activation),
+            "residual" if layer.in_place else None,
+            scratch=tuple(workspace),
+        )
+
+    return KernelCase(f"{choice} {layer.name}: {problem}", launches, check)
+
+
+def _conv(problem: ConvProblem, x: Array, weight: Array, bias: Array, residual: Array) -> Array:
+    return reference.conv(x, weight, problem, bias, residual)
+
+
+def _rounding_error(
+    choice: ConvChoice,
+    problem: ConvProblem,
+    x: Array,
+    weight: Array,
+    bias: Array,
+    residual: Array,
+) -> Array:
+    """What the sums may be off by, from the sizes of what they are of."""
+    algorithm, config = choice
+    if isinstance(algorithm, WinogradConv | NonfusedWinogradConv):
+        matrices = winograd_matrices(algorithm.m, algorithm.r, config.points)
+        terms = winograd_terms(x, weight, problem, matrices)
+        terms += residual + bias.reshape(-1, *[1] * len(problem.window.input))
+        return (winograd_roundings(problem, matrices) + 4) * EPS32 / 2 * terms
+    length = problem.c // problem.groups * problem.window.kernel_volume
+    return (length + 4) * EPS32 * _conv(problem, x, weight, bias, residual)
+
+
+def _memory(nbytes: int, value: np.uint32) -> Placed:
+    return Placed(np.full(nbytes // 4, value))
+
+
+def exact(numbers: Array) -> Array:
+    """What the oracle computes in."""
+    return numbers.astype(np.float64)
+
+
+def size(numbers: Array) -> Array:
+    """For the sum of the terms' sizes, which bounds its error."""
+    return np.abs(exact(numbers))
+
+
+def activated_bound(sum_: Array, error: Array, activation: Activation | None) -> Array:
+    """Of activation(sum), the sum being off by `error`: no activation is steeper than 1.5 or a."""
+    steepest = max(1.5, abs(activation.a)) if activation else 1.0
+    y = reference.activate(sum_, activation)
+    return steepest * error + activation_error(sum_, y, activation)
+
+
+def _by_every_tile(
+    algorithm: Algorithm[TileConfig], layers: tuple[Layer, ...]
+) -> Iterator[KernelCase]:
+    """Each layer by each tile, split once in 1, once in 2, ... so that all of 8 come by."""
+    for row, layer in enumerate(layers):
+        for column, tile in enumerate(TILES):
+            split = 1 + (row + column) % len(_SPLITS)
+            yield conv_case(layer, ConvChoice(algorithm, TileConfig(tile, split)))
+
+
+_SPLITS = range(1, 9)
+_TILE = Tile(bm=32, bn=32, bk=32, tm=4, tn=4, stages=3)
+
+CONV_CASES: tuple[KernelCase, ...] = (
+    *_by_every_tile(DIRECT, DIRECT_LAYERS),
+    *_by_every_tile(GEMM, GEMM_LAYERS),
+    *(
+        conv_case(SPLIT_LAYER, ConvChoice(DIRECT, TileConfig(tile, split)))
+        for tile in TILES
+        for split in _SPLITS
+    ),
+    *(
+        conv_case(
+            replace(ACTIVATED_LAYER, name=str(activation), activation=activation),
+            ConvChoice(DIRECT, TileConfig(_TILE)),
+        )
+        for activation in (
+            RELU,
+            Activation(ActivationKind.CLIP, -0.5, 2.0),
+            Activation(ActivationKind.LEAKY_RELU, 0.1),
+            Activation(ActivationKind.HARD_SIGMOID, 0.2, 0.5),
+            *(
+                Activation(kind)
+                for kind in ActivationKind
+                if kind
+                not in (
+                    ActivationKind.RELU,
+                    ActivationKind.CLIP,
+                    ActivationKind.LEAKY_RELU,
+                    ActivationKind.HARD_SIGMOID,
+                )
+            ),
+        )
+    ),
+    *(
+        conv_case(layer, ConvChoice(DEPTHWISE, config))
+        for layer in DEPTHWISE_LAYERS
+        for config in DEPTHWISE.configs(layer.problem)
+    ),
+)

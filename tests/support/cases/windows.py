@@ -1,0 +1,206 @@
+"""Cases of pooling.cu, lrn.cu, softmax.cu and preprocess.cu."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import prod
+
+import numpy as np
+
+from kernels import reference
+from kernels.layout.pixels import Pixels
+from kernels.layout.strided import Strided
+from kernels.operations.lrn import lrn_launch
+from kernels.operations.pooling import global_pool_launch, pool_launch
+from kernels.operations.preprocess import pixels_to_floats_launch, planes_to_pixels_launch
+from kernels.operations.softmax import softmax_launch
+from kernels.problems.pool import PoolKind, PoolProblem
+from kernels.problems.window import Window
+from tests.support.kernels.arrays import normal
+from tests.support.kernels.kernel_case import Check, KernelCase, Placed, placed
+from tests.support.kernels.windows import window
+from tests.support.tolerance import EPS32
+
+
+def pool_case(
+    name: str,
+    kind: PoolKind,
+    n: int,
+    seen: Window,
+    x: Pixels,
+    y: Pixels,
+    *,
+    nan: bool = False,
+) -> KernelCase:
+    """Pooling; an average errs by a rounding a tap and one for the quotient. Some NaN, if so."""
+    problem = PoolProblem(kind, x.channels, seen)
+    x_layout, y_layout = x.strided(n, seen.input), y.strided(n, seen.output)
+
+    def check() -> Check:
+        numbers = normal(x_layout.shape).astype(np.float64)
+        numbers.flat[::31] = np.nan if nan else numbers.flat[::31]
+        mean_size = reference.pool(np.abs(numbers), problem)
+        rounding = 0.0 if kind is PoolKind.MAX else EPS32 * (seen.kernel_volume + 2)
+        expected = reference.pool(numbers, problem)
+        return Check({"x": placed(numbers, x_layout)}, y_layout, expected, rounding * mean_size)
+
+    return KernelCase(name, (pool_launch(problem, n, x, y),), check)
+
+
+def global_pool_case(
+    name: str, kind: PoolKind, n: int, spatial: Sequence[int], x: Pixels, y: Pixels
+) -> KernelCase:
+    """Pooling over whole images."""
+    x_layout, y_layout = x.strided(n, spatial), y.strided(n, (1,) * len(spatial))
+
+    def check() -> Check:
+        numbers = normal(x_layout.shape).astype(np.float64)
+        rounding = 0.0 if kind is PoolKind.MAX else EPS32 * (prod(spatial) + 2)
+        bound = rounding * reference.global_pool(np.abs(numbers), kind)
+        expected = reference.global_pool(numbers, kind)
+        return Check({"x": placed(numbers, x_layout)}, y_layout, expected, bound)
+
+    return KernelCase(name, (global_pool_launch(kind, n, prod(spatial), x, y),), check)
+
+
+def lrn_case(
+    name: str, x: Pixels, y: Pixels, size: int, alpha: float, beta: float, bias: float
+) -> KernelCase:
+    """Normalisation of 2 images of 3×4 pixels; powf errs by 4 units in the last place (CUDA)."""
+    x_layout, y_layout = x.strided(2, (3, 4)), y.strided(2, (3, 4))
+
+    def check() -> Check:
+        numbers = normal(x_layout.shape).astype(np.float64)
+        expected = reference.lrn(numbers, size, alpha, beta, bias)
+        bound = EPS32 * (size + 8) * np.abs(expected)
+        return Check({"x": placed(numbers, x_layout)}, y_layout, expected, bound)
+
+    launch = lrn_launch(x, y, 24, size=size, alpha=alpha, beta=beta, bias=bias)
+    return KernelCase(name, (launch,), check)
+
+
+def softmax_case(
+    name: str, x: Strided, y: Strided, axis: int, log: bool, shift: float = 0.0
+) -> KernelCase:
+    """Softmax; exp turns the rounding of its argument, eps · |x - max|, into a relative error."""
+
+    def check() -> Check:
+        numbers = (np.float32(8) * normal(x.shape) + np.float32(shift)).astype(np.float64)
+        expected = reference.softmax(numbers, axis - 1, log)
+        rounding = EPS32 * (float(np.ptp(numbers)) + x.shape[axis] + 8)
+        bound = rounding * (1.0 if log else expected) + 2.0**-126
+        return Check({"x": placed(numbers, x)}, y, expected, bound)
+
+    return KernelCase(name, (softmax_launch(x, y, axis, log),), check)
+
+
+def pixels_case(name: str, channels: int, y: Pixels, *, reverse: bool = False) -> KernelCase:
+    """2 images of 9×31 uint8 pixels; multiplier and offset as of ImageNet's models."""
+    layout = y.strided(2, (9, 31))
+
+    def check() -> Check:
+        images = np.random.default_rng(0).integers(0, 256, (2, 9, 31, channels), np.uint8)
+        multiplier, offset = normal((channels,), 1), normal((channels,), 2)
+        ordered = images[..., ::-1] if reverse else images
+        product = ordered * multiplier.astype(np.float64)
+        expected, bound = np.zeros((2, *layout.shape[1:])), np.zeros((2, *layout.shape[1:]))
+        expected[:, :channels] = (product + offset).transpose(0, 3, 1, 2)
+        bound[:, :channels] = EPS32 * (np.abs(product) + np.abs(offset)).transpose(0, 3, 1, 2)
+        inputs = {
+            "images": Placed(images),
+            "multiplier": Placed(multiplier),
+            "offset": Placed(offset),
+        }
+        return Check(inputs, layout, expected, bound)
+
+    launch = pixels_to_floats_launch(channels, 2 * 9 * 31, y, reverse=reverse)
+    return KernelCase(name, (launch,), check)
+
+
+def planes_case(name: str, channels: int, n: int, spatial: Sequence[int], y: Pixels) -> KernelCase:
+    """A float tensor N×C×H×W to pixels."""
+    layout = y.strided(n, spatial)
+
+    def check() -> Check:
+        numbers = normal((n, channels, *spatial))
+        expected = np.zeros(layout.shape)
+        expected[:, :channels] = numbers
+        return Check({"x": Placed(numbers)}, layout, expected, 0.0)
+
+    return KernelCase(name, (planes_to_pixels_launch(channels, n, prod(spatial), y),), check)
+
+
+def _ceil(seen: Window, output: tuple[int, ...]) -> Window:
+    """With the output of ONNX's `ceil_mode`: the last windows reach beyond the padding."""
+    return replace(seen, output=output)
+
+
+_8, _5 = Pixels(8, 8), Pixels(5, 7, offset=1)
+_ALEXNET = window((13, 13), (3, 3), strides=(2, 2))
+_RESNET = window((12, 12), (3, 3), strides=(2, 2), pads=(1, 1, 1, 1))
+_SAME = window((6, 7), (3, 3), pads=(1, 1, 1, 1))
+_UNEVEN = window((9, 7), (3, 2), strides=(2, 3), pads=(1, 1, 2, 0), dilations=(2, 1))
+_GOOGLENET = _ceil(window((14, 14), (3, 3), strides=(2, 2)), (7, 7))
+_PADDED_CEIL = _ceil(window((6, 6), (3, 3), strides=(2, 2), pads=(1, 1, 1, 1)), (4, 4))
+_C3D = window((4, 6, 6), (2, 2, 2), strides=(2, 2, 2))
+_UNEVEN_3D = window((3, 5, 4), (2, 3, 2), strides=(1, 2, 1), pads=(1, 0, 1, 0, 2, 0))
+
+_POOLS = (
+    ("as in AlexNet", _ALEXNET, 2, _8, _8),
+    ("as in ResNet", _RESNET, 2, _8, _8),
+    ("at stride 1, into a channel slice", _SAME, 1, _8, Pixels(8, 24, offset=8)),
+    ("from a channel slice", _SAME, 1, Pixels(8, 24, offset=8), _8),
+    ("uneven in everything", _UNEVEN, 2, _5, Pixels(5, 5)),
+    ("ceil_mode, as in GoogLeNet", _GOOGLENET, 1, _8, _8),
+    ("ceil_mode beyond the padding", _PADDED_CEIL, 2, _8, _8),
+    ("in 3-D, as in C3D", _C3D, 2, _8, _8),
+    ("in 3-D, uneven", _UNEVEN_3D, 2, _5, _5),
+)
+
+WINDOW_CASES = (
+    *(pool_case(name, kind, n, seen, x, y) for kind in PoolKind for name, seen, n, x, y in _POOLS),
+    *(pool_case("of NaN", kind, 1, _SAME, _8, _8, nan=True) for kind in PoolKind),
+    *(
+        global_pool_case(name, kind, n, spatial, x, y)
+        for kind in (PoolKind.MAX, PoolKind.AVERAGE)
+        for name, n, spatial, x, y in (
+            ("of 7×7", 2, (7, 7), Pixels(64, 64), Pixels(64, 64)),
+            ("of channels that fill no warp", 1, (13, 13), Pixels(40, 44, 4), Pixels(40, 40)),
+            ("of fewer pixels than warps", 2, (1, 3), Pixels(5, 8), Pixels(5, 8)),
+            ("in 3-D", 2, (2, 3, 3), Pixels(8, 8), Pixels(8, 12, 4)),
+        )
+    ),
+    lrn_case("as in AlexNet", Pixels(16, 16), Pixels(16, 16), 5, 1e-4, 0.75, 1.0),
+    lrn_case("into a slice", Pixels(6, 8), Pixels(6, 16, 9), 3, 0.5, 0.75, 2.0),
+    lrn_case("of an even size, past both ends", Pixels(3, 3), Pixels(3, 3), 8, 0.3, 0.5, 1.0),
+    lrn_case("of size 1", Pixels(4, 4), Pixels(4, 4), 1, 1.0, 1.0, 1.0),
+    *(
+        softmax_case(name, x, y, axis, log, shift)
+        for log in (False, True)
+        for name, x, y, axis, shift in (
+            ("of classes", Strided.contiguous((3, 1000)), Strided.contiguous((3, 1000)), 1, 0.0),
+            ("of ten classes", Strided.contiguous((2, 10)), Strided.contiguous((2, 10)), 1, 0.0),
+            ("of a row a little longer than a block", *(Strided.contiguous((1, 257)),) * 2, 1, 0.0),
+            ("of large scores", *(Strided.contiguous((2, 40)),) * 2, 1, 5e3),
+            (
+                "along channels",
+                Pixels(6, 8).strided(2, (3, 5)),
+                Pixels(6, 6).strided(2, (3, 5)),
+                1,
+                0.0,
+            ),
+            ("along rows", *(Pixels(3, 4).strided(2, (5, 4)),) * 2, 2, 0.0),
+            ("along long columns", *(Pixels(2, 3).strided(2, (2, 130)),) * 2, 3, 0.0),
+        )
+    ),
+    pixels_case("padded to 4 channels", 3, Pixels(4, 4)),
+    pixels_case("reversed", 3, Pixels(4, 4), reverse=True),
+    pixels_case("not padded", 3, Pixels(3, 3)),
+    pixels_case("grey, padded", 1, Pixels(4, 4)),
+    pixels_case("grey", 1, Pixels(1, 1)),
+    pixels_case("padded to 8 channels of a wider pixel", 3, Pixels(8, 12, 4)),
+    planes_case("an image, padded", 3, 2, (9, 31), Pixels(4, 4)),
+    planes_case("an image", 3, 2, (9, 31), Pixels(3, 3)),
+    planes_case("many channels", 10, 2, (3, 5), Pixels(12, 16, 4)),
+    planes_case("many channels off vectors", 5, 2, (3, 5), Pixels(7, 9, 1)),
+    planes_case("a clip, padded", 3, 1, (2, 4, 5), Pixels(4, 4)),
+)

@@ -1,0 +1,1 @@
+"""Image files, good, damaged and hostile."""

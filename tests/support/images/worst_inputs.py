@@ -1,0 +1,186 @@
+"""The inputs that are known to cost parsers most, of each kind of bytes that clients send.
+
+What they take is measured by `test_parser_budget`, what a server makes of them by
+`test_worst_inputs`. A new way to make a parser work is a new row here.
+"""
+
+import base64
+import gzip
+import json
+import struct
+import zlib
+from collections.abc import Mapping
+
+from PIL import Image
+
+from tests.support.images.files import (
+    encode,
+    jpeg_segment,
+    jpeg_with,
+    noise,
+    png,
+    png_chunk,
+    png_with,
+    scene,
+    webp_with,
+)
+
+MB = 1_000_000
+
+# --- JSON of the V2 protocol, for a model of 224×224×3 pixels ------------------------------------
+
+
+def infer_json(data: bytes, datatype: bytes = b"UINT8", shape: bytes = b"[1,224,224,3]") -> bytes:
+    """A request for inference whose tensor has this for its data."""
+    return (b'{"inputs":[{"name":"image","datatype":"%b","shape":%b,"data":%b}]}') % (
+        datatype,
+        shape,
+        data,
+    )
+
+
+# What stopped the service for a minute: a string in a list is not a list of letters.
+NESTED_STRING = infer_json(b"[" + b"[" * 190 + b"]" * 190 + b',"' + b"a" * MB + b'"]')
+
+PIXELS = json.dumps([[[[7, 8, 255]] * 224] * 224]).encode()
+
+JSON: Mapping[str, bytes] = {
+    "a string in nested lists": NESTED_STRING,
+    "a string in a flat list": infer_json(b'["' + b"a" * MB + b'"]'),
+    "many short strings": infer_json(b"[" + b",".join([b'"a"'] * (MB // 4)) + b"]"),
+    "lists without end": infer_json(b"[" * (MB // 2) + b"]" * (MB // 2)),
+    "deep lists again and again": infer_json(b",".join([b"[" * 100 + b"]" * 100] * 5000)),
+    "empty lists": infer_json(b"[" + b",".join([b"[]"] * (MB // 3)) + b"]"),
+    "lists of one number": infer_json(b"[" + b",".join([b"[1]"] * (MB // 4)) + b"]"),
+    "pixels, nested": infer_json(PIXELS),
+    "too many numbers": infer_json(b"[" + b",".join([b"7"] * (MB // 2)) + b"]"),
+    "one long number": infer_json(b"[" + b"9" * MB + b"]"),
+    "one long fraction": infer_json(b"[0." + b"9" * MB + b"]"),
+    "escapes": infer_json(b'["' + rb"A" * (MB // 6) + b'"]'),
+    "white space": infer_json(b"[" + b" " * MB + b"7]"),
+    "many keys": b"{" + b",".join(b'"%d":0' % n for n in range(MB // 9)) + b"}",
+    "one key many times": b"{" + b",".join([b'"a":0'] * (MB // 6)) + b"}",
+    "a long shape": infer_json(b"[]", shape=b"[" + b",".join([b"1"] * (MB // 2)) + b"]"),
+    "many inputs": b'{"inputs":[' + b",".join([b'{"name":"a","datatype":"b","shape":[]}'] * 20_000)
+    + b"]}",
+    "base64": infer_json(b'["' + base64.b64encode(bytes(MB)) + b'"]', b"BYTES", b"[1]"),
+    "no base64": infer_json(b'["' + b"=" * MB + b'"]', b"BYTES", b"[1]"),
+    "base64 of nothing": infer_json(
+        b"[" + b",".join([b'""'] * (MB // 3)) + b"]", b"BYTES", b"[4]"
+    ),
+}  # fmt: skip
+
+# --- forms, with the boundary b ------------------------------------------------------------------
+
+BOUNDARY = b"b"
+_FILE = b'Content-Disposition: form-data; name="file"\r\n'
+
+
+def form(part: bytes, times: int = 1) -> bytes:
+    """So many parts, without the end of the form."""
+    return (b"--b\r\n" + part) * times
+
+
+FORMS: Mapping[str, bytes] = {
+    "many parts": form(_FILE + b"\r\nx\r\n", 20_000),
+    "many headers": form(b"a:b\r\n" * 200_000),
+    "carriage returns": form(_FILE + b"\r\n" + b"\r" * MB),
+    "line ends": form(_FILE + b"\r\n" + b"\r\n" * (MB // 2)),
+    "almost boundaries": form(_FILE + b"\r\n" + b"\r\n--" * (MB // 4)),
+    "other boundaries": form(_FILE + b"\r\n" + b"\r\n--a" * (MB // 5)),
+    "a long header": form(b"a:" + b"b" * MB),
+    "a long name of a header": form(b"a" * MB),
+    "quotes": form(b'Content-Disposition: form-data; name="' + b'\\"' * (MB // 2) + b'"\r\n\r\n'),
+    "parameters": form(b"Content-Disposition:" + b";" * 4000 + b"\r\n\r\n"),
+    "a preamble": b"x" * MB,
+    "a file": form(_FILE + b"\r\n" + b"z" * MB + b"\r\n--b--\r\n"),
+}
+
+# --- what stands in a head; 64 kB at the most -----------------------------------------------------
+
+_HEAD = 65_000
+
+QUERIES: Mapping[str, bytes] = {
+    "separators": b"&" * _HEAD,
+    "parameters": b"a=b&" * (_HEAD // 4),
+    "one parameter many times": b"top_k=1&" * (_HEAD // 8),
+    "escapes": b"%41" * (_HEAD // 3),
+    "almost escapes": b"top_k=" + b"%" * _HEAD,
+    "digits": b"top_k=" + b"9" * _HEAD,
+}
+
+CONTENT_TYPES: Mapping[str, bytes] = {
+    "separators": b"multipart/form-data" + b";" * _HEAD,
+    "parameters": b"multipart/form-data" + b";a=b" * (_HEAD // 4),
+    "quotes": b'multipart/form-data;boundary="' + b'\\"' * (_HEAD // 2),
+    "continuations": b"multipart/form-data" + b"".join(b";a*%d=b" % n for n in range(_HEAD // 8)),
+}
+
+ACCEPTED: Mapping[str, bytes] = {
+    "separators": b"," * _HEAD,
+    "codings": b"gzip;q=1," * (_HEAD // 9),
+}
+
+HEADS: Mapping[str, bytes] = {
+    "short headers": b"GET / HTTP/1.1\r\nHost: a\r\n" + b"a:b\r\n" * (_HEAD // 5),
+    "long headers": b"GET / HTTP/1.1\r\nHost: a\r\n" + (b"a:" + b"b" * 640 + b"\r\n") * 95,
+    "a long target": b"GET /" + b"%41" * (_HEAD // 3) + b" HTTP/1.1\r\nHost: a\r\n",
+    "an endless header": b"GET / HTTP/1.1\r\nHost: a\r\nx:" + b"y" * _HEAD,
+    "an endless name": b"GET / HTTP/1.1\r\nHost: a\r\n" + b"y" * _HEAD,
+}
+
+# --- image files, whose headers are read --------------------------------------------------------
+
+_JPEG, _PNG = encode(scene(40, 30), "JPEG"), encode(scene(40, 30), "PNG")
+_EXIF = b"Exif\0\0II*\0\x08\0\0\0" + struct.pack("<H", 5400) + bytes(12 * 5400)
+_EMPTY = 65_000
+
+HEADERS: Mapping[str, bytes] = {
+    "JPEG, empty segments": jpeg_with(_JPEG, jpeg_segment(0xFE, b"") * _EMPTY),
+    "JPEG, padding": jpeg_with(_JPEG, b"\xff" * MB),
+    "JPEG, markers": jpeg_with(_JPEG, b"\xff\xd0" * (MB // 2)),
+    "JPEG, stray bytes": jpeg_with(_JPEG, bytes(MB)),
+    "JPEG, EXIF again and again": jpeg_with(_JPEG, jpeg_segment(0xE1, _EXIF) * 16),
+    "JPEG, scans": encode(scene(40, 30), "JPEG", progressive=True) + b"\xff\xda" * (MB // 2),
+    "PNG, empty chunks": png_with(_PNG, png_chunk(b"teXt", b"") * _EMPTY),
+    "PNG, empty data": png(40, 30, 8, 2, png_chunk(b"IDAT", b"") * _EMPTY),
+    "PNG, EXIF again and again": png_with(_PNG, png_chunk(b"eXIf", _EXIF[6:]) * 16),
+    "WebP, empty chunks": webp_with(
+        encode(scene(40, 30), "WebP"), (b"NONE" + bytes(4)) * _EMPTY
+    ),
+}  # fmt: skip
+
+# --- image files, which are decoded: 25 megapixels in few bytes, or many, or none ----------------
+
+SIDE = 5000
+
+
+def images() -> Mapping[str, bytes]:
+    """Files whose decoding takes most memory or time; made when asked for, which takes seconds."""
+    flat = Image.new("RGBA", (SIDE, SIDE), (1, 2, 3, 4))
+    opaque = flat.convert("RGB")
+    deep = zlib.compressobj(9)
+    row = bytes(1 + SIDE * 8)  # 16 bits a sample, of four
+    pixels = b"".join(deep.compress(row) for _ in range(SIDE)) + deep.flush()
+    lying = bytearray(encode(noise(320, 240), "JPEG"))
+    frame = lying.index(b"\xff\xc0")
+    lying[frame + 5 : frame + 9] = struct.pack(">HH", SIDE, SIDE)
+    return {
+        "WebP, lossless, transparent": encode(flat, "WebP", lossless=True, method=0),
+        "WebP, lossy": encode(opaque, "WebP", method=0),
+        "PNG, transparent": encode(flat, "PNG"),
+        "PNG, 16 bits": png(SIDE, SIDE, 16, 6, png_chunk(b"IDAT", pixels)),
+        "JPEG, progressive CMYK": encode(opaque.convert("CMYK"), "JPEG", progressive=True),
+        "JPEG, progressive": encode(opaque, "JPEG", progressive=True, quality=5),
+        "JPEG that says more than it has": bytes(lying),
+    }
+
+
+# --- whole bodies that are compressed ------------------------------------------------------------
+
+COMPRESSED: Mapping[str, bytes] = {
+    "nested JSON of 8 MB in 8 kB": gzip.compress(
+        infer_json(b"[" + b"[" * 190 + b"]" * 190 + b',"' + b"a" * (8 * MB) + b'"]'), 9
+    ),
+    "20 MB of zeros": gzip.compress(bytes(20 * MB), 9),
+}

@@ -1,0 +1,1 @@
+"""Cases and devices for the tests of kernels."""

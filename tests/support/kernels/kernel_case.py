@@ -1,0 +1,143 @@
+"""Launches with all that shows whether they are right: inputs, answer, and how exact it must be.
+
+Cases are data. What they lay out is memory as a device sees it: the tensors' elements, and between
+and before them floats that no kernel may use or touch.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernels.device.device import ALIGNMENT, Device, Stream
+from kernels.device.launch import Launch
+from kernels.layout.strided import Strided
+from tests.support.tolerance import Array, assert_within
+
+POISON = np.uint32(0x7FC0DEAD)
+"""A NaN with a payload: in what is not to be read, and in all that is to be written."""
+
+_ITEM = 4
+
+
+@dataclass(frozen=True)
+class Placed:
+    """Memory, and the byte in it at which an operand begins."""
+
+    memory: NDArray[Any]
+    begin: int = 0
+
+
+@dataclass(frozen=True)
+class Check:
+    """Inputs by operand, and the answer: `expected` in float64, within `bound` of it.
+
+    The answer is written where `layout` says. An operand that `y` is computed in place of is named
+    in `in_place`; its memory is y's. What a kernel leaves in operands of `scratch` is its own.
+    """
+
+    inputs: Mapping[str, Placed]
+    layout: Strided
+    expected: Array
+    bound: Array | float
+    in_place: str | None = None
+    scratch: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class KernelCase:
+    """Launches, one after another, and their check, which is made when asked for."""
+
+    name: str
+    launches: tuple[Launch, ...]
+    check: Callable[[], Check]
+
+    def __str__(self) -> str:
+        expressions = dict.fromkeys(each.instantiation.expression for each in self.launches)
+        return f"{' '.join(expressions)} {self.name}"
+
+
+def placed(array: Array, layout: Strided) -> Placed:
+    """A tensor's elements as float32 where `layout` has them, poison everywhere else."""
+    memory = poisoned(layout)
+    view(memory, layout)[...] = array
+    return Placed(memory, layout.offset * _ITEM)
+
+
+def poisoned(layout: Strided) -> NDArray[np.float32]:
+    """Memory for a tensor from a 16-byte boundary to a little past its end, nothing in it yet."""
+    ends = ((size - 1) * stride for size, stride in zip(layout.shape, layout.strides, strict=True))
+    return np.full(layout.offset + sum(ends) + 1 + _ITEM, POISON).view(np.float32)
+
+
+def view(memory: NDArray[np.float32], layout: Strided) -> NDArray[np.float32]:
+    """The tensor in `memory`, which begins at a 16-byte boundary."""
+    strides = [stride * _ITEM for stride in layout.strides]
+    return np.lib.stride_tricks.as_strided(memory[layout.offset :], layout.shape, strides)
+
+
+def run(case: KernelCase, device: Device) -> NDArray[np.float32]:
+    """Run the case, hold the answer to its check, and return the memory of y.
+
+    Fails where y is out of bounds, and where anything but y was written.
+    """
+    check = case.check()
+    memories = {name: operand.memory for name, operand in check.inputs.items()}
+    begins = {name: operand.begin for name, operand in check.inputs.items()}
+    # In place y is the input's memory, and its address the input's.
+    y = memories.pop(check.in_place) if check.in_place else poisoned(check.layout)
+    memories["y"] = y.copy()
+    begins["y"] = check.layout.offset * _ITEM
+
+    stream = device.stream()
+    buffers = {name: device.allocate(memory.nbytes) for name, memory in memories.items()}
+    for name, memory in memories.items():
+        device.upload(buffers[name].address, memory, stream)
+    addresses = {name: buffer.address + begins[name] for name, buffer in buffers.items()}
+    if check.in_place:
+        addresses[check.in_place] = addresses["y"]
+    for each in case.launches:
+        launch(each, device, addresses, stream)
+    after = {name: np.empty_like(memory) for name, memory in memories.items()}
+    for name, memory in after.items():
+        device.download(memory, buffers[name].address, stream)
+    stream.synchronize()
+    for buffer in buffers.values():
+        buffer.free()
+
+    result = after.pop("y")
+    for name, memory in after.items():
+        if name in check.scratch:
+            continue
+        assert memory.tobytes() == memories[name].tobytes(), f"operand {name} was written"
+    _hold(result.copy(), check)
+    return result
+
+
+def _hold(memory: NDArray[np.float32], check: Check) -> None:
+    """Fail unless the answer is in `memory`, NaN where NaN is expected, and nothing around it."""
+    y = view(memory, check.layout)
+    unknown = np.isnan(check.expected)
+    assert np.all(np.isnan(y[unknown])), "NaN was lost"
+    known = (np.where(unknown, 0.0, each) for each in (y, check.expected, check.bound))
+    assert_within(*known)
+    y[...] = POISON.view(np.float32)
+    assert np.all(memory.view(np.uint32) == POISON), "something was written around the output"
+
+
+def launch(launched: Launch, device: Device, addresses: Mapping[str, int], stream: Stream) -> None:
+    """Ask `stream` for a launch on operands at these addresses."""
+    device.launch(
+        device.load(launched.instantiation),
+        launched.grid,
+        launched.block,
+        launched.shared_bytes,
+        launched.bind(addresses),
+        stream,
+        cooperative=launched.cooperative,
+    )
+
+
+assert ALIGNMENT % 16 == 0  # so that an offset from a buffer's begin is one from 16 bytes

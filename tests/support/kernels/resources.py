@@ -1,0 +1,84 @@
+"""The committed table of what every kernel takes on every architecture: resources.tsv.
+
+A change of the kernels or of the compiler changes the table, to be looked at and committed:
+
+    python -m tests.support.kernels.resources
+"""
+
+from collections.abc import Mapping
+
+from rich.progress import Progress
+
+from kernels.device import nvrtc
+from kernels.device.compile import Cubin, Resources, compile_all
+from kernels.device.device import Instantiation
+from tests.support import ROOT
+from tests.support.cases import INSTANTIATIONS
+
+ARCHITECTURES = ("75", "80", "86", "89", "90a", "100", "120")
+WITHOUT_SPILLS = ("80", "90a")
+"""Data-centre GPUs, for which the kernels' tiles are chosen."""
+
+TABLE = ROOT / "tests" / "kernels" / "resources.tsv"
+CACHE = ROOT / ".cache" / "cubins"
+
+Table = dict[str, dict[str, str]]  # kernel → architecture → what it takes
+
+
+def compiler() -> str:
+    """The compiler whose numbers these are; another's may differ."""
+    return "NVRTC {}.{}".format(*nvrtc.version())
+
+
+def table_of(cubins: Mapping[tuple[Instantiation, str], Cubin]) -> Table:
+    """The table as these cubins have it."""
+    table: Table = {}
+    for (instantiation, arch), cubin in cubins.items():
+        row = f"{instantiation.source} {instantiation.expression}"
+        table.setdefault(row, {})[arch] = _cell(cubin.resources)
+    return table
+
+
+def _cell(resources: Resources) -> str:
+    """Registers, then those numbers of bytes that are not 0: "32 shared 1024 stores 16"."""
+    bytes_of = {
+        "shared": resources.static_shared,
+        "stack": resources.stack,
+        "stores": resources.spill_stores,
+        "loads": resources.spill_loads,
+    }
+    return " ".join(
+        [str(resources.registers), *(f"{name} {size}" for name, size in bytes_of.items() if size)]
+    )
+
+
+def read() -> tuple[str, Table]:
+    """The compiler that the committed table is from, and the table."""
+    header, *lines = TABLE.read_text(encoding="utf-8").splitlines()
+    made_with, *architectures = header.split("\t")
+    rows = (line.split("\t") for line in lines)
+    return made_with, {row[0]: dict(zip(architectures, row[1:], strict=True)) for row in rows}
+
+
+def write(table: Table) -> None:
+    """Replace the committed table."""
+    lines = [[compiler(), *ARCHITECTURES]]
+    lines += [[row, *cells.values()] for row, cells in sorted(table.items())]
+    TABLE.write_text("".join("\t".join(line) + "\n" for line in lines), encoding="utf-8")
+
+
+def main() -> None:
+    """Compile everything and write the table."""
+    with Progress() as bar:
+        task = bar.add_task("compiling")
+        cubins = compile_all(
+            INSTANTIATIONS,
+            ARCHITECTURES,
+            CACHE,
+            lambda done, total: bar.update(task, completed=done, total=total),
+        )
+    write(table_of(cubins))
+
+
+if __name__ == "__main__":
+    main()

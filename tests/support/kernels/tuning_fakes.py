@@ -1,0 +1,195 @@
+"""For tests of measuring: a clock that says what it is told, and algorithms that are wrong."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from kernels.convolution.algorithms import ConvChoice
+from kernels.convolution.depthwise import DepthwiseConv
+from kernels.convolution.direct import DirectConv
+from kernels.convolution.implicit_gemm import Tile, TileConfig
+from kernels.convolution.operands import Filter
+from kernels.convolution.work import Work
+from kernels.device.device import Device, Instantiation
+from kernels.device.launch import Launch
+from kernels.layout.strided import Strided
+from kernels.operations.elementwise import fill_launch
+from kernels.problems.conv import ConvProblem
+from kernels.tuning.autotune import Search
+from kernels.tuning.search import measured_launches, shortlist
+from kernels.tuning.timing import Addresses, Timing
+from tests.cusim.device import CusimDevice
+from tests.support.kernels.windows import conv_problem, window
+
+DIRECT = DirectConv()
+TILE = TileConfig(Tile(bm=16, bn=32, bk=32, tm=4, tn=4, stages=3))
+"""None of direct convolution's own: a clock tells candidates apart by their launches."""
+
+LAYER = conv_problem(1, 8, 12, window((5, 6), (3, 3), pads=(1, 1, 1, 1)))
+POINTWISE = conv_problem(1, 8, 12, window((5, 6), (1, 1)))
+GROUPED = conv_problem(1, 6, 6, LAYER.window, 6)
+IN_3D = conv_problem(1, 8, 8, window((3, 4, 5), (3, 3, 3), pads=(1,) * 6))
+WIDE = conv_problem(1, 8, 8, window((6, 6), (5, 5), pads=(2,) * 4))
+PROBLEMS = (LAYER, LAYER.with_batch(2), GROUPED)
+SEARCH = Search(top=4, finalists=2)
+FEW = (DIRECT, DepthwiseConv())
+
+Us = Callable[[str, bool], float]
+
+
+@dataclass
+class Clock:
+    """A Timer: `us(name, cold)` for each candidate of the problems; it runs nothing.
+
+    `asked` has the problem and candidate of every time that was asked for, and whether cold, and
+    `runs` how many sets of operands, copies and replays that was. Operands are looked at: what is
+    read must be ordinary floats, and counters zero.
+    """
+
+    candidates: Mapping[tuple[Launch, ...], tuple[str, str]]
+    us: Us
+    asked: list[tuple[str, str, bool]] = field(default_factory=list)
+    runs: list[tuple[int, int, int]] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, problems: Mapping[ConvProblem, Sequence[ConvChoice]], us: Us) -> "Clock":
+        return cls(
+            {
+                measured_launches(problem, choice): (str(problem), str(choice))
+                for problem, choices in problems.items()
+                for choice in choices
+            },
+            us,
+        )
+
+    def __call__(
+        self,
+        device: Device,
+        launches: Sequence[Launch],
+        operands: Sequence[Addresses],
+        *,
+        copies: int = 0,
+        replays: int = 0,
+    ) -> Timing:
+        problem, name = self.candidates[tuple(launches)]
+        cold = len(operands) > 1
+        self.asked.append((problem, name, cold))
+        self.runs.append((len(operands), copies, replays))
+        used = {operand for launch in launches for operand in launch.operands}
+        for each in (operands[0], operands[-1]):
+            x, counters = np.empty(64, np.float32), np.zeros(1, np.uint32)
+            stream = device.stream()
+            device.download(x, each["x"], stream)
+            if "counters" in used:
+                device.download(counters, each["counters"], stream)
+            stream.synchronize()
+            assert 0.5 < x.std() < 2
+            assert not counters.any()
+        us = self.us(name, cold)
+        return Timing(us - 1, us, us + 1)
+
+
+def by_length(name: str, cold: bool) -> float:
+    """Some order among candidates."""
+    return 10.0 + len(name) + hash_of(name) / 1000 + 5 * cold
+
+
+def hash_of(name: str) -> int:
+    return sum(index * ord(letter) for index, letter in enumerate(name)) % 997
+
+
+def clock(
+    device: CusimDevice,
+    us: Us = by_length,
+    search: Search = SEARCH,
+    problems: Sequence[ConvProblem] = PROBLEMS,
+) -> Clock:
+    return Clock.of({p: list(shortlist(p, device, search.top).values()) for p in problems}, us)
+
+
+def silent(what: str, done: int, total: int) -> None:
+    """No progress."""
+
+
+@dataclass(frozen=True)
+class Broken(DirectConv):
+    """Direct convolution, but for the one thing that each of these does wrong."""
+
+    name: str = "broken"
+
+    def configs(self, problem: ConvProblem) -> tuple[TileConfig, ...]:
+        return (TILE,)
+
+    def work(self, problem: ConvProblem, config: TileConfig) -> tuple[Work]:
+        (work,) = DIRECT.work(problem, config)
+        return (replace(work, instructions=100 * work.instructions),)  # its turn comes last
+
+
+class TurnsFilter(Broken):
+    def prepare_filter(self, weight: Filter, *rest: Any) -> Filter:
+        return DIRECT.prepare_filter(np.ascontiguousarray(weight[:, :, ::-1]), *rest)
+
+    def filter_form(self, problem: ConvProblem, config: TileConfig) -> str:
+        return "turned"
+
+
+class _Launches(Broken):
+    def launches(self, *arguments: Any, **named: Any) -> tuple[Any, ...]:
+        launches = DIRECT.launches(*arguments, **named)
+        return self.change(launches[0], *arguments, **named)
+
+    def change(self, launch: Launch, *arguments: Any, **named: Any) -> tuple[Launch, ...]:
+        raise NotImplementedError
+
+
+class ForgetsBias(_Launches):
+    def change(self, launch: Launch, *arguments: Any, **named: Any) -> tuple[Launch, ...]:
+        return DIRECT.launches(*arguments, **{**named, "bias": False})
+
+
+class ForgetsLastBlock(_Launches):
+    def change(self, launch: Launch, *arguments: Any, **named: Any) -> tuple[Launch, ...]:
+        return (replace(launch, grid=(launch.grid[0] - 1, *launch.grid[1:])),)
+
+
+class LeavesCounters(_Launches):
+    def counter_bytes(self, problem: ConvProblem, config: TileConfig) -> int:
+        return 16
+
+    def change(self, launch: Launch, *arguments: Any, **named: Any) -> tuple[Launch, ...]:
+        fill = fill_launch(Strided.contiguous((1,)), 1.0)
+        names = tuple("counters" if each == "y" else each for each in fill.arguments)
+        return launch, replace(fill, arguments=names)
+
+
+class RefusesToLaunch(_Launches):
+    def change(self, launch: Launch, *arguments: Any, **named: Any) -> tuple[Launch, ...]:
+        return (replace(launch, block=(2048, 1, 1)),)
+
+
+class DoesNotCompile(_Launches):
+    def change(self, launch: Launch, *arguments: Any, **named: Any) -> tuple[Launch, ...]:
+        return (replace(launch, instantiation=Instantiation("implicit_gemm.cu", "conv_indirect")),)
+
+
+class TooLarge(Broken):
+    def launches(self, *arguments: Any, **named: Any) -> tuple[Any, ...]:
+        raise ValueError("4294967296 is beyond 32 bits")
+
+
+class WritesElsewhere(_Launches):
+    """And takes the device with it."""
+
+    def change(self, launch: Launch, *arguments: Any, **named: Any) -> tuple[Launch, ...]:
+        fill = fill_launch(Strided.contiguous((1 << 20,)), 1.0)
+        return launch, fill
+
+
+class TakesAllMemory(_Launches):
+    def workspace(self, problem: ConvProblem, config: TileConfig) -> Mapping[str, int]:
+        return {"workspace": 1 << 50}
+
+    def change(self, launch: Launch, *arguments: Any, **named: Any) -> tuple[Launch, ...]:
+        return (launch,)

@@ -1,0 +1,1 @@
+"""Servers that tests run, in this process or in one of their own."""

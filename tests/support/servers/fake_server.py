@@ -1,0 +1,106 @@
+"""A real server over a fake engine, in a process of its own: python -m
+tests.support.servers.fake_server.
+
+Prints its port once it takes requests. The exit status is 0 if everything accepted was answered.
+"""
+
+import argparse
+import contextlib
+import itertools
+import os
+import sys
+import time
+
+from models import EngineError
+from service.api.app import create_app
+from service.cli.options import configure_logging
+from service.engine.watchdog import Bounds
+from service.http.edge import EdgeOptions, Limits
+from service.http.server import bind, run_server
+from service.images.pool import free
+from service.telemetry.logs import LogFormat
+from tests.service.whole.faults.pictures import faulty_scores, prepare_faulty
+from tests.support.service.fakes import FakeEngine, decode_digit, make_repository
+
+
+def main() -> int:
+    """Serve until a signal."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--delay-s", type=float, default=0.0)
+    parser.add_argument("--drain-s", type=float, default=10.0)
+    parser.add_argument("--max-body-bytes", type=int, default=100_000)
+    parser.add_argument("--max-queue", type=int, default=32)
+    parser.add_argument("--cannot-warm-up", action="store_true")
+    parser.add_argument("--faults", action="store_true", help="some pictures bring about faults")
+    parser.add_argument("--unsteady-clock", action="store_true", help="time.time() jumps days")
+    parser.add_argument("--engine-timeout-s", type=float, help="and another engine follows")
+    parser.add_argument("--decode-timeout-s", type=float, default=30.0)
+    parser.add_argument("--decode-bytes", type=int, default=10**9)
+    parser.add_argument("--max-connections", type=int, default=1024)
+    parser.add_argument("--per-address", type=int, default=0)
+    parser.add_argument("--rate", type=float, default=0.0)
+    parser.add_argument("--log", choices=["read", "full", "closed"], default="read")
+    options = parser.parse_args()
+    if options.faults:
+        configure_logging(verbose=False, log_format=LogFormat.TEXT)
+        spoil_log(options.log)
+
+    def warm_up() -> None:
+        if options.cannot_warm_up:
+            raise EngineError("no memory")
+
+    def engine() -> FakeEngine:
+        scores = faulty_scores if options.faults else None
+        return FakeEngine(delay_s=options.delay_s, warm_up=warm_up, scores=scores)
+
+    repository = make_repository(
+        engine(),
+        prepare=prepare_faulty if options.faults else free(decode_digit),
+        decode_bytes=options.decode_bytes,
+        max_body_bytes=options.max_body_bytes,
+        max_queue=options.max_queue,
+        bounds=Bounds(options.engine_timeout_s),
+        reopen=engine if options.engine_timeout_s else None,
+        decode_s=options.decode_timeout_s,
+    )
+    if options.unsteady_clock:
+        steady, days = time.time, itertools.cycle((0, 400, -400))
+        time.time = lambda: steady() + 86_400 * next(days)
+    listener = bind("127.0.0.1", 0)
+    port = listener.getsockname()[1]
+    answered = run_server(
+        create_app(repository),
+        repository,
+        listener,
+        drain_s=options.drain_s,
+        access_log=False,
+        edge=EdgeOptions(
+            Limits(
+                connections=options.max_connections,
+                per_address=options.per_address,
+                rate=options.rate,
+            )
+        ),
+        announce=lambda: print(port, flush=True),
+    )
+    return 0 if answered else 1
+
+
+def spoil_log(how: str) -> None:
+    """Make standard error a pipe that nobody reads, and that is full, or closed."""
+    if how == "read":
+        return
+    reading, writing = os.pipe()
+    if how == "closed":
+        os.close(reading)
+    else:
+        os.set_blocking(writing, False)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                os.write(writing, bytes(4096))
+        os.set_blocking(writing, True)
+    os.dup2(writing, sys.stderr.fileno())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

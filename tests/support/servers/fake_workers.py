@@ -1,0 +1,90 @@
+"""Real workers over fake engines: python -m tests.support.servers.fake_workers --workers 2.
+
+Prints its port once it takes requests. The exit status is 0 if everything accepted was answered.
+"""
+
+import argparse
+import os
+import signal
+import sys
+import time
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from models import EngineError, Images, Scores
+from service.cli.options import configure_logging
+from service.hosting.repository import Repository
+from service.http.server import bind
+from service.images.pool import free
+from service.processes import prepare, run_workers
+from service.processes.supervisor import WorkersError
+from tests.support.service.fakes import FakeEngine, decode_digit, fake_info, one_hot
+
+
+def main() -> int:
+    """Serve until a signal."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--drain-s", type=float, default=10.0)
+    parser.add_argument("--max-queue", type=int, default=32)
+    parser.add_argument("--control", type=Path, help="folder of files that tell the engine how")
+    parser.add_argument("--cannot-warm-up", action="store_true")
+    parser.add_argument("--die", action="store_true", help="workers end as they begin")
+    options = parser.parse_args()
+
+    def warm_up() -> None:
+        if options.cannot_warm_up:
+            raise EngineError("no memory")
+
+    def scores(images: Images) -> Scores:
+        if options.control is not None:
+            while (options.control / "hold").exists():
+                time.sleep(0.005)
+            if (options.control / "fail").exists():
+                raise EngineError("the device fell off the bus")
+        return one_hot(images)
+
+    def upside_down(images: Images) -> Scores:
+        return np.ascontiguousarray(one_hot(images)[:, ::-1])
+
+    prepare(["tests.support.service.fakes"])
+    make_repository = partial(
+        Repository,
+        max_batch=8,
+        max_queue=options.max_queue,
+        max_body_bytes=100_000,
+        default="fake",
+        measure_s=0.0,
+    )
+    repository = make_repository(decode_threads=0)
+    engine = FakeEngine(warm_up=warm_up, scores=scores)
+    repository.add(fake_info(), engine, free(decode_digit))
+    repository.add(fake_info("other"), FakeEngine(scores=upside_down), free(decode_digit))
+    listener = bind("127.0.0.1", 0)
+    port = listener.getsockname()[1]
+    try:
+        answered = run_workers(
+            repository,
+            partial(make_repository, decode_threads=1),
+            listener,
+            workers=options.workers,
+            configure=die if options.die else partial(configure_logging, verbose=False),
+            drain_s=options.drain_s,
+            access_log=False,
+            announce=lambda: print(port, flush=True),
+        )
+    except (EngineError, WorkersError) as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        return 1
+    return 0 if answered else 1
+
+
+def die() -> None:
+    """What a worker does that cannot live."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,59 @@
+"""A real server whose engine hangs for ever on a 9: python -m tests.support.servers.hanging_server.
+
+Prints its port once it takes requests.
+"""
+
+import sys
+import threading
+
+import numpy as np
+
+from models import Batch, Scores
+from service.api.app import create_app
+from service.cli.options import configure_logging
+from service.engine.watchdog import Bounds
+from service.http.server import bind, run_server
+from tests.support.service.fakes import FakeEngine, make_repository
+
+
+class HangingEngine(FakeEngine):
+    """Hangs on a 9; another takes a while to get ready."""
+
+    def run(self, images: Batch) -> Scores:
+        """Scores, or nothing ever."""
+        if np.any(np.asarray(images) == 9):
+            threading.Event().wait()
+        return super().run(images)
+
+
+def main() -> int:
+    """Serve until a signal."""
+    configure_logging(verbose=False)
+    allowed = threading.Semaphore(0)
+
+    def reopen() -> FakeEngine:
+        allowed.acquire()
+        return HangingEngine()
+
+    def allow() -> None:
+        """Each line on standard input lets one more engine be opened."""
+        for _ in sys.stdin:
+            allowed.release()
+
+    threading.Thread(target=allow, daemon=True).start()
+    repository = make_repository(HangingEngine(), bounds=Bounds(batch_s=0.2), reopen=reopen)
+    listener = bind("127.0.0.1", 0)
+    port = listener.getsockname()[1]
+    answered = run_server(
+        create_app(repository),
+        repository,
+        listener,
+        drain_s=10,
+        access_log=False,
+        announce=lambda: print(port, flush=True),
+    )
+    return 0 if answered else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,115 @@
+"""A server in this event loop whose requests take the lane, and a client that sends bytes."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from functools import wraps
+from typing import Any, cast
+
+from uvicorn.server import ServerState
+
+from service.api.app import create_app
+from service.hosting.repository import Repository
+from service.http.lane import LaneHttp
+from service.http.server import http_settings
+from tests.support.servers.listening import Client
+from tests.support.service.client import until
+from tests.support.service.fakes import FakeEngine, make_repository
+
+PATH = "/v1/classify"
+
+
+class Http(Client):
+    """A connection to the server, whose answers are JSON."""
+
+    async def head(self) -> bytes:
+        """The head of the next answer."""
+        return await self.reader.readuntil(b"\r\n\r\n")
+
+    async def answer(self) -> tuple[int, dict[str, str], Any]:
+        """Status, headers and JSON of the next answer."""
+        reply = await self.reply()
+        return reply.status, reply.headers, json.loads(reply.body)
+
+    async def digit(self) -> int:
+        """The likeliest class in the next answer."""
+        status, _, body = await self.answer()
+        assert status == 200, body
+        index: int = body["results"][0]["predictions"][0]["index"]
+        return index
+
+    async def ended(self) -> bool:
+        """Whether the server has nothing more to say, and closed."""
+        return await self.rest() == b""
+
+    def abort(self) -> None:
+        """Leave."""
+        self.writer.transport.abort()
+
+
+class Served:
+    """A running server, and whatever its application was asked, past the lane."""
+
+    def __init__(
+        self, repository: Repository, port: int, asked: list[str], connections: set[Any]
+    ) -> None:
+        self.repository = repository
+        self.connections = connections
+        self.pipeline = next(iter(repository.models.values()))
+        self.asked = asked
+        self._port = port
+
+    async def connect(self) -> Http:
+        return Http(*await asyncio.open_connection("127.0.0.1", self._port))
+
+
+@asynccontextmanager
+async def served(
+    engine: FakeEngine | None = None, *, lanes: bool = True, **options: Any
+) -> AsyncIterator[Served]:
+    repository = make_repository(engine, **options)
+    app = create_app(repository)
+    await repository.warm_up()
+    asked: list[str] = []
+
+    async def watched(scope: Any, receive: Any, send: Any) -> None:
+        asked.append(scope["path"])
+        await app(scope, receive, send)
+
+    config = http_settings(watched, access_log=False, lanes=app.lanes if lanes else None)
+    config.load()
+    state = ServerState()
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(
+        lambda: config.http_protocol_class(  # type: ignore[call-arg]
+            config=config, server_state=state, app_state={}, _loop=loop
+        ),
+        "127.0.0.1",
+        0,
+    )
+    try:
+        yield Served(repository, server.sockets[0].getsockname()[1], asked, state.connections)
+    finally:
+        server.close()
+        for connection in cast("set[LaneHttp]", state.connections.copy()):
+            connection.transport.abort()
+        await until(lambda: not repository.requests)
+        assert repository.models["fake"].admission.room.taken == 0
+        assert await repository.close(5)
+
+
+FORM = "content-type: multipart/form-data; boundary=cut"
+
+
+def form(*files: bytes) -> bytes:
+    head = b'--cut\r\nContent-Disposition: form-data; name="file"; filename="f"\r\n\r\n'
+    return b"".join(head + file + b"\r\n" for file in files) + b"--cut--\r\n"
+
+
+def run(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    @wraps(test)
+    def wrapper(*args: Any, **options: Any) -> None:
+        asyncio.run(asyncio.wait_for(test(*args, **options), 30))
+
+    return wrapper

@@ -1,0 +1,184 @@
+"""A service with workers, over fake engines, and what its tests ask it.
+
+The engine waits as long as a file is there, so that what is inside is known and not guessed.
+"""
+
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from tests.support import ROOT
+from tests.support.service.client import metric_in
+
+WORKERS = 2
+
+
+class Connection(http.client.HTTPConnection):
+    """One that is kept open."""
+
+    def __init__(self, port: int) -> None:
+        super().__init__("127.0.0.1", port, timeout=20)
+        self.connect()
+
+    def exchange(
+        self, method: str, path: str, body: bytes | None = None, **headers: str
+    ) -> tuple[int, Any]:
+        self.request(method, path, body, {k.replace("_", "-"): v for k, v in headers.items()})
+        response = self.getresponse()
+        text = response.read().decode()
+        is_json = response.headers["content-type"] == "application/json"
+        return response.status, json.loads(text) if is_json else text
+
+    def classify(self, digit: int, model: str = "fake", **headers: str) -> int | tuple[int, str]:
+        """The class of a picture of `digit`, or the status and error."""
+        path = f"/v1/models/{model}/classify"
+        headers["Content-Type"] = "image/png"
+        status, body = self.exchange("POST", path, str(digit).encode(), **headers)
+        if status != 200:
+            return status, body["error"]
+        index: int = body["results"][0]["predictions"][0]["index"]
+        return index
+
+
+class Service:
+    """A running service: the engine's process, and its workers."""
+
+    def __init__(self, control: Path, *options: str) -> None:
+        self._hold, self._fail = control / "hold", control / "fail"
+        self.process = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "tests.support.servers.fake_workers"),
+                *("--workers", str(WORKERS), "--control", str(control), *options),
+            ],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def wait_until_ready(self) -> None:
+        assert self.process.stdout is not None
+        self.port = int(self.process.stdout.readline())
+
+    @contextmanager
+    def holding(self) -> Iterator[None]:
+        """Batches do not end within this."""
+        self._hold.touch()
+        try:
+            yield
+        finally:
+            self._hold.unlink()
+
+    @contextmanager
+    def failing(self) -> Iterator[None]:
+        """Batches fail within this."""
+        self._fail.touch()
+        try:
+            yield
+        finally:
+            self._fail.unlink()
+
+    def connect(self) -> Connection:
+        return Connection(self.port)
+
+    def metric(self, sample: str) -> float:
+        with closing(self.connect()) as connection:
+            return metric_in(connection.exchange("GET", "/metrics")[1], sample)
+
+    @property
+    def workers(self) -> set[int]:
+        """The workers' processes."""
+        return {w for forker in children(self.process.pid) for w in children(forker)}
+
+    def worker_of(self, connection: Connection) -> int:
+        """The worker that has accepted a connection."""
+        assert isinstance(connection.sock, socket.socket)
+        client, server = f":{connection.sock.getsockname()[1]:04X}", f":{self.port:04X}"
+        for line in Path("/proc/net/tcp").read_text().splitlines():
+            _, local, remote, *rest = line.split()
+            if local.endswith(server) and remote.endswith(client):
+                (worker,) = (w for w in self.workers if f"socket:[{rest[6]}]" in open_files(w))
+                return worker
+        raise AssertionError(f"nobody has {client}")
+
+    @contextmanager
+    def one_each(self) -> Iterator[dict[int, Connection]]:
+        """A connection to each worker."""
+        opened: list[Connection] = []
+        found: dict[int, Connection] = {}
+        try:
+            while len(found) < WORKERS:
+                assert len(opened) < 100
+                opened.append(self.connect())
+                assert opened[-1].exchange("GET", "/v2/health/live")[0] == 200  # so it is accepted
+                found.setdefault(self.worker_of(opened[-1]), opened[-1])
+            yield found
+        finally:
+            for connection in opened:
+                connection.close()
+
+
+def children(process: int) -> set[int]:
+    found = set()
+    with suppress(FileNotFoundError):
+        for thread in Path(f"/proc/{process}/task").iterdir():
+            with suppress(FileNotFoundError):
+                found |= {int(child) for child in (thread / "children").read_text().split()}
+    return found
+
+
+def open_files(process: int) -> set[str]:
+    found = set()
+    with suppress(FileNotFoundError):
+        for file in Path(f"/proc/{process}/fd").iterdir():
+            with suppress(FileNotFoundError):
+                found.add(os.readlink(file))
+    return found
+
+
+def is_there(process: int) -> bool:
+    with suppress(FileNotFoundError):
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False
+
+
+def until(condition: Callable[[], bool], timeout_s: float = 15) -> None:
+    """Wait for what another process is about to do."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.01)
+
+
+def until_gone(process: int, timeout_s: float = 10) -> None:
+    """Wait until a process has ended, and end it if it does not."""
+    deadline = time.monotonic() + timeout_s
+    while is_there(process) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    if is_there(process):
+        with suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
+
+
+@contextmanager
+def running(control: Path, *options: str) -> Iterator[Service]:
+    """A service, ready; killed if it is still there at the end."""
+    service = Service(control, *options)
+    try:
+        service.wait_until_ready()
+        yield service
+    finally:
+        left = service.workers
+        service.process.kill()
+        for worker in left:  # which leave by themselves, if all is well
+            until_gone(worker)
+        service.process.communicate()

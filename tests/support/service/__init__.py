@@ -1,0 +1,1 @@
+"""Fakes for the tests of the service, in process."""

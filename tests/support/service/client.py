@@ -1,0 +1,124 @@
+"""An HTTP client of an application over fakes, in process, and what its tests ask of answers."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+from fastapi import FastAPI
+from prometheus_client.parser import text_string_to_metric_families
+
+from service.api.app import create_app
+from service.hosting.pipeline import Pipeline
+from tests.support.service.fakes import FakeEngine, make_repository
+
+PATH = "/v1/classify"
+
+
+class AppClient(httpx.AsyncClient):
+    """A client of an application in this process, which tests may also call themselves."""
+
+    def __init__(self, app: FastAPI) -> None:
+        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+        super().__init__(transport=transport, base_url="http://convoy")
+        self.app = app
+
+
+@asynccontextmanager
+async def serving(
+    engine: FakeEngine | None = None, *, warm: bool = True, **options: Any
+) -> AsyncIterator[tuple[AppClient, Pipeline]]:
+    """A client of an application over fakes, and its pipeline; nothing may be left inside it."""
+    repository = make_repository(engine, **options)
+    (pipeline,) = repository.models.values()
+    if warm:
+        await repository.warm_up()
+    async with AppClient(create_app(repository)) as client:
+        yield client, pipeline
+        assert await pipeline.drain(5)
+        admission = pipeline.admission
+        assert (admission.requests, admission.images, admission.room.taken) == (0, 0, 0)
+    await repository.close(5)
+
+
+def digits(answer: httpx.Response) -> list[int]:
+    """The likeliest class of each image of an answer."""
+    assert answer.status_code == 200, answer.text
+    return [result["predictions"][0]["index"] for result in answer.json()["results"]]
+
+
+def error_of(answer: httpx.Response, status: int) -> str:
+    """The message of an error, which has this status and the one shape."""
+    assert answer.status_code == status, answer.text
+    assert answer.headers["content-type"] == "application/json"
+    body = answer.json()
+    assert list(body) == ["error"]
+    message = body["error"]
+    assert isinstance(message, str)
+    assert message
+    return message
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for what another thread or task is about to do."""
+    async with asyncio.timeout(5):
+        while not condition():
+            await asyncio.sleep(0.002)
+
+
+async def metric(client: httpx.AsyncClient, sample: str) -> float:
+    """The value of a sample of /metrics, over all models and whatever else is not said of it."""
+    return metric_in((await client.get("/metrics")).text, sample)
+
+
+def metric_in(text: str, sample: str) -> float:
+    """As `metric`, in the text that /metrics answered."""
+    (wanted,) = samples_in(f"{sample} 0\n")
+    values = [
+        value
+        for name, labels, value in samples_in(text)
+        if name == wanted[0] and wanted[1].items() <= labels.items()
+    ]
+    assert values, f"{sample} is not in\n{text}"
+    return sum(values)
+
+
+def samples_in(text: str) -> list[tuple[str, dict[str, str], float]]:
+    """Name, labels and value of every sample in the text that /metrics answered."""
+    families = text_string_to_metric_families(text)
+    return [(s.name, s.labels, s.value) for family in families for s in family.samples]
+
+
+SCOPE: Any = {
+    "type": "http",
+    "method": "POST",
+    "path": PATH,
+    "query_string": b"",
+    "headers": [],
+}
+
+
+async def stream(chunks: Iterable[bytes]) -> AsyncIterator[bytes]:
+    for chunk in chunks:
+        yield chunk
+
+
+def one_chunk_then(leaving: asyncio.Event) -> Callable[[], Any]:
+    """A receive channel: a whole body, then nothing until the client leaves."""
+    bodies = [{"type": "http.request", "body": b"1", "more_body": False}]
+
+    async def receive() -> Any:
+        if bodies:
+            return bodies.pop()
+        await leaving.wait()
+        return {"type": "http.disconnect"}
+
+    return receive
+
+
+def collect(sent: list[Any]) -> Callable[[Any], Any]:
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    return send

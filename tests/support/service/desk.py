@@ -1,0 +1,105 @@
+"""A batcher of letters to try things on, in virtual time."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, Protocol, TypeVar
+
+from service.batching.batcher import Batcher, BatchRecord
+from service.batching.policy import NO_HURRY, Urgency
+from service.batching.waiting import Answered, Then
+from service.engine.runner import Posted
+from service.errors import ServiceError
+from tests.support.service import virtual_time
+from tests.support.service.virtual_time import now, turns
+
+Run = Callable[[Sequence[str]], Awaitable[Sequence[str]]]
+Outcome = Answered[str] | BaseException
+
+T = TypeVar("T")
+T_contra = TypeVar("T_contra", contravariant=True)
+R = TypeVar("R")
+
+
+class Desk:
+    """A batcher of letters (their results are capitals), each batch taking one second."""
+
+    def __init__(self, run: Run | None = None, max_batch: int = 4, max_queue: int = 8) -> None:
+        self.batches: list[str] = []
+        self.records: list[BatchRecord] = []
+        self._run = run or self._capitals
+        self.batcher = Batcher[str, str](
+            self._logged,
+            max_batch=max_batch,
+            max_queue=max_queue,
+            on_batch=self.records.append,
+            clock=now,
+            timer_error_s=0,
+        )
+
+    async def _logged(self, items: Sequence[str]) -> Sequence[str]:
+        self.batches.append("".join(items))
+        return await self._run(items)
+
+    async def _capitals(self, items: Sequence[str]) -> Sequence[str]:
+        await asyncio.sleep(1)
+        return [item.upper() for item in items]
+
+    async def submit(self, letters: str) -> asyncio.Task[Answered[str]]:
+        """A submit that has got as far as it can at this moment."""
+        task = asyncio.create_task(self.ask(letters))
+        await turns(3)
+        return task
+
+    async def ask(self, letters: Sequence[str], urgency: Urgency = NO_HURRY) -> Answered[str]:
+        """What becomes of letters."""
+        return await submit(self.batcher, letters, urgency)
+
+
+class Poster(Protocol[T_contra, R]):
+    """A batcher, or a runner."""
+
+    def post(self, items: Sequence[T_contra], then: Then[R], urgency: Urgency, /) -> Posted:
+        """Have items run."""
+
+
+async def submit(
+    batcher: Poster[T, R], items: Sequence[T], urgency: Urgency = NO_HURRY
+) -> Answered[R]:
+    """What becomes of items; cancelled, they are withdrawn at once."""
+    outcome: _Outcome[Answered[R]] = _Outcome()
+
+    def then(ended: Answered[R] | ServiceError) -> None:
+        if isinstance(ended, Answered):
+            outcome.set_result(ended)
+        else:
+            outcome.set_exception(ended)
+
+    outcome.request = batcher.post(items, then, urgency)
+    return await outcome
+
+
+class _Outcome(asyncio.Future[R]):
+    request: Posted
+
+    def cancel(self, msg: Any = None) -> bool:
+        self.request.withdraw()
+        return super().cancel(msg)
+
+
+async def outcomes(*tasks: asyncio.Task[Answered[str]]) -> list[Outcome]:
+    return await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def letters(outcome: Outcome) -> str:
+    assert isinstance(outcome, Answered), outcome
+    return "".join(outcome.results)
+
+
+def in_virtual_time(
+    test: Callable[..., Coroutine[Any, Any, None]],
+) -> Callable[..., None]:
+    def wrapper() -> None:
+        virtual_time.run(test())
+
+    wrapper.__name__ = test.__name__
+    return wrapper
