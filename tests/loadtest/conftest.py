@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.service.conftest import Run
+from tests.support.command_line import Run, convoy
+
+__all__ = ["convoy"]
 
 SHORT = ("--duration", "400ms", "--warmup", "100ms")
 

@@ -21,8 +21,8 @@ from loadtest.journal import MIXED_UP, NOT_SENT
 from loadtest.pictures import SAMPLES
 from loadtest.schedule import Arrivals, arrivals
 from tests.loadtest.conftest import SHORT
-from tests.service.conftest import Run
 from tests.service.whole.test_server_process import Server, running, until
+from tests.support.command_line import Run
 from tests.support.servers.scripted_server import Seen, answer, honest, scripted
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.service.conftest import Run
+from tests.support.command_line import Run
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from service.cli import serve as serving
 from service.hosting import loading
 from service.http.server import ListenError, bind
 from service.settings import SettingsError
-from tests.service.conftest import Run
+from tests.support.command_line import Run
 from tests.support.servers.several_models import make_models
 
 SAMPLES = sorted((BUILT_IN_MODEL.parent / "samples").iterdir())

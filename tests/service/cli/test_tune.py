@@ -17,7 +17,7 @@ from service.cli.inspect import print_table
 from service.cli.tune import tuning_table
 from tests.cusim.device import CusimDevice
 from tests.service.cli.test_cli import SAMPLES
-from tests.service.conftest import Run
+from tests.support.command_line import Run
 
 BEST = Ranked("direct 64x64x16", us=10.0, warm_us=8.0, cold_us=12.0)
 NEXT = Ranked("gemm 32x32x32", us=12.5, warm_us=9.0, cold_us=16.0)

@@ -112,7 +112,8 @@ LARGE = ImageLimits(max_bytes=4_000_000, max_pixels=1_000_000)
 _SLACK_BYTES = 2_500_000
 
 _DECODE_ALL = (
-    "from tests.service import test_image_fuzz as t; t.decode_within_bounds(*t.sys.argv[1:])"
+    "from tests.service.images import test_decode_fuzz as t;"
+    " t.decode_within_bounds(*t.sys.argv[1:])"
 )
 
 

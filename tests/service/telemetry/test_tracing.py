@@ -19,9 +19,9 @@ from service.cli import serve as serve_command
 from service.http.lane import lane_protocol
 from service.http.protocol import BoundedHttp
 from service.telemetry.tracing import Traces
-from tests.service.conftest import Run
 from tests.service.whole.test_edge_process import serving
 from tests.service.whole.test_server_process import until
+from tests.support.command_line import Run
 from tests.support.servers.listening import get, listening, post
 from tests.support.service.fakes import FakeEngine, make_repository
 

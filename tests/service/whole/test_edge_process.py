@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from models import BUILT_IN_MODEL
-from tests.service.conftest import Run
 from tests.service.whole.test_server_process import until
+from tests.support.command_line import Run
 
 _SERVE = [sys.executable, "-c", "from service.cli import main; main()", "serve", "--port", "0"]
 _SAMPLE = min((BUILT_IN_MODEL.parent / "samples").glob("*")).read_bytes()
@@ -200,7 +200,10 @@ def test_a_hangup_without_keys_is_noted_and_no_more() -> None:
 
 def test_a_hangup_while_models_are_loaded_ends_nothing() -> None:
     script = (
-        "import os, signal, sys; from service import cli; from service.cli import serve as serving; opened = serving.open_models\n"
+        "import os, signal, sys\n"
+        "from service import cli\n"
+        "from service.cli import serve as serving\n"
+        "opened = serving.open_models\n"
         "def open_models(*args):\n"
         "    os.kill(os.getpid(), signal.SIGHUP)\n"
         "    return opened(*args)\n"

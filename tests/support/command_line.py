@@ -1,0 +1,30 @@
+"""`convoy` in this process, as a fixture for those who import it into their conftest."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from service import cli
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def convoy(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Run the command line in this process: (exit status, standard output, standard error)."""
+    # Wide, so that no table breaks a path.
+    monkeypatch.setenv("COLUMNS", "400")
+
+    def run(*arguments: str | Path) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["convoy", *map(str, arguments)])
+        with pytest.raises(SystemExit) as end:
+            cli.main()
+        out, error = capsys.readouterr()
+        assert "Traceback" not in error
+        status = end.value.code
+        assert isinstance(status, int)
+        return status, out, error
+
+    return run
