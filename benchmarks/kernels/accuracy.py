@@ -24,9 +24,9 @@ from benchmarks.kernels.suites import VGG_E, Layer, same
 from benchmarks.rows import Row, append, now
 from kernels import reference
 from kernels.convolution.algorithms import ConvChoice, choices
-from kernels.convolution.operands import padded
 from kernels.device.cuda_device import CudaDevice
 from kernels.device.device import Buffer, Device
+from kernels.layout.operands import padded
 from kernels.layout.pixels import Pixels
 from kernels.problems.conv import ConvProblem
 from kernels.tuning.heuristic import H200, DeviceFacts, choose

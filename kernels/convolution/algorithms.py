@@ -7,11 +7,11 @@ from kernels.convolution.coalesced import CoalescedConv
 from kernels.convolution.depthwise import DepthwiseConv
 from kernels.convolution.direct import DirectConv
 from kernels.convolution.gemm import GemmConv
-from kernels.convolution.operands import Filter
 from kernels.convolution.winograd import WinogradConv
 from kernels.convolution.winograd_nonfused import NonfusedWinogradConv
 from kernels.convolution.work import Work
 from kernels.device.launch import Launch
+from kernels.layout.operands import Filter
 from kernels.layout.pixels import Pixels
 from kernels.problems.activation import Activation
 from kernels.problems.conv import ConvProblem

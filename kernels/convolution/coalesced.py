@@ -5,15 +5,6 @@ from dataclasses import asdict, dataclass, replace
 from math import ceil, prod
 
 from kernels.convolution.implicit_gemm import MAX_WORKSPACE_BYTES
-from kernels.convolution.operands import (
-    FILTER_FORM,
-    Filter,
-    check_operands,
-    padded,
-    taps_by_channels_by_filters,
-    vectors_in,
-)
-from kernels.convolution.refusals import dilated, grouped, strided, wrong_axes, wrong_kernel
 from kernels.convolution.work import Work
 from kernels.device.launch import (
     THREADS,
@@ -24,11 +15,20 @@ from kernels.device.launch import (
     int_struct,
     window_struct,
 )
+from kernels.layout.operands import (
+    FILTER_FORM,
+    Filter,
+    check_operands,
+    padded,
+    taps_by_channels_by_filters,
+    vectors_in,
+)
 from kernels.layout.pixels import Pixels
 from kernels.layout.strided import VECTOR
 from kernels.operations.epilogue import epilogue_arguments
 from kernels.problems.activation import Activation
 from kernels.problems.conv import ConvProblem
+from kernels.problems.refusals import dilated, grouped, strided, wrong_axes, wrong_kernel
 from kernels.problems.window import Window
 
 Taps = tuple[int, int]

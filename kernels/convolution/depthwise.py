@@ -6,15 +6,15 @@ from math import ceil, prod
 
 import numpy as np
 
-from kernels.convolution.operands import Filter, check_filter, check_operands, vectors_in
-from kernels.convolution.refusals import wrong_axes
 from kernels.convolution.work import Work
 from kernels.device.launch import Launch, instantiate, int32, int_struct, window_struct
+from kernels.layout.operands import Filter, check_filter, check_operands, vectors_in
 from kernels.layout.pixels import Pixels
 from kernels.layout.strided import VECTOR
 from kernels.operations.epilogue import epilogue_arguments
 from kernels.problems.activation import Activation
 from kernels.problems.conv import ConvProblem
+from kernels.problems.refusals import wrong_axes
 
 THREADS = 128
 """Of a block."""

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from kernels.convolution.implicit_gemm import ImplicitGemm
-from kernels.convolution.refusals import grouped, padded, strided, wrong_kernel
 from kernels.problems.conv import ConvProblem
+from kernels.problems.refusals import grouped, padded, strided, wrong_kernel
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,9 @@ from dataclasses import asdict, dataclass
 from math import ceil, prod
 from typing import ClassVar
 
-from kernels.convolution.operands import (
+from kernels.convolution.work import Work
+from kernels.device.launch import Launch, instantiate, int32, int_struct, window_struct
+from kernels.layout.operands import (
     FILTER_FORM,
     Filter,
     check_operands,
@@ -16,8 +18,6 @@ from kernels.convolution.operands import (
     taps_by_channels_by_filters,
     vectors_in,
 )
-from kernels.convolution.work import Work
-from kernels.device.launch import Launch, instantiate, int32, int_struct, window_struct
 from kernels.layout.pixels import Pixels
 from kernels.layout.strided import VECTOR
 from kernels.operations.epilogue import epilogue_arguments

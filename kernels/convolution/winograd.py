@@ -6,15 +6,15 @@ from functools import cache
 from math import ceil, prod
 
 from kernels.convolution.implicit_gemm import MAX_SPLIT, MAX_WORKSPACE_BYTES, MIN_CHUNKS
-from kernels.convolution.operands import Filter, check_filter, check_operands, padded, vectors_in
-from kernels.convolution.refusals import dilated, grouped, strided, wrong_axes, wrong_kernel
 from kernels.convolution.work import Work
 from kernels.device.launch import Launch, instantiate, int32, int_struct, window_struct
+from kernels.layout.operands import Filter, check_filter, check_operands, padded, vectors_in
 from kernels.layout.pixels import Pixels
 from kernels.layout.strided import VECTOR
 from kernels.operations.epilogue import epilogue_arguments
 from kernels.problems.activation import Activation
 from kernels.problems.conv import ConvProblem
+from kernels.problems.refusals import dilated, grouped, strided, wrong_axes, wrong_kernel
 from kernels.winograd.filter import filter_transform
 from kernels.winograd.matrices import Points, winograd_matrices
 from kernels.winograd.program import program

@@ -14,11 +14,11 @@ from math import ceil, prod
 from typing import ClassVar
 
 from kernels.convolution.implicit_gemm import ImplicitGemm, TileConfig, tiles
-from kernels.convolution.operands import Filter, check_filter, check_operands, padded, vectors_in
 from kernels.convolution.winograd import WinogradConv
 from kernels.convolution.work import Work
 from kernels.device.device import Instantiation
 from kernels.device.launch import Launch, instantiate, int32, int_struct, window_struct
+from kernels.layout.operands import Filter, check_filter, check_operands, padded, vectors_in
 from kernels.layout.pixels import Pixels
 from kernels.layout.strided import VECTOR
 from kernels.operations.epilogue import epilogue_arguments

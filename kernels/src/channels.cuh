@@ -3,7 +3,7 @@
 
 #include "ptx.cuh"
 
-// Up to whole vectors, as filters are filled up: kernels/convolution/operands.py, padded.
+// Up to whole vectors, as filters are filled up: kernels/layout/operands.py, padded.
 __device__ __forceinline__ int padded(int channels) { return (channels + 3) / 4 * 4; }
 
 // Copies 4 channels of which `exist` do, all zeros where not `inside`.

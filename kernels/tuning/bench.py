@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernels.convolution.algorithms import ConvChoice
-from kernels.convolution.operands import Filter, padded
 from kernels.device.device import Buffer, Device
 from kernels.device.launch import Launch
+from kernels.layout.operands import Filter, padded
 from kernels.problems.conv import ConvProblem
 from kernels.tuning.examination import Exam, exam_of
 from kernels.tuning.search import measured_launches

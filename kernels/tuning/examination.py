@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernels import reference
-from kernels.convolution.operands import padded
+from kernels.layout.operands import padded
 from kernels.problems.conv import ConvProblem
 
 Floats = NDArray[np.float32]

@@ -7,10 +7,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import cache
 
 from kernels.convolution.algorithms import ConvChoice, choices
-from kernels.convolution.operands import padded
 from kernels.device.compile import source_digest
 from kernels.device.device import Device, Instantiation
 from kernels.device.launch import Launch
+from kernels.layout.operands import padded
 from kernels.layout.pixels import Pixels
 from kernels.problems.conv import ConvProblem
 from kernels.tuning.heuristic import DeviceFacts, estimated_cycles

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kernels.convolution.operands import Filter, padded
+from kernels.layout.operands import Filter, padded
 from kernels.winograd.matrices import Matrix, Points, winograd_matrices
 
 Array = NDArray[np.floating[Any]]

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from kernels.convolution.refusals import dilated, grouped, strided, wrong_kernel
 from kernels.problems.conv import ConvProblem
+from kernels.problems.refusals import dilated, grouped, strided, wrong_kernel
 from kernels.winograd.filter import as_array, nested
 from kernels.winograd.matrices import WinogradMatrices
 from kernels.winograd.program import program

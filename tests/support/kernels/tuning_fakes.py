@@ -10,10 +10,10 @@ from kernels.convolution.algorithms import ConvChoice
 from kernels.convolution.depthwise import DepthwiseConv
 from kernels.convolution.direct import DirectConv
 from kernels.convolution.implicit_gemm import Tile, TileConfig
-from kernels.convolution.operands import Filter
 from kernels.convolution.work import Work
 from kernels.device.device import Device, Instantiation
 from kernels.device.launch import Launch
+from kernels.layout.operands import Filter
 from kernels.layout.strided import Strided
 from kernels.operations.elementwise import fill_launch
 from kernels.problems.conv import ConvProblem
