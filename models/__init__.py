@@ -7,7 +7,7 @@ from kernels.tuning.autotune import TOP_CANDIDATES
 from kernels.tuning.store import DEFAULT_STORE as DEFAULT_TUNING
 from models.classifier import Classifier, load_classifier
 from models.digits import MODEL_PATH as BUILT_IN_MODEL
-from models.engine import Batch, DeviceKind, Engine, Images, Scores
+from models.engine import Batch, DeviceKind, Engine, Images, Pixels, Scores
 from models.errors import (
     EngineError,
     ModelError,
@@ -52,6 +52,7 @@ __all__ = [
     "NetworkReport",
     "NodeReport",
     "OutputKind",
+    "Pixels",
     "PlanReport",
     "Preprocessing",
     "PreprocessingError",

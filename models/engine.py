@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from models.errors import EngineError
 
 # N×H×W×C, pixels 0..255 in the order the model's channels have; N×D×H×W×C for clips of D frames.
+Pixels = NDArray[np.uint8]  # one image, H×W×C, as the model wants it
 Images = NDArray[np.uint8]
 # The same as one array, or image by image wherever each lies: an engine has to move them anyway.
 Batch = Images | Sequence[NDArray[np.uint8]]

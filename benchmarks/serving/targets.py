@@ -10,10 +10,9 @@ from fastapi import FastAPI, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from models import Batch, ChannelOrder, Fit, Layout, OutputKind, Preprocessing, Scores
+from models import Batch, ChannelOrder, Fit, Layout, OutputKind, Pixels, Preprocessing, Scores
 from service.api.app import create_app
 from service.engine.cores import available_cores
-from service.engine.runner import Pixels
 from service.hosting.pipeline import ModelInfo
 from service.hosting.repository import Repository
 from service.http.server import http_settings, run_server
@@ -115,15 +114,17 @@ def serve_nothing(
 ) -> None:
     """The real application with an engine that does nothing; threads are shared by workers."""
     if workers:
-        prepare()
+        prepare(["benchmarks.serving.targets"])
     engine = _NoEngine()
     info = ModelInfo("no-op", "1", _BLANK.shape, "scores", OutputKind.LOGITS, labels=())
     make = partial(Repository, max_batch=engine.max_batch, max_queue=128, max_body_bytes=20_000_000)
     repository = make(decode_threads=0 if workers else decode_threads)
     repository.add(info, engine, read)
     if not workers:
+        app = create_app(repository)
         run_server(
-            create_app(repository),
+            app,
+            app.endpoints,
             repository,
             listener,
             drain_s=1,

@@ -16,33 +16,39 @@ from service.api import v1, v2
 from service.api.page import add_pages
 from service.api.page.headers import with_headers
 from service.hosting.repository import Repository
-from service.http.exchange import CRASHED, Endpoint, Exchange
-from service.http.responses import error_response
+from service.http.asgi import serve
+from service.http.exchange import Endpoint
+from service.http.responses import CRASHED, Route, error_response
 
 
 class _DirectRoute(APIRoute):
-    """A route that FastAPI documents, but whose endpoint is called with the request alone.
+    """A route that FastAPI documents, but whose function is called with the request alone.
 
-    The endpoints here read what they need themselves; there is nothing to resolve or validate.
+    The functions here read what they need themselves; there is nothing to resolve or validate.
     """
 
-    def get_route_handler(self) -> Endpoint:
-        """The endpoint itself."""
-        endpoint: Endpoint = self.endpoint
-        return endpoint
+    def get_route_handler(self) -> Route:
+        """The function itself."""
+        route: Route = self.endpoint
+        return route
 
 
 class App(FastAPI):
-    """FastAPI that knows for which paths there is a shorter way to it."""
+    """FastAPI, past which requests for the models' endpoints go."""
 
-    lanes: Mapping[str, Exchange]
+    endpoints: Mapping[str, Endpoint]  # by path
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request; HEAD as GET, of whose answer the server writes the head alone.
 
         What a browser may show, which is no answer to POST, has headers for it.
         """
-        if scope["type"] == "http" and scope["method"] != "POST":
+        if scope["type"] == "http" and scope["method"] == "POST":
+            endpoint = self.endpoints.get(scope["path"])
+            if endpoint is not None:
+                await serve(endpoint, scope, receive, send)
+                return
+        elif scope["type"] == "http":
             send = with_headers(send)
             if scope["method"] == "HEAD":
                 scope = {**scope, "method": "GET"}
@@ -69,7 +75,7 @@ def create_app(repository: Repository, *, metrics: bool = True) -> App:
             await repository.exposition(), headers={"content-type": CONTENT_TYPE_LATEST}
         )
 
-    app.lanes = v1.add_routes(app, repository) | v2.add_routes(app, repository)
+    app.endpoints = v1.add_routes(app, repository) | v2.add_routes(app, repository)
     if metrics:
         app.add_api_route("/metrics", exposition, response_class=Response, tags=["metrics"])
     else:

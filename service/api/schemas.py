@@ -9,13 +9,7 @@ from typing import Annotated
 from pydantic import Field
 from typing_extensions import TypedDict  # pydantic wants this one before Python 3.12
 
-
-class Prediction(TypedDict):
-    """One class that the picture may show."""
-
-    index: Annotated[int, Field(ge=0, description="the class, counted from 0", examples=[3])]
-    label: Annotated[str, Field(description="its name; the index if it has none", examples=["3"])]
-    probability: Annotated[float, Field(ge=0, le=1, examples=[0.97])]
+from service.engine.ranking import Prediction
 
 
 class ImageResult(TypedDict):

@@ -1,6 +1,7 @@
 """Convoy's own interface: pictures in, labels out."""
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 from urllib.parse import parse_qsl
 
 from fastapi import FastAPI, Request
@@ -8,10 +9,12 @@ from starlette.responses import Response
 
 from service.api.schemas import ClassifyAnswer, ErrorAnswer, ImageResult, Timing
 from service.api.urgency import PRIORITY_HEADER, TIMEOUT_HEADER, urgency_from
+from service.api.v2.routes import no_model
 from service.batching.policy import DEFAULT_PRIORITY, LOWEST_PRIORITY, Urgency
 from service.engine.ranking import top_k
-from service.errors import InvalidParameterError, ModelNotFoundError, ServiceError
-from service.hosting.pipeline import Pipeline, Scored
+from service.errors import InvalidParameterError, ModelNotFoundError
+from service.hosting.inference import Scored, Wanted
+from service.hosting.pipeline import Pipeline
 from service.hosting.repository import Repository
 from service.http.body import (
     FILE_FIELDS,
@@ -21,8 +24,9 @@ from service.http.body import (
     form_boundary,
     images_of,
 )
-from service.http.exchange import Arrival, Exchange
+from service.http.exchange import Endpoint
 from service.http.responses import json_response, refusal
+from service.telemetry.record import RequestRecord
 from service.telemetry.statistics import Phases
 
 CLASSIFY_PATH = "/v1/classify"
@@ -56,32 +60,26 @@ def model_path(name: str) -> str:
     return f"/v1/models/{name}/classify"
 
 
-def add_routes(app: FastAPI, repository: Repository) -> dict[str, Exchange]:
-    """The routes; also, by path, what the shortest way should lead to."""
-    endpoints = {
-        name: _classification(pipeline, repository.max_body_bytes)
-        for name, pipeline in repository.models.items()
-    }
+def add_routes(app: FastAPI, repository: Repository) -> dict[str, Endpoint]:
+    """The models' endpoints by path, and their routes.
+
+    Requests for the endpoints never reach the routes, which document them and answer for the
+    models that there are not.
+    """
     default = repository.default
 
-    async def classify(request: Request) -> Response:
-        """Classify one picture, or several at once.
+    async def classify(_: Request) -> Response:
+        """Classify one image, or several at once.
 
-        Pictures are JPEG, PNG or WebP. The body is one picture, or a form with one or more files.
+        Images are JPEG, PNG or WebP. The body is one image, or a form with one or more files.
         Where several models are served and none of them is the default, they are asked by name.
         """
-        if default is None:
-            paths = ", ".join(model_path(name) for name in repository.models)
-            return refusal(ModelNotFoundError(f"there are several models; POST to one of {paths}"))
-        return await endpoints[default.info.name](request)
+        paths = ", ".join(model_path(name) for name in repository.models)
+        return refusal(ModelNotFoundError(f"there are several models; POST to one of {paths}"))
 
     async def classify_by(request: Request) -> Response:
-        """Classify pictures with the model of that name, otherwise as `/v1/classify`."""
-        try:
-            name = repository.find(request.path_params["model"]).info.name
-        except ServiceError as error:
-            return refusal(error)
-        return await endpoints[name](request)
+        """Classify images with the model of that name, otherwise as `/v1/classify`."""
+        return no_model(repository, request.path_params["model"])
 
     routes: dict[str, Any] = {
         "methods": ["POST"],
@@ -89,46 +87,66 @@ def add_routes(app: FastAPI, repository: Repository) -> dict[str, Exchange]:
         "responses": ERRORS,
         "tags": ["classify"],
     }
-    classes = default.classes if default else None
+    classes = default.runner.classes if default else None
     app.add_api_route(CLASSIFY_PATH, classify, openapi_extra=_extra(classes), **routes)
     app.add_api_route(
         model_path("{model}"), classify_by, openapi_extra=_extra(None, by_name=True), **routes
     )
-    lanes = {model_path(name): endpoint for name, endpoint in endpoints.items()}
-    return {CLASSIFY_PATH: endpoints[default.info.name], **lanes} if default else lanes
+    endpoints: dict[str, Endpoint] = {
+        model_path(name): Classify(pipeline, repository.max_body_bytes)
+        for name, pipeline in repository.models.items()
+    }
+    if default:
+        endpoints[CLASSIFY_PATH] = endpoints[model_path(default.info.name)]
+    return endpoints
 
 
-def _classification(pipeline: Pipeline, max_body_bytes: int) -> Exchange:
-    info, classes = pipeline.info, pipeline.classes
-    max_images = pipeline.admission.max_images_a_request
-    few = min(DEFAULT_TOP_K, classes)
+class _Asked(NamedTuple):
+    """What a request's head asks for."""
 
-    def check(arrival: Arrival) -> tuple[int, Urgency, bytes]:
-        query = arrival.query
-        return (
-            _top_k(query, classes) if query else few,
-            urgency_from(arrival.headers, arrival.started),
-            form_boundary(arrival.headers),
+    classes: int
+    urgency: Urgency
+    boundary: bytes  # of the form that the body is; empty: it is an image
+
+
+class Classify:
+    """Images in, labels out."""
+
+    def __init__(self, pipeline: Pipeline, max_body_bytes: int) -> None:
+        self.pipeline = pipeline
+        self.max_body_bytes = max_body_bytes
+        self._few = min(DEFAULT_TOP_K, pipeline.runner.classes)
+
+    def check(self, record: RequestRecord) -> _Asked:
+        """What the query and the headers ask for."""
+        query, headers = record.query, record.headers
+        return _Asked(
+            _top_k(query, self.pipeline.runner.classes) if query else self._few,
+            urgency_from(headers, record.started),
+            form_boundary(headers),
         )
 
-    def read(arrival: Arrival, body: bytes) -> None:
-        arrival.wanted, arrival.urgency, boundary = check(arrival)
-        arrival.files, arrival.pixels = images_of(body, boundary, max_images), None
+    def reads_quickly(self, headers: Headers, length: int) -> bool:
+        """Whether to read a body so long takes no longer than to hand it to a thread."""
+        return (
+            length <= _LONG_FORM or b"multipart/" not in headers.get(b"content-type", b"").lower()
+        )
 
-    def answer(arrival: Arrival, scored: Scored) -> Response:
+    def read(self, asked: _Asked, body: bytes) -> Wanted:
+        """The images of the body."""
+        most = self.pipeline.admission.max_images_a_request
+        return Wanted(images_of(body, asked.boundary, most), None, asked.urgency, asked.classes)
+
+    def answer(self, classes: int, scored: Scored, count: Callable[[], Phases]) -> Response:
+        """So many of the likeliest classes of each image."""
+        info = self.pipeline.info
         results = [
-            ImageResult(predictions=top_k(row, arrival.wanted, info.output, info.labels))
+            ImageResult(predictions=top_k(row, classes, info.output, info.labels))
             for row in scored.results
         ]
-        timing = _timing(arrival.answered(scored))
-        return json_response(ClassifyAnswer(model=info.name, results=results, timing_ms=timing))
-
-    return Exchange(pipeline, max_body_bytes, check, read, _reads_at_once, answer)
-
-
-def _reads_at_once(headers: Headers, length: int) -> bool:
-    """Whether a body so long takes no longer to read than to hand to a thread."""
-    return length <= _LONG_FORM or b"multipart/" not in headers.get(b"content-type", b"").lower()
+        return json_response(
+            ClassifyAnswer(model=info.name, results=results, timing_ms=_timing(count()))
+        )
 
 
 def _timing(phases: Phases) -> Timing:

@@ -28,7 +28,7 @@ from service.batching.latency import Latency
 from service.batching.policy import NO_HURRY, Urgency, due
 from service.batching.turns import Turn, Turns
 from service.batching.waiting import Answered, Request, Then, Waiting
-from service.engine.workers import call_safely
+from service.callbacks import call_safely
 from service.errors import (
     DeadlineError,
     EngineFailedError,

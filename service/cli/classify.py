@@ -12,7 +12,6 @@ from rich.table import Table
 from rich.text import Text
 
 from models import Classifier, Engine
-from service.api.schemas import Prediction
 from service.cli.inspect import print_table
 from service.cli.options import (
     Device,
@@ -25,7 +24,7 @@ from service.cli.options import (
     Tuning,
     configure_logging,
 )
-from service.engine.ranking import rank, top_k
+from service.engine.ranking import Prediction, rank, top_k
 from service.errors import ServiceError
 from service.hosting.loading import decoder, load, open_classifier
 from service.settings import Settings, SettingsError, load_settings

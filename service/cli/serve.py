@@ -125,8 +125,10 @@ def serve_models(
         _check_default(settings, repository)
         announce = partial(_announce, settings, listener.getsockname()[1], repository)
         if not settings.workers:
+            app = create_app(repository, metrics=settings.metrics_port is None)
             return run_server(
-                create_app(repository, metrics=settings.metrics_port is None),
+                app,
+                app.endpoints,
                 repository,
                 listener,
                 drain_s=settings.drain_s,
@@ -192,7 +194,7 @@ def _announce(settings: Settings, port: int, repository: Repository) -> None:
     else:
         picture = Path("picture.jpg")
     typer.echo(
-        f"Convoy serves {', '.join(repository.models)} at {url} on {first.device}, "
-        f"in batches of up to {first.max_batch}. Try:\n"
+        f"Convoy serves {', '.join(repository.models)} at {url} on {first.runner.device}, "
+        f"in batches of up to {first.runner.max_batch}. Try:\n"
         f"  curl -F file=@{picture} {url}{path}"
     )

@@ -3,13 +3,24 @@
 import math
 from collections.abc import Sequence
 from functools import cached_property
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
+from typing_extensions import TypedDict  # pydantic wants this one before Python 3.12
 
 from models import OutputKind, Scores
-from service.api.schemas import Prediction
 from service.errors import EngineFailedError
+
+
+class Prediction(TypedDict):
+    """One class that the picture may show."""
+
+    index: Annotated[int, Field(ge=0, description="the class, counted from 0", examples=[3])]
+    label: Annotated[str, Field(description="its name; the index if it has none", examples=["3"])]
+    probability: Annotated[float, Field(ge=0, le=1, examples=[0.97])]
+
 
 # A float32 carries no more, and answers should not differ in digits that mean nothing.
 _DECIMALS = 6

@@ -14,14 +14,9 @@ import logging
 from collections.abc import Callable, Sequence
 from enum import Enum, unique
 from time import monotonic
-from typing import Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
-from models import Engine, EngineError, OutputKind
-from service.batching.batcher import Batcher, BatchRecord, Load
-from service.batching.latency import Latency
+from models import Engine, EngineError, OutputKind, Pixels
+from service.batching.batcher import Batcher, BatchRecord
 from service.batching.policy import NO_HURRY, Urgency
 from service.batching.turns import Turns
 from service.batching.waiting import Request, Then
@@ -29,8 +24,6 @@ from service.engine.ranking import ScoreRow
 from service.engine.thread import EngineThread
 from service.engine.watchdog import Bounds, Restarts
 from service.errors import NotReadyError, ServiceError, ShuttingDownError, ThreadLostError
-
-Pixels = NDArray[np.uint8]  # H×W×C, as the model wants them
 
 # So many batches that failed in a row are no accident any longer.
 _FAILURES = 5
@@ -47,72 +40,6 @@ class State(Enum):
     RESTARTING = "restarting: its engine hung or failed"
     FAILED = "broken: its engine failed"
     DRAINING = "shutting down"
-
-
-class Posted(Protocol):
-    """Something that is being done."""
-
-    def withdraw(self) -> None:
-        """Nobody wants to hear of it any longer."""
-
-
-class Runner(Protocol):
-    """What makes images scores, in batches; used from one event loop."""
-
-    classes: int
-    max_batch: int
-    device: str
-
-    @property
-    def state(self) -> State:
-        """What it can do for a new request just now."""
-
-    @property
-    def depth(self) -> int:
-        """How many images wait for a batch."""
-
-    @property
-    def latency(self) -> Latency:
-        """How long batches take, as far as is known."""
-
-    @property
-    def restarts(self) -> int:
-        """How often its engine was restarted, or was tried to be."""
-
-    def expected_wait_s(self) -> float:
-        """Seconds until all that is waiting or running now will have been run."""
-
-    def check_deadline(self, count: int, urgency: Urgency) -> None:
-        """Raise DeadlineError if `count` images that came now could not be expected in time."""
-
-    def post(
-        self, pixels: Sequence[Pixels], then: Then[ScoreRow], urgency: Urgency = NO_HURRY
-    ) -> Posted:
-        """Have images scored; `then` is told of their scores, in order, or why there are none.
-
-        Raised or told: QueueFullError, DeadlineError, EngineFailedError, ShuttingDownError.
-        """
-
-    async def warm_up(self) -> None:
-        """Make it ready; raises what the engine raises."""
-
-    def refuse(self) -> None:
-        """Take nothing new from now on."""
-
-    async def give_up(self) -> None:
-        """Answer what waits or runs with ShuttingDownError."""
-
-    async def close(self, timeout_s: float) -> bool:
-        """End it: what is still inside fails. False if it is stuck."""
-
-
-def check_ready(state: State) -> None:
-    """Raise NotReadyError or ShuttingDownError in a state in which no requests are taken."""
-    if state is State.READY:
-        return
-    if state is State.DRAINING:
-        raise ShuttingDownError("the server is shutting down; send the request again elsewhere")
-    raise NotReadyError(f"the model is {state.value}; try again in a second")
 
 
 class EngineRunner:
@@ -155,14 +82,12 @@ class EngineRunner:
         self.restarts = 0  # tried so far
         self._warm_up_s = 0.0
         self._failures = 0  # in a row
-        self._on_batch = on_batch
-        self.on_change: Callable[[], None] = lambda: None  # called when a batch begins or has ended
-        self._batcher = Batcher(
+        self.batcher = Batcher(
             self._run,
             max_batch=engine.max_batch,
             max_queue=max_queue,
             turns=turns,
-            on_batch=self._batch_ended,
+            on_batch=on_batch,
         )
         self._state = State.WARMING
 
@@ -171,43 +96,29 @@ class EngineRunner:
         """What it can do for a new request just now."""
         return self._state
 
-    @property
-    def depth(self) -> int:
-        """How many images wait for a batch."""
-        return self._batcher.depth
-
-    @property
-    def latency(self) -> Latency:
-        """How long batches take, as far as is known."""
-        return self._batcher.latency
-
-    def expected_wait_s(self) -> float:
-        """Seconds until all that is waiting or running now will have been run."""
-        return self._batcher.expected_wait_s()
-
-    def check_deadline(self, count: int, urgency: Urgency) -> None:
-        """Raise DeadlineError if `count` images that came now could not be expected in time."""
-        self._batcher.check_deadline(count, urgency)
+    def check_ready(self) -> None:
+        """Raise NotReadyError or ShuttingDownError unless new requests are taken."""
+        state = self._state
+        if state is State.READY:
+            return
+        if state is State.DRAINING:
+            raise ShuttingDownError("the server is shutting down; send the request again elsewhere")
+        raise NotReadyError(f"the model is {state.value}; try again in a second")
 
     def post(
         self, pixels: Sequence[Pixels], then: Then[ScoreRow], urgency: Urgency = NO_HURRY
     ) -> Request[Pixels, ScoreRow]:
         """Have images scored; as `Batcher.post`, or NotReadyError."""
         if self._engine is None:  # nothing to wait for, even for what was let in before
-            check_ready(self._state)
-        return self._batcher.post(pixels, then, urgency)
-
-    @property
-    def load(self) -> Load:
-        """What there is to do."""
-        return self._batcher.load
+            self.check_ready()
+        return self.batcher.post(pixels, then, urgency)
 
     async def warm_up(self) -> None:
         """Make the engine ready, in its thread, and measure it; raises what the engine raises."""
         (engine,) = self._threads
         bound_s, started = self._bounds.warm_up, monotonic()
         try:
-            self._batcher.latency = await engine.warm_up(self._measure_s, bound_s)
+            self.batcher.latency = await engine.warm_up(self._measure_s, bound_s)
         except ThreadLostError as error:
             self._state = State.FAILED
             raise EngineError(f"the engine is not warm within {bound_s:g} s") from error
@@ -225,7 +136,7 @@ class EngineRunner:
     async def give_up(self) -> None:
         """Answer what waits or runs with ShuttingDownError."""
         self.refuse()
-        await self._batcher.close(timeout_s=0)
+        await self.batcher.close(timeout_s=0)
 
     async def close(self, timeout_s: float) -> bool:
         """End it: what is still inside fails. False if an engine is stuck in a call.
@@ -244,8 +155,7 @@ class EngineRunner:
         engine, size = self._engine, len(images)
         if engine is None:
             raise EngineError("there is no engine")
-        bound_s = self._bounds.batch(self._batcher.latency, size)
-        self.on_change()
+        bound_s = self._bounds.batch(self.batcher.latency, size)
         try:
             rows = await engine.run(images, bound_s)
         except ThreadLostError:
@@ -259,10 +169,6 @@ class EngineRunner:
         self._failures = 0
         return rows
 
-    def _batch_ended(self, record: BatchRecord) -> None:
-        self._on_batch(record)
-        self.on_change()
-
     def _replace(self, engine: EngineThread, why: str) -> None:
         """Leave an engine behind, which closes if it ever ends what it is at, and start another.
 
@@ -272,7 +178,7 @@ class EngineRunner:
         self._engine = None
         if self._state is State.DRAINING:
             _log.error("the engine is given up: %s", why)
-            self._batcher.fail_waiting(
+            self.batcher.fail_waiting(
                 lambda: ShuttingDownError("the engine failed while the server was shutting down")
             )
         elif self._reopen is None or not self._recent.another(monotonic()):
@@ -280,7 +186,7 @@ class EngineRunner:
         else:
             _log.error("the engine is restarted: %s", why)
             self._state = State.RESTARTING
-            self._batcher.fail_waiting(self._refusal)
+            self.batcher.fail_waiting(self._refusal)
             self.restarts += 1
             self._restarting = asyncio.create_task(self._restart(self._reopen))
 
@@ -290,7 +196,7 @@ class EngineRunner:
         self._threads = [thread for thread in self._threads if not thread.closed] + [engine]
         try:
             await engine.open(reopen, bound_s)
-            self._batcher.latency = await engine.warm_up(self._measure_s, bound_s)
+            self.batcher.latency = await engine.warm_up(self._measure_s, bound_s)
         except Exception as error:  # noqa: BLE001  whatever it is, `on_failure` hears of it
             self._fail(EngineError(f"the engine cannot be restarted: {error}"), error)
             return
@@ -303,7 +209,7 @@ class EngineRunner:
         failure.__cause__ = cause
         if self._state is not State.DRAINING:
             self._state = State.FAILED
-        self._batcher.fail_waiting(self._refusal)
+        self.batcher.fail_waiting(self._refusal)
         self._on_failure(failure)
 
     def _refusal(self) -> ServiceError:

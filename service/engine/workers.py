@@ -24,6 +24,7 @@ from queue import SimpleQueue
 from time import monotonic
 from typing import Any, TypeVar
 
+from service.callbacks import call_safely
 from service.engine.cores import keep_on, this_core
 from service.errors import ThreadLostError
 
@@ -308,15 +309,6 @@ class Workers:
     @staticmethod
     def _period(bound_s: float) -> float:
         return min(_PERIOD_S, bound_s / _LOOKS)
-
-
-def call_safely(then: Callable[..., None], *outcome: Any) -> None:
-    """Tell a listener, whose own fault must not reach who tells, nor other listeners."""
-    try:
-        then(*outcome)
-    except Exception as error:  # noqa: BLE001  the event loop logs it
-        context = {"message": f"{then} raised", "exception": error}
-        asyncio.get_running_loop().call_exception_handler(context)
 
 
 def _outcome(function: Callable[[Any], Any], argument: Any) -> tuple[Any, Exception | None]:

@@ -1,14 +1,12 @@
 """How much may be inside the service at once: images, and the bytes of bodies being read.
 
-A request is counted before it costs anything and gives everything back when it leaves, however it
+A request is counted before it costs anything, and gives everything back when it leaves, however it
 leaves. Used from one event loop.
 """
 
 import asyncio
 from collections.abc import Callable
 from math import ceil
-from types import TracebackType
-from typing import Self
 
 from service.errors import QueueFullError, TooManyImagesError
 
@@ -21,22 +19,6 @@ class ByteRoom:
         self.taken = 0
 
 
-class Inside:
-    """How many images of a model are inside: from before they are decoded until answered."""
-
-    def __init__(self) -> None:
-        self._images = 0
-
-    @property
-    def images(self) -> int:
-        """How many there are."""
-        return self._images
-
-    def add(self, images: int) -> None:
-        """Count more, or fewer."""
-        self._images += images
-
-
 class Admission:
     """One model's bounds, and what is inside now."""
 
@@ -47,25 +29,14 @@ class Admission:
         max_images_a_request: int,
         room: ByteRoom,
         expected_wait_s: Callable[[], float],
-        inside: Inside | None = None,
     ) -> None:
-        """`inside` is where images are counted that other processes let in too."""
         self.max_images = max_images
         self.max_images_a_request = max_images_a_request
         self.room = room
         self.expected_wait_s = expected_wait_s  # until the images inside now are answered
         self.requests = 0
-        self.inside = inside or Inside()
-        self._emptied: asyncio.Event | None = None  # where somebody waits for it
-
-    @property
-    def images(self) -> int:
-        """How many images are inside."""
-        return self.inside.images
-
-    def enter(self) -> None:
-        """Count a request in."""
-        self.requests += 1
+        self.images = 0  # from before they are decoded until they are answered
+        self._emptied: asyncio.Event | None = None  # while a caller waits for it
 
     def leave(self) -> None:
         """Count a request out."""
@@ -81,45 +52,32 @@ class Admission:
             await self._emptied.wait()
 
 
-class Visit:
-    """One request's stay from now on, a context manager; what it holds is given back at the end."""
+class Reservation:
+    """What one request holds of an `Admission`, until it is released."""
 
-    __slots__ = ("_admission", "_bytes", "_images", "_left")
+    __slots__ = ("_admission", "_bytes", "_images", "_released")
 
     def __init__(self, admission: Admission) -> None:
+        """Count the request in."""
         self._admission = admission
         self._bytes = 0
         self._images = 0
-        self._left = False
-        admission.enter()
+        self._released = False
+        admission.requests += 1
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.leave()
-
-    def leave(self) -> None:
-        """End it; said again, nothing happens."""
-        if self._left:
+    def release(self) -> None:
+        """Give everything back; a second call does nothing."""
+        if self._released:
             return
-        self._left = True
-        admission = self._admission
-        if self._bytes:
-            self.release_bytes()
-        if self._images:
-            admission.inside.add(-self._images)
-        admission.leave()
+        self._released = True
+        self.release_bytes()
+        self._admission.images -= self._images
+        self._admission.leave()
 
     def expect_room(self) -> None:
         """QueueFullError if not even one more image could be admitted, before anything is read."""
         admission = self._admission
-        if admission.inside.images >= admission.max_images:
+        if admission.images >= admission.max_images:
             raise self._refusal(1)
 
     def hold_bytes(self, count: int) -> None:
@@ -127,8 +85,8 @@ class Visit:
         room = self._admission.room
         if room.taken + count > room.most:
             raise QueueFullError(
-                f"{room.taken} bytes of images are being read, of at most "
-                f"{room.most}; try again in a second"
+                f"{room.taken} bytes of images are being read, of at most {room.most}; "
+                "try again in a second"
             )
         room.taken += count
         self._bytes += count
@@ -147,10 +105,9 @@ class Visit:
                 f"{images} images in one request; at most {limit} are allowed, "
                 "so send them in several"
             )
-        inside = admission.inside
-        if inside.images + images > admission.max_images:
+        if admission.images + images > admission.max_images:
             raise self._refusal(images)
-        inside.add(images)
+        admission.images += images
         self._images += images
 
     def _refusal(self, images: int) -> QueueFullError:

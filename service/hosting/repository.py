@@ -9,14 +9,14 @@ from collections.abc import Callable
 
 from models import Engine, EngineError
 from service.batching.turns import Turns
-from service.engine.runner import EngineRunner, Runner, State
+from service.engine.runner import EngineRunner, State
 from service.engine.watchdog import Bounds
 from service.engine.workers import Workers
 from service.errors import ModelNotFoundError
-from service.hosting.admission import ByteRoom, Inside
+from service.hosting.admission import ByteRoom
 from service.hosting.pipeline import ModelInfo, Pipeline
 from service.images.pool import DecodePool, Decoding
-from service.telemetry.metrics import Metrics, ModelMetrics
+from service.telemetry.metrics import Metrics
 
 # Room for bodies beside the largest one, for every image that may wait.
 _BYTES_AN_IMAGE = 2**20
@@ -90,13 +90,15 @@ class Repository:
 
         `reopen` opens another engine of it, where the first hangs or fails again and again.
         """
+        if info.name in self.models:
+            raise ValueError(f"there are two models {info.name!r}")
         metrics = self.metrics.model(info.name, info.version)
         runner = EngineRunner(
             engine,
             info.image_shape,
             info.output,
             # All that are inside, so that none is refused after it was decoded.
-            max_queue=self.max_images(engine.max_batch),
+            max_queue=self._max_queue + engine.max_batch,
             turns=self._turns,
             on_batch=metrics.batch,
             measure_s=self._measure_s,
@@ -104,37 +106,19 @@ class Repository:
             reopen=reopen,
             on_failure=self._fail,
         )
-        return self.join(info, runner, prepare, metrics)
-
-    def join(
-        self,
-        info: ModelInfo,
-        runner: Runner,
-        prepare: Callable[[bytes], Decoding],
-        metrics: ModelMetrics,
-        inside: Inside | None = None,
-    ) -> Pipeline:
-        """Serve one more model, wherever its engine is; see `Pipeline`."""
-        if info.name in self.models:
-            raise ValueError(f"there are two models {info.name!r}")
         pipeline = Pipeline(
             info,
             runner,
             prepare,
-            max_images=self.max_images(runner.max_batch),
+            max_images=self._max_queue + runner.max_batch,
             max_images_a_request=self._max_queue,
             room=self._room,
             decoders=self._decoders,
             reader=self._reader,
             metrics=metrics,
-            inside=inside,
         )
         self.models[info.name] = pipeline
         return pipeline
-
-    def max_images(self, max_batch: int) -> int:
-        """How many images of a model may be inside: waiting, or running."""
-        return self._max_queue + max_batch
 
     @property
     def default(self) -> Pipeline | None:
@@ -162,12 +146,12 @@ class Repository:
     @property
     def ready(self) -> bool:
         """Whether every model takes requests."""
-        return all(pipeline.state is State.READY for pipeline in self.models.values())
+        return all(pipeline.runner.state is State.READY for pipeline in self.models.values())
 
     def check_ready(self) -> None:
         """Raise NotReadyError or ShuttingDownError unless every model takes requests."""
         for pipeline in self.models.values():
-            pipeline.check_ready()
+            pipeline.runner.check_ready()
 
     def exposition(self) -> "asyncio.Future[bytes]":
         """Every metric in Prometheus' text format; a driver slow to tell holds nobody up."""
@@ -177,7 +161,7 @@ class Repository:
         """Make every engine ready, one after another; raises what an engine raises, naming it."""
         for name, pipeline in self.models.items():
             try:
-                await pipeline.warm_up()
+                await pipeline.runner.warm_up()
             except EngineError as error:
                 if len(self.models) == 1:
                     raise
@@ -192,17 +176,17 @@ class Repository:
     async def drain(self, timeout_s: float) -> bool:
         """Take nothing new and finish what is inside; False if `timeout_s` was too short."""
         for pipeline in self.models.values():
-            pipeline.refuse()
+            pipeline.runner.refuse()
         drained = await asyncio.gather(*(p.drain(timeout_s) for p in self.models.values()))
         return all(drained)
 
     async def give_up(self) -> None:
         """Answer what waits or runs with ShuttingDownError."""
-        await asyncio.gather(*(pipeline.give_up() for pipeline in self.models.values()))
+        await asyncio.gather(*(pipeline.runner.give_up() for pipeline in self.models.values()))
 
     async def close(self, timeout_s: float) -> bool:
         """End it: what is still inside fails. False if an engine is stuck in a call."""
-        closed = await asyncio.gather(*(p.close(timeout_s) for p in self.models.values()))
+        closed = await asyncio.gather(*(p.runner.close(timeout_s) for p in self.models.values()))
         self._decoders.close()
         self._reader.close()
         self._teller.close()

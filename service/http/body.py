@@ -5,17 +5,14 @@
 Nothing beyond the limits is ever kept, whatever the headers promised.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
-from starlette.requests import ClientDisconnect
-from starlette.types import Receive
 
 from service.errors import (
     BadRequestError,
     InvalidParameterError,
-    PayloadTooLargeError,
     TooManyImagesError,
     UnsupportedMediaTypeError,
 )
@@ -118,57 +115,6 @@ def images_of(body: bytes, boundary: bytes, max_images: int) -> list[bytes]:
     if not body:
         raise BadRequestError(f"the body is empty; {_HOW_TO_SEND}")
     return [body]
-
-
-class Body:
-    """One request's body on its way."""
-
-    def __init__(self, headers: Headers, receive: Receive, max_bytes: int) -> None:
-        self._headers = headers
-        self._receive = receive
-        self._max_bytes = max_bytes
-        self._complete = False
-
-    @property
-    def skippable(self) -> bool:
-        """Whether what was not read is little enough to be skipped, the connection kept."""
-        if self._complete:
-            return True
-        # A client that waits for "100 Continue" may never send what its header promised.
-        length = content_length(self._headers)
-        return length is not None and length <= self._max_bytes and b"expect" not in self._headers
-
-    async def collect(self, hold: Callable[[int], None]) -> bytes:
-        """All of it, perhaps nothing.
-
-        `hold(n)` is told of every n bytes that are kept, and may refuse them by raising.
-        PayloadTooLargeError: over max_bytes, found out from the header where it tells.
-        ClientDisconnect: the client left, or the edge sent it away for being slow.
-        """
-        length = content_length(self._headers)
-        if length is not None and length > self._max_bytes:
-            raise self._too_large(f"this one has {length}")
-        chunks: list[bytes] = []
-        total = 0
-        while not self._complete:
-            message = await self._receive()
-            if message["type"] == "http.disconnect":
-                raise ClientDisconnect
-            self._complete = not message.get("more_body", False)
-            chunk = message.get("body", b"")
-            if chunk:
-                total += len(chunk)
-                if total > self._max_bytes:
-                    raise self._too_large("this one has more")
-                hold(len(chunk))
-                chunks.append(chunk)
-        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
-
-    def _too_large(self, what: str) -> PayloadTooLargeError:
-        return PayloadTooLargeError(
-            f"at most {self._max_bytes} bytes are allowed in a body, and {what}; "
-            "send a smaller image, or fewer at once"
-        )
 
 
 class _Form:

@@ -16,10 +16,7 @@ from itertools import count
 from math import ceil
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Protocol
-
-from starlette.types import ASGIApp
-from uvicorn import Config
+from typing import Protocol
 
 from service.errors import (
     ServiceError,
@@ -31,7 +28,7 @@ from service.http.connections import SPARE, Connection, Connections, Place, netw
 from service.http.keys import Keys
 from service.http.rates import RateLimit
 from service.telemetry.logs import AccessLog, LogFormat, line_writer
-from service.telemetry.record import Ended, Entry
+from service.telemetry.record import OnEnd, RequestRecord
 
 _log = logging.getLogger("convoy")
 
@@ -93,16 +90,17 @@ class Edge:
         self,
         limits: Limits | None = None,
         keys: Keys | None = None,
-        ended: Collection[Ended] = (),
+        on_end: Collection[OnEnd] = (),
     ) -> None:
-        """`ended` is called with every request that was answered or whose client left."""
+        """`on_end` are called with every request that was answered or whose client left."""
         self.limits = limits = limits or Limits()
         self.keys = keys
         most = limits.connections
         self._connections = Connections(most, limits.per_address or sys.maxsize)
         self._rates = RateLimit(limits.rate) if limits.rate else None
-        self._ended = tuple(ended)
-        self.inside: dict[object, int] = {}  # requests by holder, where they are bounded
+        self._on_end = tuple(on_end)
+        self.inside: dict[object, int] = {}  # requests by client, where they are bounded
+        self._holders: dict[RequestRecord, object] = {}  # the clients of those requests
         self._refused = 0  # connections, since the last sweep
         self.sweeping = False
         self._prefix = secrets.token_hex(4).encode()
@@ -115,25 +113,25 @@ class Edge:
             return given
         return b"%b-%x" % (self._prefix, next(self._numbers))
 
-    def admit(self, entry: Entry) -> None:
-        """Count the request in, or write down why not."""
+    def admit(self, record: RequestRecord) -> ServiceError | None:
+        """Count the request in; or why it is not let in."""
         if self.keys is None and self._rates is None and not self.limits.per_client:
-            return
-        entry.refusal = self._check(entry)
+            return None
+        return self._check(record)
 
-    def leave(self, entry: Entry) -> None:
+    def leave(self, record: RequestRecord) -> None:
         """The request was answered, or its client left."""
-        holder = entry.holder
+        holder = self._holders.pop(record, None) if self._holders else None
         if holder is not None:
             inside = self.inside[holder] - 1
             if inside:
                 self.inside[holder] = inside
             else:
                 del self.inside[holder]
-        if self._ended:
-            entry.ended = perf_counter()
-            for tell in self._ended:
-                tell(entry)
+        if self._on_end:
+            record.ended = perf_counter()
+            for tell in self._on_end:
+                tell(record)
 
     def open(self, new: Swept, connections: Collection[Swept]) -> Place:
         """Count in a new connection, which is among the others already; see `Connections`."""
@@ -159,9 +157,9 @@ class Edge:
             )
         return TooManyConnectionsError("too many connections are open; try again in a second")
 
-    def may_ask_after_health(self, entry: Entry) -> bool:
+    def may_ask_after_health(self, record: RequestRecord) -> bool:
         """Whether that is what a request does."""
-        return entry.target.partition(b"?")[0] in _HEALTH and entry.method in _READS
+        return record.path in _HEALTH and record.method in _READS
 
     def watch(self, connections: Collection[Swept]) -> None:
         """Sweep over these, as long as there are any."""
@@ -191,14 +189,14 @@ class Edge:
             most, setting = self._connections.most, "--max-connections"
         return f"{most} are open, and no more may be ({setting})"
 
-    def _check(self, entry: Entry) -> ServiceError | None:
-        path = entry.target.partition(b"?")[0]
-        if entry.method in _READS and (path in _OPEN or path.startswith(_OPEN_FOLDERS)):
+    def _check(self, record: RequestRecord) -> ServiceError | None:
+        path = record.path
+        if record.method in _READS and (path in _OPEN or path.startswith(_OPEN_FOLDERS)):
             return None
-        holder: object = network_of(entry.client)
+        holder: object = network_of(record.client)
         key = None
         if self.keys is not None:
-            key = self.keys.find(_presented(entry.headers))
+            key = self.keys.find(_presented(record.headers))
             holder = key or holder
         if self._rates is not None:
             # A wrong key takes a token of its address, so that keys cannot be tried at any rate.
@@ -215,7 +213,7 @@ class Edge:
                     "this needs an API key; send it as `Authorization: Bearer KEY`, "
                     "or as `X-API-Key: KEY`"
                 )
-            entry.client = f"{entry.client} key {key}"
+            record.client = f"{record.client} key {key}"
         most = self.limits.per_client
         if most:
             inside = self.inside.get(holder, 0)
@@ -225,29 +223,21 @@ class Edge:
                     "send the next when one is done"
                 )
             self.inside[holder] = inside + 1
-            entry.holder = holder
+            self._holders[record] = holder
         return None
-
-
-class EdgeConfig(Config):
-    """uvicorn's settings, with the edge that the server's connections share."""
-
-    def __init__(self, app: ASGIApp, edge: Edge, **options: Any) -> None:
-        super().__init__(app, **options)
-        self.edge = edge
 
 
 def make_edge(options: EdgeOptions, *, access_log: bool) -> Edge:
     """An edge for a server in this process."""
-    ended: list[Ended] = []
+    on_end: list[OnEnd] = []
     if access_log:
-        ended.append(AccessLog(line_writer(options.log_format)))
+        on_end.append(AccessLog(line_writer(options.log_format)))
     if options.traced:
         from service.telemetry.tracing import Traces  # noqa: PLC0415  needs what the extra installs
 
-        ended.append(Traces())
+        on_end.append(Traces())
     limits = replace(options.limits, connections=_allow(options.limits.connections))
-    return Edge(limits, options.keys, ended)
+    return Edge(limits, options.keys, on_end)
 
 
 def _allow(connections: int) -> int:

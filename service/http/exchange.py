@@ -1,172 +1,220 @@
-"""One request to a model and its answer: admitted, timed, counted, answered whatever happens.
+"""One request to a model's endpoint and its one answer, however the bytes come.
 
-arrival ── check ── body ── what is asked ── pipeline ── scores ── answer ── response
-             └────────┴────────────────────────┴─────── failed ──────────────┘
+    begin ── body ── end ── wanted ── pipeline ── scores ── answer
+      └────────┴──────┴────────────────────┴── failed ──────┘
+
+A connection of ours drives it (`connection`), or ASGI (`asgi`): the same calls, the same answers.
 """
 
 import logging
-from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import partial
 from time import perf_counter
-from typing import Any
+from typing import Any, Protocol
 
-from fastapi import Request
-from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
-from service.errors import ServiceError
-from service.hosting.admission import Visit
-from service.hosting.pipeline import Outcome, Pipeline, Scored, Scoring
-from service.http.body import Body, Headers, content_coding
+from service.errors import PayloadTooLargeError, ServiceError
+from service.hosting.admission import Reservation
+from service.hosting.inference import Inference, Outcome, Wanted
+from service.hosting.pipeline import Pipeline
+from service.http.body import Headers, content_coding, content_length
 from service.http.compression import inflate
-from service.http.connection import Departure
-from service.http.protocol import CLIENT_CLOSED_REQUEST
-from service.http.responses import error_response, refusal
-from service.telemetry.record import Entry, entry_of
-from service.telemetry.statistics import Phases
-
-Endpoint = Callable[[Request], Coroutine[Any, Any, Response]]
-
-CRASHED = "the server made a mistake; its log says which"
+from service.http.responses import CRASHED, error_response, refusal
+from service.telemetry.record import RequestRecord
+from service.telemetry.statistics import CLIENT_CLOSED_REQUEST, Phases
 
 _log = logging.getLogger("convoy")
 
 
-class Arrival(Scoring):
-    """A request over HTTP, from its head to its scores."""
-
-    __slots__ = ("entry", "headers", "query", "started")
-
-    def __init__(
-        self,
-        headers: Headers,
-        query: bytes,
-        pipeline: Pipeline,
-        visit: Visit,
-        started: float,
-        entry: Entry | None,
-    ) -> None:
-        super().__init__(pipeline, visit)
-        self.headers = headers
-        self.query = query
-        self.started = started  # perf_counter seconds
-        self.entry = entry  # for whoever logs it; None where it came over no connection of ours
-
-    def answered(self, scored: Scored) -> Phases:
-        """Count the request, whose answer is ready but for being written; where its time went."""
-        rows, batch, queue_s, compute_s = scored
-        started = self.started
-        total_s, receive_s = perf_counter() - started, self.received - started
-        phases = Phases.of(total_s, receive_s, self.decode_s, queue_s, compute_s)
-        pipeline, entry, images = self.pipeline, self.entry, len(rows)
-        pipeline.metrics.answered(images, phases)
-        if entry is not None:
-            entry.model = pipeline.info.name
-            entry.images = images
-            entry.batch = batch
-            entry.phases = phases
-        return phases
-
-
-@dataclass(frozen=True, slots=True)
-class Exchange:
-    """What a path does with requests to one model.
-
-    `check` raises what can be known before the body comes; `read` sets what is wanted, or raises
-    that too; `at_once` says of which bodies, by headers and length, that takes no longer than to
-    hand them to a thread; `answer` makes the answer of the scores, and counts it. Called with a
-    request this is an ASGI endpoint; `service/http/lane.py` has a shorter way, for what is read at
-    once.
-    """
+class Endpoint(Protocol):
+    """What a path does with the requests to one model."""
 
     pipeline: Pipeline
     max_body_bytes: int
-    check: Callable[[Arrival], object]
-    read: Callable[[Arrival, bytes], None]
-    at_once: Callable[[Headers, int], bool]
-    answer: Callable[[Arrival, Scored], Response]
 
-    async def __call__(self, request: Request) -> Response:
-        """The answer to a request, whatever happens."""
-        started = perf_counter()
-        pipeline, headers = self.pipeline, dict(request.scope["headers"])
-        visit = Visit(pipeline.admission)
-        query, entry = request.scope["query_string"], entry_of(request.scope)
-        arrival = Arrival(headers, query, pipeline, visit, started, entry)
-        body = Body(headers, request.receive, self.max_body_bytes)
+    def check(self, record: RequestRecord) -> Any:
+        """What the head asks for, for `read`; ServiceError: what is wrong with it."""
+
+    def reads_quickly(self, headers: Headers, length: int) -> bool:
+        """Whether to read a body so long takes no longer than to hand it to a thread."""
+
+    def read(self, asked: Any, body: bytes) -> Wanted:
+        """What a request wants; ServiceError: what is wrong with its body."""
+
+    def answer(self, form: Any, scored: Any, count: Callable[[], Phases]) -> Response:
+        """The answer of the scores; `count` counts it as made, and tells its phases."""
+
+
+class Exchange:
+    """A request from its head to its answer; used from one event loop."""
+
+    __slots__ = ("_asked", "_chunks", "_form", "_inference", "_length", "_received", "_reservation",
+                 "_respond", "endpoint", "record")  # fmt: skip
+
+    def __init__(
+        self, endpoint: Endpoint, record: RequestRecord, respond: Callable[[Response], None]
+    ) -> None:
+        """`respond` is called once with the answer, unless the request is abandoned."""
+        self.endpoint = endpoint
+        self.record = record
+        self._respond: Callable[[Response], None] | None = respond
+        self._reservation: Reservation | None = None
+        self._inference: Inference | None = None
+        self._chunks: list[bytes] = []
+        self._length = 0  # of the body, as far as it is there
+        self._asked: Any = None
+        self._form: Any = None
+        self._received = 0.0  # perf_counter seconds, once the body is there
+
+    def begin(self) -> None:
+        """The head is there: refuse what can be known without the body."""
+        endpoint, headers = self.endpoint, self.record.headers
+        pipeline = endpoint.pipeline
+        self._reservation = Reservation(pipeline.admission)
         try:
-            with visit:
-                pipeline.check_ready()
-                visit.expect_room()
-                self.check(arrival)
-                data = await body.collect(visit.hold_bytes)
-                arrival.received = perf_counter()
-                with Departure(request.receive):
-                    if coding := content_coding(headers):
-                        inflating = partial(inflate, coding=coding, most=self.max_body_bytes)
-                        data = await pipeline.aside(inflating, data)
-                        visit.hold_bytes(len(data))
-                    if self.at_once(headers, len(data)):
-                        self.read(arrival, data)
-                    else:
-                        await pipeline.aside(partial(self.read, arrival), data)
-                    del data
-                    scored = await arrival.scored()
-                return self.answer(arrival, scored)
+            pipeline.runner.check_ready()
+            self._reservation.expect_room()
+            self._asked = endpoint.check(self.record)
+            length = content_length(headers)
+            if length is not None and length > endpoint.max_body_bytes:
+                raise self._too_large(f"this one has {length}")
         except Exception as error:  # noqa: BLE001  answered, counted and logged
-            return self._failed(arrival, error, last=not body.skippable)
+            self._fail(error)
 
-    def score(self, arrival: Arrival, data: bytes, then: Callable[[Response], None]) -> None:
-        """As when it is called, with a body that is there, and was counted, and is read at once.
-
-        `then` is told the answer, perhaps before this returns; never, if it is withdrawn.
-        """
+    def feed(self, chunk: bytes) -> None:
+        """Some of the body is there."""
+        if self._respond is None or self._reservation is None:
+            return
         try:
-            self.pipeline.check_ready()
-            arrival.visit.expect_room()
-            arrival.received = perf_counter()
-            self.read(arrival, data)
-            arrival.score(partial(self._end, arrival, then))
-        except Exception as error:  # noqa: BLE001  answered, counted and logged
-            arrival.withdraw()  # or it would hold who holds it
-            arrival.visit.leave()
-            then(self._failed(arrival, error, last=False))
-
-    def abandoned(self, started: float, status: int) -> None:
-        """Count a request whose client left, or was sent away with a status."""
-        self.pipeline.metrics.refused(status or CLIENT_CLOSED_REQUEST, perf_counter() - started)
-
-    def _end(self, arrival: Arrival, then: Callable[[Response], None], outcome: Outcome) -> None:
-        if isinstance(outcome, Exception):
-            response = self._failed(arrival, outcome, last=False)
+            self._length += len(chunk)
+            if self._length > self.endpoint.max_body_bytes:
+                raise self._too_large("this one has more")
+            self._reservation.hold_bytes(len(chunk))
+        except ServiceError as error:
+            self._fail(error)
         else:
-            try:
-                response = self.answer(arrival, outcome)
-            except Exception as error:  # noqa: BLE001  answered, counted and logged
-                response = self._failed(arrival, error, last=False)
-        arrival.visit.leave()
-        then(response)
+            self._chunks.append(chunk)
 
-    def _failed(self, arrival: Arrival, error: Exception, *, last: bool) -> Response:
-        """Count a request that has no answer but this; `last`: of its connection."""
+    def end(self) -> None:
+        """The body is there: read it, and have done what it wants."""
+        if self._respond is None:
+            return
+        chunks, self._chunks = self._chunks, []
+        body = chunks[0] if len(chunks) == 1 else b"".join(chunks)
+        self._received = perf_counter()
+        headers = self.record.headers
+        try:
+            coding = content_coding(headers)
+            if not coding and self.endpoint.reads_quickly(headers, len(body)):
+                self._start(self.endpoint.read(self._asked, body))
+            else:
+                read = partial(self._inflate_and_read, coding)
+                self.endpoint.pipeline.reader.post(read, body, self._was_read)
+        except Exception as error:  # noqa: BLE001  answered, counted and logged
+            self._fail(error)
+
+    def abandon(self) -> None:
+        """The client is gone, or was sent away: nothing is answered any more."""
+        if self._respond is None:
+            return
+        self._let_go()
+        status = self.record.status or CLIENT_CLOSED_REQUEST
+        self.endpoint.pipeline.metrics.refused(status, perf_counter() - self.record.started)
+
+    @property
+    def answered(self) -> bool:
+        """Whether it was answered, or abandoned."""
+        return self._respond is None
+
+    def _inflate_and_read(self, coding: str, body: bytes) -> tuple[Wanted, int]:
+        """In a thread: what the body wants, and how many bytes it has inflated."""
+        if coding:
+            body = inflate(body, coding, self.endpoint.max_body_bytes)
+        return self.endpoint.read(self._asked, body), len(body) if coding else 0
+
+    def _was_read(self, result: tuple[Wanted, int], error: Exception | None) -> None:
+        if self._respond is None or self._reservation is None:
+            return
+        if error is not None:
+            self._fail(error)
+            return
+        wanted, inflated = result
+        try:
+            self._reservation.hold_bytes(inflated)
+            self._start(wanted)
+        except Exception as failure:  # noqa: BLE001  answered, counted and logged
+            self._fail(failure)
+
+    def _start(self, wanted: Wanted) -> None:
+        assert self._reservation is not None  # noqa: S101  since it began
+        self._form = wanted.form
+        inference = Inference(self.endpoint.pipeline, self._reservation, self._scored)
+        self._inference = inference
+        inference.start(wanted)
+
+    def _scored(self, outcome: Outcome) -> None:
+        if isinstance(outcome, Exception):
+            self._fail(outcome)
+            return
+        try:
+            response = self.endpoint.answer(self._form, outcome, partial(self._count, outcome))
+        except Exception as error:  # noqa: BLE001  answered, counted and logged
+            self._fail(error)
+            return
+        self._inference = None  # it has ended: there is nothing to call off
+        self._finish(response)
+
+    def _count(self, scored: Any) -> Phases:
+        """Count the request, whose answer is made; where its time went."""
+        rows, batch, queue_s, compute_s = scored
+        record, pipeline = self.record, self.endpoint.pipeline
+        total_s, receive_s = perf_counter() - record.started, self._received - record.started
+        decode_s = self._inference.decoded_at - self._received if self._inference else 0.0
+        phases = Phases.of(total_s, receive_s, decode_s, queue_s, compute_s)
+        pipeline.metrics.answered(len(rows), phases)
+        record.model = pipeline.info.name
+        record.images, record.batch, record.phases = len(rows), batch, phases
+        return phases
+
+    def _fail(self, error: Exception) -> None:
+        """Answer with an error, and count that."""
+        if self._respond is None:  # it came with another, as a client that leaves while it is read
+            return
+        record = self.record
         if isinstance(error, ServiceError):
-            self._refused(arrival, error.status)
-            return refusal(error, last=last)
-        if isinstance(error, ClientDisconnect):
-            # It left, or the edge sent it away.
-            status = arrival.entry.status if arrival.entry is not None else 0
-            self.abandoned(arrival.started, status)
-            return Response(status_code=status or CLIENT_CLOSED_REQUEST)
-        name = arrival.entry.id.decode() if arrival.entry is not None else "without an id"
-        _log.error(
-            "request %s failed in a way that was not foreseen",
-            name,
-            exc_info=error,
-            extra={"request_id": name},
-        )
-        self._refused(arrival, 500)
-        return error_response(500, CRASHED, last=last)
+            response = refusal(error)
+        else:
+            request_id = record.id.decode()
+            _log.error(
+                "request %s failed in a way that was not foreseen",
+                request_id,
+                exc_info=error,
+                extra={"request_id": request_id},
+            )
+            response = error_response(500, CRASHED)
+        seconds = perf_counter() - record.started
+        self.endpoint.pipeline.metrics.refused(response.status_code, seconds)
+        self._finish(response)
 
-    def _refused(self, arrival: Arrival, status: int) -> None:
-        self.pipeline.metrics.refused(status, perf_counter() - arrival.started)
+    def _finish(self, response: Response) -> None:
+        respond = self._respond
+        self._let_go()
+        if respond is not None:
+            respond(response)
+
+    def _let_go(self) -> None:
+        """Hold nothing any longer: what is under way is called off."""
+        self._respond = None
+        self._chunks = []
+        if self._inference is not None:
+            self._inference.withdraw()
+            self._inference = None
+        if self._reservation is not None:
+            self._reservation.release()
+
+    def _too_large(self, what: str) -> PayloadTooLargeError:
+        return PayloadTooLargeError(
+            f"at most {self.endpoint.max_body_bytes} bytes are allowed in a body, and {what}; "
+            "send a smaller image, or fewer at once"
+        )

@@ -1,13 +1,18 @@
 """The two kinds of answer that are JSON: something, and the one shape of an error."""
 
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import msgspec
+from starlette.requests import Request
 from starlette.responses import Response
 
-from service.api.schemas import ErrorAnswer
 from service.errors import ServiceError
-from service.http.connection import LastResponse
+
+# What answers a request that is not for a model's endpoint.
+Route = Callable[[Request], Coroutine[Any, Any, Response]]
+
+CRASHED = "internal server error; see the server log"
 
 # Of an error, which may repeat what the client sent.
 _MOST_CHARACTERS = 500
@@ -31,17 +36,14 @@ def json_response(answer: Any, status: int = 200) -> Response:
     return _Json(msgspec.json.encode(answer), status)
 
 
-def error_response(
-    status: int, message: str, headers: dict[str, str] | None = None, *, last: bool = False
-) -> Response:
-    """An error; `last` where the rest of the request's body must not be waited for."""
-    kind = LastResponse if last else Response
+def error_response(status: int, message: str, headers: dict[str, str] | None = None) -> Response:
+    """An error."""
     if len(message) > _MOST_CHARACTERS:
         message = f"{message[:_MOST_CHARACTERS]} ..."
-    content = msgspec.json.encode(ErrorAnswer(error=message))
-    return kind(content, status, headers, media_type="application/json")
+    content = msgspec.json.encode({"error": message})
+    return Response(content, status, headers, media_type="application/json")
 
 
-def refusal(error: ServiceError, *, last: bool = False) -> Response:
+def refusal(error: ServiceError) -> Response:
     """What the service refuses or fails at, as an answer."""
-    return error_response(error.status, str(error), error.headers(), last=last)
+    return error_response(error.status, str(error), error.headers())

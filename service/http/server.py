@@ -18,12 +18,11 @@ from typing import Protocol
 import uvicorn
 from starlette.types import ASGIApp
 
-from service.api.app import App
 from service.hosting.repository import Repository
-from service.http.edge import EdgeConfig, EdgeOptions, make_edge
-from service.http.exchange import Exchange
-from service.http.lane import lane_protocol
-from service.http.protocol import BoundedHttp
+from service.http.connection import Connection
+from service.http.edge import EdgeOptions, make_edge
+from service.http.exchange import Endpoint
+from service.http.uvicorn_adapter import ConvoyConfig
 
 # For answers on their way once everything is drained, and for an engine to let go.
 LEAVE_S = 2
@@ -80,24 +79,26 @@ def http_settings(
     *,
     access_log: bool,
     edge: EdgeOptions | None = None,
-    lanes: Mapping[str, Exchange] | None = None,
-) -> EdgeConfig:
+    endpoints: Mapping[str, Endpoint] | None = None,
+) -> ConvoyConfig:
     """How uvicorn serves any application here; benchmarks compare Convoy with a bare one."""
-    return EdgeConfig(
+    return ConvoyConfig(
         app,
         make_edge(edge or EdgeOptions(), access_log=access_log),
+        {path.encode(): endpoint for path, endpoint in (endpoints or {}).items()},
         log_config=None,
         access_log=False,  # uvicorn's own
         server_header=False,
         lifespan="off",
         ws="none",
-        http=lane_protocol(lanes) if lanes else BoundedHttp,
+        http=Connection,
         timeout_graceful_shutdown=LEAVE_S,
     )
 
 
 def run_server(
-    app: App,
+    app: ASGIApp,
+    endpoints: Mapping[str, Endpoint],
     repository: Repository,
     listener: socket.socket,
     *,
@@ -112,7 +113,7 @@ def run_server(
     the engine raised if it cannot be warmed up, or why it was given up. Does not return where an
     engine is stuck.
     """
-    config = http_settings(app, access_log=access_log, edge=edge, lanes=app.lanes)
+    config = http_settings(app, access_log=access_log, edge=edge, endpoints=endpoints)
     server = Server(config, repository, drain_s, announce)
     server.run(sockets=[listener])
     return outcome_of(server)
@@ -208,7 +209,7 @@ class Server(uvicorn.Server):
 
     def _read_again(self) -> None:
         """Read the files again that may have changed."""
-        keys = self.config.edge.keys if isinstance(self.config, EdgeConfig) else None
+        keys = self.config.edge.keys if isinstance(self.config, ConvoyConfig) else None
         if keys is None:
             _log.info("SIGHUP: there is no file to read again (--api-key-file)")
         else:

@@ -13,13 +13,9 @@ from functools import partial
 from math import ceil
 from typing import NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
+from models import Pixels
 from service.engine.workers import Job, Workers
 from service.errors import DecodersBusyError, PayloadTooLargeError
-
-Pixels = NDArray[np.uint8]  # height × width × C
 
 # Told the pixels, or what went wrong instead.
 Decoded = Callable[[Pixels, Exception | None], None]

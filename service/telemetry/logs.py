@@ -1,7 +1,7 @@
 """Logs without waiting: lines are handed to a thread that writes them, and dropped if it cannot.
 
 A pipe that nobody reads, or a disk that is slow, never holds up the event loop. Of a request there
-is one line, with what `Entry` knows of it: no picture, no name of a file, no query, no key.
+is one line, with what `RequestRecord` knows of it: no picture, no name of a file, no query, no key.
 """
 
 import json
@@ -14,7 +14,7 @@ from enum import StrEnum
 from functools import cache
 from json.encoder import encode_basestring_ascii as quoted
 
-from service.telemetry.record import Entry
+from service.telemetry.record import RequestRecord
 
 # Lines gather for this long, unless they are this many or somebody should see one at once.
 _GATHER_S = 0.2
@@ -207,32 +207,32 @@ class AccessLog:
         self._second = 0
         self._time = ""  # of that second, to be formatted once for all of its requests
 
-    def __call__(self, entry: Entry) -> None:
+    def __call__(self, record: RequestRecord) -> None:
         """Write the line."""
         now = time.time()
         second = int(now)
         if second != self._second:
             self._second = second
             self._time = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
-        phases = entry.phases
-        path = entry.target.partition(b"?")[0].decode("latin-1")
+        phases = record.phases
+        path = record.path.decode("latin-1")
         line = self._line % (
             self._time,
             (now - second) * 1000,
-            quoted(entry.id.decode()),
-            quoted(entry.client),
-            entry.method.decode(),
+            quoted(record.id.decode()),
+            quoted(record.client),
+            record.method.decode(),
             quoted(path if len(path) <= _PATH_CHARACTERS else path[:_PATH_CHARACTERS] + "..."),
-            entry.status,
-            entry.bytes_in,
-            entry.bytes_out,
-            (entry.ended - entry.started) * 1e6,
+            record.status,
+            record.bytes_in,
+            record.bytes_out,
+            (record.ended - record.started) * 1e6,
         )
         if phases is not None:
             line += self._scored % (
-                quoted(entry.model),
-                entry.images,
-                entry.batch,
+                quoted(record.model),
+                record.images,
+                record.batch,
                 *phases[1:],  # without the whole
             )
         self._write(line + self._end)

@@ -12,6 +12,9 @@ A request's time begins when its body is there, as it does in Triton: the phase 
 from dataclasses import dataclass
 from typing import NamedTuple
 
+# As nginx counts a request whose client did not wait for the answer.
+CLIENT_CLOSED_REQUEST = 499
+
 # Why requests fail, in Triton's words.
 REASONS = REJECTED, CANCELED, BACKEND, OTHER = ("REJECTED", "CANCELED", "BACKEND", "OTHER")
 _REASONS = {429: REJECTED, 499: CANCELED, 500: BACKEND, 503: REJECTED, 504: REJECTED}

@@ -15,7 +15,7 @@ from opentelemetry.trace import SpanKind, Status, StatusCode, set_span_in_contex
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from service.telemetry.counts import PHASES
-from service.telemetry.record import Entry
+from service.telemetry.record import RequestRecord
 
 _PROPAGATOR = TraceContextTextMapPropagator()
 _CARRIED = ("traceparent", "tracestate")
@@ -34,43 +34,43 @@ class Traces:
         self._provider.add_span_processor(processor or BatchSpanProcessor(OTLPSpanExporter()))
         self._tracer = self._provider.get_tracer("convoy")
 
-    def __call__(self, entry: Entry) -> None:
+    def __call__(self, record: RequestRecord) -> None:
         """Make a request's spans, beginning where its head was complete."""
         end = time.time_ns()
-        start = end - int((entry.ended - entry.started) * 1e9)
-        method = entry.method.decode()
-        path = entry.target.partition(b"?")[0].decode("latin-1")
+        start = end - int((record.ended - record.started) * 1e9)
+        method = record.method.decode()
+        path = record.path.decode("latin-1")
         carrier = {
-            name: entry.headers[name.encode()].decode("latin-1")
+            name: record.headers[name.encode()].decode("latin-1")
             for name in _CARRIED
-            if name.encode() in entry.headers
+            if name.encode() in record.headers
         }
         span = self._tracer.start_span(
             # A path that nobody knows is no name: there is no end of them.
-            f"{method} {path}" if entry.phases is not None else method,
+            f"{method} {path}" if record.phases is not None else method,
             _PROPAGATOR.extract(carrier),
             SpanKind.SERVER,
             start_time=start,
             attributes={
                 "http.request.method": method,
-                "http.response.status_code": entry.status,
-                "http.request.body.size": entry.bytes_in,
-                "http.response.body.size": entry.bytes_out,
+                "http.response.status_code": record.status,
+                "http.request.body.size": record.bytes_in,
+                "http.response.body.size": record.bytes_out,
                 "url.path": path,
-                "client.address": entry.client,
-                "convoy.request_id": entry.id.decode(),
+                "client.address": record.client,
+                "convoy.request_id": record.id.decode(),
             },
         )
-        if entry.status >= 500:
+        if record.status >= 500:
             span.set_status(Status(StatusCode.ERROR))
-        if entry.phases is not None and span.is_recording():
-            span.set_attribute("convoy.model", entry.model)
-            span.set_attribute("convoy.images", entry.images)
-            span.set_attribute("convoy.batch_size", entry.batch)
+        if record.phases is not None and span.is_recording():
+            span.set_attribute("convoy.model", record.model)
+            span.set_attribute("convoy.images", record.images)
+            span.set_attribute("convoy.batch_size", record.batch)
             within = set_span_in_context(span)
             moment = start
             for name in PHASES:
                 phase = self._tracer.start_span(name, within, start_time=moment)
-                moment += getattr(entry.phases, name) * 1000
+                moment += getattr(record.phases, name) * 1000
                 phase.end(moment)
         span.end(end)

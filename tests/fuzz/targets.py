@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from models import OutputKind
 from service.api.urgency import urgency_from
@@ -13,8 +13,9 @@ from service.errors import ServiceError
 from service.hosting.pipeline import ModelInfo
 from service.http.body import form_boundary, images_of
 from service.http.compression import inflate
-from service.http.edge import Edge, EdgeConfig
-from service.http.protocol import BoundedHttp
+from service.http.connection import Connection
+from service.http.edge import Edge
+from service.http.uvicorn_adapter import ConvoyConfig
 from service.images.header import parse_image_file
 from tests.support.service.deaf_transport import DeafTransport, ServerState
 
@@ -73,11 +74,11 @@ def _protocol(data: bytes) -> None:
 
 
 async def _connection(data: bytes) -> None:
-    config = EdgeConfig(_echo, Edge(), log_config=None, lifespan="off", ws="none")
+    config = ConvoyConfig(_echo, Edge(), log_config=None, lifespan="off", ws="none")
     config.load()
     state = ServerState()
     transport = DeafTransport()
-    connection = BoundedHttp(config, state, {})
+    connection = Connection(config, cast(Any, state), {})
     connection.connection_made(transport)
     step = 1 + 8 * data[0] if data else 1
     for place in range(1, len(data), step):
@@ -92,7 +93,7 @@ async def _connection(data: bytes) -> None:
     connection.connection_lost(None)
     while state.tasks:
         await asyncio.sleep(0)
-    assert not connection.entries
+    assert not len(connection._turns)
 
 
 async def _echo(_: Any, receive: Any, send: Any) -> None:

@@ -51,7 +51,7 @@ def model_metadata(pipeline: Pipeline) -> ModelMetadata:
     """
     info = pipeline.info
     pixels = TensorMetadata(name=INPUT, datatype="UINT8", shape=[-1, *info.image_shape])
-    scores = TensorMetadata(name=info.scores, datatype="FP32", shape=[-1, pipeline.classes])
+    scores = TensorMetadata(name=info.scores, datatype="FP32", shape=[-1, pipeline.runner.classes])
     return ModelMetadata(
         name=info.name,
         versions=[info.version],
@@ -69,7 +69,7 @@ def model_config(pipeline: Pipeline) -> dict[str, Any]:
         "platform": PLATFORM,
         "backend": "convoy",
         "version_policy": {"latest": {"num_versions": 1}},
-        "max_batch_size": pipeline.max_batch,
+        "max_batch_size": pipeline.runner.max_batch,
         "input": [
             {
                 "name": INPUT,
@@ -85,7 +85,7 @@ def model_config(pipeline: Pipeline) -> dict[str, Any]:
             {
                 "name": info.scores,
                 "data_type": "TYPE_FP32",
-                "dims": [pipeline.classes],
+                "dims": [pipeline.runner.classes],
                 "label_filename": "labels.txt" if info.labels else "",
                 "is_shape_tensor": False,
             }
@@ -93,12 +93,12 @@ def model_config(pipeline: Pipeline) -> dict[str, Any]:
         "instance_group": [
             {
                 "name": info.name,
-                "kind": "KIND_CPU" if pipeline.device.startswith("cpu") else "KIND_GPU",
+                "kind": "KIND_CPU" if pipeline.runner.device.startswith("cpu") else "KIND_GPU",
                 "count": 1,
             }
         ],
         "dynamic_batching": {
-            "preferred_batch_size": list(range(1, pipeline.max_batch + 1)),
+            "preferred_batch_size": list(range(1, pipeline.runner.max_batch + 1)),
             "max_queue_delay_microseconds": 0,
         },
         "model_transaction_policy": {"decoupled": False},
@@ -107,7 +107,7 @@ def model_config(pipeline: Pipeline) -> dict[str, Any]:
 
 def index_entry(pipeline: Pipeline) -> IndexEntry:
     """A model in the repository's index."""
-    state = pipeline.state
+    state = pipeline.runner.state
     return IndexEntry(
         name=pipeline.info.name,
         version=pipeline.info.version,

@@ -1,15 +1,19 @@
 """Inference: a request's body to scores and back."""
 
+from collections.abc import Callable
+
 from starlette.responses import Response
 
 from service.api.v2.answer import format_answer
-from service.api.v2.request import parse_request
+from service.api.v2.request import InferRequest, parse_request
 from service.batching.policy import urgency_of
 from service.errors import BadRequestError
-from service.hosting.pipeline import Pipeline, Scored
+from service.hosting.inference import Scored, Wanted
+from service.hosting.pipeline import Pipeline
 from service.http.body import Headers, content_coding
 from service.http.compression import compress, wanted_coding
-from service.http.exchange import Arrival, Exchange
+from service.telemetry.record import RequestRecord
+from service.telemetry.statistics import Phases
 
 _HEADER_LENGTH = b"inference-header-content-length"
 
@@ -28,35 +32,42 @@ def _json_length(headers: Headers) -> int | None:
     return int(value)
 
 
-def inference(pipeline: Pipeline, max_body_bytes: int) -> Exchange:
-    """The exchange of a model's inferences."""
-    info, max_images = pipeline.info, pipeline.admission.max_images_a_request
+class Infer:
+    """A model's inferences."""
 
-    def check(arrival: Arrival) -> None:
-        _json_length(arrival.headers)
-        content_coding(arrival.headers)
+    def __init__(self, pipeline: Pipeline, max_body_bytes: int) -> None:
+        self.pipeline = pipeline
+        self.max_body_bytes = max_body_bytes
 
-    def read(arrival: Arrival, body: bytes) -> None:
-        wanted = parse_request(body, _json_length(arrival.headers), info, max_images)
-        arrival.urgency = urgency_of(arrival.started, wanted.timeout_s, wanted.priority)
-        arrival.files, arrival.pixels, arrival.wanted = wanted.files, wanted.pixels, wanted
+    def check(self, record: RequestRecord) -> RequestRecord:
+        """What the headers promise of the body."""
+        _json_length(record.headers)
+        content_coding(record.headers)
+        return record
 
-    def answer(arrival: Arrival, scored: Scored) -> Response:
-        content, json_length = format_answer(arrival.wanted, scored.results, info)
-        arrival.answered(scored)
-        accept = arrival.headers.get(b"accept-encoding", b"").decode("latin-1")
-        return _response(content, json_length, accept)
-
-    return Exchange(pipeline, max_body_bytes, check, read, _reads_at_once, answer)
-
-
-def _reads_at_once(headers: Headers, length: int) -> bool:
-    """Whether a body so long takes no longer to read than to hand to a thread."""
-    try:
+    def reads_quickly(self, headers: Headers, length: int) -> bool:
+        """Whether to read a body so long takes no longer than to hand it to a thread."""
         told = _json_length(headers)
-    except BadRequestError:
-        return True  # refused at once
-    return (length if told is None else told) <= _LONG_JSON
+        return (length if told is None else told) <= _LONG_JSON
+
+    def read(self, record: RequestRecord, body: bytes) -> Wanted:
+        """The tensors of the body."""
+        pipeline = self.pipeline
+        most, info = pipeline.admission.max_images_a_request, pipeline.info
+        asked = parse_request(body, _json_length(record.headers), info, most)
+        urgency = urgency_of(record.started, asked.timeout_s, asked.priority)
+        accepted = record.headers.get(b"accept-encoding", b"").decode("latin-1")
+        pixels = None if asked.pixels is None else list(asked.pixels)
+        return Wanted(asked.files, pixels, urgency, (asked, accepted))
+
+    def answer(
+        self, form: tuple[InferRequest, str], scored: Scored, count: Callable[[], Phases]
+    ) -> Response:
+        """The scores, as they are asked for."""
+        asked, accepted = form
+        content, json_length = format_answer(asked, scored.results, self.pipeline.info)
+        count()
+        return _response(content, json_length, accepted)
 
 
 def _response(content: bytes, json_length: int | None, accept_encoding: str) -> Response:

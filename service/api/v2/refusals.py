@@ -11,8 +11,7 @@ from starlette.responses import Response
 
 from service.errors import ModelNotFoundError, ServiceError, UnsupportedError
 from service.hosting.repository import Repository
-from service.http.exchange import Endpoint
-from service.http.responses import json_response, refusal
+from service.http.responses import Route, json_response, refusal
 
 _TRACE = {
     "trace_level": ["OFF"],
@@ -47,8 +46,8 @@ _REFUSED = {
 def add_refusals(app: FastAPI, repository: Repository) -> None:
     """Add the routes; they are no part of the OpenAPI document."""
 
-    def add(method: str, path: str, endpoint: Endpoint) -> None:
-        app.add_api_route(path, endpoint, methods=[method], include_in_schema=False)
+    def add(method: str, path: str, route: Route) -> None:
+        app.add_api_route(path, route, methods=[method], include_in_schema=False)
 
     async def model_trace(request: Request) -> Response:
         try:
@@ -75,14 +74,14 @@ def add_refusals(app: FastAPI, repository: Repository) -> None:
         add("POST", f"{base}/region/{{region}}/unregister", _answering(None))
 
 
-def _answering(answer: Any) -> Endpoint:
+def _answering(answer: Any) -> Route:
     async def endpoint(_: Request) -> Response:
         return Response() if answer is None else json_response(answer)
 
     return endpoint
 
 
-def _refusing(message: str) -> Endpoint:
+def _refusing(message: str) -> Route:
     async def endpoint(_: Request) -> Response:
         return refusal(UnsupportedError(message))
 

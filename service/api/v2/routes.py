@@ -16,7 +16,7 @@ from service.api.v2.description import (
     model_statistics,
     server_metadata,
 )
-from service.api.v2.infer import inference
+from service.api.v2.infer import Infer
 from service.api.v2.refusals import add_refusals
 from service.api.v2.request import InferenceJson
 from service.api.v2.schemas import (
@@ -29,13 +29,13 @@ from service.api.v2.schemas import (
     StatisticsAnswer,
     request_schema,
 )
-from service.errors import BadRequestError, ServiceError
+from service.errors import BadRequestError, PayloadTooLargeError, ServiceError
 from service.hosting.pipeline import Pipeline
 from service.hosting.repository import Repository
-from service.http.body import Body, content_coding
+from service.http.body import content_coding
 from service.http.compression import inflate
-from service.http.exchange import Endpoint, Exchange
-from service.http.responses import json_response, refusal
+from service.http.exchange import Endpoint
+from service.http.responses import Route, json_response, refusal
 
 _MAX_INDEX_BYTES = 4096
 
@@ -56,8 +56,8 @@ _ERRORS: dict[int | str, dict[str, Any]] = {
 _PATHS = ("/v2/models/{model}", "/v2/models/{model}/versions/{version}")
 
 
-def add_routes(app: FastAPI, repository: Repository) -> dict[str, Exchange]:
-    """The routes; also, by path, the endpoints that the shortest way should lead to."""
+def add_routes(app: FastAPI, repository: Repository) -> dict[str, Endpoint]:
+    """The routes, and the models' endpoints by path."""
     _add_health(app, repository)
     _add_server(app, repository)
     _add_models(app, repository)
@@ -125,9 +125,12 @@ def _add_server(app: FastAPI, repository: Repository) -> None:
 
 async def _only_ready(request: Request) -> bool:
     """Whether the body, if there is one, wants the models that are ready and no others."""
-    headers = dict(request.headers.raw)
-    coding = content_coding(headers)
-    data = await Body(headers, request.receive, _MAX_INDEX_BYTES).collect(lambda _: None)
+    coding = content_coding(dict(request.headers.raw))
+    data = b""
+    async for chunk in request.stream():
+        data += chunk
+        if len(data) > _MAX_INDEX_BYTES:
+            raise PayloadTooLargeError(f"at most {_MAX_INDEX_BYTES} bytes are allowed in a body")
     if coding:
         data = inflate(data, coding, _MAX_INDEX_BYTES)
     try:
@@ -139,7 +142,7 @@ async def _only_ready(request: Request) -> bool:
 
 
 def _add_models(app: FastAPI, repository: Repository) -> None:
-    def about(tell: Callable[[Pipeline], Any], doc: str) -> Endpoint:
+    def about(tell: Callable[[Pipeline], Any], doc: str) -> Route:
         async def endpoint(request: Request) -> Response:
             try:
                 return json_response(tell(_asked(repository, request)))
@@ -150,7 +153,7 @@ def _add_models(app: FastAPI, repository: Repository) -> None:
         return endpoint
 
     def ready(pipeline: Pipeline) -> ModelReady:
-        pipeline.check_ready()
+        pipeline.runner.check_ready()
         return ModelReady(name=pipeline.info.name, ready=True)
 
     def statistics(pipeline: Pipeline) -> StatisticsAnswer:
@@ -176,11 +179,8 @@ def _add_models(app: FastAPI, repository: Repository) -> None:
             )
 
 
-def _add_infer(app: FastAPI, repository: Repository) -> dict[str, Exchange]:
-    endpoints = {
-        name: inference(pipeline, repository.max_body_bytes)
-        for name, pipeline in repository.models.items()
-    }
+def _add_infer(app: FastAPI, repository: Repository) -> dict[str, Endpoint]:
+    """The models' endpoints by path, and their routes, as in v1."""
 
     async def infer(request: Request) -> Response:
         """Score n images.
@@ -188,11 +188,8 @@ def _add_infer(app: FastAPI, repository: Repository) -> dict[str, Exchange]:
         The input `image` is UINT8 pixels, or BYTES: JPEG, PNG or WebP files. Triton's binary tensor
         data, classification and schedule policy extensions are understood.
         """
-        try:
-            pipeline = _asked(repository, request)
-        except ServiceError as error:
-            return refusal(error)
-        return await endpoints[pipeline.info.name](request)
+        parameters = request.path_params
+        return no_model(repository, parameters["model"], parameters.get("version"))
 
     binary = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
     for path in _PATHS:
@@ -212,16 +209,27 @@ def _add_infer(app: FastAPI, repository: Repository) -> dict[str, Exchange]:
             tags=["models"],
             operation_id=f"infer{path}",
         )
-    return {
-        path.format(model=name, version=repository.models[name].info.version) + "/infer": endpoint
-        for name, endpoint in endpoints.items()
-        for path in _PATHS
-    }
+    endpoints: dict[str, Endpoint] = {}
+    for name, pipeline in repository.models.items():
+        infers = Infer(pipeline, repository.max_body_bytes)
+        for path in _PATHS:
+            asked = path.format(model=name, version=pipeline.info.version)
+            endpoints[f"{asked}/infer"] = infers
+    return endpoints
 
 
 def _asked(repository: Repository, request: Request) -> Pipeline:
     """The model that the path names; ModelNotFoundError."""
     return repository.find(request.path_params["model"], request.path_params.get("version"))
+
+
+def no_model(repository: Repository, name: str, version: str | None = None) -> Response:
+    """The answer to a request for a model, or a version of one, that there is not."""
+    try:
+        repository.find(name, version)
+    except ServiceError as error:
+        return refusal(error)
+    raise LookupError(f"{name!r} has an endpoint of its own")
 
 
 def _some(*statuses: int) -> dict[int | str, dict[str, Any]]:

@@ -142,7 +142,7 @@ async def test_until_it_is_warm_it_is_live_but_not_ready() -> None:
         client,
         pipeline,
     ):
-        warming = asyncio.create_task(pipeline.warm_up())
+        warming = asyncio.create_task(pipeline.runner.warm_up())
         assert (await client.get("/v2/health/live")).json() == {"live": True}
         not_ready = await client.get("/v2/health/ready")
         assert "warming up" in error_of(not_ready, 503)
@@ -162,7 +162,7 @@ async def test_an_engine_that_cannot_be_warmed_up_is_never_ready() -> None:
 
     async with serving(FakeEngine(warm_up=fail), warm=False) as (client, pipeline):
         with pytest.raises(EngineError, match="no memory"):
-            await pipeline.warm_up()
+            await pipeline.runner.warm_up()
         assert "failed" in error_of(await client.get("/v2/health/ready"), 503)
         error_of(await client.post(PATH, content=b"1"), 503)
 
@@ -189,7 +189,7 @@ async def test_what_is_not_drained_in_time_is_answered_503() -> None:
         inside = asyncio.create_task(client.post(PATH, content=b"8"))
         await until(lambda: pipeline.admission.images == 1)
         assert not await pipeline.drain(0.01)
-        await pipeline.give_up()
+        await pipeline.runner.give_up()
         error_of(await inside, 503)
         gate.set()
 

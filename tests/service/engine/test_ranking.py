@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from models import OutputKind
-from service.api.schemas import Prediction
 from service.engine import ranking as labels
-from service.engine.ranking import rank
+from service.engine.ranking import Prediction, rank
 from service.errors import EngineFailedError
 
 # Few values, so that there are ties. Up to 100 classes are sorted outright, and more are not.

@@ -8,13 +8,13 @@ import httpx
 import numpy as np
 import pytest
 
-from models import Batch, EngineError, Scores
-from service.batching.policy import NO_HURRY
-from service.engine.runner import EngineRunner, Pixels, State
+from models import Batch, EngineError, Pixels, Scores
+from service.engine.runner import EngineRunner, State
 from service.engine.watchdog import Bounds
 from service.errors import EngineFailedError, ShuttingDownError, ThreadLostError
-from service.hosting.admission import Visit
-from service.hosting.pipeline import Pipeline, Scoring
+from service.hosting.admission import Reservation
+from service.hosting.inference import Inference, Outcome, Scored, Wanted
+from service.hosting.pipeline import Pipeline
 from service.hosting.repository import Repository
 from tests.support.service.client import PATH, digits, error_of, metric, serving, until
 from tests.support.service.fakes import FakeEngine, make_repository, one_hot
@@ -73,7 +73,7 @@ async def post(client: httpx.AsyncClient, digit: int) -> httpx.Response:
 
 
 async def ready(pipeline: Pipeline) -> None:
-    await until(lambda: pipeline.state is State.READY)
+    await until(lambda: pipeline.runner.state is State.READY)
 
 
 # --- what hangs ----------------------------------------------------------------------------------
@@ -96,7 +96,7 @@ async def test_a_batch_that_hangs_is_answered_500_who_waits_503_and_then_all_is_
         for refused in await asyncio.gather(*waiting):
             assert "restarting" in error_of(refused, 503)
             assert int(refused.headers["retry-after"]) >= 1
-        assert pipeline.state is State.RESTARTING
+        assert pipeline.runner.state is State.RESTARTING
         for refused in (await client.get("/v2/health/ready"), await post(client, 5)):
             assert "restarting" in error_of(refused, 503)
             assert int(refused.headers["retry-after"]) >= 1
@@ -172,11 +172,11 @@ async def test_an_engine_that_hangs_again_and_again_is_given_up_for_good() -> No
     failure = asyncio.create_task(repository.failure())
     for _ in range(2):
         await hang(pipeline, engines.opened)
-        assert pipeline.state is State.RESTARTING
+        assert pipeline.runner.state is State.RESTARTING
         assert not failure.done()
         await ready(pipeline)
     await hang(pipeline, engines.opened)
-    assert pipeline.state is State.FAILED
+    assert pipeline.runner.state is State.FAILED
     assert "a batch of 1 within 1000.0 s" in str(await failure)
     assert len(engines.opened) == 3
     assert not await repository.close(0.01), "three are stuck"
@@ -201,7 +201,7 @@ async def test_a_restart_that_fails_is_the_end(opens: bool) -> None:
     await repository.warm_up()
     await hang(only(repository), [engine])
     assert "cannot be restarted: no memory" in str(await repository.failure())
-    assert only(repository).state is State.FAILED
+    assert only(repository).runner.state is State.FAILED
     engine.free.set()
     assert await repository.close(10)
 
@@ -241,10 +241,10 @@ async def test_a_hang_while_draining_ends_the_draining_and_starts_nothing() -> N
     pipeline = only(repository)
     stuck = asyncio.create_task(score(pipeline))
     await until(lambda: engines.first.batches == [1])
-    late = Visit(pipeline.admission)
+    late = Reservation(pipeline.admission)
     waiting = [asyncio.create_task(score(pipeline)) for _ in range(3)]
     await until(lambda: pipeline.admission.images == 4)
-    pipeline.refuse()
+    pipeline.runner.refuse()
     expire(pipeline)
     outcomes = await asyncio.gather(stuck, *waiting, return_exceptions=True)
     assert [type(outcome).__name__ for outcome in outcomes] == [
@@ -253,7 +253,7 @@ async def test_a_hang_while_draining_ends_the_draining_and_starts_nothing() -> N
     ]
     with pytest.raises(ShuttingDownError):
         await score(pipeline, late)
-    assert pipeline.state is State.DRAINING
+    assert pipeline.runner.state is State.DRAINING
     assert engines.opened == [engines.first]
     engines.free()
     assert await repository.close(10)
@@ -268,11 +268,11 @@ async def test_a_signal_during_a_restart_is_obeyed() -> None:
     await repository.warm_up()
     await hang(only(repository), engines.opened)
     assert await repository.drain(10)
-    assert only(repository).state is State.DRAINING
+    assert only(repository).runner.state is State.DRAINING
     gate.set()
     engines.free()
     assert await repository.close(10)
-    assert only(repository).state is State.DRAINING
+    assert only(repository).runner.state is State.DRAINING
     assert all(engine.closed for engine in engines.opened)
 
 
@@ -305,7 +305,7 @@ async def test_one_that_fails_and_cannot_be_opened_again_is_kept() -> None:
         for _ in range(12):
             error_of(await post(client, 1), 500)
         engine.failing = False
-        assert pipeline.state is State.READY
+        assert pipeline.runner.state is State.READY
         assert digits(await post(client, 3)) == [3]
 
 
@@ -320,7 +320,7 @@ async def test_a_warm_up_is_bounded_only_where_a_setting_says_so() -> None:
     )
     with pytest.raises(EngineError, match=r"not warm within 0\.05 s"):
         await repository.warm_up()
-    assert only(repository).state is State.FAILED
+    assert only(repository).runner.state is State.FAILED
     assert not await repository.close(0.01)
     gate.set()
     assert await repository.close(10)
@@ -356,12 +356,23 @@ def expire(pipeline: Pipeline) -> None:
         runner._engine._workers.look(seconds)
 
 
-async def score(pipeline: Pipeline, visit: Visit | None = None) -> None:
-    with visit or Visit(pipeline.admission) as inside:
-        blank = [np.zeros((1, 1, 1), np.uint8)]
-        scoring = Scoring(pipeline, inside)
-        scoring.files, scoring.pixels, scoring.urgency = [], blank, NO_HURRY
-        await scoring.scored()
+async def score(pipeline: Pipeline, held: Reservation | None = None) -> Scored:
+    """The scores of a blank image."""
+    held = held or Reservation(pipeline.admission)
+    ended: asyncio.Future[Scored] = asyncio.get_running_loop().create_future()
+
+    def settle(outcome: Outcome) -> None:
+        if isinstance(outcome, Exception):
+            ended.set_exception(outcome)
+        else:
+            ended.set_result(outcome)
+
+    inference = Inference(pipeline, held, settle)
+    try:
+        inference.start(Wanted([], [np.zeros((1, 1, 1), np.uint8)]))
+        return await ended
+    finally:
+        held.release()
 
 
 async def hang(pipeline: Pipeline, engines: Sequence[FakeEngine]) -> None:

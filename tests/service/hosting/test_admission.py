@@ -8,7 +8,7 @@ import pytest
 from service.batching.batcher import Batcher
 from service.batching.latency import Latency
 from service.errors import QueueFullError
-from service.hosting.admission import Admission, ByteRoom, Visit
+from service.hosting.admission import Admission, ByteRoom, Reservation
 from tests.support.service.desk import submit
 from tests.support.service.virtual_time import now, run, turns, until
 
@@ -25,11 +25,14 @@ def test_retry_after_is_what_the_images_inside_will_take_and_never_zero(
         room=ByteRoom(1),
         expected_wait_s=lambda: wait_s,
     )
-    with Visit(admission) as first, Visit(admission) as second:
-        first.admit(2)
-        with pytest.raises(QueueFullError, match=f"try again in {retry_after} s") as refused:
-            second.expect_room()
+    first, second = Reservation(admission), Reservation(admission)
+    first.admit(2)
+    with pytest.raises(QueueFullError, match=f"try again in {retry_after} s") as refused:
+        second.expect_room()
     assert refused.value.headers() == {"Retry-After": retry_after}
+    for each in (first, second, first):  # the third time nothing happens
+        each.release()
+    assert (admission.requests, admission.images) == (0, 0)
 
 
 @pytest.mark.parametrize("batch_s", [0.2, 0.7, 1.0, 2.3])

@@ -14,8 +14,6 @@ import pytest
 from service.api.app import create_app
 from service.http.edge import Limits
 from service.http.keys import Keys
-from service.http.lane import lane_protocol
-from service.http.protocol import BoundedHttp
 from service.telemetry.logs import AccessLog, LineWriter, LogFormat
 from tests.support.servers.listening import Listening, Reply, get, listening, post
 from tests.support.service.client import until
@@ -48,8 +46,8 @@ async def convoy(
     repository = make_repository(engine)
     await repository.warm_up()
     app = create_app(repository)
-    protocol = lane_protocol(app.lanes) if lane else BoundedHttp
-    async with listening(app, protocol=protocol, **options) as server:
+    endpoints = app.endpoints if lane else {}
+    async with listening(app, endpoints=endpoints, **options) as server:
         yield server
     await repository.close(5)
 
@@ -249,8 +247,8 @@ async def test_an_error_that_nobody_foresaw_is_logged_with_its_id(
     repository = make_repository(decode=crash)
     await repository.warm_up()
     app = create_app(repository)
-    protocol = lane_protocol(app.lanes) if lane else BoundedHttp
-    async with listening(app, protocol=protocol) as server:
+    endpoints = app.endpoints if lane else {}
+    async with listening(app, endpoints=endpoints) as server:
         error_of(await server.ask(post(b"1", "X-Request-Id: find-me")), 500)
     await repository.close(5)
     assert "find-me" in caplog.text

@@ -10,9 +10,9 @@ from service.http.connections import SPARE
 from service.http.edge import Limits
 from service.http.framing import MAX_HEAD_BYTES, MAX_HEADERS
 from service.http.keys import Keys
+from tests.service.http.test_connection_pace import convoy, error_in
 from tests.service.http.test_edge import BEARER, keys
 from tests.service.http.test_edge import convoy as keyed
-from tests.service.http.test_protocol_pace import convoy, error_in
 from tests.support.servers.listening import get, post
 from tests.support.service.client import until
 from tests.support.service.fakes import FakeEngine

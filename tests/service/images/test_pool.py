@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from models import Pixels
 from service.errors import DecodersBusyError, PayloadTooLargeError, ThreadLostError
-from service.images.pool import FREE, Cost, DecodePool, Decoding, Pixels
+from service.images.pool import FREE, Cost, DecodePool, Decoding
 from tests.support.service.client import until
 
 MB = 2**20

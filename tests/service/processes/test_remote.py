@@ -12,21 +12,21 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from service.processes.board import Board
+from service.processes.memory import Memory
+from service.processes.remote import Channel, RemoteRunner
+from service.processes.session import Model, Session
+from service.processes.slots import Slots
 
-from models import EngineError, Images, OutputKind, Scores
+from models import EngineError, Images, OutputKind, Pixels, Scores
 from service.batching.policy import NO_HURRY, Urgency
-from service.engine.runner import EngineRunner, Pixels, State
+from service.engine.runner import EngineRunner, State
 from service.errors import (
     DeadlineError,
     EngineFailedError,
     QueueFullError,
     ShuttingDownError,
 )
-from service.processes.board import Board
-from service.processes.memory import Memory
-from service.processes.remote import Channel, RemoteRunner
-from service.processes.session import Model, Session
-from service.processes.slots import Slots
 from tests.support.service.client import until
 from tests.support.service.desk import submit
 

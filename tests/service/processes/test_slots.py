@@ -7,19 +7,19 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-from models import OutputKind
-from service.batching.batcher import Load
-from service.batching.latency import Latency
-from service.batching.waiting import Answered
-from service.engine.ranking import ScoreRow, rank
-from service.engine.runner import Pixels, State
-from service.errors import DeadlineError, RetryableError, ServiceError
-from service.processes import messages
 from service.processes.board import Board
 from service.processes.memory import Memory
 from service.processes.messages import Ask, Records, Tell
 from service.processes.slots import TEXT_BYTES, Slots
+
+from models import OutputKind, Pixels
+from service.batching.batcher import Load
+from service.batching.latency import Latency
+from service.batching.waiting import Answered
+from service.engine.ranking import ScoreRow, rank
+from service.engine.runner import State
+from service.errors import DeadlineError, RetryableError, ServiceError
+from service.processes import messages
 
 SHAPE = (2, 3, 1)
 CLASSES = 7

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from service.telemetry.logs import AccessLog, LineHandler, LineWriter, LogFormat
-from service.telemetry.record import Entry
+from service.telemetry.record import RequestRecord
 from service.telemetry.statistics import Phases
 
 
@@ -44,10 +44,8 @@ def pipe() -> Iterator[Pipe]:
     made.close()
 
 
-def entry(**fields: Any) -> Entry:
-    async def nothing(*_: Any) -> None: ...
-
-    made = Entry(b"id-1", "127.0.0.1", b"POST", b"/v1/classify?secret=1", {}, nothing)
+def entry(**fields: Any) -> RequestRecord:
+    made = RequestRecord(b"id-1", "127.0.0.1", b"POST", b"/v1/classify?secret=1", {})
     made.status, made.bytes_in, made.bytes_out = 200, 12, 345
     made.ended = made.started + 0.0012345
     for name, value in fields.items():
@@ -63,7 +61,7 @@ SCORED = {
 }
 
 
-def logged(pipe: Pipe, log_format: LogFormat, *entries: Entry) -> list[str]:
+def logged(pipe: Pipe, log_format: LogFormat, *entries: RequestRecord) -> list[str]:
     writer = LineWriter(log_format, pipe.writer)
     log = AccessLog(writer)
     for one in entries:

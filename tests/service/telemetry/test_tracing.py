@@ -16,8 +16,6 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from service.api.app import create_app
 from service.cli import serve as serve_command
-from service.http.lane import lane_protocol
-from service.http.protocol import BoundedHttp
 from service.telemetry.tracing import Traces
 from tests.service.whole.test_edge_process import serving
 from tests.service.whole.test_server_process import until
@@ -39,9 +37,9 @@ async def spans_of(
     await repository.warm_up()
     engine.failing = failing
     app = create_app(repository)
-    protocol = lane_protocol(app.lanes) if lane else BoundedHttp
+    endpoints = app.endpoints if lane else {}
     traces = Traces(SimpleSpanProcessor(exporter))
-    async with listening(app, protocol=protocol, ended=traces) as server:
+    async with listening(app, endpoints=endpoints, ended=traces) as server:
         for request in requests:
             await server.ask(request)
     await repository.close(5)

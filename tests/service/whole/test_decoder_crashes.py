@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from service.engine.runner import Pixels
+from models import Pixels
 from tests.support.service.client import PATH, digits, error_of, metric, serving, until
 from tests.support.service.fakes import decode_digit
 

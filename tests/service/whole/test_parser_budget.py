@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -15,10 +15,12 @@ from service.errors import ServiceError
 from service.hosting.pipeline import ModelInfo
 from service.http.body import form_boundary, images_of
 from service.http.compression import inflate, wanted_coding
-from service.http.edge import Edge, EdgeConfig
-from service.http.protocol import BoundedHttp
+from service.http.connection import Connection
+from service.http.edge import Edge
+from service.http.uvicorn_adapter import ConvoyConfig
 from service.images.header import parse_image_file
 from tests.support.images import worst_inputs as worst
+from tests.support.service.deaf_transport import DeafTransport, ServerState
 
 MS_A_MB = 50.0
 
@@ -34,10 +36,10 @@ def feed(data: bytes) -> None:
 
 
 async def _feed(data: bytes) -> None:
-    config = EdgeConfig(_no_application, Edge(), log_config=None, lifespan="off", ws="none")
+    config = ConvoyConfig(_no_application, Edge(), log_config=None, lifespan="off", ws="none")
     config.load()
-    connection = BoundedHttp(config, _State(), {})
-    connection.connection_made(_Transport())
+    connection = Connection(config, cast(Any, ServerState()), {})
+    connection.connection_made(DeafTransport())
     started = time.thread_time()
     connection.data_received(data)
     _FEEDING.append(time.thread_time() - started)
@@ -47,36 +49,6 @@ async def _feed(data: bytes) -> None:
 async def _no_application(_: Any, __: Any, send: Any) -> None:
     await send({"type": "http.response.start", "status": 200, "headers": []})
     await send({"type": "http.response.body", "body": b""})
-
-
-class _State:
-    """What connections of a uvicorn server share."""
-
-    def __init__(self) -> None:
-        self.connections: set[Any] = set()
-        self.tasks: set[Any] = set()
-        self.default_headers: list[tuple[bytes, bytes]] = []
-        self.total_requests = 0
-
-
-class _Transport(asyncio.Transport):
-    """Takes everything, and sends it nowhere."""
-
-    def write(self, data: bytes | bytearray | memoryview) -> None: ...
-
-    def write_eof(self) -> None: ...
-
-    def close(self) -> None: ...
-
-    def is_closing(self) -> bool:
-        return False
-
-    def get_write_buffer_size(self) -> int:
-        return 0
-
-    def pause_reading(self) -> None: ...
-
-    def resume_reading(self) -> None: ...
 
 
 _FEEDING: list[float] = []

@@ -68,8 +68,10 @@ def main() -> int:
         time.time = lambda: steady() + 86_400 * next(days)
     listener = bind("127.0.0.1", 0)
     port = listener.getsockname()[1]
+    app = create_app(repository)
     answered = run_server(
-        create_app(repository),
+        app,
+        app.endpoints,
         repository,
         listener,
         drain_s=options.drain_s,

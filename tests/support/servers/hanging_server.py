@@ -44,8 +44,10 @@ def main() -> int:
     repository = make_repository(HangingEngine(), bounds=Bounds(batch_s=0.2), reopen=reopen)
     listener = bind("127.0.0.1", 0)
     port = listener.getsockname()[1]
+    app = create_app(repository)
     answered = run_server(
-        create_app(repository),
+        app,
+        app.endpoints,
         repository,
         listener,
         drain_s=10,

@@ -2,23 +2,27 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
 from starlette.types import ASGIApp
 from uvicorn.server import ServerState
 
-from service.http.edge import Edge, EdgeConfig, Limits
+from service.http.connection import Connection
+from service.http.edge import Edge, Limits
+from service.http.exchange import Endpoint
 from service.http.keys import Keys
-from service.http.protocol import BoundedHttp
-from service.telemetry.record import Entry
+from service.http.uvicorn_adapter import ConvoyConfig
+from service.telemetry.record import RequestRecord
 
 
 class Listening:
     """A port, what the edge was told, and clients that speak HTTP by hand."""
 
-    def __init__(self, port: int, edge: Edge, entries: list[Entry], state: ServerState) -> None:
+    def __init__(
+        self, port: int, edge: Edge, entries: list[RequestRecord], state: ServerState
+    ) -> None:
         self.port = port
         self.edge = edge
         self.entries = entries  # of requests that ended
@@ -100,19 +104,26 @@ async def listening(
     *,
     limits: Limits | None = None,
     keys: Keys | None = None,
-    ended: Callable[[Entry], Any] = lambda _: None,
-    protocol: type[BoundedHttp] = BoundedHttp,
+    ended: Callable[[RequestRecord], Any] = lambda _: None,
+    endpoints: Mapping[str, Endpoint] | None = None,
 ) -> AsyncIterator[Listening]:
     """Serve within these bounds; nothing may be left of any request at the end."""
-    entries: list[Entry] = []
+    entries: list[RequestRecord] = []
     edge = Edge(limits, keys, [entries.append, ended])
-    config = EdgeConfig(
-        app, edge, log_config=None, access_log=False, server_header=False, lifespan="off", ws="none"
+    config = ConvoyConfig(
+        app,
+        edge,
+        {path.encode(): endpoint for path, endpoint in (endpoints or {}).items()},
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        lifespan="off",
+        ws="none",
     )
     config.load()
     state = ServerState()
     server = await asyncio.get_running_loop().create_server(
-        lambda: protocol(config, state, {}), "127.0.0.1", 0
+        lambda: Connection(config, state, {}), "127.0.0.1", 0
     )
     shown = Listening(server.sockets[0].getsockname()[1], edge, entries, state)
     try:

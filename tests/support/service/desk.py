@@ -7,8 +7,8 @@ from typing import Any, Protocol, TypeVar
 from service.batching.batcher import Batcher, BatchRecord
 from service.batching.policy import NO_HURRY, Urgency
 from service.batching.waiting import Answered, Then
-from service.engine.runner import Posted
 from service.errors import ServiceError
+from service.hosting.inference import Withdrawable
 from tests.support.service import virtual_time
 from tests.support.service.virtual_time import now, turns
 
@@ -58,7 +58,7 @@ class Desk:
 class Poster(Protocol[T_contra, R]):
     """A batcher, or a runner."""
 
-    def post(self, items: Sequence[T_contra], then: Then[R], urgency: Urgency, /) -> Posted:
+    def post(self, items: Sequence[T_contra], then: Then[R], urgency: Urgency, /) -> Withdrawable:
         """Have items run."""
 
 
@@ -79,7 +79,7 @@ async def submit(
 
 
 class _Outcome(asyncio.Future[R]):
-    request: Posted
+    request: Withdrawable
 
     def cancel(self, msg: Any = None) -> bool:
         self.request.withdraw()

@@ -6,8 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from models import Batch, Engine, EngineError, Images, OutputKind, Scores
-from service.engine.runner import Pixels
+from models import Batch, Engine, EngineError, Images, OutputKind, Pixels, Scores
 from service.engine.watchdog import Bounds
 from service.errors import ImageError
 from service.hosting.pipeline import ModelInfo

@@ -13,10 +13,10 @@ from models import (
     Images,
     Layout,
     OutputKind,
+    Pixels,
     Preprocessing,
     Scores,
 )
-from service.engine.runner import Pixels
 from service.images.decode import ImageLimits, prepare_image
 from service.images.pool import Decoding, free
 from tests.support.service.fakes import CLASSES, decode_digit, one_hot

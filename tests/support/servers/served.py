@@ -11,7 +11,6 @@ from uvicorn.server import ServerState
 
 from service.api.app import create_app
 from service.hosting.repository import Repository
-from service.http.lane import LaneHttp
 from service.http.server import http_settings
 from tests.support.servers.listening import Client
 from tests.support.service.client import until
@@ -77,7 +76,7 @@ async def served(
         asked.append(scope["path"])
         await app(scope, receive, send)
 
-    config = http_settings(watched, access_log=False, lanes=app.lanes if lanes else None)
+    config = http_settings(watched, access_log=False, endpoints=app.endpoints if lanes else None)
     config.load()
     state = ServerState()
     loop = asyncio.get_running_loop()
@@ -92,8 +91,8 @@ async def served(
         yield Served(repository, server.sockets[0].getsockname()[1], asked, state.connections)
     finally:
         server.close()
-        for connection in cast("set[LaneHttp]", state.connections.copy()):
-            connection.transport.abort()
+        for connection in cast("set[Any]", state.connections.copy()):
+            connection._transport.abort()
         await until(lambda: not repository.requests)
         assert repository.models["fake"].admission.room.taken == 0
         assert await repository.close(5)

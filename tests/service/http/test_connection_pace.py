@@ -13,8 +13,6 @@ from starlette.types import Receive, Scope, Send
 from service.api.app import create_app
 from service.hosting.pipeline import Pipeline
 from service.http.edge import Limits
-from service.http.lane import lane_protocol
-from service.http.protocol import BoundedHttp
 from tests.support.servers.listening import Client, Listening, get, listening, post
 from tests.support.service.client import metric_in, until
 from tests.support.service.fakes import FakeEngine, make_repository
@@ -43,8 +41,8 @@ async def convoy(
     await repository.warm_up()
     (pipeline,) = repository.models.values()
     app = create_app(repository)
-    protocol = lane_protocol(app.lanes) if lane else BoundedHttp
-    async with listening(app, limits=limits(**changed), protocol=protocol) as server:
+    endpoints = app.endpoints if lane else {}
+    async with listening(app, limits=limits(**changed), endpoints=endpoints) as server:
         yield server, pipeline
     assert await pipeline.drain(5)
     admission = pipeline.admission

@@ -1,4 +1,4 @@
-"""The short way past ASGI: whoever takes it cannot tell, but by the clock."""
+"""Requests to a model over a connection of ours: answered in order, and as over ASGI."""
 
 import asyncio
 import gc
@@ -7,16 +7,18 @@ import threading
 
 import pytest
 
-from service.hosting.pipeline import Scoring
-from service.http.lane import MAX_LANE_BYTES
-from tests.support.servers.lane_server import FORM, PATH, form, run, served
+from service.hosting.inference import Inference
+from service.http.exchange import Exchange
+
+LONG = 2**20
 from tests.support.servers.listening import post
+from tests.support.servers.served import FORM, PATH, form, run, served
 from tests.support.service.client import until
 from tests.support.service.fakes import FakeEngine
 
 
 @run
-async def test_a_picture_takes_the_lane_and_the_connection_is_kept() -> None:
+async def test_an_image_is_answered_and_the_connection_is_kept() -> None:
     async with served() as server:
         http = await server.connect()
         for digit in range(10):
@@ -26,74 +28,41 @@ async def test_a_picture_takes_the_lane_and_the_connection_is_kept() -> None:
 
 
 @pytest.mark.parametrize(
-    ("request_", "status"),
-    [
-        (post(b"7", path=f"{PATH}?top_k=2"), 200),
-        (post(b"7", path="/v1/models/fake/classify"), 200),
-        (post(b"7", "content-type: image/png"), 200),
-        (post(b"7", "content-type: text/plain"), 415),
-        (post(b""), 400),
-        (post(form(b"7", b"8"), FORM), 200),
-        (post(form(), FORM), 400),
-        (post(form(b"7"), "content-type: multipart/form-data"), 400),
-        (post(b"x"), 400),
-        (post(b"7", path=f"{PATH}?top_k=11"), 422),
-        (post(b"7", "x-timeout-ms: soon"), 422),
-        (post(b'{"inputs":[]}', path="/v2/models/fake/infer"), 400),
-    ],
-)
-@run
-async def test_an_answer_is_the_same_with_the_lane_and_without(
-    request_: bytes, status: int
-) -> None:
-    answers = []
-    for lanes in (True, False):
-        async with served(lanes=lanes) as server:
-            http = await server.connect()
-            http.send(request_)
-            code, headers, body = await http.answer()
-            assert bool(server.asked) != lanes
-            assert code == status
-            # Who it was and how long it took differ.
-            for name in ("x-request-id", "content-length"):
-                assert headers.pop(name)
-            timing = body.pop("timing_ms", {})
-            assert all(0 <= took < 30_000 for took in timing.values())
-            answers.append((headers, body))
-    assert answers[0] == answers[1]
-
-
-@pytest.mark.parametrize(
     "request_",
     [
         b"POST /v1/classify HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n"
         b"1\r\n7\r\n0\r\n\r\n",
         post(b"7", path="/v1/%63lassify"),
-        post(b"7" + bytes(MAX_LANE_BYTES)),
+        post(b"7" + bytes(LONG)),
         post(b"7", "content-encoding: identity"),
         post(form(b"7" + bytes(2**18)), FORM),
     ],
     ids=["chunked", "escaped path", "long", "coded", "long form"],
 )
 @run
-async def test_what_is_unusual_is_left_to_the_application(request_: bytes) -> None:
-    async with served(max_body_bytes=2 * MAX_LANE_BYTES) as server:
+async def test_what_is_unusual_is_answered_all_the_same(request_: bytes) -> None:
+    async with served(max_body_bytes=2 * LONG) as server:
         http = await server.connect()
         http.send(request_)
         assert await http.digit() == 7
-        assert server.asked == [PATH]
         http.send(post(b"8"))
         assert await http.digit() == 8
-        assert server.asked == [PATH]
+        # What is compared with the paths is the target as it came.
+        assert server.asked == [PATH] * (b"%63" in request_)
 
 
 @run
-async def test_the_longest_body_of_the_lane_arrives_whole() -> None:
-    async with served(max_body_bytes=2 * MAX_LANE_BYTES) as server:
+async def test_the_longest_body_arrives_whole_and_a_longer_one_is_refused() -> None:
+    async with served(max_body_bytes=LONG) as server:
         http = await server.connect()
-        http.send(post(b"7" + bytes(MAX_LANE_BYTES - 1)))
+        http.send(post(b"7" + bytes(LONG - 1)))
         assert await http.digit() == 7
-        assert not server.asked
+        http.send(post(b"7" + bytes(LONG)))
+        assert (await http.answer())[0] == 413
+        chunked = await server.connect()
+        head = b"POST /v1/classify HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n"
+        chunked.send(head + b"%x\r\n" % (LONG + 1) + bytes(LONG + 1) + b"\r\n0\r\n\r\n")
+        assert (await chunked.answer())[0] == 413
 
 
 @pytest.mark.parametrize("request_", [post(b"7"), post(form(b"7", b"8"), FORM)])
@@ -107,15 +76,16 @@ async def test_a_body_counts_until_it_is_decoded(request_: bytes) -> None:
         await until(lambda: bool(engine.batches))
         assert server.pipeline.admission.room.taken == 0
         (connection,) = server.connections
-        assert (connection._call.chunks, connection._call.files) == ([], [])
+        (turn,) = connection._turns
+        assert (turn.chunks, turn.work._chunks) == ([], [])
         gate.set()
         assert (await http.answer())[0] == 200
 
 
 @run
 async def test_an_idle_connection_keeps_nothing_of_what_it_brought() -> None:
-    def scorings() -> int:
-        return sum(isinstance(each, Scoring) for each in gc.get_objects())
+    def left() -> int:
+        return sum(isinstance(each, Inference | Exchange) for each in gc.get_objects())
 
     two = post(form(b"7", b"x"), FORM)
     tensor = {"name": "image", "datatype": "UINT8", "shape": [1, 1, 1, 1], "data": [7]}
@@ -130,7 +100,7 @@ async def test_an_idle_connection_keeps_nothing_of_what_it_brought() -> None:
     async with served() as server:
         connections = [await server.connect() for _ in range(5)]
         gc.collect()
-        before = scorings()  # of other tests
+        before = left()  # of other tests
         gc.disable()
         try:
             for http, request_, status in zip(
@@ -143,7 +113,7 @@ async def test_an_idle_connection_keeps_nothing_of_what_it_brought() -> None:
                 assert (await http.answer())[0] == status
             assert not server.asked
             # A thread may hold its last job a moment longer.
-            await until(lambda: scorings() <= before)
+            await until(lambda: left() <= before)
         finally:
             gc.enable()
 
@@ -255,14 +225,16 @@ async def test_without_room_for_its_bytes_a_request_is_told_to_come_back() -> No
 
 
 @run
-async def test_who_does_not_take_answers_is_left_to_the_application_which_waits() -> None:
+async def test_a_request_waits_while_its_client_does_not_take_answers() -> None:
     async with served() as server:
         http = await server.connect()
         await until(lambda: bool(server.connections))
         (connection,) = server.connections
         connection.pause_writing()  # as its transport does when much was not taken
         http.send(post(b"7"))
-        await until(lambda: server.asked == [PATH])
+        await until(lambda: bool(connection._turns))
+        await asyncio.sleep(0.02)
+        assert server.pipeline.admission.requests == 0
         connection.resume_writing()
         assert await http.digit() == 7
 

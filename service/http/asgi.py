@@ -1,0 +1,65 @@
+"""An exchange over ASGI: for every server that is not ours, and for tests.
+
+A request to a model's endpoint goes from here straight to its exchange, before any middleware and
+before the router is asked.
+"""
+
+import asyncio
+import secrets
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from service.http.exchange import Endpoint, Exchange
+from service.telemetry.record import RequestRecord
+
+
+async def serve(endpoint: Endpoint, scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer the request of an ASGI scope; nothing is sent to a client that has left."""
+    answer: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
+    exchange = Exchange(endpoint, _record(scope), answer.set_result)
+    more = True
+    try:
+        exchange.begin()
+        while more and not answer.done():
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                return
+            exchange.feed(message.get("body", b""))
+            more = message.get("more_body", False)
+        exchange.end()
+        if not answer.done() and not await _answered(answer, receive):
+            return
+        response = answer.result()
+        if more:  # nobody reads the rest
+            response.headers["connection"] = "close"
+        await response(scope, receive, send)
+    finally:
+        exchange.abandon()
+
+
+async def _answered(answer: "asyncio.Future[Response]", receive: Receive) -> bool:
+    """Wait for the answer; False if the client left before it came."""
+    leaving = asyncio.ensure_future(_left(receive))
+    try:
+        await asyncio.wait((answer, leaving), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        leaving.cancel()
+    return answer.done()
+
+
+async def _left(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def _record(scope: Scope) -> RequestRecord:
+    headers = dict(scope["headers"])
+    client = scope.get("client")
+    return RequestRecord(
+        headers.get(b"x-request-id", secrets.token_hex(4).encode()),
+        client[0] if client else "",
+        scope["method"].encode(),
+        scope.get("raw_path", scope["path"].encode()) + b"?" + scope["query_string"],
+        headers,
+    )
