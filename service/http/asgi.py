@@ -5,6 +5,7 @@ before the router is asked.
 """
 
 import asyncio
+import contextlib
 import secrets
 
 from starlette.responses import Response
@@ -12,6 +13,9 @@ from starlette.types import Receive, Scope, Send
 
 from service.http.exchange import Endpoint, Exchange
 from service.telemetry.record import RequestRecord
+
+# What a client may need to notice the answer and stop sending.
+_LINGER_S = 3.0
 
 
 async def serve(endpoint: Endpoint, scope: Scope, receive: Receive, send: Send) -> None:
@@ -31,9 +35,10 @@ async def serve(endpoint: Endpoint, scope: Scope, receive: Receive, send: Send) 
         if not answer.done() and not await _answered(answer, receive):
             return
         response = answer.result()
-        if more:  # nobody reads the rest
-            response.headers["connection"] = "close"
-        await response(scope, receive, send)
+        if more:
+            await _send_last(response, receive, send)
+        else:
+            await response(scope, receive, send)
     finally:
         exchange.abandon()
 
@@ -48,12 +53,32 @@ async def _answered(answer: "asyncio.Future[Response]", receive: Receive) -> boo
     return answer.done()
 
 
+async def _send_last(response: Response, receive: Receive, send: Send) -> None:
+    """Answer a request whose body still comes, and have the connection closed after that.
+
+    Closing at once would reset it, and the reset may overtake the answer: so what comes is dropped
+    for a while before the end of the answer is sent.
+    """
+    headers = [*response.raw_headers, (b"connection", b"close")]
+    await send({"type": "http.response.start", "status": response.status_code, "headers": headers})
+    await send({"type": "http.response.body", "body": response.body, "more_body": True})
+    with contextlib.suppress(TimeoutError):  # it had its time
+        async with asyncio.timeout(_LINGER_S):
+            while (await receive()).get("more_body", False):
+                pass
+    await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
 async def _left(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
 def _record(scope: Scope) -> RequestRecord:
+    """The connection's own, where it is one of ours, or a new one."""
+    record: RequestRecord | None = scope.get("state", {}).get("record")
+    if record is not None:
+        return record
     headers = dict(scope["headers"])
     client = scope.get("client")
     return RequestRecord(

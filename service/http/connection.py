@@ -256,13 +256,15 @@ class Connection(asyncio.Protocol):
             return
         if self._refusal is not None and all(left is self._parsing for left in self._turns):
             self._refuse(self._refusal)
-        elif not self._turns:
+            return
+        if not self._turns:
             if self._stage is _WHOLE:
                 self._owe_nothing()
             if self._closing and self._stage is _IDLE:
                 self._transport.close()
-            else:
-                self._peers.flow.resume_reading()
+                return
+        if len(self._turns) <= 1:  # of the last turn some may still have to come
+            self._peers.flow.resume_reading()
 
     def _owe_nothing(self) -> None:
         """The last request is whole: an answer comes, or has come already."""

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 from functools import partial
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from starlette.responses import Response
 
@@ -23,6 +23,8 @@ from service.http.compression import inflate
 from service.http.responses import CRASHED, error_response, refusal
 from service.telemetry.record import RequestRecord
 from service.telemetry.statistics import CLIENT_CLOSED_REQUEST, Phases
+
+T = TypeVar("T")
 
 _log = logging.getLogger("convoy")
 
@@ -49,8 +51,10 @@ class Endpoint(Protocol):
 class Exchange:
     """A request from its head to its answer; used from one event loop."""
 
-    __slots__ = ("_asked", "_chunks", "_form", "_inference", "_length", "_received", "_reservation",
-                 "_respond", "endpoint", "record")  # fmt: skip
+    __slots__ = (
+        *("endpoint", "record", "_respond", "_reservation", "_inference"),
+        *("_asked", "_chunks", "_length", "_held", "_received", "_form"),
+    )
 
     def __init__(
         self, endpoint: Endpoint, record: RequestRecord, respond: Callable[[Response], None]
@@ -63,22 +67,25 @@ class Exchange:
         self._inference: Inference | None = None
         self._chunks: list[bytes] = []
         self._length = 0  # of the body, as far as it is there
+        self._held = 0  # bytes that are reserved for it
         self._asked: Any = None
         self._form: Any = None
         self._received = 0.0  # perf_counter seconds, once the body is there
 
     def begin(self) -> None:
         """The head is there: refuse what can be known without the body."""
-        endpoint, headers = self.endpoint, self.record.headers
-        pipeline = endpoint.pipeline
-        self._reservation = Reservation(pipeline.admission)
+        endpoint = self.endpoint
+        self._reservation = reservation = Reservation(endpoint.pipeline.admission)
         try:
-            pipeline.runner.check_ready()
-            self._reservation.expect_room()
+            endpoint.pipeline.runner.check_ready()
+            reservation.expect_room()
             self._asked = endpoint.check(self.record)
-            length = content_length(headers)
-            if length is not None and length > endpoint.max_body_bytes:
-                raise self._too_large(f"this one has {length}")
+            length = content_length(self.record.headers)
+            if length is not None:
+                if length > endpoint.max_body_bytes:
+                    raise self._too_large(f"this one has {length}")
+                reservation.hold_bytes(length)
+                self._held = length
         except Exception as error:  # noqa: BLE001  answered, counted and logged
             self._fail(error)
 
@@ -86,15 +93,17 @@ class Exchange:
         """Some of the body is there."""
         if self._respond is None or self._reservation is None:
             return
-        try:
-            self._length += len(chunk)
+        self._chunks.append(chunk)
+        self._length += len(chunk)
+        if self._length <= self._held:
+            return
+        try:  # one of unknown length
             if self._length > self.endpoint.max_body_bytes:
                 raise self._too_large("this one has more")
-            self._reservation.hold_bytes(len(chunk))
+            self._reservation.hold_bytes(self._length - self._held)
+            self._held = self._length
         except ServiceError as error:
             self._fail(error)
-        else:
-            self._chunks.append(chunk)
 
     def end(self) -> None:
         """The body is there: read it, and have done what it wants."""
@@ -103,14 +112,13 @@ class Exchange:
         chunks, self._chunks = self._chunks, []
         body = chunks[0] if len(chunks) == 1 else b"".join(chunks)
         self._received = perf_counter()
-        headers = self.record.headers
         try:
-            coding = content_coding(headers)
-            if not coding and self.endpoint.reads_quickly(headers, len(body)):
-                self._start(self.endpoint.read(self._asked, body))
+            coding = content_coding(self.record.headers)
+            if coding:
+                most = self.endpoint.max_body_bytes
+                self._aside(partial(inflate, coding=coding, most=most), body, self._inflated)
             else:
-                read = partial(self._inflate_and_read, coding)
-                self.endpoint.pipeline.reader.post(read, body, self._was_read)
+                self._read(body)
         except Exception as error:  # noqa: BLE001  answered, counted and logged
             self._fail(error)
 
@@ -127,24 +135,33 @@ class Exchange:
         """Whether it was answered, or abandoned."""
         return self._respond is None
 
-    def _inflate_and_read(self, coding: str, body: bytes) -> tuple[Wanted, int]:
-        """In a thread: what the body wants, and how many bytes it has inflated."""
-        if coding:
-            body = inflate(body, coding, self.endpoint.max_body_bytes)
-        return self.endpoint.read(self._asked, body), len(body) if coding else 0
+    def _inflated(self, body: bytes) -> None:
+        if self._reservation is not None:
+            self._reservation.hold_bytes(len(body))
+            self._read(body)
 
-    def _was_read(self, result: tuple[Wanted, int], error: Exception | None) -> None:
-        if self._respond is None or self._reservation is None:
-            return
-        if error is not None:
-            self._fail(error)
-            return
-        wanted, inflated = result
-        try:
-            self._reservation.hold_bytes(inflated)
-            self._start(wanted)
-        except Exception as failure:  # noqa: BLE001  answered, counted and logged
-            self._fail(failure)
+    def _read(self, body: bytes) -> None:
+        """Read what the body wants, here and now or in a thread."""
+        endpoint = self.endpoint
+        if endpoint.reads_quickly(self.record.headers, len(body)):
+            self._start(endpoint.read(self._asked, body))
+        else:
+            self._aside(partial(endpoint.read, self._asked), body, self._start)
+
+    def _aside(self, work: Callable[[bytes], T], body: bytes, then: Callable[[T], None]) -> None:
+        """Have a thread do what takes a while with the body, and go on with the result."""
+
+        def done(result: T, error: Exception | None) -> None:
+            if self._respond is None:
+                return
+            try:
+                if error is not None:
+                    raise error
+                then(result)
+            except Exception as failure:  # noqa: BLE001  answered, counted and logged
+                self._fail(failure)
+
+        self.endpoint.pipeline.reader.post(work, body, done)
 
     def _start(self, wanted: Wanted) -> None:
         assert self._reservation is not None  # noqa: S101  since it began

@@ -11,6 +11,7 @@ from typing import Protocol
 from starlette.responses import Response
 
 from service.errors import ServiceError
+from service.http.body import content_length
 from service.http.responses import refusal
 from service.http.uvicorn_adapter import STATUS_LINE, AsgiCall, Peers
 from service.telemetry.record import RequestRecord
@@ -163,8 +164,7 @@ class Turns:
             return
         record, body = turn.record, bytes(response.body)
         record.status, record.bytes_out = response.status_code, len(body)
-        # One that still waits for 100 Continue is not asked for its body any more.
-        last = not turn.keep_alive or self._closing or (turn.expects and not turn.whole)
+        last = not turn.keep_alive or self._closing or not (turn.whole or _is_skippable(turn))
         defaults = self._peers.state.default_headers
         if defaults is not self._defaults:  # a new list each second, for the date
             self._defaults, self._default_lines = defaults, _lines(defaults)
@@ -176,7 +176,7 @@ class Turns:
                 self._default_lines,
                 _lines(response.raw_headers),
                 b"connection: close\r\n" if last else b"",
-                body,
+                b"" if record.method == b"HEAD" else body,
             )
         )
         if last and turn.whole:
@@ -203,6 +203,15 @@ class Turns:
             if turn.whole:
                 work.end()
         return work.answered and (turn.whole or isinstance(work, AsgiCall))
+
+
+def _is_skippable(turn: Turn) -> bool:
+    """Whether the rest of its body is short, and comes unasked."""
+    headers = turn.record.headers
+    if turn.expects or b"transfer-encoding" in headers:
+        return False
+    length = content_length(headers) if b"content-length" in headers else 0
+    return length is not None and length <= _SKIPPED_BYTES
 
 
 def _lines(headers: Iterable[tuple[bytes, bytes]]) -> bytes:

@@ -153,7 +153,9 @@ class AsgiCall:
                 # The client has gone, and the connection will hear of it: uvloop raises where it
                 # was reset, if written to before that.
                 cycle.disconnected = True
-            if message["type"] == "http.response.body":
+            if self._cycle is None:
+                pass  # nobody reads it
+            elif message["type"] == "http.response.body":
                 record.bytes_out += len(message.get("body", b""))
             else:
                 record.status = message["status"]
@@ -182,5 +184,5 @@ class AsgiCall:
             "raw_path": config.root_path.encode("ascii") + raw_path,
             "query_string": url.query or b"",
             "headers": self._head.headers,
-            "state": {},
+            "state": {"record": self._record},
         }

@@ -9,12 +9,12 @@ import pytest
 
 from service.hosting.inference import Inference
 from service.http.exchange import Exchange
-
-LONG = 2**20
 from tests.support.servers.listening import post
 from tests.support.servers.served import FORM, PATH, form, run, served
 from tests.support.service.client import until
 from tests.support.service.fakes import FakeEngine
+
+LONG = 2**20
 
 
 @run

@@ -111,7 +111,7 @@ def test_a_request_is_one_object_of_json(pipe: Pipe) -> None:
 
 @pytest.mark.parametrize("log_format", list(LogFormat))
 def test_what_a_client_sends_cannot_break_a_line(pipe: Pipe, log_format: LogFormat) -> None:
-    bad = entry(target=b'/"}\n\x1b[31m\x9b\\' + b"a" * 5000, model='"\n')
+    bad = entry(path=b'/"}\n\x1b[31m\x9b\\' + b"a" * 5000, model='"\n')
     (line,) = logged(pipe, log_format, bad)
     assert line.isascii()
     assert line.isprintable()
