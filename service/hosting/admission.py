@@ -70,7 +70,8 @@ class Reservation:
         if self._released:
             return
         self._released = True
-        self.release_bytes()
+        if self._bytes:
+            self.release_bytes()
         self._admission.images -= self._images
         self._admission.leave()
 

@@ -11,6 +11,7 @@ import secrets
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from service.http.body import is_short
 from service.http.exchange import Endpoint, Exchange
 from service.telemetry.record import RequestRecord
 
@@ -35,7 +36,7 @@ async def serve(endpoint: Endpoint, scope: Scope, receive: Receive, send: Send) 
         if not answer.done() and not await _answered(answer, receive):
             return
         response = answer.result()
-        if more:
+        if more and not is_short(exchange.record.headers):
             await _send_last(response, receive, send)
         else:
             await response(scope, receive, send)

@@ -38,6 +38,9 @@ _SHOWN = 40
 # What is said of most bodies.
 _PLAIN = frozenset((b"", *(kind.encode() for kind in IMAGE_TYPES)))
 
+# Of a body that comes after its answer: of a longer one not all is read.
+SHORT_BYTES = 65_536
+
 # Of the longest that the parser takes, but for zeros in front, which it takes without end.
 _LENGTH_DIGITS = 20
 
@@ -46,6 +49,17 @@ def content_length(headers: Headers) -> int | None:
     """How long the body will be, where the headers tell."""
     length = headers.get(b"content-length", b"")
     return int(length) if len(length) <= _LENGTH_DIGITS and length.isdigit() else None
+
+
+def is_short(headers: Headers) -> bool:
+    """Whether the body, where it is not wanted any more, is read to its end all the same.
+
+    It is where it is short and comes unasked; otherwise the connection is closed.
+    """
+    if b"transfer-encoding" in headers or b"expect" in headers:
+        return False
+    length = content_length(headers) if b"content-length" in headers else 0
+    return length is not None and length <= SHORT_BYTES
 
 
 def _coding(headers: Headers) -> str:

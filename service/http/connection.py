@@ -130,16 +130,16 @@ class Connection(asyncio.Protocol):
 
     def on_head(self, head: Head) -> None:
         """A head is there: its turn begins, or waits."""
-        if len(self._turns) >= MAX_PIPELINED:
+        if len(self._turns.queue) >= MAX_PIPELINED:
             raise TooManyFromClientError(
                 f"{MAX_PIPELINED} requests of yours wait on this connection, and no more may; "
                 "send the next when they are answered"
             )
         self._stage = _BODY
         self._since = self._loop.time()
-        headers = dict(head.headers)
+        named = head.named
         record = RequestRecord(
-            self._edge.request_id(headers), self._peers.address, head.method, head.target, headers
+            self._edge.request_id(named), self._peers.address, head.method, head.target, named
         )
         turn = Turn(record, keep_alive=head.keep_alive, expects=head.expects_continue)
         turn.work = self._work(record, head)
@@ -158,8 +158,10 @@ class Connection(asyncio.Protocol):
         turn, self._parsing = self._parsing, None
         if turn is not None:
             if self._stage is _BODY:
-                self._owe_nothing()
+                self._stage = _WHOLE
             self._turns.end(turn)
+            if not self._turns.queue and self._stage is _WHOLE:  # it was answered before its end
+                self._owe_nothing()
 
     def _work(self, record: RequestRecord, head: Head) -> Work:
         """What answers the request."""
@@ -179,7 +181,7 @@ class Connection(asyncio.Protocol):
     def shutdown(self) -> None:
         """Close, once what is asked is answered."""
         self._closing = True
-        if self._turns:
+        if self._turns.queue:
             self._turns.close_after()
         else:
             self._transport.close()
@@ -189,7 +191,7 @@ class Connection(asyncio.Protocol):
     @property
     def silent_since(self) -> float | None:
         """Loop time since when the client owes a request; None: it does not, or it is closing."""
-        if self._turns or self._stage in (_BODY, _WHOLE) or self._transport.is_closing():
+        if self._turns.queue or self._stage in (_BODY, _WHOLE) or self._transport.is_closing():
             return None
         return self._since
 
@@ -217,7 +219,7 @@ class Connection(asyncio.Protocol):
             self._inspect_body(took)
         elif self._stage is _HEAD:
             # One that is pipelined behind a request waits for that one's answer.
-            if took > limits.head_s and not self._turns:
+            if took > limits.head_s and not self._turns.queue:
                 self._refuse(
                     RequestTimeoutError(
                         f"the request line and headers did not arrive within {limits.head_s:g} s"
@@ -254,21 +256,21 @@ class Connection(asyncio.Protocol):
         self._edge.leave(turn.record)
         if self._stage is _REFUSED or self._transport.is_closing():
             return
-        if self._refusal is not None and all(left is self._parsing for left in self._turns):
+        if self._refusal is not None and all(left is self._parsing for left in self._turns.queue):
             self._refuse(self._refusal)
             return
-        if not self._turns:
+        if not self._turns.queue:
             if self._stage is _WHOLE:
                 self._owe_nothing()
             if self._closing and self._stage is _IDLE:
                 self._transport.close()
                 return
-        if len(self._turns) <= 1:  # of the last turn some may still have to come
+        if len(self._turns.queue) <= 1:  # of the last turn some may still have to come
             self._peers.flow.resume_reading()
 
     def _owe_nothing(self) -> None:
         """The last request is whole: an answer comes, or has come already."""
-        self._stage = _WHOLE if self._turns else _IDLE
+        self._stage = _WHOLE if self._turns.queue else _IDLE
         self._since = self._loop.time()
 
     def _refuse(self, error: ServiceError) -> None:
@@ -276,7 +278,7 @@ class Connection(asyncio.Protocol):
         if self._stage is _REFUSED or self._transport.is_closing():
             return
         refused = self._parsing
-        if any(turn is not refused for turn in self._turns):
+        if any(turn is not refused for turn in self._turns.queue):
             self._refusal = self._refusal or error  # those before it are answered first
             return
         if refused is not None and refused.record.status:

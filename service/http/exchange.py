@@ -52,7 +52,7 @@ class Exchange:
     """A request from its head to its answer; used from one event loop."""
 
     __slots__ = (
-        *("endpoint", "record", "_respond", "_reservation", "_inference"),
+        *("answered", "endpoint", "record", "_respond", "_reservation", "_inference"),
         *("_asked", "_chunks", "_length", "_held", "_received", "_form"),
     )
 
@@ -62,7 +62,8 @@ class Exchange:
         """`respond` is called once with the answer, unless the request is abandoned."""
         self.endpoint = endpoint
         self.record = record
-        self._respond: Callable[[Response], None] | None = respond
+        self.answered = False  # or abandoned
+        self._respond = respond
         self._reservation: Reservation | None = None
         self._inference: Inference | None = None
         self._chunks: list[bytes] = []
@@ -91,7 +92,7 @@ class Exchange:
 
     def feed(self, chunk: bytes) -> None:
         """Some of the body is there."""
-        if self._respond is None or self._reservation is None:
+        if self.answered or self._reservation is None:
             return
         self._chunks.append(chunk)
         self._length += len(chunk)
@@ -107,13 +108,14 @@ class Exchange:
 
     def end(self) -> None:
         """The body is there: read it, and have done what it wants."""
-        if self._respond is None:
+        if self.answered:
             return
         chunks, self._chunks = self._chunks, []
         body = chunks[0] if len(chunks) == 1 else b"".join(chunks)
         self._received = perf_counter()
         try:
-            coding = content_coding(self.record.headers)
+            headers = self.record.headers
+            coding = content_coding(headers) if b"content-encoding" in headers else ""
             if coding:
                 most = self.endpoint.max_body_bytes
                 self._aside(partial(inflate, coding=coding, most=most), body, self._inflated)
@@ -124,16 +126,11 @@ class Exchange:
 
     def abandon(self) -> None:
         """The client is gone, or was sent away: nothing is answered any more."""
-        if self._respond is None:
+        if self.answered:
             return
         self._let_go()
         status = self.record.status or CLIENT_CLOSED_REQUEST
         self.endpoint.pipeline.metrics.refused(status, perf_counter() - self.record.started)
-
-    @property
-    def answered(self) -> bool:
-        """Whether it was answered, or abandoned."""
-        return self._respond is None
 
     def _inflated(self, body: bytes) -> None:
         if self._reservation is not None:
@@ -152,7 +149,7 @@ class Exchange:
         """Have a thread do what takes a while with the body, and go on with the result."""
 
         def done(result: T, error: Exception | None) -> None:
-            if self._respond is None:
+            if self.answered:
                 return
             try:
                 if error is not None:
@@ -196,7 +193,7 @@ class Exchange:
 
     def _fail(self, error: Exception) -> None:
         """Answer with an error, and count that."""
-        if self._respond is None:  # it came with another, as a client that leaves while it is read
+        if self.answered:  # it came with another, as a client that leaves while it is read
             return
         record = self.record
         if isinstance(error, ServiceError):
@@ -215,14 +212,12 @@ class Exchange:
         self._finish(response)
 
     def _finish(self, response: Response) -> None:
-        respond = self._respond
         self._let_go()
-        if respond is not None:
-            respond(response)
+        self._respond(response)
 
     def _let_go(self) -> None:
         """Hold nothing any longer: what is under way is called off."""
-        self._respond = None
+        self.answered = True
         self._chunks = []
         if self._inference is not None:
             self._inference.withdraw()

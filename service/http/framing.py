@@ -20,21 +20,26 @@ _VERSIONS = ("1.1", "1.0")
 _OTHER_VERSION = ("Invalid HTTP version", "Pause on PRI/Upgrade")  # as llhttp says it
 
 
-def check_framing(version: str, headers: Sequence[tuple[bytes, bytes]]) -> ServiceError | None:
-    """What is wrong with a head; the names of its headers are in lower case."""
+def check_framing(
+    version: str, headers: Sequence[tuple[bytes, bytes]], named: Mapping[bytes, bytes]
+) -> ServiceError | None:
+    """What is wrong with a head; `named` are its headers by name, the last of each."""
     if version not in _VERSIONS:
         return _other_version()
-    names = [name for name, _ in headers]
-    hosts = names.count(b"host")
-    if hosts > 1 or (hosts == 0 and version == "1.1"):
-        return BadRequestError(f"the request has {hosts} Host headers; send one")
-    if b"transfer-encoding" in names:
-        codings = [value.strip().lower() for name, value in headers if name == b"transfer-encoding"]
-        if version == "1.0" or codings != [b"chunked"]:
-            return BadRequestError(
-                "Transfer-Encoding may be `chunked` and nothing else, and in HTTP/1.1 alone; "
-                "how a body is compressed is said by Content-Encoding"
-            )
+    if b"host" not in named and version == "1.1":
+        return BadRequestError("the request has no Host header; send one")
+    coding = named.get(b"transfer-encoding")
+    if len(named) < len(headers):
+        names = [name for name, _ in headers]
+        if names.count(b"host") > 1:
+            return BadRequestError("the request has several Host headers; send one")
+        if names.count(b"transfer-encoding") > 1:
+            coding = b"several"
+    if coding is not None and (version == "1.0" or coding.strip().lower() != b"chunked"):
+        return BadRequestError(
+            "Transfer-Encoding may be `chunked` and nothing else, and in HTTP/1.1 alone; "
+            "how a body is compressed is said by Content-Encoding"
+        )
     return None
 
 

@@ -20,6 +20,7 @@ class Head(NamedTuple):
     method: bytes
     target: bytes
     headers: Headers
+    named: dict[bytes, bytes]  # of several of one name the last
     version: str  # 1.0 or 1.1
     keep_alive: bool
     expects_continue: bool
@@ -50,13 +51,16 @@ class Parser:
         self._target = b""
         self._headers: Headers = []
         self._expects = False
-        self._head_bytes = 0
+        self._size = 0  # bytes of what is being read
+        self._read = 0  # bytes of the reads that the head comes in
         self._pending = 0  # bytes since there was last something to show for them
         self._error: ServiceError | None = None  # that ended it
 
     def feed(self, data: bytes) -> None:
         """Parse what arrived; ServiceError, after which nothing may be fed."""
-        self._pending += len(data)
+        self._size = size = len(data)
+        self._pending += size
+        self._read += size
         while data:
             try:
                 self._llhttp.feed_data(data)
@@ -79,21 +83,19 @@ class Parser:
         self._target = b""
         self._headers = []
         self._expects = False
-        self._head_bytes = 0
+        self._read = self._size
         self._listener.on_begin()
 
     def on_url(self, url: bytes) -> None:
         """Some of a target is there."""
         self._target += url
-        self._head_bytes += len(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """A header is there, of the head or behind a body in chunks."""
         name = name.lower()
         headers = self._headers
         headers.append((name, value))
-        self._head_bytes += len(name) + len(value)
-        if self._head_bytes > framing.MAX_HEAD_BYTES or len(headers) > framing.MAX_HEADERS:
+        if len(headers) > framing.MAX_HEADERS:
             self._stop(framing.head_too_large())
         if name == b"expect" and value.lower() == b"100-continue":
             self._expects = True
@@ -106,13 +108,16 @@ class Parser:
             if llhttp.get_method() == b"CONNECT":
                 self._stop(BadRequestError("CONNECT is for proxies, and this is none"))
             return  # it comes again, by `_stay`
-        version = llhttp.get_http_version()
-        wrong = framing.check_framing(version, headers)
+        if self._read > framing.MAX_HEAD_BYTES and self._is_too_large():
+            self._stop(framing.head_too_large())
+        version, named = llhttp.get_http_version(), dict(headers)
+        wrong = framing.check_framing(version, headers, named)
         if wrong is not None:
             self._stop(wrong)
         self._headers = []  # for what follows a body in chunks, which is read and dropped
         keep_alive = version != "1.0" and llhttp.should_keep_alive()
-        head = Head(llhttp.get_method(), self._target, headers, version, keep_alive, self._expects)
+        method = llhttp.get_method()
+        head = Head(method, self._target, headers, named, version, keep_alive, self._expects)
         try:
             self._listener.on_head(head)
         except ServiceError as error:
@@ -136,6 +141,11 @@ class Parser:
         """End the parser, which raises an error of its own where one is raised in it."""
         self._error = error
         raise error
+
+    def _is_too_large(self) -> bool:
+        """Whether the head is; asked only where what was read with it is."""
+        size = len(self._target) + sum(len(name) + len(value) for name, value in self._headers)
+        return size > framing.MAX_HEAD_BYTES
 
     def _new(self) -> Any:
         llhttp = httptools.HttpRequestParser(self)

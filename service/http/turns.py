@@ -5,19 +5,16 @@ are driven by the same calls.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from starlette.responses import Response
 
 from service.errors import ServiceError
-from service.http.body import content_length
+from service.http.body import SHORT_BYTES, is_short
 from service.http.responses import refusal
 from service.http.uvicorn_adapter import STATUS_LINE, AsgiCall, Peers
 from service.telemetry.record import RequestRecord
-
-# Of a body that comes after its answer: more is not read, but the connection closed.
-_SKIPPED_BYTES = 65_536
 
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
@@ -91,22 +88,16 @@ class Turns:
         self._peers = peers
         self._on_over = on_over
         self._linger = linger
-        self._queue: deque[Turn] = deque()
+        self.queue: deque[Turn] = deque()  # not answered yet
         self._pumping = False
         self._closing = False
         self._defaults: object = None  # the headers that every answer has, and as they are written
         self._default_lines = b""
 
-    def __len__(self) -> int:
-        return len(self._queue)
-
-    def __iter__(self) -> Iterator[Turn]:
-        return iter(self._queue)
-
     def add(self, turn: Turn) -> None:
         """Put a turn behind the others, or begin with it."""
-        self._queue.append(turn)
-        if len(self._queue) > 1:
+        self.queue.append(turn)
+        if len(self.queue) > 1:
             self._peers.flow.pause_reading()
         else:
             self.go_on()
@@ -119,7 +110,7 @@ class Turns:
             turn.work.feed(piece)
         else:
             turn.skipped += len(piece)
-            if turn.skipped > _SKIPPED_BYTES:
+            if turn.skipped > SHORT_BYTES:
                 self._linger()
 
     def end(self, turn: Turn) -> None:
@@ -131,8 +122,8 @@ class Turns:
 
     def take_all(self) -> list[Turn]:
         """Abandon them all: the client is gone, or was sent away."""
-        taken = list(self._queue)
-        self._queue.clear()
+        taken = list(self.queue)
+        self.queue.clear()
         for turn in taken:
             if turn.begun:
                 turn.work.abandon()
@@ -141,7 +132,7 @@ class Turns:
     def close_after(self) -> None:
         """Close the connection when those that are there were answered."""
         self._closing = True
-        for turn in self._queue:
+        for turn in self.queue:
             turn.keep_alive = False
             if isinstance(turn.work, AsgiCall):
                 turn.work.close_after()
@@ -152,19 +143,19 @@ class Turns:
             return
         self._pumping = True
         try:
-            while self._queue and self._is_over(self._queue[0]):
-                self._on_over(self._queue.popleft())
+            while self.queue and self._is_over(self.queue[0]):
+                self._on_over(self.queue.popleft())
         finally:
             self._pumping = False
 
     def write(self, response: Response) -> None:
         """Write the first turn's answer."""
-        turn, transport = self._queue[0], self._peers.transport
+        turn, transport = self.queue[0], self._peers.transport
         if transport.is_closing():
             return
         record, body = turn.record, bytes(response.body)
         record.status, record.bytes_out = response.status_code, len(body)
-        last = not turn.keep_alive or self._closing or not (turn.whole or _is_skippable(turn))
+        last = not turn.keep_alive or self._closing or not (turn.whole or is_short(record.headers))
         defaults = self._peers.state.default_headers
         if defaults is not self._defaults:  # a new list each second, for the date
             self._defaults, self._default_lines = defaults, _lines(defaults)
@@ -203,15 +194,6 @@ class Turns:
             if turn.whole:
                 work.end()
         return work.answered and (turn.whole or isinstance(work, AsgiCall))
-
-
-def _is_skippable(turn: Turn) -> bool:
-    """Whether the rest of its body is short, and comes unasked."""
-    headers = turn.record.headers
-    if turn.expects or b"transfer-encoding" in headers:
-        return False
-    length = content_length(headers) if b"content-length" in headers else 0
-    return length is not None and length <= _SKIPPED_BYTES
 
 
 def _lines(headers: Iterable[tuple[bytes, bytes]]) -> bytes:

@@ -50,7 +50,7 @@ class ConvoyConfig(Config):
 class Peers:
     """Both ends of a connection, as uvicorn has them."""
 
-    __slots__ = ("client", "config", "flow", "server", "state", "transport")
+    __slots__ = ("address", "client", "config", "flow", "server", "state", "transport")
 
     def __init__(
         self, config: ConvoyConfig, state: ServerState, transport: asyncio.Transport
@@ -61,11 +61,8 @@ class Peers:
         self.flow = FlowControl(transport)
         self.client = get_remote_addr(transport)  # address and port
         self.server = get_local_addr(transport)
-
-    @property
-    def address(self) -> str:
-        """The client's; empty where it has none, as on a Unix socket."""
-        return self.client[0] if self.client else ""
+        # The client's; it has none on a Unix socket.
+        self.address = self.client[0] if self.client else ""
 
 
 class AsgiCall:

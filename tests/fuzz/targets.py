@@ -93,7 +93,7 @@ async def _connection(data: bytes) -> None:
     connection.connection_lost(None)
     while state.tasks:
         await asyncio.sleep(0)
-    assert not len(connection._turns)
+    assert not connection._turns.queue
 
 
 async def _echo(_: Any, receive: Any, send: Any) -> None:

@@ -76,7 +76,7 @@ async def test_a_body_counts_until_it_is_decoded(request_: bytes) -> None:
         await until(lambda: bool(engine.batches))
         assert server.pipeline.admission.room.taken == 0
         (connection,) = server.connections
-        (turn,) = connection._turns
+        (turn,) = connection._turns.queue
         assert (turn.chunks, turn.work._chunks) == ([], [])
         gate.set()
         assert (await http.answer())[0] == 200
@@ -232,7 +232,7 @@ async def test_a_request_waits_while_its_client_does_not_take_answers() -> None:
         (connection,) = server.connections
         connection.pause_writing()  # as its transport does when much was not taken
         http.send(post(b"7"))
-        await until(lambda: bool(connection._turns))
+        await until(lambda: bool(connection._turns.queue))
         await asyncio.sleep(0.02)
         assert server.pipeline.admission.requests == 0
         connection.resume_writing()

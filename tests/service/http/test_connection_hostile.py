@@ -48,7 +48,7 @@ async def test_a_client_that_leaves_with_more_in_the_pipeline_is_not_worked_for(
         await asked.wait()
         client.send(get("/"))
         connection = held(server)
-        await until(lambda: len(connection._turns) == 2)
+        await until(lambda: len(connection._turns.queue) == 2)
         connection._transport.abort()
         await until(lambda: bool(told))
         assert [entry.status for entry in server.entries] == [499, 499]
@@ -91,7 +91,7 @@ async def test_a_request_that_would_rather_upgrade_is_answered_as_it_is(
         assert (await client.reply()).body == b'{"live":true}'
         client.send(request[: -len(body)])
         connection = held(server)
-        await until(lambda: len(connection._turns) == 1)
+        await until(lambda: len(connection._turns.queue) == 1)
         client.send(body + HEALTH)
         assert b'"index":7' in (await client.reply()).body
         assert (await client.reply()).body == b'{"live":true}'
@@ -124,7 +124,7 @@ async def test_a_pipeline_has_an_end(lane: bool) -> None:
         client = await server.send(post(b"7") + HEALTH * 10_000)
         await until(lambda: len(server.connections) == 1)
         connection = held(server)
-        await until(lambda: len(connection._turns) == MAX_PIPELINED)
+        await until(lambda: len(connection._turns.queue) == MAX_PIPELINED)
         gate.set()
         for _ in range(MAX_PIPELINED):
             assert (await client.reply()).status == 200
@@ -139,7 +139,7 @@ async def test_a_head_without_end_does_not_cost_those_before_it_their_answers(la
     gate = threading.Event()
     async with convoy(lane=lane, engine=FakeEngine(gate=gate)) as server:
         client = await server.send(post(b"7"))
-        await until(lambda: bool(server.connections) and bool(held(server)._turns))
+        await until(lambda: bool(server.connections) and bool(held(server)._turns.queue))
         connection = held(server)
         client.send(b"GET / HTTP/1.1\r\nX: " + b"a" * (MAX_HEAD_BYTES + 1))
         await until(lambda: connection._refusal is not None)
