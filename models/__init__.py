@@ -17,8 +17,6 @@ from models.errors import (
 )
 from models.onnx_loader import FileLimits
 from models.open_engine import open_engine
-from models.plan_report import GPUS, PlanReport, plan_report
-from models.precompile import GPUS_OF, precompile
 from models.preprocessing import (
     PRESETS,
     ChannelOrder,
@@ -27,8 +25,10 @@ from models.preprocessing import (
     OutputKind,
     Preprocessing,
 )
-from models.report import NetworkReport, NodeReport, report
-from models.tune import ProblemReport, TuningReport, tune
+from models.reports.plan_report import GPUS, PlanReport, plan_report
+from models.reports.report import NetworkReport, NodeReport, report
+from models.tuning.precompile import GPUS_OF, precompile
+from models.tuning.tune import ProblemReport, TuningReport, tune
 
 __all__ = [
     "BUILT_IN_MODEL",

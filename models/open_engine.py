@@ -7,9 +7,9 @@ from models.classifier import Classifier
 from models.cuda_engine import CudaEngine, Progress
 from models.engine import DeviceKind, Engine
 from models.errors import EngineError
-from models.measured import choose_for
 from models.onnxruntime_engine import OnnxRuntimeEngine
 from models.rewrite import rewrite
+from models.tuning.measured import choose_for
 
 
 def open_engine(

@@ -40,8 +40,8 @@ from kernels.tuning.timing import Timing
 from models.classifier import Classifier
 from models.engine import Images, Scores
 from models.lowering import Choose
-from models.measured import conv_problems
 from models.rewrite import rewrite
+from models.tuning.measured import conv_problems
 
 RUNS = 200
 

@@ -28,8 +28,8 @@ from kernels.tuning.store import TuningStore
 from models import BUILT_IN_MODEL, load_classifier
 from models.classifier import Classifier
 from models.engine import Batch, Scores
-from models.measured import conv_problems
 from models.rewrite import rewrite
+from models.tuning.measured import conv_problems
 from tests.cusim.device import CusimDevice
 
 

@@ -12,7 +12,7 @@ from kernels.convolution.direct import DirectConv
 from kernels.convolution.gemm import GemmConv
 from kernels.tuning.store import Outcome, TuningStore
 from models import TOP_CANDIDATES, ProblemReport, TuningReport
-from models.tune import Ranked
+from models.tuning.tune import Ranked
 from service.cli.inspect import print_table
 from service.cli.tune import tuning_table
 from tests.cusim.device import CusimDevice

@@ -10,9 +10,9 @@ from kernels.tuning.search import finder, tuned
 from models.classifier import Classifier
 from models.errors import EngineError
 from models.lowering import Choose
-from models.measured import read_measurements
 from models.plan import build_plan
 from models.rewrite import rewrite
+from models.tuning.measured import read_measurements
 
 GPUS_OF: Mapping[str, tuple[Facts, ...]] = {
     "75": (Facts(40, 64 << 10), Facts(72, 64 << 10)),  # T4; Quadro RTX 8000

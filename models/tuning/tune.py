@@ -13,9 +13,9 @@ from kernels.tuning.store import DEFAULT_STORE, Outcomes, TuningStore, TuningSto
 from models.classifier import Classifier
 from models.cost import FLOAT_BYTES
 from models.errors import EngineError
-from models.measured import conv_problems
 from models.open_engine import open_gpu
 from models.rewrite import rewrite
+from models.tuning.measured import conv_problems
 
 
 @dataclass(frozen=True, slots=True)

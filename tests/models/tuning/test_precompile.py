@@ -8,9 +8,8 @@ from kernels.device.compile import compile_kernel
 from kernels.tuning.heuristic import Facts, heuristic
 from models import BUILT_IN_MODEL, EngineError, load_classifier
 from models.plan import build_plan
-from models.plan_report import GPUS, plan_report
-from models.precompile import GPUS_OF, precompile
 from models.rewrite import rewrite
+from models.tuning.precompile import GPUS_OF, precompile
 
 
 def test_an_engine_finds_every_kernel_that_it_loads_compiled(
@@ -41,15 +40,3 @@ def test_an_unknown_architecture_is_refused_with_those_there_are(tmp_path: Path)
     with pytest.raises(EngineError, match=r"unknown architecture 91; there are 75, 80, .*90a"):
         precompile(digits, ["91"], max_batch=1, cache=tmp_path)
     assert set(GPUS_OF) == {"75", "80", "86", "89", "90a", "100", "120"}
-
-
-def test_a_plans_report_adds_up_and_says_what_bounds_each_launch() -> None:
-    digits = load_classifier(BUILT_IN_MODEL)
-    one, eight = (plan_report(digits, n, GPUS["h200"]) for n in (1, 8))
-    assert len(one.steps) == 11
-    assert sum(s.flops for s in eight.steps) == 8 * sum(s.flops for s in one.steps)
-    assert one.roofline_us == pytest.approx(sum(step.roofline_us for step in one.steps))
-    for step in one.steps:
-        arithmetic, memory = step.flops / 66.9e6, step.bytes / 4.8e6
-        assert step.roofline_us == pytest.approx(max(arithmetic, memory))
-        assert step.bound == ("FLOPs" if arithmetic > memory else "bytes")

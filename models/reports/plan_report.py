@@ -7,9 +7,9 @@ from pathlib import Path
 from kernels.tuning.heuristic import Facts, heuristic
 from kernels.tuning.search import Find, tuned
 from models.classifier import Classifier
-from models.measured import conv_problems, find_on
 from models.plan import Plan, Step, build_plan
 from models.rewrite import rewrite
+from models.tuning.measured import conv_problems, find_on
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,8 +31,8 @@ from models import (
 )
 from models.classifier import Classifier
 from models.cuda_engine import CudaEngine
-from models.measured import conv_problems
 from models.rewrite import rewrite
+from models.tuning.measured import conv_problems
 from tests.cusim.device import CusimDevice
 from tests.models.engines import (
     classifier_of,
@@ -58,7 +58,7 @@ def device() -> Iterator[CusimDevice]:
 def gpu(device: CusimDevice, monkeypatch: pytest.MonkeyPatch) -> None:
     """The simulator answers where a GPU is asked for; the user's own measurements are not seen."""
     monkeypatch.setattr("kernels.device.cuda_device.CudaDevice", lambda: device)
-    monkeypatch.setattr("models.measured.DEFAULT_STORE", Path("no/such/tuning.json"))
+    monkeypatch.setattr("models.tuning.measured.DEFAULT_STORE", Path("no/such/tuning.json"))
     # Few algorithms, whatever else there is: each takes time to compile and to simulate.
     monkeypatch.setattr("kernels.convolution.algorithms.ALGORITHMS", (DirectConv(), GemmConv()))
 
@@ -237,7 +237,7 @@ def test_the_default_file_need_not_be_there_but_one_that_is_named_must(
         open_engine(network, device=DeviceKind.CUDA, max_batch=1, tuning=elsewhere).close()
     assert "0 of 3 convolutions" in caplog.text
     store = measured(tmp_path / "t", conditions_of(device), *problems_of(network, 1))
-    monkeypatch.setattr("models.measured.DEFAULT_STORE", store)
+    monkeypatch.setattr("models.tuning.measured.DEFAULT_STORE", store)
     with caplog.at_level(logging.INFO, "convoy"):
         open_engine(network, device=DeviceKind.CUDA, max_batch=1).close()
     assert caplog.text.endswith("3 of 3 convolutions for N = 1..1 run as measured\n")

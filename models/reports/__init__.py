@@ -1,0 +1,1 @@
+"""What `convoy inspect` shows of a network: its nodes and their cost, its plan and its launches."""

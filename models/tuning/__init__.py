@@ -1,0 +1,1 @@
+"""Which kernels a network runs: measured on the device, read back, compiled ahead of time."""
