@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import prod
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from models.onnx_loader import (
     read_model,
 )
 from models.preprocessing import OutputKind, Preprocessing, check_labels
+from models.rewrite import Rewritten, rewrite
 
 _log = logging.getLogger(__name__)
 
@@ -29,6 +31,11 @@ class Classifier:
     network: LoadedModel
     preprocessing: Preprocessing
     classes: int
+
+    @cached_property
+    def rewritten(self) -> Rewritten:
+        """The network as Convoy's kernels run it; ONNX Runtime's engine never asks for it."""
+        return rewrite(self.network.graph)
 
 
 def load_classifier(

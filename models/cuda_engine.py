@@ -32,7 +32,6 @@ from models.engine import Batch, Scores, batch_size
 from models.errors import EngineError
 from models.lowering import Choose
 from models.plan import Location, Plan, Region, Step, build_plan
-from models.rewrite import rewrite
 
 Progress = Callable[[Collection[Instantiation]], Iterable[Instantiation]]
 """Wraps what is worked through one by one, to show how far it is."""
@@ -90,7 +89,7 @@ class CudaEngine:
         self._name, self._device = classifier.name, device
         self._max_batch, self._classes = max_batch, classifier.classes
         self._image_shape = p.image_shape
-        graph = rewrite(classifier.network.graph).graph
+        graph = classifier.rewritten.graph
         self._plans = {n: build_plan(graph, p, n, choose) for n in range(1, max_batch + 1)}
         self._slots: list[_Slot] = []
         self._buffer: Buffer | None = None

@@ -8,7 +8,6 @@ from models.cuda_engine import CudaEngine, Progress
 from models.engine import DeviceKind, Engine
 from models.errors import EngineError
 from models.onnxruntime_engine import OnnxRuntimeEngine
-from models.rewrite import rewrite
 from models.tuning.measured import choose_for
 
 
@@ -30,8 +29,7 @@ def open_engine(
     """
     if device is DeviceKind.CUDA:
         gpu = open_gpu("Use --device cpu where there is no GPU")
-        graph = rewrite(classifier.network.graph).graph
-        choose = choose_for(gpu, graph, max_batch, tuning)
+        choose = choose_for(gpu, classifier.rewritten.graph, max_batch, tuning)
         return CudaEngine(classifier, gpu, max_batch=max_batch, choose=choose, progress=progress)
     return OnnxRuntimeEngine(classifier, max_batch=max_batch, threads=threads)
 

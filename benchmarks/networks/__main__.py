@@ -40,7 +40,6 @@ from kernels.tuning.timing import Timing
 from models.classifier import Classifier
 from models.engine import Images, Scores
 from models.lowering import Choose
-from models.rewrite import rewrite
 from models.tuning.measured import conv_problems
 
 RUNS = 200
@@ -71,7 +70,7 @@ def chosen(
     """The tuner's choices for N = n, measured now where the store has none; or the heuristic's."""
     if store is None:
         return heuristic(device)
-    problems = list(conv_problems(rewrite(network.network.graph).graph, [n]))
+    problems = list(conv_problems(network.rewritten.graph, [n]))
     autotune(device, problems, store, search, progress=lambda *_: None)
     return tuned(finder(store.read(), conditions_of(device)), heuristic(device))
 

@@ -16,7 +16,6 @@ from models.cuda_engine import CudaEngine, Progress
 from models.engine import Batch, Scores
 from models.lowering import Choose
 from models.preprocessing import normalisation
-from models.rewrite import rewrite
 
 WARM_UPS = 10
 
@@ -81,7 +80,7 @@ class TorchNetwork:
     ) -> None:
         torch = runtime.torch
         self.name, self._torch, self._n = name, torch, n
-        graph = rewrite(classifier.network.graph).graph
+        graph = classifier.rewritten.graph
         module = torch_module(torch, graph, *normalisation(classifier.preprocessing)).cuda()
         shape = (n, *classifier.preprocessing.image_shape)
         self._pinned = torch.zeros(shape, dtype=torch.uint8).pin_memory()

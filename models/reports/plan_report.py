@@ -8,7 +8,6 @@ from kernels.tuning.heuristic import Facts, heuristic
 from kernels.tuning.search import Find, tuned
 from models.classifier import Classifier
 from models.plan import Plan, Step, build_plan
-from models.rewrite import rewrite
 from models.tuning.measured import conv_problems, find_on
 
 
@@ -74,7 +73,7 @@ def plan_report(classifier: Classifier, n: int, gpu: Gpu, tuning: Path | None = 
     Convolutions are chosen by the measurements in `tuning`, if it is given, else by the heuristic.
     EngineError where it has none of that GPU, or cannot be read.
     """
-    graph = rewrite(classifier.network.graph).graph
+    graph = classifier.rewritten.graph
     find: Find = find_on(gpu.name.split()[0], tuning) if tuning else lambda _: None
     choose = tuned(find, heuristic(Facts(gpu.multiprocessors, gpu.shared_kb << 10)))
     plan: Plan = build_plan(graph, classifier.preprocessing, n, choose)

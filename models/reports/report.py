@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from kernels.convolution.algorithms import ALGORITHMS
+from models.classifier import Classifier
 from models.cost import bytes_moved, flops_per_image
 from models.graph import (
     Activate,
@@ -14,7 +15,7 @@ from models.graph import (
     Pool,
     Softmax,
 )
-from models.rewrite import Rewritten, rewrite
+from models.rewrite import Rewritten
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +63,14 @@ class NetworkReport:
         return sum(node.bytes for node in self.nodes)
 
 
-def report(graph: Graph, n: int = 1) -> NetworkReport:
-    """What a loaded graph becomes, and what it costs for n images."""
-    rewritten = rewrite(graph)
+def report(classifier: Classifier, n: int = 1) -> NetworkReport:
+    """What a classifier's network becomes, and what it costs for n images."""
+    loaded, rewritten = classifier.network.graph, classifier.rewritten
     result = rewritten.graph
     return NetworkReport(
-        name=graph.name,
+        name=loaded.name,
         n=n,
-        nodes_loaded=len(graph.nodes),
+        nodes_loaded=len(loaded.nodes),
         nodes=tuple(_node_report(rewritten, node, n) for node in result.nodes),
         weight_bytes=sum(weight.nbytes for weight in result.weights.values()),
     )

@@ -11,7 +11,6 @@ from models.classifier import Classifier
 from models.errors import EngineError
 from models.lowering import Choose
 from models.plan import build_plan
-from models.rewrite import rewrite
 from models.tuning.measured import read_measurements
 
 GPUS_OF: Mapping[str, tuple[Facts, ...]] = {
@@ -46,7 +45,7 @@ def precompile(
         raise EngineError(
             f"unknown architecture {', '.join(unknown)}; there are {', '.join(GPUS_OF)}"
         )
-    graph = rewrite(classifier.network.graph).graph
+    graph = classifier.rewritten.graph
     wanted: dict[Instantiation, None] = {}
     gpus = {gpu for arch in architectures for gpu in GPUS_OF[arch]}
     for choose in (*map(heuristic, gpus), *_measured(tuning, architectures)):

@@ -14,7 +14,6 @@ from models.classifier import Classifier
 from models.cost import FLOAT_BYTES
 from models.errors import EngineError
 from models.open_engine import open_gpu
-from models.rewrite import rewrite
 from models.tuning.measured import conv_problems
 
 
@@ -79,7 +78,7 @@ def tune(
     """
     device = open_gpu("`convoy tune` measures on a GPU; without one, choices are estimated")
     store = TuningStore(tuning or DEFAULT_STORE)
-    graph = rewrite(classifier.network.graph).graph
+    graph = classifier.rewritten.graph
     problems = conv_problems(graph, range(1, max_batch + 1))
     try:
         known = autotune(device, list(problems), store, Search(top, anew=anew), progress=progress)

@@ -50,7 +50,7 @@ def inspect(
     if plan:
         print_report(plan_report(classifier, n, GPUS[gpu], settings.tuning), as_json=as_json)
     else:
-        print_report(report(classifier.network.graph, n), as_json=as_json)
+        print_report(report(classifier, n), as_json=as_json)
 
 
 def to_json_text(report: NetworkReport | PlanReport) -> str:

@@ -17,7 +17,6 @@ from models.errors import EngineError
 from models.open_engine import open_engine
 from models.plan import Plan, build_plan
 from models.preprocessing import Layout
-from models.rewrite import rewrite
 from tests.models.engines import (
     network_tolerance,
     opened,
@@ -92,7 +91,7 @@ def test_a_picture_is_no_clip(network: Classifier, device: Device) -> None:
 
 
 def plan_of(network: Classifier, n: int) -> Plan:
-    graph = rewrite(network.network.graph).graph
+    graph = network.rewritten.graph
     return build_plan(graph, network.preprocessing, n, heuristic(H200))
 
 

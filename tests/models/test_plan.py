@@ -38,7 +38,7 @@ def plan_of(graph: Graph, n: int = 1, choose: Choose = H200) -> Plan:
 
 @pytest.mark.parametrize("name", LIGHT_NETWORKS)
 def test_a_networks_plan_is_small_and_short(name: str) -> None:
-    graph = rewrite(network(name).network.graph).graph
+    graph = network(name).rewritten.graph
     for n in (1, 8):
         more: list[int] = []  # launches of a Conv beyond the first
 
@@ -75,14 +75,14 @@ def check_operands(plan: Plan) -> None:
 
 
 def test_the_same_graph_gives_the_same_plan() -> None:
-    graph = rewrite(network("squeezenet").network.graph).graph
+    graph = network("squeezenet").rewritten.graph
     first, second = plan_of(graph, 4), plan_of(graph, 4)
     assert first.steps == second.steps
     assert first.offsets == second.offsets
 
 
 def test_every_flop_and_byte_of_the_network_is_some_steps() -> None:
-    graph = rewrite(network("squeezenet").network.graph).graph
+    graph = network("squeezenet").rewritten.graph
     one, eight = (plan_of(graph, n) for n in (1, 8))
     assert sum(s.cost.flops for s in eight.steps) == 8 * sum(s.cost.flops for s in one.steps)
     assert sum(s.cost.flops for s in one.steps) > 700e6  # SqueezeNet: 0.35 G multiply-adds
@@ -92,7 +92,7 @@ def test_plans_of_all_n_share_their_weights_where_they_choose_alike() -> None:
     def direct(problem: ConvProblem) -> ConvChoice:
         return next(each for each in choices(problem) if each.algorithm.name == "direct")
 
-    graph = rewrite(network("squeezenet").network.graph).graph
+    graph = network("squeezenet").rewritten.graph
     weights = [plan_of(graph, n, direct).weights for n in (1, 2, 8)]
     assert weights[0].keys() == weights[1].keys() == weights[2].keys()
 

@@ -28,7 +28,6 @@ from kernels.tuning.store import TuningStore
 from models import BUILT_IN_MODEL, load_classifier
 from models.classifier import Classifier
 from models.engine import Batch, Scores
-from models.rewrite import rewrite
 from models.tuning.measured import conv_problems
 from tests.cusim.device import CusimDevice
 
@@ -127,7 +126,7 @@ def test_a_side_with_other_scores_is_not_timed(scores: tuple[float, ...]) -> Non
 def test_without_a_store_the_heuristic_chooses_and_with_one_the_tuner(
     device: CusimDevice, tmp_path: Path, digits: Classifier
 ) -> None:
-    problems = list(conv_problems(rewrite(digits.network.graph).graph, [1]))
+    problems = list(conv_problems(digits.rewritten.graph, [1]))
     by_heuristic = chosen(device, digits, 1, None, Search())
     store = TuningStore(tmp_path / "tuning.json")
     by_tuner = chosen(device, digits, 1, store, Search(top=1))

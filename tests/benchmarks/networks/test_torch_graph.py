@@ -11,7 +11,6 @@ from benchmarks.networks.light import NETWORKS, classifier, light_network
 from benchmarks.networks.torch_graph import torch_module
 from models.onnxruntime_engine import OnnxRuntimeEngine
 from models.preprocessing import normalisation
-from models.rewrite import rewrite
 from tests.models.engines import network_tolerance, pixels, relative_error
 
 torch: Any = pytest.importorskip("torch", reason="PyTorch computes the baselines")
@@ -25,7 +24,7 @@ MODELS: dict[str, Callable[[], onnx.ModelProto]] = {
 @pytest.mark.parametrize("name", MODELS)
 def test_a_network_is_the_same_in_pytorch(name: str) -> None:
     network = classifier(name, MODELS[name]())
-    graph = rewrite(network.network.graph).graph
+    graph = network.rewritten.graph
     module = torch_module(torch, graph, *normalisation(network.preprocessing))
     images = pixels(network, 2)
     engine = OnnxRuntimeEngine(network, max_batch=2, threads=1)
@@ -39,7 +38,7 @@ def test_a_network_is_the_same_in_pytorch(name: str) -> None:
 
 def test_activations_stay_with_their_channels_last() -> None:
     network = classifier("SqueezeNet", NETWORKS["SqueezeNet"]())
-    graph = rewrite(network.network.graph).graph
+    graph = network.rewritten.graph
     module = torch_module(torch, graph, *normalisation(network.preprocessing))
     seen = []
 
@@ -58,7 +57,7 @@ def test_activations_stay_with_their_channels_last() -> None:
 
 def test_a_compiler_takes_all_of_it_at_once() -> None:
     network = classifier("C3D", MODELS["C3D"]())
-    graph = rewrite(network.network.graph).graph
+    graph = network.rewritten.graph
     module = torch_module(torch, graph, *normalisation(network.preprocessing))
     images = torch.from_numpy(pixels(network, 2))
     compiled = torch.compile(module, backend="eager", fullgraph=True)
@@ -68,6 +67,6 @@ def test_a_compiler_takes_all_of_it_at_once() -> None:
 
 def test_what_is_not_there_is_named() -> None:
     network = classifier("ShuffleNet", light_network("shufflenet"))
-    graph = rewrite(network.network.graph).graph
+    graph = network.rewritten.graph
     with pytest.raises(TypeError, match="no PyTorch for this ChannelShuffle"):
         torch_module(torch, graph, *normalisation(network.preprocessing))

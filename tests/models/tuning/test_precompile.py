@@ -8,7 +8,6 @@ from kernels.device.compile import compile_kernel
 from kernels.tuning.heuristic import Facts, heuristic
 from models import BUILT_IN_MODEL, EngineError, load_classifier
 from models.plan import build_plan
-from models.rewrite import rewrite
 from models.tuning.precompile import GPUS_OF, precompile
 
 
@@ -28,7 +27,7 @@ def test_an_engine_finds_every_kernel_that_it_loads_compiled(
     monkeypatch.setattr(
         "kernels.device.nvrtc.compile_program", None
     )  # nothing is compiled from here on
-    graph = rewrite(digits.network.graph).graph
+    graph = digits.rewritten.graph
     for n in (1, 2):
         plan = build_plan(graph, digits.preprocessing, n, heuristic(Facts(132)))
         for step in plan.steps:

@@ -31,7 +31,6 @@ from models import (
 )
 from models.classifier import Classifier
 from models.cuda_engine import CudaEngine
-from models.rewrite import rewrite
 from models.tuning.measured import conv_problems
 from tests.cusim.device import CusimDevice
 from tests.models.engines import (
@@ -77,7 +76,7 @@ def silent(what: str, done: int, total: int) -> None:
 
 
 def problems_of(classifier: Classifier, *batches: int) -> dict[ConvProblem, list[str]]:
-    return conv_problems(rewrite(classifier.network.graph).graph, batches)
+    return conv_problems(classifier.rewritten.graph, batches)
 
 
 def unlikely(problem: ConvProblem) -> str:

@@ -7,17 +7,16 @@ import pytest
 
 from models import BUILT_IN_MODEL, GPUS, NetworkReport, load_classifier, plan_report, report
 from models.graph import Conv
-from models.rewrite import rewrite
 from service.cli.inspect import print_report
 
 
 @pytest.fixture(scope="module")
 def digits() -> NetworkReport:
-    return report(load_classifier(BUILT_IN_MODEL).network.graph, n=4)
+    return report(load_classifier(BUILT_IN_MODEL), n=4)
 
 
 def test_costs_grow_with_the_batch_but_weights_are_read_once(digits: NetworkReport) -> None:
-    single = report(load_classifier(BUILT_IN_MODEL).network.graph, n=1)
+    single = report(load_classifier(BUILT_IN_MODEL), n=1)
     assert digits.flops == 4 * single.flops
     assert single.bytes < digits.bytes < 4 * single.bytes
     assert digits.bytes == 4 * (single.bytes - single.weight_bytes) + single.weight_bytes
@@ -26,7 +25,7 @@ def test_costs_grow_with_the_batch_but_weights_are_read_once(digits: NetworkRepo
 def test_a_convolutions_flops_are_two_a_multiply_add_and_its_epilogue(
     digits: NetworkReport,
 ) -> None:
-    graph = rewrite(load_classifier(BUILT_IN_MODEL).network.graph).graph
+    graph = load_classifier(BUILT_IN_MODEL).rewritten.graph
     conv = next(node for node in graph.nodes if isinstance(node, Conv))
     row = next(row for row in digits.nodes if row.name == conv.name)
     macs = prod(row.shape) * prod(conv.problem.filter_shape[1:])
