@@ -1,7 +1,7 @@
 """Dynamic batching: items that arrive apart travel together. No HTTP, no device.
 
-    post ── admit all or none ── waiting (bounded, by due moment) ── policy ── run ── answers
-                                                      refuse ┘  └ look again at a moment
+    post ── waiting (by due moment) ── policy ── run ── answers
+                               refuse ┘  └ look again at a moment
 
 One worker task runs one batch at a time. What goes when is the policy's decision, and when somebody
 can no longer make a deadline too (see `service/batching/policy.py`); the batcher knows how. Idle,
@@ -32,10 +32,8 @@ from service.callbacks import call_safely
 from service.errors import (
     DeadlineError,
     EngineFailedError,
-    QueueFullError,
     ServiceError,
     ShuttingDownError,
-    TooManyImagesError,
 )
 
 T = TypeVar("T")
@@ -54,16 +52,6 @@ class BatchRecord(NamedTuple):
     failed: bool
 
 
-class Load(NamedTuple):
-    """What a batcher has to do, at some moment; times are seconds of its clock."""
-
-    depth: int  # items that wait
-    running: int  # items in the batch that runs
-    since: float  # it runs
-    others_until: float  # when the batch of another that holds the device should be done; or 0
-    share: float  # of the device that is its own
-
-
 @dataclass(eq=False, slots=True)
 class _Batch(Generic[T, R]):
     """Items on their way: from each request in `parts` so many, in order."""
@@ -77,7 +65,7 @@ class Batcher(Generic[T, R]):
     """Collects items into batches of at most `max_batch` for `run`, which is called one at a time.
 
     `run` gets the items in the order in which they are due and returns one result an item, in the
-    same order. At most `max_queue` items wait. `latency` is what is known of L(n); it learns.
+    same order. The caller bounds how many may wait. `latency` is what is known of L(n); it learns.
     Batchers with the same `turns` run one batch at a time among them, sharing by `weight`.
     `on_batch` hears of every batch that ended. `clock` counts seconds. Used from one event loop,
     from the first `post` on.
@@ -88,7 +76,6 @@ class Batcher(Generic[T, R]):
         run: Callable[[Sequence[T]], Awaitable[Sequence[R]]],
         *,
         max_batch: int,
-        max_queue: int,
         latency: Latency | None = None,
         turns: Turns | None = None,
         weight: float = 1.0,
@@ -96,11 +83,10 @@ class Batcher(Generic[T, R]):
         clock: Callable[[], float] = time.perf_counter,
         timer_error_s: float = _TIMER_ERROR_S,
     ) -> None:
-        if max_batch < 1 or max_queue < 1:
-            raise ValueError(f"max_batch {max_batch} and max_queue {max_queue} must be at least 1")
+        if max_batch < 1:
+            raise ValueError(f"max_batch {max_batch} must be at least 1")
         self._run = run
         self._max_batch = max_batch
-        self._max_queue = max_queue
         self._dispatcher = Dispatcher(latency or Latency.unknown(max_batch))
         self._changed = asyncio.Event()  # wakes the idle worker
         self._turn: Turn | None = turns.join(self._changed.set, weight) if turns else None
@@ -136,15 +122,14 @@ class Batcher(Generic[T, R]):
     def post(self, items: Sequence[T], then: Then[R], urgency: Urgency = NO_HURRY) -> Request[T, R]:
         """Have `items` run, all or none; `then` is told what becomes of them, not before this ends.
 
-        Raises TooManyImagesError for more than could ever wait, QueueFullError for more than there
-        is room for now, DeadlineError where they cannot be expected to be done by their deadline,
+        Raises DeadlineError where they cannot be expected to be done by their deadline, and
         ShuttingDownError once `close` was called. `then` is told the same of a deadline that comes
         to be too soon, and of a `close` that runs out of time; and EngineFailedError when a batch
         with one of them failed (the rest is then not run).
         """
         count = len(items)
-        if self._closing or self._waiting.depth + count > self._max_queue:
-            raise self._refusal(count)
+        if self._closing:
+            raise ShuttingDownError("the server is shutting down; send the request again")
         now = self._clock()
         if urgency.deadline < inf:
             self.check_deadline(count, urgency)
@@ -194,22 +179,6 @@ class Batcher(Generic[T, R]):
             self._worker.cancel()
             self._stop()
 
-    def _refusal(self, count: int) -> ServiceError:
-        """Why `count` more items may not wait."""
-        if self._closing:
-            return ShuttingDownError("the server is shutting down; send the request again")
-        if count > self._max_queue:
-            return TooManyImagesError(
-                f"{count} images in one request; at most {self._max_queue} can wait at once, "
-                "so send them in several requests"
-            )
-        retry_after_s = self.expected_wait_s()
-        return QueueFullError(
-            f"{self.depth} of at most {self._max_queue} images are waiting and {count} more "
-            f"came; try again in {retry_after_s:.1f} s",
-            retry_after_s,
-        )
-
     def check_deadline(self, count: int, urgency: Urgency) -> None:
         """Raise DeadlineError if `count` items that came now could not be expected in time."""
         if urgency.deadline == inf:
@@ -220,13 +189,6 @@ class Batcher(Generic[T, R]):
         done = self._dispatcher.completion(now, ahead, count, others_until)
         if done > urgency.deadline:
             raise DeadlineError(done - now, urgency.deadline - now)
-
-    @property
-    def load(self) -> Load:
-        """What there is to do."""
-        since = self._running.dispatched if self._running else 0.0
-        others_until, share = (self._turn.busy_until, self._turn.share) if self._turn else (None, 1)
-        return Load(self.depth, self.in_flight, since, others_until or 0.0, share)
 
     def expected_wait_s(self) -> float:
         """Seconds until all that is waiting or running now will have been run."""

@@ -51,7 +51,6 @@ class EngineRunner:
         image_shape: tuple[int, ...],
         output: OutputKind,
         *,
-        max_queue: int,
         turns: Turns | None = None,
         on_batch: Callable[[BatchRecord], None],
         measure_s: float = 0.0,
@@ -59,8 +58,9 @@ class EngineRunner:
         reopen: Callable[[], Engine] | None = None,
         on_failure: Callable[[EngineError], None] = lambda _: None,
     ) -> None:
-        """At most `max_queue` images wait. `turns` are the device's, where other models run on it;
-        warming up measures L(n) for about `measure_s` seconds.
+        """`turns` are the device's, where other models run on it.
+
+        Warming up measures L(n) for about `measure_s` seconds.
 
         `reopen` opens another engine of the same, in place of one that exceeds the `bounds`, or
         fails again and again; without it such an engine is FAILED, and one that fails is kept.
@@ -85,7 +85,6 @@ class EngineRunner:
         self.batcher = Batcher(
             self._run,
             max_batch=engine.max_batch,
-            max_queue=max_queue,
             turns=turns,
             on_batch=on_batch,
         )

@@ -97,8 +97,6 @@ class Repository:
             engine,
             info.image_shape,
             info.output,
-            # All that are inside, so that none is refused after it was decoded.
-            max_queue=self._max_queue + engine.max_batch,
             turns=self._turns,
             on_batch=metrics.batch,
             measure_s=self._measure_s,

@@ -142,7 +142,6 @@ def test_the_policy_simulated_is_the_one_that_serves(load: float, timeout: float
         batcher = Batcher[Item, Item](
             run,
             max_batch=8,
-            max_queue=1000,
             latency=Latency(tuple(point.seconds)),
             clock=virtual_time.now,
             timer_error_s=0,

@@ -10,12 +10,7 @@ import pytest
 
 from service.batching.batcher import Batcher, BatchRecord
 from service.batching.waiting import Answered
-from service.errors import (
-    EngineFailedError,
-    QueueFullError,
-    ShuttingDownError,
-    TooManyImagesError,
-)
+from service.errors import EngineFailedError, ShuttingDownError
 from tests.support.service import virtual_time
 from tests.support.service.desk import Desk, in_virtual_time, letters, outcomes, submit
 from tests.support.service.virtual_time import now, turns, until
@@ -37,7 +32,7 @@ async def test_arrivals_during_a_batch_travel_together_in_the_next() -> None:
     second = await desk.submit("b")
     await until(0.75)
     third = await desk.submit("c")
-    assert (desk.batcher.in_flight, desk.batcher.depth) == (1, 2)
+    assert (desk.batches, desk.batcher.depth) == (["a"], 2)
     await asyncio.gather(first, second, third)
     assert desk.batches == ["a", "bc"]
     assert second.result() == Answered(["B"], batch_size=2, queue_s=0.75, compute_s=1)
@@ -54,7 +49,7 @@ async def test_a_batch_is_filled_oldest_first_and_never_beyond_max_batch() -> No
 
 @in_virtual_time
 async def test_a_submit_larger_than_a_batch_comes_back_whole_and_in_order() -> None:
-    desk = Desk(max_batch=3, max_queue=8)
+    desk = Desk(max_batch=3)
     answered = await desk.ask("abcdefgh")
     assert answered == Answered(list("ABCDEFGH"), batch_size=2, queue_s=2, compute_s=1)
     assert desk.batches == ["abc", "def", "gh"]
@@ -68,99 +63,70 @@ async def test_a_submit_of_nothing_has_no_answers() -> None:
 
 
 @in_virtual_time
-async def test_a_submit_that_does_not_fit_is_refused_whole() -> None:
-    desk = Desk(max_queue=4)
-    running = await desk.submit("a")
-    waiting = await desk.submit("bcd")
-    with pytest.raises(QueueFullError, match="3 of at most 4 images are waiting and 2 more"):
-        await desk.ask("ef")
-    assert desk.batcher.depth == 3
-    fits = await desk.submit("g")
-    assert [letters(o) for o in await outcomes(running, waiting, fits)] == ["A", "BCD", "G"]
-    assert desk.batches == ["a", "bcdg"]
-
-
-@in_virtual_time
-async def test_a_submit_that_could_never_fit_is_told_so() -> None:
-    desk = Desk(max_queue=4)
-    with pytest.raises(TooManyImagesError, match="at most 4"):
-        await desk.ask("abcde")
-    assert letters(await desk.ask("abcd")) == "ABCD"
-
-
-@in_virtual_time
-async def test_retry_after_is_what_the_batches_ahead_will_take() -> None:
-    desk = Desk(max_batch=2, max_queue=4)
+async def test_the_expected_wait_is_what_the_batches_ahead_will_take() -> None:
+    desk = Desk(max_batch=2)
     await desk.ask("a")  # so a batch is known to take 1 s
     tasks = [await desk.submit("b"), await desk.submit("cdef")]
-    with pytest.raises(QueueFullError) as refused:
-        await desk.ask("g")
-    assert refused.value.retry_after_s == 3  # b, cd, ef
+    assert desk.batcher.expected_wait_s() == 3  # b, cd, ef
     await until(1.5)
-    with pytest.raises(QueueFullError) as refused:
-        await desk.ask("g")
-    assert refused.value.retry_after_s == 2.5
+    assert desk.batcher.expected_wait_s() == 2.5
     await outcomes(*tasks)
 
 
 @in_virtual_time
-async def test_retry_after_grows_with_a_batch_that_takes_longer_than_usual() -> None:
+async def test_the_expected_wait_grows_with_a_batch_that_takes_longer_than_usual() -> None:
     async def slow(items: Sequence[str]) -> Sequence[str]:
         await asyncio.sleep(100)
         return items
 
-    desk = Desk(slow, max_queue=1)
+    desk = Desk(slow)
     tasks = [await desk.submit("a"), await desk.submit("b")]
     await until(30)
-    with pytest.raises(QueueFullError) as refused:
-        await desk.ask("c")
-    assert refused.value.retry_after_s == 60  # what runs has taken 30 s already, and one is ahead
+    assert (
+        desk.batcher.expected_wait_s() == 60
+    )  # what runs has taken 30 s already, and one is ahead
     await outcomes(*tasks)
 
 
 @in_virtual_time
-async def test_retry_after_follows_a_change_of_pace_within_a_few_batches() -> None:
+async def test_the_expected_wait_follows_a_change_of_pace_within_a_few_batches() -> None:
     seconds = 8.0
 
     async def run(items: Sequence[str]) -> Sequence[str]:
         await asyncio.sleep(seconds)
         return items
 
-    desk = Desk(run, max_queue=1)
+    desk = Desk(run)
     await desk.ask("a")
     seconds = 1.0
     for _ in range(10):
         await desk.ask("a")
     tasks = [await desk.submit("b"), await desk.submit("c")]
-    with pytest.raises(QueueFullError) as refused:
-        await desk.ask("d")
-    assert 2 <= refused.value.retry_after_s <= 3
+    assert 2 <= desk.batcher.expected_wait_s() <= 3
     await outcomes(*tasks)
 
 
 @in_virtual_time
-async def test_retry_after_takes_no_hope_from_batches_that_failed_fast() -> None:
+async def test_the_expected_wait_takes_no_hope_from_batches_that_failed_fast() -> None:
     async def run(items: Sequence[str]) -> Sequence[str]:
         if "x" in items:
             raise RuntimeError
         await asyncio.sleep(4)
         return items
 
-    desk = Desk(run, max_queue=1)
+    desk = Desk(run)
     await desk.ask("a")
     for _ in range(10):
         with pytest.raises(EngineFailedError):
             await desk.ask("x")
     tasks = [await desk.submit("b"), await desk.submit("c")]
-    with pytest.raises(QueueFullError) as refused:
-        await desk.ask("d")
-    assert refused.value.retry_after_s == 8
+    assert desk.batcher.expected_wait_s() == 8
     await outcomes(*tasks)
 
 
 @in_virtual_time
 async def test_a_submit_cancelled_while_it_waits_makes_room_and_never_runs() -> None:
-    desk = Desk(max_queue=2)
+    desk = Desk()
     running = await desk.submit("a")
     gone = await desk.submit("bc")
     assert desk.batcher.depth == 2
@@ -353,12 +319,11 @@ async def test_a_fault_of_on_batch_is_logged_and_costs_no_answer() -> None:
     logged: list[dict[str, Any]] = []
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda _, context: logged.append(context))
-    batcher = Batcher[str, str](run, max_batch=1, max_queue=2, on_batch=observe)
+    batcher = Batcher[str, str](run, max_batch=1, on_batch=observe)
     assert letters(await submit(batcher, "ab")) == "ab"
     assert [context["exception"] for context in logged] == [fault, fault]
 
 
-@pytest.mark.parametrize(("max_batch", "max_queue"), [(0, 8), (8, 0)])
-def test_a_batcher_without_room_is_refused(max_batch: int, max_queue: int) -> None:
-    with pytest.raises(ValueError, match="must be at least 1"):
-        Desk(max_batch=max_batch, max_queue=max_queue)
+def test_a_batcher_without_room_is_refused() -> None:
+    with pytest.raises(ValueError, match="max_batch 0 must be at least 1"):
+        Desk(max_batch=0)

@@ -42,7 +42,6 @@ class Server:
         self.batcher = Batcher[str, str](
             self._run,
             max_batch=8,
-            max_queue=1000,
             latency=latency if known else None,
             turns=device,
             weight=weight,
@@ -307,7 +306,7 @@ async def test_batches_of_models_that_share_a_device_never_overlap() -> None:
     inside = 0
 
     def batcher() -> Batcher[str, str]:
-        return Batcher(run, max_batch=4, max_queue=100, turns=device, clock=now, timer_error_s=0)
+        return Batcher(run, max_batch=4, turns=device, clock=now, timer_error_s=0)
 
     async def run(items: Sequence[str]) -> Sequence[str]:
         nonlocal inside

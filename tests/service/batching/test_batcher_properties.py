@@ -23,10 +23,8 @@ from service.batching.waiting import Answered
 from service.errors import (
     DeadlineError,
     EngineFailedError,
-    QueueFullError,
     ServiceError,
     ShuttingDownError,
-    TooManyImagesError,
 )
 from tests.support.service import virtual_time
 from tests.support.service.batcher_scenarios import (
@@ -99,7 +97,6 @@ class Play:
         self.batcher = Batcher[Item, Result](
             self.run_batch,
             max_batch=scenario.max_batch,
-            max_queue=scenario.max_queue,
             turns=self.turns if scenario.rivals else None,
             on_batch=self.records.append,
             clock=now,
@@ -129,10 +126,6 @@ class Play:
         client.urgency = Urgency(now() + visit.timeout_s, visit.priority)
         if self.closed_at is not None:
             client.expected_refusal = ShuttingDownError
-        elif visit.count > self.scenario.max_queue:
-            client.expected_refusal = TooManyImagesError
-        elif self.depth() + visit.count > self.scenario.max_queue:
-            client.expected_refusal = QueueFullError
         else:
             self.waiting += client.items
         try:
@@ -174,12 +167,6 @@ class Play:
         """What waits in order, less whose clients were cancelled in this very turn of the loop."""
         staying = [item for item in self.waiting if not self.clients[item[0]].wants_out()]
         return sorted(staying, key=lambda item: self.clients[item[0]].due())
-
-    def depth(self) -> int:
-        """The batcher's; this turn's cancellations and refusals may or may not show in it."""
-        sure = [item for item in self.staying() if not self.clients[item[0]].has_deadline]
-        assert len(sure) <= self.batcher.depth <= len(self.waiting)
-        return self.batcher.depth
 
     def forget(self, client: Client) -> None:
         self.waiting = [item for item in self.waiting if item not in client.items]
@@ -230,7 +217,7 @@ class Play:
 
     def check_at_rest(self) -> None:
         """Nothing is left to do at this moment, so the clock is about to move on."""
-        assert self.batcher.depth == len(self.waiting) <= self.scenario.max_queue
+        assert self.batcher.depth == len(self.waiting)
         assert self.batcher.in_flight == (len(self.running.items) if self.running else 0)
         busy = self.running or self.rivals_inside
         assert busy or not self.waiting, "the engine idles while items wait"
@@ -296,7 +283,6 @@ class Play:
 # A rival wants the device at the very moment at which `close` cancels the batch that has it.
 GIVEN_UP = Scenario(
     max_batch=1,
-    max_queue=1,
     visits=[Visit(Moment(0, 0), count=1, leaves=None)],
     paces=[],
     closing=Closing(Moment(0, 1), timeout_s=0),

@@ -62,7 +62,7 @@ async def test_batches_that_take_no_time_leave_the_event_loop_its_turns() -> Non
 
     told: list[object] = []
     short = Latency.measured({1: 1e-6, 2: 1e-6}, 2)
-    batcher = Batcher[str, str](run, max_batch=2, max_queue=100, latency=short, clock=now)
+    batcher = Batcher[str, str](run, max_batch=2, latency=short, clock=now)
     for _ in range(50):
         batcher.post("ab", told.append)
     seen = [0]

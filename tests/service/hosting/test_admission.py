@@ -46,21 +46,35 @@ def test_who_comes_back_after_that_long_is_let_in(batch_s: float, later_s: float
         batcher = Batcher(
             capitals,
             max_batch=2,
-            max_queue=8,
             latency=Latency.measured({1: batch_s, 2: batch_s}, 2),
             clock=now,
             timer_error_s=0,
         )
-        full = [asyncio.create_task(submit(batcher, "ab"))]
+        admission = Admission(
+            max_images=10,
+            max_images_a_request=8,
+            room=ByteRoom(1),
+            expected_wait_s=batcher.expected_wait_s,
+        )
+
+        async def ask(letters: str) -> None:
+            reservation = Reservation(admission)
+            try:
+                reservation.admit(len(letters))
+                await submit(batcher, letters)
+            finally:
+                reservation.release()
+
+        full = [asyncio.create_task(ask("ab"))]
         await turns(3)  # it runs, and the others wait
-        full += [asyncio.create_task(submit(batcher, "ab")) for _ in range(4)]
+        full += [asyncio.create_task(ask("ab")) for _ in range(4)]
         await until(later_s * batch_s, 3)
         with pytest.raises(QueueFullError) as refused:
-            await submit(batcher, "yz")
+            await ask("yz")
         wait_s = int(refused.value.headers()["Retry-After"])
         assert (5 - later_s) * batch_s - 1e-6 <= wait_s < 5 * batch_s + 1
         await until(now() + wait_s)
-        await asyncio.gather(*[submit(batcher, "cd") for _ in range(4)])
+        await asyncio.gather(*[ask("cd") for _ in range(4)])
         await asyncio.gather(*full)
         await batcher.close()
 

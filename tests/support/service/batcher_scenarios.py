@@ -75,7 +75,6 @@ class Rival:
 @dataclass(frozen=True)
 class Scenario:
     max_batch: int
-    max_queue: int
     visits: list[Visit]
     paces: list[Pace]  # of the batches in turn; those after them take one second and succeed
     closing: Closing | None
@@ -90,7 +89,6 @@ ENDINGS = st.one_of(st.just(Ending.RESULTS), st.sampled_from(Ending))
 SCENARIOS = st.builds(
     Scenario,
     max_batch=st.integers(1, 4),
-    max_queue=st.integers(1, 8),
     visits=st.lists(
         st.builds(
             Visit,

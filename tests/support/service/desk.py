@@ -23,14 +23,13 @@ R = TypeVar("R")
 class Desk:
     """A batcher of letters (their results are capitals), each batch taking one second."""
 
-    def __init__(self, run: Run | None = None, max_batch: int = 4, max_queue: int = 8) -> None:
+    def __init__(self, run: Run | None = None, max_batch: int = 4) -> None:
         self.batches: list[str] = []
         self.records: list[BatchRecord] = []
         self._run = run or self._capitals
         self.batcher = Batcher[str, str](
             self._logged,
             max_batch=max_batch,
-            max_queue=max_queue,
             on_batch=self.records.append,
             clock=now,
             timer_error_s=0,
