@@ -1,26 +1,21 @@
 """The engine on Convoy's own kernels: a plan and a captured graph for every N.
 
     images ─ pinned ─ upload ─ graph of plan n ─ download ─ pinned ─ scores
-                      stream   stream            stream
 
-Two batches may be in flight, each in a slot of its own, so that one is copied while the other is
-computed. It runs on whatever implements `Device`: a GPU through CuPy, or in tests the CPU.
-Everything is allocated, compiled and uploaded before the first request; a run allocates nothing.
+One batch at a time, on one stream of whatever implements `Device`: a GPU through CuPy, or in tests
+the CPU. Everything is allocated, compiled and uploaded before the first request; a run allocates
+nothing on the device.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
-from functools import partial
 from itertools import accumulate
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kernels.device.device import (
     Buffer,
     Device,
     DeviceError,
-    Event,
     Graph,
     Instantiation,
     Kernel,
@@ -37,41 +32,11 @@ Progress = Callable[[Collection[Instantiation]], Iterable[Instantiation]]
 """Wraps what is worked through one by one, to show how far it is."""
 
 
-SLOTS = 2
-"""Batches in flight: one computed, one copied."""
-
-
-@dataclass
-class _Slot:
-    """Where one batch in flight lies, on both sides, and how far it is."""
-
-    images: NDArray[np.uint8]  # pinned
-    scores: NDArray[np.uint8]  # pinned, the bytes of floats
-    addresses: Mapping[Region, int]  # of INPUT and OUTPUT on the device
-    uploaded: Event
-    computed: Event
-    downloaded: Event
-    graphs: dict[int, Graph] = field(default_factory=dict)  # by N
-    busy: bool = False
-
-
-@dataclass(frozen=True)
-class Pending:
-    """A batch in flight; `result` waits for it and must be called once."""
-
-    collect: Callable[[], Scores]
-
-    def result(self) -> Scores:
-        """N×classes; EngineError where the device failed."""
-        return self.collect()
-
-
 class CudaEngine:
     """Runs a classifier in fp32 on a device; `run` is called from one thread at a time.
 
-    One allocation holds the weights, which all plans share, and after them the images and scores
-    of each slot, the counters and the arena, each as large as its largest plan wants it: plans
-    compute one at a time.
+    One allocation holds the weights, which all plans share, and after them the images, the scores,
+    the counters and the arena, each as large as its largest plan wants it.
     """
 
     def __init__(
@@ -91,11 +56,11 @@ class CudaEngine:
         self._image_shape = p.image_shape
         graph = classifier.rewritten.graph
         self._plans = {n: build_plan(graph, p, n, choose) for n in range(1, max_batch + 1)}
-        self._slots: list[_Slot] = []
+        self._graphs: dict[int, Graph] = {}  # by N
         self._buffer: Buffer | None = None
         try:
             self._kernels = self._load(progress)
-            self._uploads, self._compute, self._downloads = (device.stream() for _ in range(3))
+            self._stream = device.stream()
             self._allocate()
         except OutOfMemoryError as error:
             self.close()
@@ -130,75 +95,50 @@ class CudaEngine:
     def warm_up(self) -> None:
         """Run every N step by step, then capture it and run that, the largest N first."""
         for n, plan in sorted(self._plans.items(), reverse=True):
-            for slot in self._slots:
-                self._run_step_by_step(plan, slot)
-                with self._device.capture(self._compute) as graph:
-                    for step in plan.steps:
-                        self._launch(step, slot)
-                slot.graphs[n] = graph
-                self.run(np.zeros((n, *self._image_shape), np.uint8))
+            self._run_step_by_step(plan)
+            with self._device.capture(self._stream) as graph:
+                for step in plan.steps:
+                    self._launch(step)
+            self._graphs[n] = graph
+            self.run(np.zeros((n, *self._image_shape), np.uint8))
 
     def run(self, images: Batch) -> Scores:
         """N of H×W×C uint8 → N×classes; EngineError for a shape the model does not take."""
-        return self.start(images).result()
-
-    def start(self, images: Batch) -> Pending:
-        """Put a batch in flight beside at most one other, whose result is not taken yet.
-
-        `images` may change once this returns. EngineError as `run`.
-        """
         n = batch_size(images, self._image_shape, self._max_batch)
-        slot = next((slot for slot in self._slots if not slot.busy and n in slot.graphs), None)
-        if slot is None:
-            raise EngineError(
-                "the engine is closed, not warmed up, or has two batches in flight: take a result"
-            )
+        if n not in self._graphs:
+            raise EngineError("the engine is closed or not warmed up")
         plan = self._plans[n]
-        pinned, raw = slot.images[: plan.input_bytes], slot.scores[: plan.output_bytes]
+        pinned, raw = self._images[: plan.input_bytes], self._scores[: plan.output_bytes]
         for place, image in zip(pinned.reshape(n, *self._image_shape), images, strict=True):
             place[...] = image
         try:
-            self._device.upload(slot.addresses[Region.INPUT], pinned, self._uploads)
-            slot.uploaded.record(self._uploads)
-            self._compute.wait(slot.uploaded)
-            slot.graphs[n].replay(self._compute)
-            slot.computed.record(self._compute)
-            self._downloads.wait(slot.computed)
-            self._device.download(raw, slot.addresses[Region.OUTPUT], self._downloads)
-            slot.downloaded.record(self._downloads)
+            self._device.upload(self._begins[Region.INPUT], pinned, self._stream)
+            self._graphs[n].replay(self._stream)
+            self._device.download(raw, self._begins[Region.OUTPUT], self._stream)
+            self._stream.synchronize()
         except DeviceError as error:
             raise EngineError(f"{self._name} failed on a batch of {n}: {error}") from error
-        slot.busy = True
-        return Pending(partial(self._collect, slot, plan))
+        rows = np.lib.stride_tricks.as_strided(
+            raw.view(np.float32)[plan.score_offset :],
+            (n, self._classes),
+            (4 * plan.score_pitch, 4),
+        )
+        return rows.copy()
 
     def close(self) -> None:
         """Free the device's memory; closing twice is closing once."""
-        self._slots.clear()
+        self._graphs.clear()
         if self._buffer is not None:
             buffer, self._buffer = self._buffer, None
             self._device.synchronize()
             buffer.free()
 
-    def _collect(self, slot: _Slot, plan: Plan) -> Scores:
-        try:
-            slot.downloaded.synchronize()
-        except DeviceError as error:
-            raise EngineError(f"{self._name} failed on a batch of {plan.n}: {error}") from error
-        finally:
-            slot.busy = False
-        rows = np.lib.stride_tricks.as_strided(
-            slot.scores[: plan.output_bytes].view(np.float32)[plan.score_offset :],
-            (plan.n, self._classes),
-            (4 * plan.score_pitch, 4),
-        )
-        return rows.copy()
-
-    def _run_step_by_step(self, plan: Plan, slot: _Slot) -> None:
+    def _run_step_by_step(self, plan: Plan) -> None:
         """Wait after every step, so that one that fails is named."""
         for step in plan.steps:
             try:
-                self._launch(step, slot)
-                self._compute.synchronize()
+                self._launch(step)
+                self._stream.synchronize()
             except DeviceError as error:
                 raise EngineError(
                     f"step {step.name} ({step.launch.instantiation}) of {self._name} failed"
@@ -225,38 +165,25 @@ class CudaEngine:
             Region.COUNTERS: max(plan.counter_bytes for plan in plans),
             Region.ARENA: max(plan.arena_bytes for plan in plans),
         }
-        sizes = [
-            *(array.nbytes for array in weights.values()),
-            *[largest[Region.INPUT], largest[Region.OUTPUT]] * SLOTS,
-            largest[Region.COUNTERS],
-            largest[Region.ARENA],
-        ]
+        sizes = [*(array.nbytes for array in weights.values()), *largest.values()]
         buffer = self._buffer = self._device.allocate(sum(map(aligned, sizes)))
         begins = accumulate(map(aligned, sizes), initial=buffer.address)
-        self._weights = dict(zip(weights, begins, strict=False))
-        for _ in range(SLOTS):
-            slot = _Slot(
-                images=self._device.pinned(largest[Region.INPUT]),
-                scores=self._device.pinned(largest[Region.OUTPUT]),
-                addresses={Region.INPUT: next(begins), Region.OUTPUT: next(begins)},
-                uploaded=self._device.event(),
-                computed=self._device.event(),
-                downloaded=self._device.event(),
-            )
-            self._slots.append(slot)
-        self._shared = {Region.COUNTERS: next(begins), Region.ARENA: next(begins)}
+        self._weights = {key: next(begins) for key in weights}
+        self._begins = {region: next(begins) for region in largest}
+        self._images = self._device.pinned(largest[Region.INPUT])
+        self._scores = self._device.pinned(largest[Region.OUTPUT])
         for key, array in weights.items():
-            self._device.upload(self._weights[key], np.ascontiguousarray(array), self._uploads)
+            self._device.upload(self._weights[key], np.ascontiguousarray(array), self._stream)
         if largest[Region.COUNTERS]:
-            counters = self._shared[Region.COUNTERS]
-            self._device.fill(counters, largest[Region.COUNTERS], 0, self._uploads)
-        self._uploads.synchronize()
+            counters = self._begins[Region.COUNTERS]
+            self._device.fill(counters, largest[Region.COUNTERS], 0, self._stream)
+        self._stream.synchronize()
 
-    def _launch(self, step: Step, slot: _Slot) -> None:
+    def _launch(self, step: Step) -> None:
         def address(at: Location) -> int:
             if at.weight is not None:
                 return self._weights[at.weight]
-            return (self._shared.get(at.region) or slot.addresses[at.region]) + at.offset
+            return self._begins[at.region] + at.offset
 
         launch = step.launch
         self._device.launch(
@@ -265,6 +192,6 @@ class CudaEngine:
             launch.block,
             launch.shared_bytes,
             step.arguments(address),
-            self._compute,
+            self._stream,
             cooperative=launch.cooperative,
         )

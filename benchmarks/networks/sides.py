@@ -55,15 +55,15 @@ class ConvoyNetwork(CudaEngine):
 
     def queued_us(self, runs: int) -> list[float]:
         """See NetworkSide."""
-        graph = self._slots[0].graphs[self._n]
+        graph = self._graphs[self._n]
         for _ in range(WARM_UPS):
-            graph.replay(self._compute)
+            graph.replay(self._stream)
         events: list[Event] = [self._device.event() for _ in range(runs + 1)]
-        events[0].record(self._compute)
+        events[0].record(self._stream)
         for event in events[1:]:
-            graph.replay(self._compute)
-            event.record(self._compute)
-        self._compute.synchronize()
+            graph.replay(self._stream)
+            event.record(self._stream)
+        self._stream.synchronize()
         return [1e3 * end.elapsed_ms(begin) for begin, end in pairwise(events)]
 
 

@@ -76,25 +76,6 @@ def test_scores_stay_as_they_were_when_the_next_batch_runs(
     engine.close()
 
 
-def test_two_batches_in_flight_keep_their_own_images_and_scores(
-    device: Device, digits: Classifier
-) -> None:
-    engine = opened(digits, device, max_batch=3)
-    batches = [pixels(digits, n, seed=n) for n in (2, 3, 1)]
-    expected = [engine.run(images) for images in batches]
-    given = [images.copy() for images in batches]
-    first, second = engine.start(given[0]), engine.start(given[1])
-    given[0][:] = given[1][:] = 0  # they are the caller's again
-    with pytest.raises(EngineError, match="two batches in flight"):
-        engine.start(given[2])
-    answers = [second.result()]
-    third = engine.start(given[2])
-    answers += [third.result(), first.result()]
-    for answer, right in zip(answers, (expected[1], expected[2], expected[0]), strict=True):
-        assert (answer == right).all()
-    engine.close()
-
-
 def test_a_batch_of_the_wrong_shape_is_refused(device: Device, digits: Classifier) -> None:
     engine = opened(digits, device, max_batch=2)
     for shape in ((0, 32, 32, 1), (3, 32, 32, 1), (1, 32, 31, 1)):
