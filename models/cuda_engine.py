@@ -193,5 +193,4 @@ class CudaEngine:
             launch.shared_bytes,
             step.arguments(address),
             self._stream,
-            cooperative=launch.cooperative,
         )

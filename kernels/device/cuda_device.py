@@ -37,8 +37,7 @@ from kernels.device.device import (
 _INVALID_VALUE = 1
 _OUT_OF_MEMORY = 2
 _TOO_MANY_RESOURCES = 701
-_COOPERATIVE_TOO_LARGE = 720
-_REFUSALS = frozenset((_INVALID_VALUE, _TOO_MANY_RESOURCES, _COOPERATIVE_TOO_LARGE))
+_REFUSALS = frozenset((_INVALID_VALUE, _TOO_MANY_RESOURCES))
 
 _FP32_LANES = {"75": 64, "80": 64}
 """Multiply-adds that a multiprocessor does a clock; 128 where an architecture is not listed."""
@@ -186,8 +185,6 @@ class CudaDevice:
         shared_bytes: int,
         arguments: Sequence[Argument],
         stream: Stream,
-        *,
-        cooperative: bool = False,
     ) -> None:
         """See Device."""
         driver = self._cuda.driver
@@ -197,10 +194,7 @@ class CudaDevice:
         where = (kernel.function, *grid, *block, shared_bytes, _own(stream).cupy.ptr)
         self._cuda.runtime.setDevice(0)  # gives this thread the device's context
         try:
-            if cooperative:
-                driver.launchCooperativeKernel(*where, ctypes.addressof(pointers))
-            else:
-                driver.launchKernel(*where, ctypes.addressof(pointers), 0)
+            driver.launchKernel(*where, ctypes.addressof(pointers), 0)
         except driver.CUDADriverError as error:
             geometry = f"grid {grid}, block {block}, {shared_bytes} bytes of shared memory"
             if error.status in _REFUSALS:

@@ -234,14 +234,11 @@ class Device(Protocol):
         shared_bytes: int,
         arguments: Sequence[Argument],
         stream: Stream,
-        *,
-        cooperative: bool = False,
     ) -> None:
         """Run `kernel` with `shared_bytes` of dynamic shared memory a block.
 
-        Where `cooperative`, every block is resident at once and the grid may synchronise. Raises
-        LaunchError where the device refuses (too many threads, too much shared memory). Arguments
-        are copied now: they need not outlive the call.
+        Raises LaunchError where the device refuses (too many threads, too much shared memory).
+        Arguments are copied now: they need not outlive the call.
         """
 
     def capture(self, stream: Stream) -> AbstractContextManager[Graph]:

@@ -27,7 +27,6 @@ class Launch:
     block: Dim3
     arguments: tuple[Argument | str, ...]
     shared_bytes: int = 0  # dynamic, a block
-    cooperative: bool = False  # whether the whole grid must be resident at once
 
     @property
     def operands(self) -> tuple[str, ...]:

@@ -1,5 +1,5 @@
-// What CUDA C++ has no name for: asynchronous copies, ldmatrix, mma, dynamic shared memory, and
-// (but for a library that NVRTC does without) the grid's barrier.
+// What CUDA C++ has no name for: asynchronous copies, ldmatrix, mma, a barrier that roles share,
+// and dynamic shared memory.
 //
 // The only inline PTX of the project. Outside CUDA (`__CUDACC__` undefined) whatever executes the
 // kernels brings the same names, so no kernel ever asks which of the two it is compiled for.
@@ -20,23 +20,6 @@ __device__ __forceinline__ unsigned shared_address(const void* shared) {
 // Waits for every thread of the block, whose warps may be at different calls of it: where they do
 // different work, and __syncthreads would have to be one call.
 __device__ __forceinline__ void barrier_of_roles() { asm volatile("barrier.sync 0;" ::: "memory"); }
-
-// Waits for every thread of a cooperative launch. `arrivals` is one word of global memory, 0 before
-// its first use ever. Its top bit turns over when the last block arrives, for block 0 adds what the
-// others lack of 2^31; what is below that bit is then what it was.
-__device__ __forceinline__ void grid_barrier(unsigned* arrivals) {
-  __syncthreads();
-  if (threadIdx.x == 0 && threadIdx.y == 0 && threadIdx.z == 0) {
-    const unsigned others = gridDim.x * gridDim.y * gridDim.z - 1;
-    const bool first = blockIdx.x == 0 && blockIdx.y == 0 && blockIdx.z == 0;
-    __threadfence();
-    const unsigned before = atomicAdd(arrivals, first ? 0x80000000u - others : 1u);
-    while (((before ^ *static_cast<volatile unsigned*>(arrivals)) & 0x80000000u) == 0) {
-    }
-    __threadfence();
-  }
-  __syncthreads();
-}
 
 // Copies BYTES (4, 8 or 16, both ends aligned to it) from global to shared memory, or zeros where
 // not `valid` (`global` is not read then). There when waited for, and only for the thread that

@@ -122,7 +122,6 @@ def launcher(
                 launch.shared_bytes,
                 launch.bind(operands[index]),
                 stream,
-                cooperative=launch.cooperative,
             )
 
     return run

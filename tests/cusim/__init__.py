@@ -19,7 +19,7 @@ What it cannot show:
     operations on global memory until all others ran as far, and the last to be left goes on first.
     What blocks owe each other otherwise shows only in that results may not depend on their order.
     Fences do nothing. A block that spins until another has done something never ends (the launch's
-    time limit ends it), but for a cooperative grid's barrier.
+    time limit ends it).
   - Buffers that an engine carves from one allocation have no red zones between them.
   - Speed, register spills, bank conflicts; how far fast arithmetic and tensor cores round.
   - __device__ variables at namespace scope would be taken for shared memory; no kernel has any.

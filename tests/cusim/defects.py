@@ -56,16 +56,6 @@ def _rotate(device: CusimDevice, defect: str) -> bool:
     return np.array_equal(y, np.roll(x.reshape(2, threads), -rounds, axis=1).reshape(-1))
 
 
-def _reverse(device: CusimDevice, defect: str) -> bool:
-    threads, blocks = 64, 8
-    x = np.arange(blocks * threads, dtype=np.float32)
-    kernel = instantiation("barriers.cu", "reverse", threads=threads, barrier=defect == "NONE")
-    arrays: list[Passed] = [x, unwritten(x.shape), unwritten(x.shape), np.zeros(1, np.uint32)]
-    block = (threads, 1, 1)
-    y = launch(device, kernel, (blocks, 1, 1), block, arrays, cooperative=True)[2]
-    return np.array_equal(y, x[::-1])
-
-
 def _twice(device: CusimDevice, defect: str) -> bool:
     n = 32
     x = np.arange(n, dtype=np.float32)
@@ -109,12 +99,11 @@ def _load_matrix(device: CusimDevice, defect: str) -> bool:
 
 
 ROTATE = Subject("barrier", _rotate)
-REVERSE = Subject("grid barrier", _reverse)
 TWICE = Subject("bounds", _twice)
 SUM_ROWS = Subject("cp.async", _sum_rows)
 WARP_SUM = Subject("warp", _warp_sum)
 LOAD_MATRIX = Subject("ldmatrix", _load_matrix)
-SUBJECTS = (ROTATE, REVERSE, TWICE, SUM_ROWS, WARP_SUM, LOAD_MATRIX)
+SUBJECTS = (ROTATE, TWICE, SUM_ROWS, WARP_SUM, LOAD_MATRIX)
 
 
 def _everywhere(subject: Subject, defect: str, caught: str) -> Planted:
@@ -130,7 +119,6 @@ PLANTED = (
     # A barrier left out: results differ, whatever the order; ThreadSanitizer says where.
     Planted(ROTATE, "NO_BARRIER_AFTER_WRITE", WRONG, WRONG, _RACE),
     Planted(ROTATE, "NO_BARRIER_AFTER_READ", WRONG, WRONG, _RACE),
-    Planted(REVERSE, "NO_GRID_BARRIER", WRONG, WRONG, WRONG),
     Planted(WARP_SUM, "NO_SYNCWARP", WRONG, WRONG, _RACE),
     Planted(SUM_ROWS, "NO_BARRIER_AFTER_WAIT", WRONG, WRONG, _RACE),
     Planted(SUM_ROWS, "NO_BARRIER_BEFORE_COPY", WRONG, WRONG, _RACE),

@@ -59,8 +59,6 @@ _PADDING = 64  # before and between variables, at most, by g++
 _MAX_GRID = (2**31 - 1, 65535, 65535)
 _MAX_BLOCK = (1024, 1024, 64)
 _MAX_THREADS = 1024
-_THREADS_A_MULTIPROCESSOR = 2048
-_MAX_FIBERS = 16384  # runtime/fiber.h
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,15 +188,13 @@ class CusimDevice:
         shared_bytes: int,
         arguments: Sequence[Argument],
         stream: Stream,
-        *,
-        cooperative: bool = False,
     ) -> None:
-        reason = self._refusal(kernel, grid, block, shared_bytes, arguments, cooperative)
+        reason = self._refusal(kernel, grid, block, shared_bytes, arguments)
         if reason is not None:
             raise LaunchError(kernel, reason)
         head = struct.pack("<Q6II", kernel.function, *grid, *block, shared_bytes)
         tail = struct.pack("<I", len(arguments)) + b"".join(map(_prefixed, map(encode, arguments)))
-        own_stream(stream).ask(partial(self._run, head, cooperative, tail))
+        own_stream(stream).ask(partial(self._run, head, tail))
 
     def capture(self, stream: Stream) -> AbstractContextManager[Graph]:
         return capture(stream)
@@ -206,10 +202,10 @@ class CusimDevice:
     def synchronize(self) -> None:
         self._queues.synchronize()
 
-    def _run(self, head: bytes, cooperative: bool, tail: bytes) -> None:
+    def _run(self, head: bytes, tail: bytes) -> None:
         self._launches += 1
         seed = self._seed + self._launches  # so that replays differ, and a run can be repeated
-        how = struct.pack("<IIIQ", self.order, cooperative, self._timeout_s, seed)
+        how = struct.pack("<IIQ", self.order, self._timeout_s, seed)
         (steps,) = struct.unpack("<Q", self._ask(Request.LAUNCH, head + how + tail))
         self.steps += steps
 
@@ -232,7 +228,6 @@ class CusimDevice:
         block: Dim3,
         shared_bytes: int,
         arguments: Sequence[Argument],
-        cooperative: bool,
     ) -> str | None:
         threads = prod(block)
         if not all(1 <= size <= most for size, most in zip(grid, _MAX_GRID, strict=True)):
@@ -244,10 +239,6 @@ class CusimDevice:
         shared = shared_bytes + (kernel.static_shared_bytes or 0)
         if shared_bytes < 0 or shared > self.max_shared_bytes:
             return f"{shared} bytes of shared memory a block; at most {self.max_shared_bytes}"
-        resident = self.multiprocessors * (_THREADS_A_MULTIPROCESSOR // threads)
-        resident = min(resident, _MAX_FIBERS // threads)
-        if cooperative and prod(grid) > resident:
-            return f"{prod(grid)} blocks cannot be resident at once; at most {resident}"
         expected = self._parameters[kernel.function]
         given = [_kind(argument) for argument in arguments]
         if given != expected:

@@ -105,19 +105,11 @@ def test_too_much_static_shared_memory_does_not_compile(device: CusimDevice) -> 
         device.load(instantiation("calls.cu", "shared", bytes=(48 << 10) + 256))
 
 
-def test_a_cooperative_grid_must_be_resident_at_once(device: CusimDevice) -> None:
-    kernel = device.load(instantiation("barriers.cu", "reverse", threads=64, barrier=True))
-    most = device.multiprocessors * 2048 // 64
-    for blocks, cooperative in ((most + 1, True), (0, False), (2**31, False)):
-        with pytest.raises(LaunchError, match="resident" if cooperative else "grid"):
-            launch(
-                device,
-                kernel.instantiation,
-                (blocks, 1, 1),
-                (64, 1, 1),
-                [0, 0, 0, 0],
-                cooperative=cooperative,
-            )
+@pytest.mark.parametrize("blocks", [0, 2**31])
+def test_a_grid_of_no_blocks_or_too_many_is_refused(device: CusimDevice, blocks: int) -> None:
+    kernel = instantiation("calls.cu", "turns")
+    with pytest.raises(LaunchError, match="grid"):
+        launch(device, kernel, (blocks, 1, 1), (64, 1, 1), [0, 0])
 
 
 def test_template_arguments_are_given_under_the_parameters_names(device: CusimDevice) -> None:

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from kernels.device.device import ALIGNMENT, Device, DeviceError, FaultError, OutOfMemoryError
-from tests.cusim.defects import REVERSE, TWICE
+from tests.cusim.defects import TWICE
 from tests.cusim.device import POISON, CusimDevice
-from tests.cusim.launching import instantiation, launch, opened, unwritten
+from tests.cusim.launching import instantiation, opened
 
 
 def test_it_is_a_device(device: CusimDevice) -> None:
@@ -151,11 +151,3 @@ def test_a_graph_is_not_replayed_before_its_capture_has_ended(device: CusimDevic
     with device.capture(stream) as graph, pytest.raises(DeviceError, match="has ended"):
         graph.replay(device.stream())
     graph.replay(stream)
-
-
-def test_a_grid_barrier_needs_a_cooperative_launch_that_all_blocks_stay_in() -> None:
-    assert REVERSE.run(opened(), "NONE")
-    kernel = instantiation("barriers.cu", "reverse", threads=64, barrier=True)
-    arrays = [unwritten(64), unwritten(64), unwritten(64), np.zeros(1, np.uint32)]
-    with pytest.raises(FaultError, match=r"not cooperative in reverse.*at barriers\.cu:\d+"):
-        launch(opened(), kernel, (1, 1, 1), (64, 1, 1), arrays)

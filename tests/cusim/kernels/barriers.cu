@@ -37,19 +37,6 @@ __global__ void rotate(const float* __restrict__ x, float* __restrict__ y, Defec
   y[blockIdx.x * THREADS + i] = value;
 }
 
-// Blocks hand values to each other through global memory: y is x reversed.
-template <int THREADS, bool BARRIER>
-__global__ void reverse(const float* x, float* staged, float* y, unsigned* arrivals) {
-  __shared__ float mine[THREADS];
-  const int i = blockIdx.x * THREADS + threadIdx.x;
-  const int n = gridDim.x * THREADS;
-  mine[threadIdx.x] = x[i];
-  staged[i] = x[i];
-  if (BARRIER) grid_barrier(arrivals);
-  // A block's own shared memory is as it left it.
-  y[i] = mine[threadIdx.x] == x[i] ? staged[n - 1 - i] : -1.0f;
-}
-
 // y[0] = how many threads have x > 0, y[1] = whether any has, y[2] = whether all have.
 __global__ void predicates(const float* x, int* y) {
   if (threadIdx.x == blockDim.x - 1)

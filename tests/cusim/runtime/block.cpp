@@ -64,15 +64,7 @@ void Block::run() {
   }
   acquired(&end_);
   thread = nullptr;
-  if (!paused_ && live_ != 0 && at_grid_ != live_) report_deadlock();
-}
-
-void Block::release_grid_barrier() {
-  at_grid_ = 0;
-  shuffle_order();
-  for (unsigned i : order_) {
-    if (threads_[i].state == State::AtGrid) ready(threads_[i]);
-  }
+  if (!paused_ && live_ != 0) report_deadlock();
 }
 
 int Block::barrier(int predicate, Site site) {
@@ -94,16 +86,6 @@ int Block::barrier(int predicate, Site site) {
   suspend();
   acquired(&barrier_tokens_[parity]);
   return predicates_[parity];
-}
-
-void Block::grid_barrier(Site site) {
-  if (!launch->cooperative) fault(&site, "grid barrier in a launch that is not cooperative");
-  released(&end_);
-  thread->state = State::AtGrid;
-  thread->site = site;
-  at_grid_++;
-  suspend();
-  acquired(&start_);
 }
 
 // The thread that runs, and with it its block, goes on when the block is run again.
@@ -264,33 +246,25 @@ void Block::thread_main() {
   }
 }
 
+// All that are at the block's barrier would have gone on: some wait for lanes of their warp.
 void Block::report_deadlock() {
   static const char* const doing[] = {"can go on", "waits in __syncthreads at", "waits at",
-                                      "waits for the grid at", "has returned"};
+                                      "has returned"};
   const auto told = [](const Thread& thread) {
     std::string what = "thread " + text(thread.index) + " " + doing[int(thread.state)];
     return thread.state == State::Done ? what : what + " " + text(thread.site);
   };
-  for (size_t i = 0; i < warps_.size(); i++) {
-    if (warps_[i].pending == 0) continue;
-    const Meeting& meeting = warps_[i].meetings[std::countr_zero(warps_[i].pending)];
-    const unsigned missing = meeting.mask & warps_[i].live & ~meeting.arrived;
-    thread = &threads_[i * 32 + size_t(std::countr_zero(meeting.arrived))];
-    const Thread& other = threads_[i * 32 + size_t(std::countr_zero(missing))];
-    fault(&meeting.site, "lanes %#x of warp %zu are missing: %s, while lanes %#x wait", missing, i,
-          told(other).c_str(), meeting.arrived);
-  }
-  const auto waits = [&](State state) {
-    return std::find_if(threads_.begin(), threads_.end(),
-                        [=](const Thread& t) { return t.state == state; });
-  };
-  fault(nullptr, "divergent barriers: %s; %s;", told(*waits(State::AtBarrier)).c_str(),
-        told(*waits(State::AtGrid)).c_str());
+  size_t i = 0;
+  while (warps_[i].pending == 0) i++;
+  const Meeting& meeting = warps_[i].meetings[std::countr_zero(warps_[i].pending)];
+  const unsigned missing = meeting.mask & warps_[i].live & ~meeting.arrived;
+  thread = &threads_[i * 32 + size_t(std::countr_zero(meeting.arrived))];
+  const Thread& other = threads_[i * 32 + size_t(std::countr_zero(missing))];
+  fault(&meeting.site, "lanes %#x of warp %zu are missing: %s, while lanes %#x wait", missing, i,
+        told(other).c_str(), meeting.arrived);
 }
 
 int barrier(int predicate, Site site) { return block->barrier(predicate, site); }
-
-void grid_barrier(Site site) { block->grid_barrier(site); }
 
 Met meet(WarpOp op, unsigned mask, uint64_t value, Site site) {
   return block->meet(op, mask, value, site, nullptr);

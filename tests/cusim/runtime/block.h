@@ -12,7 +12,7 @@ namespace cusim {
 
 enum class Order : uint8_t { Forward, Reversed, Random };
 
-enum class State : uint8_t { Ready, AtBarrier, AtWarp, AtGrid, Done };
+enum class State : uint8_t { Ready, AtBarrier, AtWarp, Done };
 
 struct Thread {
   uint3 index;
@@ -58,18 +58,14 @@ class Block {
   // All threads of a block of blockDim, ready to run on stacks from `first_fiber` on.
   void begin(uint3 index, size_t first_fiber);
 
-  // Runs until every thread has returned or waits for the grid, or one pauses the block; anything
-  // else is a fault.
+  // Runs until every thread has returned, or one pauses the block; anything else is a fault.
   void run();
-
-  void release_grid_barrier();
 
   bool done() const { return live_ == 0; }
   bool paused() const { return paused_; }
 
   // What a thread calls.
   int barrier(int predicate, Site site);
-  void grid_barrier(Site site);
   void pause();
   Met meet(WarpOp op, unsigned mask, uint64_t value, Site site, Together together);
 
@@ -94,7 +90,7 @@ class Block {
   std::vector<unsigned> order_;  // of threads
   std::vector<Thread*> queue_;   // ring of those that can go on; each is in it once at most
   size_t head_ = 0, tail_ = 0;
-  unsigned count_ = 0, live_ = 0, at_barrier_ = 0, at_grid_ = 0;
+  unsigned count_ = 0, live_ = 0, at_barrier_ = 0;
   int predicates_[2] = {};
   const Thread* first_at_barrier_ = nullptr;
   size_t first_fiber_ = 0, fibers_used_ = 0;

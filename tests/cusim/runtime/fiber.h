@@ -29,7 +29,7 @@ void entered();
 extern Fiber* current_fiber;
 extern Fiber main_fiber;
 
-// The most fibers there can be: blocks of a cooperative launch need one for every thread.
+// The most fibers there can be: a block that pauses keeps those of its threads.
 constexpr size_t max_fibers = 16384;
 
 }  // namespace cusim

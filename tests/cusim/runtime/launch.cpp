@@ -122,36 +122,6 @@ void run_one_by_one(const std::vector<unsigned>& order) {
   }
 }
 
-// Each block runs as far as the grid's barrier, its shared memory then put away.
-void run_side_by_side(const std::vector<unsigned>& order) {
-  const size_t threads = threads_of_a_block();
-  std::vector<std::unique_ptr<Resident>> residents;
-  for (unsigned i : order) {
-    residents.push_back(std::make_unique<Resident>());
-    residents.back()->block.begin(unflatten(i), residents.size() * threads - threads);
-    const size_t bytes = launch->module->static_shared_bytes + dynamic.size();
-    residents.back()->shared.assign(bytes, char(poison));
-  }
-  for (bool all_done = false; !all_done;) {
-    size_t done = 0;
-    for (auto& resident : residents) {
-      if (!resident->block.done()) {
-        resident->take_out();
-        resident->block.run();
-        resident->put_away();
-        check_shared_memory();
-      }
-      done += resident->block.done();
-    }
-    all_done = done == residents.size();
-    if (done != 0 && !all_done) {
-      fault(nullptr, "%zu blocks have returned while %zu wait for the grid", done,
-            residents.size() - done);
-    }
-    for (auto& resident : residents) resident->block.release_grid_barrier();
-  }
-}
-
 }  // namespace
 
 void run(const Launch& what) {
@@ -169,11 +139,7 @@ void run(const Launch& what) {
   }
   dynamic.place(what.dynamic_shared_bytes);
   set_deadline(what.deadline);
-  if (what.cooperative) {
-    run_side_by_side(order);
-  } else {
-    run_one_by_one(order);
-  }
+  run_one_by_one(order);
   set_deadline(0);
   check_red_zones();
   block = nullptr;
@@ -183,8 +149,7 @@ void run(const Launch& what) {
 // Not for ThreadSanitizer, to which blocks that share the bytes of their shared memory would race.
 void after_atomic(const void* at) {
   const bool room = (paused_blocks + 2) * threads_of_a_block() <= max_fibers;
-  if (!tsan && launch->order == Order::Random && !launch->cooperative && room &&
-      !in_shared_memory(at, 1)) {
+  if (!tsan && launch->order == Order::Random && room && !in_shared_memory(at, 1)) {
     block->pause();
   }
 }

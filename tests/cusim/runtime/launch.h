@@ -1,4 +1,4 @@
-// A launch: every block of a grid, one after another, or side by side where it is cooperative.
+// A launch: every block of a grid, one after another.
 #pragma once
 #include <cusim/runtime.h>
 
@@ -24,7 +24,6 @@ struct Launch {
   dim3 grid, block;
   size_t dynamic_shared_bytes;
   Order order;
-  bool cooperative;
   uint64_t seed;
   unsigned deadline;  // seconds
   std::vector<std::string> arguments;

@@ -69,7 +69,7 @@ Answer load(Reader& request) {
   return {Status::Done, answer};
 }
 
-// Module, grid, block, dynamic shared bytes, order, cooperative, seed, deadline, arguments → steps.
+// Module, grid, block, dynamic shared bytes, order, deadline, seed, arguments → steps.
 Answer launch_kernel(Reader& request) {
   Launch launch;
   launch.module = reinterpret_cast<Module*>(request.number<uint64_t>());
@@ -79,7 +79,6 @@ Answer launch_kernel(Reader& request) {
   }
   launch.dynamic_shared_bytes = request.number<uint32_t>();
   launch.order = Order(request.number<uint32_t>());
-  launch.cooperative = request.number<uint32_t>() != 0;
   launch.deadline = request.number<uint32_t>();
   launch.seed = request.number<uint64_t>();
   launch.arguments.resize(request.number<uint32_t>());

@@ -100,7 +100,7 @@ class CachedDevice:
     def load(self, instantiation: object) -> object:
         return instantiation
 
-    def launch(self, kernel: object, *geometry: Any, cooperative: bool) -> None:
+    def launch(self, kernel: object, *geometry: Any) -> None:
         (address,) = geometry[3]
         if self._graph is not None:
             self._graph.addresses.append(address)

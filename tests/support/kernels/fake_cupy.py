@@ -79,7 +79,6 @@ class FakeCuda:
             funcGetAttribute=lambda attribute, _: {1: 64, 3: 0, 4: 32}[attribute],
             funcSetAttribute=lambda _function, _attribute, _value: None,
             launchKernel=self._launch,
-            launchCooperativeKernel=lambda *arguments: self._launch(*arguments, 0),
         )
         self.function = SimpleNamespace(Module=lambda: SimpleNamespace(ptr=1 << 20, load=bytes))
         self.memory = SimpleNamespace(Memory=FakeMemory)

@@ -136,7 +136,6 @@ def launch(launched: Launch, device: Device, addresses: Mapping[str, int], strea
         launched.shared_bytes,
         launched.bind(addresses),
         stream,
-        cooperative=launched.cooperative,
     )
 
 

@@ -8,9 +8,6 @@
 // One place, whatever the call's.
 inline void barrier_of_roles() { cusim::barrier(0, cusim::Site::current()); }
 
-// The runtime counts the threads itself.
-inline void grid_barrier(unsigned*, CUSIM_SITE) { cusim::grid_barrier(site); }
-
 template <int BYTES>
 inline void cp_async(void* shared, const void* global, bool valid = true, CUSIM_SITE) {
   static_assert(BYTES == 4 || BYTES == 8 || BYTES == 16, "cp.async copies 4, 8 or 16 bytes");

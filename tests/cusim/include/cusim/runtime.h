@@ -30,9 +30,6 @@ enum class Operands : uint8_t { Tf32, Half, Bfloat16 };
 // Waits for the block's other threads; returns for how many of them `predicate` was not 0.
 int barrier(int predicate, Site site);
 
-// Waits for every thread of every block; only where the launch is cooperative.
-void grid_barrier(Site site);
-
 // After an atomic operation: another block may run here, if the launch's order is random.
 void after_atomic(const void* at);
 
