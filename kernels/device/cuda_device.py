@@ -267,11 +267,6 @@ class CudaStream:
         self.cupy = cupy
         self._faults = faults
 
-    def wait(self, event: Event) -> None:
-        """See Stream."""
-        with self._faults():
-            self.cupy.wait_event(_own_event(event).cupy)
-
     def synchronize(self) -> None:
         """See Stream."""
         with self._faults():
@@ -290,11 +285,6 @@ class CudaEvent:
         """See Event."""
         with self._faults():
             self.cupy.record(_own(stream).cupy)
-
-    def synchronize(self) -> None:
-        """See Event."""
-        with self._faults():
-            self.cupy.synchronize()
 
     def elapsed_ms(self, since: Event) -> float:
         """See Event."""

@@ -5,7 +5,7 @@
 
 Work is asynchronous: a call that takes a stream returns at once, and what it asked for is done
 after everything asked of that stream before. The host sees it done after `synchronize()`. Streams
-know of each other only through events.
+do not wait for each other.
 
     DeviceError
     ├── CompilerNotFoundError  load: NVRTC is not installed (kernels/device/nvrtc.py)
@@ -134,9 +134,6 @@ class Buffer(Protocol):
 class Stream(Protocol):
     """A queue of work, done in order."""
 
-    def wait(self, event: "Event") -> None:
-        """Begin what is asked after this only when `event`, as last recorded, has happened."""
-
     def synchronize(self) -> None:
         """Wait until all asked so far is done. Raises FaultError."""
 
@@ -146,9 +143,6 @@ class Event(Protocol):
 
     def record(self, stream: Stream) -> None:
         """Happen when all asked of `stream` so far is done."""
-
-    def synchronize(self) -> None:
-        """Wait until the event, as last recorded, has happened. Raises FaultError."""
 
     def elapsed_ms(self, since: "Event") -> float:
         """Milliseconds on the device from `since` to this; both must have happened."""

@@ -8,7 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from threading import RLock
+from threading import Lock
 
 from kernels.device.device import DeviceError, Event, Stream
 
@@ -19,8 +19,7 @@ class Queues:
     """What the streams of one device have in common."""
 
     def __init__(self) -> None:
-        # One thread works at a time: the work of one stream may be to wait for another's.
-        self.lock = RLock()
+        self.lock = Lock()  # one thread works at a time
         self.streams: list[CusimStream] = []
         self.capturing: CusimStream | None = None
 
@@ -37,16 +36,10 @@ class Queues:
 class Mark:
     """One recording of an event."""
 
-    def __init__(self, stream: "CusimStream") -> None:
-        self.stream = stream
-        self.seconds: float | None = None  # when it happened
+    seconds: float | None = None  # when it happened
 
     def happen(self) -> None:
         self.seconds = time.perf_counter()
-
-    def reach(self) -> None:
-        while self.seconds is None:
-            self.stream.step()
 
 
 class CusimStream:
@@ -64,21 +57,11 @@ class CusimStream:
         else:
             self._work.append(work)
 
-    def step(self) -> None:
-        """Does the oldest piece of work."""
-        self._work.popleft()()
-
-    def wait(self, event: Event) -> None:
-        self.queues.refuse_capture("wait for an event")
-        mark = own_event(event).mark
-        if mark is not None:  # one never recorded is no reason to wait, as in CUDA
-            self.ask(mark.reach)
-
     def synchronize(self) -> None:
         self.queues.refuse_capture("synchronise")
         with self.queues.lock:
             while self._work:
-                self.step()
+                self._work.popleft()()
 
 
 class CusimEvent:
@@ -86,26 +69,20 @@ class CusimEvent:
 
     def __init__(self, queues: Queues) -> None:
         self._queues = queues
-        self.mark: Mark | None = None
+        self._mark: Mark | None = None
 
     def record(self, stream: Stream) -> None:
         self._queues.refuse_capture("record an event")
-        self.mark = Mark(own_stream(stream))
-        self.mark.stream.ask(self.mark.happen)
-
-    def synchronize(self) -> None:
-        self._queues.refuse_capture("synchronise")
-        if self.mark is not None:
-            with self._queues.lock:
-                self.mark.reach()
+        self._mark = Mark()
+        own_stream(stream).ask(self._mark.happen)
 
     def elapsed_ms(self, since: Event) -> float:
         return (self._happened() - own_event(since)._happened()) * 1e3
 
     def _happened(self) -> float:
-        if self.mark is None or self.mark.seconds is None:
+        if self._mark is None or self._mark.seconds is None:
             raise DeviceError("the event has not happened")
-        return self.mark.seconds
+        return self._mark.seconds
 
 
 class CusimGraph:

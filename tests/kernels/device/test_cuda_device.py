@@ -36,13 +36,12 @@ def test_every_call_after_a_fault_says_which(monkeypatch: pytest.MonkeyPatch) ->
     cuda = FakeCuda()
     monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=cuda))
     device = CudaDevice(CACHE)
-    stream, event = device.stream(), device.event()
+    stream = device.stream()
     kernel = device.load(Instantiation("lrn.cu", "lrn"))
     cuda.fault = ILLEGAL_ADDRESS
     for call in (
         device.synchronize,
         stream.synchronize,
-        event.synchronize,
         lambda: device.launch(kernel, (1, 1, 1), (1, 1, 1), 0, (), stream),
     ):
         with pytest.raises(FaultError, match="700"):

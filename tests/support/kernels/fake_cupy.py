@@ -83,7 +83,7 @@ class FakeCuda:
         self.function = SimpleNamespace(Module=lambda: SimpleNamespace(ptr=1 << 20, load=bytes))
         self.memory = SimpleNamespace(Memory=FakeMemory)
         self.Stream = lambda *, non_blocking: FakeStream(self)
-        self.Event = lambda: SimpleNamespace(record=lambda stream: None, synchronize=self.wait)
+        self.Event = lambda: SimpleNamespace(record=lambda stream: None)
         self.get_elapsed_time = lambda since, until: 0.5
         self.alloc_pinned_memory = bytearray
 
@@ -147,7 +147,6 @@ class FakeStream:
         self._cuda = cuda
         self.ptr = id(self)
         self.synchronize = cuda.wait
-        self.wait_event = lambda event: None
 
     def begin_capture(self, mode: int) -> None:
         """Keep what is asked from now on."""
