@@ -49,24 +49,21 @@ class Repository:
         measure_s: float = _MEASURE_S,
         bounds: Bounds | None = None,
         decode_s: float = _DECODE_S,
-        process: int | None = None,
-        processes: int = 1,
     ) -> None:
         """`max_queue` is each model's; `default` names the model for who names none.
 
         Each model's batches of every size are timed for about `measure_s` seconds at first. What
         an engine may take is in `bounds`; to decode an image, `decode_s`. Decoding may take
-        `decode_bytes` of memory at once. Where so many `processes` serve the models, one of them
-        has the engines and is told of in metrics.
+        `decode_bytes` of memory at once.
         """
         self.max_body_bytes = max_body_bytes
-        self.metrics = Metrics(max_batch=max_batch, process=process)
+        self.metrics = Metrics(max_batch=max_batch)
         self.models: dict[str, Pipeline] = {}
         self._default = default
         self._max_queue = max_queue
-        self._room = ByteRoom(max_body_bytes + max_queue * _BYTES_AN_IMAGE // processes)
+        self._room = ByteRoom(max_body_bytes + max_queue * _BYTES_AN_IMAGE)
         self._decoders = DecodePool(
-            decode_threads, decode_bytes // processes, bound_s=decode_s, nice=_DECODE_NICE
+            decode_threads, decode_bytes, bound_s=decode_s, nice=_DECODE_NICE
         )
         # One: reading a body holds the interpreter's lock, so that two would gain nothing.
         readers = min(1, decode_threads)

@@ -1,1 +1,1 @@
-"""How bytes come and go: connections, limits, keys, bodies, answers, the server."""
+"""How bytes come and go: connections, bodies, answers, the server."""

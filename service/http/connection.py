@@ -16,7 +16,7 @@ from typing import Any, cast
 
 from service.errors import RequestTimeoutError, ServiceError, TooManyFromClientError
 from service.http import framing
-from service.http.connections import Place, network_of
+from service.edge.connections import Place, network_of
 from service.http.exchange import Exchange
 from service.http.parser import Head, Parser
 from service.http.turns import Refusal, Turn, Turns, Work

@@ -20,7 +20,7 @@ from starlette.types import ASGIApp
 
 from service.hosting.repository import Repository
 from service.http.connection import Connection
-from service.http.edge import EdgeOptions, make_edge
+from service.edge.edge import EdgeOptions, make_edge
 from service.http.exchange import Endpoint
 from service.http.uvicorn_adapter import ConvoyConfig
 

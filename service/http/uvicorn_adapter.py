@@ -21,7 +21,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCy
 from uvicorn.protocols.utils import get_local_addr, get_remote_addr
 from uvicorn.server import ServerState
 
-from service.http.edge import Edge
+from service.edge.edge import Edge
 from service.http.exchange import Endpoint
 from service.http.parser import Head
 from service.telemetry.record import RequestRecord

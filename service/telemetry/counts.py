@@ -1,15 +1,14 @@
-"""One model's counts, as a row of whole numbers: one a process, which add up.
+"""One model's counts, as a row of whole numbers; rows add up.
 
-    answered   refused       by the event loops that answer requests
+    answered   refused       by the event loop that answers requests
     batch                    by the one that runs the engine
 
-A row is a list, or memory that processes share. Times are nanoseconds, so sums are exact; only the
-process that a row belongs to writes to it.
+Times are nanoseconds, so sums are exact.
 """
 
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, MutableSequence, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
 
 from prometheus_client.utils import floatToGoString
@@ -17,11 +16,6 @@ from prometheus_client.utils import floatToGoString
 from service.batching.batcher import BatchRecord
 from service.errors import ServiceError
 from service.telemetry.statistics import REASONS, Duration, Phases, Statistics, reason_of
-
-Cells = MutableSequence[int]
-
-# A row of so many numbers to write to, and all the rows that add up.
-Rows = Callable[[int], tuple[Cells, Sequence[Cells]]]
 
 # What a HistogramMetricFamily takes: bounds with cumulative counts, and the sum.
 Told = tuple[list[tuple[str, float]], float]
@@ -58,18 +52,15 @@ _RECEIVE, _DECODE, _QUEUE, _COMPUTE, _RESPOND, _SIZES = (
 class Counts:
     """What happened to one model; `answered`, `refused` and `batch` are for one event loop."""
 
-    def __init__(self, max_batch: int, rows: Rows) -> None:
+    def __init__(self, max_batch: int) -> None:
         self._max_batch = max_batch
-        self._own, self._rows = rows(self.width(max_batch))
-
-    @staticmethod
-    def width(max_batch: int) -> int:
-        """How many numbers a row has."""
-        return _SIZES + 3 * max_batch
+        self.row = [0] * (_SIZES + 3 * max_batch)
+        # All that add up: this one, unless others count the same model.
+        self.rows: Callable[[], Sequence[Sequence[int]]] = lambda: [self.row]
 
     def answered(self, images: int, phases: Phases) -> None:
         """Count a request answered 200."""
-        own = self._own
+        own = self.row
         own[_STATUS] += 1
         own[_IMAGES] += images
         own[_LAST] = time.time_ns() // 1_000_000
@@ -81,26 +72,26 @@ class Counts:
 
     def refused(self, status: int, seconds: float) -> None:
         """Count a request answered anything else, after so long."""
-        self._own[_STATUS + _PLACES[status]] += 1
-        self._own[_FAIL_NS] += int(seconds * 1e9 + 0.5)
+        self.row[_STATUS + _PLACES[status]] += 1
+        self.row[_FAIL_NS] += int(seconds * 1e9 + 0.5)
 
     def batch(self, record: BatchRecord) -> None:
         """Count a batch that the engine ran: its size, whether it succeeded, how long it took."""
         place = _SIZES + record.size - 1
-        self._own[place] += 1
+        self.row[place] += 1
         if record.failed:
-            self._own[_FAILED_BATCHES] += 1
+            self.row[_FAILED_BATCHES] += 1
         else:
-            self._own[place + self._max_batch] += 1
-            self._own[place + 2 * self._max_batch] += int(record.compute_s * 1e9 + 0.5)
+            self.row[place + self._max_batch] += 1
+            self.row[place + 2 * self._max_batch] += int(record.compute_s * 1e9 + 0.5)
 
     def sum(self) -> "Sum":
-        """All of it, of all processes."""
-        return Sum([list(row) for row in self._rows], self._max_batch)
+        """All of it."""
+        return Sum(self.rows(), self._max_batch)
 
 
 class Sum:
-    """What all processes counted of a model up to some moment."""
+    """What was counted of a model up to some moment."""
 
     def __init__(self, rows: Sequence[Sequence[int]], max_batch: int) -> None:
         self._cells: list[int] = [sum(column) for column in zip(*rows, strict=True)]
@@ -172,9 +163,3 @@ class Sum:
         counts = accumulate(self._cells[start : start + _SUM])
         bounds = [*map(floatToGoString, _SECONDS), "+Inf"]
         return list(zip(bounds, map(float, counts), strict=True)), self._cells[start + _SUM] / 1e9
-
-
-def own_row(width: int) -> tuple[Cells, Sequence[Cells]]:
-    """The rows of a process that is alone."""
-    own = [0] * width
-    return own, [own]

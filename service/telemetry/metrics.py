@@ -19,7 +19,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from service.batching.batcher import BatchRecord
-from service.telemetry.counts import PHASES, Counts, Rows, own_row
+from service.telemetry.counts import PHASES, Counts
 from service.telemetry.gpus import open_gpus
 from service.telemetry.statistics import Statistics
 
@@ -53,15 +53,16 @@ class ModelMetrics:
 class Metrics(Collector):
     """One service's metrics in a registry of their own, so that two never mix."""
 
-    def __init__(self, *, max_batch: int, process: int | None = None) -> None:
-        """Several processes of one service tell of the same `process`: of each its own, counters
-        would go down from one scrape to the next.
-        """
+    def __init__(self, *, max_batch: int) -> None:
         self.max_batch = max_batch
-        self._models: list[ModelMetrics] = []
+        self.models: list[ModelMetrics] = []
         self.lost_decode_threads: Callable[[], float] = int  # so far, of whoever watches
+        # Whose memory and time are told. Several processes of one service tell of the same: of
+        # each its own, counters would go down from one scrape to the next.
+        self.process: int | str = "self"
+        self.prepare: Callable[[], object] = int  # called before everything is told
         self._registry = CollectorRegistry()
-        ProcessCollector(pid=lambda: process or "self", registry=self._registry)
+        ProcessCollector(pid=lambda: self.process, registry=self._registry)
         gpus = open_gpus()
         if gpus is not None:
             self._registry.register(gpus)
@@ -71,15 +72,16 @@ class Metrics(Collector):
         """Tell of something else, too."""
         self._registry.register(collector)
 
-    def model(self, name: str, version: str, rows: Rows = own_row) -> ModelMetrics:
+    def model(self, name: str, version: str) -> ModelMetrics:
         """The metrics of one more model."""
-        metrics = ModelMetrics(name, version, Counts(self.max_batch, rows))
-        self._models.append(metrics)
+        metrics = ModelMetrics(name, version, Counts(self.max_batch))
+        self.models.append(metrics)
         return metrics
 
     def exposition(self) -> bytes:
         """Everything, in Prometheus' text format."""
-        return generate_latest(self._registry) + "".join(_triton_lines(self._models)).encode()
+        self.prepare()
+        return generate_latest(self._registry) + "".join(_triton_lines(self.models)).encode()
 
     def collect(self) -> Iterable[Metric]:
         """Convoy's own metrics, with a value for each model."""
@@ -107,7 +109,7 @@ class Metrics(Collector):
         sizes = HistogramMetricFamily(
             "convoy_batch_size", "Images in a batch that the engine ran.", labels=["model"]
         )
-        for model in self._models:
+        for model in self.models:
             name, counts = model.name, model.counts.sum()
             for status, count in counts.requests.items():
                 requests.add_metric([name, str(status)], count)
@@ -126,7 +128,7 @@ class Metrics(Collector):
 
     def _gauges(self) -> Iterable[Metric]:
         families: dict[str, CounterMetricFamily | GaugeMetricFamily] = {}
-        for model in self._models:
+        for model in self.models:
             for name, (text, read) in model.gauges.items():
                 if name not in families:
                     kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily

@@ -14,7 +14,7 @@ from service.hosting.pipeline import ModelInfo
 from service.http.body import form_boundary, images_of
 from service.http.compression import inflate
 from service.http.connection import Connection
-from service.http.edge import Edge
+from service.edge.edge import Edge
 from service.http.uvicorn_adapter import ConvoyConfig
 from service.images.header import parse_image_file
 from tests.support.service.deaf_transport import DeafTransport, ServerState

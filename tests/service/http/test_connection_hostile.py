@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from service.edge.keys import Keys
 from service.http.connection import MAX_PIPELINED
 from service.http.framing import MAX_HEAD_BYTES
-from service.http.keys import Keys
-from tests.service.http.test_edge import convoy, keys
+from tests.service.edge.test_edge import convoy, keys
 from tests.support.servers.listening import Listening, get, listening, post
 from tests.support.service.client import until
 from tests.support.service.fakes import FakeEngine

@@ -11,8 +11,8 @@ import pytest
 from starlette.types import Receive, Scope, Send
 
 from service.api.app import create_app
+from service.edge.edge import Limits
 from service.hosting.pipeline import Pipeline
-from service.http.edge import Limits
 from tests.support.servers.listening import Client, Listening, get, listening, post
 from tests.support.service.client import metric_in, until
 from tests.support.service.fakes import FakeEngine, make_repository

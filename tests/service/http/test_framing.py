@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from service.http.connections import SPARE
-from service.http.edge import Limits
+from service.edge.connections import SPARE
+from service.edge.edge import Limits
+from service.edge.keys import Keys
 from service.http.framing import MAX_HEAD_BYTES, MAX_HEADERS
-from service.http.keys import Keys
+from tests.service.edge.test_edge import BEARER, keys
+from tests.service.edge.test_edge import convoy as keyed
 from tests.service.http.test_connection_pace import convoy, error_in
-from tests.service.http.test_edge import BEARER, keys
-from tests.service.http.test_edge import convoy as keyed
 from tests.support.servers.listening import get, post
 from tests.support.service.client import until
 from tests.support.service.fakes import FakeEngine

@@ -3,7 +3,6 @@
 import asyncio
 import threading
 import time
-from functools import partial
 from typing import Any
 
 import pytest
@@ -14,7 +13,7 @@ from service.api.v2.description import index_entry, model_statistics
 from service.batching.batcher import BatchRecord
 from service.hosting.repository import Repository
 from service.images.pool import free
-from service.telemetry.counts import Counts, own_row
+from service.telemetry.counts import Counts
 from service.telemetry.metrics import Metrics
 from service.telemetry.statistics import Phases
 from tests.support.service.client import (
@@ -48,7 +47,7 @@ def test_phases_add_up_to_the_whole() -> None:
 
 
 def test_a_request_counts_once_and_its_images_each() -> None:
-    counts = Counts(4, own_row)
+    counts = Counts(4)
     counts.answered(3, phases())
     counts.answered(1, phases())
     counts.batch(ran(2, ms=50))
@@ -76,19 +75,15 @@ def test_a_request_counts_once_and_its_images_each() -> None:
     assert abs(done.last_inference - time.time() * 1e3) < 10_000
 
 
-def sharing(rows: list[list[int]], own: list[int], _: int) -> tuple[list[int], list[list[int]]]:
-    return own, rows
-
-
-def test_the_rows_of_several_processes_add_up() -> None:
-    width = Counts.width(4)
-    rows = [[0] * width for _ in range(3)]
-    one, two, engine = (Counts(4, partial(sharing, rows, row)) for row in rows)
+def test_rows_add_up() -> None:
+    every = one, two, three = Counts(4), Counts(4), Counts(4)
+    rows = [counts.row for counts in every]
     one.answered(1, phases())
     two.answered(2, phases(total=0.3))
     two.refused(503, 0.1)
-    engine.batch(ran(3, ms=40))
-    for counts in (one, two, engine):
+    three.batch(ran(3, ms=40))
+    for counts in every:
+        counts.rows = lambda: rows
         told = counts.sum()
         assert (told.images, told.requests) == (3, {200: 2, 503: 1})
         assert told.duration[1] == pytest.approx(0.41)

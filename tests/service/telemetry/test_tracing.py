@@ -28,7 +28,7 @@ TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 
 
 async def spans_of(
-    *requests: bytes, lane: bool = True, failing: bool = False
+    *requests: bytes, direct: bool = True, failing: bool = False
 ) -> list[ReadableSpan]:
     """The spans of requests that were sent one after another."""
     exporter = InMemorySpanExporter()
@@ -37,7 +37,7 @@ async def spans_of(
     await repository.warm_up()
     engine.failing = failing
     app = create_app(repository)
-    endpoints = app.endpoints if lane else {}
+    endpoints = app.endpoints if direct else {}
     traces = Traces(SimpleSpanProcessor(exporter))
     async with listening(app, endpoints=endpoints, ended=traces) as server:
         for request in requests:
@@ -51,9 +51,9 @@ def attributes_of(span: ReadableSpan) -> dict[str, Any]:
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("lane", [True, False], ids=["lane", "asgi"])
-async def test_a_request_is_a_span_with_its_phases_within_end_to_end(lane: bool) -> None:
-    *phases, whole = await spans_of(post(b"7", "X-Request-Id: mine"), lane=lane)
+@pytest.mark.parametrize("direct", [True, False], ids=["direct", "asgi"])
+async def test_a_request_is_a_span_with_its_phases_within_end_to_end(direct: bool) -> None:
+    *phases, whole = await spans_of(post(b"7", "X-Request-Id: mine"), direct=direct)
     assert [span.name for span in phases] == PHASES
     assert (whole.name, whole.kind) == ("POST /v1/classify", SpanKind.SERVER)
     assert whole.parent is None

@@ -11,12 +11,12 @@ from models import OutputKind
 from service.api.urgency import urgency_from
 from service.api.v1 import CLASSIFY_PATH, _top_k
 from service.api.v2.request import parse_request
+from service.edge.edge import Edge
 from service.errors import ServiceError
 from service.hosting.pipeline import ModelInfo
 from service.http.body import form_boundary, images_of
 from service.http.compression import inflate, wanted_coding
 from service.http.connection import Connection
-from service.http.edge import Edge
 from service.http.uvicorn_adapter import ConvoyConfig
 from service.images.header import parse_image_file
 from tests.support.images import worst_inputs as worst

@@ -14,8 +14,8 @@ import time
 from models import EngineError
 from service.api.app import create_app
 from service.cli.options import configure_logging
+from service.edge.edge import EdgeOptions, Limits
 from service.engine.watchdog import Bounds
-from service.http.edge import EdgeOptions, Limits
 from service.http.server import bind, run_server
 from service.images.pool import free
 from service.telemetry.logs import LogFormat

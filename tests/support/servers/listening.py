@@ -9,10 +9,10 @@ from typing import Any
 from starlette.types import ASGIApp
 from uvicorn.server import ServerState
 
+from service.edge.edge import Edge, Limits
+from service.edge.keys import Keys
 from service.http.connection import Connection
-from service.http.edge import Edge, Limits
 from service.http.exchange import Endpoint
-from service.http.keys import Keys
 from service.http.uvicorn_adapter import ConvoyConfig
 from service.telemetry.record import RequestRecord
 

@@ -1,4 +1,4 @@
-"""A server in this event loop whose requests take the lane, and a client that sends bytes."""
+"""A server in the event loop of a test, and a client that sends bytes."""
 
 import asyncio
 import json
@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from functools import wraps
 from typing import Any, cast
 
+import uvicorn
 from uvicorn.server import ServerState
 
 from service.api.app import create_app
@@ -48,7 +49,7 @@ class Http(Client):
 
 
 class Served:
-    """A running server, and whatever its application was asked, past the lane."""
+    """A running server, and the paths that its application was asked for over ASGI."""
 
     def __init__(
         self, repository: Repository, port: int, asked: list[str], connections: set[Any]
@@ -65,8 +66,9 @@ class Served:
 
 @asynccontextmanager
 async def served(
-    engine: FakeEngine | None = None, *, lanes: bool = True, **options: Any
+    engine: FakeEngine | None = None, *, stock: bool = False, **options: Any
 ) -> AsyncIterator[Served]:
+    """Serve fakes over connections of ours, or by `stock` uvicorn as anybody would start it."""
     repository = make_repository(engine, **options)
     app = create_app(repository)
     await repository.warm_up()
@@ -76,7 +78,10 @@ async def served(
         asked.append(scope["path"])
         await app(scope, receive, send)
 
-    config = http_settings(watched, access_log=False, endpoints=app.endpoints if lanes else None)
+    if stock:
+        config = uvicorn.Config(watched, log_config=None, access_log=False, lifespan="off")
+    else:
+        config = http_settings(watched, access_log=False, endpoints=app.endpoints)
     config.load()
     state = ServerState()
     loop = asyncio.get_running_loop()
@@ -92,7 +97,7 @@ async def served(
     finally:
         server.close()
         for connection in cast("set[Any]", state.connections.copy()):
-            connection._transport.abort()
+            (connection.transport if stock else connection._transport).abort()
         await until(lambda: not repository.requests)
         assert repository.models["fake"].admission.room.taken == 0
         assert await repository.close(5)

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from service.api.app import create_app
-from service.http.edge import Limits
-from service.http.keys import Keys
+from service.edge.edge import Limits
+from service.edge.keys import Keys
 from service.telemetry.logs import AccessLog, LineWriter, LogFormat
 from tests.support.servers.listening import Listening, Reply, get, listening, post
 from tests.support.service.client import until
@@ -25,8 +25,8 @@ KEY = "correct-horse"
 BEARER = f"Authorization: Bearer {KEY}"
 
 
-@pytest.fixture(params=[True, False], ids=["lane", "asgi"])
-def lane(request: pytest.FixtureRequest) -> bool:
+@pytest.fixture(params=[True, False], ids=["direct", "asgi"])
+def direct(request: pytest.FixtureRequest) -> bool:
     """Whether requests go the short way, where they can."""
     return bool(request.param)
 
@@ -41,12 +41,12 @@ def keys(tmp_path: Path) -> Keys:
 
 @asynccontextmanager
 async def convoy(
-    *, lane: bool = True, engine: FakeEngine | None = None, **options: Any
+    *, direct: bool = True, engine: FakeEngine | None = None, **options: Any
 ) -> AsyncIterator[Listening]:
     repository = make_repository(engine)
     await repository.warm_up()
     app = create_app(repository)
-    endpoints = app.endpoints if lane else {}
+    endpoints = app.endpoints if direct else {}
     async with listening(app, endpoints=endpoints, **options) as server:
         yield server
     await repository.close(5)
@@ -66,8 +66,8 @@ def error_of(reply: Reply, status: int) -> str:
 @pytest.mark.parametrize(
     "header", [BEARER, f"authorization: bearer  {KEY} ", f"X-API-Key: {KEY}", "x-api-key: another"]
 )
-async def test_a_key_that_is_known_is_let_in(lane: bool, keys: Keys, header: str) -> None:
-    async with convoy(lane=lane, keys=keys) as server:
+async def test_a_key_that_is_known_is_let_in(direct: bool, keys: Keys, header: str) -> None:
+    async with convoy(direct=direct, keys=keys) as server:
         assert (await server.ask(post(b"1", header))).status == 200
         (entry,) = server.entries
         assert entry.client == f"127.0.0.1 key {1 if 'another' in header else 2}"
@@ -88,9 +88,9 @@ async def test_a_key_that_is_known_is_let_in(lane: bool, keys: Keys, header: str
         ("Authorization: Bearer wrong", f"X-API-Key: {KEY}"),
     ],
 )
-async def test_any_other_is_refused(lane: bool, keys: Keys, headers: tuple[str, ...]) -> None:
+async def test_any_other_is_refused(direct: bool, keys: Keys, headers: tuple[str, ...]) -> None:
     engine = FakeEngine()
-    async with convoy(lane=lane, engine=engine, keys=keys) as server:
+    async with convoy(direct=direct, engine=engine, keys=keys) as server:
         client = await server.send(post(b"1", *headers))
         reply = await client.reply()
         assert "API key" in error_of(reply, 401)
@@ -148,10 +148,10 @@ async def test_keys_are_exchanged_while_it_serves(keys: Keys, tmp_path: Path) ->
 # --- how much one client may have inside ---------------------------------------------------------
 
 
-async def test_one_client_has_so_many_requests_inside_and_no_more(lane: bool) -> None:
+async def test_one_client_has_so_many_requests_inside_and_no_more(direct: bool) -> None:
     gate = threading.Event()
     async with convoy(
-        lane=lane, engine=FakeEngine(gate=gate), limits=Limits(per_client=3)
+        direct=direct, engine=FakeEngine(gate=gate), limits=Limits(per_client=3)
     ) as server:
         inside = [await server.send(post(b"%d" % n)) for n in range(3)]
         await until(lambda: server.edge.inside == {"127.0.0.1": 3})
@@ -166,10 +166,10 @@ async def test_one_client_has_so_many_requests_inside_and_no_more(lane: bool) ->
         assert (await server.ask(post(b"9"))).status == 200
 
 
-async def test_a_client_that_leaves_has_nothing_inside_any_longer(lane: bool) -> None:
+async def test_a_client_that_leaves_has_nothing_inside_any_longer(direct: bool) -> None:
     gate = threading.Event()
     async with convoy(
-        lane=lane, engine=FakeEngine(gate=gate), limits=Limits(per_client=2)
+        direct=direct, engine=FakeEngine(gate=gate), limits=Limits(per_client=2)
     ) as server:
         whole, half = await server.send(post(b"1")), await server.send(post(b"12")[:-1])
         await until(lambda: server.edge.inside == {"127.0.0.1": 2})
@@ -200,16 +200,16 @@ async def test_with_keys_it_is_the_key_that_counts(keys: Keys) -> None:
 
 
 @pytest.mark.parametrize("given", ["a", "4bf92f3577b34da6-1", "!~", "x" * 128])
-async def test_an_id_that_is_sane_is_taken_over(lane: bool, given: str) -> None:
-    async with convoy(lane=lane) as server:
+async def test_an_id_that_is_sane_is_taken_over(direct: bool, given: str) -> None:
+    async with convoy(direct=direct) as server:
         reply = await server.ask(post(b"1", f"X-Request-ID: {given}"))
         assert reply.headers["x-request-id"] == given
         assert server.entries[0].id == given.encode()
 
 
 @pytest.mark.parametrize("given", ["", "two words", "x" * 129, "\xe4", "a\tb"])
-async def test_any_other_is_replaced_by_one_of_ours(lane: bool, given: str) -> None:
-    async with convoy(lane=lane) as server:
+async def test_any_other_is_replaced_by_one_of_ours(direct: bool, given: str) -> None:
+    async with convoy(direct=direct) as server:
         asked = [await server.ask(post(b"1", f"X-Request-ID: {given}")) for _ in range(2)]
         ids = [reply.headers["x-request-id"] for reply in asked]
         assert given not in ids
@@ -217,7 +217,7 @@ async def test_any_other_is_replaced_by_one_of_ours(lane: bool, given: str) -> N
         assert all(made.isascii() and len(made) < 30 for made in ids)
 
 
-async def test_every_answer_has_an_id_whatever_it_is(lane: bool) -> None:
+async def test_every_answer_has_an_id_whatever_it_is(direct: bool) -> None:
     requests = {
         200: get("/v2/health/live"),
         404: get("/nowhere"),
@@ -227,7 +227,7 @@ async def test_every_answer_has_an_id_whatever_it_is(lane: bool) -> None:
         422: post(b"1", path="/v1/classify?top_k=0"),
         415: post(b"1", "Content-Type: text/plain"),
     }
-    async with convoy(lane=lane) as server:
+    async with convoy(direct=direct) as server:
         for status, request in requests.items():
             reply = await server.ask(request)
             assert (reply.status, bool(reply.headers["x-request-id"])) == (status, True)
@@ -239,7 +239,7 @@ async def test_every_answer_has_an_id_whatever_it_is(lane: bool) -> None:
 
 
 async def test_an_error_that_nobody_foresaw_is_logged_with_its_id(
-    lane: bool, caplog: pytest.LogCaptureFixture
+    direct: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     def crash(_: bytes) -> Any:
         raise RuntimeError("of the decoder")
@@ -247,7 +247,7 @@ async def test_an_error_that_nobody_foresaw_is_logged_with_its_id(
     repository = make_repository(decode=crash)
     await repository.warm_up()
     app = create_app(repository)
-    endpoints = app.endpoints if lane else {}
+    endpoints = app.endpoints if direct else {}
     async with listening(app, endpoints=endpoints) as server:
         error_of(await server.ask(post(b"1", "X-Request-Id: find-me")), 500)
     await repository.close(5)
@@ -269,11 +269,11 @@ async def test_head_is_answered_as_get_without_the_body(keys: Keys) -> None:
 # --- access lines --------------------------------------------------------------------------------
 
 
-async def test_every_request_is_one_line(lane: bool, keys: Keys) -> None:
+async def test_every_request_is_one_line(direct: bool, keys: Keys) -> None:
     reader, writer = os.pipe()
     lines = LineWriter(LogFormat.JSON, writer)
     picture = b"7" + b"\x89PNG" * 100
-    async with convoy(lane=lane, keys=keys, ended=AccessLog(lines)) as server:
+    async with convoy(direct=direct, keys=keys, ended=AccessLog(lines)) as server:
         client = await server.send(post(picture, BEARER, "X-Request-Id: one"))
         scored = await client.reply()
         client.send(get("/metrics?token=hidden", BEARER))

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from service.http.keys import Keys, KeysError
+from service.edge.keys import Keys, KeysError
 
 
 def keys_file(folder: Path, text: str | bytes, mode: int = 0o600) -> Path:
@@ -41,7 +41,7 @@ def test_every_key_is_compared_whichever_is_right(
         compared.append((len(presented), len(expected)))
         return presented == expected
 
-    monkeypatch.setattr("service.http.keys.hmac.compare_digest", compare)
+    monkeypatch.setattr("service.edge.keys.hmac.compare_digest", compare)
     for presented in (b"one", b"three", b"x" * 1000):
         compared.clear()
         keys.find(presented)

@@ -24,9 +24,9 @@ from service.errors import (
     TooManyFromClientError,
     UnauthorizedError,
 )
-from service.http.connections import SPARE, Connection, Connections, Place, network_of
-from service.http.keys import Keys
-from service.http.rates import RateLimit
+from service.edge.connections import SPARE, Connection, Connections, Place, network_of
+from service.edge.keys import Keys
+from service.edge.rates import RateLimit
 from service.telemetry.logs import AccessLog, LogFormat, line_writer
 from service.telemetry.record import OnEnd, RequestRecord
 

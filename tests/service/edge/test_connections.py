@@ -2,8 +2,8 @@
 
 import pytest
 
-from service.http.connections import SPARE, Connections, Place, network_of
-from service.http.rates import RateLimit
+from service.edge.connections import SPARE, Connections, Place, network_of
+from service.edge.rates import RateLimit
 
 
 class Peer:

@@ -1,0 +1,1 @@
+"""Who may come in: API keys, connections by address, requests by rate, time limits."""
