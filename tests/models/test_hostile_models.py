@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from time import perf_counter
+from time import process_time
 
 import numpy as np
 import pytest
@@ -33,8 +33,8 @@ from tests.models.hostile_models import (
 )
 from tests.models.measured_load import measure
 
-# What a refusal may take: 10 s, and as much again for others who use the same two cores.
-SECONDS = 20
+# What a refusal may take of a processor's time; others may use the same cores.
+SECONDS = 10
 
 
 def save(folder: Path, build: Build) -> Path:
@@ -44,10 +44,10 @@ def save(folder: Path, build: Build) -> Path:
 
 
 def assert_refused(path: Path, error: type[Exception], says: str) -> None:
-    started = perf_counter()
+    started = process_time()
     with pytest.raises(error, match=says) as caught:
         load_classifier(path)
-    assert perf_counter() - started < SECONDS
+    assert process_time() - started < SECONDS
     said = str(caught.value)
     assert type(caught.value) is error
     assert len(said) < 1000
@@ -149,7 +149,7 @@ def test_a_network_of_the_most_nodes_loads_in_seconds(tmp_path: Path) -> None:
     path = save(tmp_path, lambda: model(chain("Conv", bounds.NODE_LIMIT, "w"), CONV))
     measured = measure(path)
     assert not measured.message
-    assert measured.seconds < SECONDS
+    assert measured.seconds < 2 * SECONDS
     assert measured.mebibytes < 200
 
 
@@ -162,5 +162,5 @@ def test_a_chain_of_constants_is_folded_in_seconds(tmp_path: Path) -> None:
     path = save(tmp_path, lambda: model([*nodes, node("Add", f"x {names[-1]}", "y")], weights))
     measured = measure(path)
     assert not measured.message
-    assert measured.seconds < SECONDS
+    assert measured.seconds < 2 * SECONDS
     assert measured.mebibytes < 100
