@@ -185,6 +185,8 @@ class BoundedHttp(HttpToolsProtocol):
         """Some of a target is there."""
         self.url += url
         self._head_bytes += len(url)
+        if len(self.url) > framing.MAX_TARGET_BYTES:
+            self._stop(framing.target_too_long())
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """A header is there, of the head or behind a body in chunks."""
@@ -205,15 +207,10 @@ class BoundedHttp(HttpToolsProtocol):
                 self._stop(BadRequestError("CONNECT is for proxies, and this is none"))
             return  # it comes again, by `_stay`
         if len(self.entries) >= MAX_PIPELINED:
-            self._stop(
-                TooManyFromClientError(
-                    f"{MAX_PIPELINED} requests of yours wait on this connection, and no more may; "
-                    "send the next when they are answered"
-                )
-            )
-        if (
-            wrong := framing.check_framing(self.parser.get_http_version(), self.headers)
-        ) is not None:
+            wait = f"{MAX_PIPELINED} requests of yours wait on this connection, and no more may"
+            self._stop(TooManyFromClientError(wait))
+        wrong = framing.check_framing(self.parser.get_http_version(), self.headers)
+        if wrong is not None:
             self._stop(wrong)
         self._stage = _BODY
         self._since = self.loop.time()
