@@ -49,14 +49,15 @@ def load_classifier(
     ModelFileError, UnsupportedModelError or PreprocessingError say what is wrong.
     """
     proto = read_model(path, limits or FileLimits())
+    outputs = [output.name for output in proto.graph.output]
+    if len(outputs) != 1:
+        names = ", ".join(outputs[:8]) + (", ..." if len(outputs) > 8 else "")
+        raise UnsupportedModelError(
+            f"{path} has {len(outputs)} outputs ({names}); a classifier has one, its scores"
+        )
     preprocessing = load_preprocessing(path, image_shape(proto), overrides)
     network = load_proto(path.stem, proto, preprocessing.input_shape)
     graph = network.graph
-    if len(graph.outputs) != 1:
-        raise UnsupportedModelError(
-            f"{path} has {len(graph.outputs)} outputs ({', '.join(graph.outputs)});"
-            " a classifier has one, its scores"
-        )
     classes = prod(graph.shape(graph.outputs[0]))
     check_labels(preprocessing, classes)
     return Classifier(path.stem, network, _settle_output(path, network, preprocessing), classes)

@@ -8,6 +8,7 @@ ServiceError
 ├── RequestTimeoutError 408         the head or the body did not arrive in time
 ├── PayloadTooLargeError 413        more bytes or more pixels than allowed
 │   └── TooManyImagesError 413      more images in one request than allowed
+├── TargetTooLongError 414          a path with a query longer than any should be
 ├── UnsupportedMediaTypeError 415   a Content-Type or picture format not taken, or an animation
 ├── InvalidParameterError 422       a query parameter or form field with a wrong name or value
 ├── HeadTooLargeError 431           a request line with headers longer than any should be
@@ -94,6 +95,12 @@ class InvalidParameterError(ServiceError):
     """A query parameter or form field is understood, but its name or value is wrong."""
 
     status = 422
+
+
+class TargetTooLongError(ServiceError):
+    """The path and query are longer than any that make sense."""
+
+    status = 414
 
 
 class HeadTooLargeError(ServiceError):

@@ -2,9 +2,14 @@
 
 path ─ file ─ ModelProto ─ normalise ─ one plain form ─┬─ operators ─ Graph (typed)
        limits, checker     float32, opset, folding     └─ batch ─ ModelProto for any N
+
+A file may be hostile: `bounds` has every limit, `wire` counts fields before they are parsed,
+`census` nodes before they are inlined, `ranks` and `sizes` axes and numbers before anything is
+computed, `structure` what the rewrite rules will walk.
 """
 
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import onnx_ir as ir
@@ -13,10 +18,12 @@ from onnx import ModelProto
 from models.errors import UnsupportedModelError
 from models.graph import Graph, Shape
 from models.onnx_loader.batch import make_batch_symbolic
+from models.onnx_loader.bounds import shortened
 from models.onnx_loader.file import FileLimits, read_model
 from models.onnx_loader.importer import Importer, OnnxNode, RefusedError, UnknownShapeError
 from models.onnx_loader.normalise import normalise
 from models.onnx_loader.operators import OPERATORS
+from models.onnx_loader.structure import check_structure
 
 __all__ = ["FileLimits", "LoadedModel", "image_shape", "load_model", "load_proto", "read_model"]
 
@@ -35,7 +42,8 @@ def image_shape(proto: ModelProto) -> tuple[int | None, ...]:
     initializers = {tensor.name for tensor in proto.graph.initializer}
     inputs = [value for value in proto.graph.input if value.name not in initializers]
     if len(inputs) != 1:
-        names = ", ".join(value.name for value in inputs) or "none"
+        names = ", ".join(value.name for value in inputs[:8]) or "none"
+        names += ", ..." if len(inputs) > 8 else ""
         raise UnsupportedModelError(
             f"the model has {len(inputs)} inputs ({names}); a classifier has one, its image"
         )
@@ -58,6 +66,7 @@ def load_proto(name: str, proto: ModelProto, input_shape: Shape | None = None) -
     """A checked ModelProto, normalised; UnsupportedModelError lists all that is missing."""
     model = normalise(proto, input_shape)
     graph = _typed_graph(name, model)
+    check_structure(graph)
     make_batch_symbolic(model)
     return LoadedModel(name, graph, ir.serde.serialize_model(model))
 
@@ -101,22 +110,29 @@ class _Problem:
     error: Exception
 
 
+# How many reasons a person reads before solving the first.
+_REASONS = 50
+
+
 def _report(problems: list[_Problem]) -> str:
     """Everything that is missing at once, without the unknown shapes that follow from it."""
     causes = [p for p in problems if not isinstance(p.error, UnknownShapeError)] or problems
     grouped: dict[tuple[str, str], list[str]] = {}
     for problem in causes:
-        grouped.setdefault((problem.operator, str(problem.error)), []).append(problem.node)
+        reason = shortened(str(problem.error))
+        grouped.setdefault((problem.operator, reason), []).append(problem.node)
     lines = [
         f"  {operator}: {reason} (in {', '.join(nodes[:8])}{', ...' if len(nodes) > 8 else ''};"
         f" {len(nodes)} {'node' if len(nodes) == 1 else 'nodes'})"
-        for (operator, reason), nodes in grouped.items()
+        for (operator, reason), nodes in islice(grouped.items(), _REASONS)
     ]
+    if len(grouped) > _REASONS:
+        lines.append(f"  and {len(grouped) - _REASONS:,} reasons more")
     return "\n".join(
         [
             "the model asks for what Convoy does not run:",
             *lines,
             f"Supported operators: {', '.join(OPERATORS)};"
-            " and whatever onnxscript folds into constants",
+            " and most others of constants alone, which are folded",
         ]
     )

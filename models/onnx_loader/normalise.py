@@ -1,36 +1,45 @@
 """From a checked ModelProto to one plain form: float32, one opset, constants folded, shapes known.
 
-    to_float32 → convert_opset → fix_shapes → fold → infer shapes
+    inline → to_float32 → convert_opset → fix_shapes → fold → infer shapes
 
-Everything that follows (typed nodes, ONNX Runtime) sees only this form. Folding, opset conversion,
-shape inference and the folding of BatchNormalization into Conv are onnx's, onnx-ir's and
-onnxscript's work.
+Everything that follows (typed nodes, ONNX Runtime) sees only this form. Inlining, folding, opset
+conversion, shape inference and the folding of BatchNormalization into Conv are onnx's, onnx-ir's
+and onnxscript's work.
 """
 
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from math import prod
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 from onnx import ModelProto
+from onnx.inliner import inline_local_functions
 from onnx_ir.passes import common as passes
-from onnxscript import optimizer, version_converter
+from onnxscript import version_converter
 
-from models.errors import UnsupportedModelError
+from models.errors import ModelError, UnsupportedModelError
 from models.graph import Shape
+from models.onnx_loader.bounds import CONSTANT_FACTOR, CONSTANT_FREE, NODE_LIMIT, shortened
+from models.onnx_loader.fold import fold
+from models.onnx_loader.ranks import check_ranks
+from models.onnx_loader.sizes import check_attributes, check_flat, check_reads, check_value
 
 # The form's opset: 24 is the first with Swish. Before 22 ONNX's shape inference counts pooling
 # windows (ceil_mode) that start beyond the image, which no runtime computes.
 OPSET = 24
 # The oldest IR that has it: a model of a newer one may be ahead of ONNX Runtime's.
 IR_VERSION = 12
-# A folded constant may not be larger (elements): a tiny file must not ask for all of the memory.
-FOLD_LIMIT = 2**28
-# Nor may a flat tensor that a node makes be longer. Data propagation writes out every entry of one,
-# known or not; no image needs one, for its own tensors have a batch axis.
-FLAT_LIMIT = 2**20
+
+_CONTRADICTIONS = (
+    ir.serde.SerdeError,
+    ir.passes.PassError,
+    onnx.checker.ValidationError,
+    RuntimeError,  # where onnx itself asserts, or converts no further
+    TypeError,
+    ValueError,
+)
 
 
 def normalise(proto: ModelProto, input_shape: Shape | None) -> ir.Model:
@@ -42,26 +51,33 @@ def normalise(proto: ModelProto, input_shape: Shape | None) -> ir.Model:
     """
     try:
         return _normal_form(proto, input_shape)
-    except (ir.serde.SerdeError, ir.passes.PassError, ValueError, TypeError) as error:
-        raise UnsupportedModelError(f"the model contradicts itself: {_first(error)}") from error
+    except _CONTRADICTIONS as error:
+        cause = _innermost(error)
+        if isinstance(cause, ModelError):  # raised within a pass
+            raise cause from error
+        raise UnsupportedModelError(
+            f"the model contradicts itself: {_first_line(cause)}"
+        ) from error
 
 
 def _normal_form(proto: ModelProto, input_shape: Shape | None) -> ir.Model:
     initializers = {tensor.name for tensor in proto.graph.initializer}
-    model = ir.serde.deserialize_model(proto)
+    room = CONSTANT_FREE + CONSTANT_FACTOR * proto.ByteSize()
+    model = ir.serde.deserialize_model(_inlined(proto))
     model.ir_version = IR_VERSION
     # Up to IR version 3 every initializer is an input too; then it could not be folded.
     model.graph.inputs[:] = [v for v in model.graph.inputs if v.name not in initializers]
     names = {node.name for node in model.graph if node.name}
     with _quiet():
+        passes.RemoveUnusedNodesPass()(model)
+        check_attributes(model)
+        check_ranks(model)
+        check_reads(model, room)
         _to_float32(model)
         _convert_opset(model)
         _fix_input_shapes(model, input_shape)
-        # Known shapes first: old exports compute Reshape targets with Shape, Gather and Concat.
-        _infer_shapes(model)
-        optimizer.optimize_ir(
-            model, num_iterations=4, output_size_limit=FOLD_LIMIT, should_fold=_may_fold
-        )
+        fold(model, room)
+        check_reads(model, room)
         _infer_shapes(model)
     for node in model.graph:
         # Made by a library, or never named: people know it by what it writes.
@@ -70,47 +86,50 @@ def _normal_form(proto: ModelProto, input_shape: Shape | None) -> ir.Model:
     return model
 
 
+def _inlined(proto: ModelProto) -> ModelProto:
+    if not proto.functions:
+        return proto
+    # onnx's own: onnx-ir's looks for a free name from 1 upwards in every call of a function.
+    inlined = inline_local_functions(proto)
+    if inlined.functions:
+        left = inlined.functions[0]
+        raise UnsupportedModelError(
+            f"the function {left.domain}::{left.name} is written for another opset than the model;"
+            " export the model again without functions"
+        )
+    # Again: the body of a function may name what only its caller has, even its own result.
+    onnx.checker.check_model(inlined)
+    return inlined
+
+
 def _infer_shapes(model: ir.Model) -> None:
-    # Not strict: a contradiction elsewhere would keep it from telling any size.
-    passes.ShapeInferencePass(strict_mode=False, data_prop=False)(model)
-    for node in model.graph:
-        for output in node.outputs:
-            size = output.shape[0] if output.shape is not None and len(output.shape) == 1 else 0
-            if isinstance(size, int) and size > FLAT_LIMIT:
-                raise UnsupportedModelError(
-                    f"{output.name} has {size:,} entries in its one axis;"
-                    f" at most {FLAT_LIMIT:,} are supported"
-                )
+    check_flat(model)  # which data propagation writes out, each entry
     passes.ShapeInferencePass()(model)
+    for node in model.graph.all_nodes():
+        for value in node.outputs:
+            check_value(value)
 
 
-def _may_fold(node: ir.Node) -> bool | None:
-    """Fold whatever is constant, ConstantOfShape too, but nothing above FOLD_LIMIT elements.
-
-    None, for a size that is not known beforehand, leaves it to onnxscript's own caution.
-    """
-    sizes = node.outputs[0].shape
-    if sizes is None or not all(isinstance(size, int) for size in sizes):
-        return None
-    return prod(int(size) for size in sizes if isinstance(size, int)) <= FOLD_LIMIT
-
-
-def _first(error: BaseException) -> str:
-    """The innermost cause, in one line."""
+def _innermost(error: BaseException) -> BaseException:
     while error.__cause__ is not None:
         error = error.__cause__
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
+    return error
+
+
+def _first_line(error: BaseException) -> str:
+    return shortened((str(error).strip() or type(error).__name__).partition("\n")[0])
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep the libraries' progress notes, one a weight, out of the log."""
+    """No progress notes of the libraries, one a weight, and no warnings about constants."""
     loggers = [logging.getLogger(name) for name in ("onnxscript", "onnx_ir")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
         logger.setLevel(logging.ERROR)
     try:
-        yield
+        with np.errstate(all="ignore"):
+            yield
     finally:
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)
@@ -164,6 +183,15 @@ def _convert_opset(model: ir.Model) -> None:
             f"the model cannot be converted from opset {version} to {OPSET};"
             f" export it again with opset {OPSET}"
         )
+    # What was an attribute is a node now: three for each old Slice.
+    nodes = sum(1 for _ in model.graph.all_nodes())
+    if nodes > 2 * NODE_LIMIT:
+        raise UnsupportedModelError(
+            f"the model has {nodes:,} nodes once it is converted from opset {version} to {OPSET};"
+            f" at most {2 * NODE_LIMIT:,} are supported"
+        )
+    passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
+    passes.DeduplicateInitializersPass()(model)
 
 
 def _fix_input_shapes(model: ir.Model, input_shape: Shape | None) -> None:
@@ -189,10 +217,11 @@ def _fix_input_shapes(model: ir.Model, input_shape: Shape | None) -> None:
                     f"input {value.name} is {tuple(rest)} an image; {given} was asked for"
                 )
         value.shape = ir.Shape([batch or 1, *given])
+        check_value(value)
     batches = {v.shape[0] for v in model.graph.inputs if v.shape is not None}
     if len(batches) != 1:
         raise UnsupportedModelError(f"the inputs disagree about the batch size: {batches}")
-    # What was inferred from other shapes would contradict these.
-    for node in model.graph:
+    # What was inferred from other shapes, or said of a node inside a node, would contradict these.
+    for node in model.graph.all_nodes():
         for output in node.outputs:
             output.shape = None

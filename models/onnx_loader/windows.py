@@ -49,6 +49,9 @@ def window(node: OnnxNode, kernel: tuple[int, ...]) -> Window:
 def conv(to: Importer, node: OnnxNode) -> None:
     """Conv with a constant filter."""
     weight = node.constant(1)
+    kernel = node.integers("kernel_shape", list(weight.shape[2:]))
+    if kernel != weight.shape[2:]:
+        raise RefusedError(f"kernel_shape={kernel}, but the filter is {weight.shape}")
     c = node.input_shape(0)[1]
     k = weight.shape[0]
     groups = node.integer("group", 1)

@@ -26,11 +26,11 @@ from service.cli.options import (
     configure_logging,
     setting,
 )
+from service.edge.edge import EdgeOptions, Limits
+from service.edge.keys import Keys, KeysError
 from service.engine.watchdog import Bounds
 from service.hosting.loading import decoder, open_models
 from service.hosting.repository import Repository
-from service.edge.edge import EdgeOptions, Limits
-from service.edge.keys import Keys, KeysError
 from service.http.metrics_port import metrics_port
 from service.http.server import bind, ended_by_sigterm, run_server
 from service.processes import prepare, run_workers

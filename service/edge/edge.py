@@ -18,15 +18,15 @@ from pathlib import Path
 from time import perf_counter
 from typing import Protocol
 
+from service.edge.connections import SPARE, Connection, Connections, Place, network_of
+from service.edge.keys import Keys
+from service.edge.rates import RateLimit
 from service.errors import (
     ServiceError,
     TooManyConnectionsError,
     TooManyFromClientError,
     UnauthorizedError,
 )
-from service.edge.connections import SPARE, Connection, Connections, Place, network_of
-from service.edge.keys import Keys
-from service.edge.rates import RateLimit
 from service.telemetry.logs import AccessLog, LogFormat, line_writer
 from service.telemetry.record import OnEnd, RequestRecord
 

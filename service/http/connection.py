@@ -14,9 +14,9 @@ from http import HTTPStatus
 from math import inf
 from typing import Any, cast
 
+from service.edge.connections import Place, network_of
 from service.errors import RequestTimeoutError, ServiceError, TooManyFromClientError
 from service.http import framing
-from service.edge.connections import Place, network_of
 from service.http.exchange import Exchange
 from service.http.parser import Head, Parser
 from service.http.turns import Refusal, Turn, Turns, Work

@@ -89,6 +89,8 @@ class Parser:
     def on_url(self, url: bytes) -> None:
         """Some of a target is there."""
         self._target += url
+        if len(self._target) > framing.MAX_TARGET_BYTES:
+            self._stop(framing.target_too_long())
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """A header is there, of the head or behind a body in chunks."""

@@ -18,9 +18,9 @@ from typing import Protocol
 import uvicorn
 from starlette.types import ASGIApp
 
+from service.edge.edge import EdgeOptions, make_edge
 from service.hosting.repository import Repository
 from service.http.connection import Connection
-from service.edge.edge import EdgeOptions, make_edge
 from service.http.exchange import Endpoint
 from service.http.uvicorn_adapter import ConvoyConfig
 

@@ -9,12 +9,12 @@ from typing import Any, cast
 from models import OutputKind
 from service.api.urgency import urgency_from
 from service.api.v2.request import parse_request
+from service.edge.edge import Edge
 from service.errors import ServiceError
 from service.hosting.pipeline import ModelInfo
 from service.http.body import form_boundary, images_of
 from service.http.compression import inflate
 from service.http.connection import Connection
-from service.edge.edge import Edge
 from service.http.uvicorn_adapter import ConvoyConfig
 from service.images.header import parse_image_file
 from tests.support.service.deaf_transport import DeafTransport, ServerState

@@ -1,5 +1,6 @@
 """Reading model files: what is hostile, broken or too large gets one clear error."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -74,6 +75,14 @@ def _folder(path: Path) -> None:
     path.mkdir()
 
 
+def _pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def _device(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
 def _nothing(path: Path) -> None:
     pass
 
@@ -95,6 +104,8 @@ def _fails_the_checker(path: Path) -> None:
     [
         (_nothing, "does not exist; give the path of an .onnx file"),
         (_folder, "is a folder, not a file"),
+        (_pipe, "is not a regular file"),
+        (_device, "is not a regular file"),
         (_empty, "is not an ONNX model"),
         (_garbage, "is not an ONNX model"),
         (_truncated, "truncated"),
@@ -147,6 +158,48 @@ def test_external_data_cannot_leave_the_models_folder(tmp_path: Path, location: 
     path = save(tmp_path / "model/m.onnx", with_external_weight(location))
     with pytest.raises(ModelFileError):
         load_model(path, limits=EXTERNAL)
+
+
+@pytest.mark.parametrize(
+    ("location", "says"),
+    [
+        ("w\0.bin", r"'w\\x00.bin' is refused: it must be a plain relative path"),
+        ("w.bin\n", r"'w.bin\\n' is refused: it must be a plain relative path"),
+        ("/dev/zero", "is refused: it must be a plain relative path"),
+        ("fifo", "'fifo' is not a regular file"),
+        ("folder", "'folder' is not a regular file"),
+        ("circle", "external data of w: Symlink loop|no symbolic link"),
+        ("w" * 5000, "File name too long"),
+    ],
+)
+def test_what_is_no_file_for_external_data_gets_one_line(
+    tmp_path: Path, location: str, says: str
+) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "circle").symlink_to("circle")
+    path = save(tmp_path / "m.onnx", with_external_weight(location))
+    with pytest.raises(ModelFileError, match=says) as caught:
+        load_model(path, limits=EXTERNAL)
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 1000
+
+
+@pytest.mark.parametrize("key", ["location", "offset", "length"])
+@pytest.mark.parametrize("entry", [b"\xff\xfe", b"9" * 5000, b"1" + b"0" * 30, b"-1", b"one", b""])
+def test_external_data_that_says_nothing_sensible_gets_one_line(
+    tmp_path: Path, key: str, entry: bytes
+) -> None:
+    weights_file(tmp_path / "w.bin")
+    model = with_external_weight("w.bin")
+    (place,) = (e for e in model.graph.initializer[0].external_data if e.key == key)
+    place.value = "q" * len(entry)  # protobuf would not take what is no text
+    path = tmp_path / "m.onnx"
+    path.write_bytes(model.SerializeToString().replace(b"q" * len(entry), entry))
+    with pytest.raises(ModelFileError) as caught:
+        load_model(path, limits=EXTERNAL)
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 1000
 
 
 def test_external_data_does_not_follow_links(tmp_path: Path) -> None:

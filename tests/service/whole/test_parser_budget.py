@@ -3,13 +3,14 @@
 import asyncio
 import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any, cast
 
 import pytest
 
 from models import OutputKind
 from service.api.urgency import urgency_from
-from service.api.v1 import CLASSIFY_PATH, _top_k
+from service.api.v1 import _top_k
 from service.api.v2.request import parse_request
 from service.edge.edge import Edge
 from service.errors import ServiceError
@@ -30,28 +31,27 @@ _LEAST_MB = 0.1
 INFO = ModelInfo("m", "1", (224, 224, 3), "scores", OutputKind.LOGITS, ())
 
 
-def feed(data: bytes) -> None:
-    """Have a connection read this, without a client and without an application."""
-    asyncio.run(_feed(data))
+def feed(data: bytes) -> float:
+    """Seconds that a connection takes to read this, without a client and an application."""
+    return asyncio.run(_feed(data))
 
 
-async def _feed(data: bytes) -> None:
+async def _feed(data: bytes) -> float:
     config = ConvoyConfig(_no_application, Edge(), log_config=None, lifespan="off", ws="none")
     config.load()
     connection = Connection(config, cast(Any, ServerState()), {})
     connection.connection_made(DeafTransport())
     started = time.thread_time()
     connection.data_received(data)
-    _FEEDING.append(time.thread_time() - started)
+    taken = time.thread_time() - started
     connection.connection_lost(None)
+    return taken
 
 
 async def _no_application(_: Any, __: Any, send: Any) -> None:
     await send({"type": "http.response.start", "status": 200, "headers": []})
     await send({"type": "http.response.body", "body": b""})
 
-
-_FEEDING: list[float] = []
 
 _PARSERS: Mapping[str, tuple[Callable[[bytes], object], Mapping[str, bytes]]] = {
     "JSON": (lambda body: parse_request(body, None, INFO, 8), worst.JSON),
@@ -82,39 +82,50 @@ def cases() -> Iterator[Any]:
             yield pytest.param(parse, data, id=f"{kind}: {name}")
 
 
-def check_budget(name: str, seconds: float, size: int) -> None:
-    ms_a_mb = seconds * 1e3 / max(size / 1e6, _LEAST_MB)
-    assert ms_a_mb < MS_A_MB, f"{name}: {ms_a_mb:.0f} ms a MB"
+# A parse is timed until one is within the budget: others use the core's caches too, and its clock.
+_TRIES = 10
+
+
+def check_budget(timed: Callable[[], float], size: int) -> None:
+    """Hold the fastest of a few runs, each in seconds, to the budget of `size` bytes."""
+    tried = []
+    for _ in range(_TRIES):
+        tried.append(timed() * 1e3 / max(size / 1e6, _LEAST_MB))
+        if tried[-1] < MS_A_MB:
+            return
+    raise AssertionError(f"took {min(tried):.0f} ms a MB at least, and may take {MS_A_MB:.0f}")
 
 
 @pytest.mark.parametrize(("parse", "data"), list(cases()))
 def test_a_parser_takes_time_in_proportion_to_its_input(
     parse: Callable[[bytes], object], data: bytes
 ) -> None:
-    taken = []
-    for _ in range(3):
+    def timed() -> float:
         started = time.thread_time()
         try:
             parse(data)
         except ServiceError as error:
             assert 400 <= error.status < 500  # noqa: PT017  refused, in whatever time
             assert len(str(error)) < 500  # noqa: PT017
-        taken.append(time.thread_time() - started)
-    check_budget(CLASSIFY_PATH, min(taken), len(data))
+        return time.thread_time() - started
+
+    check_budget(timed, len(data))
 
 
 @pytest.mark.parametrize("name", worst.HEADS)
 def test_a_head_takes_time_in_proportion_to_its_length(name: str) -> None:
     head = worst.HEADS[name]
     for data in (head + b"\r\n\r\n", head):
-        _FEEDING.clear()
-        for _ in range(3):
-            feed(data)
-        check_budget(name, min(_FEEDING), len(data))
+        check_budget(partial(feed, data), len(data))
 
 
 @pytest.mark.parametrize("name", worst.COMPRESSED)
 def test_inflating_takes_time_in_proportion_to_what_comes_out(name: str) -> None:
-    started = time.thread_time()
-    inflated = inflate(worst.COMPRESSED[name], "gzip", 20 * worst.MB)
-    check_budget(name, time.thread_time() - started, len(inflated))
+    data = worst.COMPRESSED[name]
+
+    def timed() -> float:
+        started = time.thread_time()
+        inflate(data, "gzip", 20 * worst.MB)
+        return time.thread_time() - started
+
+    check_budget(timed, len(inflate(data, "gzip", 20 * worst.MB)))

@@ -298,7 +298,7 @@ def test_a_head_without_end_is_refused_in_bounded_memory(
         with contextlib.suppress(ConnectionError):
             received = read_all(connection)
     if received:  # a reset may overtake it
-        assert received.startswith(b"HTTP/1.1 431 ")
+        assert received.startswith((b"HTTP/1.1 431 ", b"HTTP/1.1 414 "))
         assert list(json.loads(received.partition(b"\r\n\r\n")[2])) == ["error"]
     assert server.resident_bytes() - before < 10_000_000
     assert server.classify(4) == 4
@@ -308,7 +308,7 @@ def test_a_head_just_too_long_is_told_so(server: Server) -> None:
     with closing(server.raw(b"GET / HTTP/1.1\r\nX-Long: " + b"a" * 66_000)) as connection:
         received = read_all(connection)
     assert received.startswith(b"HTTP/1.1 431 ")
-    assert b'{"error": "the request line and headers exceed 65536 bytes' in received
+    assert b"the request line and headers exceed 65536 bytes or 100 headers" in received
 
 
 def test_trailers_without_end_close_the_connection(server: Server) -> None:

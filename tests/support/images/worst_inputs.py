@@ -73,7 +73,8 @@ JSON: Mapping[str, bytes] = {
 # --- forms, with the boundary b ------------------------------------------------------------------
 
 BOUNDARY = b"b"
-_FILE = b'Content-Disposition: form-data; name="file"\r\n'
+_DISPOSITION = b'Content-Disposition: form-data; name="file"'
+_FILE = _DISPOSITION + b"\r\n"
 
 
 def form(part: bytes, times: int = 1) -> bytes:
@@ -91,7 +92,8 @@ FORMS: Mapping[str, bytes] = {
     "a long header": form(b"a:" + b"b" * MB),
     "a long name of a header": form(b"a" * MB),
     "quotes": form(b'Content-Disposition: form-data; name="' + b'\\"' * (MB // 2) + b'"\r\n\r\n'),
-    "parameters": form(b"Content-Disposition:" + b";" * 4000 + b"\r\n\r\n"),
+    "parameters": form(_DISPOSITION + b";" * 3900 + b"\r\n\r\nx\r\n", 128),
+    "few parameters": form(_DISPOSITION + b";" * 15 + b"\r\n\r\nx\r\n", 20_000),
     "a preamble": b"x" * MB,
     "a file": form(_FILE + b"\r\n" + b"z" * MB + b"\r\n--b--\r\n"),
 }

@@ -1,0 +1,66 @@
+"""Weights that a model keeps in other files: read from inside its own folder, and no further."""
+
+from pathlib import Path
+
+import onnx
+from onnx import ModelProto, TensorProto
+from onnx.external_data_helper import ExternalDataInfo, load_external_data_for_tensor
+
+from models.errors import ModelFileError
+from models.onnx_loader.bounds import shortened
+from models.onnx_loader.census import tensors
+
+
+def read_external_data(path: Path, model: ModelProto, *, allowed: bool, max_bytes: int) -> None:
+    """Put what the tensors of `model` keep in other files into them.
+
+    `path` is the model's; `max_bytes` bounds its file and its external data together.
+    ModelFileError where external data is not `allowed`, not safe to read, or not there.
+    """
+    external = [t for t in tensors(model) if t.data_location == TensorProto.EXTERNAL]
+    if not external:
+        return
+    if not allowed:
+        raise ModelFileError(
+            f"{path} keeps {len(external)} weights in other files ({external[0].name}, ...);"
+            " pass --external-data to read them from the model's own folder"
+        )
+    folder = path.resolve().parent
+    room = max_bytes - path.stat().st_size
+    for tensor in external:
+        try:
+            room -= _check(path, folder, tensor)
+            if room < 0:
+                raise ModelFileError(f"{path} and its external data exceed {max_bytes:,} bytes")
+            load_external_data_for_tensor(tensor, str(folder))
+        # ValueError: a number that is none, or a path with a NUL; RuntimeError: a circle of links.
+        except (OSError, ValueError, RuntimeError, onnx.checker.ValidationError) as error:
+            raise ModelFileError(
+                f"{path}: external data of {tensor.name}: {shortened(str(error))}"
+            ) from error
+        tensor.data_location = TensorProto.DEFAULT
+        del tensor.external_data[:]
+
+
+def _check(path: Path, folder: Path, tensor: TensorProto) -> int:
+    """The number of bytes `tensor` keeps in another file; ModelFileError unless that is safe."""
+    info = ExternalDataInfo(tensor)
+    offset, length = info.offset or 0, info.length
+    where = f"{path}: external data of {tensor.name} in {shortened(ascii(info.location))}"
+    # protobuf gives text that is not UTF-8 as bytes.
+    name = info.location if isinstance(info.location, str) else ""
+    file = folder / name
+    safe = name and name.isprintable() and file.resolve() == file and file.is_relative_to(folder)
+    if not safe:
+        raise ModelFileError(
+            f"{where} is refused: it must be a plain relative path inside the model's folder,"
+            " with no '..' and no symbolic link"
+        )
+    if not file.is_file():
+        what = "is not a regular file" if file.exists() else "does not exist"
+        raise ModelFileError(f"{where} {what}; copy it beside the model")
+    size = file.stat().st_size
+    length = size - offset if length is None else length
+    if offset < 0 or length < 0 or offset + length > size:
+        raise ModelFileError(f"{where}: bytes {offset} to {offset + length} of {size} do not exist")
+    return int(length)

@@ -1,0 +1,170 @@
+"""Constants folded and nodes that change nothing removed, by onnxscript's and onnx-ir's passes.
+
+This is onnxscript.optimizer.optimize_ir without what a small file makes slow or large there: rules
+that compare every node with every other, notes of all that a constant was folded from, constants of
+any size.
+"""
+
+from math import prod
+
+import onnx_ir as ir
+from onnx_ir.passes import common as passes
+from onnxscript.optimizer import FOLDED_FROM_KEY
+
+# The public fold_constants_ir takes no subclass, and only this sees each node as its shape becomes
+# known: whole-graph inference would have written out all shapes that come of a large one.
+from onnxscript.optimizer._constant_folding import FoldConstantsPass, Replacement
+from onnxscript.rewriter import RewritePass
+from onnxscript.rewriter.rules import common as rules
+
+from models.errors import UnsupportedModelError
+from models.onnx_loader.bounds import shown
+from models.onnx_loader.sizes import check_value, known_shape
+
+_ITERATIONS = 4
+
+# onnxscript's default rules, in its order, without those for operators that are not supported
+# (ConvTranspose, ScatterND, ...), which cannot help, and without slice_split, which walks all nodes
+# for each node; models/rewrite joins slices itself.
+_RULES = (
+    rules.add_0_rule,
+    rules.sub_0_rule,
+    rules.mul_by_1_rule,
+    rules.div_by_1_rule,
+    rules.dropout_zero_rule,
+    rules.dropout_inference_rule,
+    rules.one_reshape_matmul_reshape_rule,
+    rules.two_reshapes_matmul_reshape_rule,
+    rules.cast_constant_of_shape_rule,
+    rules.cast_constant_of_shape_without_value_rule,
+    rules.collapse_slice_rule,
+    rules.collapse_slice2_rule,
+    rules.materialize_reshape_shape_rule,
+    rules.min_min_rule,
+    rules.max_max_rule,
+    rules.min_max_rule,
+    rules.max_min_rule,
+    rules.successive_relu_rule,
+    rules.successive_clip_rule,
+    rules.successive_clip_relu_rule,
+    rules.successive_relu_clip_rule,
+    rules.cast_cast_rule,
+    rules.no_op_cast_rule,
+    rules.no_op_expand_rule,
+    rules.flatten_to_reshape_rule,
+    rules.reshape_reshape_rule,
+    rules.no_op_transpose_rule,
+    rules.transpose_transpose_rule,
+    rules.unsqueeze_unsqueeze_rule,
+    rules.squeeze_reshape_1d_rule,
+    rules.normalize_pad_format_conv_rule,
+    rules.fuse_pad_into_conv_rule,
+    rules.fuse_batchnorm_into_conv_rule,
+    rules.fuse_batchnorm_into_gemm_rule,
+    rules.remove_optional_bias_from_conv_rule,
+    rules.remove_optional_bias_from_gemm_rule,
+)
+
+# What is folded: operators whose time and memory are those of their inputs and outputs. A constant
+# convolution, a loop or a regular expression may take any time at all.
+# fmt: off
+_FOLDED = frozenset(
+    {
+        "Abs", "Add", "And", "ArgMax", "ArgMin", "BitShift", "Cast", "CastLike", "Ceil", "Clip",
+        "Concat", "ConstantOfShape", "Cos", "CumSum", "DepthToSpace", "DequantizeLinear", "Div",
+        "Equal", "Exp", "Expand", "EyeLike", "Flatten", "Floor", "Gather", "Gemm", "Greater",
+        "GreaterOrEqual", "Identity", "IsInf", "IsNaN", "Less", "LessOrEqual", "Log", "MatMul",
+        "Max", "Mean", "Min", "Mod", "Mul", "Neg", "Not", "NonZero", "OneHot", "Or", "Pad",
+        "Pow", "QuantizeLinear", "Range", "Reciprocal", "ReduceL1", "ReduceL2", "ReduceMax",
+        "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare", "Relu",
+        "Reshape", "Round", "Shape", "Sigmoid", "Sign", "Sin", "Size", "Slice", "Softmax",
+        "SpaceToDepth", "Split", "Sqrt", "Squeeze", "Sub", "Sum", "Tanh", "Tile", "Transpose",
+        "Trilu", "Unsqueeze", "Where", "Xor",
+    }
+)
+# fmt: on
+# Their output is no larger than their input, though nobody knows its size beforehand.
+_SHRINKING = frozenset({"NonZero"})
+# Each number of their output is a sum along an axis of their first input.
+_PRODUCTS = frozenset({"MatMul", "Gemm"})
+
+
+def fold(model: ir.Model, room: int) -> None:
+    """Edit `model`, which calls no functions, whose input shapes are static.
+
+    `room` is how many numbers may be computed of constants. UnsupportedModelError where more would
+    be, or where a shape turns out to be too large, says so.
+    """
+    folding = _Folding(room)
+    ir.passes.Sequential(
+        ir.passes.PassManager(
+            [
+                folding,
+                RewritePass(_RULES),
+                passes.RemoveUnusedNodesPass(),
+                passes.RemoveUnusedOpsetsPass(),
+            ],
+            steps=_ITERATIONS,
+            early_stop=True,
+        ),
+        passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0),
+        passes.LiftSubgraphInitializersToMainGraphPass(),
+        passes.DeduplicateInitializersPass(),
+        passes.CommonSubexpressionEliminationPass(),
+        passes.OutputFixPass(),
+        passes.NameFixPass(),
+    )(model)
+
+
+class _Folding(FoldConstantsPass):
+    """onnxscript's folding, each node within bounds."""
+
+    def __init__(self, room: int) -> None:
+        super().__init__(
+            shape_inference=True,
+            input_size_limit=room,
+            output_size_limit=room,
+            should_fold=self._may_fold,
+        )
+        self._room = room
+        self._computed = 0
+
+    def process_node(self, node: ir.Node, is_function: bool) -> Replacement | None:
+        """Check what inference found out about the node, before another node builds on it."""
+        replacement: Replacement | None = super().process_node(node, is_function)
+        for value in node.outputs:
+            check_value(value)
+        return replacement
+
+    def replace_node(
+        self, node: ir.Node, replacement: Replacement, root: ir.Graph | ir.Function
+    ) -> None:
+        """Forget what a constant was folded from: a chain of n would note n²/2 names."""
+        super().replace_node(node, replacement, root)
+        for value in replacement.new_outputs:
+            value.meta.pop(FOLDED_FROM_KEY, None)
+            value.metadata_props.pop(FOLDED_FROM_KEY, None)
+
+    def _may_fold(self, node: ir.Node) -> bool:
+        if node.op_type not in _FOLDED or node.domain != "":
+            return False
+        constants = [value.const_value for value in node.inputs if value is not None]
+        if any(tensor is None or tensor.dtype == ir.DataType.STRING for tensor in constants):
+            return False
+        for value in node.outputs:
+            check_value(value)
+        read = sum(tensor.size for tensor in constants if tensor is not None)
+        shape = known_shape(node.outputs[0])
+        if shape is None and node.op_type not in _SHRINKING:
+            return False
+        work = prod(shape or ())
+        if node.op_type in _PRODUCTS and constants[0] is not None:
+            work *= max(constants[0].shape.numpy(), default=1)
+        self._computed += max(read, work)
+        if self._computed > self._room:
+            raise UnsupportedModelError(
+                f"folding its constants as far as {node.outputs[0].name} takes"
+                f" {shown(self._computed)} numbers; at most {self._room:,} are supported for a file"
+                " of this size"
+            )
+        return True

@@ -1,0 +1,317 @@
+"""Models that ask for too much: each a small file, or one that is cheap to write.
+
+Whatever onnx's helpers would refuse to write is put together from protobuf's wire format.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import (
+    FunctionProto,
+    GraphProto,
+    ModelProto,
+    NodeProto,
+    TensorProto,
+    ValueInfoProto,
+    helper,
+    numpy_helper,
+)
+
+Weights = dict[str, NDArray[Any]]
+IMAGE = (1, 3, 8, 8)
+FUNCTIONS = "f"  # the domain of model-local functions
+
+
+def node(op: str, inputs: str, outputs: str, **rest: Any) -> NodeProto:
+    """A node; names stand apart by spaces."""
+    return helper.make_node(op, inputs.split(), outputs.split(), **rest)
+
+
+def value(name: str, shape: Sequence[int | str | None] | None) -> ValueInfoProto:
+    """Floats of a shape, which None leaves open."""
+    return helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+
+
+def model(
+    nodes: Sequence[NodeProto],
+    weights: Weights | None = None,
+    *,
+    shape: Sequence[int] = IMAGE,
+    axes: int = 4,
+    opset: int = 21,
+    functions: Sequence[FunctionProto] = (),
+) -> ModelProto:
+    """From x of `shape` to y of `axes` axes."""
+    graph = helper.make_graph(
+        nodes,
+        "hostile",
+        [value("x", shape)],
+        [value("y", [None] * axes)],
+        [numpy_helper.from_array(array, name) for name, array in (weights or {}).items()],
+    )
+    opsets = [helper.make_opsetid("", opset), helper.make_opsetid(FUNCTIONS, 1)]
+    return helper.make_model(
+        graph, opset_imports=opsets, ir_version=10, functions=functions or None
+    )
+
+
+def chain(op: str, n: int, more: str = "", **rest: Any) -> list[NodeProto]:
+    """n nodes from x to y, each of which reads the one before and `more`."""
+    names = ["x", *(f"v{i}" for i in range(1, n)), "y"]
+    return [node(op, f"{names[i]} {more}", names[i + 1], **rest) for i in range(n)]
+
+
+def relu(*shape: int) -> ModelProto:
+    """One Relu of an input of that shape."""
+    return model(chain("Relu", 1), shape=shape, axes=len(shape))
+
+
+def ints(*numbers: int) -> NDArray[np.int64]:
+    """A flat tensor of whole numbers."""
+    return np.array(numbers, np.int64)
+
+
+CONV = {"w": np.ones((3, 3, 1, 1), np.float32)}
+
+
+def written(made: ModelProto | bytes) -> bytes:
+    """The file's bytes."""
+    return made if isinstance(made, bytes) else bytes(made.SerializeToString())
+
+
+# --- functions and subgraphs ----------------------------------------------------------------------
+
+
+def function(name: str, nodes: Sequence[NodeProto]) -> FunctionProto:
+    """From a to b."""
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid(FUNCTIONS, 1)]
+    return helper.make_function(FUNCTIONS, name, ["a"], ["b"], list(nodes), opsets)
+
+
+def call(name: str, inputs: str, outputs: str, **rest: Any) -> NodeProto:
+    """A call of a function."""
+    return node(name, inputs, outputs, domain=FUNCTIONS, **rest)
+
+
+def doubling(n: int, used: bool = True) -> ModelProto:
+    """n functions, each of which calls the one before twice."""
+    functions = [function("f0", [node("Relu", "a", "b")])]
+    for i in range(1, n):
+        calls = [call(f"f{i - 1}", "a", "t"), call(f"f{i - 1}", "t", "b")]
+        functions.append(function(f"f{i}", calls))
+    last = call(f"f{n - 1}", "x", "y") if used else node("Relu", "x", "y")
+    return model([last], functions=functions)
+
+
+def deep_calls(n: int) -> ModelProto:
+    """A call within a call, n deep."""
+    functions = [function("f0", [node("Relu", "a", "b")])]
+    functions += [function(f"f{i}", [call(f"f{i - 1}", "a", "b")]) for i in range(1, n)]
+    return model([call(f"f{n - 1}", "x", "y")], functions=functions)
+
+
+def recursion(*names: str) -> ModelProto:
+    """Functions that call each other in a circle."""
+    after = dict(zip(names, [*names[1:], names[0]], strict=True))
+    functions = [function(name, [call(after[name], "a", "b")]) for name in names]
+    return model([call(names[0], "x", "y")], functions=functions)
+
+
+def circle_through_call() -> ModelProto:
+    """A function that reads y, which only its caller has, and writes it from that.
+
+    onnx.checker looks into no function of a model from before there were any.
+    """
+    functions = [
+        function("f0", [node("Relu", "a", "b")]),
+        function("f1", [call("f0", "a", "t"), call("f0", "y", "b")]),
+    ]
+    result = model([call("f1", "x", "y")], functions=functions)
+    result.ir_version = 7
+    return result
+
+
+def large_function(n: int) -> ModelProto:
+    """A function with a megabyte in it, called n times."""
+    constant = numpy_helper.from_array(np.ones((1, 1, 512, 512), np.float32))
+    nodes = [node("Constant", "", "c", value=constant), node("Mul", "a c", "b")]
+    return model(chain("f0", n, domain=FUNCTIONS), functions=[function("f0", nodes)])
+
+
+def nested_ifs(depth: int) -> ModelProto:
+    """An If in an If, all of whose conditions are true."""
+
+    def branch(nodes: Sequence[NodeProto]) -> GraphProto:
+        return helper.make_graph(nodes, "branch", [], [value("o", None)])
+
+    inner = branch([node("Relu", "x", "o")])
+    for _ in range(depth - 1):
+        inner = branch([node("If", "yes", "o", then_branch=inner, else_branch=inner_else())])
+    last = node("If", "yes", "y", then_branch=inner, else_branch=inner_else())
+    return model([last], {"yes": np.array(True)})
+
+
+def inner_else() -> GraphProto:
+    """A branch that does nothing."""
+    return helper.make_graph([node("Identity", "x", "o")], "else", [], [value("o", None)])
+
+
+def loop(times: int) -> ModelProto:
+    """x + 1, doubled that often."""
+    scalar = helper.make_tensor_value_info
+    body = helper.make_graph(
+        [node("Identity", "go", "on"), node("Add", "v v", "w")],
+        "body",
+        [scalar("i", TensorProto.INT64, []), scalar("go", TensorProto.BOOL, []), value("v", [1])],
+        [scalar("on", TensorProto.BOOL, []), value("w", [1])],
+    )
+    weights = {"n": np.array(times), "yes": np.array(True), "one": np.ones(1, np.float32)}
+    return constant_plus([node("Loop", "n yes one", "c", body=body)], weights)
+
+
+# --- the wire format ------------------------------------------------------------------------------
+
+
+def varint(number: int) -> bytes:
+    """A number as protobuf writes it."""
+    low, high = number & 0x7F, number >> 7
+    return bytes([low | 0x80]) + varint(high) if high else bytes([low])
+
+
+def message(number: int, content: bytes) -> bytes:
+    """A field that holds a message, a text or packed numbers."""
+    return varint(number << 3 | 2) + varint(len(content)) + content
+
+
+def with_graph_fields(content: bytes) -> bytes:
+    """A model that is all right, and more fields of its graph."""
+    return written(model(chain("Relu", 1))) + message(7, content)
+
+
+def with_model_fields(content: bytes) -> bytes:
+    """A model that is all right, and more fields of its own."""
+    return written(model(chain("Relu", 1))) + content
+
+
+def nested_messages(depth: int) -> bytes:
+    """Graphs in attributes of nodes of graphs, over and over."""
+    content = b""
+    for _ in range(depth):
+        content = message(1, message(5, message(6, content)))
+    return content
+
+
+# --- shapes and names -----------------------------------------------------------------------------
+
+
+def with_weight(dims: Sequence[int], raw: bytes = b"", kind: int = TensorProto.FLOAT) -> ModelProto:
+    """x + w, whatever w's shape and bytes are."""
+    result = model([node("Add", "x w", "y")])
+    tensor = result.graph.initializer.add(name="w", data_type=kind, raw_data=raw)
+    tensor.dims.extend(dims)
+    return result
+
+
+def with_sparse_weight(size: int) -> ModelProto:
+    """x + w, of whose `size` numbers one is stored."""
+    result = model([node("Add", "x w", "y")])
+    sparse = result.graph.sparse_initializer.add(dims=[size])
+    sparse.values.CopyFrom(numpy_helper.from_array(np.ones(1, np.float32), "w"))
+    sparse.indices.CopyFrom(numpy_helper.from_array(ints(0), "i"))
+    return result
+
+
+def with_outputs(n: int) -> ModelProto:
+    """n times the same output."""
+    result = model(chain("Relu", 1))
+    result.graph.output.extend([value("y", [None] * 4)] * (n - 1))
+    return result
+
+
+def named(name: str) -> ModelProto:
+    """A model whose only node has that name, and that operator."""
+    return model([node(name, "x", "y", name=name)])
+
+
+def with_bytes_for(text: str, replacement: bytes, original: ModelProto) -> bytes:
+    """The file with other bytes in the place of a text of the same length."""
+    assert len(text) == len(replacement)
+    return written(original).replace(text.encode(), replacement)
+
+
+def constant_plus(nodes: Sequence[NodeProto], weights: Weights) -> ModelProto:
+    """x + c, where nodes make c."""
+    return model([*nodes, node("Add", "x c", "y")], weights)
+
+
+def concat_doubling(n: int, first: str, weights: Weights | None = None) -> ModelProto:
+    """Twice the channels n times, then added to x."""
+    names = [first, *(f"d{i}" for i in range(1, n)), "c"]
+    doubled = [node("Concat", f"{names[i]} {names[i]}", names[i + 1], axis=1) for i in range(n)]
+    return constant_plus(doubled, weights or {})
+
+
+def gathers(n: int, index: NDArray[np.int64] | None) -> ModelProto:
+    """Axes upon axes: of an index of many, or else of the value itself."""
+    names = ["x", *(f"v{i}" for i in range(1, n)), "y"]
+    nodes = [
+        node("Gather", f"{names[i]} {names[i] if index is None else 'i'}", names[i + 1])
+        for i in range(n)
+    ]
+    return model(nodes, {} if index is None else {"i": index})
+
+
+def pools(n: int) -> ModelProto:
+    """n poolings in a row, then a Relu."""
+    names = ["x", *(f"v{i}" for i in range(n))]
+    window = {"kernel_shape": [2, 2], "pads": [0, 0, 1, 1]}
+    nodes = [node("MaxPool", names[i], names[i + 1], **window) for i in range(n)]
+    return model([*nodes, node("Relu", names[-1], "y")])
+
+
+def read_by(n: int) -> ModelProto:
+    """x, read by n nodes that are added up."""
+    nodes = [node("LeakyRelu", "x", f"r{i}", alpha=(i + 1) / (n + 1)) for i in range(n)]
+    sums = ["r0", *(f"s{i}" for i in range(1, n - 1)), "y"]
+    return model(nodes + [node("Add", f"{sums[i]} r{i + 1}", sums[i + 1]) for i in range(n - 1)])
+
+
+def doubled_pieces(n: int) -> ModelProto:
+    """n values joined in one, of two times n // 2 and what is left."""
+    nodes = [
+        node("Concat", "x " * (n // 2), "half", axis=1),
+        node("Concat", "half half " + "x" * (n % 2), "y", axis=1),
+    ]
+    return model(nodes)
+
+
+def through_pooling(kernel: int) -> ModelProto:
+    """A pooling of a window of that side."""
+    pads = [kernel // 2] * 4
+    return model([node("MaxPool", "x", "y", kernel_shape=[kernel] * 2, pads=pads)])
+
+
+def flat(n: int) -> ModelProto:
+    """x + the sum of n zeros, which a node makes."""
+    nodes = [node("ConstantOfShape", "n", "z"), node("ReduceSum", "z", "c", keepdims=0)]
+    return constant_plus(nodes, {"n": ints(n)})
+
+
+def reshaped(axes: int) -> ModelProto:
+    """x in that many axes and back."""
+    shape = ints(1, *[1] * (axes - 2), 192)
+    nodes = [node("Reshape", "x many", "m"), node("Reshape", "m few", "y")]
+    return model(nodes, {"many": shape, "few": ints(1, 3, 8, 8)})
+
+
+def random_branch(size: int) -> ModelProto:
+    """A branch, taken or not, says that it gives one number, and makes `size`."""
+    branch = helper.make_graph([node("ConstantOfShape", "n", "o")], "branch", [], [value("o", [1])])
+    nodes = [
+        node("ReduceMax", "x", "most", keepdims=0),
+        node("Cast", "most", "yes", to=TensorProto.BOOL),
+        node("If", "yes", "c", then_branch=branch, else_branch=branch),
+    ]
+    return constant_plus(nodes, {"n": ints(size)})
