@@ -62,9 +62,9 @@ CHUNKED = "Transfer-Encoding: chunked"
 _ZEROS = "Content-Length: " + "0" * 5000
 
 
-@pytest.mark.parametrize("lane", [True, False], ids=["lane", "asgi"])
-async def test_a_length_of_a_thousand_zeros_is_a_length(lane: bool) -> None:
-    async with convoy(lane=lane) as server:
+@pytest.mark.parametrize("direct", [True, False], ids=["direct", "asgi"])
+async def test_a_length_of_a_thousand_zeros_is_a_length(direct: bool) -> None:
+    async with convoy(direct=direct) as server:
         for path, status in {"/v1/classify": 200, "/v2/repository/index": 400}.items():
             request = get(path, f"{_ZEROS}1", method="POST") + b"7"
             assert (await server.ask(request)).status == status
@@ -78,14 +78,14 @@ async def test_a_length_of_a_thousand_zeros_needs_a_key_too(keys: Keys) -> None:
         assert (await server.ask(request)).status == 401
 
 
-@pytest.mark.parametrize("lane", [True, False], ids=["lane", "asgi"])
+@pytest.mark.parametrize("direct", [True, False], ids=["direct", "asgi"])
 @pytest.mark.parametrize("protocol", ["h2c", "websocket"])
 async def test_a_request_that_would_rather_upgrade_is_answered_as_it_is(
-    lane: bool, protocol: str
+    direct: bool, protocol: str
 ) -> None:
     body = b"7" + HEALTH
     request = post(body, "Connection: Upgrade, HTTP2-Settings", f"Upgrade: {protocol}")
-    async with convoy(lane=lane) as server:
+    async with convoy(direct=direct) as server:
         client = await server.send(request + HEALTH)
         assert b'"index":7' in (await client.reply()).body
         assert (await client.reply()).body == b'{"live":true}'
@@ -117,10 +117,10 @@ async def test_connect_is_refused() -> None:
         assert [entry.status for entry in server.entries] == [200, 400]
 
 
-@pytest.mark.parametrize("lane", [True, False], ids=["lane", "asgi"])
-async def test_a_pipeline_has_an_end(lane: bool) -> None:
+@pytest.mark.parametrize("direct", [True, False], ids=["direct", "asgi"])
+async def test_a_pipeline_has_an_end(direct: bool) -> None:
     gate = threading.Event()
-    async with convoy(lane=lane, engine=FakeEngine(gate=gate)) as server:
+    async with convoy(direct=direct, engine=FakeEngine(gate=gate)) as server:
         client = await server.send(post(b"7") + HEALTH * 10_000)
         await until(lambda: len(server.connections) == 1)
         connection = held(server)
@@ -134,10 +134,10 @@ async def test_a_pipeline_has_an_end(lane: bool) -> None:
         assert await client.rest() == b""
 
 
-@pytest.mark.parametrize("lane", [True, False], ids=["lane", "asgi"])
-async def test_a_head_without_end_does_not_cost_those_before_it_their_answers(lane: bool) -> None:
+@pytest.mark.parametrize("direct", [True, False], ids=["direct", "asgi"])
+async def test_a_head_without_end_does_not_cost_those_before_it_their_answers(direct: bool) -> None:
     gate = threading.Event()
-    async with convoy(lane=lane, engine=FakeEngine(gate=gate)) as server:
+    async with convoy(direct=direct, engine=FakeEngine(gate=gate)) as server:
         client = await server.send(post(b"7"))
         await until(lambda: bool(server.connections) and bool(held(server)._turns.queue))
         connection = held(server)

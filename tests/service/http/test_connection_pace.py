@@ -34,14 +34,14 @@ def limits(**changed: Any) -> Limits:
 
 @asynccontextmanager
 async def convoy(
-    engine: FakeEngine | None = None, *, lane: bool = True, **changed: Any
+    engine: FakeEngine | None = None, *, direct: bool = True, **changed: Any
 ) -> AsyncIterator[tuple[Listening, Pipeline]]:
     """The application over fakes; at the end nothing of any request is left inside."""
     repository = make_repository(engine)
     await repository.warm_up()
     (pipeline,) = repository.models.values()
     app = create_app(repository)
-    endpoints = app.endpoints if lane else {}
+    endpoints = app.endpoints if direct else {}
     async with listening(app, limits=limits(**changed), endpoints=endpoints) as server:
         yield server, pipeline
     assert await pipeline.drain(5)
@@ -108,9 +108,9 @@ async def test_a_connection_is_kept_between_requests_longer_than_a_head_may_take
 # --- bodies --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("lane", [True, False], ids=["lane", "asgi"])
-async def test_a_body_that_never_ends_is_answered_408_at_its_deadline(lane: bool) -> None:
-    async with convoy(lane=lane, body_s=0.1) as (server, pipeline):
+@pytest.mark.parametrize("direct", [True, False], ids=["direct", "asgi"])
+async def test_a_body_that_never_ends_is_answered_408_at_its_deadline(direct: bool) -> None:
+    async with convoy(direct=direct, body_s=0.1) as (server, pipeline):
         client = await server.connect()
         dripping = asyncio.create_task(drip(client, post(b"1" * 50_000), 0.002))
         client.send(post(b"1" * 50_000)[:500])
@@ -124,11 +124,11 @@ async def test_a_body_that_never_ends_is_answered_408_at_its_deadline(lane: bool
         assert metric_in(told.body.decode(), 'convoy_requests_total{status="408"}') == 1
 
 
-@pytest.mark.parametrize("lane", [True, False], ids=["lane", "asgi"])
+@pytest.mark.parametrize("direct", [True, False], ids=["direct", "asgi"])
 async def test_a_body_below_the_least_rate_is_cut_after_its_grace_and_one_above_it_is_not(
-    lane: bool,
+    direct: bool,
 ) -> None:
-    async with convoy(lane=lane, body_grace_s=0.1, body_rate=20_000) as (server, pipeline):
+    async with convoy(direct=direct, body_grace_s=0.1, body_rate=20_000) as (server, pipeline):
         body = b"1" * 50_000
         slow, quick = await server.connect(), await server.connect()
         slow.send(post(body)[:1000])
@@ -150,7 +150,7 @@ async def test_a_body_below_the_least_rate_is_cut_after_its_grace_and_one_above_
 
 
 async def test_the_rest_of_a_body_that_was_answered_early_has_its_time_too() -> None:
-    async with convoy(lane=False, body_s=0.1) as (server, _):
+    async with convoy(direct=False, body_s=0.1) as (server, _):
         request = post(b"1" * 1000, "Content-Type: text/plain")
         client = await server.send(request[:-500])
         assert (await client.reply()).status == 415

@@ -132,12 +132,12 @@ HOST = b"Host: here"
         ([b"GET /v2 HTTP/1.1", HOST, *[b"X: y"] * MAX_HEADERS], 431, f"{MAX_HEADERS} headers"),
     ],
 )
-@pytest.mark.parametrize("lane", [True, False], ids=["lane", "asgi"])
+@pytest.mark.parametrize("direct", [True, False], ids=["direct", "asgi"])
 async def test_a_head_that_is_not_as_it_should_be_is_refused(
-    lane: bool, head: list[bytes], status: int, says: str
+    direct: bool, head: list[bytes], status: int, says: str
 ) -> None:
     data = b"\r\n".join([*head, b"", b""])
-    async with convoy(lane=lane) as (server, _):
+    async with convoy(direct=direct) as (server, _):
         whole = await server.send(data)
         assert says in (await whole.reply()).error(status)
         assert await whole.rest() == b""
