@@ -1,4 +1,4 @@
-"""The rules of the layout, read off the syntax trees: who imports whom, and what lives where."""
+"""The rules of the layout, read from the syntax trees: which way imports run, what lies where."""
 
 import ast
 import subprocess
@@ -9,17 +9,45 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PACKAGES = ("kernels", "models", "service")
+PACKAGES = ("kernels", "models", "service", "loadtest")
 FOLDERS = (*PACKAGES, "benchmarks", "tests")
 FILES = sorted(file for folder in FOLDERS for file in (ROOT / folder).rglob("*.py"))
 MAX_LINES = 400
+MAX_MODULES = 12
 
-# What each package may import of the three: whole names, or the package and all that is in it.
+# What each package may import of the others. `service` also imports names from `models` itself,
+# never from a module inside it.
 ALLOWED = {
     "kernels": {"kernels"},
     "models": {"models", "kernels"},
-    "service": {"service"},  # and names from `models` itself, never from a module inside it
+    "loadtest": {"loadtest"},
+    "service": {"service", "loadtest"},
 }
+
+# The rooms of each package, lowest first: a room imports only rooms before it. Rooms that share a
+# line do not import each other.
+ORDER = {
+    "kernels": [],
+    "service": [
+        "errors callbacks",
+        "batching",
+        "engine",
+        "images telemetry",
+        "settings",
+        "hosting",
+        "edge",
+        "http",
+        "api",
+        "processes",
+        "cli",
+    ],
+}
+
+# Folders with one rule a file.
+MANY_MODULES = ("models/rewrite", "tests/models/rewrite")
+
+# Folders of `tests` whose files need no module of their name; `__init__.py` says why.
+FREE_TESTS = {"cusim", "deploy", "fuzz", "support", "whole"}
 
 
 def package_of(file: Path) -> str:
@@ -182,6 +210,102 @@ def test_no_cuda_hides_in_python() -> None:
     naming = [
         str(file.relative_to(ROOT))
         for file in FILES
-        if package_of(file) != "tests" and "winograd_codegen" in file.read_text(encoding="utf-8")
+        if package_of(file) != "tests" and "winograd.codegen" in file.read_text(encoding="utf-8")
     ]
     assert naming == [writer]
+
+
+def room_of(package: str, module: str) -> str:
+    """The folder or file directly inside the package that a module of it belongs to."""
+    parts = module.split(".")
+    return parts[1] if len(parts) > 1 and parts[0] == package else ""
+
+
+def breaches_of_the_order(package: str, order: list[str], module: str, tree: ast.AST) -> list[str]:
+    """Imports that run against the order of rooms."""
+    floor = {room: number for number, line in enumerate(order) for room in line.split()}
+    mine = room_of(package, module)
+    if not mine:
+        return []  # the package's own __init__
+    if mine not in floor:
+        return [f"the room {mine} is not in the order"]
+    return [
+        f"{mine} imports {name}"
+        for name in imports(tree)
+        if (other := room_of(package, name))
+        and other != mine
+        and (other not in floor or floor[other] >= floor[mine])
+    ]
+
+
+@pytest.mark.parametrize("package", ORDER)
+def test_rooms_import_only_rooms_before_them(package: str) -> None:
+    breaches = {
+        str(file.relative_to(ROOT)): found
+        for file in FILES
+        if package_of(file) == package
+        and (found := breaches_of_the_order(package, ORDER[package], module_of(file), parse(file)))
+    }
+    assert not breaches
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("from service.low import x", []),
+        ("from service.high.y import z", ["middle imports service.high.y"]),
+        ("from service.beside import z", ["middle imports service.beside"]),
+        ("def f():\n    import service.unknown", ["middle imports service.unknown"]),
+        ("from service.middle.other import z", []),
+    ],
+)
+def test_the_order_itself(line: str, found: list[str]) -> None:
+    order = ["low", "middle beside", "high"]
+    tree = ast.parse(line)
+    assert breaches_of_the_order("service", order, "service.middle.x", tree) == found
+
+
+def test_a_folder_has_at_most_a_dozen_modules() -> None:
+    folders = {file.parent for file in FILES}
+    full = {
+        str(folder.relative_to(ROOT)): modules
+        for folder in folders
+        if (modules := len([f for f in folder.glob("*.py") if f.name != "__init__.py"]))
+        > MAX_MODULES
+        and str(folder.relative_to(ROOT)) not in MANY_MODULES
+    }
+    assert not full
+
+
+def test_every_room_says_what_it_is_for() -> None:
+    silent = [
+        str(file.relative_to(ROOT))
+        for file in FILES
+        if file.name == "__init__.py"
+        and (package_of(file) != "tests" or file.parent.name in FREE_TESTS)
+        and not ast.get_docstring(parse(file))
+    ]
+    assert not silent
+
+
+def subject_of(test: Path) -> Path | None:
+    """The module or folder that a test file is named after; None: there is none."""
+    folder, stem = ROOT / test.parent.relative_to(ROOT / "tests"), test.stem.removeprefix("test_")
+    words = stem.split("_")
+    for end in range(len(words), 0, -1):  # test_batcher_close.py tests batcher.py
+        for name in ("_".join(words[:end]), "_".join(("", "", *words[:end], "", ""))):
+            for subject in (folder / f"{name}.py", folder / name):
+                if subject.exists():
+                    return subject
+    return folder if words[0] == folder.name else None  # the whole room
+
+
+def test_every_test_file_has_the_module_of_its_name() -> None:
+    homeless = [
+        str(file.relative_to(ROOT))
+        for file in (ROOT / "tests").rglob("test_*.py")
+        if file.parent != ROOT / "tests"
+        and not FREE_TESTS & set(file.relative_to(ROOT).parts)
+        and subject_of(file) is None
+    ]
+    assert not homeless

@@ -1,0 +1,1 @@
+"""Tests of the container files and of packaging, which are not Python modules."""

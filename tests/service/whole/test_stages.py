@@ -1,0 +1,77 @@
+"""ARCHITECTURE.md lists the stages of a request; a real one must pass them in that order."""
+
+import re
+import sys
+import threading
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from models import BUILT_IN_MODEL
+from service.api.app import create_app
+from service.hosting.loading import decoder, open_models
+from service.hosting.repository import Repository
+from service.settings import Settings
+from tests.support.servers.listening import listening, post
+
+ROOT = Path(__file__).parents[3]
+MAX_STAGES, MAX_FILES = 14, 18
+
+# Of the table: | 1 | `http/connection.py` | `Connection.data_received` | ...
+_ROW = re.compile(r"^\| \d+ \| `([\w/]+\.py)` \| `([\w.]+)` \|", re.MULTILINE)
+
+
+@pytest.fixture(scope="module")
+def stages() -> list[tuple[str, str]]:
+    found = _ROW.findall((ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8"))
+    assert found, "ARCHITECTURE.md has no table of stages"
+    return [(file, function) for file, function in found]
+
+
+def test_the_stages_are_few(stages: list[tuple[str, str]]) -> None:
+    assert len(stages) <= MAX_STAGES
+    assert len({file for file, _ in stages}) <= MAX_FILES
+
+
+@pytest.mark.anyio
+async def test_a_request_passes_the_stages_in_their_order(stages: list[tuple[str, str]]) -> None:
+    calls: list[tuple[str, str]] = []
+    service = f"{ROOT}/service/"
+
+    def record(frame: FrameType, event: str, _: Any) -> None:
+        path = frame.f_code.co_filename
+        if event == "call" and path.startswith(service):
+            calls.append((path.removeprefix(service), frame.f_code.co_qualname))
+
+    settings = Settings(device="cpu", max_batch=2)
+    threading.setprofile(record)  # of threads that start from now on: those of the repository
+    try:
+        repository = Repository(
+            max_batch=2, max_queue=8, max_body_bytes=2**20, decode_threads=1, measure_s=0.01
+        )
+        (opened,) = open_models(settings, None)
+        repository.add(opened.info, opened.engine, decoder(opened.classifier, settings))
+        await repository.warm_up()
+        app = create_app(repository)
+        image = min((BUILT_IN_MODEL.parent / "samples").iterdir()).read_bytes()
+        async with listening(app, endpoints=app.endpoints) as server:
+            client = await server.send(b"")
+            calls.clear()
+            sys.setprofile(record)
+            try:
+                client.send(post(image))
+                reply = await client.reply()
+            finally:
+                sys.setprofile(None)
+        await repository.close(5)
+    finally:
+        threading.setprofile(None)
+    assert reply.status == 200
+    missed = [stage for stage in stages if stage not in calls]
+    assert not missed, f"a request does not pass {missed}"
+    place = 0
+    for stage in stages:
+        assert stage in calls[place:], f"{stage} comes earlier than ARCHITECTURE.md says"
+        place = calls.index(stage, place) + 1
