@@ -1,7 +1,6 @@
-"""How much may be inside the service at once: images, and the bytes of bodies being read.
+"""Bounds on what is inside the service at once: images, and bytes of bodies being read.
 
-A request is counted before it costs anything, and gives everything back when it leaves, however it
-leaves. Used from one event loop.
+Used from one event loop.
 """
 
 import asyncio
@@ -12,7 +11,7 @@ from service.errors import QueueFullError, TooManyImagesError
 
 
 class ByteRoom:
-    """Room for the bodies that are being read or decoded, of all models together."""
+    """Bytes of bodies that are being read or decoded, of all models together."""
 
     def __init__(self, most: int) -> None:
         self.most = most
@@ -20,7 +19,7 @@ class ByteRoom:
 
 
 class Admission:
-    """One model's bounds, and what is inside now."""
+    """One model's bounds and current counts."""
 
     def __init__(
         self,
@@ -33,10 +32,10 @@ class Admission:
         self.max_images = max_images
         self.max_images_a_request = max_images_a_request
         self.room = room
-        self.expected_wait_s = expected_wait_s  # until the images inside now are answered
+        self.expected_wait_s = expected_wait_s  # until all images inside now are answered
         self.requests = 0
         self.images = 0  # from before they are decoded until they are answered
-        self._emptied: asyncio.Event | None = None  # while a caller waits for it
+        self._emptied: asyncio.Event | None = None
 
     def leave(self) -> None:
         """Count a request out."""
@@ -53,7 +52,7 @@ class Admission:
 
 
 class Reservation:
-    """What one request holds of an `Admission`, until it is released."""
+    """What one request holds of an `Admission`, until `release`."""
 
     __slots__ = ("_admission", "_bytes", "_images", "_released")
 
@@ -66,7 +65,7 @@ class Reservation:
         admission.requests += 1
 
     def release(self) -> None:
-        """Give everything back; a second call does nothing."""
+        """Return everything; a second call does nothing."""
         if self._released:
             return
         self._released = True
@@ -76,35 +75,34 @@ class Reservation:
         self._admission.leave()
 
     def expect_room(self) -> None:
-        """QueueFullError if not even one more image could be admitted, before anything is read."""
+        """Raise QueueFullError if no further image could be admitted."""
         admission = self._admission
         if admission.images >= admission.max_images:
             raise self._refusal(1)
 
     def hold_bytes(self, count: int) -> None:
-        """Keep `count` more bytes of the body; QueueFullError if there is no room for them."""
+        """Reserve `count` bytes for the body; QueueFullError if there is no room."""
         room = self._admission.room
         if room.taken + count > room.most:
             raise QueueFullError(
-                f"{room.taken} bytes of images are being read, of at most {room.most}; "
+                f"{room.taken} of at most {room.most} bytes of images are being read; "
                 "try again in a second"
             )
         room.taken += count
         self._bytes += count
 
     def release_bytes(self) -> None:
-        """The body is not needed any longer."""
+        """The body is no longer needed."""
         self._admission.room.taken -= self._bytes
         self._bytes = 0
 
     def admit(self, images: int) -> None:
-        """Let the request's images in, all or none; TooManyImagesError or QueueFullError."""
+        """Admit the request's images, all or none; TooManyImagesError or QueueFullError."""
         admission = self._admission
         limit = admission.max_images_a_request
         if images > limit:
             raise TooManyImagesError(
-                f"{images} images in one request; at most {limit} are allowed, "
-                "so send them in several"
+                f"{images} images in one request; at most {limit} are allowed; send several"
             )
         if admission.images + images > admission.max_images:
             raise self._refusal(images)
@@ -115,7 +113,7 @@ class Reservation:
         admission = self._admission
         wait_s = admission.expected_wait_s()
         return QueueFullError(
-            f"{admission.images} images of at most {admission.max_images} are being worked on and "
-            f"{images} more came; try again in {max(1, ceil(wait_s))} s",
+            f"no room for {images} more images: {admission.images} of at most "
+            f"{admission.max_images} are queued or running; try again in {max(1, ceil(wait_s))} s",
             wait_s,
         )

@@ -1,4 +1,4 @@
-"""One request's images on their way to scores: admitted, decoded, scored. Callbacks, no task.
+"""One request's images on their way to scores. Callbacks, no task.
 
 wanted ── admit ─┬─ files ── headers ── decode pool ─┬─ batcher ── scores
                  └─ pixels ──────────────────────────┘
@@ -22,7 +22,7 @@ from service.images.pool import Decoding
 if TYPE_CHECKING:
     from service.hosting.pipeline import Pipeline
 
-# Bytes of files whose headers take longer to read than to hand to a thread.
+# Above this many bytes, reading the headers takes longer than handing them to a thread.
 _LONG_FILES = 2**18
 
 Scored = Answered[ScoreRow]
@@ -30,19 +30,19 @@ Outcome = Scored | Exception
 
 
 class Wanted(NamedTuple):
-    """What a request asks for, once its body is read."""
+    """What a request asks for."""
 
     files: Sequence[bytes]  # encoded images; none where there are pixels
     pixels: Sequence[Pixels] | None  # H×W×C as `ModelInfo.image_shape` says; may be views
     urgency: Urgency = NO_HURRY
-    form: Any = None  # of the answer; for the endpoint that makes it
+    form: Any = None  # of the answer, for the endpoint
 
 
 class Withdrawable(Protocol):
-    """Something under way that can be called off."""
+    """Work that can be cancelled."""
 
     def withdraw(self) -> None:
-        """Its result is no longer wanted."""
+        """Discard the result; do not begin if that has not happened."""
 
 
 class Inference:
@@ -54,7 +54,7 @@ class Inference:
     def __init__(
         self, pipeline: "Pipeline", reservation: Reservation, then: Callable[[Outcome], None]
     ) -> None:
-        """`then` is called once with the outcome, unless it is withdrawn."""
+        """`then` is called once with the outcome, unless this is withdrawn."""
         self._pipeline = pipeline
         self._reservation = reservation
         self._then: Callable[[Outcome], None] | None = then
@@ -64,12 +64,14 @@ class Inference:
         self.decoded_at = self.started  # perf_counter seconds
 
     def start(self, wanted: Wanted) -> None:
-        """Have the images decoded, where they are files, and scored.
+        """Decode the images, where they are files, and score them.
 
-        Raised or told: QueueFullError, TooManyImagesError: not admitted. ImageError,
-        PayloadTooLargeError, UnsupportedMediaTypeError: one cannot be decoded. DecodersBusyError:
-        large ones would wait too long. DeadlineError: they cannot be done in time, which is asked
-        before they are decoded and after. EngineFailedError, ShuttingDownError.
+        Errors are raised here or passed to `then`:
+        QueueFullError, TooManyImagesError: the images are not admitted.
+        ImageError, PayloadTooLargeError, UnsupportedMediaTypeError: an image cannot be decoded.
+        DecodersBusyError: a large image would wait too long.
+        DeadlineError: the deadline cannot be met; checked before and after decoding.
+        EngineFailedError, ShuttingDownError.
         """
         self._urgency = wanted.urgency
         if wanted.pixels is not None:
@@ -89,7 +91,7 @@ class Inference:
             self._under_way = (job,)
 
     def withdraw(self) -> None:
-        """Its outcome is no longer wanted: what of it has not begun never does."""
+        """Cancel what has not begun; `then` will not be called."""
         self._then = None
         for each in self._under_way:
             each.withdraw()
@@ -101,11 +103,11 @@ class Inference:
             return
         try:
             self._decode(decodings)
-        except Exception as failure:  # noqa: BLE001  told to the request
+        except Exception as failure:  # noqa: BLE001  passed on to the request
             self._end(failure)
 
     def _decode(self, decodings: list[Decoding]) -> None:
-        """Have the images decoded, all or none."""
+        """Decode all images, or none."""
         decoders = self._pipeline.decoders
         decoders.admit(*decodings)
         self._decoded: list[Pixels | Exception] = [_NO_PIXELS] * len(decodings)
@@ -122,7 +124,7 @@ class Inference:
         self._undecoded -= 1
         if self._undecoded:
             return
-        # All have ended, so that it is always the first bad image that is named.
+        # Wait for all, so that the error always names the first bad image.
         failure = _first_failure(self._decoded)
         if failure is not None:
             self._end(failure)
@@ -131,7 +133,7 @@ class Inference:
         self._reservation.release_bytes()
         try:
             self._score(images)
-        except Exception as refused:  # noqa: BLE001  told to the request
+        except Exception as refused:  # noqa: BLE001  passed on to the request
             self._end(refused)
 
     def _score(self, pixels: Sequence[Pixels]) -> None:
@@ -139,7 +141,7 @@ class Inference:
         then = self._then
         if then is not None:
             self._under_way = (self._pipeline.runner.post(pixels, then, self._urgency),)
-            self._then = None  # which may hold this
+            self._then = None  # breaks a reference cycle
 
     def _end(self, failure: Exception) -> None:
         then, self._then = self._then, None
@@ -152,7 +154,7 @@ _NO_PIXELS: Pixels = np.zeros((0, 0, 0), np.uint8)
 
 
 def _prepare(files: Sequence[bytes], prepare: Callable[[bytes], Decoding]) -> list[Decoding]:
-    """What decoding each takes; raises what is wrong with the first that is, naming it."""
+    """Read the headers: what decoding each file takes. Raises the first file's error, numbered."""
     decodings = []
     for place, file in enumerate(files):
         try:
@@ -163,7 +165,7 @@ def _prepare(files: Sequence[bytes], prepare: Callable[[bytes], Decoding]) -> li
 
 
 def _first_failure(outcomes: Sequence[Pixels | Exception]) -> Exception | None:
-    """The first error there is, of several images naming which."""
+    """The first error, numbered."""
     for place, outcome in enumerate(outcomes):
         if isinstance(outcome, ServiceError):
             return _named(outcome, place, len(outcomes))
@@ -173,7 +175,7 @@ def _first_failure(outcomes: Sequence[Pixels | Exception]) -> Exception | None:
 
 
 def _named(error: ServiceError, place: int, images: int) -> ServiceError:
-    """An error of one image of so many, which is said where there are several."""
+    """The error, saying which image where there are several."""
     if images == 1:
         return error
     named = type(error)(f"image {place + 1} of {images}: {error}")

@@ -1,10 +1,10 @@
-"""From files to models that can be served: one file, or a folder with a folder for each model.
+"""Opens the models to serve: one file, or a folder with a folder for each model.
 
-models/                      what `convoy serve models` takes
+models/                      convoy serve models
     digits/
-        model.onnx           with model.toml and labels.txt beside it, if need be
+        model.onnx           optionally with model.toml and labels.txt beside it
     flowers/
-        1/model.onnx         or with versions, as Triton has them: the highest is served
+        1/model.onnx         or with versions, as in Triton: the highest is served
 """
 
 import re
@@ -36,23 +36,23 @@ BUILT_IN_NAME = "digits"
 
 _FILE = "model.onnx"
 
-# Names are parts of paths, and /v2/models/stats is taken.
+# Names are parts of URLs, and /v2/models/stats is a route.
 _NAME = re.compile(r"(?!stats$)[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 @dataclass(frozen=True)
 class Opened:
-    """A model with its engine, not yet warm."""
+    """A model with its engine, not warmed up."""
 
     info: ModelInfo
     classifier: Classifier
     engine: Engine
-    reopen: Callable[[], Engine]  # another engine of the same, from the file again
+    reopen: Callable[[], Engine]  # opens another engine from the same file
 
 
 @dataclass(frozen=True)
 class ModelFile:
-    """Where one of several models lies."""
+    """One of several models."""
 
     name: str
     version: str
@@ -60,10 +60,10 @@ class ModelFile:
 
 
 def open_models(settings: Settings, expectations: Sequence[str] | None) -> Iterator[Opened]:
-    """The models that the settings name, opened one after another.
+    """Open the models that the settings name, one after another.
 
-    ModelError names the one of several that cannot be had. SettingsError: a flag about one model,
-    though there are several.
+    ModelError names the model that cannot be opened. SettingsError: a flag for one model was given
+    with a folder of several.
     """
     folder = settings.model
     if folder is None or not folder.is_dir():
@@ -71,8 +71,8 @@ def open_models(settings: Settings, expectations: Sequence[str] | None) -> Itera
         return
     if expectations or settings.preset is not None or settings.labels is not None:
         raise SettingsError(
-            f"--preset, --labels and --set are about one model; those in {folder} are described "
-            "by the model.toml beside each"
+            "--preset, --labels and --set apply to a single model; describe each model in "
+            f"{folder} in a model.toml beside it"
         )
     for file in find_models(folder):
         try:
@@ -83,9 +83,9 @@ def open_models(settings: Settings, expectations: Sequence[str] | None) -> Itera
 
 
 def find_models(folder: Path) -> list[ModelFile]:
-    """The models in a folder of folders, by name; what is hidden, or no folder, is left alone.
+    """The models in a folder of folders, by name; hidden folders and files are ignored.
 
-    ModelFileError: a folder that has no model, or whose name cannot be part of a path; or none.
+    ModelFileError: a folder without a model, a name that cannot be part of a URL, or no folder.
     """
     found = []
     for place in sorted(folder.iterdir()):
@@ -93,8 +93,8 @@ def find_models(folder: Path) -> list[ModelFile]:
             continue
         if not _NAME.fullmatch(place.name):
             raise ModelFileError(
-                f"{place}: a model cannot be called that; its name is made of letters, digits, "
-                "dots, dashes and underscores, and is not `stats`"
+                f"{place}: invalid model name; use letters, digits, dots, dashes and underscores, "
+                "and not `stats`"
             )
         versions = [int(p.name) for p in place.iterdir() if p.name.isdecimal() and p.is_dir()]
         version = str(max(versions, default=1))
@@ -104,7 +104,7 @@ def find_models(folder: Path) -> list[ModelFile]:
             raise ModelFileError(f"{place} has no {_FILE}, and no {version}/{_FILE}")
         found.append(ModelFile(place.name, "1" if path == candidates[0] else version, path))
     if not found:
-        raise ModelFileError(f"{folder} has no models; each has a folder, with a {_FILE} in it")
+        raise ModelFileError(f"{folder} has no models; put each in a folder, as NAME/{_FILE}")
     return found
 
 
@@ -122,11 +122,11 @@ def load(settings: Settings, expectations: Sequence[str] | None) -> Classifier:
 
 
 def open_classifier(classifier: Classifier, settings: Settings, max_batch: int) -> Engine:
-    """An engine for a model of pictures; UnsupportedModelError for one of clips."""
+    """An engine for a model of images; UnsupportedModelError for a model of clips."""
     if classifier.preprocessing.frames is not None:
         raise UnsupportedModelError(
-            f"{classifier.name} takes clips of {classifier.preprocessing.frames} frames; "
-            "Convoy serves pictures. `convoy inspect` and `convoy compile` take it"
+            f"{classifier.name} takes clips of {classifier.preprocessing.frames} frames, and "
+            "Convoy serves images only; `convoy inspect` and `convoy compile` work for clips"
         )
     return open_engine(
         classifier,
@@ -139,7 +139,7 @@ def open_classifier(classifier: Classifier, settings: Settings, max_batch: int) 
 
 
 def decoder(classifier: Classifier, settings: Settings) -> Callable[[bytes], Decoding]:
-    """What makes a file the pixels that the model wants to see, once it is run."""
+    """A function that prepares an image file for decoding to the model's input."""
     return partial(
         prepare_image,
         preprocessing=classifier.preprocessing,
@@ -153,7 +153,6 @@ def _path(settings: Settings) -> Path:
 
 
 def _load_one(settings: Settings, file: ModelFile) -> Classifier:
-    """One of several models."""
     return replace(load_classifier(file.path, limits=_limits(settings)), name=file.name)
 
 
@@ -164,18 +163,17 @@ def _open(
     engine = open_classifier(classifier, settings, settings.max_batch)
     info, meaning = _info(classifier, version), classifier.preprocessing
 
-    # The weights are not kept for it: they may be large, and the file still has them.
+    # It loads the file again rather than keep the weights in memory.
     def reopen() -> Engine:
         again = load_it()
         if _stamp(path) != stamp or again.preprocessing != meaning:
-            raise ModelFileError(f"{path}, or what describes it, has changed since it was opened")
+            raise ModelFileError(f"{path} or its model.toml has changed since the server started")
         return open_classifier(again, settings, settings.max_batch)
 
     return Opened(info, classifier, engine, reopen)
 
 
 def _stamp(path: Path) -> tuple[int, int]:
-    """What changes when a file does."""
     status = path.stat()
     return status.st_mtime_ns, status.st_size
 

@@ -1,4 +1,4 @@
-"""One model, from the bytes of images to their scores, with its bounds and its counts."""
+"""One served model: from the bytes of images to their scores, with its bounds and metrics."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -15,18 +15,18 @@ from service.telemetry.metrics import ModelMetrics
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """What clients are told of a model."""
+    """A model's metadata."""
 
     name: str
     version: str  # digits
-    image_shape: tuple[int, ...]  # H×W×C of the pixels that its engine takes
-    scores: str  # what the model calls its output
+    image_shape: tuple[int, ...]  # H×W×C, the engine's input
+    scores: str  # the output's name in the model
     output: OutputKind
-    labels: Sequence[str]  # empty: classes are named by their index
+    labels: Sequence[str]  # empty: clients see class indices alone
 
 
 class Pipeline:
-    """A runner with its decoders and its bounds; used from one event loop."""
+    """A runner with its decoders and bounds; used from one event loop."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class Pipeline:
         reader: Workers,
         metrics: ModelMetrics,
     ) -> None:
-        """At most `max_images` wait or run, decoding included. `reader` reads long bodies."""
+        """At most `max_images` are decoded, queued or running. `reader` parses long bodies."""
         self.info = info
         self.runner = runner
         self.prepare = prepare
@@ -58,11 +58,11 @@ class Pipeline:
         metrics.watch(
             {
                 "convoy_ready": (
-                    "1 while requests are taken.",
+                    "1 while the model accepts requests.",
                     lambda: float(runner.state is State.READY),
                 ),
                 "convoy_engine_restarts_total": (
-                    "Restarts of an engine that hung or failed, tried.",
+                    "Attempted restarts of an engine that hung or failed.",
                     lambda: runner.restarts,
                 ),
                 "convoy_queue_depth": (
@@ -70,7 +70,7 @@ class Pipeline:
                     lambda: runner.batcher.depth,
                 ),
                 "convoy_images_inside": (
-                    "Images from before they are decoded until they are answered.",
+                    "Images inside, from admission to answer.",
                     lambda: self.admission.images,
                 ),
             }
@@ -79,13 +79,13 @@ class Pipeline:
     def start(
         self, wanted: Wanted, reservation: Reservation, then: Callable[[Outcome], None]
     ) -> Inference:
-        """Have what a request wants done; see `Inference.start` for what it raises or is told."""
+        """Begin a request's work; for its errors see `Inference.start`."""
         inference = Inference(self, reservation, then)
         inference.start(wanted)
         return inference
 
     async def drain(self, timeout_s: float) -> bool:
-        """Take nothing new and finish what is inside; False if `timeout_s` was too short."""
+        """Refuse new requests and finish those inside; False if `timeout_s` was too short."""
         self.runner.refuse()
         try:
             async with asyncio.timeout(timeout_s):

@@ -1,7 +1,7 @@
-"""The models that one process serves: what they share, and what is done to all of them at once.
+"""The models that one process serves.
 
-Each model has its own engine, engine thread, batcher and bound on images. They share the device,
-where their batches take turns, the threads that decode, the room for bodies, the metrics.
+Each model has its own engine, engine thread, batcher and bound on images. All share the device
+(their batches take turns), the decode threads, the room for bodies and the metrics.
 """
 
 import asyncio
@@ -18,19 +18,18 @@ from service.hosting.pipeline import ModelInfo, Pipeline
 from service.images.pool import DecodePool, Decoding
 from service.telemetry.metrics import Metrics
 
-# Room for bodies beside the largest one, for every image that may wait.
+# Room for bodies: the largest one, and this much for every image that may wait.
 _BYTES_AN_IMAGE = 2**20
 
-# For which each model's batches of every size are measured as it warms up.
+# How long each model's batches of every size are timed during warm-up.
 _MEASURE_S = 1.0
 
-# What an image may take to decode, where the largest that are taken need a second or two; and
-# drivers to say how they are.
+# Timeouts. The largest images take a second or two to decode; GPU drivers may answer slowly.
 _DECODE_S = 60.0
 _TELL_S = 10.0
 
-# Where the model runs on the same cores, a decoded picture's batch is sooner done, and with it the
-# event loop's turn to begin the next, than one more picture is wanted.
+# Decode threads yield to the engine and the event loop: on shared cores, finishing a batch is worth
+# more than decoding one more image.
 _DECODE_NICE = 5
 
 
@@ -50,11 +49,11 @@ class Repository:
         bounds: Bounds | None = None,
         decode_s: float = _DECODE_S,
     ) -> None:
-        """`max_queue` is each model's; `default` names the model for who names none.
+        """Bounds hold for each model, except bytes and decode threads, which all models share.
 
-        Each model's batches of every size are timed for about `measure_s` seconds at first. What
-        an engine may take is in `bounds`; to decode an image, `decode_s`. Decoding may take
-        `decode_bytes` of memory at once.
+        `max_queue` is in images; `default` names the model of `/v1/classify`; `measure_s` is how
+        long batches are timed during warm-up; `bounds` are the engines' timeouts and `decode_s`
+        that of one image; decoding takes at most `decode_bytes` of memory at once.
         """
         self.max_body_bytes = max_body_bytes
         self.metrics = Metrics(max_batch=max_batch)
@@ -65,12 +64,12 @@ class Repository:
         self._decoders = DecodePool(
             decode_threads, decode_bytes, bound_s=decode_s, nice=_DECODE_NICE
         )
-        # One: reading a body holds the interpreter's lock, so that two would gain nothing.
+        # One thread: parsing a body holds the GIL, so a second would gain nothing.
         readers = min(1, decode_threads)
         self._reader = Workers("read", readers, bound_s=decode_s, nice=_DECODE_NICE)
         self.metrics.lost_decode_threads = lambda: self._decoders.lost + self._reader.lost
         self._teller = Workers("metrics", 1, bound_s=_TELL_S)
-        self._turns = Turns()  # all models run on the one device
+        self._turns = Turns()  # on the one device
         self._measure_s = measure_s
         self._bounds = bounds
         self._failed = asyncio.Event()
@@ -83,12 +82,9 @@ class Repository:
         prepare: Callable[[bytes], Decoding],
         reopen: Callable[[], Engine] | None = None,
     ) -> Pipeline:
-        """Serve one more model, which the repository closes in the end.
-
-        `reopen` opens another engine of it, where the first hangs or fails again and again.
-        """
+        """Add a model; `close` will close it. `reopen` opens a new engine after a failure."""
         if info.name in self.models:
-            raise ValueError(f"there are two models {info.name!r}")
+            raise ValueError(f"two models are named {info.name!r}")
         metrics = self.metrics.model(info.name, info.version)
         runner = EngineRunner(
             engine,
@@ -117,13 +113,13 @@ class Repository:
 
     @property
     def default(self) -> Pipeline | None:
-        """The model for who names none: the one that was said, or the only one."""
+        """The model of requests that name none: the configured one, or the only one."""
         if self._default is not None:
             return self.models[self._default]
         return next(iter(self.models.values())) if len(self.models) == 1 else None
 
     def find(self, name: str, version: str | None = None) -> Pipeline:
-        """A model; ModelNotFoundError, worded as Triton does, if it is not served."""
+        """A model by name; ModelNotFoundError in Triton's words."""
         pipeline = self.models.get(name)
         if pipeline is None:
             raise ModelNotFoundError(f"Request for unknown model: '{name}' is not found")
@@ -140,20 +136,20 @@ class Repository:
 
     @property
     def ready(self) -> bool:
-        """Whether every model takes requests."""
+        """Whether every model accepts requests."""
         return all(pipeline.runner.state is State.READY for pipeline in self.models.values())
 
     def check_ready(self) -> None:
-        """Raise NotReadyError or ShuttingDownError unless every model takes requests."""
+        """Raise NotReadyError or ShuttingDownError unless every model accepts requests."""
         for pipeline in self.models.values():
             pipeline.runner.check_ready()
 
     def exposition(self) -> "asyncio.Future[bytes]":
-        """Every metric in Prometheus' text format; a driver slow to tell holds nobody up."""
+        """Every metric in Prometheus' text format, made in a thread: GPU drivers may be slow."""
         return self._teller.run(Metrics.exposition, self.metrics)
 
     async def warm_up(self) -> None:
-        """Make every engine ready, one after another; raises what an engine raises, naming it."""
+        """Warm up every engine, one after another; raises EngineError."""
         for name, pipeline in self.models.items():
             try:
                 await pipeline.runner.warm_up()
@@ -163,24 +159,24 @@ class Repository:
                 raise EngineError(f"{name}: {error}") from error
 
     async def failure(self) -> EngineError:
-        """Wait until an engine is given up for good, and say why."""
+        """Wait until an engine cannot be restarted any more; returns its last error."""
         await self._failed.wait()
         assert self._failure is not None  # noqa: S101  set before the event; narrows the type
         return self._failure
 
     async def drain(self, timeout_s: float) -> bool:
-        """Take nothing new and finish what is inside; False if `timeout_s` was too short."""
+        """Refuse new requests and finish those inside; False if `timeout_s` was too short."""
         for pipeline in self.models.values():
             pipeline.runner.refuse()
         drained = await asyncio.gather(*(p.drain(timeout_s) for p in self.models.values()))
         return all(drained)
 
     async def give_up(self) -> None:
-        """Answer what waits or runs with ShuttingDownError."""
+        """Answer all requests inside with ShuttingDownError."""
         await asyncio.gather(*(pipeline.runner.give_up() for pipeline in self.models.values()))
 
     async def close(self, timeout_s: float) -> bool:
-        """End it: what is still inside fails. False if an engine is stuck in a call."""
+        """Close everything; requests still inside fail. False if an engine is stuck in a call."""
         closed = await asyncio.gather(*(p.runner.close(timeout_s) for p in self.models.values()))
         self._decoders.close()
         self._reader.close()

@@ -111,7 +111,7 @@ def test_a_model_of_clips_is_refused_before_anything_starts(
     picture = [SAMPLES[0]] if command == "classify" else ["--port", "0"]
     status, out, error = convoy(command, clips, *picture, "--preset", "imagenet")
     assert (status, out) == (1, "")
-    assert "Error: clips takes clips of 3 frames; Convoy serves pictures" in error
+    assert "Error: clips takes clips of 3 frames, and Convoy serves images only" in error
 
 
 def test_a_port_in_use_ends_with_one_line_and_status_1(convoy: Run) -> None:
@@ -325,4 +325,4 @@ def test_a_folder_of_models_is_served_all_or_none(convoy: Run, tmp_path: Path) -
     assert line.startswith("Error: the model digits: ")
     status, _, error = convoy("serve", folder, "--port", "0", "--set", "size=3")
     assert status == 2
-    assert "--preset, --labels and --set are about one model" in error
+    assert "--preset, --labels and --set apply to a single model" in error

@@ -47,9 +47,9 @@ def test_one_file_is_one_model(tmp_path: Path) -> None:
     [
         ("empty", None, "empty has no model.onnx, and no 1/model.onnx"),
         ("broken", "broken/model.onnx", "the model broken: "),
-        ("stats", "stats/model.onnx", "cannot be called that"),
-        ("a b", "a b/model.onnx", "cannot be called that"),
-        ("é", "é/model.onnx", "cannot be called that"),
+        ("stats", "stats/model.onnx", "invalid model name"),
+        ("a b", "a b/model.onnx", "invalid model name"),
+        ("é", "é/model.onnx", "invalid model name"),
         ("odd", "odd/2/model.onnx", "the model odd: "),
     ],
 )
@@ -67,7 +67,7 @@ def test_a_model_that_cannot_be_had_is_named(
 
 def test_a_folder_without_models_is_no_folder_of_models(tmp_path: Path) -> None:
     (tmp_path / "model.onnx").write_bytes(BUILT_IN_MODEL.read_bytes())
-    with pytest.raises(ModelFileError, match="has no models; each has a folder"):
+    with pytest.raises(ModelFileError, match="has no models; put each in a folder"):
         find_models(tmp_path)
 
 
@@ -79,7 +79,7 @@ def test_what_is_said_of_one_model_is_refused_for_several(
     tmp_path: Path, settings: dict[str, object], expectations: list[str] | None
 ) -> None:
     folder = make_models(tmp_path)
-    with pytest.raises(SettingsError, match=r"model\.toml beside each"):
+    with pytest.raises(SettingsError, match=r"model\.toml beside it"):
         list(open_models(Settings.model_validate({"model": folder, **settings}), expectations))
 
 
