@@ -1,17 +1,15 @@
-"""Dynamic batching: items that arrive apart travel together. No HTTP, no device.
+"""Dynamic batching: combines items of separate requests into batches. No HTTP, no device.
 
-    post ── waiting (by due moment) ── policy ── run ── answers
-                               refuse ┘  └ look again at a moment
+    post ── waiting (by due time) ── policy ── run ── outcomes
+                             refuse ┘  └ look again at a time
 
-One worker task runs one batch at a time. What goes when is the policy's decision, and when somebody
-can no longer make a deadline too (see `service/batching/policy.py`); the batcher knows how. Idle,
-it dispatches at once what is there, unless more is sure to come that pays for waiting.
+One worker task runs one batch at a time. The policy (`service/batching/policy.py`) decides what to
+dispatch when and which requests cannot meet their deadlines; the batcher carries that out.
 
-What was posted is told of its end exactly once: of its answers, of EngineFailedError when a batch
-that carried one of its items failed, of DeadlineError once it cannot be in time, or of
-ShuttingDownError when `close` ran out of time. By a call, not a future: a task that is woken for
-each request costs more than all else that is done for it here. Withdrawn, it leaves the queue at
-once; where its items are running already, their results are thrown away and nobody else notices.
+Each posted request gets exactly one outcome: its results; EngineFailedError if a batch with one of
+its items failed; DeadlineError once it cannot be in time; or ShuttingDownError if `close` ran out of
+time. Outcomes are callbacks, not futures: waking a task costs more than everything else here. A
+withdrawn request leaves the queue at once; results of its running items are discarded.
 """
 
 import asyncio
@@ -39,8 +37,7 @@ from service.errors import (
 T = TypeVar("T")
 R = TypeVar("R")
 
-# How much too early or too late a timer of an event loop may be: asyncio and uvloop count whole
-# milliseconds.
+# Timers of asyncio and uvloop count whole milliseconds.
 _TIMER_ERROR_S = 0.001
 
 
@@ -54,7 +51,7 @@ class BatchRecord(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class _Batch(Generic[T, R]):
-    """Items on their way: from each request in `parts` so many, in order."""
+    """A running batch; `parts` says how many of its items are from which request, in order."""
 
     dispatched: float  # clock seconds
     items: list[T]
@@ -62,13 +59,12 @@ class _Batch(Generic[T, R]):
 
 
 class Batcher(Generic[T, R]):
-    """Collects items into batches of at most `max_batch` for `run`, which is called one at a time.
+    """Collects items into batches of at most `max_batch` for `run`, which runs one at a time.
 
-    `run` gets the items in the order in which they are due and returns one result an item, in the
-    same order. The caller bounds how many may wait. `latency` is what is known of L(n); it learns.
-    Batchers with the same `turns` run one batch at a time among them, sharing by `weight`.
-    `on_batch` hears of every batch that ended. `clock` counts seconds. Used from one event loop,
-    from the first `post` on.
+    `run` takes items in the order in which they are due and returns one result for each, in the same
+    order. The caller bounds how many items wait. `latency` is what is known of L(n); it learns.
+    Batchers with the same `turns` share one device, in proportion to `weight`. `on_batch` is called
+    with every ended batch. `clock` returns seconds. Used from one event loop.
     """
 
     def __init__(
@@ -102,17 +98,17 @@ class Batcher(Generic[T, R]):
 
     @property
     def depth(self) -> int:
-        """How many items wait."""
+        """Number of waiting items."""
         return self._waiting.depth
 
     @property
     def in_flight(self) -> int:
-        """How many items are in the running batch."""
+        """Number of items in the running batch."""
         return len(self._running.items) if self._running else 0
 
     @property
     def latency(self) -> Latency:
-        """What is known of how long batches take; may be set once it is measured."""
+        """Measured latency by batch size; may be set."""
         return self._dispatcher.latency
 
     @latency.setter
@@ -120,12 +116,10 @@ class Batcher(Generic[T, R]):
         self._dispatcher.latency = latency
 
     def post(self, items: Sequence[T], then: Then[R], urgency: Urgency = NO_HURRY) -> Request[T, R]:
-        """Have `items` run, all or none; `then` is told what becomes of them, not before this ends.
+        """Queue `items`, all or none; `then` is called once with the outcome, after this returns.
 
-        Raises DeadlineError where they cannot be expected to be done by their deadline, and
-        ShuttingDownError once `close` was called. `then` is told the same of a deadline that comes
-        to be too soon, and of a `close` that runs out of time; and EngineFailedError when a batch
-        with one of them failed (the rest is then not run).
+        Raises DeadlineError if they cannot be expected to meet their deadline, and
+        ShuttingDownError after `close`. If a batch with some of the items fails, the rest is not run.
         """
         count = len(items)
         if self._closing:
@@ -144,9 +138,9 @@ class Batcher(Generic[T, R]):
         if not self._dispatcher.short:
             self._dispatcher.arrived(now, count)
         if self._worker is None:
-            # An empty context: it serves everybody, so it takes on nothing of this first caller.
+            # An empty context: the task must not inherit context variables of its first request.
             self._worker = loop.create_task(self._work(), name="batcher", context=Context())
-            # However it ends, even cancelled before its first step, nobody is left waiting.
+            # Runs even if the task is cancelled before its first step.
             self._worker.add_done_callback(lambda _: self._end())
         self._changed.set()
         if urgency.deadline < inf and self._running:
@@ -154,18 +148,17 @@ class Batcher(Generic[T, R]):
         return request
 
     def fail_waiting(self, failure: Callable[[], ServiceError]) -> None:
-        """Fail whoever waits, each with a failure of their own; whose items run too, waits on."""
+        """Fail the waiting requests, except those with items in the running batch."""
         running = [request for request, _ in self._running.parts] if self._running else []
         for request in self._waiting.all():
             if request not in running:
                 self._fail(request, failure())
 
     async def close(self, timeout_s: float | None = None) -> None:
-        """Refuse new work, finish what was accepted, then stop.
+        """Refuse new requests, finish accepted ones, then stop.
 
-        What has not finished after `timeout_s` seconds (None: however long it takes) is failed
-        with ShuttingDownError, and `run` is cancelled. Calling it again is harmless, and may
-        shorten the wait of the first.
+        After `timeout_s` seconds (None: no limit) the rest fails with ShuttingDownError, and `run`
+        is cancelled. A second call may shorten the wait of the first.
         """
         self._closing = True
         if self._worker is None:
@@ -175,12 +168,12 @@ class Batcher(Generic[T, R]):
             async with asyncio.timeout(timeout_s):
                 await self._stopped.wait()
         except TimeoutError:
-            # Not waited for: a `run` that resists being cancelled must not hold up the caller.
+            # Not awaited: `run` may ignore its cancellation.
             self._worker.cancel()
             self._stop()
 
     def check_deadline(self, count: int, urgency: Urgency) -> None:
-        """Raise DeadlineError if `count` items that came now could not be expected in time."""
+        """Raise DeadlineError if `count` items that arrive now could not meet their deadline."""
         if urgency.deadline == inf:
             return
         now = self._clock()
@@ -191,17 +184,17 @@ class Batcher(Generic[T, R]):
             raise DeadlineError(done - now, urgency.deadline - now)
 
     def expected_wait_s(self) -> float:
-        """Seconds until all that is waiting or running now will have been run."""
+        """Seconds until all items that wait or run now will be done."""
         wait_s = self._dispatcher.wait_s(self._clock(), self.depth)
         return wait_s / self._turn.share if self._turn else wait_s
 
     async def _work(self) -> None:
-        """Run batches until closed and drained; the only task of a batcher."""
-        # Cancellation is asked about too, lest a `run` that swallowed it keeps this going.
+        """Run batches until closed and drained."""
+        # `run` may have swallowed a cancellation, so check for one.
         while not self._cancelled():
             if self._dispatcher.short:
                 await self._gather()
-            # No await from here to the wait, so nothing that changes is missed.
+            # No await between here and the wait, so no change is missed.
             self._changed.clear()
             now = self._clock()
             size = self._look(now) if self._waiting or not self._alone() else 0
@@ -215,10 +208,10 @@ class Batcher(Generic[T, R]):
                 await self._changed.wait()
 
     async def _gather(self) -> None:
-        """Let the event loop read what has come already, where it takes longer than a batch.
+        """Let the event loop read what has arrived before a short batch begins.
 
-        It would compete with the engine's thread for the interpreter, at a multiple of the time.
-        Once in any case: such batches may end without it having had a turn.
+        During the batch it would compete with the engine's thread for the GIL, at a multiple of the
+        cost. At least once: short batches may otherwise leave the event loop no turn.
         """
         depth = 0
         while depth < min(self.depth, self._max_batch):
@@ -226,16 +219,16 @@ class Batcher(Generic[T, R]):
             await asyncio.sleep(0)
 
     def _alone(self) -> bool:
-        """Whether no other model ever runs on the device."""
+        """Whether no other model uses the device."""
         return self._turn is None or self._turn.alone
 
     def _look(self, now: float) -> int:
-        """Refuse whom the policy refuses, look again when it says; how many items to dispatch."""
+        """Carry out the policy's refusals and timer; returns how many items to dispatch."""
         requests, claims = self._waiting.claims()
         decision = self._dispatcher.decide(now, self.depth, claims)
         size = decision.dispatch
         if self._closing and not self._running and not size:
-            size = min(self.depth, self._max_batch)  # whoever is left waits for no company
+            size = min(self.depth, self._max_batch)  # nothing more can arrive
         others_until = None
         if self._turn and not self._turn.alone and not self._running:
             if not size:
@@ -260,11 +253,11 @@ class Batcher(Generic[T, R]):
             self._changed.set()
 
     def _cancelled(self) -> bool:
-        """Whether somebody wants the worker to end: `close` out of time, or the event loop."""
+        """Whether `close` or the event loop has cancelled the worker."""
         return self._worker is not None and self._worker.cancelling() > 0
 
     async def _carry(self, batch: _Batch[T, R]) -> None:
-        """Run one batch and resolve the requests that it completes or fails."""
+        """Run one batch and deliver its outcome."""
         self._running = batch
         self._dispatcher.dispatched(batch.dispatched, len(batch.items))
         if self._turn:
@@ -277,8 +270,8 @@ class Batcher(Generic[T, R]):
             results = list(await self._run(batch.items))
             if len(results) != len(batch.items):
                 raise ValueError(f"{len(results)} results for a batch of {len(batch.items)}")
-        # BaseException: neither a stray CancelledError nor a panic in a native library may stop
-        # the worker. What is meant for the worker or the process goes on upwards.
+        # BaseException: a stray CancelledError or a native library's panic must not stop the worker.
+        # Errors meant for the worker or the process propagate.
         except BaseException as raised:
             if self._ends_work(raised):
                 raise
@@ -293,7 +286,7 @@ class Batcher(Generic[T, R]):
             self._undelivered.append((batch, results, compute_s))
             if self._dispatcher.short:
                 self._deliver()
-            else:  # the next batch should be on its way before answers are made of this one
+            else:  # start the next batch before answers are made of this one
                 asyncio.get_running_loop().call_soon(self._deliver)
         else:
             for request, _ in batch.parts:
@@ -303,13 +296,13 @@ class Batcher(Generic[T, R]):
         call_safely(self._on_batch, BatchRecord(len(batch.items), compute_s, error is not None))
 
     def _ends_work(self, error: BaseException) -> bool:
-        """Whether what `run` raised is not about the batch but about this task or the process."""
+        """Whether an error from `run` is meant for the worker or the process, not the batch."""
         if isinstance(error, asyncio.CancelledError):
             return self._cancelled()
         return isinstance(error, KeyboardInterrupt | SystemExit | GeneratorExit)
 
     def _deliver(self) -> None:
-        """Hand every result to the request that its item came from, in the order of the batches."""
+        """Deliver results to their requests, in the order of the batches."""
         undelivered, self._undelivered = self._undelivered, []
         for batch, results, compute_s in undelivered:
             size = len(batch.items)
@@ -326,7 +319,7 @@ class Batcher(Generic[T, R]):
                 self._tell(request, Answered(own, size, queue_s, compute_s))
 
     def _fail(self, request: Request[T, R], failure: ServiceError) -> None:
-        """Tell a request of `failure`, unless it was told already."""
+        """Fail a request, unless it has its outcome."""
         self._waiting.leave(request)
         self._tell(request, failure)
 
@@ -336,7 +329,7 @@ class Batcher(Generic[T, R]):
             call_safely(then, outcome)
 
     def _stop(self) -> None:
-        """Take no more, and fail what still waits or runs, each with an exception of its own."""
+        """Refuse more and fail all that waits or runs, each with its own exception."""
         self._closing = True
         parts, self._running = self._running.parts if self._running else [], None
         for request in [*self._waiting.all(), *(request for request, _ in parts)]:
@@ -345,7 +338,7 @@ class Batcher(Generic[T, R]):
         self._stopped.set()
 
     def _end(self) -> None:
-        """The worker has ended, and with it the last `run`: only now the device is free."""
+        """The worker has ended, and with it the last `run`: the device is free."""
         self._stop()
         if self._turn:
             self._turn.let_go()

@@ -1,6 +1,6 @@
-"""The policy with its memory: what it has seen, and from that what to do now.
+"""The policy with its memory of arrivals and batches.
 
-The batcher tells it what happens and asks it; so does the simulator, with a clock of its own.
+The batcher reports events and asks for decisions; the simulator does the same with its own clock.
 """
 
 from collections.abc import Sequence
@@ -10,19 +10,18 @@ from service.batching.latency import Latency
 from service.batching.policy import SHORT_S, Claim, Decision, View, completion, decide
 from service.batching.traffic import Traffic
 
-# While items come and go one by one, or batches are short, one in so many is looked at closely.
+# Of short batches, and of single items that take as long as expected, every fourth is recorded.
 _SAMPLE = 4
 
-# How fast it is forgotten that a batch was short, a batch.
+# By this factor a batch, the shortest time is forgotten.
 _FORGET = 1.02
-
 
 _NOTHING = Decision()
 _ONE = Decision(dispatch=1)
 
 
 class Dispatcher:
-    """Decides for one batcher whose batches run one at a time. Times are seconds of one clock."""
+    """Decides for a batcher that runs one batch at a time. Times are seconds of one clock."""
 
     __slots__ = (
         *("_batches", "_least", "_pause", "_running", "_short", "_started", "_traffic"),
@@ -35,15 +34,15 @@ class Dispatcher:
         self._batches = 0  # dispatched
         self._running = 0  # items
         self._started = 0.0
-        self._pause = _NOTHING  # while somebody is waited for
-        self._least = inf  # seconds that the quickest batch took lately
-        # Where batches are short, nobody is waited for, and no time is spent on finding out whom
-        # one could wait for. What a busy event loop adds to most of them must not hide it.
+        self._pause = _NOTHING  # the decision to wait, while it holds
+        self._least = inf  # seconds of the shortest recent batch
+        # Short batches never wait, so traffic need not be tracked. Judged by the shortest: a busy
+        # event loop adds to the time of most.
         self._short = latency.known and latency.seconds[0] < SHORT_S
 
     @property
     def latency(self) -> Latency:
-        """What is known of how long batches take; it learns."""
+        """Measured latency by batch size; it learns."""
         return self._latency
 
     @latency.setter
@@ -51,28 +50,28 @@ class Dispatcher:
         self._latency = latency
         short = latency.known and min(latency.seconds[0], self._least) < SHORT_S
         if short and not self._short:
-            self._traffic = Traffic()  # what is not told from now on would go stale
+            self._traffic = Traffic()  # not updated from now on
         self._short = short
 
     @property
     def short(self) -> bool:
-        """Whether batches are so short that nobody is waited for."""
+        """Whether batches are too short to wait for more items."""
         return self._short
 
     def arrived(self, now: float, items: int) -> None:
-        """Items came to wait."""
+        """Items arrived."""
         if not self._short:
             self._traffic.arrived(now, items, self._latency.seconds[0])
 
     def dispatched(self, now: float, items: int) -> None:
-        """A batch was begun."""
+        """A batch began."""
         self._running, self._started = items, now
         self._batches += 1
         if not self._short:
             self._traffic.dispatched(now)
 
     def answered(self, now: float, depth: int, *, failed: bool = False) -> None:
-        """The batch ended while `depth` items wait; one that failed says nothing about L(n)."""
+        """The batch ended, with `depth` items waiting; failed batches do not count for L(n)."""
         items, took_s = self._running, now - self._started
         self._running = 0
         if failed:
@@ -84,7 +83,7 @@ class Dispatcher:
             if sampled:
                 self.latency = self._latency.observed(items, took_s)
             return
-        # One by one, and as expected: not each is worth its microseconds.
+        # Recording takes microseconds, so skip single items that took as long as expected.
         usual = items == 1 and not depth and abs(took_s - self._latency.of(1)) < 0.1 * took_s
         if sampled or not usual:
             self.latency = self._latency.observed(items, took_s)
@@ -93,7 +92,7 @@ class Dispatcher:
 
     @property
     def batch_ends(self) -> float:
-        """When the batch that runs should be done."""
+        """When the running batch should end."""
         return self._started + self._latency.of(self._running)
 
     def decide(
@@ -103,9 +102,9 @@ class Dispatcher:
         claims: Sequence[Claim] = (),
         others_until: float | None = None,
     ) -> Decision:
-        """What to do with `depth` items that wait; `claims` where one has a deadline.
+        """What to do with `depth` waiting items; `claims` is empty if none has a deadline.
 
-        `others_until` is when another model's batch on the device should be done, if one runs.
+        `others_until` is when another model's batch on the device should end; None: none runs.
         """
         if not claims:
             if not depth or self._running or others_until is not None:
@@ -115,7 +114,7 @@ class Dispatcher:
             if depth == 1 and not self._traffic.expecting:
                 return _ONE
             if depth < self._pause.enough and now < self._pause.look_again:
-                return self._pause  # as decided before this one came
+                return self._pause
         decision = decide(self._view(now, depth, claims, others_until))
         self._pause = _NOTHING if claims else decision
         return decision
@@ -123,14 +122,13 @@ class Dispatcher:
     def completion(
         self, now: float, ahead: int, items: int, others_until: float | None = None
     ) -> float:
-        """When `items` that came now would be done, after `ahead` items."""
+        """When `items` that arrive now would be done, behind `ahead` items."""
         return completion(self._view(now, ahead, (), others_until), ahead, items)
 
     def wait_s(self, now: float, depth: int) -> float:
-        """Seconds until what runs and the `depth` items that wait will be done.
+        """Seconds until the running batch and `depth` waiting items will be done.
 
-        A batch that takes longer than it should have will take as long again, as far as one knows,
-        and so will those after it.
+        An overdue batch is assumed to take as long again as it has taken, and so are those after it.
         """
         waiting = self._latency.of(depth)
         if not self._running:

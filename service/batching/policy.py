@@ -1,24 +1,22 @@
-"""When to dispatch how many, whom to refuse: pure functions of a view of a batcher.
+"""When to dispatch how many items, and which to refuse: pure functions of a view of a batcher.
 
-    View ── decide ── Decision: dispatch so many now | look again at a moment | refuse these
+    View ── decide ── Decision: dispatch n now | look again at a time | refuse these
 
-**Order.** Every item has a moment at which it is due, and the earliest goes first: its arrival
-plus `PATIENCE_S`, or its deadline where that is sooner, plus `PATIENCE_S` for every priority below
-the default. So a higher priority goes before a lower one, a near deadline before none, equals in
-the order of their arrival; and nobody is overtaken by what arrives more than that much later.
+L(n) is the measured latency of a batch of n items.
 
-**Size.** The smallest of the most efficient batches that can be filled, n / L(n) being efficiency:
-never slower in throughput than taking all, and sooner done where L jumps or is a straight line.
-
-**Moment.** At once, unless arrivals are expected (see `service/batching/traffic.py`) that pay for
-waiting: the items a second with them, from what triggered them on, must exceed the items a second
-without, be it this batch's or this one's and the next's together. That breaks up cohorts: with
-eight steady clients in two batches of four the other four are about to come, and L(8) is less than
-2 L(4). Where batches take less than `SHORT_S`, nobody is waited for.
-
-**Deadlines.** Whoever cannot make it is refused, when that is known. A batch is no larger than the
-deadlines in it allow; items in front that hold up more others than they are go unserved, as in
-Nexus' early drop (Shen et al. 2019, section 6.3), but only where that lets more be in time.
+- **Order.** Each item has a due time, and the earliest goes first: its arrival plus `PATIENCE_S`,
+  or its deadline if that is sooner, plus `PATIENCE_S` for each priority below the default. So
+  higher priorities go first, then near deadlines, then order of arrival; and no item is overtaken by
+  one that arrives much later.
+- **Size.** The smallest of the most efficient batches that can be filled; efficiency is n / L(n).
+  This never lowers throughput, and lowers latency where L jumps or is linear.
+- **Time.** At once, unless expected arrivals (`service/batching/traffic.py`) make waiting pay: items
+  per second with them must exceed items per second without, for this batch alone and for this and
+  the next together. This breaks up cohorts: of eight steady clients in two batches of four, the other
+  four are about to send, and L(8) is less than 2 L(4). Batches under `SHORT_S` never wait.
+- **Deadlines.** An item that cannot meet its deadline is refused as soon as that is known. Batches are
+  no larger than their deadlines allow. Items in front are dropped if that lets more others be in
+  time, as in Nexus' early drop (Shen et al. 2019, section 6.3).
 """
 
 from collections.abc import Sequence
@@ -28,37 +26,37 @@ from typing import NamedTuple
 from service.batching.latency import Latency
 from service.batching.traffic import Prospect
 
-# How much later arrivals may overtake, a level of priority; and how soon a request without a
-# deadline is due.
+# When an item without a deadline is due after its arrival, and by how much each level of priority
+# shifts that.
 PATIENCE_S = 1.0
 
-DEFAULT_PRIORITY = 2  # 1 is the highest; what is not said, or said as 0, is this
+DEFAULT_PRIORITY = 2  # 1 is the highest; 0 means the default
 LOWEST_PRIORITY = 9
 
-# How much more efficient a smaller batch must be; what a batch of at most half the size may lose of
-# it, and never more than a quarter of the time that is to spare.
+# How much more efficient a smaller batch must be. A batch of at most half the size may lose some
+# efficiency: at most this share, and at most a quarter of the idle time.
 _CLEARLY = 1.03
 _MOST_SPARED = 0.1
 
-# What waiting must gain.
+# Factor of throughput that waiting must gain.
 _GAIN = 1.02
 
-# Nobody is waited for where L(1) is less: no event loop can time a part of that, and what it costs
-# to decide would be more than what is gained.
+# Where L(1) is less, batches never wait: an event loop cannot time a fraction of it, and deciding
+# would cost more than it gains.
 SHORT_S = 0.0005
 
-# Waiting shorter than this is no waiting.
+# A shorter wait is none.
 _SOON_S = 1e-6
 
-# One batch in so many takes all that fit, so that no size's time goes stale.
+# Every 64th batch takes all that fits, so that the measured latency of no size goes stale.
 _EXPLORE = 64
 
-# How many items ahead the deadlines are looked through, in batches.
+# How far ahead deadlines are examined, in batches.
 _HORIZON = 8
 
 
 class Urgency(NamedTuple):
-    """How soon a request is wanted; by default no sooner than others."""
+    """A request's deadline and priority."""
 
     deadline: float = inf  # clock seconds
     priority: int = 0  # 1 is the highest
@@ -68,57 +66,57 @@ NO_HURRY = Urgency()
 
 
 class Claim(NamedTuple):
-    """One request's part of what waits."""
+    """One request's share of the waiting items."""
 
     items: int
-    deadline: float  # clock seconds; inf where there is none
+    deadline: float  # clock seconds; inf: none
 
 
 class View(NamedTuple):
-    """A batcher at a moment; times are seconds of its clock."""
+    """The state of a batcher; times are seconds of its clock."""
 
     now: float
     depth: int  # items that wait
     latency: Latency
-    busy_until: float | None = None  # when the running batch should be done; None while none runs
-    idle: float = 0.0  # share of the time in which nothing ran lately
+    busy_until: float | None = None  # when the running batch should end; None: none runs
+    idle: float = 0.0  # share of recent time in which nothing ran
     batches: int = 1  # dispatched so far
     prospects: Sequence[Prospect] = ()
-    claims: Sequence[Claim] = ()  # all that waits, in order; empty where nobody has a deadline
+    claims: Sequence[Claim] = ()  # all waiting items in order; empty if none has a deadline
 
 
 class Decision(NamedTuple):
-    """What to do now; `refused` are places in `View.claims`."""
+    """What to do now; `refused` are indices into `View.claims`."""
 
-    dispatch: int = 0  # items, from the front of what is not refused
+    dispatch: int = 0  # items, the first that are not refused
     look_again: float = inf
     refused: tuple[int, ...] = ()
     enough: int = 0  # items that end the wait before `look_again`
 
 
 def urgency_of(started: float, timeout_s: float | None, priority: int) -> Urgency:
-    """What a request that began to arrive then asks for; None, 0: nothing."""
+    """The urgency of a request that began to arrive at `started`; None and 0: not given."""
     if timeout_s is None and not priority:
         return NO_HURRY
     return Urgency(inf if timeout_s is None else started + timeout_s, priority)
 
 
 def due(now: float, urgency: Urgency = NO_HURRY) -> float:
-    """The moment that an arrival is due; the earliest goes first."""
+    """When an item that arrives now is due."""
     if urgency is NO_HURRY:
-        return now + PATIENCE_S  # as most are
+        return now + PATIENCE_S
     deadline, priority = urgency
     level = min(priority or DEFAULT_PRIORITY, LOWEST_PRIORITY) - DEFAULT_PRIORITY
     return min(deadline, now + PATIENCE_S) + level * PATIENCE_S
 
 
 def completion(view: View, ahead: int, items: int) -> float:
-    """When `items` that arrive now would be done, `ahead` items going before them."""
+    """When `items` that arrive now would be done, behind `ahead` items."""
     return _free(view) + view.latency.of(ahead + items)
 
 
 def decide(view: View) -> Decision:
-    """What to do with what waits."""
+    """What to do with the waiting items."""
     if view.claims:
         return _by_deadlines(view)
     if view.busy_until is not None or not view.depth:
@@ -129,12 +127,12 @@ def decide(view: View) -> Decision:
 
 
 def _free(view: View) -> float:
-    """When the next batch may begin."""
+    """When the next batch can begin."""
     return view.now if view.busy_until is None else max(view.now, view.busy_until)
 
 
 def _size(view: View, most: int) -> int:
-    """How many of `most` items make the best batch."""
+    """The best size of a batch of at most `most` items."""
     seconds = view.latency.seconds
     most = min(most, len(seconds))
     if most == 1 or not view.latency.known or view.batches % _EXPLORE == 0:
@@ -143,7 +141,7 @@ def _size(view: View, most: int) -> int:
     best = max(efficiency)
     if best > efficiency[-1] * _CLEARLY:
         most = efficiency.index(best) + 1
-    # Sooner done where there is time to spare.
+    # With idle time to spare, prefer lower latency.
     spared = min(_MOST_SPARED, view.idle / 4) if view.depth < len(seconds) else 0.0
     least = best * (1 - spared)
     small = next(n for n in range(1, most + 1) if efficiency[n - 1] >= least)
@@ -151,7 +149,7 @@ def _size(view: View, most: int) -> int:
 
 
 def _pause(view: View, depth: int, size: int) -> tuple[float | None, int]:
-    """The moment until which waiting pays, if any does, and how many should wait then."""
+    """Until when waiting pays (None: it does not), and how many items should wait then."""
     latency = view.latency
     most = latency.max_batch
     best, moment, enough = _GAIN, None, 0
@@ -174,7 +172,7 @@ def _pause(view: View, depth: int, size: int) -> tuple[float | None, int]:
 
 
 def _by_deadlines(view: View) -> Decision:
-    """`decide` where somebody has a deadline."""
+    """`decide` where an item has a deadline."""
     free, latency = _free(view), view.latency
     busy = view.busy_until is not None
     last_chance = [claim.deadline - latency.of(claim.items) for claim in view.claims]
@@ -182,7 +180,7 @@ def _by_deadlines(view: View) -> Decision:
     refused = tuple(place for place, late in enumerate(too_late) if late)
     left = [place for place, late in enumerate(too_late) if not late]
     if busy or not left:
-        # Who can make it if all goes well can still be let down by a batch that takes longer.
+        # The running batch may take longer than expected: look again at the last chance.
         return Decision(0, min((last_chance[place] for place in left), default=inf), refused)
     skipped, size = _sacrifice(view, [view.claims[place] for place in left])
     if not skipped:
@@ -195,16 +193,16 @@ def _by_deadlines(view: View) -> Decision:
 
 
 def _sacrifice(view: View, claims: Sequence[Claim]) -> tuple[int, int]:
-    """How many claims in front to give up, and the size of the batch then.
+    """How many claims in front to drop, and the size of the batch then.
 
-    Of all choices the one with which the most items make it, and of those the first.
+    The choice by which the most items meet their deadlines, and the first of equals.
     """
     latency = view.latency
     horizon = _HORIZON * latency.max_batch
     best, choice = -1, (0, 0)
     for skipped in range(len(claims)):
         if skipped and claims[skipped - 1].deadline >= view.now + latency.within(latency.max_batch):
-            break  # it holds nobody up
+            break  # it delays no other item
         deadlines: list[float] = []
         for claim in claims[skipped:]:
             deadlines += [claim.deadline] * min(claim.items, horizon)
@@ -218,7 +216,7 @@ def _sacrifice(view: View, claims: Sequence[Claim]) -> tuple[int, int]:
 
 
 def _fitting(latency: Latency, deadlines: Sequence[float], first: int, start: float) -> int:
-    """How many items from `first` on can run together from `start` on, all in time."""
+    """How many items from index `first` can run in one batch from `start`, all in time."""
     earliest = inf
     for n, deadline in enumerate(deadlines[first : first + latency.max_batch], 1):
         earliest = min(earliest, deadline)
@@ -228,7 +226,7 @@ def _fitting(latency: Latency, deadlines: Sequence[float], first: int, start: fl
 
 
 def _made(latency: Latency, deadlines: Sequence[float], first: int, start: float) -> int:
-    """How many items from `first` on are in time, each batch as large as it can be."""
+    """How many items from index `first` are in time, in the largest possible batches."""
     made = 0
     while first < len(deadlines):
         size = _fitting(latency, deadlines, first, start)
