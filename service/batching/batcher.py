@@ -7,8 +7,8 @@ One worker task runs one batch at a time. The policy (`service/batching/policy.p
 dispatch when and which requests cannot meet their deadlines; the batcher carries that out.
 
 Each posted request gets exactly one outcome: its results; EngineFailedError if a batch with one of
-its items failed; DeadlineError once it cannot be in time; or ShuttingDownError if `close` ran out of
-time. Outcomes are callbacks, not futures: waking a task costs more than everything else here. A
+its items failed; DeadlineError once it cannot be in time; or ShuttingDownError if `close` ran out
+of time. Outcomes are callbacks, not futures: waking a task costs more than everything else here. A
 withdrawn request leaves the queue at once; results of its running items are discarded.
 """
 
@@ -61,10 +61,10 @@ class _Batch(Generic[T, R]):
 class Batcher(Generic[T, R]):
     """Collects items into batches of at most `max_batch` for `run`, which runs one at a time.
 
-    `run` takes items in the order in which they are due and returns one result for each, in the same
-    order. The caller bounds how many items wait. `latency` is what is known of L(n); it learns.
-    Batchers with the same `turns` share one device, in proportion to `weight`. `on_batch` is called
-    with every ended batch. `clock` returns seconds. Used from one event loop.
+    `run` takes items in the order in which they are due and returns one result for each, in the
+    same order. The caller bounds how many items wait. `latency` is what is known of L(n); it
+    learns. Batchers with the same `turns` share one device, in proportion to `weight`. `on_batch`
+    is called with every ended batch. `clock` returns seconds. Used from one event loop.
     """
 
     def __init__(
@@ -119,7 +119,8 @@ class Batcher(Generic[T, R]):
         """Queue `items`, all or none; `then` is called once with the outcome, after this returns.
 
         Raises DeadlineError if they cannot be expected to meet their deadline, and
-        ShuttingDownError after `close`. If a batch with some of the items fails, the rest is not run.
+        ShuttingDownError after `close`. If a batch with some of the items fails, the rest is not
+        run.
         """
         count = len(items)
         if self._closing:
@@ -270,8 +271,8 @@ class Batcher(Generic[T, R]):
             results = list(await self._run(batch.items))
             if len(results) != len(batch.items):
                 raise ValueError(f"{len(results)} results for a batch of {len(batch.items)}")
-        # BaseException: a stray CancelledError or a native library's panic must not stop the worker.
-        # Errors meant for the worker or the process propagate.
+        # BaseException: a stray CancelledError or a native library's panic must not stop the
+        # worker. Errors meant for the worker or the process propagate.
         except BaseException as raised:
             if self._ends_work(raised):
                 raise

@@ -128,7 +128,8 @@ class Dispatcher:
     def wait_s(self, now: float, depth: int) -> float:
         """Seconds until the running batch and `depth` waiting items will be done.
 
-        An overdue batch is assumed to take as long again as it has taken, and so are those after it.
+        An overdue batch is assumed to take as long again as it has taken, and so are those after
+        it.
         """
         waiting = self._latency.of(depth)
         if not self._running:

@@ -6,17 +6,17 @@ L(n) is the measured latency of a batch of n items.
 
 - **Order.** Each item has a due time, and the earliest goes first: its arrival plus `PATIENCE_S`,
   or its deadline if that is sooner, plus `PATIENCE_S` for each priority below the default. So
-  higher priorities go first, then near deadlines, then order of arrival; and no item is overtaken by
-  one that arrives much later.
+  higher priorities go first, then near deadlines, then order of arrival; and no item is overtaken
+  by one that arrives much later.
 - **Size.** The smallest of the most efficient batches that can be filled; efficiency is n / L(n).
   This never lowers throughput, and lowers latency where L jumps or is linear.
-- **Time.** At once, unless expected arrivals (`service/batching/traffic.py`) make waiting pay: items
-  per second with them must exceed items per second without, for this batch alone and for this and
-  the next together. This breaks up cohorts: of eight steady clients in two batches of four, the other
-  four are about to send, and L(8) is less than 2 L(4). Batches under `SHORT_S` never wait.
-- **Deadlines.** An item that cannot meet its deadline is refused as soon as that is known. Batches are
-  no larger than their deadlines allow. Items in front are dropped if that lets more others be in
-  time, as in Nexus' early drop (Shen et al. 2019, section 6.3).
+- **Time.** At once, unless expected arrivals (`service/batching/traffic.py`) make waiting pay:
+  items per second with them must exceed items per second without, for this batch alone and for this
+  and the next together. This breaks up cohorts: of eight steady clients in two batches of four, the
+  other four are about to send, and L(8) is less than 2 L(4). Batches under `SHORT_S` never wait.
+- **Deadlines.** An item that cannot meet its deadline is refused as soon as that is known. Batches
+  are no larger than their deadlines allow. Items in front are dropped if that lets more others be
+  in time, as in Nexus' early drop (Shen et al. 2019, section 6.3).
 """
 
 from collections.abc import Sequence
