@@ -21,7 +21,7 @@ _SIDE = 3000
 
 @fault(
     "images of few bytes take much memory to decode",
-    "its answer, late, or 503 with Retry-After; others are answered",
+    "the answer, late, or 503 with Retry-After; others are answered",
     "--decode-bytes",
     "250000000",
 )
@@ -43,7 +43,7 @@ def _(rig: Rig) -> Counted:
     return {"200": answered, "503": counted[503]}
 
 
-@fault("an image takes more memory to decode than may be had", "413", "--decode-bytes", "50000000")
+@fault("an image needs more memory to decode than the budget", "413", "--decode-bytes", "50000000")
 def _(rig: Rig) -> Counted:
     large = encode(Image.new("RGB", (_SIDE, _SIDE)), "WebP", lossless=True)
     status, message = rig.classify(large)
@@ -51,7 +51,7 @@ def _(rig: Rig) -> Counted:
     return {"413": 1}
 
 
-@fault("a JPEG has more scans than so many pixels may have", "413")
+@fault("a JPEG has too many scans for its pixels", "413")
 def _(rig: Rig) -> Counted:
     data = encode(Image.new("L", (5000, 5000)), "JPEG", progressive=True, quality=1)
     start = data.index(b"\xff\xda")
@@ -61,7 +61,7 @@ def _(rig: Rig) -> Counted:
     return {"413": 1}
 
 
-@fault("a JPEG says that it has more pixels than its bytes can hold", "400")
+@fault("a JPEG claims more pixels than its bytes can hold", "400")
 def _(rig: Rig) -> Counted:
     lying = bytearray(encode(noise(320, 240), "JPEG"))
     frame = lying.index(b"\xff\xc0")
@@ -72,8 +72,8 @@ def _(rig: Rig) -> Counted:
 
 
 @fault(
-    "one address opens every connection",
-    "those that are silent longest are closed; others are answered",
+    "one address opens all connections",
+    "connections that are silent longest are closed; others are answered",
     "--max-connections",
     "64",
     "--per-address",
@@ -90,7 +90,7 @@ def _(rig: Rig) -> Counted:
     return {"200": 10}
 
 
-@fault("a client asks more often than it may", "429 with Retry-After", "--rate", "50")
+@fault("a client exceeds its rate", "429 with Retry-After", "--rate", "50")
 def _(rig: Rig) -> Counted:
     time.sleep(1)
     started = time.monotonic()
@@ -105,7 +105,7 @@ def _(rig: Rig) -> Counted:
     return {"200": answers[200]}
 
 
-@fault("a head has no Host or two, or says what its body is in a way of its own", "400")
+@fault("a head has no Host or two, or an unknown Transfer-Encoding", "400")
 def _(rig: Rig) -> Counted:
     for wrong in (
         b"POST /v1/classify HTTP/1.1\r\nContent-Length: 1\r\n\r\n7",
@@ -118,7 +118,7 @@ def _(rig: Rig) -> Counted:
     return {}
 
 
-@fault("a request is of another version of HTTP", "505")
+@fault("a request has another HTTP version", "505")
 def _(rig: Rig) -> Counted:
     for version in ("0.9", "1.2", "2.0", "3.7"):
         (answer,) = rig.answers(f"GET /v2 HTTP/{version}\r\nHost: convoy\r\n\r\n".encode())
@@ -134,7 +134,7 @@ def _(rig: Rig) -> Counted:
     return {}
 
 
-@fault("SIGHUP, and there is no file to read again", "its answer")
+@fault("SIGHUP without a key file", "the answer")
 def _(rig: Rig) -> Counted:
     with rig.others():
         rig.process.send_signal(signal.SIGHUP)

@@ -11,12 +11,12 @@ FAULTS: dict[str, Fault] = {**CLIENTS, **MESSAGES, **ATTACKS, **INSIDES, **PROCE
 
 _HEAD = """# Faults
 
-Injected one by one into a running server by `pytest tests/service/whole/test_faults.py`. Afterwards
-every accepted request was answered exactly once, the counters add up, nothing is left inside, and
-the server answers the next pictures. Written by `python -m tests.service.whole.faults`; a test
-compares.
+`pytest tests/service/whole/test_faults.py` injects these into a running server, one by one. After
+each, every accepted request has been answered exactly once, the counters add up, nothing is left
+inside, and the server answers the next images. `python -m tests.service.whole.faults` writes this
+table; a test compares.
 
-| fault | what its client sees |
+| fault | what the client sees |
 | --- | --- |
 """
 

@@ -13,14 +13,14 @@ fault = collector(CLIENTS)
 SLOW = b"engine is slow"
 
 
-@fault("a client connects and leaves", "nothing")
+@fault("a client connects and disconnects", "nothing")
 def _(rig: Rig) -> Counted:
     for leave in (reset, lambda connection: connection.close()):
         leave(rig.raw())
     return {}
 
 
-@fault("a client leaves in the middle of a head", "nothing")
+@fault("a client disconnects in the middle of a head", "nothing")
 def _(rig: Rig) -> Counted:
     whole = head(length=1)
     for length in (1, 5, len(whole) // 2, len(whole) - 1):
@@ -29,14 +29,14 @@ def _(rig: Rig) -> Counted:
     return {}
 
 
-@fault("a client leaves in the middle of a body", "nothing")
+@fault("a client disconnects in the middle of a body", "nothing")
 def _(rig: Rig) -> Counted:
     reset(rig.raw(head(length=50_000), b"7" * 20_000))
     rig.raw(head("Transfer-Encoding: chunked"), b"5\r\n77777\r\n").close()
     return {"499": 2}
 
 
-@fault("a client leaves while it waits in the queue", "nothing")
+@fault("a client disconnects while its image is queued", "nothing")
 def _(rig: Rig) -> Counted:
     with ThreadPoolExecutor(1) as pool:
         busy = pool.submit(rig.classify, SLOW)
@@ -49,7 +49,7 @@ def _(rig: Rig) -> Counted:
     return {"200": 1, "499": 1}
 
 
-@fault("a client leaves while its picture is computed", "nothing")
+@fault("a client disconnects while its image is computed", "nothing")
 def _(rig: Rig) -> Counted:
     running = rig.raw(post(SLOW))
     rig.wait_inside(1)
@@ -58,21 +58,21 @@ def _(rig: Rig) -> Counted:
     return {"200": 1, "499": 1}
 
 
-@fault("a client leaves without reading its answer", "nothing")
+@fault("a client disconnects without reading its answer", "nothing")
 def _(rig: Rig) -> Counted:
     for _ in range(20):
         reset(rig.raw(post(b"5")))
     return {ANY: 20}
 
 
-@fault("a client half-closes once it has sent its request", "nothing, or its answer")
+@fault("a client half-closes after sending its request", "nothing, or the answer")
 def _(rig: Rig) -> Counted:
     answers = rig.answers(post(SLOW), half_close=True)
     assert answers in ([], [(200, 0)])
     return {ANY: 1}
 
 
-@fault("a client sends several requests at once", "every answer, in order")
+@fault("a client pipelines requests", "every answer, in order")
 def _(rig: Rig) -> Counted:
     digits = [3, 1, 4, 1, 5, 9, 2, 6]
     last = post(b"5", "Connection: close")
@@ -81,7 +81,7 @@ def _(rig: Rig) -> Counted:
     return {"200": len(digits) + 1}
 
 
-@fault("a client sends several requests at once and leaves", "nothing")
+@fault("a client pipelines requests and disconnects", "nothing")
 def _(rig: Rig) -> Counted:
     connection = rig.raw(post(SLOW) + post(b"1") * 5)
     rig.wait_inside(1)
@@ -89,7 +89,7 @@ def _(rig: Rig) -> Counted:
     return {ANY: 1}  # the others are never begun
 
 
-@fault("300 clients leave at the same moment", "nothing; others are answered")
+@fault("300 clients disconnect at the same time", "nothing; others are answered")
 def _(rig: Rig) -> Counted:
     leaving = [rig.raw(head(length=9), b"1234") for _ in range(300)]
     with rig.others():
@@ -98,7 +98,7 @@ def _(rig: Rig) -> Counted:
     return {"200": 8, "499": 300}
 
 
-@fault("heads trickle in on 100 connections", "its answer, late; others are answered")
+@fault("heads arrive slowly on 100 connections", "the answer, late; others are answered")
 def _(rig: Rig) -> Counted:
     slow = [rig.raw(head(length=1)[:10]) for _ in range(100)]
     with rig.others():
@@ -111,7 +111,7 @@ def _(rig: Rig) -> Counted:
     return {"200": 8, ANY: 100}
 
 
-@fault("a body trickles in byte by byte", "its answer, late; others are answered")
+@fault("a body arrives byte by byte", "the answer, late; others are answered")
 def _(rig: Rig) -> Counted:
     with closing(rig.raw(head("Connection: close", length=30))) as slow:
         with rig.others():
@@ -122,7 +122,7 @@ def _(rig: Rig) -> Counted:
     return {"200": 9}
 
 
-@fault("a client does not read what it is answered", "nothing; others are answered")
+@fault("a client does not read its answers", "nothing; others are answered")
 def _(rig: Rig) -> Counted:
     ask = b"GET /openapi.json HTTP/1.1\r\nHost: convoy\r\n\r\n"
     with closing(rig.raw(ask * 300)), rig.others():

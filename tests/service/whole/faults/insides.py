@@ -19,7 +19,7 @@ def _fails(picture: bytes) -> Inject:
             pictures = [picture, *(str(digit).encode() for digit in range(8))]
             failed, *others = [request.result() for request in rig.many(pool, pictures)]
         assert failed[0] == 500
-        # Batch-mates of what the engine failed on fail with it; nobody gets another's answer.
+        # The whole batch fails; no request gets the answer of another.
         for digit, (status, answer) in enumerate(others):
             assert (status, answer) == (200, digit) or status == 500
         return {ANY: 10}
@@ -34,20 +34,20 @@ for _name, _seen in (
     ("decoder is interrupted", "500"),
     ("decoder is out of memory", "500"),
     ("decoder recurses", "500"),
-    ("engine raises", "500, and its batch"),
-    ("engine raises another error", "500, and its batch"),
-    ("engine is out of memory", "500, and its batch"),
-    ("engine exits", "500, and its batch"),
-    ("engine stops iterating", "500, and its batch"),
-    ("engine gives too few", "500, and its batch"),
-    ("engine gives other classes", "500, and its batch"),
-    ("engine gives nothing", "500, and its batch"),
-    ("engine gives no numbers", "500, and its batch"),
+    ("engine raises", "500 for the whole batch"),
+    ("engine raises another error", "500 for the whole batch"),
+    ("engine is out of memory", "500 for the whole batch"),
+    ("engine exits", "500 for the whole batch"),
+    ("engine stops iterating", "500 for the whole batch"),
+    ("engine gives too few", "500 for the whole batch"),
+    ("engine gives other classes", "500 for the whole batch"),
+    ("engine gives nothing", "500 for the whole batch"),
+    ("engine gives no numbers", "500 for the whole batch"),
 ):
     fault(f"the {_name}", _seen)(_fails(_name.encode()))
 
 
-@fault("the engine is slow", "its answer, late")
+@fault("the engine is slow", "the answer, late")
 def _(rig: Rig) -> Counted:
     with ThreadPoolExecutor(1) as pool:
         slow = pool.submit(rig.classify, b"engine is slow")
@@ -58,7 +58,7 @@ def _(rig: Rig) -> Counted:
     return {"200": 9}
 
 
-@fault("the decoder is slow", "its answer, late; others are answered")
+@fault("the decoder is slow", "the answer, late; others are answered")
 def _(rig: Rig) -> Counted:
     with ThreadPoolExecutor(1) as pool:
         slow = pool.submit(rig.classify, b"decoder is slow")
@@ -69,7 +69,12 @@ def _(rig: Rig) -> Counted:
     return {"200": 9}
 
 
-@fault("more come at once than may wait", "429 with Retry-After, or its answer", "--max-queue", "8")
+@fault(
+    "more images arrive than the queue holds",
+    "429 with Retry-After, or the answer",
+    "--max-queue",
+    "8",
+)
 def _(rig: Rig) -> Counted:
     with ThreadPoolExecutor(60) as pool:
         busy = pool.submit(rig.classify, b"engine is slow")
@@ -85,7 +90,7 @@ def _(rig: Rig) -> Counted:
     return {"200": statuses.count(200) + 1, "429": statuses.count(429)}
 
 
-@fault("a deadline passes while its request waits", "504")
+@fault("a deadline passes while the request is queued", "504")
 def _(rig: Rig) -> Counted:
     with ThreadPoolExecutor(1) as pool:
         busy = pool.submit(rig.classify, b"engine is slow")
@@ -95,7 +100,7 @@ def _(rig: Rig) -> Counted:
     return {"200": 1, "504": 1}
 
 
-@fault("metrics, health and the page are read while all fails", "its answer")
+@fault("metrics, health and the page are read while every batch fails", "the answer")
 def _(rig: Rig) -> Counted:
     with ThreadPoolExecutor(8) as pool:
         failing = rig.many(pool, [b"engine raises", b"decoder raises", b"engine is slow", b"x"] * 4)
@@ -108,7 +113,7 @@ def _(rig: Rig) -> Counted:
 
 @fault(
     "the engine hangs",
-    "500, and 503 who waits; answers again once another engine is ready",
+    "500, queued requests 503; answers again once a new engine is ready",
     *("--engine-timeout-s", "1"),
 )
 def _(rig: Rig) -> Counted:

@@ -37,7 +37,7 @@ def _(rig: Rig) -> Counted:
     return {"499": 1}
 
 
-@fault("a body is longer than its Content-Length", "its answer, then 400")
+@fault("a body is longer than its Content-Length", "the answer, then 400")
 def _(rig: Rig) -> Counted:
     good, bad = rig.answers(head(length=1) + b"7 and more\r\n\r\n")
     assert (good, bad[0]) == ((200, 7), 400)
@@ -45,8 +45,8 @@ def _(rig: Rig) -> Counted:
 
 
 @fault(
-    "noise, or chunks that are none, follow a request that is being computed",
-    "its answer, then 400",
+    "noise or invalid chunks follow a request that is being computed",
+    "the answer, then 400",
 )
 def _(rig: Rig) -> Counted:
     slow = post(b"engine is slow")
@@ -56,7 +56,7 @@ def _(rig: Rig) -> Counted:
     return {"200": 2}
 
 
-@fault("chunks make no sense", "400, or nothing; the connection is closed")
+@fault("chunks are invalid", "400, or nothing; the connection is closed")
 def _(rig: Rig) -> Counted:
     for garbage in (b"zz\r\n7\r\n", b"-1\r\n", b"ffffffffffffffffff\r\n", b"2\r\n7777\r\n"):
         answers = rig.answers(head("Transfer-Encoding: chunked") + garbage)
@@ -70,20 +70,20 @@ def _(rig: Rig) -> Counted:
     return {}
 
 
-@fault("a Content-Length is no length, or there are two", "400")
+@fault("Content-Length is invalid or sent twice", "400")
 def _(rig: Rig) -> Counted:
     for told in ("-1", "1e3", "9" * 40, "1\r\nContent-Length: 2"):
         _refused(rig, head(f"Content-Length: {told}") + b"7", status=400)
     return {}
 
 
-@fault("a request is framed in two ways", "400")
+@fault("a request has Content-Length and Transfer-Encoding", "400")
 def _(rig: Rig) -> Counted:
     _refused(rig, head("Transfer-Encoding: chunked", length=1) + b"1\r\n7\r\n0\r\n\r\n", status=400)
     return {}
 
 
-@fault("TLS, HTTP/2 or noise comes where HTTP/1.1 is spoken", "400, or 505 for HTTP/2")
+@fault("TLS, HTTP/2 or noise instead of HTTP/1.1", "400, or 505 for HTTP/2")
 def _(rig: Rig) -> Counted:
     hello = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(range(256)) * 2
     for noise in (hello, bytes(500), b"\xff\xd8\xff\xe0" * 99):
@@ -92,13 +92,13 @@ def _(rig: Rig) -> Counted:
     return {}
 
 
-@fault("a client that waits for 100 Continue is over the limit", "413 at once")
+@fault("a client that expects 100 Continue announces too long a body", "413 at once")
 def _(rig: Rig) -> Counted:
     _refused(rig, head("Expect: 100-continue", length=LIMIT + 1), status=413, half_close=True)
     return {"413": 1}
 
 
-@fault("a body is exactly as long as allowed, or one byte longer", "its answer, or 413")
+@fault("a body has exactly the allowed length, or one byte more", "the answer, or 413")
 def _(rig: Rig) -> Counted:
     assert rig.classify(b"7" * LIMIT) == (200, 7)
     assert rig.classify(b"7" * (LIMIT + 1))[0] == 413
@@ -121,7 +121,7 @@ def _(rig: Rig) -> Counted:
     return {"400": 4}
 
 
-@fault("one picture of several cannot be decoded", "400; the others of the request are not run")
+@fault("one of several images cannot be decoded", "400; the others of the request are not run")
 def _(rig: Rig) -> Counted:
     part = '--b\r\nContent-Disposition: form-data; name="file"; filename="x"\r\n\r\n{}\r\n'
     body = "".join(part.format(picture) for picture in ("1", "2", "broken", "4")) + "--b--\r\n"
@@ -131,7 +131,7 @@ def _(rig: Rig) -> Counted:
     return {"400": 1}
 
 
-@fault("JSON is nested without end", "400 or 413")
+@fault("JSON is nested too deeply", "400 or 413")
 def _(rig: Rig) -> Counted:
     for bomb in (b"[" * 90_000, b'{"inputs":' * 9_000, b'{"inputs":' + b"[" * 90_000, *_NESTED):
         started = time.monotonic()
@@ -141,7 +141,7 @@ def _(rig: Rig) -> Counted:
     return {"any": 3 + len(_NESTED)}
 
 
-@fault("a binary tensor lies about its size", "400")
+@fault("a binary tensor has the wrong size", "400")
 def _(rig: Rig) -> Counted:
     for size in (0, 2, 10**6, 10**18):
         tensor = {
@@ -157,7 +157,7 @@ def _(rig: Rig) -> Counted:
     return {"400": 12}
 
 
-@fault("a compressed body is a bomb, or cut short", "413 or 400")
+@fault("a compressed body is a bomb or truncated", "413 or 400")
 def _(rig: Rig) -> Counted:
     bombs = (
         (gzip.compress(bytes(50_000_000)), "gzip", 413),
@@ -171,7 +171,7 @@ def _(rig: Rig) -> Counted:
     return {"413": 2, "400": 2}
 
 
-@fault("a query, a deadline or a priority makes no sense", "422")
+@fault("a query, deadline or priority is invalid", "422")
 def _(rig: Rig) -> Counted:
     for told in ({"X-Timeout-Ms": "-1"}, {"X-Timeout-Ms": "nan"}, {"X-Priority": "first"}):
         assert rig.classify(7, **told)[0] == 422

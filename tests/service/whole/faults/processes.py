@@ -17,7 +17,7 @@ SLOW = b"engine is slow"
 
 @fault(
     "SIGTERM under load",
-    "its answer if it was accepted, then 503, then refused",
+    "the answer if it was accepted, then 503, then refused",
     "--delay-s",
     "0.5",
     ends=True,
@@ -45,7 +45,7 @@ def _(rig: Rig) -> Counted:
     return {}
 
 
-@fault("SIGSTOP under load, and SIGCONT later", "its answer, late")
+@fault("SIGSTOP under load, and SIGCONT later", "the answer, late")
 def _(rig: Rig) -> Counted:
     with ThreadPoolExecutor(6) as pool, ExitStack() as stack:
         before = rig.many(pool, [SLOW])
@@ -63,7 +63,7 @@ def _(rig: Rig) -> Counted:
     return {"200": 12}
 
 
-@fault("there are no more file descriptors", "its connection waits until there are")
+@fault("no file descriptors are left", "the connection waits until there are")
 def _(rig: Rig) -> Counted:
     before = resource.prlimit(rig.process.pid, resource.RLIMIT_NOFILE)
     kept = rig.raw()
@@ -79,7 +79,7 @@ def _(rig: Rig) -> Counted:
     return {}
 
 
-@fault("the clock jumps by days", "its answer", "--unsteady-clock")
+@fault("the clock jumps by days", "the answer", "--unsteady-clock")
 def _(rig: Rig) -> Counted:
     with rig.others(), rig.others():
         assert rig.classify(7, X_Timeout_Ms="5000") == (200, 7)
@@ -95,7 +95,5 @@ def _fails_and_serves(rig: Rig) -> Counted:
     return {"200": 9, "500": 40}
 
 
-fault("nobody reads the log, and its pipe is full", "its answer", "--log", "full")(
-    _fails_and_serves
-)
-fault("whoever read the log is gone", "its answer", "--log", "closed")(_fails_and_serves)
+fault("the log's pipe is full", "the answer", "--log", "full")(_fails_and_serves)
+fault("the log's reader has exited", "the answer", "--log", "closed")(_fails_and_serves)
