@@ -1,12 +1,12 @@
-# `make serve` and `make test` are all a newcomer needs; both build the environment first.
+# `make serve` and `make test` create the environment first.
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 
-# Where bench-gpu writes its rows, and goes on from.
+# Where bench-gpu writes its rows, and resumes from.
 OUT    ?= benchmarks/results
 
-# Handed on to `convoy serve` as flags; empty means Convoy's own default.
+# Passed to `convoy serve` as flags; empty means the default.
 MODEL  ?=
 HOST   ?=
 PORT   ?=
@@ -20,7 +20,7 @@ SERVE_FLAGS = $(if $(HOST),--host $(HOST)) $(if $(PORT),--port $(PORT)) $(if $(D
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/make \1\t\2/' | expand -t 18
 
-# The environment is made again when the pinned versions change.
+# Rebuilt when the pinned versions change.
 $(VENV)/serve.stamp: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "Convoy needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) -V). Try: make $(MAKECMDGOALS) PYTHON=python3.12" >&2; exit 1; }
@@ -41,7 +41,7 @@ test: $(VENV)/dev.stamp  ## the test suite
 test-all: $(VENV)/dev.stamp  ## the suite with its longer sweeps
 	$(BIN)/pytest -n auto
 
-test-gpu: $(VENV)/dev.stamp  ## what needs a CUDA GPU (and CuPy: pip install -e '.[cuda13]')
+test-gpu: $(VENV)/dev.stamp  ## tests that need a CUDA GPU (and CuPy: pip install -e '.[cuda13]')
 	$(BIN)/pytest -m gpu
 	! command -v compute-sanitizer || \
 	  compute-sanitizer --error-exitcode 1 $(BIN)/pytest -m gpu tests/kernels/whole/test_kernels.py
@@ -56,24 +56,24 @@ lint: $(VENV)/dev.stamp  ## ruff, ruff format, clang-format, mypy --strict
 
 check: lint test  ## lint and test
 
-format: $(VENV)/dev.stamp  ## rewrite the sources in the project's format
+format: $(VENV)/dev.stamp  ## format the sources
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(CUDA_SOURCES)
 
-bench: $(VENV)/dev.stamp  ## measure what the server adds to a bare route
+bench: $(VENV)/dev.stamp  ## measure the server's overhead over a bare route
 	$(BIN)/python -m benchmarks.serving.overhead
 
-bench-peers: $(VENV)/dev.stamp  ## the same work on LitServe, BentoML and Ray Serve (installs each by itself)
+bench-peers: $(VENV)/dev.stamp  ## the same work on LitServe, BentoML and Ray Serve (each in its own environment)
 	$(BIN)/python -m benchmarks.peers
 
-bench-workers: $(VENV)/dev.stamp  ## what --workers is worth on this machine
+bench-workers: $(VENV)/dev.stamp  ## measure --workers on this machine
 	$(BIN)/python -m benchmarks.serving.workers
 
 poisson: $(VENV)/dev.stamp  ## the p99 of a real network on the CPU under Poisson load
 	$(BIN)/python -m benchmarks.serving.poisson
 
-soak: $(VENV)/dev.stamp  ## ten minutes of load, leaving clients and noise: nothing lost, mixed up or leaked
+soak: $(VENV)/dev.stamp  ## ten minutes of load with aborting clients and noise: nothing lost, mixed up or leaked
 	$(BIN)/python -m benchmarks.serving.soak
 
 bench-gpu: $(VENV)/dev.stamp  ## on a GPU: kernels and networks beside cuDNN and PyTorch, rows into OUT
@@ -83,13 +83,13 @@ train: $(VENV)/dev.stamp  ## train the built-in digits model again (installs tor
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[train]'
 	$(BIN)/python -m models.digits.train
 
-# What the extras cuda12, cuda13 and bench pin is not installed here: those lines stay as they are.
-# cuda-toolkit, a name for other packages, is 12 in one extra and 13 in another: only locks pin it.
-# A lock is for both of Linux's machines, so it has to be the same for each.
+# Packages of the extras cuda12, cuda13 and bench are not installed here: their lines stay as they are.
+# cuda-toolkit, a metapackage, is 12 in one extra and 13 in another: only locks pin it.
+# A lock serves x86-64 and ARM, so it must be the same for both.
 LOCK = $(BIN)/uv pip compile --quiet --upgrade --python-version 3.12 --generate-hashes --annotation-style line \
 	--custom-compile-command "make lock" -c constraints.txt
 
-lock: $(VENV)/dev.stamp  ## write constraints.txt from what is installed now, and the image's locks
+lock: $(VENV)/dev.stamp  ## write constraints.txt from the installed versions, and the image's locks
 	{ $(BIN)/pip freeze --exclude-editable | grep -v '^cuda-toolkit='; \
 	  grep -iE '^(cupy|nvidia|torch)' constraints.txt; } | sort -fsu -t= -k1,1 | sort -f > constraints.new
 	mv constraints.new constraints.txt
