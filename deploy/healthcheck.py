@@ -1,15 +1,14 @@
-"""Exit 0 where the server in this container is ready for requests: what HEALTHCHECK runs.
+"""The container's HEALTHCHECK: exits with 0 if the server is ready for requests.
 
-Ready rather than live: those who read a container's health (`docker compose up --wait`,
-`depends_on`, Swarm's routing) ask whether requests may be sent. The standard library alone, and
-`http.client` rather than `urllib`, which would ask the HTTP proxy of the environment.
+Ready rather than live, because `docker compose up --wait`, `depends_on` and Swarm route requests by
+it. It uses `http.client`, because `urllib` would use an HTTP proxy of the environment.
 """
 
 import http.client
 import os
 import sys
 
-# A container's health is no part of the service, whose settings never leave service/settings.py.
+# Not part of the service, where only service/settings.py reads the environment.
 port = int(os.environ.get("CONVOY_PORT") or 8000)  # noqa: TID251
 
 connection = http.client.HTTPConnection("127.0.0.1", port, timeout=2)

@@ -1,10 +1,9 @@
-"""Locust posts pictures of a folder, and looks at the answers.
+"""Locust posts the images of a folder and checks the answers.
 
     locust -f deploy/loadtest/locustfile.py --host http://127.0.0.1:8000 --images FOLDER \
         --headless --users 8 --spawn-rate 8 --run-time 30s
 
-With `--rate R` every user sends R requests a second, if the server lets it: a user waits for its
-answer before it asks again.
+With `--rate R` each user sends at most R requests per second; it waits for each answer.
 """
 
 import random
@@ -22,34 +21,34 @@ MEDIA_TYPES = {
     ".webp": "image/webp",
 }
 
-pictures: list[tuple[bytes, str]] = []
+images: list[tuple[bytes, str]] = []
 
 
 @events.init_command_line_parser.add_listener
 def add_options(parser: ArgumentParser) -> None:
     """The options beside Locust's own."""
-    parser.add_argument("--images", default="models/digits/samples", help="folder of pictures")
+    parser.add_argument("--images", default="models/digits/samples", help="folder of images")
     parser.add_argument(
-        "--rate", type=float, default=0, help="most requests a second of each user; 0: no limit"
+        "--rate", type=float, default=0, help="maximum requests per second of each user; 0: no limit"
     )
 
 
 @events.test_start.add_listener
-def read_pictures(environment: Environment, **_: Any) -> None:
-    """Read every picture before the first request."""
+def read_images(environment: Environment, **_: Any) -> None:
+    """Read all images before the first request."""
     options = environment.parsed_options
     folder = Path(options.images)
-    pictures[:] = [
+    images[:] = [
         (file.read_bytes(), MEDIA_TYPES[file.suffix.lower()])
         for file in sorted(folder.iterdir())
         if file.suffix.lower() in MEDIA_TYPES
     ]
-    if not pictures:
-        raise SystemExit(f"{folder}: no JPEG, PNG or WebP files are there")
+    if not images:
+        raise SystemExit(f"{folder}: no JPEG, PNG or WebP files")
 
 
 class Client(FastHttpUser):
-    """Somebody who wants to know what is in a picture."""
+    """A user that classifies random images of the folder."""
 
     def wait_time(self) -> float:
         """Seconds until the next request."""
@@ -59,14 +58,14 @@ class Client(FastHttpUser):
 
     @task
     def classify(self) -> None:
-        """Post one picture."""
-        data, media_type = random.choice(pictures)  # noqa: S311  no secret
+        """Post one image."""
+        data, media_type = random.choice(images)  # noqa: S311  not a secret
         with self.client.post(
             "/v1/classify",
             data=data,
             headers={"Content-Type": media_type},
             catch_response=True,
         ) as response:
-            # Locust counts any other status as a failure by itself.
+            # Locust itself counts other statuses as failures.
             if response.status_code == 200 and "predictions" not in response.text:
-                response.failure("an answer without predictions")
+                response.failure("the answer has no predictions")
