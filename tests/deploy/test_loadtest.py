@@ -41,7 +41,7 @@ def test_hey_posts_the_picture_as_what_it_is(
     ]
 
 
-def test_hey_without_a_picture_tells_how_it_is_used(path_with_hey: str) -> None:
+def test_hey_without_an_image_tells_how_it_is_used(path_with_hey: str) -> None:
     run = subprocess.run(
         [PROFILES / "hey.sh", "http://127.0.0.1:8000"],
         env={"PATH": path_with_hey},
@@ -50,4 +50,4 @@ def test_hey_without_a_picture_tells_how_it_is_used(path_with_hey: str) -> None:
         check=False,
     )
     assert run.returncode != 0
-    assert "URL PICTURE" in run.stderr
+    assert "URL IMAGE" in run.stderr
