@@ -29,7 +29,7 @@ def add_options(parser: ArgumentParser) -> None:
     """The options beside Locust's own."""
     parser.add_argument("--images", default="models/digits/samples", help="folder of images")
     parser.add_argument(
-        "--rate", type=float, default=0, help="requests per second of each user at most; 0: no limit"
+        "--rate", type=float, default=0, help="most requests per second of each user; 0: no limit"
     )
 
 
