@@ -3,7 +3,7 @@
 Plans come from all of its heuristics (A, B and FALLBACK), for float32 throughout; and because those
 favour engines that compute in TF32, also from a walk over all engines with all values of their
 knobs. Every plan that can be built is run, for N×C×H×W in memory and for N×H×W×C: what computes in
-less than float32 is told by its error. An optional dependency, imported when a side is made.
+less than float32 shows in its error. An optional dependency, imported when a side is made.
 """
 
 from collections.abc import Iterator, Mapping

@@ -1,4 +1,4 @@
-"""Pictures of kernel measurements; Matplotlib is in the extra `dev`."""
+"""Plots of kernel measurements; Matplotlib is in the extra `dev`."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,7 +9,7 @@ from benchmarks.rows import Row
 
 
 class NoMatplotlibError(Exception):
-    """Matplotlib is not installed: there are numbers, but no pictures of them."""
+    """Matplotlib is not installed."""
 
 
 def plot_speedups(rows: Sequence[Row], folder: Path) -> list[Path]:

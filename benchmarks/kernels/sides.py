@@ -1,4 +1,4 @@
-"""Who is compared: Convoy's choice, PyTorch, and the best of cuDNN's plans, problem by problem."""
+"""The contenders: Convoy's choice, PyTorch, and the best of cuDNN's plans, problem by problem."""
 
 from collections.abc import Callable, Iterable
 from typing import Protocol
@@ -151,7 +151,7 @@ BASELINES: dict[str, Callable[[Device, Effort], ContestSide]] = {
 def baselines(
     names: Iterable[str], device: Device, effort: Effort, missing: Callable[[str], None]
 ) -> list[Side]:
-    """Those that can be had; `missing` is told why another cannot."""
+    """The available sides; `missing` is called with the reason for each other."""
     sides: list[Side] = []
     for name in names:
         try:

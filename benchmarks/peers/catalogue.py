@@ -1,6 +1,6 @@
-"""Who is compared, in which versions and with which settings: data, and how each is asked.
+"""The servers compared: versions, settings, and the requests that each takes.
 
-Each peer has several settings, and Convoy stands against the best number that any of them gives.
+Each peer has several settings; Convoy is compared with its best.
 """
 
 from collections.abc import Mapping
@@ -18,9 +18,9 @@ _BOUNDARY = "convoy"
 _SERVERS = "benchmarks.peers.servers"
 
 Protocol = Literal["body", "form"]
-"""A picture is the body, or a file in a form."""
+"""The image is the body, or a file in a form."""
 
-PROTOCOL = {"body": "picture as body", "form": "multipart form"}
+PROTOCOL = {"body": "image as body", "form": "multipart form"}
 
 
 @dataclass(frozen=True)
@@ -127,13 +127,13 @@ RAY_SERVE = Peer(
 PEERS = (LITSERVE, BENTOML, RAY_SERVE)
 
 
-def request_for(protocol: Protocol, path: str, picture: bytes, media_type: str) -> bytes:
-    """The bytes of the request that asks for one picture's classes."""
+def request_for(protocol: Protocol, path: str, image: bytes, media_type: str) -> bytes:
+    """The bytes of the request that asks for one image's classes."""
     if protocol == "body":
-        return post_request(path, picture, media_type)
+        return post_request(path, image, media_type)
     head = (
         f'--{_BOUNDARY}\r\nContent-Disposition: form-data; name="images"; filename="picture"\r\n'
         f"Content-Type: {media_type}\r\n\r\n"
     )
-    body = head.encode() + picture + f"\r\n--{_BOUNDARY}--\r\n".encode()
+    body = head.encode() + image + f"\r\n--{_BOUNDARY}--\r\n".encode()
     return post_request(path, body, f"multipart/form-data; boundary={_BOUNDARY}")

@@ -40,7 +40,7 @@ CONNECTIONS = (1, 8)
 # How the reason begins why a peer has no numbers.
 NOT_INSTALLED = "not installed"
 
-# The picture that digits is timed with; all are checked.
+# The image that digits is timed with; all are checked.
 TIMED = "1_pencil_on_paper.jpg"
 
 Top = Sequence[tuple[int, float]]
@@ -53,16 +53,16 @@ class WrongAnswerError(Exception):
 
 @dataclass(frozen=True)
 class Case:
-    """A picture, and what is right to say of it: no class where all are as likely."""
+    """An image and its right class; None where all are equally likely."""
 
-    picture: bytes
+    image: bytes
     media_type: str
     best: tuple[int | None, float]
 
 
 @dataclass(frozen=True)
 class Material:
-    """The pictures of each work, the timed one first, and the model that peers run."""
+    """The images of each work, the timed one first, and the model that peers run."""
 
     cases: Mapping[str, Sequence[Case]]
     model: Path
@@ -85,12 +85,12 @@ class Contender:
     stands: Mapping[str, Any] = field(default_factory=dict)
 
     def request(self, case: Case) -> bytes:
-        """What asks for a picture's classes."""
-        return request_for(self.protocol, self.path, case.picture, case.media_type)
+        """The request for an image's classes."""
+        return request_for(self.protocol, self.path, case.image, case.media_type)
 
 
 def material(folder: Path) -> Material:
-    """The pictures and what Convoy's engine says of them; the model is written below `folder`."""
+    """The images with the results of Convoy's engine; the model is written below `folder`."""
     classifier = load_classifier(BUILT_IN_MODEL, overrides={})
     preprocessing = classifier.preprocessing
     model = folder / "digits.onnx"
@@ -99,12 +99,12 @@ def material(folder: Path) -> Material:
     model.write_bytes(proto.SerializeToString())
     engine = open_engine(classifier, device=DeviceKind.CPU, max_batch=1, threads=0)
     digits = []
-    for picture in sorted(load_pictures(SAMPLES), key=lambda each: each.name != TIMED):
-        pixels = decode_image(picture.data, preprocessing, ImageLimits())
+    for image in sorted(load_pictures(SAMPLES), key=lambda each: each.name != TIMED):
+        pixels = decode_image(image.data, preprocessing, ImageLimits())
         (row,) = engine.run(pixels[np.newaxis])
         top = answer(row)["predictions"][0]
         best = (int(top["index"]), top["probability"])
-        digits.append(Case(picture.data, picture.media_type, best))
+        digits.append(Case(image.data, image.media_type, best))
     engine.close()
     noop = Case(jpeg_of(BODY_BYTES), "image/jpeg", (None, 0.001))
     return Material({NOOP: [noop], DIGITS: digits}, model, preprocessing.height)
@@ -283,7 +283,7 @@ def _row(
         **contender.stands,
         "protocol": PROTOCOL[contender.protocol],
         "work": work,
-        "picture_bytes": len(given.cases[work][0].picture),
+        "picture_bytes": len(given.cases[work][0].image),
         "connections": connections,
     }
     if isinstance(found, str):

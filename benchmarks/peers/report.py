@@ -94,7 +94,7 @@ def _told(found: Standing) -> str:
 
 
 def show(rows: Sequence[Row], console: Console) -> None:
-    """A table a work and number of connections, with every setting, then how Convoy stands."""
+    """A table for each work and number of connections, with every setting, then Convoy's ratio."""
     for work, title in WORKS.items():
         for connections in CONNECTIONS:
             its = [r for r in rows if (r["work"], r["connections"]) == (work, connections)]

@@ -1,1 +1,1 @@
-"""A batching server in virtual time: its queue, its arrivals, and who decides what to dispatch."""
+"""A batching server in virtual time: its queue, its arrivals, and its schedulers."""

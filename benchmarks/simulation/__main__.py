@@ -38,7 +38,7 @@ FILE = RESULTS / "simulate.jsonl"
 def run(points: Sequence[Point], requests: int, seeds: int, processes: int) -> list[Comparison]:
     """Everybody at every point."""
     one = partial(compare, requests=requests, seeds=range(seeds))
-    # Spawned: whoever calls this may have threads, which a fork would not take along.
+    # Spawned, because a fork does not copy the caller's threads.
     with get_context("spawn").Pool(processes) as pool:
         return list(track(pool.imap(one, points), total=len(points), console=Console(stderr=True)))
 

@@ -2,7 +2,7 @@
 
 At a point without deadlines three things count: p50, p99 and throughput. (p50 is the mean of the
 middle fifth: with clients in two groups the median lies in the gap between them, and jumps.) With
-deadlines one thing counts, goodput: those answered in time, of all who came.
+deadlines one thing counts, goodput: those answered in time, of all that arrived.
 
 A score over another scheduler is the geometric mean of the ratios, above 1 where ours is better.
 **Ours is beaten by more than 5%** at a point if its score over any other is below 0.95. **It wins
@@ -21,7 +21,7 @@ from benchmarks.simulation.workloads import Point
 
 BEATEN = 0.95
 
-# Of each run, not counted: whoever learns is learning.
+# Not counted at the start of each run, while schedulers learn.
 _WARM_UP = 0.05
 
 
@@ -32,7 +32,7 @@ class Result:
     p50_ms: float
     p99_ms: float
     throughput: float  # answers in time, a second
-    goodput: float  # answers in time, of those who came
+    goodput: float  # answers in time, of all arrivals
     batch: float  # mean size
 
 
@@ -69,7 +69,7 @@ def run(point: Point, scheduler: str, requests: int, seeds: Sequence[int]) -> Re
 def ratios(point: Point, ours: Result, other: Result) -> Mapping[str, float]:
     """By what counts at the point; above 1 where ours is better."""
     if np.isfinite(point.timeout):
-        # Nobody in time at all is no better than one in ten thousand.
+        # None in time counts as one in ten thousand.
         return {"goodput": max(ours.goodput, 1e-4) / max(other.goodput, 1e-4)}
     return {
         "p50": other.p50_ms / ours.p50_ms,
@@ -100,7 +100,7 @@ class Comparison:
         }
 
     def beaten_by(self) -> Mapping[str, float]:
-        """Those who beat ours by more than 5%."""
+        """The schedulers that beat ours by more than 5%."""
         return {name: score for name, score in self.scores().items() if score < BEATEN}
 
     def trades(self) -> Mapping[str, tuple[str, float]]:

@@ -1,4 +1,4 @@
-"""Pictures of a sweep; Matplotlib is in the extra `dev`."""
+"""Plots of a sweep; Matplotlib is in the extra `dev`."""
 
 from collections.abc import Callable, Sequence
 from math import inf

@@ -1,4 +1,4 @@
-"""Who decides: Convoy's own policy, the code that serves, and those it is compared with.
+"""The schedulers: Convoy's own policy (the code that serves) and the policies it is compared with.
 
 - `FixedDelay`: dispatch when a batch is full or its oldest item has waited so long; what
   LitServe's `batch_timeout`, Ray Serve's `batch_wait_timeout_s` and Triton's

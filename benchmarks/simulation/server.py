@@ -1,6 +1,6 @@
 """One engine and its queue, event by event: arrivals, ends of batches, moments to look again.
 
-Time is a number, in seconds. A batch of n takes L(n) times noise; whoever schedules is told what
+Time is a number, in seconds. A batch of n takes L(n) times noise; the scheduler is called with what
 happens and asked what to do whenever something has happened, as the batcher's worker is.
 """
 
@@ -16,11 +16,11 @@ from service.batching.policy import Urgency
 
 @dataclass(slots=True)
 class Item:
-    """One request of one picture."""
+    """One request with one image."""
 
     arrived: float
     deadline: float = inf
-    client: int | None = None  # of a closed loop, who sends the next one when this is answered
+    client: int | None = None  # of a closed loop; it sends the next request after this answer
     priority: int = 0
 
     @property
@@ -38,7 +38,7 @@ class Choice(NamedTuple):
 
 
 class Scheduler(Protocol):
-    """Who decides; `queue` is in the scheduler's own order and changed by the server alone."""
+    """The scheduler; `queue` is in the scheduler's own order and changed by the server alone."""
 
     def place(self, now: float, item: Item, queue: Sequence[Item], /) -> int | None:
         """Where in the queue an arrival goes; None refuses it."""
@@ -100,7 +100,7 @@ class _Server:
         self._scheduler = scheduler
         self._seconds = seconds
         self._workload = workload
-        # Apart, so that how long batches take does not change who comes when.
+        # A generator of its own, so that batch times do not change the arrivals.
         self._thinking, self._noise = random.Random(seed), random.Random(seed + 1)
         self._deviation = noise
         self._coming: list[tuple[float, int, Item]] = []
@@ -115,18 +115,18 @@ class _Server:
             self._think(0.0, client)
 
     def run(self) -> Outcome:
-        """Until nobody comes any more and everybody is answered."""
+        """Run until all requests have arrived and are answered."""
         outcome = self._outcome
         while True:
             arrival = self._coming[0][0] if self._coming else inf
             now = min(arrival, self._ends, self._look_again)
             if now == inf:
-                assert not self._queue, "items wait, and nobody will look at them again"
+                assert not self._queue, "items wait, and no event is left"
                 return outcome
             outcome.ended = now
             if self._ends <= now:
                 self._answer(now)
-            # Everybody who comes at the same moment is seen together, as by an event loop.
+            # Requests that arrive at the same time are seen together, as by an event loop.
             while self._coming and self._coming[0][0] <= now:
                 self._arrive(now, heapq.heappop(self._coming)[2])
             self._decide(now)

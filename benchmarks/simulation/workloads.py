@@ -1,4 +1,4 @@
-"""What is simulated: how long batches take, who comes when, and how hard.
+"""What is simulated: how long batches take, when requests arrive, and the load.
 
 A load is a share of the capacity, max n / L(n); of a closed loop it is the number of clients.
 """

@@ -36,11 +36,11 @@ class Batched(Model):
 
 
 class Unbatched(Model):
-    """The picture is the body."""
+    """The image is the body."""
 
     @bentoml.api(route="/predict")  # type: ignore[untyped-decorator]
     def predict(self, image: Image, /) -> Answer:
-        """One picture."""
+        """One image."""
         return self.classify([image])[0]
 
 

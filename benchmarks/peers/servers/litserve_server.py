@@ -22,7 +22,7 @@ class Classifier(ls.LitAPI):  # type: ignore[misc]  # not installed where types 
         self._work = work_of(self._settings)
 
     def decode_request(self, request: Annotated[bytes, Body()]) -> NDArray[np.uint8]:
-        """One picture."""
+        """One image."""
         return self._work.decode(request)
 
     def batch(self, inputs: list[NDArray[np.uint8]]) -> list[NDArray[np.uint8]]:
@@ -30,7 +30,7 @@ class Classifier(ls.LitAPI):  # type: ignore[misc]  # not installed where types 
         return inputs
 
     def predict(self, x: Any) -> Any:
-        """A batch, or one picture where there are none."""
+        """A batch, or one image where there are none."""
         return self._work.scores(x) if isinstance(x, list) else self._work.scores([x])[0]
 
     def unbatch(self, output: NDArray[np.float32]) -> list[NDArray[np.float32]]:

@@ -35,7 +35,7 @@ class Classifier:
         return [json.dumps(answer(row)).encode() for row in scores]
 
     async def __call__(self, request: Request) -> Response:
-        """One picture."""
+        """One image."""
         done = await self.classify(await request.body())
         return Response(done, media_type="application/json")
 

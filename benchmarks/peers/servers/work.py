@@ -1,4 +1,4 @@
-"""What every peer is asked to do, the same for all: a picture's bytes in, the five likeliest out.
+"""The work of every peer: an image's bytes in, the five likeliest classes out.
 
 Imports nothing of Convoy, which is not installed where this runs.
 """
@@ -33,12 +33,12 @@ class Settings:
 class Work(Protocol):
     """A model, in the two steps that servers keep apart."""
 
-    def decode(self, picture: Image.Image | bytes, /) -> NDArray[np.uint8]:
-        """One picture as the model takes it."""
+    def decode(self, image: Image.Image | bytes, /) -> NDArray[np.uint8]:
+        """One image as the model takes it."""
         ...
 
     def scores(self, pixels: list[NDArray[np.uint8]]) -> NDArray[np.float32]:
-        """Up to 8 pictures' scores."""
+        """The scores of up to 8 images."""
         ...
 
 
@@ -74,9 +74,9 @@ class Digits:
         for n in range(1, MAX_BATCH + 1):
             self.scores([np.zeros((side, side, 1), np.uint8)] * n)
 
-    def decode(self, picture: Image.Image | bytes) -> NDArray[np.uint8]:
+    def decode(self, image: Image.Image | bytes) -> NDArray[np.uint8]:
         """The shorter side to `side` and the square in the middle, grey, in one resample."""
-        opened = Image.open(io.BytesIO(picture)) if isinstance(picture, bytes) else picture
+        opened = Image.open(io.BytesIO(image)) if isinstance(image, bytes) else image
         side, full = self._side, opened.size
         resized = (side * full[0] // min(full), side * full[1] // min(full))
         draft = opened.draft(None, resized)

@@ -116,8 +116,8 @@ def test_a_peer_sees_the_pixels_that_convoy_sees(tmp_path: Path) -> None:
     digits = Digits(str(given.model), given.side)
     assert len(given.cases[DIGITS]) == 10
     for case in given.cases[DIGITS]:
-        pixels = digits.decode(case.picture)
-        expected = decode_image(case.picture, preprocessing, ImageLimits())
+        pixels = digits.decode(case.image)
+        expected = decode_image(case.image, preprocessing, ImageLimits())
         np.testing.assert_array_equal(pixels, expected)
         first = answer(digits.scores([pixels] * 3)[2])["predictions"][0]
         assert (first["index"], first["probability"]) == pytest.approx(case.best, abs=1e-5)
