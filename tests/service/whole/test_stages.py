@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from models import BUILT_IN_MODEL
+from models import BUILT_IN_MODEL, DeviceKind
 from service.api.app import create_app
 from service.hosting.loading import decoder, open_models
 from service.hosting.repository import Repository
@@ -45,7 +45,7 @@ async def test_a_request_passes_the_stages_in_their_order(stages: list[tuple[str
         if event == "call" and path.startswith(service):
             calls.append((path.removeprefix(service), frame.f_code.co_qualname))
 
-    settings = Settings(device="cpu", max_batch=2)
+    settings = Settings(device=DeviceKind.CPU, max_batch=2)
     threading.setprofile(record)  # of threads that start from now on: those of the repository
     try:
         repository = Repository(
