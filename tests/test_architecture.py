@@ -104,8 +104,8 @@ def test_imports_go_one_way(package: str) -> None:
         ("models", "from kernels.problems.window import Window", True),
         ("models", "from service.errors import ServiceError", False),
         ("service", "from models import Engine", True),
-        ("service", "from models.engine import Engine", False),
-        ("service", "import models.engine", False),
+        ("service", "from models.engines.engine import Engine", False),
+        ("service", "import models.engines.engine", False),
         ("service", "from kernels.problems.window import Window", False),
         ("service", "def f():\n    from kernels import window", False),
         ("service", "from . import app", False),
@@ -123,8 +123,8 @@ def test_only_the_settings_read_the_environment() -> None:
         if package_of(file) in PACKAGES and (found := environment_readers(parse(file)))
     }
     # The engine sets one variable, ONNX Runtime's switch against telemetry, and reads none.
-    assert sorted(readers) == ["models/onnxruntime_engine.py", "service/settings.py"]
-    assert len(readers["models/onnxruntime_engine.py"]) == 1
+    assert sorted(readers) == ["models/engines/onnxruntime_engine.py", "service/settings.py"]
+    assert len(readers["models/engines/onnxruntime_engine.py"]) == 1
 
 
 def test_cupy_is_never_imported_when_a_module_is() -> None:

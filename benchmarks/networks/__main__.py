@@ -38,7 +38,7 @@ from kernels.tuning.search import conditions_of, finder, tuned
 from kernels.tuning.store import TuningStore
 from kernels.tuning.timing import Timing
 from models.classifier import Classifier
-from models.engine import Images, Scores
+from models.engines.engine import Images, Scores
 from models.lowering import Choose
 from models.tuning.measured import conv_problems
 

@@ -18,12 +18,12 @@ from onnx import ModelProto
 from models.errors import UnsupportedModelError
 from models.graph import Graph, Shape
 from models.onnx_loader.batch import make_batch_symbolic
-from models.onnx_loader.bounds import shortened
 from models.onnx_loader.file import FileLimits, read_model
 from models.onnx_loader.importer import Importer, OnnxNode, RefusedError, UnknownShapeError
+from models.onnx_loader.limits.bounds import shortened
+from models.onnx_loader.limits.structure import check_structure
 from models.onnx_loader.normalise import normalise
 from models.onnx_loader.operators import OPERATORS
-from models.onnx_loader.structure import check_structure
 
 __all__ = ["FileLimits", "LoadedModel", "image_shape", "load_model", "load_proto", "read_model"]
 

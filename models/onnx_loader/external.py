@@ -7,8 +7,8 @@ from onnx import ModelProto, TensorProto
 from onnx.external_data_helper import ExternalDataInfo, load_external_data_for_tensor
 
 from models.errors import ModelFileError
-from models.onnx_loader.bounds import shortened
-from models.onnx_loader.census import tensors
+from models.onnx_loader.limits.bounds import shortened
+from models.onnx_loader.limits.census import tensors
 
 
 def read_external_data(path: Path, model: ModelProto, *, allowed: bool, max_bytes: int) -> None:

@@ -14,10 +14,10 @@ from google.protobuf.message import DecodeError
 from onnx import ModelProto
 
 from models.errors import ModelError, ModelFileError, UnsupportedModelError
-from models.onnx_loader.bounds import shortened
-from models.onnx_loader.census import check_census, check_stored
 from models.onnx_loader.external import read_external_data
-from models.onnx_loader.wire import MalformedError, check_wire
+from models.onnx_loader.limits.bounds import shortened
+from models.onnx_loader.limits.census import check_census, check_stored
+from models.onnx_loader.limits.wire import MalformedError, check_wire
 
 OLDEST_OPSET = 7
 NEWEST_OPSET: int = onnx.defs.onnx_opset_version()

@@ -18,8 +18,8 @@ from onnxscript.rewriter import RewritePass
 from onnxscript.rewriter.rules import common as rules
 
 from models.errors import UnsupportedModelError
-from models.onnx_loader.bounds import shown
-from models.onnx_loader.sizes import check_value, known_shape
+from models.onnx_loader.limits.bounds import shown
+from models.onnx_loader.limits.sizes import check_value, known_shape
 
 _ITERATIONS = 4
 

@@ -21,10 +21,10 @@ from onnxscript import version_converter
 
 from models.errors import ModelError, UnsupportedModelError
 from models.graph import Shape
-from models.onnx_loader.bounds import CONSTANT_FACTOR, CONSTANT_FREE, NODE_LIMIT, shortened
 from models.onnx_loader.fold import fold
-from models.onnx_loader.ranks import check_ranks
-from models.onnx_loader.sizes import check_attributes, check_flat, check_reads, check_value
+from models.onnx_loader.limits.bounds import CONSTANT_FACTOR, CONSTANT_FREE, NODE_LIMIT, shortened
+from models.onnx_loader.limits.ranks import check_ranks
+from models.onnx_loader.limits.sizes import check_attributes, check_flat, check_reads, check_value
 
 # The form's opset: 24 is the first with Swish. Before 22 ONNX's shape inference counts pooling
 # windows (ceil_mode) that start beyond the image, which no runtime computes.

@@ -13,7 +13,7 @@ from kernels.tuning.store import DEFAULT_STORE, Outcomes, TuningStore, TuningSto
 from models.classifier import Classifier
 from models.cost import FLOAT_BYTES
 from models.errors import EngineError
-from models.open_engine import open_gpu
+from models.open_gpu import open_gpu
 from models.tuning.measured import conv_problems
 
 

@@ -8,7 +8,7 @@ from models.graph import Graph
 from models.rewrite import rewrite
 from models.rewrite.nonnegative import is_nonnegative
 from models.rewrite.rule import GraphView
-from tests.models.rewrite.graphs import GraphBuilder
+from tests.support.models.graphs import GraphBuilder
 
 
 def graph_of_activations() -> Graph:

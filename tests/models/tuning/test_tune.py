@@ -30,17 +30,17 @@ from models import (
     tune,
 )
 from models.classifier import Classifier
-from models.cuda_engine import CudaEngine
+from models.engines.cuda_engine import CudaEngine
 from models.tuning.measured import conv_problems
 from tests.cusim.device import CusimDevice
-from tests.models.engines import (
+from tests.support.models.engines import (
     classifier_of,
     network_tolerance,
     pixels,
     reference_scores,
     relative_error,
 )
-from tests.models.rewrite.graphs import GraphBuilder
+from tests.support.models.graphs import GraphBuilder
 
 NODES = ("conv_first", "conv_second", "conv_third")
 H200_HERE = Conditions("NVIDIA H200", "90a", "CUDA 13.0", "NVRTC 13.0")

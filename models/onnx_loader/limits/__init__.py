@@ -1,0 +1,1 @@
+"""What a model may ask for: each bound of a hostile file, checked before it costs anything."""
