@@ -121,5 +121,5 @@ def test_template_arguments_are_given_under_the_parameters_names(device: CusimDe
         instantiation("calls.cu", "named", first=3, second=True),
         instantiation("calls.cu", "turns", first=3),
     ):
-        with pytest.raises(CompileError, match="parameters are"):
+        with pytest.raises(CompileError, match="declares"):
             device.load(wrong)
