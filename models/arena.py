@@ -3,6 +3,8 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 ALIGNMENT = 256
 """Bytes; of every buffer, so that vector loads and cp.async are aligned in all of them."""
 
@@ -71,17 +73,17 @@ _ORDERS: tuple[Callable[[Lifetime], tuple[int, ...]], ...] = (
 )
 
 
-def _place(lifetimes: Iterable[Lifetime]) -> Arena:
-    placed: list[tuple[int, Lifetime]] = []
-    for life in lifetimes:
-        offset = 0
-        neighbours = sorted(
-            (begin, begin + aligned(other.nbytes)) for begin, other in placed if life.meets(other)
-        )
-        for begin, end in neighbours:
-            if offset + life.nbytes <= begin:
-                break
-            offset = max(offset, end)
-        placed.append((offset, life))
-    nbytes = max((offset + aligned(life.nbytes) for offset, life in placed), default=0)
-    return Arena({life.name: offset for offset, life in placed}, nbytes)
+def _place(lifetimes: Sequence[Lifetime]) -> Arena:
+    # In NumPy: a Python loop over all pairs takes 20 s for 10,000 buffers.
+    lives = np.array([(life.first, life.last) for life in lifetimes]).reshape(-1, 2)
+    begin, end = np.zeros((2, len(lifetimes)), np.int64)
+    for index, life in enumerate(lifetimes):
+        first, last = lives[:index].T
+        alive = np.flatnonzero((first <= life.last) & (last >= life.first))
+        alive = alive[np.argsort(begin[alive])]
+        free = np.maximum.accumulate([0, *end[alive]])  # behind so many of those alive
+        fits = np.flatnonzero(free[:-1] + life.nbytes <= begin[alive])
+        begin[index] = free[fits[0] if fits.size else -1]
+        end[index] = begin[index] + aligned(life.nbytes)
+    names = (life.name for life in lifetimes)
+    return Arena(dict(zip(names, begin.tolist(), strict=True)), int(end.max(initial=0)))

@@ -4,6 +4,7 @@ Each rule stands in a file of its own, with its equation and with what it refuse
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from models.graph import Graph, Node
 from models.rewrite.activation_before_concat import activation_before_concat
@@ -79,14 +80,19 @@ class Rewritten:
 
     def made_by(self, node: str) -> tuple[Applied, ...]:
         """The rewrites that made a node of `graph`, oldest first; none where it is as loaded."""
-        made: dict[str, set[int]] = {}  # node name: indices into `applied`
+        return tuple(self.applied[index] for index in sorted(self._made.get(node, ())))
+
+    @cached_property
+    def _made(self) -> dict[str, set[int]]:
+        """Node name: indices into `applied`."""
+        made: dict[str, set[int]] = {}
         for index, step in enumerate(self.applied):
             past = {name: made.pop(name, set()) for name in step.removed}
             # A node that goes on under its name keeps its own past; the others' pasts end in it.
             ended = {i for name in past.keys() - set(step.inserted) for i in past[name]}
             for name in step.inserted:
                 made[name] = {*past.get(name, ()), *ended, index}
-        return tuple(self.applied[index] for index in sorted(made.get(node, ())))
+        return made
 
 
 def rewrite(graph: Graph) -> Rewritten:
