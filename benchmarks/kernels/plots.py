@@ -9,7 +9,7 @@ from benchmarks.rows import Row
 
 
 class NoMatplotlibError(Exception):
-    """Matplotlib is not installed: there are numbers, but no pictures of them."""
+    """Matplotlib is not installed: the report has its tables, but no plots."""
 
 
 def plot_speedups(rows: Sequence[Row], folder: Path) -> list[Path]:

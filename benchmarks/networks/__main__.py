@@ -55,7 +55,7 @@ class DifferentScoresError(Exception):
 
 
 def images_of(network: Classifier, n: int, seed: int = 0) -> Images:
-    """n pictures, or clips, in coarse squares."""
+    """n images, or clips, in coarse squares."""
     *spatial, channels = network.preprocessing.image_shape
     rng = np.random.default_rng(seed)
     images = rng.integers(0, 256, (n, *[4] * len(spatial), channels), np.uint8)

@@ -1,1 +1,1 @@
-"""What runs a classifier: the engine protocol, its CUDA and ONNX Runtime engines, the choice."""
+"""Engines, which run a classifier: their protocol, CUDA, ONNX Runtime, and which one to open."""

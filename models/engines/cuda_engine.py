@@ -29,14 +29,14 @@ from models.lowering import Choose
 from models.plan import Location, Plan, Region, Step, build_plan
 
 Progress = Callable[[Collection[Instantiation]], Iterable[Instantiation]]
-"""Wraps what is worked through one by one, to show how far it is."""
+"""Wraps an iterable to show progress, as tqdm does."""
 
 
 class CudaEngine:
-    """Runs a classifier in fp32 on a device; `run` is called from one thread at a time.
+    """Runs a classifier in fp32 on a device; one thread at a time may call `run`.
 
     One allocation holds the weights, which all plans share, and after them the images, the scores,
-    the counters and the arena, each as large as its largest plan wants it.
+    the counters and the arena, each as large as the largest plan needs.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class CudaEngine:
 
     @property
     def device(self) -> str:
-        """Where it runs, for people."""
+        """Where it runs, for display."""
         return f"{self._device.name} (sm_{self._device.architecture})"
 
     @property
@@ -126,7 +126,7 @@ class CudaEngine:
         return rows.copy()
 
     def close(self) -> None:
-        """Free the device's memory; closing twice is closing once."""
+        """Free the device's memory; a second call does nothing."""
         self._graphs.clear()
         if self._buffer is not None:
             buffer, self._buffer = self._buffer, None
@@ -134,7 +134,7 @@ class CudaEngine:
             buffer.free()
 
     def _run_step_by_step(self, plan: Plan) -> None:
-        """Wait after every step, so that one that fails is named."""
+        """Wait after every step, so that the error names the step."""
         for step in plan.steps:
             try:
                 self._launch(step)

@@ -10,15 +10,15 @@ from numpy.typing import NDArray
 from models.errors import EngineError
 
 # N×H×W×C, pixels 0..255 in the order the model's channels have; N×D×H×W×C for clips of D frames.
-Pixels = NDArray[np.uint8]  # one image, H×W×C, as the model wants it
+Pixels = NDArray[np.uint8]  # one image, H×W×C, in the model's size and order
 Images = NDArray[np.uint8]
-# The same as one array, or image by image wherever each lies: an engine has to move them anyway.
+# As one array, or one array per image: an engine copies them anyway.
 Batch = Images | Sequence[NDArray[np.uint8]]
 Scores = NDArray[np.float32]  # N×classes, one row an image
 
 
 class Engine(Protocol):
-    """A model made ready on a device; `run` is called from one thread at a time."""
+    """A model on a device; one thread at a time may call `run`."""
 
     @property
     def max_batch(self) -> int:
@@ -30,15 +30,15 @@ class Engine(Protocol):
 
     @property
     def device(self) -> str:
-        """Where it runs, for people: "cpu (ONNX Runtime 1.23)"."""
+        """Where it runs, for display: "cpu (ONNX Runtime 1.23)"."""
 
     def warm_up(self) -> None:
-        """Run every N in 1..max_batch once, so that no request pays for a first time."""
+        """Run every N in 1..max_batch once, so that no request pays for a first run."""
 
     def run(self, images: Batch) -> Scores:
-        """The scores of n images, 1 <= n <= max_batch, in an array that later runs leave alone.
+        """The scores of n images, 1 <= n <= max_batch, in an array that later runs do not change.
 
-        `images` may change once this returns. EngineError where the device failed.
+        The caller may change `images` afterwards. Raises EngineError where the device failed.
         """
 
     def close(self) -> None:
@@ -59,8 +59,8 @@ def batch_size(images: Batch, image_shape: tuple[int, ...], max_batch: int) -> i
 
 @unique
 class DeviceKind(Enum):
-    """Where an engine may be asked to run."""
+    """The devices that an engine may run on."""
 
-    AUTO = "auto"  # a CUDA GPU where one answers, else the CPU
+    AUTO = "auto"  # chosen by `open_engine`
     CUDA = "cuda"
     CPU = "cpu"

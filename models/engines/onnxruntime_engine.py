@@ -21,7 +21,7 @@ from models.preprocessing import Layout, Preprocessing, normalisation
 
 _PIXELS = "convoy/pixels"
 
-# How much sooner images side by side must be done, and in how many tries.
+# How much faster parallel images must be, and in how many tries.
 _CLEARLY = 0.97
 _TRIES = 3
 
@@ -31,10 +31,10 @@ class OnnxRuntimeEngine:
 
     Normalisation runs inside the session, so `run` takes the decoder's bytes as they are.
 
-    One image is shared out among all threads, which meet after every layer: where something else
-    wants a core, decoding for one, all wait for the one that lost its own. So as many images as
-    there are threads run side by side, each in a thread, where warming up finds that to be faster;
-    that costs the weights a second time.
+    ONNX Runtime splits each layer over all threads, which wait for each other after every layer.
+    Where another task (decoding, say) takes a core, all threads wait for the delayed one. If the
+    warm-up measures it to be faster, as many images as there are threads therefore run in
+    parallel, one thread each; this needs a second copy of the weights.
     """
 
     def __init__(self, classifier: Classifier, *, max_batch: int, threads: int = 0) -> None:
@@ -69,11 +69,11 @@ class OnnxRuntimeEngine:
 
     @property
     def device(self) -> str:
-        """Where it runs, for people."""
+        """Where it runs, for display."""
         return f"cpu (ONNX Runtime {ort.__version__})"
 
     def warm_up(self) -> None:
-        """Run every N once, and find out whether images side by side are faster."""
+        """Run every N once, and measure whether parallel images are faster."""
         for n in range(1, self._max_batch + 1):
             self.run(np.zeros((n, *self._image_shape), np.uint8))
         if self._single is not None:
@@ -112,9 +112,9 @@ class OnnxRuntimeEngine:
         self._beside.shutdown(wait=False)
 
     def _run_side_by_side(self, session: ort.InferenceSession, images: Batch) -> Scores:
-        """Each thread takes the next image until there is none: one that is held up takes fewer."""
+        """Each thread takes the next image until none is left, so a delayed thread takes fewer."""
         scores = np.empty((len(images), self._classes), np.float32)
-        places = iter(range(len(images)))  # of which the interpreter's lock gives each but once
+        places = iter(range(len(images)))  # the GIL gives each item to one thread
 
         def work(places: Iterator[int]) -> None:
             for place in places:
@@ -124,7 +124,7 @@ class OnnxRuntimeEngine:
         try:
             work(places)
         finally:
-            wait(others)  # the images may change once this returns
+            wait(others)  # the caller may change the images afterwards
         for other in others:
             other.result()
         return scores
@@ -134,13 +134,13 @@ class OnnxRuntimeEngine:
         return np.reshape(scores, (len(images), self._classes))
 
     def _gather(self, images: Batch) -> Images:
-        """The images as one array: several go into one that is used again."""
+        """The images as one array; several are copied into a buffer that is reused."""
         if isinstance(images, np.ndarray):
             return images
         if len(images) == 1:
             return images[0][np.newaxis]
         if self._gathered is None:
-            # Made once: a fresh megabyte costs a page fault for every 4 kB, each time.
+            # Allocated once: fresh memory costs a page fault for every 4 kB.
             self._gathered = np.empty((self._max_batch, *self._image_shape), np.uint8)
         for place, image in zip(self._gathered, images, strict=False):
             place[...] = image
@@ -152,7 +152,7 @@ def _session(model: bytes, threads: int) -> ort.InferenceSession:
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.log_severity_level = 3
-    # Threads that spin between two runs would take the cores from decoding.
+    # Threads that spin between runs would take cores from decoding.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 

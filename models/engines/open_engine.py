@@ -23,8 +23,8 @@ def open_engine(
 
     `threads` is for the CPU, 0 leaving their number to ONNX Runtime. A GPU's engine chooses its
     convolutions by the measurements in `tuning`, or by those in the default file if there is one;
-    `progress` wraps the kernels that it compiles. EngineError where the device cannot be had. AUTO
-    is the CPU until the CUDA engine has been measured on a GPU.
+    `progress` wraps the kernels that it compiles. Raises EngineError where the device is not
+    available. AUTO is the CPU until the CUDA engine has been measured on a GPU.
     """
     if device is DeviceKind.CUDA:
         gpu = open_gpu("Use --device cpu where there is no GPU")

@@ -29,7 +29,7 @@ _Checked = TypeVar("_Checked", bytes, ModelProto)
 
 @dataclass(frozen=True, slots=True)
 class FileLimits:
-    """What a model file may be.
+    """Limits of a model file.
 
     `external_data` allows weights in files beside the model, and only inside its folder;
     `max_bytes` bounds the model and its external data together.
@@ -67,7 +67,7 @@ def _read(path: Path, max_bytes: int) -> bytes:
             size = fstat(file.fileno()).st_size
             if size > max_bytes:
                 raise ModelFileError(f"{path} has {size:,} bytes; the limit is {max_bytes:,}")
-            # One more than there should be: /proc has files that say they are empty.
+            # One byte more than its size: files under /proc report a size of 0.
             data = file.read(size + 1)
     except OSError as error:
         raise ModelFileError(f"{path} cannot be read: {error.strerror or error}") from error
@@ -87,7 +87,7 @@ def _parse(path: Path, data: bytes) -> ModelProto:
 
 
 def _refuse(path: Path, check: Callable[[_Checked], None], what: _Checked) -> None:
-    """Check a file's content; what is raised says which file it is."""
+    """Within this block, errors about a file's content name the file."""
     try:
         check(what)
     except ModelError as error:

@@ -1,4 +1,4 @@
-"""What is known of a value's range: whether it can be below zero."""
+"""Whether a value can be below zero."""
 
 from kernels.problems.activation import Activation, ActivationKind
 from models.graph import (
@@ -22,7 +22,7 @@ _ALWAYS = {ActivationKind.RELU, ActivationKind.SIGMOID, ActivationKind.HARD_SIGM
 
 
 def is_nonnegative(view: GraphView, name: str) -> bool:
-    """Whether every element of the value is proved to be at least 0; False where unknown."""
+    """Whether every element of the value is proved to be at least 0; False where it is unknown."""
     pending, seen = [name], set[str]()
     while pending:
         name = pending.pop()

@@ -1,1 +1,5 @@
-"""What a model may ask for: each bound of a hostile file, checked before it costs anything."""
+"""Bounds on a hostile model: each is checked before the model can cost time or memory.
+
+`bounds` has every limit; `wire` counts a file's fields before it is parsed, `census` its nodes
+before functions are inlined; `ranks` and `sizes` bound axes and numbers, `structure` the typed graph.
+"""

@@ -1,6 +1,6 @@
-"""How much a model may ask of the loader: every bound, with the reason for its size.
+"""Every bound of the loader, with the reason for its size.
 
-Each holds whatever the file says, so that a file costs time and memory in proportion to its size.
+They hold for any file, so that a file costs time and memory in proportion to its size.
 The largest published classifiers stay far below all of them.
 """
 
@@ -18,8 +18,8 @@ NAME_LIMIT = 1024
 # --- the graph ------------------------------------------------------------------------------------
 
 # Nodes, functions inlined and subgraphs included. The largest published CNN classifiers have some
-# thousand. Measured on a 2-core machine: 10,000 load in 3 to 6 s with 100 MB, and the time grows as
-# their number does. Conversion from an old opset may double them, for attributes become constants.
+# thousand. Measured on a 2-core machine: 10,000 load in 3 to 6 s with 100 MB, and time is linear in
+# their number. Conversion from an old opset may double them: attributes become constants.
 NODE_LIMIT = 10_000
 # Names that nodes read and write, counted each time, and those of one node: a BatchNormalization
 # has 6, a Concat of DenseNet-264 66. A node with a million inputs would otherwise be one node.
@@ -49,11 +49,11 @@ ELEMENT_LIMIT = 2**28
 # Images in the batch that the model was exported for.
 BATCH_LIMIT = 2**16
 # Numbers in all flat whole-number tensors that nodes make, together. Data propagation writes out
-# every entry of each, known or not; images need none, for their tensors have a batch axis.
+# every entry of each, known or not. Tensors of images are not flat: they have a batch axis.
 FLAT_LIMIT = 2**20
-# What folding may compute of constants, and what nodes may read of them, each in numbers: so many
-# for each byte of the file, and what a file may have that stores next to nothing. Whoever reads a
-# weight may copy it: one that a thousand nodes share would be in memory a thousand times. Measured:
+# Numbers that folding may compute of constants, and that nodes may read of them: so many for each
+# byte of the file, and a constant for files that store next to nothing. A reader may copy its
+# weight: one that a thousand nodes share may be in memory a thousand times. Measured:
 # a file of 1 kB takes 0.8 GB at most. onnx's own light ResNet-50 and AlexNet, all of whose weights
 # are ConstantOfShape, still load.
 CONSTANT_FACTOR = 4
@@ -63,7 +63,7 @@ WINDOW_LIMIT = 2**14
 
 
 def shown(number: int) -> str:
-    """A number for a sentence; a power of two where it has too many digits to be read."""
+    """A number for a message; as a power of two where it has too many digits."""
     if abs(number) < 10**15:
         return f"{number:,}"
     power = number.bit_length() - 1
@@ -71,7 +71,7 @@ def shown(number: int) -> str:
 
 
 def shortened(text: str, limit: int = 300) -> str:
-    """The text for one line: cut where it is long, without what cannot be printed."""
+    """The text for one line: cut where it is long, without unprintable characters."""
     line = " ".join(text[: 2 * limit].split())
     line = "".join(letter if letter.isprintable() else "?" for letter in line)
     return line if len(line) <= limit else f"{line[:limit]}..."

@@ -1,8 +1,8 @@
-"""What a parsed model would become, counted before any library works on it.
+"""The size of a parsed model, counted before any library works on it.
 
-Nodes are counted as if all functions were inlined, by arithmetic on which function calls which: a
-function's own size once, however often it is called. So 60 functions that each call the one before
-twice are found to be 2**60 nodes without one of them being made.
+Nodes are counted as if all functions were inlined, by arithmetic on the call graph: each function's
+own size is counted once. So 60 functions that each call the previous one twice count as 2**60
+nodes, of which none is made.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -26,7 +26,7 @@ from models.onnx_loader.limits.bounds import (
     shown,
 )
 
-_NUMBERS_A_BYTE = 4  # of the smallest type there is, of two bits
+_NUMBERS_A_BYTE = 4  # the smallest type has two bits
 
 _Key = tuple[str, str, str]  # of a function: domain, name, overload
 
@@ -34,7 +34,7 @@ _Key = tuple[str, str, str]  # of a function: domain, name, overload
 def check_census(model: ModelProto) -> None:
     """Refuse a model with too many nodes, or with a tensor or an input of an impossible size.
 
-    UnsupportedModelError says which bound was met, ModelFileError what no model can say.
+    Raises UnsupportedModelError with the bound, ModelFileError where the model is invalid.
     """
     _check_depth(model)
     written = 0
@@ -82,7 +82,7 @@ def check_census(model: ModelProto) -> None:
 
 
 def check_stored(model: ModelProto) -> None:
-    """Refuse a model whose tensors say that they have more numbers than it can hold."""
+    """Refuse a model whose tensors declare more numbers than its bytes can hold."""
     numbers, stored = sum(prod(tensor.dims) for tensor in tensors(model)), model.ByteSize()
     if numbers > _NUMBERS_A_BYTE * stored:
         raise ModelFileError(
@@ -156,7 +156,7 @@ def _check_depth(model: ModelProto) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Size:
-    """Of nodes with all that they call."""
+    """The size of nodes with all that they call."""
 
     nodes: int = 0
     edges: int = 0  # names read and written
@@ -197,7 +197,7 @@ def _inlined_size(model: ModelProto) -> _Size:
 def _size(nodes: Iterable[NodeProto], sizes: Mapping[_Key, _Size]) -> _Size:
     total, edges, copied, depth = 0, 0, 0, 0
     for node in _with_nested(nodes):
-        # The call counts too, or calls of what is empty would be free.
+        # The call counts too, or calls of empty functions would be free.
         total += 1
         edges += len(node.input) + len(node.output)
         called = sizes.get(_called(node))

@@ -1,4 +1,4 @@
-"""How many axes values have, found node by node so that no library meets one with too many.
+"""The number of axes of every value, found node by node, before a library sees the graph.
 
 Inference over a whole graph writes out every axis of every value. Gather(v, v) has twice the axes
 of v: thirty such nodes would be 2**30 axes, and memory for each.
@@ -15,7 +15,7 @@ from onnxscript.optimizer import basic_constant_propagation
 from models.onnx_loader.limits.bounds import RANK_LIMIT
 from models.onnx_loader.limits.sizes import too_many_axes
 
-# Constants of more entries say no shape of any value that is allowed.
+# Longer constants cannot be the shape of an allowed value.
 _SHAPE_ENTRIES = 2 * RANK_LIMIT
 
 _NOT_INFERRED = (
@@ -68,7 +68,7 @@ def _subgraphs(node: ir.Node) -> Iterator[ir.Graph]:
 
 
 def _note(value: ir.Value, types: _Types) -> None:
-    """What the model says of an input or a constant."""
+    """The type that the model declares for an input or a constant."""
     kind: ir.TypeProtocol | None = value.type
     shape: ir.ShapeProtocol | None = value.shape
     if value.const_value is not None:
@@ -102,7 +102,7 @@ def _inferred(node: ir.Node, types: _Types, opsets: Mapping[str, int]) -> dict[s
             )
         )
     except _NOT_INFERRED:
-        return {}  # an unknown operator, or a contradiction, of which others tell
+        return {}  # an unknown operator, or a contradiction: reported elsewhere
 
 
 def _rank(value: ir.Value, types: _Types, ranks: Mapping[ir.Value, int]) -> int | None:
@@ -113,14 +113,14 @@ def _rank(value: ir.Value, types: _Types, ranks: Mapping[ir.Value, int]) -> int 
 
 
 def _entries(value: ir.Value | None, types: _Types) -> int:
-    """How many axes a shape says: its entries, 0 where even their number is unknown."""
+    """The number of axes of a shape, 0 where it is unknown."""
     if value is None or value not in types:
         return 0
     return prod(dim.dim_value for dim in types[value].tensor_type.shape.dim)
 
 
 def _bound(node: ir.Node, types: _Types, ranks: Mapping[ir.Value, int]) -> int:
-    """At least as many axes as anybody can find an output of `node` to have."""
+    """An upper bound of the axes of an output of `node`."""
     given = [0 if value is None else _rank(value, types, ranks) or 0 for value in node.inputs]
     inner = (value for graph in _subgraphs(node) for value in graph.outputs)
     given += [_rank(value, types, ranks) or 0 for value in inner]

@@ -1,4 +1,4 @@
-"""How large the values of a graph may be, and how much of its constants may be read."""
+"""Bounds on the sizes of a graph's values, and on how much its nodes read of constants."""
 
 from math import prod
 
@@ -15,7 +15,7 @@ from models.onnx_loader.limits.bounds import (
 )
 
 _INDICES = {ir.DataType.INT64, ir.DataType.INT32}
-# Attributes of windows, and the least that each may be.
+# Attributes of windows, each with its least value.
 _WINDOWS = {"kernel_shape": 1, "strides": 1, "dilations": 1, "pads": -WINDOW_LIMIT, "size": 0}
 
 
@@ -54,11 +54,11 @@ def check_value(value: ir.Value) -> None:
 
 
 def check_attributes(model: ir.Model) -> None:
-    """Refuse windows that are out of all proportion, and what onnx's inference would crash on."""
+    """Refuse windows of excessive size, and attributes that crash onnx's inference."""
     for node in model.graph.all_nodes():
         parts = node.attributes.get("num_outputs")
         count = len(node.outputs) if parts is None or parts.is_ref() else parts.as_int()
-        if count < len(node.outputs):  # onnx asserts that it is not, which ends the process
+        if count < len(node.outputs):  # onnx asserts this, which would end the process
             raise UnsupportedModelError(
                 f"{node.op_type} {node.name or node.outputs[0].name} has {len(node.outputs)}"
                 f" outputs, but num_outputs={count}"
@@ -99,7 +99,7 @@ def check_flat(model: ir.Model) -> None:
 def check_reads(model: ir.Model, room: int) -> None:
     """Refuse a model whose nodes read over `room` numbers of constants, each time counted.
 
-    Folding and reading make a copy a reader: of a weight that a thousand nodes share, a thousand.
+    Folding and reading copy per reader: a weight that a thousand nodes share, a thousand times.
     """
     basic_constant_propagation(model.graph.all_nodes())
     read = sum(
@@ -116,7 +116,7 @@ def check_reads(model: ir.Model, room: int) -> None:
 
 
 def too_many_axes(value: ir.Value, rank: int) -> UnsupportedModelError:
-    """What to raise for a value of `rank` axes."""
+    """The error for a value of `rank` axes."""
     return UnsupportedModelError(
         f"{value.name} has {shown(rank)} axes; at most {RANK_LIMIT} are supported"
     )

@@ -1,7 +1,7 @@
-"""Whether a typed graph has a structure that everything behind the loader can walk.
+"""Bounds on a typed graph, so that the rewrite rules take little time on it.
 
-Rewrite rules look at all readers of a value, and from a node back through all that only move, pool,
-activate or scale. Networks have few of either in a row; for all others they are bounded here.
+A rule looks at all readers of a value, and back from a node through nodes that only move, pool,
+activate or scale. Real networks have few of either; other graphs are refused here.
 """
 
 from collections import Counter
@@ -25,7 +25,7 @@ from models.graph import (
 )
 from models.onnx_loader.limits.bounds import MOVES_LIMIT, PIECES_LIMIT, READER_LIMIT
 
-# What rules look through; activations too, for they drop one that changes nothing.
+# Nodes that rules look through; activations too, since a rule drops those that change nothing.
 _PASSED = (
     Activate,
     Concat,
@@ -45,7 +45,7 @@ def check_structure(graph: Graph) -> None:
     """Refuse a graph with too many readers of a value, or with too much to look back through."""
     readers: Counter[str] = Counter()
     moves: dict[str, int] = {}  # nodes in a row that end in this value
-    pieces: dict[str, int] = {}  # computed values that it is joined of
+    pieces: dict[str, int] = {}  # computed values that this value joins
     for node in graph.nodes:
         read = {name for name in node.operands() if name in graph.values}
         readers.update(read)

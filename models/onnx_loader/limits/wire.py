@@ -1,4 +1,4 @@
-"""What a file would cost once parsed, counted before it is.
+"""The cost of a file once parsed, counted before it is parsed.
 
 A protobuf message of two bytes becomes an object of some hundred: 20 MB of empty nodes are 3.5 GB.
 So one walk over the file's bytes counts its fields and looks at its names first. It follows the
@@ -19,7 +19,7 @@ from models.onnx_loader.limits.bounds import FIELD_LIMIT, INTEGER_LIMIT, NAME_LI
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 # protobuf's own limit, of messages in messages.
 _DEEPEST = 100
-# Text for people, or for whoever asks for it by its key; no name.
+# Free text, not a name.
 _FREE_TEXT = {"doc_string", "value"}
 _WHOLE_NUMBERS = {
     FieldDescriptor.TYPE_INT32,
@@ -31,7 +31,7 @@ _WEIGHTS = "int32_data"
 
 
 class MalformedError(ValueError):
-    """Bytes that are no protobuf message."""
+    """The bytes are not a protobuf message."""
 
 
 class _Kind(Enum):
@@ -48,7 +48,7 @@ class _Message:
 
 @cache
 def _model() -> _Message:
-    """What there is to look at in a ModelProto."""
+    """The fields of a ModelProto to look into."""
     known: dict[str, _Message] = {}
     pending: list[Descriptor] = [ModelProto.DESCRIPTOR]
     known[ModelProto.DESCRIPTOR.full_name] = _Message()
@@ -70,9 +70,9 @@ def _model() -> _Message:
 
 
 def check_wire(data: bytes) -> None:
-    """Refuse a serialised ModelProto that would be too much; it need not be valid otherwise.
+    """Refuse a serialised ModelProto that would cost too much; it need not be valid otherwise.
 
-    ModelFileError says which bound was met, MalformedError that this is no protobuf message.
+    Raises ModelFileError with the bound, MalformedError where it is not a protobuf message.
     """
     fields = integers = position = 0
     # The messages that the position is in: where each ends and what it is.

@@ -77,7 +77,7 @@ def test_convoys_engine_is_timed_on_the_device_and_end_to_end(
         assert 0 < row["p20_us"] <= row["p50_us"] <= row["p80_us"]
 
 
-def test_pictures_and_clips_are_made_in_the_shape_a_network_takes(digits: Classifier) -> None:
+def test_images_and_clips_are_made_in_the_shape_a_network_takes(digits: Classifier) -> None:
     clips = classifier("C3D", c3d(C3D(clip=(4, 14, 14), filters=(4,), hidden=4, classes=3)))
     for network, shape in ((digits, digits.preprocessing.image_shape), (clips, (4, 14, 14, 3))):
         images = images_of(network, 2)

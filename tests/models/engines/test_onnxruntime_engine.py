@@ -32,7 +32,7 @@ MEAN, STD = (0.4, 0.5, 0.6), (0.2, 0.25, 0.3)
 
 
 def small(layout: str = "nchw", *, softmax: bool = False) -> onnx.ModelProto:
-    """Conv, global average, flatten: 5 classes of 16×16 pictures."""
+    """Conv, global average, flatten: 5 classes of 16×16 images."""
     nodes = [
         helper.make_node("Conv", ["image", "w"], ["c"], pads=[1, 1, 1, 1]),
         helper.make_node("GlobalAveragePool", ["c"], ["p"]),

@@ -1,4 +1,4 @@
-"""A ScaleShift melts into the Conv or Gemm before it."""
+"""A ScaleShift is folded into the Conv or Gemm before it."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""A ScaleShift melts into the Conv or Gemm after it."""
+"""A ScaleShift is folded into the Conv or Gemm after it."""
 
 import pytest
 

@@ -169,7 +169,7 @@ def test_a_lost_device_is_told_with_what_was_kept(
         raise FaultError("an illegal memory access was encountered")
 
     monkeypatch.setattr(CusimDevice, "launch", launch)
-    says = rf"was lost to a kernel: an illegal .* is in {tmp_path}/t; run it again"
+    says = rf"a kernel failed on .*: an illegal .* are in {tmp_path}/t; run `convoy tune` again"
     with pytest.raises(EngineError, match=says):
         tune(network, max_batch=1, tuning=tmp_path / "t", progress=silent)
 

@@ -1,4 +1,4 @@
-"""Clips instead of pictures: C3D, made small, from its file to the scores of every engine."""
+"""Clips instead of images: C3D, made small, from its file to the scores of every engine."""
 
 from itertools import groupby
 from pathlib import Path
@@ -80,7 +80,7 @@ def test_a_network_that_leaves_its_frames_open_is_run_on_as_many_as_said(
     check_every_engine(classifier_of(tmp_path, model, frames=5), device, 1)
 
 
-def test_a_picture_is_no_clip(network: Classifier, device: Device) -> None:
+def test_an_image_is_no_clip(network: Classifier, device: Device) -> None:
     cpu = open_engine(network, device=DeviceKind.CPU, max_batch=1)
     ours = opened(network, device)
     for engine in (cpu, ours):

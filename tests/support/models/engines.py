@@ -84,7 +84,7 @@ def with_one_output(graph: Graph) -> Graph:
 
 
 def pixels(classifier: Classifier, n: int, seed: int = 0) -> NDArray[np.uint8]:
-    """n pictures that differ in colour and coarse pattern, as do the frames of a clip."""
+    """n images that differ in colour and coarse pattern, as do the frames of a clip."""
     *spatial, channels = classifier.preprocessing.image_shape
     rng = np.random.default_rng(seed)
     images = rng.integers(0, 256, (n, *[4] * len(spatial), channels))
