@@ -26,7 +26,7 @@ for stage; do
     # Nothing is measured with kernels that are wrong.
     tests)
       $python -m pytest -m gpu -q -x -p no:cacheprovider \
-        tests/kernels tests/benchmarks/kernels/test_sides_on_a_gpu.py tests/models/test_cuda_engine.py ;;
+        tests/kernels tests/benchmarks/kernels/test_sides_on_a_gpu.py tests/models/engines/test_cuda_engine.py ;;
     accuracy) $python -m benchmarks.kernels --accuracy --out "$out" $commit ;;
     # N for which goals are set first, then whole networks, then the other N.
     kernels)

@@ -7,7 +7,8 @@ from kernels.tuning.autotune import TOP_CANDIDATES
 from kernels.tuning.store import DEFAULT_STORE as DEFAULT_TUNING
 from models.classifier import Classifier, load_classifier
 from models.digits import MODEL_PATH as BUILT_IN_MODEL
-from models.engine import Batch, DeviceKind, Engine, Images, Pixels, Scores
+from models.engines.engine import Batch, DeviceKind, Engine, Images, Pixels, Scores
+from models.engines.open_engine import open_engine
 from models.errors import (
     EngineError,
     ModelError,
@@ -16,7 +17,6 @@ from models.errors import (
     UnsupportedModelError,
 )
 from models.onnx_loader import FileLimits
-from models.open_engine import open_engine
 from models.preprocessing import (
     PRESETS,
     ChannelOrder,

@@ -1,10 +1,12 @@
-"""One arena for all of a plan's buffers: those that are never alive together may share bytes."""
+"""One arena for all buffers of a plan: buffers that are never alive together may share bytes."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 ALIGNMENT = 256
-"""Bytes; of every buffer, so that vector loads and cp.async are aligned in all of them."""
+"""Bytes; every buffer is aligned to it, so vector loads and cp.async are aligned too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,18 +41,18 @@ def aligned(nbytes: int) -> int:
 
 
 def lay_out(lifetimes: Sequence[Lifetime]) -> Arena:
-    """Offsets such that no two buffers alive together overlap, in few bytes.
+    """Offsets at which no two buffers alive together overlap, in a small arena.
 
     Greedy (Pisarchyk and Lee 2020, "Efficient memory management for deep neural net inference",
     greedy by size): each buffer goes to the lowest offset where it fits among those placed before
-    it. Which order is best differs from network to network, so several are tried; the problem
-    itself is NP-hard.
+    it. The best order differs from network to network, so several are tried; the exact problem
+    is NP-hard.
     """
     return min((_place(sorted(lifetimes, key=key)) for key in _ORDERS), key=lambda a: a.nbytes)
 
 
 def lower_bound(lifetimes: Iterable[Lifetime]) -> int:
-    """Bytes that no layout can do without: the largest sum of buffers alive at one step."""
+    """A lower bound of every layout: the largest sum of buffers alive at one step, in bytes."""
     changes: dict[int, int] = {}
     for life in lifetimes:
         changes[life.first] = changes.get(life.first, 0) + aligned(life.nbytes)
@@ -71,17 +73,17 @@ _ORDERS: tuple[Callable[[Lifetime], tuple[int, ...]], ...] = (
 )
 
 
-def _place(lifetimes: Iterable[Lifetime]) -> Arena:
-    placed: list[tuple[int, Lifetime]] = []
-    for life in lifetimes:
-        offset = 0
-        neighbours = sorted(
-            (begin, begin + aligned(other.nbytes)) for begin, other in placed if life.meets(other)
-        )
-        for begin, end in neighbours:
-            if offset + life.nbytes <= begin:
-                break
-            offset = max(offset, end)
-        placed.append((offset, life))
-    nbytes = max((offset + aligned(life.nbytes) for offset, life in placed), default=0)
-    return Arena({life.name: offset for offset, life in placed}, nbytes)
+def _place(lifetimes: Sequence[Lifetime]) -> Arena:
+    # In NumPy: a Python loop over all pairs takes 20 s for 10,000 buffers.
+    lives = np.array([(life.first, life.last) for life in lifetimes]).reshape(-1, 2)
+    begin, end = np.zeros((2, len(lifetimes)), np.int64)
+    for index, life in enumerate(lifetimes):
+        first, last = lives[:index].T
+        alive = np.flatnonzero((first <= life.last) & (last >= life.first))
+        alive = alive[np.argsort(begin[alive])]
+        free = np.maximum.accumulate([0, *end[alive]])  # at i: the end of the first i alive
+        fits = np.flatnonzero(free[:-1] + life.nbytes <= begin[alive])
+        begin[index] = free[fits[0] if fits.size else -1]
+        end[index] = begin[index] + aligned(life.nbytes)
+    names = (life.name for life in lifetimes)
+    return Arena(dict(zip(names, begin.tolist(), strict=True)), int(end.max(initial=0)))

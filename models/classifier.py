@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Classifier:
-    """A network with one image in and one row of scores out, and how pictures become its input."""
+    """A network with one image in and one row of scores out, and how images become its input."""
 
     name: str
     network: LoadedModel
@@ -34,7 +34,7 @@ class Classifier:
 
     @cached_property
     def rewritten(self) -> Rewritten:
-        """The network as Convoy's kernels run it; ONNX Runtime's engine never asks for it."""
+        """The network as Convoy's kernels run it; the ONNX Runtime engine does not use it."""
         return rewrite(self.network.graph)
 
 
@@ -46,7 +46,7 @@ def load_classifier(
 ) -> Classifier:
     """The classifier in `path` with its `model.toml`; `overrides` are flags under the same keys.
 
-    ModelFileError, UnsupportedModelError or PreprocessingError say what is wrong.
+    Raises ModelFileError, UnsupportedModelError or PreprocessingError.
     """
     proto = read_model(path, limits or FileLimits())
     outputs = [output.name for output in proto.graph.output]
@@ -64,7 +64,7 @@ def load_classifier(
 
 
 def _settle_output(path: Path, network: LoadedModel, preprocessing: Preprocessing) -> Preprocessing:
-    """Probabilities where the network itself ends in a softmax, whatever was said or guessed.
+    """Probabilities where the network itself ends in a softmax, whatever was set or guessed.
 
     The softmax of a softmax would rank the classes right and make every probability wrong.
     """

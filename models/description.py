@@ -13,8 +13,8 @@
     output = "logits"          # or "probabilities"
     labels = "labels.txt"      # one a line, UTF-8; the path counts from the TOML file
 
-Every key may be left out. A flag wins over the file, the file over its preset, and what nobody
-says comes from the shape of the model's input.
+Every key is optional. A flag overrides the file, and the file overrides its preset. What none of
+them sets is guessed from the shape of the model's input.
 """
 
 import logging
@@ -39,12 +39,11 @@ def load_preprocessing(
     """What the model at `model_path` expects, from `<stem>.toml` or `model.toml` beside it.
 
     `input_shape` is one image's in the model's own layout, such as (3, 224, 224), or for clips
-    of 16 frames (3, 16, 112, 112); None or a number below 1 stands for a side that the model
-    leaves open. `overrides` are flags under the
-    file's keys, None meaning not given; a preset among them replaces all that a preset says.
-    What had to be guessed is logged as a warning.
+    of 16 frames (3, 16, 112, 112); None or a number below 1 marks a size that the model leaves
+    open. `overrides` are flags under the file's keys, None where not given; a preset among them
+    replaces the file's preset. A guess is logged as a warning.
 
-    PreprocessingError: a file or flag that makes no sense, or does not fit `input_shape`.
+    Raises PreprocessingError: an invalid file or flag, or one that does not fit `input_shape`.
     """
     shape = _known(input_shape)
     flags = _parse("the flags", {k: v for k, v in (overrides or {}).items() if v is not None})
@@ -226,11 +225,11 @@ def _guess_layout(shape: Sequence[int]) -> Layout:
 def _frames(
     source: str, depth: Sequence[int], given: int | None, shape: Sequence[int]
 ) -> int | None:
-    """How many frames a clip has; None for a model of pictures, which has no axis of depth."""
+    """How many frames a clip has; None for a model of images, which have no depth axis."""
     if not depth:
         if given is not None:
             raise PreprocessingError(
-                f"{source}: frames = {given}, but the model takes pictures of {_shown(shape)}"
+                f"{source}: frames = {given}, but the model takes images of {_shown(shape)}"
             )
         return None
     frames = given or depth[0]

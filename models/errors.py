@@ -1,15 +1,15 @@
 """What can be wrong with a model file or its description.
 
 ModelError
-├── ModelFileError          not there, too large, truncated, not ONNX, external data, invalid
+├── ModelFileError          missing, too large, truncated, not ONNX, external data, invalid
 ├── UnsupportedModelError   valid ONNX that Convoy cannot run, with everything that is missing
-├── PreprocessingError      model.toml, a preset or a flag that makes no sense
-└── EngineError             a device that is not there, or a run that failed
+├── PreprocessingError      model.toml, a preset or a flag that is invalid
+└── EngineError             a device that is missing, or a run that failed
 """
 
 
 class ModelError(Exception):
-    """Base class; the message says what was wrong and what would be right."""
+    """Base class; the message names what is wrong and what would be right."""
 
 
 class ModelFileError(ModelError):

@@ -1,7 +1,7 @@
 """The typed graph: what a network computes, one frozen node an operation.
 
 Shapes are those of one image, in ONNX's logical order (C, H, W): the batch axis is not written,
-it always stands first and is never touched. How tensors lie in memory is the planner's business.
+it always comes first, and no node changes it. The planner decides how tensors lie in memory.
 Axes in nodes count without the batch axis too: axis 0 is C.
 
 One namespace holds every tensor: an operand names either a value (computed per image) or a
@@ -233,14 +233,14 @@ class Softmax(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class Identity(Node):
-    """y = x; Dropout too, for nothing is dropped at inference."""
+    """y = x; Dropout too, since inference drops nothing."""
 
     x: str = operand()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Constant(Node):
-    """A weight repeated for every image, where a weight cannot stand as an operand itself."""
+    """A weight repeated for every image, where an operand must be a value."""
 
     weight: str = operand()
 

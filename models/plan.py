@@ -1,6 +1,6 @@
 """The plan: every launch of a network for one batch size, and where every operand lies.
 
-`build_plan` is pure: the same graph, N and choices give the same plan, and no device is asked.
+`build_plan` is pure: the same graph, N and choices give the same plan, without a device.
 
     rewritten graph ─ lowering ─ steps on named buffers ─ arena ─ Plan
 """
@@ -28,7 +28,7 @@ from models.preprocessing import Preprocessing
 
 @unique
 class Region(Enum):
-    """Device memory by whose it is."""
+    """A part of device memory, by what it holds."""
 
     INPUT = "input"  # uint8 images, N×H×W×C
     OUTPUT = "output"  # float scores
@@ -62,15 +62,15 @@ class Step:
 
 @dataclass(frozen=True)
 class Plan:
-    """A network for n images. Weights are made when asked for, once for all plans that share them.
+    """A network for n images. Its weights are made on demand, once for all plans that share them.
 
-    The scores of image i lie side by side from `score_offset + score_pitch · i` floats into OUTPUT.
+    The scores of image i are contiguous, from float `score_offset + score_pitch · i` of OUTPUT on.
     """
 
     n: int
     steps: tuple[Step, ...]
     weights: Mapping[str, MakeWeight]
-    buffers: tuple[Lifetime, ...]  # of the arena, for people and tests
+    buffers: tuple[Lifetime, ...]  # of the arena; for reports and tests
     offsets: Mapping[str, int]
     arena_bytes: int
     input_bytes: int
@@ -81,7 +81,7 @@ class Plan:
 
     @property
     def arena_bound(self) -> int:
-        """Bytes that no arena for these buffers can do without."""
+        """A lower bound of the bytes of any arena for these buffers."""
         return lower_bound(self.buffers)
 
 

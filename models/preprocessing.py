@@ -1,6 +1,6 @@
 """What a model expects of its pixels, and what its scores mean.
 
-A clip is a picture of several frames: its pixels are D×H×W×C where a picture's are H×W×C.
+A clip is a sequence of frames: its pixels are D×H×W×C, those of an image H×W×C.
 """
 
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ class ChannelOrder(Enum):
 
 @unique
 class Layout(Enum):
-    """The order of the axes of the model's input, batch first; a clip's D stands before H."""
+    """The order of the axes of the model's input, batch first; a clip's D comes before H."""
 
     NCHW = "nchw"
     NHWC = "nhwc"
@@ -32,10 +32,10 @@ class Layout(Enum):
 
 @unique
 class Fit(Enum):
-    """How a picture is brought to height × width."""
+    """How an image is resized to height × width."""
 
     CROP = "crop"  # shorter side to `resize`, then the centre height × width
-    STRETCH = "stretch"  # straight to height × width, the aspect ratio lost
+    STRETCH = "stretch"  # directly to height × width; the aspect ratio changes
 
 
 @unique
@@ -65,7 +65,7 @@ class Preprocessing:
     std: tuple[float, ...]
     output: OutputKind
     labels: tuple[str, ...]  # empty: classes are named by their index
-    frames: int | None = None  # of a clip; None: the model takes pictures
+    frames: int | None = None  # of a clip; None: the model takes images
 
     @property
     def image_shape(self) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""Runs a typed graph in NumPy, node by node: what every engine's answer is compared with."""
+"""Runs a typed graph in NumPy, node by node: the reference for every engine."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -90,7 +90,7 @@ def _home(graph: Graph, name: str) -> tuple[str, int]:
 
 
 def _last_uses(graph: Graph, kept: Iterable[str]) -> dict[int, list[str]]:
-    """For a node's index, the outermost values that no later node touches and nobody asked for."""
+    """For a node's index, the outermost values not returned that no later node uses."""
     last: dict[str, int] = {}
     for index, node in enumerate(graph.nodes):
         for name in (node.output, *node.operands()):

@@ -1,4 +1,4 @@
-"""Plots of kernel measurements; Matplotlib is in the extra `dev`."""
+"""Pictures of kernel measurements; Matplotlib is in the extra `dev`."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,7 +9,7 @@ from benchmarks.rows import Row
 
 
 class NoMatplotlibError(Exception):
-    """Matplotlib is not installed."""
+    """Matplotlib is not installed: the report has its tables, but no plots."""
 
 
 def plot_speedups(rows: Sequence[Row], folder: Path) -> list[Path]:

@@ -38,7 +38,7 @@ from kernels.tuning.search import conditions_of, finder, tuned
 from kernels.tuning.store import TuningStore
 from kernels.tuning.timing import Timing
 from models.classifier import Classifier
-from models.engine import Images, Scores
+from models.engines.engine import Images, Scores
 from models.lowering import Choose
 from models.tuning.measured import conv_problems
 
@@ -55,7 +55,7 @@ class DifferentScoresError(Exception):
 
 
 def images_of(network: Classifier, n: int, seed: int = 0) -> Images:
-    """n images, or clips, of coarse squares."""
+    """n images, or clips, in coarse squares."""
     *spatial, channels = network.preprocessing.image_shape
     rng = np.random.default_rng(seed)
     images = rng.integers(0, 256, (n, *[4] * len(spatial), channels), np.uint8)

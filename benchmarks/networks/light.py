@@ -70,7 +70,7 @@ def _weights(
 
 
 def random_images(n: int, shape: tuple[int, int, int], seed: int = 0) -> np.ndarray:
-    """n float32 images of `shape` that differ as photographs do: in colour and in coarse pattern.
+    """n float32 images of `shape` that differ as images do: in colour and in coarse pattern.
 
     White noise would not do: to a network every such image looks the same.
     """

@@ -12,8 +12,8 @@ from benchmarks.kernels.baselines_torch import CudaRuntime
 from benchmarks.networks.torch_graph import torch_module
 from kernels.device.device import Device, Event, Instantiation, Kernel
 from models.classifier import Classifier
-from models.cuda_engine import CudaEngine, Progress
-from models.engine import Batch, Scores
+from models.engines.cuda_engine import CudaEngine, Progress
+from models.engines.engine import Batch, Scores
 from models.lowering import Choose
 from models.preprocessing import normalisation
 

@@ -12,7 +12,8 @@ from kernels.device.launch import (
     blocks_of_threads,
     instantiate,
     int32,
-    int_struct,
+    launch,
+    struct,
     window_struct,
 )
 from kernels.layout.operands import (
@@ -245,21 +246,26 @@ class CoalescedConv:
         tile, split = config.tile, planes(problem, config)
         fused, flat = config.fused or split == 1, _flat(problem, tile)
         pixels = problem.n * problem.window.output_volume
-        epilogue = ("bias" if bias else 0, "residual" if residual else 0, "y")
-        residual_pitch = 0 if residual is None else residual.pitch
-        sizes = int_struct(
-            problem.n * prod(problem.window.input),
-            pixels,
-            problem.c,
-            problem.k,
-            config.strips,
-            x.pitch,
-            residual_pitch,
-            y.pitch,
-            vectors_in(x),
-            vectors_in(y, residual or y),
+        given = {"bias": "bias" if bias else 0, "residual": "residual" if residual else 0, "y": "y"}
+        written = {
+            "residual_pitch": 0 if residual is None else residual.pitch,
+            "y_pitch": y.pitch,
+        }
+        y_vectors = vectors_in(y, residual or y)
+        sizes = struct(
+            "coalesced.cu",
+            "Sizes",
+            x_pixels=problem.n * prod(problem.window.input),
+            y_pixels=pixels,
+            channels=problem.c,
+            filters=problem.k,
+            strips=config.strips,
+            x_pitch=x.pitch,
+            **written,
+            x_vectors=vectors_in(x),
+            y_vectors=y_vectors,
         )
-        first = Launch(
+        first = launch(
             instantiate(
                 "coalesced.cu",
                 "conv_coalesced",
@@ -269,34 +275,29 @@ class CoalescedConv:
             ),
             (tiles(problem, tile), split, 1),
             (tile.threads, 1, 1),
-            (
-                "x",
-                "weight",
-                *(epilogue if fused else (0, 0, 0)),
-                "planes" if split > 1 else 0,
-                "counters" if split > 1 and fused else 0,
-                sizes,
-                window_struct(flat.window),
-                *epilogue_arguments(activation),
-            ),
             tile.shared_bytes(config.taps),
+            x="x",
+            weight="weight",
+            **(given if fused else dict.fromkeys(given, 0)),
+            planes="planes" if split > 1 else 0,
+            counters="counters" if split > 1 and fused else 0,
+            sizes=sizes,
+            window=window_struct(flat.window),
+            **epilogue_arguments(activation),
         )
         if fused:
             return (first,)
-        second = Launch(
+        second = launch(
             instantiate("coalesced.cu", "sum_planes"),
             *blocks_of_threads(_outputs(problem) // VECTOR),
-            (
-                "planes",
-                *epilogue,
-                int32(split),
-                int32(pixels),
-                int32(problem.k),
-                int32(residual_pitch),
-                int32(y.pitch),
-                int32(vectors_in(y, residual or y)),
-                *epilogue_arguments(activation),
-            ),
+            planes="planes",
+            **given,
+            plane_count=split,
+            pixels=pixels,
+            filters=problem.k,
+            **written,
+            y_vectors=y_vectors,
+            **epilogue_arguments(activation),
         )
         return (first, second)
 

@@ -7,7 +7,7 @@ from math import ceil, prod
 import numpy as np
 
 from kernels.convolution.work import Work
-from kernels.device.launch import Launch, instantiate, int32, int_struct, window_struct
+from kernels.device.launch import Launch, instantiate, int32, launch, struct, window_struct
 from kernels.layout.operands import Filter, check_filter, check_operands, vectors_in
 from kernels.layout.pixels import Pixels
 from kernels.layout.strided import VECTOR
@@ -144,20 +144,22 @@ class DepthwiseConv:
             *(problem.n * p * q * each.pitch for each in (y, residual or y)),
         ):
             int32(reach)
-        sizes = int_struct(
-            steps,
-            runs,
-            vectors,
-            problem.k,
-            problem.k // problem.c,
-            x.pitch,
-            0 if residual is None else residual.pitch,
-            y.pitch,
-            vectors_in(x),
-            vectors_in(y, residual or y),
+        sizes = struct(
+            "depthwise.cu",
+            "Sizes",
+            steps=steps,
+            runs=runs,
+            vectors=vectors,
+            filters=problem.k,
+            multiplier=problem.k // problem.c,
+            x_pitch=x.pitch,
+            residual_pitch=0 if residual is None else residual.pitch,
+            y_pitch=y.pitch,
+            x_vectors=vectors_in(x),
+            y_vectors=vectors_in(y, residual or y),
         )
         return (
-            Launch(
+            launch(
                 instantiate(
                     "depthwise.cu",
                     "conv_depthwise",
@@ -167,16 +169,14 @@ class DepthwiseConv:
                 ),
                 (-(-steps // THREADS), 1, 1),
                 (THREADS, 1, 1),
-                (
-                    "x",
-                    "weight",
-                    "bias" if bias else 0,
-                    "residual" if residual else 0,
-                    "y",
-                    sizes,
-                    window_struct(window),
-                    *epilogue_arguments(activation),
-                ),
+                x="x",
+                weight="weight",
+                bias="bias" if bias else 0,
+                residual="residual" if residual else 0,
+                y="y",
+                sizes=sizes,
+                window=window_struct(window),
+                **epilogue_arguments(activation),
             ),
         )
 

@@ -9,7 +9,7 @@ from math import ceil, prod
 from typing import ClassVar
 
 from kernels.convolution.work import Work
-from kernels.device.launch import Launch, instantiate, int32, int_struct, window_struct
+from kernels.device.launch import Launch, instantiate, int32, launch, struct, window_struct
 from kernels.layout.operands import (
     FILTER_FORM,
     Filter,
@@ -185,35 +185,35 @@ class ImplicitGemm:
         _check_reach(problem, config.tile, x, y, residual or y)
         tile, groups, split = config.tile, problem.groups, config.split > 1
         c, k = problem.c // groups, problem.k // groups
-        sizes = int_struct(
-            problem.n * problem.window.output_volume,
-            c,
-            k,
-            x.pitch,
-            0 if residual is None else residual.pitch,
-            y.pitch,
-            vectors_in(x) and (groups == 1 or c % VECTOR == 0),
-            vectors_in(y, residual or y) and (groups == 1 or k % VECTOR == 0),
+        sizes = struct(
+            "implicit_gemm.cu",
+            "Sizes",
+            pixels=problem.n * problem.window.output_volume,
+            channels=c,
+            filters=k,
+            x_pitch=x.pitch,
+            residual_pitch=0 if residual is None else residual.pitch,
+            y_pitch=y.pitch,
+            x_vectors=vectors_in(x) and (groups == 1 or c % VECTOR == 0),
+            y_vectors=vectors_in(y, residual or y) and (groups == 1 or k % VECTOR == 0),
         )
         return (
-            Launch(
+            launch(
                 instantiate(
                     "implicit_gemm.cu", "conv_direct", **asdict(tile), pointwise=self.POINTWISE
                 ),
                 (tiles(problem, tile) // groups, config.split, groups),
                 (tile.threads, 1, 1),
-                (
-                    "x",
-                    "weight",
-                    "bias" if bias else 0,
-                    "residual" if residual else 0,
-                    "y",
-                    "workspace" if split else 0,
-                    "counters" if split else 0,
-                    sizes,
-                    window_struct(problem.window),
-                    *epilogue_arguments(activation),
-                ),
+                x="x",
+                weight="weight",
+                bias="bias" if bias else 0,
+                residual="residual" if residual else 0,
+                y="y",
+                workspace="workspace" if split else 0,
+                counters="counters" if split else 0,
+                sizes=sizes,
+                window=window_struct(problem.window),
+                **epilogue_arguments(activation),
             ),
         )
 

@@ -7,7 +7,7 @@ from math import ceil, prod
 
 from kernels.convolution.implicit_gemm import MAX_SPLIT, MAX_WORKSPACE_BYTES, MIN_CHUNKS
 from kernels.convolution.work import Work
-from kernels.device.launch import Launch, instantiate, int32, int_struct, window_struct
+from kernels.device.launch import Launch, instantiate, int32, launch, struct, window_struct
 from kernels.layout.operands import Filter, check_filter, check_operands, padded, vectors_in
 from kernels.layout.pixels import Pixels
 from kernels.layout.strided import VECTOR
@@ -244,18 +244,20 @@ class WinogradConv:
         check_operands(problem, x, y, residual)
         self._check_reach(problem, config.tile, x, y, residual or y)
         tile, split = config.tile, config.split > 1
-        sizes = int_struct(
-            problem.n * self.tiles(problem),
-            problem.c,
-            problem.k,
-            x.pitch,
-            0 if residual is None else residual.pitch,
-            y.pitch,
-            vectors_in(x),
-            vectors_in(y, residual or y),
+        sizes = struct(
+            "winograd.cu",
+            "Sizes",
+            tiles=problem.n * self.tiles(problem),
+            channels=problem.c,
+            filters=problem.k,
+            x_pitch=x.pitch,
+            residual_pitch=0 if residual is None else residual.pitch,
+            y_pitch=y.pitch,
+            x_vectors=vectors_in(x),
+            y_vectors=vectors_in(y, residual or y),
         )
         return (
-            Launch(
+            launch(
                 instantiate(
                     "winograd.cu",
                     "conv_winograd",
@@ -267,19 +269,17 @@ class WinogradConv:
                 ),
                 (self.blocks(problem, tile), config.split, 1),
                 (tile.threads(self.positions), 1, 1),
-                (
-                    "x",
-                    "weight",
-                    "bias" if bias else 0,
-                    "residual" if residual else 0,
-                    "y",
-                    "workspace" if split else 0,
-                    "counters" if split else 0,
-                    sizes,
-                    window_struct(problem.window),
-                    *epilogue_arguments(activation),
-                ),
                 tile.dynamic_shared_bytes(self.positions),
+                x="x",
+                weight="weight",
+                bias="bias" if bias else 0,
+                residual="residual" if residual else 0,
+                y="y",
+                workspace="workspace" if split else 0,
+                counters="counters" if split else 0,
+                sizes=sizes,
+                window=window_struct(problem.window),
+                **epilogue_arguments(activation),
             ),
         )
 

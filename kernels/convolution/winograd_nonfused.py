@@ -17,7 +17,7 @@ from kernels.convolution.implicit_gemm import ImplicitGemm, TileConfig, tiles
 from kernels.convolution.winograd import WinogradConv
 from kernels.convolution.work import Work
 from kernels.device.device import Instantiation
-from kernels.device.launch import Launch, instantiate, int32, int_struct, window_struct
+from kernels.device.launch import Launch, instantiate, int32, launch, struct, window_struct
 from kernels.layout.operands import Filter, check_filter, check_operands, padded, vectors_in
 from kernels.layout.pixels import Pixels
 from kernels.layout.strided import VECTOR
@@ -183,13 +183,24 @@ class NonfusedWinogradConv:
         window = window_struct(problem.window)
         launches: list[Launch] = []
         for first, count in self._chunks(problem, config):
-            place = int_struct(first, count, self._tiles_along(problem.window))
+            chunk = struct(
+                "winograd_nonfused.cu",
+                "Tiles",
+                first=first,
+                count=count,
+                along=self._tiles_along(problem.window),
+            )
             products = self._products(problem, count)
-            data = Launch(
+            data = launch(
                 self._instantiate("winograd_data", config),
                 (ceil(count * padded(problem.c) / THREADS), 1, 1),
                 (THREADS, 1, 1),
-                ("x", "data", place, int32(problem.c), int32(x.pitch), window),
+                x="x",
+                data="data",
+                tiles=chunk,
+                channels=problem.c,
+                x_pitch=x.pitch,
+                window=window,
             )
             (gemm,) = _PRODUCTS.launches(
                 products,
@@ -197,23 +208,21 @@ class NonfusedWinogradConv:
                 Pixels(products.c, products.c),
                 Pixels(products.k, products.k),
             )
-            inverse = Launch(
+            inverse = launch(
                 self._instantiate("winograd_inverse", config),
                 (ceil(count * padded(problem.k) / VECTOR / THREADS), 1, 1),
                 (THREADS, 1, 1),
-                (
-                    "products",
-                    "bias" if bias else 0,
-                    "residual" if residual else 0,
-                    "y",
-                    place,
-                    int32(problem.k),
-                    int32(residual.pitch if residual else 0),
-                    int32(y.pitch),
-                    int32(vectors_in(y, residual or y)),
-                    window,
-                    *epilogue_arguments(activation),
-                ),
+                products="products",
+                bias="bias" if bias else 0,
+                residual="residual" if residual else 0,
+                y="y",
+                tiles=chunk,
+                filters=problem.k,
+                residual_pitch=residual.pitch if residual else 0,
+                y_pitch=y.pitch,
+                y_vectors=vectors_in(y, residual or y),
+                window=window,
+                **epilogue_arguments(activation),
             )
             launches += (data, gemm.renamed({"x": "data", "y": "products"}), inverse)
         return tuple(launches)

@@ -2,12 +2,21 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
-from kernels.device.device import Argument, Dim3, Instantiation, TemplateArgument
+from kernels.device.device import (
+    SOURCE_ROOT,
+    Argument,
+    Dim3,
+    Instantiation,
+    TemplateArgument,
+)
+from kernels.device.signature import Declared, check_names, check_template, fields, parameters
 from kernels.problems.window import Window
+
+Value = int | float | str | bytes
+"""What `launch` takes for a parameter."""
 
 THREADS = 256
 """Threads a block of the kernels that give each thread one output: enough blocks to fill a GPU even
@@ -62,12 +71,43 @@ def int32(number: int) -> np.int32:
     return np.int32(number)
 
 
-def int_struct(*members: int | Iterable[int]) -> bytes:
-    """A C++ struct of `int`s and arrays of them, in order. Raises ValueError as `int32` does."""
-    flat: list[Any] = []
-    for member in members:
-        flat += [member] if isinstance(member, int) else member
-    return np.array([int32(number) for number in flat], np.int32).tobytes()
+def launch(
+    instantiation: Instantiation,
+    grid: Dim3,
+    block: Dim3,
+    shared_bytes: int = 0,
+    /,
+    **arguments: Value,
+) -> Launch:
+    """A launch whose arguments have the names, and the order, of the kernel's parameters.
+
+    A pointer is an operand's name, or 0; a number becomes what the parameter is in C++; a struct is
+    what `struct` returned. Raises TypeError, with its name, for an argument or a template argument
+    that the source does not have there, ValueError as `int32` does.
+    """
+    source = SOURCE_ROOT / instantiation.source
+    check_template(instantiation, source)
+    declared = parameters(source, instantiation.kernel)
+    check_names(instantiation.kernel, [each.name for each in declared], arguments)
+    passed = map(_passed, declared, arguments.values())
+    return Launch(instantiation, grid, block, tuple(passed), shared_bytes)
+
+
+def struct(source: str, name: str, /, **members: int | Iterable[int]) -> bytes:
+    """A C++ struct of integers and arrays of them; the members have its fields' names and order.
+
+    Raises TypeError, with its name, for a member that the source does not have there or whose
+    length differs, ValueError as `int32` does.
+    """
+    declared = fields(SOURCE_ROOT / source, name)
+    check_names(f"struct {name} of {source}", [each.name for each in declared], members)
+    numbers: list[int] = []
+    for each, value in zip(declared, members.values(), strict=True):
+        flat = [value] if isinstance(value, int) else list(value)
+        if each.length not in (None, len(flat)):
+            raise TypeError(f"{name}.{each.name} has {each.length} numbers, not {len(flat)}")
+        numbers += flat
+    return np.array([int32(number) for number in numbers], np.int32).tobytes()
 
 
 def window_struct(window: Window) -> bytes:
@@ -76,12 +116,27 @@ def window_struct(window: Window) -> bytes:
     def three(axes: tuple[int, ...], missing: int) -> tuple[int, ...]:
         return (missing,) * (3 - len(axes)) + axes
 
-    return int_struct(
-        three(window.input, 1),
-        three(window.output, 1),
-        three(window.kernel, 1),
-        three(window.strides, 1),
-        three(window.dilations, 1),
-        three(window.pads_begin, 0),
-        three(window.pads_end, 0),
+    return struct(
+        "window.cuh",
+        "Window",
+        input=three(window.input, 1),
+        output=three(window.output, 1),
+        kernel=three(window.kernel, 1),
+        stride=three(window.strides, 1),
+        dilation=three(window.dilations, 1),
+        pad_begin=three(window.pads_begin, 0),
+        pad_end=three(window.pads_end, 0),
     )
+
+
+def _passed(parameter: Declared, value: Value) -> Argument | str:
+    match parameter.type, value:
+        case "*", str() | int():  # an operand's name, or no address
+            return value
+        case "int", int():
+            return int32(value)
+        case "float", int() | float():
+            return np.float32(value)
+        case struct_name, bytes() if struct_name not in ("*", "int", "float"):
+            return value
+    raise TypeError(f"{parameter.name} is {parameter.type} in C++, not {value!r}")

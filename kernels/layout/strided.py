@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-from kernels.device.launch import int_struct
+from kernels.device.launch import int32, struct
 
 VECTOR = 4
 """Floats in the widest load and store of a thread: 16 bytes."""
@@ -91,8 +91,9 @@ class Walk:
             sum((extent - 1) * stride for extent, stride in zip(self.extents, each, strict=True))
             for each in self.strides
         ]
-        int_struct(reach)
-        return int_struct(self.steps, self.extents, *self.strides)
+        int32(max(reach))
+        stride = [step for each in self.strides for step in each]
+        return struct("common.cuh", "Walk", steps=self.steps, extent=self.extents, stride=stride)
 
 
 def walk(written: Strided, *read: Strided) -> Walk:

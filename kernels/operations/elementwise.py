@@ -5,10 +5,8 @@ All but the output broadcast. The output may lie where an operand of the same st
 function raises ValueError for shapes that do not go together and tensors beyond 32-bit indices.
 """
 
-import numpy as np
-
-from kernels.device.device import Argument, TemplateArgument
-from kernels.device.launch import Launch, blocks_of_threads, instantiate
+from kernels.device.device import TemplateArgument
+from kernels.device.launch import Launch, Value, blocks_of_threads, instantiate, launch
 from kernels.layout.strided import Strided, walk
 from kernels.problems.activation import Activation
 from kernels.problems.binary_operation import BinaryOp
@@ -19,16 +17,16 @@ def activation_name(activation: Activation | None) -> str:
     return f"Activation::{activation.kind.name if activation else 'NONE'}"
 
 
-def activation_arguments(activation: Activation | None) -> tuple[Argument, Argument]:
+def activation_arguments(activation: Activation | None) -> dict[str, Value]:
     """`a` and `b`, which a kernel with an activation takes last."""
     if activation is None:
-        return np.float32(0), np.float32(0)
-    return np.float32(activation.a), np.float32(activation.b)
+        return {"a": 0.0, "b": 0.0}
+    return {"a": activation.a, "b": activation.b}
 
 
 def map_launch(x: Strided, y: Strided, activation: Activation | None = None) -> Launch:
     """y = activation(x): operands x, y. Without an activation a copy, of any strides to any."""
-    return _launch("map", {"x": x}, y, activation_arguments(activation), _with(activation))
+    return _launch("map", {"x": x}, y, _with(activation), activation_arguments(activation))
 
 
 def binary_launch(
@@ -36,7 +34,10 @@ def binary_launch(
 ) -> Launch:
     """y = activation(a op b): operands a, b, y."""
     template = {"op": f"BinaryOp::{op.name}", **_with(activation)}
-    return _launch("binary", {"a": a, "b": b}, y, activation_arguments(activation), template)
+    read = {"left": a, "right": b}
+    return _launch("binary", read, y, template, activation_arguments(activation)).renamed(
+        {"left": "a", "right": "b"}
+    )
 
 
 def scale_shift_launch(
@@ -48,12 +49,12 @@ def scale_shift_launch(
 ) -> Launch:
     """y = activation(x · scale + shift): operands x, scale, shift, y."""
     read = {"x": x, "scale": scale, "shift": shift}
-    return _launch("scale_shift", read, y, activation_arguments(activation), _with(activation))
+    return _launch("scale_shift", read, y, _with(activation), activation_arguments(activation))
 
 
 def fill_launch(y: Strided, value: float) -> Launch:
     """y = value: operand y."""
-    return _launch("fill", {}, y, (np.float32(value),), {})
+    return _launch("fill", {}, y, {}, {"value": value})
 
 
 def channel_shuffle_launch(x: Strided, y: Strided, axis: int, groups: int) -> Launch:
@@ -75,12 +76,14 @@ def _launch(
     kernel: str,
     read: dict[str, Strided],
     y: Strided,
-    scalars: tuple[Argument, ...],
     template: dict[str, TemplateArgument],
+    scalars: dict[str, Value],
 ) -> Launch:
     steps = walk(y, *(each.broadcast(y.shape) for each in read.values()))
-    return Launch(
+    return launch(
         instantiate("elementwise.cu", kernel, **template, rank=steps.rank, v=steps.v),
         *blocks_of_threads(steps.steps),
-        (*read, "y", steps.struct(), *scalars),
+        **{name: name for name in (*read, "y")},
+        walk=steps.struct(),
+        **scalars,
     )

@@ -5,7 +5,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kernels.device.launch import Launch, instantiate, int32
+from kernels.device.launch import Launch, instantiate, int32, launch
+from kernels.layout.operands import vectors_in
 from kernels.layout.pixels import Pixels
 from kernels.layout.strided import VECTOR
 from kernels.operations.epilogue import epilogue_arguments
@@ -41,17 +42,20 @@ def linear_launch(
     vectors = -(-x.channels // VECTOR)
     max_warps = 4 if at_once == _ROWS_AT_ONCE else 8
     warps = min(max_warps, -(-vectors // _WARP))
-    return Launch(
+    return launch(
         instantiate("linear.cu", "linear", rows=at_once, outputs=outputs, max_warps=max_warps),
         (-(-y.channels // outputs), -(-rows // at_once), 1),
         (_WARP * warps, 1, 1),
-        (
-            "x",
-            "weight",
-            "bias" if bias else 0,
-            "y",
-            *map(int32, (rows, x.channels, y.channels, x.pitch, y.pitch)),
-            *(int32(each.pitch % VECTOR == each.offset % VECTOR == 0) for each in (x, y)),
-            *epilogue_arguments(activation),
-        ),
+        x="x",
+        weight="weight",
+        bias="bias" if bias else 0,
+        y="y",
+        rows=rows,
+        channels=x.channels,
+        outputs=y.channels,
+        x_pitch=x.pitch,
+        y_pitch=y.pitch,
+        x_vectors=vectors_in(x),
+        y_vectors=vectors_in(y),
+        **epilogue_arguments(activation),
     )

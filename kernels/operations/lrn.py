@@ -1,8 +1,6 @@
 """Launch of kernels/src/lrn.cu: local response normalisation."""
 
-import numpy as np
-
-from kernels.device.launch import Launch, blocks_of_threads, instantiate, int32
+from kernels.device.launch import Launch, blocks_of_threads, instantiate, int32, launch
 from kernels.layout.pixels import Pixels
 
 
@@ -19,13 +17,18 @@ def lrn_launch(
     before, after = (size - 1) // 2, size // 2
     elements = pixels * x.channels
     int32(pixels * max(x.pitch, y.pitch))
-    return Launch(
+    return launch(
         instantiate("lrn.cu", "lrn"),
         *blocks_of_threads(elements),
-        (
-            "x",
-            "y",
-            *map(int32, (elements, x.channels, x.pitch, y.pitch, before, after)),
-            *map(np.float32, (alpha / size, beta, bias)),
-        ),
+        x="x",
+        y="y",
+        elements=elements,
+        channels=x.channels,
+        x_pitch=x.pitch,
+        y_pitch=y.pitch,
+        before=before,
+        after=after,
+        scale=alpha / size,
+        beta=beta,
+        bias=bias,
     )

@@ -2,7 +2,14 @@
 
 from math import prod
 
-from kernels.device.launch import Launch, blocks_of_threads, instantiate, int32, window_struct
+from kernels.device.launch import (
+    Launch,
+    blocks_of_threads,
+    instantiate,
+    int32,
+    launch,
+    window_struct,
+)
 from kernels.layout.pixels import Pixels, vector_width
 from kernels.problems.pool import PoolKind, PoolProblem
 
@@ -20,15 +27,16 @@ def pool_launch(problem: PoolProblem, n: int, x: Pixels, y: Pixels) -> Launch:
     vectors = problem.c // v
     steps = n * problem.window.output_volume * vectors
     int32(n * prod(problem.window.input) * x.pitch)
-    return Launch(
+    return launch(
         instantiate("pooling.cu", "pool", kind=_name(problem.kind), v=v),
         *blocks_of_threads(steps),
-        (
-            "x",
-            "y",
-            *map(int32, (steps, vectors, x.pitch, y.pitch)),
-            window_struct(problem.window),
-        ),
+        x="x",
+        y="y",
+        steps=steps,
+        vectors=vectors,
+        x_pitch=x.pitch,
+        y_pitch=y.pitch,
+        window=window_struct(problem.window),
     )
 
 
@@ -37,11 +45,16 @@ def global_pool_launch(kind: PoolKind, n: int, pixels: int, x: Pixels, y: Pixels
     if x.channels != y.channels:
         raise ValueError(f"x has {x.channels} channels and y {y.channels}")
     int32(n * pixels * x.pitch)
-    return Launch(
+    return launch(
         instantiate("pooling.cu", "global_pool", kind=_name(kind), rows=_ROWS),
         (-(-x.channels // _LANES), n, 1),
         (_LANES, _ROWS, 1),
-        ("x", "y", *map(int32, (x.channels, pixels, x.pitch, y.pitch))),
+        x="x",
+        y="y",
+        channels=x.channels,
+        pixels=pixels,
+        x_pitch=x.pitch,
+        y_pitch=y.pitch,
     )
 
 

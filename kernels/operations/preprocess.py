@@ -1,6 +1,6 @@
 """Launches of kernels/src/preprocess.cu: a network's input, brought to NHWC floats."""
 
-from kernels.device.launch import Launch, blocks_of_threads, instantiate, int32
+from kernels.device.launch import Launch, blocks_of_threads, instantiate, int32, launch
 from kernels.layout.pixels import Pixels, vector_width
 
 
@@ -22,10 +22,15 @@ def pixels_to_floats_launch(
         "v": vector_width(y),
     }
     int32(pixels * y.pitch)
-    return Launch(
+    return launch(
         instantiate("preprocess.cu", "pixels_to_floats", **template),
         *blocks_of_threads(pixels),
-        ("images", "multiplier", "offset", "y", int32(pixels), int32(y.pitch)),
+        images="images",
+        multiplier="multiplier",
+        offset="offset",
+        y="y",
+        pixels=pixels,
+        y_pitch=y.pitch,
     )
 
 
@@ -39,8 +44,14 @@ def planes_to_pixels_launch(channels: int, n: int, plane: int, y: Pixels) -> Lau
     v = vector_width(y)
     steps = n * plane * (y.channels // v)
     int32(n * plane * max(channels, y.pitch))
-    return Launch(
+    return launch(
         instantiate("preprocess.cu", "planes_to_pixels", v=v),
         *blocks_of_threads(steps),
-        ("x", "y", *map(int32, (steps, n * plane, plane, channels, y.pitch))),
+        x="x",
+        y="y",
+        steps=steps,
+        pixels=n * plane,
+        plane=plane,
+        channels=channels,
+        y_pitch=y.pitch,
     )

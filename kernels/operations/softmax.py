@@ -1,6 +1,6 @@
 """Launch of kernels/src/softmax.cu."""
 
-from kernels.device.launch import Launch, instantiate, int32
+from kernels.device.launch import Launch, instantiate, launch
 from kernels.layout.strided import Strided, walk_rows
 
 _SHORT = 128
@@ -13,9 +13,14 @@ def softmax_launch(x: Strided, y: Strided, axis: int, log: bool = False) -> Laun
     length = x.shape[axis]
     threads = 32 if length <= _SHORT else 256
     template = {"log": log, "rank": rows.rank, "threads": threads}
-    return Launch(
+    return launch(
         instantiate("softmax.cu", "softmax", **template),
         (rows.steps, 1, 1),
         (threads, 1, 1),
-        ("x", "y", rows.struct(), *map(int32, (length, x_stride, y_stride))),
+        x="x",
+        y="y",
+        rows=rows.struct(),
+        length=length,
+        x_stride=x_stride,
+        y_stride=y_stride,
     )

@@ -1,7 +1,7 @@
-"""The built-in model: handwritten, drawn and printed digits, in pictures of any size.
+"""The built-in model: handwritten, drawn and printed digits, in images of any size.
 
-`digits.onnx` with `digits.toml` and `labels.txt` is what is served; the Python files made it
-(`make train`) and nothing imports them at run time.
+The server uses `digits.onnx`, `digits.toml` and `labels.txt`; the Python files made them
+(`make train`) and are not imported at run time.
 """
 
 from pathlib import Path

@@ -1,8 +1,8 @@
-"""What the digits model learns from and is judged by.
+"""The training and test data of the digits model.
 
 Handwriting is scikit-learn's bundled digits (8×8 pixels, 16 levels; the UCI "Optical Recognition
-of Handwritten Digits" test set). It is small and always light on dark, so most of what is learnt
-from is made: the handwriting enlarged and moved about, and digits drawn by `drawing`, on paper and
+of Handwritten Digits" test set). It is small and always light on dark, so most of the training
+data is synthetic: the handwriting enlarged and moved, and digits drawn by `drawing`, on paper and
 with ink of any brightness.
 """
 
@@ -25,14 +25,14 @@ _SPLIT_SEED = 0
 
 @dataclass(frozen=True, slots=True)
 class Handwriting:
-    """n pictures of 8×8 pixels 0..255, light on dark, and the digits 0..9 they show."""
+    """n images of 8×8 pixels 0..255, light on dark, and the digits 0..9 they show."""
 
     images: NDArray[np.uint8]
     labels: NDArray[np.int64]
 
 
 def handwriting() -> tuple[Handwriting, Handwriting]:
-    """The 1437 that are learnt from and the 360 that are held out, always the same."""
+    """The 1437 to train on and the 360 to test with, always the same."""
     data = load_digits()
     images = np.rint(data.images * (255 / 16)).astype(np.uint8)
     learnt, held_out, learnt_labels, held_out_labels = train_test_split(
@@ -56,14 +56,14 @@ def enlarge(image: NDArray[np.uint8], threshold: float, sharpness: float) -> Ima
 def enlarged_digit(
     image: NDArray[np.uint8], placement: Placement, side: int, rng: np.random.Generator
 ) -> Coverage:
-    """A square picture, side × side, of a digit of the handwriting, enlarged."""
+    """A square image, side × side, of a digit of the handwriting, enlarged."""
     glyph = enlarge(image, rng.uniform(0.3, 0.6), rng.uniform(2, 8))
     return place(glyph, placement, side, aspect=glyph.width / glyph.height)
 
 
 @dataclass(frozen=True, slots=True)
 class Amounts:
-    """How much is learnt from, in pictures."""
+    """The size of the training set, in images."""
 
     as_is: int = 6  # of each digit of the handwriting
     enlarged: int = 12  # of each digit of the handwriting
@@ -92,7 +92,7 @@ def coverage_maps(
 
 
 def _as_is(image: NDArray[np.uint8], rng: np.random.Generator) -> Coverage:
-    """The 8×8 pixels filling the picture, as they are served, but for a slight move."""
+    """The 8×8 pixels filling the image, as in a request, slightly moved."""
     placement = Placement(
         height=rng.uniform(0.85, 1.1),
         aspect=1.0,
@@ -112,27 +112,27 @@ def _small(coverage: Coverage) -> Coverage:
 
 
 def photograph(maps: Coverage, rng: np.random.Generator) -> NDArray[np.float32]:
-    """n coverage maps as n pictures 0..1: ink on paper, lit unevenly, blurred, with noise."""
+    """n coverage maps as n images 0..1: ink on paper, lit unevenly, blurred, with noise."""
     n = len(maps)
 
-    def per_picture(low: float, high: float) -> NDArray[np.float32]:
+    def per_image(low: float, high: float) -> NDArray[np.float32]:
         return rng.uniform(low, high, (n, 1, 1)).astype(np.float32)
 
-    blur = per_picture(0, 0.25)
+    blur = per_image(0, 0.25)
     for axis in (1, 2):
         maps = (1 - 2 * blur) * maps + blur * (np.roll(maps, 1, axis) + np.roll(maps, -1, axis))
-    # Paper and ink differ by at least a quarter; a third of all pictures are pure black and white.
-    paper, contrast = per_picture(0, 1), per_picture(0.25, 1)
+    # Paper and ink differ by at least a quarter; a third of all images are pure black and white.
+    paper, contrast = per_image(0, 1), per_image(0.25, 1)
     ink = np.where(rng.random((n, 1, 1)) < 0.5, paper + contrast, paper - contrast)
     ink = np.where((ink < 0) | (ink > 1), paper + np.where(paper < 0.5, contrast, -contrast), ink)
     pure = rng.random((n, 1, 1)) < 1 / 3
     paper = np.where(pure, np.rint(paper), paper)
     ink = np.where(pure, 1 - paper, ink)
-    pictures = paper + (ink - paper) * maps
+    images = paper + (ink - paper) * maps
 
     across = np.linspace(-0.5, 0.5, SIDE, dtype=np.float32)
-    slope_x, slope_y = per_picture(-0.2, 0.2), per_picture(-0.2, 0.2)
-    pictures = pictures + np.where(pure, 0, slope_x * across + slope_y * across[:, None])
-    noise = rng.normal(0, 1, maps.shape).astype(np.float32) * per_picture(0, 0.05)
-    lit: NDArray[np.float32] = np.clip(pictures + noise, 0, 1).astype(np.float32)
+    slope_x, slope_y = per_image(-0.2, 0.2), per_image(-0.2, 0.2)
+    images = images + np.where(pure, 0, slope_x * across + slope_y * across[:, None])
+    noise = rng.normal(0, 1, maps.shape).astype(np.float32) * per_image(0, 0.05)
+    lit: NDArray[np.float32] = np.clip(images + noise, 0, 1).astype(np.float32)
     return lit

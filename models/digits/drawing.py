@@ -1,4 +1,4 @@
-"""Digits drawn with a pen or a typeface: coverage maps to train on and to make pictures of.
+"""Digits drawn with a pen or a typeface: coverage maps to train on and to make images of.
 
 A coverage map is a float32 array, 0 for paper and 1 for ink. The pen follows splines through a
 few points that are moved at random, so that no two digits are alike.
@@ -13,7 +13,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 Coverage = NDArray[np.float32]
 
-# How people write each digit: pen strokes, parted by a bar, each a smooth curve through points
+# The handwritten form of each digit: pen strokes, separated by a bar, each a curve through points
 # x,y in percent of the digit's box, y downwards. A point given twice is a corner.
 _HANDS: tuple[tuple[str, ...], ...] = (
     (
@@ -64,9 +64,9 @@ _HANDS: tuple[tuple[str, ...], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where a digit stands in its picture, which counts 0..1 rightwards and downwards."""
+    """Where a digit lies in its image, whose axes run 0..1 rightwards and downwards."""
 
-    height: float  # of the digit, as a fraction of the picture's
+    height: float  # of the digit, as a fraction of the image's
     aspect: float  # width : height of the digit
     angle: float  # degrees, counter-clockwise
     slant: float  # tangent of the lean to the right
@@ -89,7 +89,7 @@ class Placement:
         )
 
     def matrix(self) -> NDArray[np.float64]:
-        """2×3, takes points of the digit's box (0..1) to points of a square picture (0..1)."""
+        """2×3, takes points of the digit's box (0..1) to points of a square image (0..1)."""
         cos, sin = np.cos(np.radians(self.angle)), np.sin(np.radians(self.angle))
         turn = np.array([[cos, sin], [-sin, cos]])
         shape = np.array([[self.aspect, -self.slant], [0, 1]]) * self.height
@@ -117,7 +117,7 @@ class Colours:
 
 
 def pen_digit(digit: int, placement: Placement, side: int, rng: np.random.Generator) -> Coverage:
-    """A square picture, side × side, of a digit written with a round pen."""
+    """A square image, side × side, of a digit written with a round pen."""
     hands = _HANDS[digit]
     strokes = hands[rng.integers(len(hands))].split(" | ")
     width = max(2, round(side * placement.height * rng.uniform(0.05, 0.2)))
@@ -138,7 +138,7 @@ def pen_digit(digit: int, placement: Placement, side: int, rng: np.random.Genera
 def printed_digit(
     digit: int, placement: Placement, side: int, rng: np.random.Generator
 ) -> Coverage:
-    """A square picture, side × side, of a digit in Pillow's own typeface, light to heavy."""
+    """A square image, side × side, of a digit in Pillow's own typeface, light to heavy."""
     font = ImageFont.load_default(side)
     stroke = int(rng.integers(0, side // 16 + 1))
     left, top, right, bottom = font.getbbox(str(digit), stroke_width=stroke)
@@ -149,9 +149,9 @@ def printed_digit(
 
 
 def place(glyph: Image.Image, placement: Placement, side: int, aspect: float) -> Coverage:
-    """A square picture, side × side, of a grey picture of a digit, of proportions `aspect`."""
+    """A square image, side × side, of a grey image of a digit, of proportions `aspect`."""
     matrix = np.vstack([replace(placement, aspect=aspect).matrix(), [0, 0, 1]])
-    # Pillow asks the other way round: for each pixel of the result, where in the glyph.
+    # Pillow needs the inverse: for each pixel of the result, its place in the glyph.
     back = np.diag([glyph.width, glyph.height, 1]) @ np.linalg.inv(
         np.diag([side, side, 1]) @ matrix
     )
@@ -167,7 +167,7 @@ def place(glyph: Image.Image, placement: Placement, side: int, aspect: float) ->
 def on_paper(
     coverage: Coverage, size: tuple[int, int], colours: Colours, rng: np.random.Generator
 ) -> Image.Image:
-    """An RGB picture of `size` (width, height) with a square coverage map in its middle.
+    """An RGB image of `size` (width, height) with a square coverage map in its middle.
 
     Lit unevenly across, with a camera's noise; `size` is at least the map's in both directions.
     """

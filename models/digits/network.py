@@ -1,4 +1,4 @@
-"""The digits model, described once: PyTorch runs the description to train, ONNX is written by it.
+"""The digits model, described once: PyTorch trains it, and it is written as ONNX.
 
     1×32×32   conv 3×3, BatchNormalization, ReLU; max pool 2
     16×16×16  squeeze 1×1, ReLU; expand 1×1 and 3×3, ReLU, concatenated; max pool 2
@@ -6,7 +6,7 @@
     32×8×8    conv 3×3 stride 2, BatchNormalization, ReLU
     32×4×4    flatten, fully connected, 10 logits
 
-Small, and yet with one of everything that an engine likes to rewrite.
+Small, yet with an example of most rewrites.
 """
 
 from collections.abc import Mapping
@@ -49,7 +49,7 @@ CONVS: Mapping[str, ConvLayer] = {
 
 
 class Operations(Protocol[T]):
-    """What the network is made of, on values of any kind."""
+    """The network's operations, on values of any kind."""
 
     def conv(self, name: str, x: T) -> T:
         """The layer CONVS[name], its BatchNormalization included."""
@@ -71,7 +71,7 @@ class Operations(Protocol[T]):
 
 
 def network(op: Operations[T], x: T) -> T:
-    """Logits N×10 of grey pictures N×1×32×32, pixels 0..1."""
+    """Logits N×10 of grey images N×1×32×32, pixels 0..1."""
     x = op.pool(op.relu(op.conv("stem", x)))
     x = op.relu(op.conv("squeeze", x))
     x = op.concat(op.relu(op.conv("expand1", x)), op.relu(op.conv("expand3", x)))

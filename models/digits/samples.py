@@ -1,6 +1,6 @@
-"""Write the sample pictures: `python -m models.digits.samples`.
+"""Write the sample images: `python -m models.digits.samples`.
 
-One of each digit, from the handwriting that was held out of training, in ten different manners.
+One of each digit, from handwriting that is not in the training set, in ten styles.
 """
 
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ class _Manner:
     name: str  # of the file, after the digit
     size: tuple[int, int]
     colours: Colours
-    height: float  # of the digit, as a fraction of the picture's
+    height: float  # of the digit, as a fraction of the image's
 
 
 _MANNERS = (
@@ -46,14 +46,14 @@ def main() -> None:
         image = held_out.images[np.flatnonzero(held_out.labels == digit)[0]]
         placement = Placement(manner.height, 1.0, rng.normal(0, 4), 0.0, 0.5, 0.5)
         coverage = enlarged_digit(image, placement, min(manner.size), rng)
-        picture = on_paper(coverage, manner.size, manner.colours, rng)
+        image = on_paper(coverage, manner.size, manner.colours, rng)
         if manner.colours.noise == 0:
-            picture = picture.convert("L")
-        _save(picture, SAMPLES / f"{digit}_{manner.name}")
+            image = image.convert("L")
+        _save(image, SAMPLES / f"{digit}_{manner.name}")
 
 
-def _save(picture: Image.Image, path: Path) -> None:
-    picture.save(path, quality=80)  # which PNG, losing nothing, does not heed
+def _save(image: Image.Image, path: Path) -> None:
+    image.save(path, quality=80)  # PNG, which is lossless, ignores it
     print(f"wrote {path}, {path.stat().st_size} bytes")
 
 

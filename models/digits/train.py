@@ -43,7 +43,7 @@ def main() -> None:
 
 
 def train(epochs: int, amounts: Amounts) -> onnx.ModelProto:
-    """The trained model; its metadata says how many of the held-out digits it gets right."""
+    """The trained model; its metadata has its accuracy on the test set."""
     torch.manual_seed(_SEED)
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
@@ -52,7 +52,7 @@ def train(epochs: int, amounts: Amounts) -> onnx.ModelProto:
     learnt, held_out = handwriting()
     started = time.monotonic()
     maps, labels = coverage_maps(learnt, amounts, rng)
-    print(f"{len(maps)} pictures drawn in {time.monotonic() - started:.0f} s")
+    print(f"{len(maps)} images drawn in {time.monotonic() - started:.0f} s")
 
     layers = _fresh_layers()
     _fit(layers, maps, labels, epochs, rng)
@@ -70,16 +70,16 @@ def train(epochs: int, amounts: Amounts) -> onnx.ModelProto:
 
 
 def accuracy(model: onnx.ModelProto, digits: Handwriting) -> float:
-    """The fraction of 8×8 digits, enlarged to the model's input, that it gets right."""
+    """Its accuracy on 8×8 digits, enlarged to the model's input."""
     resized = [
         np.asarray(Image.fromarray(image).resize((SIDE, SIDE), Image.Resampling.BILINEAR))
         for image in digits.images
     ]
-    pictures = np.stack(resized)[:, None].astype(np.float32) / 255
+    images = np.stack(resized)[:, None].astype(np.float32) / 255
     session = onnxruntime.InferenceSession(
         model.SerializeToString(), providers=["CPUExecutionProvider"]
     )
-    (logits,) = session.run(None, {"image": pictures})
+    (logits,) = session.run(None, {"image": images})
     return float((logits.argmax(axis=1) == digits.labels).mean())
 
 
@@ -144,8 +144,8 @@ def _fit(
         started, total = time.monotonic(), 0.0
         order = rng.permutation(len(maps))
         for chosen in np.split(order[: steps * _BATCH], steps):
-            pictures = torch.from_numpy(photograph(maps[chosen], rng)[:, None])
-            logits = network(_Torch(layers), pictures)
+            images = torch.from_numpy(photograph(maps[chosen], rng)[:, None])
+            logits = network(_Torch(layers), images)
             loss = functional.cross_entropy(
                 logits, torch.from_numpy(labels[chosen]), label_smoothing=0.05
             )

@@ -3,9 +3,9 @@
     graph ─ nodes (one function a node) ─ tape: launches, buffers, weights
             context: where each value lies (placement)
 
-Each node becomes as few launches as it can: none where its output is another view of what is there
-(a Reshape that moves nothing, a run of channels). It overwrites what it reads where nobody else
-reads that. Where a value lies inside another (a fused Concat) its node writes it there.
+Each node becomes as few launches as possible: none where its output is a view of an existing buffer
+(a Reshape that moves nothing, a run of channels). It overwrites its input where no later node reads
+that. Where a value lies inside another (a fused Concat), its node writes it there.
 """
 
 from models.graph import Graph
@@ -30,7 +30,7 @@ __all__ = [
 
 
 def lower(graph: Graph, preprocessing: Preprocessing, n: int, choose: Choose) -> tuple[Tape, Place]:
-    """The launches for n images, and where their scores lie: one dense row an image."""
+    """The launches for n images, and the place of their scores: one dense row per image."""
     to = Context(graph, n, choose)
     to.preprocess(preprocessing)
     for index, node in enumerate(graph.nodes):

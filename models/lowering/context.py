@@ -1,4 +1,4 @@
-"""What lowering knows: where values lie, what may be overwritten, and the tape written so far."""
+"""The state of a lowering: where values lie, what may be overwritten, and the tape so far."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -57,8 +57,8 @@ class Context:
     def output(self, value: str, over: str | None = None, reads: Sequence[Place] = ()) -> Place:
         """Where to write a value: inside its parent, over the value `over`, or in a new buffer.
 
-        `reads` are the places whose elements are read where one of the output is written: those in
-        the same buffer must be the very same place.
+        A thread may read an element of `reads` just before it writes the same element of the
+        output: a place of `reads` in the output's buffer must be the output's own place.
         """
         inside = self.graph.values[value].inside
         if inside is not None:
@@ -70,7 +70,7 @@ class Context:
         return self.settle(value, self.fresh(value, self.graph.shape(value)))
 
     def may_overwrite(self, over: str, value: str, reads: Sequence[Place]) -> bool:
-        """Whether `value` lies as `over` does, whose buffer nobody reads after this node."""
+        """Whether `value` is laid out as `over` is, whose buffer no later node reads."""
         place = self.places.get(over)
         if place is None or self.graph.shape(over) != self.graph.shape(value):
             return False
@@ -82,7 +82,7 @@ class Context:
         )
 
     def view(self, value: str, place: Place) -> None:
-        """`value` is what lies at `place`; copied where it must lie elsewhere."""
+        """`value` is the content of `place`; it is copied where it must lie elsewhere."""
         if self.graph.values[value].inside is None:
             self.settle(value, place)
         else:
@@ -93,7 +93,7 @@ class Context:
         self.tape.copy(x.strided, at(x), y.strided, at(y))
 
     def pixels(self, value: str) -> tuple[Place, Pixels]:
-        """A value as pixels, copied into that order where it does not lie so."""
+        """A value as pixels; copied where it has another layout."""
         place = self.places[value]
         if place.pixels is None:
             lies = place
@@ -129,14 +129,14 @@ class Context:
         *spatial, channels = p.image_shape
         pixels = self.n * prod(spatial)
         if p.layout is Layout.NHWC:
-            # The network itself reads H×W×C: to the graph its first axis is no channel.
+            # The network itself reads H×W×C: the graph's first axis is not the channels.
             shape = self.graph.shape(value)
             place = Place(value, 0, Strided.contiguous((self.n, *shape)), None)
             self.tape.buffer(value, 4 * self.n * prod(shape))
             written = Pixels(channels, channels)
         else:
             place = self.fresh(value, self.graph.shape(value))
-            # What fills up a pixel becomes 0: the first convolution may read whole vectors.
+            # A pixel's padding becomes 0: the first convolution may read whole vectors.
             written = Pixels(pixels_of(place).pitch, pixels_of(place).pitch)
         self.settle(value, place)
         multiplier, offset = (np.pad(v, (0, written.channels - channels)) for v in normalisation(p))
@@ -157,7 +157,7 @@ class Context:
             into = placement.refined(y.strided, axes)
             self.tape.copy(placement.refined(x, axes), x_at, into, at(y))
             return
-        # No axes in common: by way of a row-major copy, which is every shape at once.
+        # No axes in common: through a row-major copy, which can be viewed in any shape.
         root = f"reshape/{len(self.tape.steps)}"
         middle = self.tape.buffer(root, 4 * prod(x.shape))
         self.tape.copy(x, x_at, Strided.contiguous(x.shape), middle)
@@ -172,7 +172,7 @@ def pixels_of(place: Place) -> Pixels:
 
 
 def _last_reads(graph: Graph) -> dict[str, int]:
-    """For each value the index of the last node that reads it; an output is read after all."""
+    """For each value the index of the last node that reads it; outputs are read after all nodes."""
     last = dict.fromkeys(graph.values, -1)
     for index, node in enumerate(graph.nodes):
         for name in node.operands():
@@ -180,7 +180,7 @@ def _last_reads(graph: Graph) -> dict[str, int]:
                 last[name] = index
     for name in graph.outputs:
         last[name] = len(graph.nodes)
-    # What lies inside another value is read whenever that is.
+    # A read of a value also reads the values inside it.
     for value in graph.values.values():
         parent = value.inside.parent if value.inside else None
         while parent is not None:

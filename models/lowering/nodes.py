@@ -1,4 +1,4 @@
-"""What each node becomes: one function a type."""
+"""The launches of each node: one function per type."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -118,7 +118,7 @@ def _lrn(to: Context, node: Lrn) -> None:
 def _scale_shift(to: Context, node: ScaleShift) -> None:
     x = to.places[node.x]
     y = to.output(node.output, over=node.x)
-    # One number a channel, repeated over all that follows it.
+    # One number per channel, repeated along the later axes.
     spatial = len(x.strided.shape) - 2
     channel = Strided((x.strided.shape[1], *[1] * spatial), (1, *[0] * spatial))
     launch = elementwise.scale_shift_launch(x.strided, channel, channel, y.strided, node.activation)
@@ -197,7 +197,7 @@ def _constant(to: Context, node: Constant) -> None:
 def _gemm(to: Context, node: Gemm) -> None:
     x_place, y_place = to.places[node.x], to.output(node.output)
     x, y = x_place, y_place
-    if len(x.strided.shape) > 2:  # several rows an image: all rows of all images, row-major
+    if len(x.strided.shape) > 2:  # several rows per image: all rows of all images, row-major
         x, y = (to.row_major(each, each.strided.shape) for each in (x_place, y_place))
         to.tape.copy(x_place.strided, at(x_place), x.strided, at(x))
     *rows, c = x.strided.shape
@@ -226,7 +226,7 @@ def _reshape(to: Context, node: Reshape) -> None:
     strided = x.strided
     if node.channels_last:
         seen = placement.flattened(x, to.n)
-        # Channels behind the spatial axes, as they lie: H, W, C.
+        # Channels after the spatial axes, as in memory: H, W, C.
         strided = strided.transposed((0, *range(2, len(strided.shape)), 1))
     else:
         seen = placement.with_single_axes(x, shape)

@@ -1,4 +1,4 @@
-"""Where values lie in memory: which buffer, from which float on, with which strides.
+"""Where values lie in memory: buffer, first float, strides.
 
 A value of shape C×H×W (C×D×H×W) lies as pixels: N·H·W·C, a pixel's channels side by side and
 padded to a vector. A vector of C lies as N pixels. Anything else lies row-major. A value may be a
@@ -67,7 +67,7 @@ def cut(place: Place, axis: int, start: int, stop: int) -> Place:
 def flattened(place: Place, n: int) -> Place | None:
     """The place of an image's elements as one vector, in the order in which they lie.
 
-    None where they do not follow on each other: channels padded, or a run of a wider pixel's.
+    None where they are not contiguous: padded channels, or channels of a wider pixel.
     """
     if place.pixels is None:
         return None
@@ -97,7 +97,7 @@ def with_single_axes(place: Place, shape: Shape) -> Place | None:
     pixels = None
     if len(shape) in PIXEL_RANKS:
         channels, spatial = shape[0], shape[1:]
-        # Only what lies as pixels already, or has one pixel an image, does so under the new shape.
+        # The result is pixels only if the value was, or if an image has one pixel.
         if prod(spatial) == 1 and strides[0] == 1 and batch >= channels:
             pixels = Pixels(channels, batch, place.offset % VECTOR)
         elif place.pixels is not None and place.pixels.channels == channels:
@@ -109,7 +109,7 @@ def with_single_axes(place: Place, shape: Shape) -> Place | None:
 
 
 def common_refinement(a: Iterable[int], b: Iterable[int]) -> tuple[int, ...] | None:
-    """Axes that both shapes are made of by merging neighbours; None where there are none.
+    """The axes from which both shapes result by merging neighbours; None where there are none.
 
     (6, 4) and (2, 12) → (2, 3, 4); (4, 9) and (6, 6) → None.
     """

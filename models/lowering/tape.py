@@ -1,4 +1,4 @@
-"""What a graph is lowered onto: launches on named buffers, and the weights they read."""
+"""The result of lowering: launches on named buffers, and the weights they read."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -39,7 +39,7 @@ def at(place: Place) -> BufferOperand:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a step takes at least."""
+    """The least work of a step: FLOPs, and bytes moved."""
 
     flops: int = 0
     bytes: int = 0
@@ -67,13 +67,13 @@ class Tape:
     cost: Cost = Cost()  # of that node; its first step carries it
 
     def begin(self, node: str, cost: Cost) -> None:
-        """What follows is for this node."""
+        """Emit the next steps for this node."""
         self.node, self.cost = node, cost
 
     def emit(self, launch: Launch, **operands: Operand) -> None:
         """Add a step. Raises KeyError unless every operand of the launch is named.
 
-        What it is given beyond those is for the node's other launches.
+        Further operands are for the node's other launches.
         """
         if missing := set(launch.operands) - operands.keys():
             raise KeyError(f"{launch.instantiation} for {self.node} lacks {sorted(missing)}")
@@ -87,7 +87,7 @@ class Tape:
         return BufferOperand(root)
 
     def scratch(self, workspace: Mapping[str, int], counter_bytes: int) -> dict[str, Operand]:
-        """Room that a node's launches share: bytes by operand, and for counting who is done."""
+        """Workspace that a node's launches share: bytes by operand, and counters of blocks."""
         index = len(self.steps)
         operands: dict[str, Operand] = {
             name: self.buffer(f"{name}/{index}", nbytes) for name, nbytes in workspace.items()
@@ -98,7 +98,7 @@ class Tape:
         return operands
 
     def weight(self, name: str, make: MakeWeight, form: str = "") -> WeightOperand:
-        """A weight, named after the graph's and the form that a kernel wants it in."""
+        """A weight, named after the graph's weight and the form that the kernel reads."""
         key = f"{name}@{form}" if form else name
         self.weights.setdefault(key, make)
         return WeightOperand(key)

@@ -1,11 +1,10 @@
-"""The only package that reads ONNX: strings die here, typed nodes leave.
+"""The only package that reads ONNX: its output has typed nodes, no operator strings.
 
 path ─ file ─ ModelProto ─ normalise ─ one plain form ─┬─ operators ─ Graph (typed)
        limits, checker     float32, opset, folding     └─ batch ─ ModelProto for any N
 
-A file may be hostile: `bounds` has every limit, `wire` counts fields before they are parsed,
-`census` nodes before they are inlined, `ranks` and `sizes` axes and numbers before anything is
-computed, `structure` what the rewrite rules will walk.
+A file may be hostile: `limits` counts its fields before it is parsed, its nodes before they are
+inlined, its axes and numbers before anything is computed, and what the rewrite rules will walk.
 """
 
 from dataclasses import dataclass
@@ -18,12 +17,12 @@ from onnx import ModelProto
 from models.errors import UnsupportedModelError
 from models.graph import Graph, Shape
 from models.onnx_loader.batch import make_batch_symbolic
-from models.onnx_loader.bounds import shortened
 from models.onnx_loader.file import FileLimits, read_model
 from models.onnx_loader.importer import Importer, OnnxNode, RefusedError, UnknownShapeError
+from models.onnx_loader.limits.bounds import shortened
+from models.onnx_loader.limits.structure import check_structure
 from models.onnx_loader.normalise import normalise
 from models.onnx_loader.operators import OPERATORS
-from models.onnx_loader.structure import check_structure
 
 __all__ = ["FileLimits", "LoadedModel", "image_shape", "load_model", "load_proto", "read_model"]
 
@@ -110,12 +109,12 @@ class _Problem:
     error: Exception
 
 
-# How many reasons a person reads before solving the first.
+# Reasons in one message.
 _REASONS = 50
 
 
 def _report(problems: list[_Problem]) -> str:
-    """Everything that is missing at once, without the unknown shapes that follow from it."""
+    """All causes at once, without the unknown shapes that follow from them."""
     causes = [p for p in problems if not isinstance(p.error, UnknownShapeError)] or problems
     grouped: dict[tuple[str, str], list[str]] = {}
     for problem in causes:

@@ -1,9 +1,8 @@
 """The batch axis made symbolic in a model that was exported for one batch size.
 
-Axis 0 of every computed tensor is the batch. What ties a model to its exported size b is then only
-a constant: a Reshape target that says b, an Expand to b, a constant of leading size b. Each is
-replaced by what means the same at b and holds at every n. Typed nodes need none of this: they leave
-the batch axis out.
+Axis 0 of every computed tensor is the batch. Only constants tie a model to its exported size b:
+a Reshape target with b, an Expand to b, a constant of leading size b. Each is replaced by one that
+is equal at b and valid at every n. Typed nodes need none of this: they leave the batch axis out.
 """
 
 from collections.abc import Iterable
@@ -44,7 +43,7 @@ def make_batch_symbolic(model: ir.Model) -> None:
     passes.RemoveUnusedNodesPass()(model)
     for value, rest in shapes.items():
         # Typed nodes never touch the batch, so where inference loses it (Pad, Slice) it is known.
-        # A number would mean that something still says one batch size.
+        # A number would mean that the model still has one fixed batch size.
         if value.shape is not None and isinstance(value.shape[0], int):
             raise UnsupportedModelError(
                 f"output {value.name} does not keep the batch as its first axis: {value.shape}"
@@ -75,7 +74,7 @@ def _copy_batch(graph: ir.Graph, node: ir.Node) -> None:
 
 
 def _expand_without_batch(graph: ir.Graph, node: ir.Node) -> None:
-    # Expand broadcasts both ways: 1 keeps whatever the input has.
+    # Expand broadcasts both ways: 1 keeps the input's size.
     target = np.array([1, *_image_shape(node)], np.int64)
     node.replace_input_with(1, _constant(graph, f"{node.outputs[0].name}/target", target))
 

@@ -1,4 +1,4 @@
-"""Weights that a model keeps in other files: read from inside its own folder, and no further."""
+"""Weights that a model keeps in other files, which must be inside its own folder."""
 
 from pathlib import Path
 
@@ -7,15 +7,15 @@ from onnx import ModelProto, TensorProto
 from onnx.external_data_helper import ExternalDataInfo, load_external_data_for_tensor
 
 from models.errors import ModelFileError
-from models.onnx_loader.bounds import shortened
-from models.onnx_loader.census import tensors
+from models.onnx_loader.limits.bounds import shortened
+from models.onnx_loader.limits.census import tensors
 
 
 def read_external_data(path: Path, model: ModelProto, *, allowed: bool, max_bytes: int) -> None:
-    """Put what the tensors of `model` keep in other files into them.
+    """Read the external data of `model` into its tensors.
 
     `path` is the model's; `max_bytes` bounds its file and its external data together.
-    ModelFileError where external data is not `allowed`, not safe to read, or not there.
+    Raises ModelFileError where external data is not `allowed`, not safe to read, or missing.
     """
     external = [t for t in tensors(model) if t.data_location == TensorProto.EXTERNAL]
     if not external:
@@ -33,7 +33,7 @@ def read_external_data(path: Path, model: ModelProto, *, allowed: bool, max_byte
             if room < 0:
                 raise ModelFileError(f"{path} and its external data exceed {max_bytes:,} bytes")
             load_external_data_for_tensor(tensor, str(folder))
-        # ValueError: a number that is none, or a path with a NUL; RuntimeError: a circle of links.
+        # ValueError: an invalid number, or a path with a NUL; RuntimeError: a loop of links.
         except (OSError, ValueError, RuntimeError, onnx.checker.ValidationError) as error:
             raise ModelFileError(
                 f"{path}: external data of {tensor.name}: {shortened(str(error))}"
@@ -47,7 +47,7 @@ def _check(path: Path, folder: Path, tensor: TensorProto) -> int:
     info = ExternalDataInfo(tensor)
     offset, length = info.offset or 0, info.length
     where = f"{path}: external data of {tensor.name} in {shortened(ascii(info.location))}"
-    # protobuf gives text that is not UTF-8 as bytes.
+    # protobuf returns text that is not UTF-8 as bytes.
     name = info.location if isinstance(info.location, str) else ""
     file = folder / name
     safe = name and name.isprintable() and file.resolve() == file and file.is_relative_to(folder)

@@ -14,10 +14,10 @@ from google.protobuf.message import DecodeError
 from onnx import ModelProto
 
 from models.errors import ModelError, ModelFileError, UnsupportedModelError
-from models.onnx_loader.bounds import shortened
-from models.onnx_loader.census import check_census, check_stored
 from models.onnx_loader.external import read_external_data
-from models.onnx_loader.wire import MalformedError, check_wire
+from models.onnx_loader.limits.bounds import shortened
+from models.onnx_loader.limits.census import check_census, check_stored
+from models.onnx_loader.limits.wire import MalformedError, check_wire
 
 OLDEST_OPSET = 7
 NEWEST_OPSET: int = onnx.defs.onnx_opset_version()
@@ -29,7 +29,7 @@ _Checked = TypeVar("_Checked", bytes, ModelProto)
 
 @dataclass(frozen=True, slots=True)
 class FileLimits:
-    """What a model file may be.
+    """Limits of a model file.
 
     `external_data` allows weights in files beside the model, and only inside its folder;
     `max_bytes` bounds the model and its external data together.
@@ -67,7 +67,7 @@ def _read(path: Path, max_bytes: int) -> bytes:
             size = fstat(file.fileno()).st_size
             if size > max_bytes:
                 raise ModelFileError(f"{path} has {size:,} bytes; the limit is {max_bytes:,}")
-            # One more than there should be: /proc has files that say they are empty.
+            # One byte more than its size: files under /proc report a size of 0.
             data = file.read(size + 1)
     except OSError as error:
         raise ModelFileError(f"{path} cannot be read: {error.strerror or error}") from error
@@ -87,7 +87,7 @@ def _parse(path: Path, data: bytes) -> ModelProto:
 
 
 def _refuse(path: Path, check: Callable[[_Checked], None], what: _Checked) -> None:
-    """Check a file's content; what is raised says which file it is."""
+    """Within this block, errors about a file's content name the file."""
     try:
         check(what)
     except ModelError as error:

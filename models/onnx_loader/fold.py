@@ -1,7 +1,7 @@
 """Constants folded and nodes that change nothing removed, by onnxscript's and onnx-ir's passes.
 
-This is onnxscript.optimizer.optimize_ir without what a small file makes slow or large there: rules
-that compare every node with every other, notes of all that a constant was folded from, constants of
+This is onnxscript.optimizer.optimize_ir without the parts that a small file can make slow or large:
+rules that compare every node with every other, the history of every folded constant, constants of
 any size.
 """
 
@@ -11,21 +11,21 @@ import onnx_ir as ir
 from onnx_ir.passes import common as passes
 from onnxscript.optimizer import FOLDED_FROM_KEY
 
-# The public fold_constants_ir takes no subclass, and only this sees each node as its shape becomes
-# known: whole-graph inference would have written out all shapes that come of a large one.
+# The public fold_constants_ir takes no subclass, and only this class sees each node as soon as its
+# shape is known: whole-graph inference would compute every shape that follows from a large one.
 from onnxscript.optimizer._constant_folding import FoldConstantsPass, Replacement
 from onnxscript.rewriter import RewritePass
 from onnxscript.rewriter.rules import common as rules
 
 from models.errors import UnsupportedModelError
-from models.onnx_loader.bounds import shown
-from models.onnx_loader.sizes import check_value, known_shape
+from models.onnx_loader.limits.bounds import shown
+from models.onnx_loader.limits.sizes import check_value, known_shape
 
 _ITERATIONS = 4
 
 # onnxscript's default rules, in its order, without those for operators that are not supported
-# (ConvTranspose, ScatterND, ...), which cannot help, and without slice_split, which walks all nodes
-# for each node; models/rewrite joins slices itself.
+# (ConvTranspose, ScatterND, ...), and without slice_split, which walks all nodes for each node;
+# models/rewrite joins slices itself.
 _RULES = (
     rules.add_0_rule,
     rules.sub_0_rule,
@@ -65,8 +65,8 @@ _RULES = (
     rules.remove_optional_bias_from_gemm_rule,
 )
 
-# What is folded: operators whose time and memory are those of their inputs and outputs. A constant
-# convolution, a loop or a regular expression may take any time at all.
+# The operators to fold: their time and memory are linear in their inputs and outputs. A constant
+# convolution, a loop or a regular expression may take any time.
 # fmt: off
 _FOLDED = frozenset(
     {
@@ -83,7 +83,7 @@ _FOLDED = frozenset(
     }
 )
 # fmt: on
-# Their output is no larger than their input, though nobody knows its size beforehand.
+# The size of their output is unknown in advance, but at most that of their input.
 _SHRINKING = frozenset({"NonZero"})
 # Each number of their output is a sum along an axis of their first input.
 _PRODUCTS = frozenset({"MatMul", "Gemm"})
@@ -92,8 +92,8 @@ _PRODUCTS = frozenset({"MatMul", "Gemm"})
 def fold(model: ir.Model, room: int) -> None:
     """Edit `model`, which calls no functions, whose input shapes are static.
 
-    `room` is how many numbers may be computed of constants. UnsupportedModelError where more would
-    be, or where a shape turns out to be too large, says so.
+    At most `room` numbers are computed of constants. Raises UnsupportedModelError where folding
+    needs more, or where a shape is too large.
     """
     folding = _Folding(room)
     ir.passes.Sequential(
@@ -117,7 +117,7 @@ def fold(model: ir.Model, room: int) -> None:
 
 
 class _Folding(FoldConstantsPass):
-    """onnxscript's folding, each node within bounds."""
+    """onnxscript's folding, with bounds on each node."""
 
     def __init__(self, room: int) -> None:
         super().__init__(
@@ -130,7 +130,7 @@ class _Folding(FoldConstantsPass):
         self._computed = 0
 
     def process_node(self, node: ir.Node, is_function: bool) -> Replacement | None:
-        """Check what inference found out about the node, before another node builds on it."""
+        """Check the shapes inferred for the node before another node uses them."""
         replacement: Replacement | None = super().process_node(node, is_function)
         for value in node.outputs:
             check_value(value)
@@ -139,7 +139,7 @@ class _Folding(FoldConstantsPass):
     def replace_node(
         self, node: ir.Node, replacement: Replacement, root: ir.Graph | ir.Function
     ) -> None:
-        """Forget what a constant was folded from: a chain of n would note n²/2 names."""
+        """Drop the history of a folded constant: a chain of n nodes would record n²/2 names."""
         super().replace_node(node, replacement, root)
         for value in replacement.new_outputs:
             value.meta.pop(FOLDED_FROM_KEY, None)

@@ -1,4 +1,4 @@
-"""The state of one import: what is known of each tensor, and the nodes written so far."""
+"""The state of one import: the tensors known and the nodes written so far."""
 
 import itertools
 from collections.abc import Iterator, Mapping
@@ -39,7 +39,7 @@ class Importer:
         return name
 
     def temporary(self, name: str, shape: Shape) -> str:
-        """A value ONNX has no name for, between two nodes that one ONNX node became: its name."""
+        """Names a value between two nodes that one ONNX node becomes."""
         name = next(n for n in _numbered(name) if not self._taken(n) and n not in self.weights)
         self.values[name] = Value(name, shape)
         return name
@@ -52,7 +52,7 @@ class Importer:
         """Keep a weight, float32 and contiguous; its name is `name`, numbered if that is taken."""
         # Not np.ascontiguousarray, which gives a scalar an axis.
         weight = np.asarray(array, np.float32, order="C")
-        # Several nodes may read one weight, and need not see it in one shape.
+        # Several nodes may read one weight, each in its own shape.
         name = next(
             free
             for free in _numbered(name)
@@ -73,7 +73,7 @@ class Importer:
         return name in self.reserved or name in self.values
 
     def graph(self, name: str, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> Graph:
-        """What was collected, as a graph."""
+        """The graph of all that was collected."""
         return Graph(name, inputs, outputs, self.values, tuple(self.nodes), self.weights)
 
 
@@ -207,7 +207,7 @@ def static_shape(value: ir.Value) -> Shape:
 
 
 def attributes_only(node: OnnxNode, allowed: Mapping[str, object]) -> None:
-    """Refuse attributes whose value is not the one given: what they ask for is not supported."""
+    """Refuse attributes whose value is not the one given, the only one supported."""
     for name, value in allowed.items():
         attribute = node.node.attributes.get(name)
         if attribute is not None and attribute.value != value:

@@ -21,10 +21,10 @@ from onnxscript import version_converter
 
 from models.errors import ModelError, UnsupportedModelError
 from models.graph import Shape
-from models.onnx_loader.bounds import CONSTANT_FACTOR, CONSTANT_FREE, NODE_LIMIT, shortened
 from models.onnx_loader.fold import fold
-from models.onnx_loader.ranks import check_ranks
-from models.onnx_loader.sizes import check_attributes, check_flat, check_reads, check_value
+from models.onnx_loader.limits.bounds import CONSTANT_FACTOR, CONSTANT_FREE, NODE_LIMIT, shortened
+from models.onnx_loader.limits.ranks import check_ranks
+from models.onnx_loader.limits.sizes import check_attributes, check_flat, check_reads, check_value
 
 # The form's opset: 24 is the first with Swish. Before 22 ONNX's shape inference counts pooling
 # windows (ceil_mode) that start beyond the image, which no runtime computes.
@@ -46,8 +46,8 @@ def normalise(proto: ModelProto, input_shape: Shape | None) -> ir.Model:
     """The model with static shapes at its own batch size (1 where that is symbolic).
 
     `input_shape` is one image's shape, without the batch axis, for a model whose own input leaves
-    axes open; UnsupportedModelError where it is needed and missing, or contradicts the model, and
-    for what onnx.checker lets through though no library can read it.
+    axes open. Raises UnsupportedModelError where it is needed and missing, or contradicts the
+    model, and for a model that onnx.checker accepts but no library can read.
     """
     try:
         return _normal_form(proto, input_shape)
@@ -80,7 +80,7 @@ def _normal_form(proto: ModelProto, input_shape: Shape | None) -> ir.Model:
         check_reads(model, room)
         _infer_shapes(model)
     for node in model.graph:
-        # Made by a library, or never named: people know it by what it writes.
+        # Made by a library, or unnamed: name the node after its output.
         if node.name not in names:
             node.name = node.outputs[0].name
     return model
@@ -103,7 +103,7 @@ def _inlined(proto: ModelProto) -> ModelProto:
 
 
 def _infer_shapes(model: ir.Model) -> None:
-    check_flat(model)  # which data propagation writes out, each entry
+    check_flat(model)  # of which data propagation writes out every entry
     passes.ShapeInferencePass()(model)
     for node in model.graph.all_nodes():
         for value in node.outputs:
@@ -122,7 +122,7 @@ def _first_line(error: BaseException) -> str:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """No progress notes of the libraries, one a weight, and no warnings about constants."""
+    """Silence the libraries: a progress note per weight, and warnings about constants."""
     loggers = [logging.getLogger(name) for name in ("onnxscript", "onnx_ir")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
@@ -183,7 +183,7 @@ def _convert_opset(model: ir.Model) -> None:
             f"the model cannot be converted from opset {version} to {OPSET};"
             f" export it again with opset {OPSET}"
         )
-    # What was an attribute is a node now: three for each old Slice.
+    # Attributes have become nodes: three for each old Slice.
     nodes = sum(1 for _ in model.graph.all_nodes())
     if nodes > 2 * NODE_LIMIT:
         raise UnsupportedModelError(
@@ -221,7 +221,7 @@ def _fix_input_shapes(model: ir.Model, input_shape: Shape | None) -> None:
     batches = {v.shape[0] for v in model.graph.inputs if v.shape is not None}
     if len(batches) != 1:
         raise UnsupportedModelError(f"the inputs disagree about the batch size: {batches}")
-    # What was inferred from other shapes, or said of a node inside a node, would contradict these.
+    # Shapes inferred earlier, and those of nodes inside nodes, would contradict these.
     for node in model.graph.all_nodes():
         for output in node.outputs:
             output.shape = None

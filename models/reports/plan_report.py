@@ -1,4 +1,4 @@
-"""What `convoy inspect --plan` shows: each launch of a plan, and how fast a GPU could make it."""
+"""The report of `convoy inspect --plan`: each launch of a plan, and its roofline on a GPU."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ class Gpu:
 
     name: str
     multiprocessors: int
-    shared_kb: int  # that a block may ask for
+    shared_kb: int  # the most per block
     fp32_tflops: float
     gb_per_s: float
 
@@ -33,12 +33,12 @@ GPUS: Mapping[str, Gpu] = {
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
-    """One launch. `roofline_us` is what arithmetic or memory alone would take, the longer one."""
+    """One launch. `roofline_us` is its arithmetic or its memory traffic at peak rate, the longer."""
 
     name: str
     kernel: str
     chosen: str  # a Conv's algorithm and configuration
-    measured: bool  # whether that was, or is estimated to be the fastest
+    measured: bool  # whether `chosen` was measured, not estimated
     grid: tuple[int, int, int]
     threads: int
     flops: int
@@ -56,7 +56,7 @@ class PlanReport:
     gpu: Gpu
     steps: tuple[StepReport, ...]
     arena_bytes: int
-    arena_bound: int  # no layout takes less
+    arena_bound: int  # a lower bound of every layout
     input_bytes: int
     output_bytes: int
     counter_bytes: int
@@ -71,7 +71,7 @@ def plan_report(classifier: Classifier, n: int, gpu: Gpu, tuning: Path | None = 
     """The plan of a classifier for n images on a GPU.
 
     Convolutions are chosen by the measurements in `tuning`, if it is given, else by the heuristic.
-    EngineError where it has none of that GPU, or cannot be read.
+    Raises EngineError where the file has none for that GPU, or cannot be read.
     """
     graph = classifier.rewritten.graph
     find: Find = find_on(gpu.name.split()[0], tuning) if tuning else lambda _: None

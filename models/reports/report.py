@@ -1,4 +1,4 @@
-"""What `convoy inspect` shows: each node of a rewritten network, its cost, and what can run it."""
+"""The report of `convoy inspect`: each node of a rewritten network, its cost, its algorithms."""
 
 from dataclasses import dataclass
 
@@ -34,7 +34,7 @@ class NodeReport:
     operation: str
     detail: str  # a Conv's or Pool's problem, an elementwise node's operation
     shape: tuple[int, ...]  # of one image's output
-    fused: tuple[str, ...]  # what rides along: bias, residual, an activation, a place in a Concat
+    fused: tuple[str, ...]  # fused into it: bias, residual, an activation, a place in a Concat
     flops: int
     bytes: int
     rules: tuple[str, ...]  # the rewrite rules that made it
@@ -44,7 +44,7 @@ class NodeReport:
 
 @dataclass(frozen=True, slots=True)
 class NetworkReport:
-    """A network for N images, node by node and in all."""
+    """A network for N images, node by node and in total."""
 
     name: str
     n: int
@@ -64,7 +64,7 @@ class NetworkReport:
 
 
 def report(classifier: Classifier, n: int = 1) -> NetworkReport:
-    """What a classifier's network becomes, and what it costs for n images."""
+    """A classifier's rewritten network and its cost for n images."""
     loaded, rewritten = classifier.network.graph, classifier.rewritten
     result = rewritten.graph
     return NetworkReport(

@@ -1,9 +1,10 @@
-"""Rewrites a graph as it was loaded into one with as few, as large nodes as possible.
+"""Rewrites a loaded graph into one with fewer, larger nodes.
 
-Each rule stands in a file of its own, with its equation and with what it refuses.
+Each rule has a file of its own, which states its equation and its refusals.
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from models.graph import Graph, Node
 from models.rewrite.activation_before_concat import activation_before_concat
@@ -27,8 +28,8 @@ from models.rewrite.recognise_activation import recognise_activation
 from models.rewrite.rule import Refusal, Rewrite, Rule
 
 RULES: tuple[Rule, ...] = (
-    # A rule runs only where all rules above it have nothing left to do. First what an exporter
-    # spelled out is named again (x + 3 belongs to HardSwish before it is a ScaleShift), ...
+    # A rule runs only once no rule above it applies. First, operations that exporters spelled out
+    # are recognised (x + 3 belongs to a HardSwish before it is a ScaleShift), ...
     drop_identity,
     merge_reshapes,
     channel_shuffle,
@@ -37,14 +38,14 @@ RULES: tuple[Rule, ...] = (
     canonical_scale_shift,
     merge_scale_shifts,
     join_slices,
-    # ... then nodes melt into their neighbours, ...
+    # ... then nodes are folded into their neighbours, ...
     fold_scale_shift,
     fold_pad,
     fuse_activation,
     activation_before_concat,
     fuse_residual,
     fold_scale_shift_ahead,
-    # ... and last it is settled where values lie in memory.
+    # ... and last, values are placed in memory.
     flatten_channels_last,
     nest_concats,
     concat_in_place,
@@ -62,7 +63,7 @@ class Applied:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A rule that had reason to leave `node` as it is, or to bring it."""
+    """A rule's reason to leave `node` as it is, or to insert it."""
 
     rule: str
     node: str
@@ -71,22 +72,27 @@ class Refused:
 
 @dataclass(frozen=True)
 class Rewritten:
-    """A rewritten graph, and how it came about."""
+    """A rewritten graph and its history."""
 
     graph: Graph
     applied: tuple[Applied, ...]
     refused: tuple[Refused, ...]
 
     def made_by(self, node: str) -> tuple[Applied, ...]:
-        """The rewrites that made a node of `graph`, oldest first; none where it is as loaded."""
-        made: dict[str, set[int]] = {}  # node name: indices into `applied`
+        """The rewrites that made a node of `graph`, oldest first; empty where it is as loaded."""
+        return tuple(self.applied[index] for index in sorted(self._made.get(node, ())))
+
+    @cached_property
+    def _made(self) -> dict[str, set[int]]:
+        """Node name: indices into `applied`."""
+        made: dict[str, set[int]] = {}
         for index, step in enumerate(self.applied):
             past = {name: made.pop(name, set()) for name in step.removed}
-            # A node that goes on under its name keeps its own past; the others' pasts end in it.
+            # A node that keeps its name keeps its own history; it inherits that of the others.
             ended = {i for name in past.keys() - set(step.inserted) for i in past[name]}
             for name in step.inserted:
                 made[name] = {*past.get(name, ()), *ended, index}
-        return tuple(self.applied[index] for index in sorted(made.get(node, ())))
+        return made
 
 
 def rewrite(graph: Graph) -> Rewritten:

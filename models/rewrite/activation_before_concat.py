@@ -1,8 +1,8 @@
 """An activation of a Concat moves to the parts: f(concat_i(x_i)) = concat_i(f(x_i)).
 
-There it rides in the epilogue of what computes each part, and Relu goes where a part is never
-negative. Refused where a part's activation would be a node of its own: that part would be read and
-written once more.
+There it becomes the epilogue of the node that computes each part; a Relu is dropped where a part is
+never negative. Refused where a part's activation would be a node of its own, which would read and
+write that part once more.
 """
 
 from dataclasses import replace
@@ -47,7 +47,7 @@ def activation_before_concat(view: GraphView, node: Node) -> Outcome:
 
 
 def _obstacle(view: GraphView, part: str, concat: Concat) -> str | None:
-    """Why what computes `part` could not take the activation."""
+    """Why the node that computes `part` cannot take the activation."""
     before = view.producer(part)
     if not isinstance(before, Conv | Gemm | ScaleShift | Binary):
         return f"{part} is not computed by a node that takes an activation"

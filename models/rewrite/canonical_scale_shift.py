@@ -2,8 +2,8 @@
 
     x + w = 1·x + w     x - w = 1·x - w     w - x = -1·x + w     x·w = w·x + 0     x/w = (1/w)·x + 0
 
-w is constant along every axis but the first, and broadcasting leaves x's shape. So one rule folds
-them all. w/x is no ScaleShift; x/w is refused where w contains zero.
+w is constant along every axis but the first, and broadcasting keeps x's shape. So one rule folds
+all of them. w/x is not a ScaleShift; x/w is refused where w contains zero.
 """
 
 import numpy as np
@@ -48,7 +48,7 @@ def canonical_scale_shift(view: GraphView, node: Node) -> Outcome:
 
 
 def _per_channel(weight: Weight, shape: Shape) -> Float64 | None:
-    """The numbers, one a channel, that `weight` is for an x of that shape; None where it is not."""
+    """`weight` as one number per channel of an x of that shape; None where it is not that."""
     if weight.ndim > len(shape) or not shape:
         return None
     aligned = weight.reshape((1,) * (len(shape) - weight.ndim) + weight.shape)

@@ -1,11 +1,11 @@
-"""A Concat along channels becomes nothing: its parts are written where it would have copied them.
+"""A Concat along channels disappears: its parts are written to their places in its output.
 
     y = concat(x1, ..., xn):   x_i lives inside y, at channel offset_i = Σ_{j<i} C_j
 
-A part that cannot live there is copied there by a node of its own, and a caveat says why: it is an
-input or an output of the network, inside another value already, listed twice, at an offset that the
-kernels' vectors do not reach, a view of another value, which nothing writes, or itself viewed as
-one run of memory. Refused where every part would be copied, and along other axes than channels.
+A part that cannot live there is copied there by a node of its own, with a caveat as the reason: the
+part is an input or an output of the network, already inside another value, listed twice, at an
+offset that the kernels' vectors do not reach, a view of another value, or itself viewed as
+contiguous memory. Refused where every part would be copied, and along other axes than channels.
 """
 
 from dataclasses import replace
@@ -66,7 +66,7 @@ def _obstacle(view: GraphView, concat: Concat, index: int, offset: int) -> str |
 
 
 def _view_of_one_run(view: GraphView, part: str) -> str | None:
-    """Inside a larger value, pixels stand apart: what reads them as one vector moves nothing."""
+    """Why `part` must be contiguous; inside a larger value there are gaps between its pixels."""
     if prod(view.shape(part)[1:]) == 1:
         return None
     for reader in view.readers(part):

@@ -1,11 +1,11 @@
-"""Nodes that change nothing go away: y = x.
+"""Nodes that change nothing are dropped: y = x.
 
 Identity (Dropout too); Reshape and Transpose to the same shape and order; Pad by nothing; Slice of
 everything; Pool over a 1×1 window; Concat of one part; ChannelShuffle of one group, or of groups of
 one; Relu of a value that cannot be negative.
 
-y's readers read x instead. Where y is an output of the network its name must live on, so x's writer
-writes y; refused where that cannot be: x is an output as well, lies inside another value, or no
+y's readers read x instead. Where y is an output of the network its name must stay, so x's writer
+writes y. Refused where that is impossible: x is an output too, lies inside another value, or no
 node writes it.
 """
 
@@ -41,7 +41,7 @@ def drop_identity(view: GraphView, node: Node) -> Outcome:
 
 
 def _same(view: GraphView, node: Node) -> str | None:
-    """The value that `node` copies, or None where it does more."""
+    """The value that `node` copies; None where it does more."""
     match node:
         case Identity(x=x):
             return x

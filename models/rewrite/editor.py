@@ -1,4 +1,4 @@
-"""Carries out the rewrites that rules ask for, at the cost of the nodes touched."""
+"""Applies rewrites to a graph, in time proportional to the nodes they touch."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -9,14 +9,14 @@ from models.rewrite.rule import GraphView, Rewrite
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """The nodes that a rewrite took away and those it brought."""
+    """The nodes that a rewrite removed and inserted."""
 
     removed: tuple[Node, ...]
     inserted: tuple[Node, ...]
 
 
 class Editor(GraphView):
-    """A graph under change. What nobody reads is dropped at once, so that no rule ever sees it."""
+    """A graph being edited. Nodes without readers are dropped at once, so no rule sees them."""
 
     def __init__(self, graph: Graph) -> None:
         super().__init__(graph)
@@ -51,7 +51,7 @@ class Editor(GraphView):
         return Change(tuple(removed), rewrite.nodes)
 
     def graph(self) -> Graph:
-        """The graph as it stands, without the values and weights that nothing uses."""
+        """The current graph, without unused values and weights."""
         nodes = tuple(self.nodes())
         used = {*self.inputs, *self.outputs}
         for node in nodes:
@@ -102,7 +102,7 @@ class Editor(GraphView):
             place[place.index(name)] = new_name
 
     def _drop_unread(self, names: Iterable[str]) -> list[Node]:
-        """Remove the writers of those `names` that nobody reads, and so on back from there."""
+        """Remove the writers of those `names` that no node reads, then likewise their inputs'."""
         dropped = []
         pending = list(names)
         while pending:
@@ -111,7 +111,7 @@ class Editor(GraphView):
             if node is None or self._readers.get(name) or name in self.outputs:
                 continue
             if self._values[name].inside is not None:
-                continue  # read by whoever reads the value it lives inside
+                continue  # the readers of the enclosing value read it
             self._unlink(node)
             self._places[self._place_of[name]].remove(name)
             dropped.append(node)

@@ -2,8 +2,8 @@
 
     Σ_j W[k,j] · flat_CHW(x)[j] = Σ_i W'[k,i] · flat_HWC(x)[i],   W'[k, (h,w,c)] = W[k, (c,h,w)]
 
-Activations may stand between. Where both orders are one (C = 1, or H·W = 1) no Gemm is needed.
-Refused where anything but such a Gemm needs the vector: it would see another order; and where x
+Activations may lie between. Where both orders are equal (C = 1, or H·W = 1) no Gemm is needed.
+Refused where another node than such a Gemm reads the vector, since its order changes, and where x
 lies inside another value, with gaps between its pixels.
 """
 
@@ -46,7 +46,7 @@ def _permuted(view: GraphView, gemm: Gemm, shape: Shape) -> Weight:
 
 
 def _readers_in_order(view: GraphView, vector: str) -> list[Gemm] | Refusal:
-    """The Gemms that a vector reaches, past activations; or who else would see its order."""
+    """The Gemms that read a vector, also through activations; or why its order must stay."""
     gemms: list[Gemm] = []
     pending = [vector]
     while pending:

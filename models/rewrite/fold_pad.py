@@ -4,9 +4,9 @@
 
 An average of its own without padding counts the Pad's zeros, so becomes one that counts padding.
 A maximum ignores its own padding, which is the Pad's zeros only where x is never negative; padding
-by -inf it ignores likewise. Where the Pad is read by others it stays for them. Refused for other
-values than these, for padded channels, for an average that leaves its own padding out, and for a
-maximum over windows that may lie in the padding alone.
+by -inf it ignores likewise. Where other nodes read the Pad it stays for them. Refused for other
+values than these, for padded channels, for an average that does not count its own padding, and for
+a maximum over windows that may lie entirely in the padding.
 """
 
 from dataclasses import replace
@@ -69,7 +69,7 @@ def _obstacle_to_max(view: GraphView, pad: Pad, window: Window) -> str | None:
     for axis, size in enumerate(window.input):
         begin = window.pads_begin[axis]
         last = (window.output[axis] - 1) * window.strides[axis]
-        # A dilated window may step over the image, so is not asked where it begins and ends.
+        # A dilated window may step over the image, wherever it begins and ends.
         if window.dilations[axis] > 1 or window.kernel[axis] <= begin or last >= size + begin:
             return f"a window may hold nothing but the zeros of {pad.name}"
     return None

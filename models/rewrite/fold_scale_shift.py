@@ -1,10 +1,10 @@
-"""A ScaleShift (BatchNormalization as it is loaded) melts into the Conv or Gemm before it.
+"""A ScaleShift (a loaded BatchNormalization) is folded into the Conv or Gemm before it.
 
     f(s·(W∗x + b) + t) = f(W'∗x + b'),   W' = s·W,  b' = s·b + t,   s and t one number an output
 
 Computed in float64, stored in float32. Refused where the Conv or Gemm has an activation or a
-residual, which come before the scaling, or where its value must exist for others; for a Gemm also
-where the channels that are scaled are not its outputs.
+residual, which come before the scaling, or where other nodes need its value; for a Gemm also where
+the scaled channels are not its outputs.
 """
 
 from dataclasses import replace

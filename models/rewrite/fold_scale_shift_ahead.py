@@ -1,10 +1,10 @@
-"""A ScaleShift melts into the Conv or Gemm after it, where none before it would take it.
+"""A ScaleShift is folded into the Conv or Gemm after it, where none before it can take it.
 
     W∗(s·x + t) + b = W'∗x + b',   W'[k,c] = W[k,c]·s[c],   b'[k] = b[k] + Σ_c Σ_taps W[k,c]·t[c]
 
-Computed in float64, stored in float32. Refused where the ScaleShift has an activation, or its value
-must exist for others; where a Conv pads and t is not zero, for the padding is zero after the shift;
-and for a Gemm whose inputs are not the channels that are scaled.
+Computed in float64, stored in float32. Refused where the ScaleShift has an activation, or other
+nodes need its value; where a Conv pads and t is not zero, since the padding is not shifted; and for
+a Gemm whose inputs are not the scaled channels.
 """
 
 from typing import Any
@@ -48,7 +48,7 @@ def _pads(conv: Conv) -> bool:
 
 
 def _per_filter(vector: Float64, node: Conv | Gemm, shape: tuple[int, ...]) -> Any:
-    """One number an input channel, as K×(C/groups)×1×1: what each filter sees of it."""
+    """One number per input channel, as K×(C/groups)×1×1, to be multiplied by the filters."""
     groups = node.problem.groups if isinstance(node, Conv) else 1
     per_group = np.repeat(vector.reshape(groups, -1), shape[0] // groups, axis=0)
     return per_group.reshape(*per_group.shape, *(1,) * (len(shape) - 2))

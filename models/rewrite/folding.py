@@ -14,10 +14,10 @@ Float64: TypeAlias = NDArray[np.float64]
 
 
 def weight_of(view: GraphView, name: str) -> Weight:
-    """The weight that an operand names where only a weight can stand; GraphError otherwise."""
+    """The weight that an operand names. Raises GraphError where it names a value."""
     weight = view.weight(name)
     if weight is None:
-        raise GraphError(f"{name} stands where a weight must, and is none")
+        raise GraphError(f"{name} must be a weight, but is a value")
     return weight
 
 
@@ -52,7 +52,7 @@ def with_scale_shift(
 def with_weights(
     view: GraphView, node: Conv | Gemm, weight: Float64, bias: Float64
 ) -> tuple[Conv | Gemm, dict[str, Weight]]:
-    """`node` with another filter and bias, and what these weights are."""
+    """`node` with another filter and bias, and these weights by name."""
     names = view.fresh(f"{node.output}.weight"), view.fresh(f"{node.output}.bias")
     weights = _float32(dict(zip(names, (weight, bias), strict=True)))
     return replace(node, weight=names[0], bias=names[1]), weights

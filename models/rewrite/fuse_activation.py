@@ -1,8 +1,8 @@
-"""An activation rides in the epilogue of the node that computes its input.
+"""An activation becomes the epilogue of the node that computes its input.
 
     f(conv(x)) = conv(x) with activation f, and likewise Gemm, ScaleShift, Add, Sub, Mul, Div
 
-Refused where that node has an activation already, or its value must exist for others.
+Refused where that node has an activation already, or other nodes need its value.
 """
 
 from dataclasses import replace

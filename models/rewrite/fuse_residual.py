@@ -2,10 +2,10 @@
 
     f(conv(x) + r) = conv(x) with residual r and activation f
 
-The Conv moves to where the sum stood, so r is there before it. Where both operands come from such
-Convs the later one takes the sum: the other has run by then, and nothing is held longer. Refused
-where no operand's Conv can take it: it has an activation or a residual already, its value must
-exist for others, or the sum broadcasts.
+The Conv takes the sum's place in the order, where r is already computed. Where both operands come
+from such Convs the later one takes the sum, so that no value lives longer. Refused where neither
+Conv can take it: it has an activation or a residual already, other nodes need its value, or the sum
+broadcasts.
 """
 
 from dataclasses import replace

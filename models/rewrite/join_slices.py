@@ -1,9 +1,9 @@
-"""Channels taken apart, scaled each for itself and put together again are scaled together.
+"""Channels that are sliced apart, scaled one by one and concatenated are scaled together.
 
     concat_i(s_i · x[c_i : c_{i+1}] + t_i) = s · x + t,   s = concat_i(s_i), t = concat_i(t_i)
 
-The form in which a network that normalises its own input is exported, channel by channel. Without
-any scaling, concat_i(x[c_i : c_{i+1}]) = x. The slices must be all of x in x's order.
+Networks that normalise their own input channel by channel are exported so. Without any scaling,
+concat_i(x[c_i : c_{i+1}]) = x. The slices must be all of x in x's order.
 """
 
 import numpy as np

@@ -1,7 +1,7 @@
-"""One Reshape after another is one: reshape(reshape(x, a), b) = reshape(x, b).
+"""Two Reshapes in a row become one: reshape(reshape(x, a), b) = reshape(x, b).
 
-Squeeze, Unsqueeze and Flatten are Reshapes too, and exporters chain them. Where the first is read
-by others it stays for them.
+Squeeze, Unsqueeze and Flatten are Reshapes too, and exporters chain them. Where other nodes
+read the first it stays for them.
 """
 
 from dataclasses import replace

@@ -1,7 +1,7 @@
-"""Two ScaleShifts in a row are one: s2·(s1·x + t1) + t2 = (s2·s1)·x + (s2·t1 + t2).
+"""Two ScaleShifts in a row become one: s2·(s1·x + t1) + t2 = (s2·s1)·x + (s2·t1 + t2).
 
-Computed in float64, stored in float32. Refused where the first has an activation, or its value must
-exist for others.
+Computed in float64, stored in float32. Refused where the first has an activation, or other nodes
+need its value.
 """
 
 from models.graph import Node, ScaleShift

@@ -1,8 +1,8 @@
-"""A Concat of channels that begins with all the parts of another begins with that other's value.
+"""A Concat of channels that begins with all parts of another one takes its value instead.
 
     concat(x1, ..., xm, ..., xn) = concat(concat(x1, ..., xm), ..., xn)
 
-DenseNet's layers each list every layer before them; nested, each of those stands once in memory.
+Each of DenseNet's layers lists all earlier layers; nested, each of those is in memory once.
 The other Concat must run before, and concatenate channels too.
 """
 

@@ -1,4 +1,4 @@
-"""What is known of a value's range: whether it can be below zero."""
+"""Whether a value can be below zero."""
 
 from kernels.problems.activation import Activation, ActivationKind
 from models.graph import (
@@ -22,19 +22,31 @@ _ALWAYS = {ActivationKind.RELU, ActivationKind.SIGMOID, ActivationKind.HARD_SIGM
 
 
 def is_nonnegative(view: GraphView, name: str) -> bool:
-    """Whether every element of the value is proved to be at least 0; False where unknown."""
-    match view.producer(name):
-        case Conv() | Gemm() | ScaleShift() | Binary() | Activate() as node:
-            return node.activation is not None and _is_nonnegative_activation(node.activation)
-        case Pool() | GlobalPool() | Slice() | Reshape() | Transpose() | ChannelShuffle() as node:
-            return is_nonnegative(view, node.x)
-        case Identity() as node:
-            return is_nonnegative(view, node.x)
-        case Concat() as node:
-            return all(is_nonnegative(view, part) for part in node.parts)
-        case _:
-            pieces = view.pieces(name)
-            return bool(pieces) and all(is_nonnegative(view, piece) for piece in pieces)
+    """Whether every element of the value is proved to be at least 0; False where it is unknown."""
+    pending, seen = [name], set[str]()
+    while pending:
+        name = pending.pop()
+        if name in seen:  # Concats of Concats may list a value any number of times
+            continue
+        seen.add(name)
+        match view.producer(name):
+            case Conv() | Gemm() | ScaleShift() | Binary() | Activate() as node:
+                if node.activation is None or not _is_nonnegative_activation(node.activation):
+                    return False
+            case (
+                Pool() | GlobalPool() | Slice() | Reshape() | Transpose() | ChannelShuffle() as node
+            ):
+                pending.append(node.x)
+            case Identity() as node:
+                pending.append(node.x)
+            case Concat() as node:
+                pending += node.parts
+            case _:
+                pieces = view.pieces(name)
+                if not pieces:
+                    return False
+                pending += pieces
+    return True
 
 
 def _is_nonnegative_activation(activation: Activation) -> bool:

@@ -1,4 +1,4 @@
-"""Activations that exporters spell out in arithmetic are named again.
+"""Activations that exporters spell out in arithmetic are recognised.
 
     x · Sigmoid(x)                        = SiLU(x)
     x · HardSigmoid(x)                    = HardSwish(x)      with slope 1/6 and offset 1/2
@@ -6,7 +6,7 @@
     Clip(x + 3, 0, 6) · 1/6               = HardSigmoid(x)    with slope 1/6 and offset 1/2
     x · (1 + Erf(x / √2)) · 1/2           = Gelu(x)
 
-The factors may stand in any order, and in any number of Mul and Div nodes. Constants are matched to
+The factors may have any order, in any number of Mul and Div nodes. Constants are compared at
 float32's precision. Where an inner value has other readers it stays for them.
 """
 
@@ -104,7 +104,7 @@ def _is_hard_sigmoid(activation: Activation) -> bool:
 
 
 def _product(view: GraphView, node: Binary) -> _Product | None:
-    """The node's value taken apart into factors, past values that only this product reads."""
+    """The factors of the node's value, through values that only this product reads."""
     coefficient, factors = 1.0, []
     pending: list[tuple[Node, str]] = []
 

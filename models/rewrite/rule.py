@@ -1,10 +1,10 @@
-"""What a rewrite rule is: a stateless function from one node, seen in its graph, to an outcome.
+"""A rewrite rule: a stateless function from a node and its graph to an outcome.
 
-    rule(view, node) -> Rewrite    here is what takes the node's place
-                      | Refusal    the pattern is here, but rewriting would be wrong or useless
-                      | None       the pattern is not here
+    rule(view, node) -> Rewrite    what replaces the node
+                      | Refusal    the pattern matches, but rewriting would be wrong or useless
+                      | None       the pattern does not match
 
-A rule decides from the view alone and changes nothing; `editor.py` carries the change out.
+A rule decides from the view alone and changes nothing; `editor.py` applies the change.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,12 +16,12 @@ from models.graph import Graph, Node, Shape, Value, Weight
 
 @dataclass(frozen=True, kw_only=True)
 class Rewrite:
-    """What takes a node's place; afterwards every node whose value nobody reads goes too.
+    """What replaces a node; afterwards every node without readers is dropped.
 
-    A node in `nodes` whose output another node writes today takes that node's place; any other
-    stands where the rewritten node stood. `rename` turns a value into another: its readers read the
-    new name, and its writer, if it has one left, writes it. `values` and `weights` are added, or
-    replace those of the same name. `caveats` tell people why nodes that it brings are needed.
+    A node in `nodes` replaces the current writer of its output, if there is one; otherwise it takes
+    the rewritten node's place. `rename` turns a value into another: its readers read the new name,
+    and its writer, if one is left, writes it. `values` and `weights` are added, or replace those of
+    the same name. `caveats` give the reasons for inserted nodes.
     """
 
     nodes: tuple[Node, ...] = ()
@@ -33,7 +33,7 @@ class Rewrite:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a node that a rule looks for stays as it is, for people; values go by their names."""
+    """Why a node that a rule matches stays as it is: a sentence with the names of values."""
 
     reason: str
 
@@ -52,8 +52,8 @@ class GraphView:
         self._nodes: dict[str, Node] = {}  # by the value they write
         self._readers: dict[str, list[str]] = {}  # outputs of the reading nodes, one entry a read
         self._pieces: dict[str, list[str]] = {}  # values that live inside a value
-        # Each node of the graph given has a place; what replaces it shares that place. So order is
-        # kept without renumbering, and nodes compare by (place, index within it).
+        # Each loaded node has a place, which its replacements share. So the order is kept without
+        # renumbering, and nodes compare by (place, index within it).
         self._places: list[list[str]] = []
         self._place_of: dict[str, int] = {}
         for value in graph.values.values():
@@ -67,7 +67,7 @@ class GraphView:
                 self._readers.setdefault(name, []).append(node.output)
 
     def nodes(self) -> Iterator[Node]:
-        """Every node, in order; nodes replaced while iterating are yielded as they are then."""
+        """Every node, in order; a node replaced during the iteration is yielded as replaced."""
         for place in self._places:
             for output in tuple(place):
                 if output in self._nodes:
@@ -78,7 +78,7 @@ class GraphView:
         return self._nodes.get(name)
 
     def readers(self, name: str) -> tuple[Node, ...]:
-        """The nodes that read a value or weight, each once for every time it reads it."""
+        """The nodes that read a value or weight, each as often as it reads it."""
         return tuple(self._nodes[output] for output in self._readers.get(name, ()))
 
     def value(self, name: str) -> Value:
@@ -115,7 +115,7 @@ class GraphView:
         return name
 
     def tie(self, name: str, reader: Node) -> str | None:
-        """Why `name` must exist in memory, so cannot melt into `reader`; None where it need not."""
+        """Why `name` must exist in memory, so not be fused into `reader`; None where it need not."""
         if name in self.outputs:
             return f"{name} is an output of the network"
         inside = self._values[name].inside
@@ -139,10 +139,10 @@ class Rule(Protocol):
     __name__: str
 
     def __call__(self, view: GraphView, node: Node, /) -> Outcome:
-        """What becomes of `node`."""
+        """The outcome for `node`."""
 
 
 def listed(names: Iterable[str]) -> str:
-    """Names for a sentence, each once: "a, b and c"."""
+    """Names for a message, each once: "a, b and c"."""
     *most, last = dict.fromkeys(names)
     return f"{', '.join(most)} and {last}" if most else last

@@ -1,4 +1,4 @@
-"""What has been measured of a network's convolutions, and what is run with it."""
+"""Measurements of a network's convolutions, and the choices that follow from them."""
 
 import logging
 import re
@@ -18,9 +18,9 @@ _log = logging.getLogger("convoy")
 
 
 def conv_problems(graph: Graph, batches: Iterable[int]) -> dict[ConvProblem, list[str]]:
-    """Every problem of a rewritten graph at every N, all N of a layer together: the nodes with it.
+    """Every problem of a rewritten graph at every N, with the nodes that have it.
 
-    Several nodes may have the same.
+    A layer's problems for all N are adjacent.
     """
     layers: dict[ConvProblem, list[str]] = {}
     for node in graph.nodes:
@@ -31,9 +31,9 @@ def conv_problems(graph: Graph, batches: Iterable[int]) -> dict[ConvProblem, lis
 
 
 def read_measurements(tuning: Path | None) -> Measurements:
-    """What a file holds; None is the default one, which need not be there.
+    """The measurements in a file; None is the default file, which may be missing.
 
-    EngineError where the file is not there or holds something else.
+    Raises EngineError where a named file is missing, or is not a file of measurements.
     """
     if tuning is not None and not tuning.expanduser().exists():
         raise EngineError(f"there are no measurements at {tuning}; `convoy tune` makes them")
@@ -44,9 +44,9 @@ def read_measurements(tuning: Path | None) -> Measurements:
 
 
 def find_on(gpu: str, tuning: Path) -> Find:
-    """The winners that a file has for a GPU by its short name ("H200"), those added last.
+    """The winners in a file for a GPU by its short name ("H200"), under the latest conditions.
 
-    EngineError where it has none, or as `read_measurements`.
+    Raises EngineError where it has none, or as `read_measurements`.
     """
     measurements = read_measurements(tuning)
     known = dict.fromkeys(key.conditions for key in measurements)
@@ -58,10 +58,10 @@ def find_on(gpu: str, tuning: Path) -> Find:
 
 
 def choose_for(device: Device, graph: Graph, max_batch: int, tuning: Path | None) -> Choose:
-    """What was measured fastest on this device, and where nothing was, what is estimated to be.
+    """The choice measured to be fastest on this device; the estimate where none was measured.
 
-    Measures nothing; logs how many were measured. EngineError as `read_measurements`, and where
-    the device has no compiler.
+    Measures nothing; logs how many choices were measured. Raises EngineError as
+    `read_measurements`, and where the device has no compiler.
     """
     try:
         conditions = conditions_of(device)

@@ -22,9 +22,9 @@ GPUS_OF: Mapping[str, tuple[Facts, ...]] = {
     "100": (Facts(148, 227 << 10),),  # B200
     "120": (Facts(170, 99 << 10), Facts(188, 99 << 10)),  # RTX 5090; RTX PRO 6000
 }
-"""Architectures and GPUs that have them: what is chosen depends on their multiprocessors and on the
-shared memory of a block. Another GPU may want a kernel that is not among theirs, and compiles it
-when it starts."""
+"""Architectures and their GPUs: the choice of kernels depends on the multiprocessors and on the
+shared memory of a block. Another GPU may need a kernel that none of these needs; its engine
+compiles that kernel at start."""
 
 
 def precompile(
@@ -36,9 +36,9 @@ def precompile(
     cache: Path = DEFAULT_CACHE,
     progress: Callable[[int, int], None] | None = None,
 ) -> int:
-    """Fill the cache with the kernels for N = 1..max_batch; how many there are.
+    """Fill the cache with the kernels for N = 1..max_batch; returns their number.
 
-    With those of the winners in `tuning`, if it is given. `progress` hears (done, total).
+    The winners in `tuning`, if given, are compiled too. Calls `progress(done, total)`. Raises
     EngineError: an unknown architecture, no compiler, no such file.
     """
     if unknown := sorted(set(architectures) - GPUS_OF.keys()):
@@ -60,12 +60,12 @@ def precompile(
 
 
 def _measured(tuning: Path | None, architectures: Sequence[str]) -> Iterator[Choose]:
-    """What was measured fastest on each device of these architectures that was measured."""
+    """The choices measured to be fastest, per measured device of these architectures."""
     if tuning is None:
         return
     measurements = read_measurements(tuning)
     for conditions in dict.fromkeys(key.conditions for key in measurements):
         if conditions.architecture in architectures:
-            # What was not measured is compiled for the heuristic's choices anyway.
+            # Where nothing was measured: those kernels are compiled anyway.
             fallback = heuristic(GPUS_OF[conditions.architecture][0])
             yield tuned(finder(measurements, conditions), fallback)

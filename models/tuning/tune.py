@@ -1,4 +1,4 @@
-"""What `convoy tune` does: measures a network's convolutions at every N, and reports on each."""
+"""`convoy tune`: measures a network's convolutions at every N, and reports on each."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,13 +13,13 @@ from kernels.tuning.store import DEFAULT_STORE, Outcomes, TuningStore, TuningSto
 from models.classifier import Classifier
 from models.cost import FLOAT_BYTES
 from models.errors import EngineError
-from models.open_engine import open_gpu
+from models.open_gpu import open_gpu
 from models.tuning.measured import conv_problems
 
 
 @dataclass(frozen=True, slots=True)
 class Ranked:
-    """A candidate that was measured: medians, and their mean, which counts."""
+    """A measured candidate: its medians, warm and cold, and their mean `us`, which decides."""
 
     name: str
     us: float
@@ -29,15 +29,15 @@ class Ranked:
 
 @dataclass(frozen=True, slots=True)
 class ProblemReport:
-    """One problem and those nodes that have it; `ranked` has the fastest first."""
+    """One problem and its nodes; `ranked` has the fastest first."""
 
     nodes: tuple[str, ...]
     problem: str
     n: int
-    flops: int  # of the direct algorithm, a multiply-add being two
-    roofline_us: float  # what those take at the device's peak, or its memory the operands
+    flops: int  # of the direct algorithm; a multiply-add is two
+    roofline_us: float  # the longer of those FLOPs and the operands' bytes, at the device's peak
     ranked: tuple[Ranked, ...]
-    failures: tuple[tuple[str, str], ...]  # candidate, why it cannot be used
+    failures: tuple[tuple[str, str], ...]  # candidate, reason
 
     @property
     def effective_tflops(self) -> float:
@@ -52,7 +52,7 @@ class ProblemReport:
 
 @dataclass(frozen=True, slots=True)
 class TuningReport:
-    """What is known of a network's convolutions on a device, measured now or before."""
+    """The measurements of a network's convolutions on a device, made now or before."""
 
     name: str
     device: str
@@ -71,10 +71,10 @@ def tune(
 ) -> TuningReport:
     """Measure every convolution for N = 1..max_batch, `top` candidates each or all of them.
 
-    What the file `tuning` knows already is not measured again unless `anew`; None is the default
-    file. `progress` hears what is done, how many of it are, and how many there are. EngineError
-    where there is no GPU, the file cannot be used, or the device fails; what was measured by then,
-    or by KeyboardInterrupt, is in the file.
+    Measurements in the file `tuning` are not repeated unless `anew`; None is the default file.
+    Calls `progress(task, done, total)`. Raises EngineError where there is no GPU, the file cannot
+    be used, or the device fails. Measurements are in the file by then, also after
+    KeyboardInterrupt.
     """
     device = open_gpu("`convoy tune` measures on a GPU; without one, choices are estimated")
     store = TuningStore(tuning or DEFAULT_STORE)
@@ -86,8 +86,8 @@ def tune(
         raise EngineError(str(error)) from error
     except FaultError as error:
         raise EngineError(
-            f"{device.name} was lost to a kernel: {error}. What was measured is in {store.path};"
-            " run it again, it goes on without that one"
+            f"a kernel failed on {device.name}: {error}. Measurements so far are in {store.path};"
+            " run `convoy tune` again, which leaves that kernel out"
         ) from error
     except DeviceError as error:
         raise EngineError(f"{device.name} cannot measure {classifier.name}: {error}") from error

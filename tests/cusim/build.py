@@ -17,6 +17,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 
 from kernels.device.device import SOURCE_ROOT, CompileError, Instantiation
+from kernels.device.signature import check_template
 
 THIS = Path(__file__)
 HERE = THIS.parent
@@ -120,7 +121,10 @@ def kernel(build: Build, instantiation: Instantiation, root: Path) -> Path:
     if not source.is_file():
         raise CompileError(instantiation, f"there is no {source}")
     includes = [THIS, *_including(source), ENTRY, *INCLUDE.rglob("*.h")]
-    check_names(instantiation, source.read_text(encoding="utf-8"))
+    try:
+        check_template(instantiation, source)
+    except TypeError as error:
+        raise CompileError(instantiation, str(error)) from error
     flags = (*_KERNEL, *processor(), *build.kernel, f"-I{root}", f"-I{SOURCE_ROOT}")
     names = (
         f'-DCUSIM_SOURCE="{source}"',
@@ -139,22 +143,6 @@ def kernel(build: Build, instantiation: Instantiation, root: Path) -> Path:
 
     digest = _digest(flags, names, _KERNEL_LINK, _texts(includes))
     return _cached(f"{instantiation.kernel}-{build.name}", digest, ".so", make)
-
-
-def check_names(instantiation: Instantiation, source: str) -> None:
-    """Raise CompileError unless the arguments are named as the template's parameters are.
-
-    C++ knows template arguments by position only: two fields swapped in Python would compile.
-    """
-    found = re.search(
-        rf"template\s*<([^{{}};]*)>\s*__global__[^;{{]*?\b{re.escape(instantiation.kernel)}\s*\(",
-        source,
-    )
-    parameters = found[1].split(",") if found else []
-    have = [re.split(r"\W+", each.split("=")[0].strip())[-1].lower() for each in parameters]
-    want = [name.lower() for name, _ in instantiation.arguments]
-    if have != want:
-        raise CompileError(instantiation, f"its template's parameters are {have}, not {want}")
 
 
 @cache

@@ -1,1 +1,1 @@
-"""Tests of the container files and of packaging, which are not Python modules."""
+"""How Convoy is packaged and deployed: its files are data (Compose, Docker, hooks), not modules."""

@@ -1,4 +1,4 @@
-"""The built-in model: its file, its accuracy on what it never saw, its pictures, its training."""
+"""The built-in model: its file, its accuracy on what it never saw, its images, its training."""
 
 import importlib.util
 import subprocess
@@ -43,7 +43,7 @@ def session() -> onnxruntime.InferenceSession:
 
 
 def classify(session: onnxruntime.InferenceSession, files: Sequence[bytes]) -> NDArray[np.int64]:
-    """The digit that each picture file shows, by the path that a request takes."""
+    """The digit that each image file shows, by the path that a request takes."""
     multiplier, offset = normalisation(PREPROCESSING)
     pixels = [decode_image(file, PREPROCESSING, ImageLimits()) for file in files]
     images = (np.stack(pixels) * multiplier + offset).transpose(0, 3, 1, 2)
@@ -84,7 +84,7 @@ def test_held_out_digits_are_right_at_least_98_times_in_100(
     if not inverted:
         notes = {entry.key: entry.value for entry in onnx.load(MODEL_PATH).metadata_props}
         assert notes["held-out digits"] == str(HELD_OUT)
-        # As measured by the training script; rounding may tip a picture elsewhere.
+        # As measured by the training script; rounding may tip a image elsewhere.
         assert abs(right - float(notes["held-out accuracy"])) <= 2 / HELD_OUT
 
 
@@ -119,7 +119,7 @@ def _drawn(
     [(_handwritten, 0.95), (_drawn(pen_digit), 0.96), (_drawn(printed_digit), 0.95)],
     ids=["held-out handwriting", "pen", "print"],
 )
-def test_a_digit_in_an_ordinary_larger_picture_is_recognised(
+def test_a_digit_in_an_ordinary_larger_image_is_recognised(
     session: onnxruntime.InferenceSession,
     make: Callable[[int, np.random.Generator], list[tuple[int, Coverage]]],
     at_least: float,
@@ -127,9 +127,9 @@ def test_a_digit_in_an_ordinary_larger_picture_is_recognised(
     rng = np.random.default_rng(99)  # another seed than training's
     digits, files = [], []
     for digit, coverage in make(200, rng):
-        picture = on_paper(coverage, (640, 480), Colours.random(rng), rng)
+        image = on_paper(coverage, (640, 480), Colours.random(rng), rng)
         digits.append(digit)
-        files.append(encode(picture, "JPEG", quality=85))
+        files.append(encode(image, "JPEG", quality=85))
     right = float((classify(session, files) == digits).mean())
     assert right >= at_least
 

@@ -14,10 +14,11 @@ from kernels.tuning.heuristic import Facts, heuristic
 from models.classifier import Classifier
 from models.graph import Activate, Graph
 from models.lowering import Choose
-from models.plan import Plan, Region, build_plan
+from models.plan import Plan, build_plan
 from models.rewrite import rewrite
-from tests.models.engines import network_of, preprocessing_of
-from tests.models.rewrite.graphs import GraphBuilder
+from tests.support.models.engines import network_of, preprocessing_of
+from tests.support.models.graphs import GraphBuilder
+from tests.support.models.plans import check_operands
 from tests.support.networks import LIGHT_NETWORKS, light_network
 
 H200 = heuristic(Facts(132))
@@ -51,27 +52,6 @@ def test_a_networks_plan_is_small_and_short(name: str) -> None:
         assert plan.arena_bytes <= 1.15 * plan.arena_bound
         assert len(plan.steps) - sum(more) <= MOST_LAUNCHES.get(name, len(graph.nodes) + 1)
         check_operands(plan)
-
-
-def check_operands(plan: Plan) -> None:
-    """Offsets are in their regions, and buffers alive together lie apart."""
-    sizes = {
-        Region.ARENA: plan.arena_bytes,
-        Region.INPUT: plan.input_bytes,
-        Region.OUTPUT: plan.output_bytes,
-        Region.COUNTERS: plan.counter_bytes,
-    }
-    for step in plan.steps:
-        for name, at in step.operands.items():
-            if at.region is Region.WEIGHTS:
-                assert at.weight in plan.weights
-            else:
-                assert 0 <= at.offset < sizes[at.region], (step.name, name)
-    placed = sorted(plan.buffers, key=lambda life: plan.offsets[life.name])
-    for index, life in enumerate(placed):
-        end = plan.offsets[life.name] + life.nbytes
-        for other in placed[index + 1 :]:
-            assert plan.offsets[other.name] >= end or not life.meets(other)
 
 
 def test_the_same_graph_gives_the_same_plan() -> None:

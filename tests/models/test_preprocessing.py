@@ -244,7 +244,7 @@ def test_a_model_of_clips_says_how_many_frames_it_takes(
     assert p.image_shape == (16, 112, 96, 1 if shape[0] == 1 else 3)
 
 
-def test_pictures_have_no_frames(model: Path) -> None:
+def test_images_have_no_frames(model: Path) -> None:
     p = load_preprocessing(model, (3, 112, 96))
     assert p.frames is None
     assert p.image_shape == (112, 96, 3)
@@ -263,7 +263,7 @@ def test_where_the_model_leaves_its_frames_open_they_must_be_given(model: Path) 
 @pytest.mark.parametrize(
     ("text", "shape", "message"),
     [
-        ("frames = 8", (3, 112, 112), "frames = 8, but the model takes pictures of 3×112×112"),
+        ("frames = 8", (3, 112, 112), "frames = 8, but the model takes images of 3×112×112"),
         (
             "frames = 8",
             (3, 16, 112, 112),

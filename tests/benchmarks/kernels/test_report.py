@@ -135,16 +135,16 @@ def test_tables_say_what_was_measured_and_what_is_met() -> None:
     )
 
 
-def test_every_suite_with_comparisons_gets_a_picture(tmp_path: Path) -> None:
+def test_every_suite_with_comparisons_gets_a_plot(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="Matplotlib draws the plots")
     rows = rows_of(VGG_E, 1, lambda _: 2) + rows_of(VGG_E, 8, lambda _: 1, "cold")
     rows += rows_of(VGG_E, 8, lambda _: 1.2) + rows_of(CUCONV, 1, lambda _: 1.5)
     files = plot_speedups(rows, tmp_path / "plots")
     assert [file.name for file in files] == ["vgg-e.png", "cuconv.png"]
     for file in files:
-        picture = Image.open(file).convert("L")
-        assert picture.width > 600
-        assert len(set(picture.resize((50, 50)).tobytes())) > 10  # something is drawn
+        image = Image.open(file).convert("L")
+        assert image.width > 600
+        assert len(set(image.resize((50, 50)).tobytes())) > 10  # something is drawn
     assert plot_speedups([], tmp_path) == []
 
 

@@ -13,7 +13,7 @@ from kernels.winograd.filter import as_array
 from kernels.winograd.matrices import Points, WinogradMatrices, winograd_matrices
 from kernels.winograd.program import program
 from tests.cusim.device import CusimDevice
-from tests.cusim.launching import instantiation, launch, opened, unwritten
+from tests.cusim.selftest.launching import instantiation, launch, opened, unwritten
 
 HALF = Fraction(1, 2)
 GENERATED_AND_OTHERS = pytest.mark.parametrize(

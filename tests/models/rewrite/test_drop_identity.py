@@ -5,7 +5,7 @@ import pytest
 from kernels.problems.activation import RELU
 from kernels.problems.pool import PoolKind
 from models.graph import ChannelShuffle
-from tests.models.rewrite.graphs import GraphBuilder, kinds, refusals, rewritten
+from tests.support.models.graphs import GraphBuilder, kinds, refusals, rewritten
 
 SHAPE = (8, 4, 4)
 

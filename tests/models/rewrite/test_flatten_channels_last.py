@@ -10,7 +10,7 @@ from kernels.problems.binary_operation import BinaryOp
 from kernels.problems.pool import PoolKind
 from models.graph import Reshape, Value
 from models.rewrite import rewrite
-from tests.models.rewrite.graphs import GraphBuilder, kinds, refusals, rewritten
+from tests.support.models.graphs import GraphBuilder, kinds, refusals, rewritten
 
 CLIP = Activation(ActivationKind.CLIP, -1.0, 1.0)
 

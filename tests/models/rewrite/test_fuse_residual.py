@@ -7,7 +7,7 @@ import pytest
 from kernels.problems.activation import RELU
 from kernels.problems.binary_operation import BinaryOp
 from models.graph import Conv
-from tests.models.rewrite.graphs import GraphBuilder, kinds, refusals, rewritten
+from tests.support.models.graphs import GraphBuilder, kinds, refusals, rewritten
 
 SHAPE = (8, 4, 4)
 ADD = BinaryOp.ADD

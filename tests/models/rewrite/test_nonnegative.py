@@ -4,11 +4,11 @@ import pytest
 
 from kernels.problems.activation import RELU, Activation, ActivationKind
 from kernels.problems.pool import PoolKind
-from models.graph import Graph
+from models.graph import Graph, Node
 from models.rewrite import rewrite
 from models.rewrite.nonnegative import is_nonnegative
 from models.rewrite.rule import GraphView
-from tests.models.rewrite.graphs import GraphBuilder
+from tests.support.models.graphs import GraphBuilder
 
 
 def graph_of_activations() -> Graph:
@@ -52,3 +52,24 @@ def test_a_value_written_in_slices_is_what_its_slices_are(
     b.conv("y", b.concat("whole", "first", "second"))
     in_slices = rewrite(b.build("y")).graph
     assert is_nonnegative(GraphView(in_slices), "whole") is expected
+
+
+class CountingView(GraphView):
+    """A view that counts the values asked about."""
+
+    asked = 0
+
+    def producer(self, name: str) -> Node | None:
+        self.asked += 1
+        assert self.asked <= 200, "values are asked about more than once"
+        return super().producer(name)
+
+
+def test_a_value_that_nested_concats_list_twice_is_followed_once() -> None:
+    b = GraphBuilder(x=(8, 4, 4))
+    b.conv("half 0", "x", k=8, activation=RELU)
+    for i in range(60):  # 2^60 ways lead back
+        b.slice(f"half {i + 1}", b.concat(f"both {i}", f"half {i}", f"half {i}"), 0, 8)
+    view = CountingView(b.build("half 60"))
+    assert is_nonnegative(view, "half 60")
+    assert view.asked == 121

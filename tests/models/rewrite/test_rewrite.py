@@ -7,7 +7,7 @@ from kernels.problems.binary_operation import BinaryOp
 from kernels.problems.pool import PoolKind
 from models.graph import Conv, Graph
 from models.rewrite import Applied, rewrite
-from tests.models.rewrite.graphs import GraphBuilder, kinds, rewritten
+from tests.support.models.graphs import GraphBuilder, kinds, rewritten
 
 
 def residual_block() -> Graph:

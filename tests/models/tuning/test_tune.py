@@ -30,17 +30,17 @@ from models import (
     tune,
 )
 from models.classifier import Classifier
-from models.cuda_engine import CudaEngine
+from models.engines.cuda_engine import CudaEngine
 from models.tuning.measured import conv_problems
 from tests.cusim.device import CusimDevice
-from tests.models.engines import (
+from tests.support.models.engines import (
     classifier_of,
     network_tolerance,
     pixels,
     reference_scores,
     relative_error,
 )
-from tests.models.rewrite.graphs import GraphBuilder
+from tests.support.models.graphs import GraphBuilder
 
 NODES = ("conv_first", "conv_second", "conv_third")
 H200_HERE = Conditions("NVIDIA H200", "90a", "CUDA 13.0", "NVRTC 13.0")
@@ -169,7 +169,7 @@ def test_a_lost_device_is_told_with_what_was_kept(
         raise FaultError("an illegal memory access was encountered")
 
     monkeypatch.setattr(CusimDevice, "launch", launch)
-    says = rf"was lost to a kernel: an illegal .* is in {tmp_path}/t; run it again"
+    says = rf"a kernel failed on .*: an illegal .* are in {tmp_path}/t; run `convoy tune` again"
     with pytest.raises(EngineError, match=says):
         tune(network, max_batch=1, tuning=tmp_path / "t", progress=silent)
 

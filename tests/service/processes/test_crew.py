@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
-
 from service.processes.crew import Acceptor, Crew, CrewCollector
+
 from tests.support.service.client import metric_in, until
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from kernels.tuning.heuristic import heuristic
 from models import BUILT_IN_MODEL, load_classifier
-from models.cuda_engine import CudaEngine
+from models.engines.cuda_engine import CudaEngine
 from service.api.app import create_app
 from service.hosting.pipeline import ModelInfo
 from service.hosting.repository import Repository

@@ -1,0 +1,90 @@
+"""What CUDA C++ declares, read from its source: parameters, template parameters, structs' fields.
+
+C++ binds by position: two `int`s that change places would still compile, and compute something
+else. Python therefore names what it passes, and the names are held to the source, in its order.
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+from itertools import zip_longest
+from pathlib import Path
+
+from kernels.device.device import Instantiation
+
+_COMMENT = re.compile(r"//[^\n]*")
+_TEMPLATE_ARGUMENTS = re.compile(r"<[^<>]*>")
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """A parameter or a field: `const float* x` has type "*", `Walk<RANK, 2> walk` has "Walk"."""
+
+    type: str
+    name: str
+    length: int | None = 1  # of an array; None where it depends on template arguments
+
+
+@cache
+def parameters(source: Path, kernel: str) -> tuple[Declared, ...]:
+    """Of the kernel in a file. Raises TypeError where the file has no such kernel."""
+    declared = _TEMPLATE_ARGUMENTS.sub("", _kernel(source, kernel)["parameters"])
+    return _declared(declared.split(","))
+
+
+def check_template(instantiation: Instantiation, source: Path) -> None:
+    """Raise TypeError unless the arguments are named as the template's parameters in the file."""
+    template = _template(source, instantiation.kernel)
+    given = (name.upper() for name, _ in instantiation.arguments)
+    check_names(f"the template of {instantiation.kernel}", template, given)
+
+
+@cache
+def fields(source: Path, struct: str) -> tuple[Declared, ...]:
+    """Of a struct in a file. Raises TypeError where the file declares no such struct."""
+    found = re.search(rf"\bstruct\s+{re.escape(struct)}\s*{{([^}}]*)}}", _text(source))
+    if found is None:
+        raise TypeError(f"{source.name} has no struct {struct}")
+    return _declared(found[1].split(";"))
+
+
+def check_names(what: str, declared: Iterable[str], given: Iterable[str]) -> None:
+    """Raise TypeError, with the first name that differs, unless both are the same in one order."""
+    for place, (want, have) in enumerate(zip_longest(declared, given, fillvalue="nothing"), 1):
+        if want != have:
+            raise TypeError(f"{what} declares {want} in place {place}, but is given {have} there")
+
+
+@cache
+def _template(source: Path, kernel: str) -> tuple[str, ...]:
+    declared = (_kernel(source, kernel)["template"] or "").split(",")
+    names = (each.partition("=")[0].split()[-1:] for each in declared)
+    return tuple(name.upper() for (name,) in filter(None, names))
+
+
+def _kernel(source: Path, kernel: str) -> re.Match[str]:
+    found = re.search(
+        r"(?:template\s*<(?P<template>[^{};]*)>\s*)?"
+        rf"__global__[^;{{]*?\b{re.escape(kernel)}\s*\((?P<parameters>[^)]*)\)",
+        _text(source),
+    )
+    if found is None:
+        raise TypeError(f"{source.name} has no kernel {kernel}")
+    return found
+
+
+def _text(source: Path) -> str:
+    return _COMMENT.sub("", source.read_text(encoding="utf-8"))
+
+
+def _declared(declarations: Iterable[str]) -> tuple[Declared, ...]:
+    found = []
+    for each in filter(str.strip, declarations):
+        words, *lengths = re.split(r"[\[\]]+", each.strip().rstrip("]"))
+        *kind, name = words.replace("*", " * ").replace("__restrict__", "").split()
+        length = 1
+        for axis in lengths:
+            length = length * int(axis) if length and axis.isdigit() else 0
+        found.append(Declared("*" if "*" in kind else kind[-1], name, length or None))
+    return tuple(found)

@@ -1,0 +1,66 @@
+"""What runs batches of images: the protocol every engine implements."""
+
+from collections.abc import Sequence
+from enum import Enum, unique
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.errors import EngineError
+
+# N×H×W×C, pixels 0..255 in the order the model's channels have; N×D×H×W×C for clips of D frames.
+Pixels = NDArray[np.uint8]  # one image, H×W×C, in the model's size and order
+Images = NDArray[np.uint8]
+# As one array, or one array per image: an engine copies them anyway.
+Batch = Images | Sequence[NDArray[np.uint8]]
+Scores = NDArray[np.float32]  # N×classes, one row an image
+
+
+class Engine(Protocol):
+    """A model on a device; one thread at a time may call `run`."""
+
+    @property
+    def max_batch(self) -> int:
+        """The largest N that `run` takes."""
+
+    @property
+    def classes(self) -> int:
+        """How many scores an image gets."""
+
+    @property
+    def device(self) -> str:
+        """Where it runs, for display: "cpu (ONNX Runtime 1.23)"."""
+
+    def warm_up(self) -> None:
+        """Run every N in 1..max_batch once, so that no request pays for a first run."""
+
+    def run(self, images: Batch) -> Scores:
+        """The scores of n images, 1 <= n <= max_batch, in an array that later runs do not change.
+
+        The caller may change `images` afterwards. Raises EngineError where the device failed.
+        """
+
+    def close(self) -> None:
+        """Free the device's memory; the engine is not used again."""
+
+
+def batch_size(images: Batch, image_shape: tuple[int, ...], max_batch: int) -> int:
+    """N, where `images` are 1 to `max_batch` of `image_shape`; EngineError where they are not."""
+    n = len(images)
+    if not 1 <= n <= max_batch or any(image.shape != image_shape for image in images):
+        shapes = ", ".join(sorted({str(image.shape) for image in images}))
+        raise EngineError(
+            f"got {n} images of shape {shapes or 'unknown'}; the engine takes 1 to {max_batch}"
+            f" images of {image_shape}"
+        )
+    return n
+
+
+@unique
+class DeviceKind(Enum):
+    """The devices that an engine may run on."""
+
+    AUTO = "auto"  # chosen by `open_engine`
+    CUDA = "cuda"
+    CPU = "cpu"

@@ -1,0 +1,194 @@
+"""The engine for machines without a GPU: ONNX Runtime on the loader's normal form."""
+
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
+from functools import partial
+from time import perf_counter
+
+# ONNX Runtime's Linux wheels switch telemetry on when they are imported: they write an identifier
+# into the home directory and send it away. Its own off switch is read at that moment only.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # noqa: TID251  set, not read
+
+import numpy as np
+import onnxruntime as ort
+from onnx import ModelProto, TensorProto, helper, numpy_helper
+
+from models.classifier import Classifier
+from models.engines.engine import Batch, Images, Scores, batch_size
+from models.errors import EngineError
+from models.preprocessing import Layout, Preprocessing, normalisation
+
+_PIXELS = "convoy/pixels"
+
+# How much faster parallel images must be, and in how many tries.
+_CLEARLY = 0.97
+_TRIES = 3
+
+
+class OnnxRuntimeEngine:
+    """Runs a classifier on the CPU; `threads` = 0 leaves their number to ONNX Runtime.
+
+    Normalisation runs inside the session, so `run` takes the decoder's bytes as they are.
+
+    ONNX Runtime splits each layer over all threads, which wait for each other after every layer.
+    Where another task (decoding, say) takes a core, all threads wait for the delayed one. If the
+    warm-up measures it to be faster, as many images as there are threads therefore run in
+    parallel, one thread each; this needs a second copy of the weights.
+    """
+
+    def __init__(self, classifier: Classifier, *, max_batch: int, threads: int = 0) -> None:
+        if max_batch < 1:
+            raise EngineError(f"max_batch must be at least 1, got {max_batch}")
+        p = classifier.preprocessing
+        self._max_batch = max_batch
+        self._classes = classifier.classes
+        self._image_shape = p.image_shape
+        self._gathered: Images | None = None
+        self._threads = threads
+        model = with_normalisation(classifier.network.proto, p).SerializeToString()
+        try:
+            self._session: ort.InferenceSession | None = _session(model, threads)
+            self._single: ort.InferenceSession | None = None
+            if 1 < threads <= max_batch:
+                self._single = _session(model, 1)
+        except Exception as error:  # its own exceptions share no base class but this
+            raise EngineError(f"ONNX Runtime cannot open {classifier.name}: {error}") from error
+        self._beside = ThreadPoolExecutor(max(1, threads - 1), "beside")  # starts none yet
+        self._side_by_side: ort.InferenceSession | None = None  # where it is faster
+
+    @property
+    def max_batch(self) -> int:
+        """The largest N that `run` takes."""
+        return self._max_batch
+
+    @property
+    def classes(self) -> int:
+        """How many scores an image gets."""
+        return self._classes
+
+    @property
+    def device(self) -> str:
+        """Where it runs, for display."""
+        return f"cpu (ONNX Runtime {ort.__version__})"
+
+    def warm_up(self) -> None:
+        """Run every N once, and measure whether parallel images are faster."""
+        for n in range(1, self._max_batch + 1):
+            self.run(np.zeros((n, *self._image_shape), np.uint8))
+        if self._single is not None:
+            images = np.zeros((self._threads, *self._image_shape), np.uint8)
+            side_by_side = partial(self._run_side_by_side, self._single, images)
+            together, apart = [], []
+            for _ in range(_TRIES):
+                together.append(_seconds(partial(self.run, images)))
+                apart.append(_seconds(side_by_side))
+            if min(apart) < _CLEARLY * min(together):
+                self._side_by_side = self._single
+            else:
+                self._beside.shutdown()
+            self._single = None
+
+    def run(self, images: Batch) -> Scores:
+        """N of H×W×C uint8 → N×classes; EngineError for a shape the model does not take."""
+        n = batch_size(images, self._image_shape, self._max_batch)
+        if self._session is None:
+            raise EngineError("the engine is closed")
+        scores = []
+        apart = 0
+        try:
+            if self._side_by_side is not None and n >= self._threads:
+                apart = n - n % self._threads
+                scores.append(self._run_side_by_side(self._side_by_side, images[:apart]))
+            if apart < n:
+                scores.append(self._scores(self._session, self._gather(images[apart:])))
+        except Exception as error:  # as above
+            raise EngineError(f"ONNX Runtime failed on a batch of {n}: {error}") from error
+        return scores[0] if len(scores) == 1 else np.concatenate(scores)
+
+    def close(self) -> None:
+        """Free the sessions."""
+        self._session = self._single = self._side_by_side = None
+        self._beside.shutdown(wait=False)
+
+    def _run_side_by_side(self, session: ort.InferenceSession, images: Batch) -> Scores:
+        """Each thread takes the next image until none is left, so a delayed thread takes fewer."""
+        scores = np.empty((len(images), self._classes), np.float32)
+        places = iter(range(len(images)))  # the GIL gives each item to one thread
+
+        def work(places: Iterator[int]) -> None:
+            for place in places:
+                scores[place] = self._scores(session, images[place][np.newaxis])
+
+        others = [self._beside.submit(work, places) for _ in range(self._threads - 1)]
+        try:
+            work(places)
+        finally:
+            wait(others)  # the caller may change the images afterwards
+        for other in others:
+            other.result()
+        return scores
+
+    def _scores(self, session: ort.InferenceSession, images: Images) -> Scores:
+        (scores,) = session.run(None, {_PIXELS: images})
+        return np.reshape(scores, (len(images), self._classes))
+
+    def _gather(self, images: Batch) -> Images:
+        """The images as one array; several are copied into a buffer that is reused."""
+        if isinstance(images, np.ndarray):
+            return images
+        if len(images) == 1:
+            return images[0][np.newaxis]
+        if self._gathered is None:
+            # Allocated once: fresh memory costs a page fault for every 4 kB.
+            self._gathered = np.empty((self._max_batch, *self._image_shape), np.uint8)
+        for place, image in zip(self._gathered, images, strict=False):
+            place[...] = image
+        return self._gathered[: len(images)]
+
+
+def _session(model: bytes, threads: int) -> ort.InferenceSession:
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    # Threads that spin between runs would take cores from decoding.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+
+
+def _seconds(run: Callable[[], Scores]) -> float:
+    started = perf_counter()
+    run()
+    return perf_counter() - started
+
+
+def with_normalisation(model: ModelProto, preprocessing: Preprocessing) -> ModelProto:
+    """`model` with uint8 pixels N×H×W×C as its input: x = pixel · multiplier + offset, then NCHW.
+
+    `model` itself is left as it is.
+    """
+    multiplier, offset = normalisation(preprocessing)
+    result = ModelProto()
+    result.CopyFrom(model)
+    graph = result.graph
+    image = graph.input[0].name
+    transposed = preprocessing.layout is Layout.NCHW
+    last = "convoy/shifted" if transposed else image
+    nodes = [
+        helper.make_node("Cast", [_PIXELS], ["convoy/float"], to=TensorProto.FLOAT),
+        helper.make_node("Mul", ["convoy/float", "convoy/multiplier"], ["convoy/scaled"]),
+        helper.make_node("Add", ["convoy/scaled", "convoy/offset"], [last]),
+    ]
+    if transposed:
+        *spatial, channels = range(1, 1 + len(preprocessing.image_shape))  # axes
+        order = [0, channels, *spatial]
+        nodes.append(helper.make_node("Transpose", [last], [image], perm=order))
+    nodes.extend(graph.node)
+    del graph.node[:]
+    graph.node.extend(nodes)
+    graph.initializer.append(numpy_helper.from_array(multiplier, "convoy/multiplier"))
+    graph.initializer.append(numpy_helper.from_array(offset, "convoy/offset"))
+    shape = [None, *preprocessing.image_shape]
+    graph.input[0].CopyFrom(helper.make_tensor_value_info(_PIXELS, TensorProto.UINT8, shape))
+    return result

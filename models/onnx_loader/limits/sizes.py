@@ -1,0 +1,122 @@
+"""Bounds on the sizes of a graph's values, and on how much its nodes read of constants."""
+
+from math import prod
+
+import onnx_ir as ir
+from onnxscript.optimizer import basic_constant_propagation
+
+from models.errors import UnsupportedModelError
+from models.onnx_loader.limits.bounds import (
+    ELEMENT_LIMIT,
+    FLAT_LIMIT,
+    RANK_LIMIT,
+    WINDOW_LIMIT,
+    shown,
+)
+
+_INDICES = {ir.DataType.INT64, ir.DataType.INT32}
+# Attributes of windows, each with its least value.
+_WINDOWS = {"kernel_shape": 1, "strides": 1, "dilations": 1, "pads": -WINDOW_LIMIT, "size": 0}
+
+
+def known_shape(value: ir.Value | None) -> tuple[int, ...] | None:
+    """The shape of a value or a constant, if all of it is known."""
+    if value is None:
+        return None
+    if value.const_value is not None:
+        return tuple(value.const_value.shape.numpy())
+    sizes = value.shape
+    if sizes is None or not all(isinstance(size, int) for size in sizes):
+        return None
+    return tuple(int(size) for size in sizes if isinstance(size, int))
+
+
+def check_value(value: ir.Value) -> None:
+    """Refuse a value with too many axes, too many numbers an image, or entries in its one axis."""
+    if value.shape is None:
+        return
+    if len(value.shape) > RANK_LIMIT:
+        raise too_many_axes(value, len(value.shape))
+    sizes = [size if isinstance(size, int) else 1 for size in value.shape]
+    if min(sizes, default=0) < 0:
+        raise UnsupportedModelError(f"{value.name} has a size below 0: {value.shape}")
+    if len(sizes) == 1 and sizes[0] > FLAT_LIMIT:
+        raise UnsupportedModelError(
+            f"{value.name} has {shown(sizes[0])} entries in its one axis;"
+            f" at most {FLAT_LIMIT:,} are supported"
+        )
+    numbers = max(prod(sizes[1:]), *sizes[:1], 0)
+    if numbers > ELEMENT_LIMIT:
+        raise UnsupportedModelError(
+            f"{value.name} has {shown(numbers)} numbers, its batch axis not counted;"
+            f" at most {ELEMENT_LIMIT:,} are supported"
+        )
+
+
+def check_attributes(model: ir.Model) -> None:
+    """Refuse windows of excessive size, and attributes that crash onnx's inference."""
+    for node in model.graph.all_nodes():
+        parts = node.attributes.get("num_outputs")
+        count = len(node.outputs) if parts is None or parts.is_ref() else parts.as_int()
+        if count < len(node.outputs):  # onnx asserts this, which would end the process
+            raise UnsupportedModelError(
+                f"{node.op_type} {node.name or node.outputs[0].name} has {len(node.outputs)}"
+                f" outputs, but num_outputs={count}"
+            )
+        for name, least in _WINDOWS.items():
+            attribute = node.attributes.get(name)
+            if attribute is None or attribute.is_ref():
+                continue
+            if attribute.type == ir.AttributeType.INTS:
+                numbers = tuple(attribute.as_ints())
+            elif attribute.type == ir.AttributeType.INT:
+                numbers = (attribute.as_int(),)
+            else:
+                continue
+            for number in numbers:
+                if not least <= number <= WINDOW_LIMIT:
+                    raise UnsupportedModelError(
+                        f"{node.op_type} {node.name or node.outputs[0].name} has {name} of"
+                        f" {shown(number)}; {shown(least)} to {WINDOW_LIMIT:,} are supported"
+                    )
+
+
+def check_flat(model: ir.Model) -> None:
+    """Refuse a model whose flat values of whole numbers have too many entries together."""
+    entries = 0
+    for node in model.graph.all_nodes():
+        for value in node.outputs:
+            shape = known_shape(value)
+            if shape is not None and len(shape) == 1 and value.dtype in _INDICES:
+                entries += shape[0]
+    if entries > FLAT_LIMIT:
+        raise UnsupportedModelError(
+            f"its nodes compute {shown(entries)} sizes and indices;"
+            f" at most {FLAT_LIMIT:,} are supported"
+        )
+
+
+def check_reads(model: ir.Model, room: int) -> None:
+    """Refuse a model whose nodes read over `room` numbers of constants, each time counted.
+
+    Folding and reading copy per reader: a weight that a thousand nodes share, a thousand times.
+    """
+    basic_constant_propagation(model.graph.all_nodes())
+    read = sum(
+        value.const_value.size
+        for node in model.graph.all_nodes()
+        for value in node.inputs
+        if value is not None and value.const_value is not None
+    )
+    if read > room:
+        raise UnsupportedModelError(
+            f"its nodes read {shown(read)} numbers of its constants, each time counted;"
+            f" at most {room:,} are supported for a file of this size"
+        )
+
+
+def too_many_axes(value: ir.Value, rank: int) -> UnsupportedModelError:
+    """The error for a value of `rank` axes."""
+    return UnsupportedModelError(
+        f"{value.name} has {shown(rank)} axes; at most {RANK_LIMIT} are supported"
+    )

@@ -1,0 +1,76 @@
+"""Bounds on a typed graph, so that the rewrite rules take little time on it.
+
+A rule looks at all readers of a value, and back from a node through nodes that only move, pool,
+activate or scale. Real networks have few of either; other graphs are refused here.
+"""
+
+from collections import Counter
+
+from kernels.problems.binary_operation import BinaryOp
+from models.errors import UnsupportedModelError
+from models.graph import (
+    Activate,
+    Binary,
+    Concat,
+    GlobalPool,
+    Graph,
+    Identity,
+    Node,
+    Pad,
+    Pool,
+    Reshape,
+    ScaleShift,
+    Slice,
+    Transpose,
+)
+from models.onnx_loader.limits.bounds import MOVES_LIMIT, PIECES_LIMIT, READER_LIMIT
+
+# Nodes that rules look through; activations too, since a rule drops those that change nothing.
+_PASSED = (
+    Activate,
+    Concat,
+    GlobalPool,
+    Identity,
+    Pad,
+    Pool,
+    Reshape,
+    ScaleShift,
+    Slice,
+    Transpose,
+)
+_FACTORS = (BinaryOp.MUL, BinaryOp.DIV)
+
+
+def check_structure(graph: Graph) -> None:
+    """Refuse a graph with too many readers of a value, or with too much to look back through."""
+    readers: Counter[str] = Counter()
+    moves: dict[str, int] = {}  # nodes in a row that end in this value
+    pieces: dict[str, int] = {}  # computed values that this value joins
+    for node in graph.nodes:
+        read = {name for name in node.operands() if name in graph.values}
+        readers.update(read)
+        if not _is_passed(node):
+            continue
+        moves[node.output] = 1 + max((moves.get(name, 0) for name in read), default=0)
+        pieces[node.output] = sum(
+            pieces.get(name, 1) for name in node.operands() if name in graph.values
+        )
+        if moves[node.output] > MOVES_LIMIT:
+            raise UnsupportedModelError(
+                f"{node.name} is the last of {moves[node.output]} nodes in a row that only move,"
+                f" pool, activate or scale; at most {MOVES_LIMIT} are supported"
+            )
+        if pieces[node.output] > PIECES_LIMIT:
+            raise UnsupportedModelError(
+                f"{node.name} joins {pieces[node.output]:,} values, some through other nodes;"
+                f" at most {PIECES_LIMIT:,} are supported"
+            )
+    for name, count in readers.most_common(1):
+        if count > READER_LIMIT:
+            raise UnsupportedModelError(
+                f"{name} is read by {count:,} nodes; at most {READER_LIMIT} are supported"
+            )
+
+
+def _is_passed(node: Node) -> bool:
+    return isinstance(node, _PASSED) or (isinstance(node, Binary) and node.op in _FACTORS)

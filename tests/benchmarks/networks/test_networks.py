@@ -1,0 +1,197 @@
+"""Whole networks beside sides that are made up; Convoy's on the simulated device."""
+
+import io
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from benchmarks.networks import __main__ as networks
+from benchmarks.networks.__main__ import (
+    DifferentScoresError,
+    chosen,
+    goal,
+    images_of,
+    measure,
+    show,
+)
+from benchmarks.networks.c3d import C3D, c3d
+from benchmarks.networks.light import classifier
+from benchmarks.networks.sides import ConvoyNetwork
+from benchmarks.rows import Row, append, read
+from kernels.tuning.autotune import Search
+from kernels.tuning.heuristic import heuristic
+from kernels.tuning.store import TuningStore
+from models import BUILT_IN_MODEL, load_classifier
+from models.classifier import Classifier
+from models.engines.engine import Batch, Scores
+from models.tuning.measured import conv_problems
+from tests.cusim.device import CusimDevice
+
+
+@pytest.fixture(scope="module")
+def device() -> Iterator[CusimDevice]:
+    device = CusimDevice()
+    yield device
+    device.close()
+
+
+@pytest.fixture(scope="module")
+def digits() -> Classifier:
+    return load_classifier(BUILT_IN_MODEL)
+
+
+class MadeUp:
+    """Gives these scores, and takes this long on the device."""
+
+    def __init__(self, name: str, us: float = 1.0, scores: tuple[float, ...] = (1.0, 0.5)) -> None:
+        self.name, self.us, self.scores = name, us, scores
+        self.closed = False
+
+    def run(self, images: Batch) -> Scores:
+        return np.tile(np.array(self.scores, np.float32), (len(images), 1))
+
+    def queued_us(self, runs: int) -> list[float]:
+        return [self.us] * runs
+
+    def close(self) -> None:
+        self.closed = True
+
+
+IMAGES = np.zeros((2, 4, 4, 3), np.uint8)
+
+
+def test_convoys_engine_is_timed_on_the_device_and_end_to_end(
+    device: CusimDevice, digits: Classifier
+) -> None:
+    images = images_of(digits, 2)
+    side = ConvoyNetwork(digits, device, 2, heuristic(device))
+    assert list(side.plans) == [2]
+    ((first, second),) = measure("digits", 2, {"convoy": lambda: side}, images, [], 3)
+    assert (first["metric"], second["metric"]) == ("device", "end to end")
+    for row in (first, second):
+        assert (row["network"], row["n"], row["side"], row["runs"]) == ("digits", 2, "convoy", 3)
+        assert 0 < row["p20_us"] <= row["p50_us"] <= row["p80_us"]
+
+
+def test_images_and_clips_are_made_in_the_shape_a_network_takes(digits: Classifier) -> None:
+    clips = classifier("C3D", c3d(C3D(clip=(4, 14, 14), filters=(4,), hidden=4, classes=3)))
+    for network, shape in ((digits, digits.preprocessing.image_shape), (clips, (4, 14, 14, 3))):
+        images = images_of(network, 2)
+        assert images.shape == (2, *shape)
+        assert images.std() > 30
+        assert not np.array_equal(images[0], images[1])
+
+
+def test_every_side_is_measured_once_and_convoys_scores_are_the_measure() -> None:
+    sides = {name: MadeUp(name, us) for name, us in (("convoy", 2), ("a", 3), ("b", 5))}
+    made: list[str] = []
+
+    def maker(name: str) -> MadeUp:
+        made.append(name)
+        return sides[name]
+
+    makers = {name: (lambda name=name: maker(name)) for name in sides}
+    known: list[Row] = [
+        {"network": "net", "n": 2, "side": "a"},
+        {"network": "net", "n": 1, "side": "b"},
+    ]
+    rows = [row for rows in measure("net", 2, makers, IMAGES, known, 2) for row in rows]
+    assert [(row["side"], row["metric"]) for row in rows] == [
+        ("convoy", "device"),
+        ("convoy", "end to end"),
+        ("b", "device"),
+        ("b", "end to end"),
+    ]
+    assert [row["p50_us"] for row in rows if row["metric"] == "device"] == [2, 5]
+    assert made == ["convoy", "b"]
+    assert sides["convoy"].closed
+    known = [{"network": "net", "n": 2, "side": name} for name in sides]
+    assert list(measure("net", 2, makers, IMAGES, known, 2)) == []
+    assert len(made) == 2
+
+
+@pytest.mark.parametrize("scores", [(1.002, 0.5), (1.0, 0.498), (float("nan"), 0.5)])
+def test_a_side_with_other_scores_is_not_timed(scores: tuple[float, ...]) -> None:
+    makers = {"convoy": lambda: MadeUp("convoy"), "other": lambda: MadeUp("other", 1.0, scores)}
+    rows = measure("net", 2, makers, IMAGES, [], 2)
+    next(iter(rows))
+    with pytest.raises(DifferentScoresError, match="other gives other scores"):
+        list(rows)
+
+
+def test_without_a_store_the_heuristic_chooses_and_with_one_the_tuner(
+    device: CusimDevice, tmp_path: Path, digits: Classifier
+) -> None:
+    problems = list(conv_problems(digits.rewritten.graph, [1]))
+    by_heuristic = chosen(device, digits, 1, None, Search())
+    store = TuningStore(tmp_path / "tuning.json")
+    by_tuner = chosen(device, digits, 1, store, Search(top=1))
+    assert {key.problem for key in store.read()} == {str(problem) for problem in problems}
+    for problem in problems:
+        assert str(by_heuristic(problem)) == str(heuristic(device)(problem))
+        (outcomes,) = (each for key, each in store.read().items() if key.problem == str(problem))
+        assert str(by_tuner(problem)) in outcomes
+
+
+def row(network: str, n: int, side: str, us: float, metric: str = "device") -> Row:
+    return {
+        "kind": "measurement", "device": "d", "commit": "c",
+        "network": network, "n": n, "side": side, "metric": metric, "p50_us": us,
+    }  # fmt: skip
+
+
+def test_a_table_has_a_row_a_network_and_the_goals_are_judged(tmp_path: Path) -> None:
+    rows = [
+        row("VGG-19", 1, "convoy", 100),
+        row("VGG-19", 1, "torch.compile", 150),
+        row("VGG-19", 1, "torch graph", 120),
+        row("VGG-19", 8, "convoy", 200),
+        row("VGG-19", 8, "torch.compile", 150),
+        row("ResNet-50", 1, "convoy", 100),
+        row("ResNet-50", 8, "torch.compile", 1, "end to end"),
+    ]
+    out = io.StringIO()
+    show(rows, Console(file=out, width=120))
+    text = out.getvalue()
+    assert "1.20" in text  # over the fastest other
+    assert "0.75" in text
+    assert "met: VGG-19 at N = 1" in text
+    assert "NOT MET: VGG-19 at N = 8" in text
+    assert "not measured: ResNet-50 at N = 1" in text
+    assert goal(rows, "ResNet-50", 8) == "not measured"
+    append(tmp_path / "networks.jsonl", rows)
+    networks.main(["--report", "--out", str(tmp_path)])
+
+
+def test_a_run_measures_tunes_and_shows(
+    device: CusimDevice,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    small = C3D(clip=(2, 6, 6), filters=(4,), hidden=4, classes=3)
+    monkeypatch.setattr(networks, "CudaDevice", lambda: device)
+    monkeypatch.setattr(networks, "NETWORKS", {"C3D": lambda: c3d(small)})
+    monkeypatch.setattr(networks, "RUNS", 2)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    for _ in range(2):  # the second finds everything there
+        arguments = ["--n", "1", "--top", "1", "--out", str(tmp_path), "--commit", "abc"]
+        networks.main(arguments)
+    shown = capsys.readouterr().out
+    assert "PyTorch is not measured" in shown
+    assert shown.count("C3D N1 convoy, device:") == 1
+    assert "not measured: VGG-19 at N = 1" in shown
+    assert len(read(tmp_path / "networks.jsonl")) == 2
+    assert TuningStore(tmp_path / "tuning.json").read()
+    networks.main(["--budget-s", "0", "--out", str(tmp_path)])
+    assert "the budget is spent" in capsys.readouterr().out
+
+
+def test_without_a_gpu_it_is_said_that_one_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    with pytest.raises(SystemExit, match="networks are measured on a GPU"):
+        networks.main([])

@@ -1,0 +1,16 @@
+"""A simulated device for the tests of the simulator itself."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.cusim.device import CusimDevice
+from tests.cusim.selftest.launching import opened
+
+
+@pytest.fixture(scope="session")
+def device() -> Iterator[CusimDevice]:
+    """One that no test may bring to a fault."""
+    device = opened()
+    yield device
+    device.close()

@@ -1,0 +1,187 @@
+"""Kernels that are right, and the same with one defect planted: what each build makes of it."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from kernels.device.device import Instantiation
+from tests.cusim.device import CusimDevice
+from tests.cusim.selftest.launching import KERNELS, Passed, instantiation, launch, unwritten
+
+WRONG = "wrong"
+"""The result differs from the right one; every other outcome is a pattern of what a fault says."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A kernel that may have a defect planted; `run` says whether its result was right."""
+
+    name: str
+    run: Callable[[CusimDevice, str], bool]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Planted:
+    """One defect, and how each build catches it; None where that build cannot."""
+
+    subject: Subject
+    defect: str
+    plain: str | None
+    asan: str | None
+    tsan: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.subject}-{self.defect}"
+
+
+def _enumerator(kernel: Instantiation, defect: str) -> np.int32:
+    """The value of `defect` among the enumerators of Defect in the kernel's source."""
+    source = (KERNELS / kernel.source).read_text(encoding="utf-8")
+    found = re.search(r"enum class Defect \{([^}]*)\}", source)
+    assert found is not None
+    return np.int32(re.findall(r"\w+", found[1]).index(defect))
+
+
+def _rotate(device: CusimDevice, defect: str) -> bool:
+    threads, rounds = 64, 3
+    x = np.arange(2 * threads, dtype=np.float32)
+    kernel = instantiation("barriers.cu", "rotate", threads=threads, rounds=rounds)
+    arguments: list[Passed] = [x, unwritten(x.shape), _enumerator(kernel, defect)]
+    _, y = launch(device, kernel, (2, 1, 1), (threads, 1, 1), arguments)
+    return np.array_equal(y, np.roll(x.reshape(2, threads), -rounds, axis=1).reshape(-1))
+
+
+def _twice(device: CusimDevice, defect: str) -> bool:
+    n = 32
+    x = np.arange(n, dtype=np.float32)
+    kernel = instantiation("bounds.cu", "twice")
+    arguments: list[Passed] = [x, unwritten(n), np.int32(n), _enumerator(kernel, defect)]
+    _, y = launch(device, kernel, (1, 1, 1), (n, 1, 1), arguments, shared_bytes=4 * n)
+    return np.array_equal(y, 2 * x)
+
+
+def _sum_rows(device: CusimDevice, defect: str) -> bool:
+    threads, rows = 64, 5
+    x = np.arange(rows * 4 * threads, dtype=np.float32).reshape(rows, -1)
+    kernel = instantiation("copies.cu", "sum_rows", threads=threads)
+    arguments: list[Passed] = [
+        x,
+        unwritten(4 * threads),
+        np.int32(rows),
+        _enumerator(kernel, defect),
+    ]
+    shared = 2 * 16 * threads
+    _, y = launch(device, kernel, (1, 1, 1), (threads, 1, 1), arguments, shared)
+    return np.array_equal(y, x.sum(axis=0))
+
+
+def _warp_sum(device: CusimDevice, defect: str) -> bool:
+    threads = 64
+    x = np.arange(threads, dtype=np.float32)
+    kernel = instantiation("warps.cu", "sum", threads=threads)
+    arguments: list[Passed] = [x, unwritten(threads), _enumerator(kernel, defect)]
+    _, y = launch(device, kernel, (1, 1, 1), (threads, 1, 1), arguments)
+    return np.array_equal(y, np.repeat(x.reshape(-1, 32).sum(axis=1), 32))
+
+
+def _load_matrix(device: CusimDevice, defect: str) -> bool:
+    x = np.arange(32 * 8, dtype=np.uint16)
+    rows = np.arange(32, dtype=np.int32)
+    kernel = instantiation("matrices.cu", "load", count=4, trans=False)
+    arguments: list[Passed] = [x, rows, unwritten((32, 4), np.uint32), _enumerator(kernel, defect)]
+    y = launch(device, kernel, (1, 1, 1), (32, 1, 1), arguments)[2]
+    return np.array_equal(y.T.reshape(-1), x.view(np.uint32))
+
+
+ROTATE = Subject("barrier", _rotate)
+TWICE = Subject("bounds", _twice)
+SUM_ROWS = Subject("cp.async", _sum_rows)
+WARP_SUM = Subject("warp", _warp_sum)
+LOAD_MATRIX = Subject("ldmatrix", _load_matrix)
+SUBJECTS = (ROTATE, TWICE, SUM_ROWS, WARP_SUM, LOAD_MATRIX)
+
+
+def _everywhere(subject: Subject, defect: str, caught: str) -> Planted:
+    return Planted(subject, defect, caught, caught, caught)
+
+
+_RACE = "data race"
+_INDEX = r"index 36 out of bounds of 'float \[36\]'.*bounds\.cu:\d+"
+_STACK = "stack-overflow|SEGV"
+_PLACE = r".*block \(0, 0, 0\), thread \({}, 0, 0\)"
+
+PLANTED = (
+    # A barrier left out: results differ, whatever the order; ThreadSanitizer says where.
+    Planted(ROTATE, "NO_BARRIER_AFTER_WRITE", WRONG, WRONG, _RACE),
+    Planted(ROTATE, "NO_BARRIER_AFTER_READ", WRONG, WRONG, _RACE),
+    Planted(WARP_SUM, "NO_SYNCWARP", WRONG, WRONG, _RACE),
+    Planted(SUM_ROWS, "NO_BARRIER_AFTER_WAIT", WRONG, WRONG, _RACE),
+    Planted(SUM_ROWS, "NO_BARRIER_BEFORE_COPY", WRONG, WRONG, _RACE),
+    # A barrier, or an operation of a warp, that not all reach.
+    _everywhere(ROTATE, "BARRIER_IN_ONE_BRANCH", r"are missing: thread.*barriers\.cu:\d+"),
+    _everywhere(ROTATE, "BARRIER_IN_EACH_BRANCH", r"divergent __syncthreads.*barriers\.cu:\d+"),
+    _everywhere(
+        WARP_SUM, "LANE_MISSING", r"lanes 0x20 of warp 0 are missing: thread \(5, 0, 0\) waits in"
+    ),
+    _everywhere(WARP_SUM, "LANE_NOT_IN_MASK", "lane 5 names mask 0xffffffdf, which it is not in"),
+    _everywhere(WARP_SUM, "MASKS_DIFFER", r"of warp 0 are missing: thread .*warps\.cu:\d+"),
+    _everywhere(WARP_SUM, "OTHER_LINE", r"meets lanes .* from warps\.cu:\d+.*at warps\.cu:\d+"),
+    _everywhere(WARP_SUM, "OTHER_OPERATION", r"meets lanes .* from warps\.cu:\d+"),
+    _everywhere(LOAD_MATRIX, "LANE_MISSING", "lanes 0x8 of warp 0 are missing"),
+    _everywhere(LOAD_MATRIX, "LANE_RETURNED", "returned while|without all 32 lanes"),
+    # Copies.
+    _everywhere(SUM_ROWS, "NO_WAIT", WRONG),
+    _everywhere(SUM_ROWS, "WAITS_FOR_TOO_FEW", WRONG),
+    _everywhere(SUM_ROWS, "RETURNS_WITH_COPIES", r"returned with \d cp\.async .*copies\.cu:\d+"),
+    _everywhere(SUM_ROWS, "MISALIGNED", r"misaligned cp\.async of 16 bytes.*copies\.cu:\d+"),
+    _everywhere(SUM_ROWS, "SOURCE_PAST_END", r"cp\.async out of bounds.*copies\.cu:\d+"),
+    _everywhere(SUM_ROWS, "TARGET_PAST_END", "outside the block's shared memory"),
+    _everywhere(LOAD_MATRIX, "MISALIGNED", r"misaligned ldmatrix.*matrices\.cu:\d+"),
+    _everywhere(LOAD_MATRIX, "OUTSIDE", "ldmatrix from .* outside the block's shared memory"),
+    # Memory.
+    Planted(TWICE, "READ_PAST_END", WRONG, r"use-after-poison.*bounds\.cu:\d+", WRONG),
+    Planted(TWICE, "READ_BEFORE_START", WRONG, r"use-after-poison.*bounds\.cu:\d+", WRONG),
+    Planted(
+        TWICE,
+        "WRITE_PAST_END",
+        "wrote out of bounds: .* 0 bytes past the end of a buffer of 128 bytes",
+        r"use-after-poison.*bounds\.cu:\d+",
+        "wrote out of bounds",
+    ),
+    Planted(
+        TWICE,
+        "WRITE_BEFORE_START",
+        "wrote out of bounds: .* 4 bytes before a buffer of 128 bytes",
+        r"use-after-poison.*bounds\.cu:\d+",
+        "wrote out of bounds",
+    ),
+    Planted(
+        TWICE,
+        "WILD_READ",
+        r"illegal address: .* past the end of a buffer.*" + _PLACE.format(31) + r".*bounds\.cu:\d+",
+        r"SEGV.*bounds\.cu:\d+",
+        r"SEGV.*bounds\.cu:\d+",
+    ),
+    Planted(TWICE, "SHARED_READ_PAST_END", _INDEX, "index 36 out of bounds", _INDEX),
+    Planted(TWICE, "SHARED_WRITE_PAST_END", _INDEX, "index 36 out of bounds", _INDEX),
+    Planted(TWICE, "DYNAMIC_READ_PAST_END", r"illegal address.*bounds\.cu:\d+", "SEGV", "SEGV"),
+    Planted(TWICE, "DYNAMIC_WRITE_PAST_END", r"illegal address.*bounds\.cu:\d+", "SEGV", "SEGV"),
+    Planted(
+        TWICE,
+        "MISALIGNED",
+        r"misaligned address: .* no multiple of 16.*" + _PLACE.format(31) + r".*bounds\.cu:\d+",
+        r"bounds\.cu:\d+:\d+: .*misaligned address",
+        r"misaligned address",
+    ),
+    # The rest.
+    Planted(TWICE, "DIVISION_BY_ZERO", r"division by zero.*bounds\.cu", "division by zero", "FPE"),
+    Planted(
+        TWICE, "STACK_OVERFLOW", "illegal address", "(stack-overflow|SEGV)", "(stack-overflow|SEGV)"
+    ),
+    _everywhere(TWICE, "TRAP", r"__trap\(\) in twice.*" + _PLACE.format(31) + r".*bounds\.cu:\d+"),
+)

@@ -1,0 +1,55 @@
+"""How fast the simulator is, on one core: `python -m tests.cusim.selftest.speed`.
+
+A thread-step is one thread beginning, or going on after a barrier or an operation of its warp:
+as often as it would be switched to.
+"""
+
+import numpy as np
+
+from tests.cusim.build import BUILDS, Build
+from tests.cusim.device import Order
+from tests.cusim.selftest.launching import instantiation, opened
+
+THREADS = 256
+ROUNDS = 4000
+REPEATS = 5
+# Kernel → blocks, and multiply-accumulates of a warp's round.
+KERNELS = {
+    "barriers": (1, 0),
+    "shuffles": (1, 0),
+    "products_tf32": (1, 16 * 8 * 8),
+    "products_f16": (1, 16 * 8 * 16),
+    "independent": (ROUNDS, 0),
+}
+
+
+def measure(build: Build, order: Order, name: str) -> tuple[float, float]:
+    """Thread-steps and multiply-accumulates a second of processor time: the best launch's."""
+    blocks, macs = KERNELS[name]
+    device = opened(build, order)
+    stream, buffer = device.stream(), device.allocate(4 * THREADS * blocks)
+    kernel = device.load(instantiation("speed.cu", name))
+    rates = []
+    for _ in range(REPEATS):
+        arguments = (buffer.address, np.int32(ROUNDS))
+        device.launch(kernel, (blocks, 1, 1), (THREADS, 1, 1), 0, arguments, stream)
+        steps, begin = device.steps, device.cpu_seconds()
+        stream.synchronize()
+        rates.append((device.steps - steps) / (device.cpu_seconds() - begin))
+    device.close()
+    return max(rates), max(rates) / 32 * macs
+
+
+def main() -> None:
+    """Print a table: every build, order and kernel."""
+    for build in BUILDS:
+        for order in Order:
+            for name in KERNELS:
+                steps, macs = measure(build, order, name)
+                products = f", {macs / 1e6:,.0f} M MAC/s" if macs else ""
+                what = f"{build.name:6} {order.name.lower():9} {name:14}"
+                print(f"{what} {steps / 1e6:7.1f} M thread-steps/s{products}")
+
+
+if __name__ == "__main__":
+    main()

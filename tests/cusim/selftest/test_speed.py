@@ -1,0 +1,16 @@
+"""The simulator is fast enough to run whole networks."""
+
+import platform
+
+import pytest
+
+from tests.cusim.build import PLAIN
+from tests.cusim.device import Order
+from tests.cusim.selftest.speed import measure
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="elsewhere fibers switch slowly")
+@pytest.mark.parametrize("kernel", ["barriers", "shuffles"])
+def test_a_core_takes_thirty_million_thread_steps_a_second(kernel: str) -> None:
+    steps, _ = measure(PLAIN, Order.RANDOM, kernel)
+    assert steps > 30e6

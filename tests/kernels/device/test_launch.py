@@ -1,0 +1,135 @@
+"""Arguments have the names and the order of what the .cu files declare, or no launch is made."""
+
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from kernels.convolution.algorithms import ALGORITHMS
+from kernels.device import launch as launches
+from kernels.device.device import SOURCE_ROOT
+from kernels.device.launch import Launch, instantiate, int32, launch, struct
+from kernels.layout.pixels import Pixels
+from kernels.layout.strided import Strided
+from kernels.operations.linear import linear_launch
+from kernels.operations.softmax import softmax_launch
+from kernels.problems.conv import ConvProblem
+from tests.support.kernels.windows import conv_problem, window
+
+PAIRS = [  # neighbours of one type, which C++ could not tell apart
+    ("coalesced.cu", "channels", "filters"),
+    ("depthwise.cu", "vectors", "filters"),
+    ("implicit_gemm.cu", "residual_pitch", "y_pitch"),
+    ("winograd.cu", "tiles", "channels"),
+    ("winograd_nonfused.cu", "first", "count"),
+    ("window.cuh", "pad_begin", "pad_end"),
+    ("common.cuh", "extent", "stride"),
+]
+
+
+@pytest.fixture
+def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of all sources, which launches are held to."""
+    root = tmp_path / "src"
+    shutil.copytree(SOURCE_ROOT, root)
+    monkeypatch.setattr(launches, "SOURCE_ROOT", root)
+    return root
+
+
+def every_struct_is_filled() -> list[Launch]:
+    """Launches of every algorithm, and of one that walks."""
+    made: list[Launch] = []
+    for problem in (layer(groups=1), layer(groups=8)):
+        for algorithm in ALGORITHMS:
+            if algorithm.supports(problem) is None:
+                config = algorithm.configs(problem)[0]
+                made += algorithm.launches(problem, config, Pixels(8, 8), Pixels(8, 8))
+    tensor = Strided.contiguous((2, 3, 4))
+    return [*made, softmax_launch(tensor, tensor, 1)]
+
+
+def layer(groups: int) -> ConvProblem:
+    return conv_problem(1, 8, 8, window((5, 6), (3, 3), pads=(1, 1, 1, 1)), groups=groups)
+
+
+def swap(file: Path, struct_or_kernel: str, first: str, second: str) -> None:
+    """Let two names of a declaration change places."""
+    text = file.read_text(encoding="utf-8")
+    begin = re.search(struct_or_kernel, text)
+    assert begin
+    names = re.compile(rf"\b({first}|{second})\b")
+    other = {first: second, second: first}
+    declaration = names.sub(lambda name: other[name[0]], text[begin.start() :], count=2)
+    file.write_text(text[: begin.start()] + declaration, encoding="utf-8")
+
+
+def test_the_sources_as_they_are_take_every_launch(sources: Path) -> None:
+    assert {each.instantiation.source for each in every_struct_is_filled()} >= {
+        file for file, *_ in PAIRS if file.endswith(".cu")
+    }
+
+
+@pytest.mark.parametrize(("file", "first", "second"), PAIRS)
+def test_fields_that_change_places_are_named(
+    sources: Path, file: str, first: str, second: str
+) -> None:
+    swap(sources / file, r"struct (Sizes|Tiles|Window|Walk) {", first, second)
+    with pytest.raises(TypeError, match=rf"of {file} declares {second} .* is given {first}"):
+        every_struct_is_filled()
+
+
+def test_parameters_that_change_places_are_named(sources: Path) -> None:
+    swap(sources / "linear.cu", r"\blinear\(", "rows", "channels")
+    with pytest.raises(TypeError, match="linear declares channels in place 5, but is given rows"):
+        linear_launch(1, Pixels(8, 8), Pixels(8, 8))
+
+
+def test_template_arguments_that_change_places_are_named(sources: Path) -> None:
+    swap(sources / "linear.cu", r"template <int ROWS, int OUTPUTS", "ROWS", "OUTPUTS")
+    with pytest.raises(TypeError, match="the template of linear declares OUTPUTS in place 1"):
+        linear_launch(1, Pixels(8, 8), Pixels(8, 8))
+
+
+def test_a_field_that_python_does_not_know_is_named(sources: Path) -> None:
+    file = sources / "winograd.cu"
+    file.write_text(file.read_text().replace("int y_vectors;", "int y_vectors;\n  int extra;"))
+    with pytest.raises(TypeError, match="declares extra in place 9, but is given nothing"):
+        every_struct_is_filled()
+
+
+def test_numbers_become_what_the_parameter_is_in_cpp() -> None:
+    kernel = instantiate("lrn.cu", "lrn")
+    numbers = dict.fromkeys(("elements", "channels", "x_pitch", "y_pitch", "before", "after"), 3)
+    scalars = {"scale": 0.5, "beta": 1, "bias": 2.0}
+    made = launch(kernel, (1, 1, 1), (1, 1, 1), x="x", y=0, **numbers, **scalars)
+    assert made.arguments == ("x", 0, *[3] * 6, 0.5, 1.0, 2.0)
+    assert [type(each) for each in made.arguments[2:]] == [np.int32] * 6 + [np.float32] * 3
+    assert made.operands == ("x",)
+
+
+@pytest.mark.parametrize("wrong", [{"x": 1.5}, {"elements": "y"}, {"scale": "x"}, {"after": b"1"}])
+def test_a_value_of_another_type_is_refused(wrong: dict[str, object]) -> None:
+    numbers = dict.fromkeys(("elements", "channels", "x_pitch", "y_pitch", "before", "after"), 3)
+    given: dict[str, object] = {"x": "x", "y": "y", **numbers, "scale": 1, "beta": 1, "bias": 1}
+    with pytest.raises(TypeError, match=f"{next(iter(wrong))} is .* in C"):
+        launch(instantiate("lrn.cu", "lrn"), (1, 1, 1), (1, 1, 1), **(given | wrong))  # type: ignore[arg-type]
+
+
+def test_an_array_of_another_length_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"Tiles\.along has 3 numbers, not 2"):
+        struct("winograd_nonfused.cu", "Tiles", first=0, count=1, along=(1, 2))
+
+
+def test_what_is_not_there_is_said() -> None:
+    with pytest.raises(TypeError, match=r"linear\.cu has no kernel quadratic"):
+        launch(instantiate("linear.cu", "quadratic"), (1, 1, 1), (1, 1, 1))
+    with pytest.raises(TypeError, match=r"linear\.cu has no struct Sizes"):
+        struct("linear.cu", "Sizes")
+
+
+@pytest.mark.parametrize("number", [2**31, -(2**31) - 1])
+def test_a_number_beyond_32_bits_is_refused(number: int) -> None:
+    with pytest.raises(ValueError, match="beyond 32 bits"):
+        int32(number)

@@ -1,0 +1,186 @@
+"""The engine on Convoy's own kernels: whole networks, executed on the CPU by the simulator."""
+
+import csv
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from kernels.device.device import Device, FaultError, Kernel
+from kernels.problems.pool import PoolKind
+from models import BUILT_IN_MODEL, DeviceKind, EngineError, load_classifier, open_engine
+from models.classifier import Classifier
+from models.preprocessing import Layout
+from service.images.decode import ImageLimits, decode_image
+from tests.cusim.device import CusimDevice, Order
+from tests.cusim.streams import CusimStream
+from tests.support.models.engines import (
+    classifier_of,
+    network_of,
+    network_tolerance,
+    opened,
+    pixels,
+    reference_scores,
+    relative_error,
+    with_one_output,
+)
+from tests.support.models.graphs import GraphBuilder
+from tests.support.models.random_graphs import Draw
+from tests.support.networks import LIGHT_NETWORKS, SHARED, SQUEEZENET, light_network, needs_shared
+
+LIMITS = ImageLimits(20_000_000, 50_000_000)
+QUICK = ("squeezenet", "shufflenet")
+
+
+@pytest.fixture(scope="module")
+def digits() -> Classifier:
+    return load_classifier(BUILT_IN_MODEL)
+
+
+def test_digits_agree_with_onnxruntime_at_every_n(device: Device, digits: Classifier) -> None:
+    engine = opened(digits, device, max_batch=8)
+    expected = open_engine(digits, device=DeviceKind.CPU, max_batch=8)
+    for n in range(1, 9):
+        images = pixels(digits, n, seed=n)
+        error = relative_error(engine.run(images), expected.run(images))
+        assert error < network_tolerance(digits.network.graph)
+    engine.close()
+
+
+def test_the_same_images_give_the_same_bits_whatever_ran_before_and_in_any_order(
+    digits: Classifier,
+) -> None:
+    images = pixels(digits, 3)
+    answers = []
+    for order in Order:
+        cusim = CusimDevice(order=order, seed=5)
+        engine = opened(digits, cusim, max_batch=3)
+        answers.append(engine.run(images))
+        engine.run(pixels(digits, 2, seed=9))
+        answers.append(engine.run(images))
+        engine.close()
+        cusim.close()
+    assert all((answer == answers[0]).all() for answer in answers)
+
+
+def test_scores_stay_as_they_were_when_the_next_batch_runs(
+    device: Device, digits: Classifier
+) -> None:
+    engine = opened(digits, device, max_batch=2)
+    scores = engine.run(pixels(digits, 2))
+    before = scores.copy()
+    engine.run(pixels(digits, 2, seed=1))
+    assert (scores == before).all()
+    engine.close()
+
+
+def test_a_batch_of_the_wrong_shape_is_refused(device: Device, digits: Classifier) -> None:
+    engine = opened(digits, device, max_batch=2)
+    for shape in ((0, 32, 32, 1), (3, 32, 32, 1), (1, 32, 31, 1)):
+        with pytest.raises(EngineError, match="takes 1 to 2 images of"):
+            engine.run(np.zeros(shape, np.uint8))
+    engine.close()
+    with pytest.raises(EngineError, match="is closed"):
+        engine.run(np.zeros((1, 32, 32, 1), np.uint8))
+
+
+def test_a_device_that_is_too_small_is_told_with_what_was_needed_and_what_was_free(
+    digits: Classifier,
+) -> None:
+    cusim = CusimDevice(memory_bytes=200_000)
+    with pytest.raises(EngineError, match=r"needs [\d,]+ bytes on .*, where [\d,]+ are free"):
+        opened(digits, cusim, max_batch=8)
+    cusim.close()
+
+
+def test_an_error_that_comes_after_the_launch_names_the_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    launched: list[str] = []
+    launch, synchronize = CusimDevice.launch, CusimStream.synchronize
+
+    def launching(self: CusimDevice, kernel: Kernel, *rest: Any, **options: Any) -> None:
+        launch(self, kernel, *rest, **options)
+        launched.append(kernel.instantiation.kernel)
+
+    def failing(self: CusimStream) -> None:  # as a GPU's does after an illegal access
+        if launched[-1:] == ["global_pool"]:
+            raise FaultError("an illegal memory access was encountered")
+        synchronize(self)
+
+    monkeypatch.setattr(CusimDevice, "launch", launching)
+    monkeypatch.setattr(CusimStream, "synchronize", failing)
+    b = GraphBuilder(0, x=(3, 5, 5))
+    pooled = b.pool("pooled", b.conv("c", "x", 4, 3), PoolKind.MAX, 5)
+    classifier = classifier_of(b.build(b.reshape("flat", pooled, (4,))))
+    cusim = CusimDevice()
+    with pytest.raises(EngineError, match=r"step \S*pooled \(global_pool<.*illegal memory"):
+        opened(classifier, cusim)
+    cusim.close()
+
+
+@needs_shared
+def test_squeezenet_names_photographs_as_onnxruntime_does(device: Device) -> None:
+    classifier = load_classifier(SQUEEZENET, overrides={"preset": "caffe"})
+    folder = SHARED / "data/images"
+    with (folder / "labels.csv").open() as file:
+        names = [row["file"] for row in csv.DictReader(file)][::10]
+    images = np.stack(
+        [decode_image((folder / n).read_bytes(), classifier.preprocessing, LIMITS) for n in names]
+    )
+    engine = opened(classifier, device)
+    expected = open_engine(classifier, device=DeviceKind.CPU, max_batch=1)
+    assert len(images) == 20
+    for image in images:
+        ours, theirs = engine.run(image[np.newaxis]), expected.run(image[np.newaxis])
+        assert ours.argmax() == theirs.argmax()
+        assert relative_error(ours, theirs) < network_tolerance(classifier.network.graph)
+    engine.close()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if name in QUICK else pytest.param(name, marks=pytest.mark.slow)
+        for name in LIGHT_NETWORKS
+    ],
+)
+def test_a_light_network_agrees_with_the_reference(device: Device, name: str) -> None:
+    classifier = network_of(name, light_network(name))
+    engine = opened(classifier, device)
+    images = pixels(classifier, 1)
+    tolerance = network_tolerance(classifier.network.graph)
+    assert relative_error(engine.run(images), reference_scores(classifier, images)) < tolerance
+    engine.close()
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.data())
+def test_whatever_graph_is_drawn_the_engine_computes_it(
+    device: Device, data: st.DataObject
+) -> None:
+    graph = with_one_output(Draw(data).graph())
+    n = data.draw(st.integers(1, 3), "n")
+    classifier = classifier_of(graph)
+    engine = opened(classifier, device, max_batch=n)
+    images = pixels(classifier, n)
+    expected = reference_scores(classifier, images)
+    if np.abs(expected).max() < 1e6:  # products of products soon leave what float32 resolves
+        np.testing.assert_allclose(
+            engine.run(images), expected, rtol=1e-4, atol=1e-4 * np.abs(expected).max()
+        )
+    engine.close()
+
+
+def test_a_network_that_reads_nhwc_is_run(device: Device) -> None:
+    b = GraphBuilder(0, x=(6, 5, 3))
+    image = b.transpose("image", "x", 2, 0, 1)
+    scores = b.reshape("flat", b.conv("conv", image, 4, 3), (4 * 6 * 5,))
+    classifier = classifier_of(b.build(scores), Layout.NHWC)
+    engine = opened(classifier, device, max_batch=2)
+    images = pixels(classifier, 2)
+    error = relative_error(engine.run(images), reference_scores(classifier, images))
+    assert error < network_tolerance(classifier.network.graph)
+    engine.close()

@@ -1,0 +1,222 @@
+"""The CPU engine: pixels in, scores out, at every N."""
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from math import inf
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
+
+from models import (
+    DeviceKind,
+    EngineError,
+    OutputKind,
+    load_classifier,
+    open_engine,
+)
+from models.engines import onnxruntime_engine
+from models.engines.onnxruntime_engine import OnnxRuntimeEngine
+from models.errors import ModelError, UnsupportedModelError
+from tests.support.onnx_models import run_onnxruntime
+
+RNG = np.random.default_rng(3)
+FILTER = RNG.normal(0, 0.2, (5, 3, 3, 3)).astype(np.float32)
+MEAN, STD = (0.4, 0.5, 0.6), (0.2, 0.25, 0.3)
+
+
+def small(layout: str = "nchw", *, softmax: bool = False) -> onnx.ModelProto:
+    """Conv, global average, flatten: 5 classes of 16×16 images."""
+    nodes = [
+        helper.make_node("Conv", ["image", "w"], ["c"], pads=[1, 1, 1, 1]),
+        helper.make_node("GlobalAveragePool", ["c"], ["p"]),
+        helper.make_node("Flatten", ["p"], ["scores"]),
+    ]
+    shape = [1, 3, 16, 16]
+    if layout == "nhwc":
+        nodes[0].input[0] = "nchw"
+        nodes.insert(0, helper.make_node("Transpose", ["image"], ["nchw"], perm=[0, 3, 1, 2]))
+        shape = [1, 16, 16, 3]
+    if softmax:
+        nodes[-1].output[0] = "logits"
+        nodes.append(helper.make_node("Softmax", ["logits"], ["scores"], axis=1))
+    graph = helper.make_graph(
+        nodes,
+        "small",
+        [helper.make_tensor_value_info("image", TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info("scores", TensorProto.FLOAT, [1, 5])],
+        [numpy_helper.from_array(FILTER, "w")],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def save(folder: Path, model: onnx.ModelProto, description: str = "") -> Path:
+    path = folder / "small.onnx"
+    path.write_bytes(model.SerializeToString())
+    text = f'preset = "imagenet"\nmean = {list(MEAN)}\nstd = {list(STD)}\n{description}'
+    path.with_suffix(".toml").write_text(text)
+    return path
+
+
+def pixels(n: int) -> NDArray[np.uint8]:
+    return RNG.integers(0, 256, (n, 16, 16, 3), np.uint8)
+
+
+def expected_scores(images: NDArray[np.uint8]) -> NDArray[np.float32]:
+    x = (images / 255 - np.array(MEAN)) / np.array(STD)
+    x = x.transpose(0, 3, 1, 2).astype(np.float32)
+    rows = [run_onnxruntime(small(), {"image": x[i : i + 1]})["scores"] for i in range(len(x))]
+    return np.concatenate(rows)
+
+
+@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
+def test_pixels_are_normalised_in_the_engine_at_every_n(tmp_path: Path, layout: str) -> None:
+    classifier = load_classifier(save(tmp_path, small(layout)))
+    engine = open_engine(classifier, device=DeviceKind.CPU, max_batch=8)
+    engine.warm_up()
+    for n in range(1, 9):
+        images = pixels(n)
+        scores = engine.run(images)
+        assert scores.shape == (n, 5)
+        assert scores.dtype == np.float32
+        np.testing.assert_allclose(scores, expected_scores(images), rtol=1e-4, atol=1e-5)
+    engine.close()
+
+
+def test_the_engine_says_where_it_runs_and_what_it_gives(tmp_path: Path) -> None:
+    engine = open_engine(
+        load_classifier(save(tmp_path, small())), device=DeviceKind.AUTO, max_batch=4, threads=1
+    )
+    assert engine.device.startswith("cpu (ONNX Runtime")
+    assert (engine.max_batch, engine.classes) == (4, 5)
+
+
+@pytest.mark.parametrize("threads", [2, 3])
+@pytest.mark.parametrize("faster", [True, False])
+def test_images_go_side_by_side_where_that_is_faster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, threads: int, faster: bool
+) -> None:
+    """What is measured decides, and either way every image gets the scores that are its own."""
+    seconds = iter([2.0, 1.0] * 3 if faster else [1.0, 0.99] * 3)
+
+    def timed(run: Callable[[], object]) -> float:
+        run()
+        return next(seconds)
+
+    monkeypatch.setattr(onnxruntime_engine, "_seconds", timed)
+    classifier = load_classifier(save(tmp_path, small()))
+    others = set(threading.enumerate())
+    engine = OnnxRuntimeEngine(classifier, max_batch=8, threads=threads)
+    engine.warm_up()
+    assert bool(set(threading.enumerate()) - others) is faster
+    singles = []
+    run_one = engine._scores
+
+    def watched(session: object, images: NDArray[np.uint8]) -> NDArray[np.float32]:
+        singles.append(len(images))
+        return run_one(session, images)
+
+    monkeypatch.setattr(engine, "_scores", watched)
+    for n in range(1, 9):
+        images = pixels(n)
+        singles.clear()
+        scores = engine.run(list(images) if n % 2 else images)
+        np.testing.assert_allclose(scores, expected_scores(images), rtol=1e-4, atol=1e-5)
+        rest = n % threads
+        apart = [1] * (n - rest) + [rest] * bool(rest)
+        assert singles == (apart if faster and n >= threads else [n])
+    assert len(set(threading.enumerate()) - others) <= threads - 1
+    engine.close()
+
+
+def test_what_goes_wrong_beside_is_an_error_of_the_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(onnxruntime_engine, "_CLEARLY", inf)
+    engine = OnnxRuntimeEngine(load_classifier(save(tmp_path, small())), max_batch=4, threads=2)
+    engine.warm_up()
+    here, both = threading.get_ident(), threading.Barrier(2, timeout=30)
+
+    def fails_elsewhere(_: object, images: NDArray[np.uint8]) -> NDArray[np.float32]:
+        both.wait()
+        if threading.get_ident() != here:
+            raise RuntimeError("no more memory")
+        return np.zeros((len(images), 5), np.float32)
+
+    monkeypatch.setattr(engine, "_scores", fails_elsewhere)
+    with pytest.raises(EngineError, match=r"a batch of 2: no more memory"):
+        engine.run(pixels(2))
+
+
+@pytest.mark.parametrize("shape", [(0, 16, 16, 3), (5, 16, 16, 3), (1, 16, 15, 3), (1, 3, 16, 16)])
+def test_a_batch_of_the_wrong_shape_is_refused(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    classifier = load_classifier(save(tmp_path, small()))
+    engine = OnnxRuntimeEngine(classifier, max_batch=4)
+    with pytest.raises(EngineError, match="takes 1 to 4 images of"):
+        engine.run(np.zeros(shape, np.uint8))
+
+
+def test_onnxruntime_leaves_no_trace_of_telemetry(tmp_path: Path) -> None:
+    code = (
+        "from models import BUILT_IN_MODEL as m, load_classifier as l, open_engine as o, DeviceKind"
+    )
+    code += "; o(l(m), device=DeviceKind.CPU, max_batch=1).warm_up()"
+    environment = {"HOME": str(tmp_path), "PATH": os.environ["PATH"]}
+    subprocess.run([sys.executable, "-c", code], check=True, env=environment)
+    assert list(tmp_path.rglob("*onnxruntime*")) == []
+
+
+def test_a_closed_engine_says_so(tmp_path: Path) -> None:
+    engine = OnnxRuntimeEngine(load_classifier(save(tmp_path, small())), max_batch=4)
+    engine.close()
+    with pytest.raises(EngineError, match="closed"):
+        engine.run(pixels(1))
+
+
+def test_a_device_that_is_not_there_is_an_error_that_names_what_to_do(tmp_path: Path) -> None:
+    classifier = load_classifier(save(tmp_path, small()))
+    with pytest.raises(EngineError, match="--device cpu"):
+        open_engine(classifier, device=DeviceKind.CUDA, max_batch=1)
+
+
+def test_a_network_that_ends_in_softmax_gives_probabilities_whatever_was_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    plain = load_classifier(save(tmp_path, small(), 'output = "logits"'))
+    assert plain.preprocessing.output is OutputKind.LOGITS
+    ending = load_classifier(save(tmp_path, small(softmax=True), 'output = "logits"'))
+    assert ending.preprocessing.output is OutputKind.PROBABILITIES
+    assert "ends in a softmax" in caplog.text
+
+
+def test_labels_that_do_not_fit_the_classes_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "labels.txt").write_text("a\nb\nc\n")
+    path = save(tmp_path, small(), 'labels = "labels.txt"')
+    with pytest.raises(ModelError, match="3 labels, but the model has 5 classes"):
+        load_classifier(path)
+
+
+def test_a_model_with_two_outputs_is_no_classifier(tmp_path: Path) -> None:
+    model = small()
+    model.graph.output.add().CopyFrom(
+        helper.make_tensor_value_info("c", TensorProto.FLOAT, [1, 5, 16, 16])
+    )
+    with pytest.raises(UnsupportedModelError, match="2 outputs"):
+        load_classifier(save(tmp_path, model))
+
+
+def test_a_model_with_open_sizes_takes_them_from_its_description(tmp_path: Path) -> None:
+    model = small()
+    for index, name in enumerate(("N", None, "h", "w")):
+        if name:
+            model.graph.input[0].type.tensor_type.shape.dim[index].dim_param = name
+    classifier = load_classifier(save(tmp_path, model, "size = 16\nresize = 16"))
+    engine = OnnxRuntimeEngine(classifier, max_batch=2)
+    images = pixels(2)
+    np.testing.assert_allclose(engine.run(images), expected_scores(images), rtol=1e-4, atol=1e-5)

@@ -1,0 +1,1 @@
+"""All rules together: blocks, random graphs and well-known networks."""

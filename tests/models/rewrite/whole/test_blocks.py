@@ -1,0 +1,102 @@
+"""The building blocks of well-known networks, as exported, and the nodes that are left of them."""
+
+from collections.abc import Callable
+
+import pytest
+
+from kernels.problems.activation import RELU, Activation, ActivationKind
+from kernels.problems.binary_operation import BinaryOp
+from kernels.problems.pool import PoolKind
+from tests.support.models.graphs import GraphBuilder, kinds, rewritten
+
+RELU6 = Activation(ActivationKind.CLIP, 0.0, 6.0)
+SIGMOID = Activation(ActivationKind.SIGMOID)
+HARD_SIGMOID = Activation(ActivationKind.HARD_SIGMOID, 1 / 6, 1 / 2)
+ADD, MUL = BinaryOp.ADD, BinaryOp.MUL
+
+
+def conv_bn(b: GraphBuilder, name: str, x: str, *, k: int = 16, groups: int = 1) -> str:
+    return b.scale_shift(name, b.conv(f"{name}.c", x, k, 3, groups=groups, bias=False))
+
+
+def silu(b: GraphBuilder, name: str, x: str) -> str:
+    return b.binary(name, MUL, x, b.activate(f"{name}.s", x, SIGMOID))
+
+
+def excited(b: GraphBuilder, x: str, inner: str, gate: Activation) -> str:
+    """Squeeze and excitation (Hu et al. 2018)."""
+    squeezed = b.conv("fc1", b.pool("squeeze", x, PoolKind.AVERAGE, 4), 4, 1)
+    between = silu(b, "a1", squeezed) if inner == "silu" else b.activate("a1", squeezed, RELU)
+    return b.binary("excited", MUL, b.activate("gate", b.conv("fc2", between, 16, 1), gate), x)
+
+
+def resnet_downsampling(b: GraphBuilder) -> str:
+    main = conv_bn(b, "n2", b.activate("r1", conv_bn(b, "n1", "x"), RELU))
+    return b.activate("y", b.binary("sum", ADD, main, conv_bn(b, "down", "x")), RELU)
+
+
+def mobilenet_v2(b: GraphBuilder) -> str:
+    expanded = b.activate("r1", conv_bn(b, "n1", "x", k=32), RELU6)
+    filtered = b.activate("r2", conv_bn(b, "n2", expanded, k=32, groups=32), RELU6)
+    return b.binary("y", ADD, "x", conv_bn(b, "n3", filtered))
+
+
+def mobilenet_v3(b: GraphBuilder) -> str:
+    n1 = conv_bn(b, "n1", "x")
+    clip = b.activate("clip", b.binary("plus", ADD, n1, 3.0), RELU6)
+    hard_swish = b.binary("h", BinaryOp.DIV, b.binary("m", MUL, n1, clip), 6.0)
+    return b.binary("y", ADD, conv_bn(b, "n2", excited(b, hard_swish, "relu", HARD_SIGMOID)), "x")
+
+
+def efficientnet(b: GraphBuilder) -> str:
+    filtered = silu(b, "s1", conv_bn(b, "n1", "x", groups=16))
+    return b.binary("y", ADD, conv_bn(b, "n2", excited(b, filtered, "silu", SIGMOID)), "x")
+
+
+def regnet(b: GraphBuilder) -> str:
+    filtered = b.activate("r1", conv_bn(b, "n1", "x", groups=2), RELU)
+    main = conv_bn(b, "n2", excited(b, filtered, "relu", SIGMOID))
+    return b.activate("y", b.binary("sum", ADD, "x", main), RELU)
+
+
+def shufflenet_v2(b: GraphBuilder) -> str:
+    kept, taken = b.slice("low", "x", 0, 8), b.slice("high", "x", 8, 16)
+    r1 = b.activate("r1", conv_bn(b, "n1", taken, k=8), RELU)
+    r2 = b.activate("r2", conv_bn(b, "n2", r1, k=8, groups=8), RELU)
+    joined = b.concat("k", kept, r2)
+    apart = b.transpose("t", b.reshape("v", joined, (2, 8, 4, 4)), 1, 0, 2, 3)
+    return b.reshape("y", apart, (16, 4, 4))
+
+
+def inception_with_its_own_normalisation(b: GraphBuilder) -> str:
+    parts = []
+    for c in range(16):
+        channel = b.reshape(f"u{c}", b.slice(f"s{c}", "x", c, c + 1), (1, 4, 4))
+        scaled = b.binary(f"m{c}", MUL, channel, 0.5 + c / 16)
+        parts.append(b.binary(f"a{c}", ADD, scaled, 0.1 * c))
+    return b.scale_shift("y", b.conv("c", b.concat("k", *parts), pad=0, bias=False), RELU)
+
+
+def classifier(b: GraphBuilder) -> str:
+    pooled = b.reshape("flat", b.pool("p", "x", PoolKind.AVERAGE, 4), (16,))
+    return b.gemm("y", b.identity("dropout", pooled))
+
+
+SE = ["GlobalPool", "Conv", "Conv", "Binary"]
+BLOCKS: dict[Callable[[GraphBuilder], str], list[str]] = {
+    resnet_downsampling: ["Conv", "Conv", "Conv"],
+    mobilenet_v2: ["Conv", "Conv", "Conv"],
+    mobilenet_v3: ["Conv", *SE, "Conv"],
+    efficientnet: ["Conv", *SE, "Conv"],
+    regnet: ["Conv", *SE, "Conv"],
+    shufflenet_v2: ["Slice", "Slice", "Conv", "Conv", "ChannelShuffle"],
+    inception_with_its_own_normalisation: ["Conv"],
+    classifier: ["GlobalPool", "Reshape", "Gemm"],
+}
+
+
+@pytest.mark.parametrize("block", BLOCKS, ids=lambda block: block.__name__)
+def test_a_block_is_fused_to_its_core(block: Callable[[GraphBuilder], str]) -> None:
+    b = GraphBuilder(x=(16, 4, 4))
+    result = rewritten(b.build(block(b)), rounds=True)
+    assert kinds(result) == BLOCKS[block]

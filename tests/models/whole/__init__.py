@@ -1,0 +1,1 @@
+"""Whole networks from their files to their scores, through every module of models/."""

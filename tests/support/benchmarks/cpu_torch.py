@@ -1,0 +1,53 @@
+"""PyTorch on the CPU in the place of PyTorch on a GPU, and problems small enough for it."""
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from benchmarks.kernels.contest import Effort
+from benchmarks.kernels.suites import same
+from kernels.device.device import Graph, Stream
+from tests.cusim.device import CusimDevice
+
+torch: Any = pytest.importorskip("torch", reason="PyTorch computes the baselines")
+
+FLAT = same((5, 6), 3, 4, 8).with_batch(2)
+DEEP = same((2, 3, 4), 3, 3, 5)
+QUICK = Effort(copies=2, replays=2, screen_copies=2, screen_replays=2)
+HANDLE = 99
+
+
+@dataclass
+class CpuRuntime:
+    """PyTorch where there is no GPU."""
+
+    torch: Any = torch
+    where: str = "cpu"
+
+    def on(self, stream: Stream) -> AbstractContextManager[Any]:
+        return nullcontext()
+
+    @contextmanager
+    def capture(self, stream: Stream) -> Iterator[Graph]:
+        yield SimpleNamespace(replay=lambda stream: None)
+
+    def synchronize(self) -> None:
+        pass
+
+
+def opened_device() -> CusimDevice:
+    """The simulated device, whose streams have the handle 99 where a library asks for CuPy's."""
+    device = CusimDevice()
+    device_stream = device.stream
+
+    def stream() -> Any:
+        made: Any = device_stream()
+        made.cupy = SimpleNamespace(ptr=HANDLE)
+        return made
+
+    device.stream = stream  # type: ignore[method-assign]
+    return device

@@ -1,0 +1,209 @@
+"""Small typed graphs built by hand, and the comparison of a graph with what it is rewritten to.
+
+A value called "c" that a Conv writes is written by the node "conv_c", a sum "s" by "binary_s".
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernels.problems.activation import Activation
+from kernels.problems.binary_operation import BinaryOp
+from kernels.problems.conv import ConvProblem
+from kernels.problems.pool import PoolKind, PoolProblem
+from kernels.problems.window import Window
+from models.graph import (
+    Activate,
+    Binary,
+    Concat,
+    Conv,
+    Gemm,
+    Graph,
+    Identity,
+    Node,
+    Pad,
+    Pool,
+    Reshape,
+    ScaleShift,
+    Shape,
+    Slice,
+    Transpose,
+    Value,
+)
+from models.reference import run_reference
+from models.rewrite import Rewritten, rewrite
+from tests.support.kernels.windows import floor_output
+from tests.support.tolerance import EPS32, EPS64, assert_within
+
+
+class GraphBuilder:
+    """Collects nodes; every method returns the name of the value that it adds.
+
+    Filters are seeded noise whose absolute values sum to at most 1 an output, so that no layer
+    makes an error larger, and errors of rounding are known.
+    """
+
+    def __init__(self, seed: int = 0, **inputs: Shape) -> None:
+        self.rng = np.random.default_rng(seed)
+        self.shapes: dict[str, Shape] = dict(inputs)
+        self.weights: dict[str, NDArray[np.float32]] = {}
+        self.nodes: list[Node] = []
+        self._inputs = tuple(inputs)
+
+    def build(self, *outputs: str) -> Graph:
+        """The graph with these outputs."""
+        values = {name: Value(name, shape) for name, shape in self.shapes.items()}
+        nodes = tuple(self.nodes)
+        return Graph("test", self._inputs, outputs, values, nodes, self.weights)
+
+    def weight(self, name: str, array: Any) -> str:
+        self.weights[name] = np.asarray(array, np.float32)
+        return name
+
+    def noise(self, name: str, shape: Shape, low: float = -1, high: float = 1) -> str:
+        return self.weight(name, self.rng.uniform(low, high, shape))
+
+    def add(self, kind: type[Node], output: str, shape: Shape, **fields: Any) -> str:
+        """Any node."""
+        self.shapes[output] = shape
+        self.nodes.append(kind(name=f"{kind.__name__.lower()}_{output}", output=output, **fields))
+        return output
+
+    def conv(
+        self,
+        output: str,
+        x: str,
+        k: int = 8,
+        kernel: int = 3,
+        *,
+        stride: int = 1,
+        pad: int | None = None,
+        groups: int = 1,
+        bias: bool = True,
+        residual: str | None = None,
+        activation: Activation | None = None,
+    ) -> str:
+        c, *size = self.shapes[x]
+        axes, pad = len(size), kernel // 2 if pad is None else pad
+        window = _window(size, kernel, stride, pad)
+        problem = ConvProblem(n=1, c=c, k=k, window=window, groups=groups)
+        fan_in = c // groups * kernel**axes
+        weight = self.noise(f"{output}.w", problem.filter_shape, -1 / fan_in, 1 / fan_in)
+        return self.add(
+            Conv,
+            output,
+            problem.output_shape[1:],
+            x=x,
+            weight=weight,
+            bias=self.noise(f"{output}.b", (k,)) if bias else None,
+            residual=residual,
+            problem=problem,
+            activation=activation,
+        )
+
+    def gemm(self, output: str, x: str, k: int = 5, *, bias: bool = True, **fields: Any) -> str:
+        *rest, c = self.shapes[x]
+        weight = self.noise(f"{output}.w", (k, c), -1 / c, 1 / c)
+        name = self.noise(f"{output}.b", (k,)) if bias else None
+        return self.add(Gemm, output, (*rest, k), x=x, weight=weight, bias=name, **fields)
+
+    def pool(
+        self, output: str, x: str, kind: PoolKind, kernel: int, *, stride: int = 1, pad: int = 0
+    ) -> str:
+        c, *size = self.shapes[x]
+        problem = PoolProblem(kind, c, _window(size, kernel, stride, pad))
+        return self.add(Pool, output, (c, *problem.window.output), x=x, problem=problem)
+
+    def scale_shift(self, output: str, x: str, activation: Activation | None = None) -> str:
+        c = self.shapes[x][0]
+        scale = self.noise(f"{output}.s", (c,), 0.5, 1.5)
+        shift = self.noise(f"{output}.t", (c,))
+        return self.add(
+            ScaleShift, output, self.shapes[x], x=x, scale=scale, shift=shift, activation=activation
+        )
+
+    def activate(self, output: str, x: str, activation: Activation) -> str:
+        return self.add(Activate, output, self.shapes[x], x=x, activation=activation)
+
+    def binary(self, output: str, op: BinaryOp, a: str | float, b: str | float) -> str:
+        """`a op b`; a number becomes a weight without axes."""
+        names, shapes = [], []
+        for side, entry in (("a", a), ("b", b)):
+            name = entry if isinstance(entry, str) else self.weight(f"{output}.{side}", entry)
+            names.append(name)
+            shapes.append(self.shapes.get(name) or self.weights[name].shape)
+        shape = tuple(int(size) for size in np.broadcast_shapes(*shapes))
+        return self.add(Binary, output, shape, a=names[0], b=names[1], op=op)
+
+    def concat(self, output: str, *parts: str, axis: int = 0) -> str:
+        shape = list(self.shapes[parts[0]])
+        shape[axis] = sum(self.shapes[part][axis] for part in parts)
+        return self.add(Concat, output, tuple(shape), parts=parts, axis=axis)
+
+    def slice(self, output: str, x: str, start: int, stop: int) -> str:
+        shape = (stop - start, *self.shapes[x][1:])
+        return self.add(Slice, output, shape, x=x, axis=0, start=start, stop=stop)
+
+    def reshape(self, output: str, x: str, shape: Shape) -> str:
+        return self.add(Reshape, output, shape, x=x)
+
+    def transpose(self, output: str, x: str, *axes: int) -> str:
+        shape = tuple(self.shapes[x][axis] for axis in axes)
+        return self.add(Transpose, output, shape, x=x, axes=axes)
+
+    def identity(self, output: str, x: str) -> str:
+        return self.add(Identity, output, self.shapes[x], x=x)
+
+    def pad(self, output: str, x: str, begin: Shape, end: Shape, value: float = 0.0) -> str:
+        shape = tuple(a + b + c for a, b, c in zip(begin, self.shapes[x], end, strict=True))
+        return self.add(Pad, output, shape, x=x, begin=begin, end=end, value=value)
+
+
+def _window(size: list[int], kernel: int, stride: int, pad: int) -> Window:
+    axes = len(size)
+    output = tuple(floor_output(length, kernel, stride, 1, pad, pad) for length in size)
+
+    def each(entry: int) -> tuple[int, ...]:
+        return (entry,) * axes
+
+    return Window(tuple(size), each(kernel), each(stride), each(1), each(pad), each(pad), output)
+
+
+def rewritten(graph: Graph, *, rounds: bool = False, n: int = 2, seed: int = 0) -> Rewritten:
+    """The graph rewritten, after a check that it computes what it did, in float64.
+
+    Without `rounds` no weight was computed anew and both graphs do the same sums, if in another
+    order; with it each node of the original may have rounded its weights to float32 once.
+    """
+    result = rewrite(graph)
+    rng = np.random.default_rng(seed)
+    inputs = {name: rng.uniform(-2, 2, (n, *graph.shape(name))) for name in graph.inputs}
+    before = run_reference(graph, inputs, all_values=True)
+    after = run_reference(result.graph, inputs)
+    # No layer of a GraphBuilder makes an error larger, but a scale of 1.5 does, and a product by
+    # its other factor: 8 covers the small graphs here.
+    largest = max(1.0, *(float(np.max(np.abs(array))) for array in before.values()))
+    bound = 8 * len(graph.nodes) * largest * (EPS32 if rounds else 16 * EPS64)
+    assert result.graph.inputs == graph.inputs
+    assert result.graph.outputs == graph.outputs
+    for name in graph.outputs:
+        assert_within(after[name], before[name], bound)
+    return result
+
+
+def kinds(result: Rewritten) -> list[str]:
+    """What the nodes of the rewritten graph are, in order: ["Conv", "Gemm"]."""
+    return [type(node).__name__ for node in result.graph.nodes]
+
+
+def refusals(result: Rewritten, rule: str) -> dict[str, str]:
+    """What a rule refused: node → reason."""
+    return {entry.node: entry.reason for entry in result.refused if entry.rule == rule}
+
+
+def only_scale_shift(result: Rewritten) -> tuple[ScaleShift, NDArray[Any], NDArray[Any]]:
+    """The rewritten graph's only node, with its scales and shifts."""
+    (node,) = result.graph.nodes
+    assert isinstance(node, ScaleShift)
+    return node, result.graph.weights[node.scale], result.graph.weights[node.shift]

@@ -1,0 +1,67 @@
+"""Loads a model in a process of its own and says what that took: python -m ... FILE.
+
+`convoy inspect` does the same. Memory is the peak above what the imports take; the process may not
+take more than 4 GiB of addresses and two minutes of a processor, so that a test that fails cannot
+hurt the machine.
+"""
+
+import json
+import logging
+import resource
+import subprocess
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from time import process_time
+
+from models import ModelError, load_classifier, report
+
+ADDRESSES = 4 * 2**30
+SECONDS = 120  # of a processor's time; on a busy machine they take longer
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What loading a file came to."""
+
+    error: str  # the class of what was raised, "" where it loaded
+    message: str
+    seconds: float  # of a processor's time
+    mebibytes: float
+
+
+def measure(path: Path) -> Measured:
+    """Load the file in a process of its own."""
+    result = subprocess.run(
+        [sys.executable, "-m", "tests.support.models.measured_load", str(path)],
+        capture_output=True,
+        text=True,
+        timeout=10 * SECONDS,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    return Measured(**json.loads(result.stdout))
+
+
+def _peak() -> float:
+    # Not ru_maxrss, which a process inherits from whoever started it.
+    status = Path("/proc/self/status").read_text(encoding="ascii")
+    return int(status.partition("VmHWM:")[2].split()[0]) / 1024
+
+
+def _main(path: Path) -> None:
+    resource.setrlimit(resource.RLIMIT_AS, (ADDRESSES, ADDRESSES))
+    resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
+    logging.disable()
+    before, started = _peak(), process_time()
+    error = message = ""
+    try:
+        report(load_classifier(path))
+    except ModelError as caught:
+        error, message = type(caught).__name__, str(caught)
+    measured = Measured(error, message, process_time() - started, _peak() - before)
+    sys.stdout.write(json.dumps(asdict(measured)))
+
+
+if __name__ == "__main__":
+    _main(Path(sys.argv[1]))
