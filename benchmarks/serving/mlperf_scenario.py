@@ -22,7 +22,7 @@ import mlperf_loadgen as lg
 import numpy as np
 
 from benchmarks.serving.http_client import Connection, post_request
-from loadtest.pictures import Picture, load_pictures
+from loadtest.images import ImageFile, load_images
 from models import DeviceKind, load_classifier, open_engine
 from service.images.decode import ImageLimits, decode_image
 
@@ -68,7 +68,7 @@ class Result:
 
 
 @contextmanager
-def over_http(job: Job, pictures: Sequence[Picture]) -> Iterator[Callable[[], Ask]]:
+def over_http(job: Job, pictures: Sequence[ImageFile]) -> Iterator[Callable[[], Ask]]:
     """Makes an Ask with a connection of its own: a picture is a body, several are a form."""
     assert job.url is not None
     host, _, port = job.url.removeprefix("http://").partition(":")
@@ -90,7 +90,7 @@ def over_http(job: Job, pictures: Sequence[Picture]) -> Iterator[Callable[[], As
         connection.close()
 
 
-def _request(pictures: Sequence[Picture]) -> bytes:
+def _request(pictures: Sequence[ImageFile]) -> bytes:
     if len(pictures) == 1:
         return post_request("/v1/classify?top_k=1", pictures[0].data, pictures[0].media_type)
     parts = [
@@ -105,7 +105,7 @@ def _request(pictures: Sequence[Picture]) -> bytes:
 
 
 @contextmanager
-def on_engine(job: Job, pictures: Sequence[Picture]) -> Iterator[Callable[[], Ask]]:
+def on_engine(job: Job, pictures: Sequence[ImageFile]) -> Iterator[Callable[[], Ask]]:
     """The one Ask of an engine, over pictures decoded beforehand, as MLPerf allows."""
     classifier = load_classifier(Path(job.model), overrides={"preset": job.preset})
     limits = ImageLimits(10**9, 10**9)
@@ -159,7 +159,7 @@ class System:
 
 def run(job: Job) -> Result:
     """Run the scenario; raises what a request raised."""
-    pictures = load_pictures(Path(job.pictures))[:MOST_PICTURES]
+    pictures = load_images(Path(job.pictures))[:MOST_PICTURES]
     with (over_http if job.url else on_engine)(job, pictures) as make:
         asks = [make() for _ in range(_CONNECTIONS[job.scenario] if job.url else 1)]
         group_s = _calibrate(asks[0], len(pictures), 1 if job.scenario == "SingleStream" else GROUP)

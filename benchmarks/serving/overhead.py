@@ -43,7 +43,7 @@ from benchmarks.serving.http_client import (
 )
 from benchmarks.serving.targets import CONVOY, TARGETS
 from benchmarks.simulation import __main__ as simulate
-from loadtest.pictures import SAMPLES
+from loadtest.images import SAMPLES
 from models import BUILT_IN_MODEL
 from service.engine.cores import available_cores
 

@@ -37,10 +37,9 @@ from benchmarks.rows import RESULTS, append, commit, now, versions
 from benchmarks.serving.soak_clients import LEFT, NOISE_REFUSED, Rude, enlarged, told
 from loadtest.client import Client
 from loadtest.clock import precise_clock
-from loadtest.drive import closed_loop, open_loop
+from loadtest.images import SAMPLES, ImageFile, load_images
 from loadtest.journal import NOT_SENT, OK, TOO_LATE, Journal, Outcome
-from loadtest.pictures import SAMPLES, Picture, load_pictures
-from loadtest.schedule import Arrivals, arrivals
+from loadtest.loops import Arrivals, arrivals, closed_loop, open_loop
 
 RECORD = RESULTS / "soak.jsonl"
 
@@ -212,10 +211,10 @@ def counters(exposition: str) -> tuple[dict[str, int], float]:
 
 async def soak(
     url: str,
-    pictures: Sequence[Picture],
+    pictures: Sequence[ImageFile],
     run: Run,
     *,
-    large: Sequence[Picture] = (),
+    large: Sequence[ImageFile] = (),
     pid: int | None = None,
     seed: int = 0,
     progress: Progress | None = None,
@@ -306,7 +305,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     bar = Progress(
         TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn(), console=console
     )
-    pictures = load_pictures(options.images)
+    pictures = load_images(options.images)
     large = enlarged(pictures)
     with TemporaryFile("w+") as log:
         with serving(options.serve, log) as (process, url):

@@ -10,8 +10,8 @@ import numpy as np
 from PIL import Image
 
 from loadtest.client import TIMED_OUT, reason
+from loadtest.images import ImageFile
 from loadtest.journal import Outcome
-from loadtest.pictures import Picture
 from service.api.v1 import CLASSIFY_PATH
 
 LEFT = "left"
@@ -51,7 +51,7 @@ class Moment(Enum):
 class Rude:
     """Makes one request a connection, and none as it should be."""
 
-    def __init__(self, url: str, pictures: Sequence[Picture], seed: int) -> None:
+    def __init__(self, url: str, pictures: Sequence[ImageFile], seed: int) -> None:
         place = urlsplit(url)
         self._address = place.hostname, place.port
         self._random = np.random.default_rng(seed)
@@ -104,7 +104,7 @@ class Rude:
         return int(self._random.integers(1, len(data)))
 
 
-def enlarged(pictures: Sequence[Picture]) -> list[Picture]:
+def enlarged(pictures: Sequence[ImageFile]) -> list[ImageFile]:
     """The first pictures, each as large as servers have to decode it, in another way."""
     large = []
     for picture, (side, kind, options) in zip(pictures, _LARGE, strict=False):
@@ -113,7 +113,7 @@ def enlarged(pictures: Sequence[Picture]) -> list[Picture]:
         file = io.BytesIO()
         image.save(file, kind, **options)
         name, media_type = f"{side} {kind} of {picture.name}", f"image/{kind.lower()}"
-        large.append(Picture(name, file.getvalue(), media_type))
+        large.append(ImageFile(name, file.getvalue(), media_type))
     return large
 
 

@@ -1,11 +1,11 @@
-"""Answers: which are good, and which may be to the same picture."""
+"""Answers: which are good, and which may be to the same image."""
 
 import json
 from typing import Any
 
 import pytest
 
-from loadtest.answers import PHASES, Answer, BadAnswerError, read_answer, same_picture
+from loadtest.answers import PHASES, Answer, BadAnswerError, read_answer, same_image
 
 
 def body(predictions: Any, **more: Any) -> bytes:
@@ -37,18 +37,18 @@ def test_an_answer_tells_probabilities_and_phases() -> None:
         body([{"index": 1, "probability": 1}], timing_ms={"receive": 1}),
     ],
 )
-def test_what_is_no_answer_to_one_picture_is_told(wrong: bytes) -> None:
+def test_what_is_no_answer_to_one_image_is_told(wrong: bytes) -> None:
     with pytest.raises(BadAnswerError):
         read_answer(wrong)
 
 
 def same(one: dict[int, float], other: dict[int, float]) -> bool:
-    verdict = same_picture(Answer(one, ()), Answer(other, ()))
-    assert same_picture(Answer(other, ()), Answer(one, ())) is verdict
+    verdict = same_image(Answer(one, ()), Answer(other, ()))
+    assert same_image(Answer(other, ()), Answer(one, ())) is verdict
     return verdict
 
 
-def test_a_picture_may_change_a_little_with_its_batch_but_not_become_another() -> None:
+def test_a_image_may_change_a_little_with_its_batch_but_not_become_another() -> None:
     first = {1: 0.50, 2: 0.30, 3: 0.10}
     assert same(first, first)
     assert same(first, {1: 0.505, 2: 0.295, 3: 0.10})

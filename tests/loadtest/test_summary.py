@@ -7,7 +7,7 @@ import pytest
 
 from loadtest.answers import PHASES
 from loadtest.journal import NOT_SENT, OK, REFUSED, TOO_LATE, Journal, Outcome
-from loadtest.summary import Load, Summary, percentile, summarise
+from loadtest.summary import QUANTILES, Load, Summary, percentiles, summarise
 
 
 def summary(
@@ -29,29 +29,30 @@ def journal_of(*rows: tuple[float, float, float, str]) -> Journal:
 
 
 @pytest.mark.parametrize(
-    ("n", "q", "expected"),
+    ("n", "name", "expected"),
     [
-        *((10, 50, 5), (10, 90, 9), (10, 99, 10), (100, 99, 99), (101, 99, 100)),
-        *((1000, 99.9, 999), (999, 99.9, 999), (1001, 99.9, 1000), (1, 50, 1), (7, 100, 7)),
+        *((10, "p50", 5), (10, "p90", 9), (10, "p99", 10), (100, "p99", 99), (101, "p99", 100)),
+        *((1000, "p99.9", 999), (999, "p99.9", 999), (1001, "p99.9", 1000)),
+        *((1_000_000, "p99.9", 999_000), (1, "p50", 1), (7, "max", 7)),
     ],
 )
-def test_a_percentile_is_the_least_value_that_enough_do_not_exceed(
-    n: int, q: float, expected: float
+def test_a_percentile_is_the_least_value_that_enough_values_do_not_exceed(
+    n: int, name: str, expected: float
 ) -> None:
     values = np.random.default_rng(n).permutation(np.arange(1.0, n + 1))
-    assert percentile(values, round(q * 10)) == expected
+    assert percentiles(values, name) == {name: expected}
 
 
 def test_percentiles_agree_with_counting() -> None:
     random = np.random.default_rng(7)
     for _ in range(200):
         values = random.exponential(size=random.integers(1, 3000)).round(2)
-        for q in (500, 900, 990, 999, 1000):
-            least = percentile(values, q)
+        for name, least in percentiles(values, *QUANTILES).items():
             assert least is not None
-            # Enough do not exceed it, and of every lesser value that is not so.
-            assert (values <= least).sum() * 1000 >= q * len(values)
-            assert (values < least).sum() * 1000 < q * len(values)
+            thousandths = round(QUANTILES[name] * 1000)
+            # Enough values do not exceed it, and too few do not exceed any lesser value.
+            assert (values <= least).sum() * 1000 >= thousandths * len(values)
+            assert (values < least).sum() * 1000 < thousandths * len(values)
 
 
 def test_of_nothing_there_is_no_percentile() -> None:
