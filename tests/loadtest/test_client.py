@@ -20,18 +20,18 @@ from tests.support.command_line import Run
 from tests.support.servers.scripted_server import Seen, answer, honest, scripted
 
 
-def test_images_take_turns_with_their_types_and_the_headers_asked_for(loadtest: Run) -> None:
+def test_images_take_turns_with_their_types_and_the_extra_headers(loadtest: Run) -> None:
     with scripted() as seen:
         options = ("--clients", "1", "--header", "Authorization: Bearer x y")
         assert loadtest(seen.url, *SHORT, *options)[0] == 0
-    # The first one was sent to see whether anybody answers.
+    # The first request only shows whether the server answers.
     digits = [int(body) for body in seen.bodies[1:]]
     assert digits == [n % 10 for n in range(len(digits))]
     assert {head["Content-Type"] for head in seen.headers} == {"image/png"}
     assert {head["Authorization"] for head in seen.headers} == {"Bearer x y"}
 
 
-def test_a_model_is_asked_by_its_name(loadtest: Run) -> None:
+def test_the_model_is_in_the_path(loadtest: Run) -> None:
     with scripted(path="/under/v1/models/a b/classify") as seen:
         assert loadtest(f"{seen.url}/under/", *SHORT, "--model", "a b")[0] == 0
         assert len(seen.bodies) > 1
@@ -47,7 +47,7 @@ def test_samples_are_sent_with_their_types(loadtest: Run) -> None:
     assert kinds == {"image/png", "image/jpeg", "image/webp"}
 
 
-def test_answers_of_other_images_are_found_out(loadtest: Run) -> None:
+def test_an_answer_that_belongs_to_another_image_is_an_error(loadtest: Run) -> None:
     async def swaps(body: bytes, number: int) -> web.Response:
         await asyncio.sleep(0.002)
         return answer((int(body) + (number > 10 and number % 50 == 0)) % 10)
@@ -63,7 +63,7 @@ def test_answers_of_other_images_are_found_out(loadtest: Run) -> None:
     assert MIXED_UP not in out
 
 
-def test_every_kind_of_error_is_counted_by_its_name(loadtest: Run, tmp_path: Path) -> None:
+def test_every_kind_of_error_is_counted(loadtest: Run, tmp_path: Path) -> None:
     async def troubled(body: bytes, number: int) -> web.Response:
         match number % 5 if number else 0:
             case 1:
@@ -88,20 +88,18 @@ def test_every_kind_of_error_is_counted_by_its_name(loadtest: Run, tmp_path: Pat
         assert f"{kind} ×{count}" in out
 
 
-def test_the_server_is_told_the_deadline_and_whom_it_refuses_is_counted_apart(
-    loadtest: Run, tmp_path: Path
-) -> None:
+def test_the_deadline_is_sent_and_504_is_counted_apart(loadtest: Run, tmp_path: Path) -> None:
     async def refuses_every_third(body: bytes, number: int) -> web.Response:
         return answer(0, status=504) if number % 3 == 2 else await honest(body, number)
 
-    def told(seen: Seen) -> list[str | None]:
+    def deadlines(seen: Seen) -> list[str | None]:
         return [headers.get("X-Timeout-Ms") for headers in seen.headers]
 
     load = (*SHORT, "--rate", "100", "--json", tmp_path / "it.json")
     with scripted(refuses_every_third) as seen:
         status, out, _ = loadtest(seen.url, *load, "--deadline", "62.5ms")
-    assert told(seen)[0] is None, "it is tried out first"
-    assert set(told(seen)[1:]) == {"62.5"}
+    assert deadlines(seen)[0] is None, "the first request has none"
+    assert set(deadlines(seen)[1:]) == {"62.5"}
     (written,) = json.loads((tmp_path / "it.json").read_text())["loads"]
     assert written["refused"] > 0
     assert written["errors"] == {}
@@ -109,17 +107,17 @@ def test_the_server_is_told_the_deadline_and_whom_it_refuses_is_counted_apart(
     assert f"{written['refused']} refused in time" in out
     with scripted(refuses_every_third) as seen:
         status, out, _ = loadtest(seen.url, *load)
-    assert set(told(seen)) == {None}
+    assert set(deadlines(seen)) == {None}
     assert status == 1
     assert "errors: 504" in out
 
 
-def test_nobody_there_is_one_clear_line(loadtest: Run) -> None:
+def test_a_refused_connection_is_one_clear_line(loadtest: Run) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     status, out, error = loadtest(f"http://127.0.0.1:{port}", *SHORT)
     assert (status, out) == (1, "")
-    assert error == f"Error: cannot ask http://127.0.0.1:{port}/v1/classify: connection refused\n"
+    assert error == f"Error: cannot reach http://127.0.0.1:{port}/v1/classify: connection refused\n"
 
 
 def test_a_server_that_does_not_answer_is_one_clear_line(loadtest: Run) -> None:

@@ -14,7 +14,7 @@ from tests.support.command_line import Run
 from tests.support.servers.scripted_server import answer, honest, scripted
 
 
-def test_without_a_load_there_are_eight_clients(loadtest: Run) -> None:
+def test_the_default_load_is_eight_clients(loadtest: Run) -> None:
     with scripted() as seen:
         status, out, _ = loadtest(seen.url, *SHORT)
     assert status == 0
@@ -57,7 +57,7 @@ def test_the_highest_rate_within_a_bound_is_searched_for(loadtest: Run, tmp_path
     lock = asyncio.Lock()
 
     async def one_at_a_time(body: bytes, number: int) -> web.Response:
-        if lock.locked():  # one is served, and nobody may wait
+        if lock.locked():  # no request may wait
             return answer(0, status=429)
         async with lock:
             await asyncio.sleep(0.01)
@@ -81,31 +81,31 @@ def test_a_bound_that_no_rate_keeps_is_exit_status_1(loadtest: Run) -> None:
         load = ("--rate", "200", "--duration", "50ms", "--warmup", "0")
         status, out, _ = loadtest(seen.url, "--find-rate", "--p99", "1us", *load)
     assert status == 1
-    assert "no rate that was tried had p99 within 0.001 ms" in out
+    assert "no rate had p99 within 0.001 ms" in out
 
 
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["ftp://x"], "ftp://x is no address of a server; write http://127.0.0.1:8000"),
-        (["127.0.0.1:8000"], "is no address"),
-        (["http://"], "is no address"),
-        (["http://x:port"], "is no address"),
-        (["http://x/?a=b"], "is no address"),
-        (["http://x", "--p99", "soon"], "--p99: soon is not allowed; write a time, as 50ms"),
-        (["http://x", "--duration", "0s"], "--duration: 0s is not allowed; it must be longer"),
-        (["http://x", "--duration", "-1s"], "--duration: -1s is not allowed"),
+        (["ftp://x"], "ftp://x is not a server's address, as http://127.0.0.1:8000"),
+        (["127.0.0.1:8000"], "is not a server's address"),
+        (["http://"], "is not a server's address"),
+        (["http://x:port"], "is not a server's address"),
+        (["http://x/?a=b"], "is not a server's address"),
+        (["http://x", "--p99", "soon"], "'--p99': soon is not a time, such as 50ms"),
+        (["http://x", "--duration", "0s"], "'--duration': 0s must be longer"),
+        (["http://x", "--duration", "-1s"], "'--duration': -1s is not a time"),
         (["http://x", "--rate", "0"], "--rate"),
         (["http://x", "--clients", "0"], "--clients"),
-        (["http://x", "--rate", "5", "--clients", "5"], "--clients cannot be given with --rate"),
-        (["http://x", "--find-rate"], "--find-rate needs a bound, as --p99 50ms"),
+        (["http://x", "--rate", "5", "--clients", "5"], "--clients cannot be combined with --rate"),
+        (["http://x", "--find-rate"], "--find-rate needs a bound, such as --p99 50ms"),
         (["http://x", "--find-rate", "--p99", "1s", "--rate", "1", "--rate", "2"], "one --rate"),
         (["http://x", "--header", "nonsense"], "write 'Name: value'"),
         (["http://x", "--header", "A: b\r\nC: d"], "write 'Name: value'"),
         (["http://x", "--header", "A b: c"], "write 'Name: value'"),
     ],
 )
-def test_what_makes_no_sense_is_exit_status_2(
+def test_an_invalid_command_line_is_exit_status_2(
     loadtest: Run, arguments: list[str], says: str
 ) -> None:
     status, out, error = loadtest(*arguments)
@@ -114,7 +114,7 @@ def test_what_makes_no_sense_is_exit_status_2(
 
 
 @pytest.mark.parametrize("package", ["aiohttp", "matplotlib"])
-def test_what_is_not_installed_is_one_clear_line(
+def test_a_missing_package_is_one_clear_line(
     loadtest: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, package: str
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)

@@ -1,4 +1,4 @@
-"""Open and closed loops in virtual time: when they send, and what they write down."""
+"""Open and closed loops in virtual time: when they send, and what they record."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -63,7 +63,9 @@ def takes(seconds: float, kind: str = OK) -> Send:
     return send
 
 
-def test_a_stall_is_felt_by_everyone_who_came_during_it_and_a_closed_loop_hides_that() -> None:
+def test_an_open_loop_shows_a_stall_in_every_request_that_was_due_and_a_closed_one_hides_it() -> (
+    None
+):
     open_ms = latencies_ms(even(100, 10, OneAtATime().send))
     # 100 of 1000 requests came in the second that the server stood still, evenly: a tenth of all
     # waited, half of those for more than 0.5 s.
@@ -76,13 +78,13 @@ def test_a_stall_is_felt_by_everyone_who_came_during_it_and_a_closed_loop_hides_
     assert closed_ms["max"] == pytest.approx(1001, abs=1)
 
 
-def test_requests_are_sent_on_time_whatever_became_of_earlier_ones() -> None:
+def test_requests_are_sent_on_time_while_earlier_ones_wait() -> None:
     columns = even(10, 1, takes(3))
     assert np.allclose(np.sort(columns.sent), np.arange(10) / 10)
     assert np.allclose(columns.done - columns.intended, 3)
 
 
-def test_what_is_sent_late_counts_from_when_it_was_to_be_sent() -> None:
+def test_latency_counts_from_the_intended_time() -> None:
     class LateClock(VirtualClock):
         async def until(self, moment: float) -> None:
             await asyncio.sleep(max(0.0, moment + 0.25 - now()))
@@ -96,8 +98,7 @@ def test_what_is_sent_late_counts_from_when_it_was_to_be_sent() -> None:
     assert summary.client_limited
 
 
-def test_what_would_be_sent_a_second_late_is_not_sent_and_told() -> None:
-    """Else a load generator that is asked for too much would go on long after its time."""
+def test_a_request_that_is_a_second_late_is_not_sent() -> None:
 
     class AsleepAtFirst(VirtualClock):
         async def until(self, moment: float) -> None:
@@ -113,8 +114,7 @@ def test_what_would_be_sent_a_second_late_is_not_sent_and_told() -> None:
     assert summary.client_limited
 
 
-def test_a_loop_that_is_behind_sends_all_the_same() -> None:
-    """With every moment past it must still let the requests run."""
+def test_a_loop_that_lags_sends_every_request() -> None:
     sent = []
 
     async def send(number: int) -> Outcome:
@@ -127,7 +127,7 @@ def test_a_loop_that_is_behind_sends_all_the_same() -> None:
     assert journal.good == 50
 
 
-def test_one_too_many_outstanding_is_an_error_and_no_delay() -> None:
+def test_a_request_beyond_the_limit_is_an_error_and_not_a_delay() -> None:
     columns = even(10, 2, takes(1.05), max_outstanding=5)
     unsent = columns.kind == columns.kinds.index(NOT_SENT)
     # Five go out, the next six find them still under way: 1.05 s at 10 a second.
@@ -139,7 +139,7 @@ def test_one_too_many_outstanding_is_an_error_and_no_delay() -> None:
     assert summary.answered == 10
 
 
-def test_clients_of_a_closed_loop_ask_again_when_they_are_answered() -> None:
+def test_closed_loop_clients_send_again_after_each_answer() -> None:
     columns = closed(3, 1.95, takes(0.5))
     assert len(columns.kind) == 12
     assert np.allclose(sorted(set(columns.sent.round(9))), [0, 0.5, 1, 1.5])
@@ -158,12 +158,12 @@ def test_every_request_of_a_closed_loop_has_a_number_of_its_own() -> None:
     assert sorted(numbers) == list(range(len(numbers)))
 
 
-def test_a_client_that_is_refused_waits_a_moment() -> None:
+def test_a_refused_client_pauses() -> None:
     assert len(closed(1, 1, takes(0, "429")).kind) == pytest.approx(100, abs=2)
 
 
 @pytest.mark.parametrize("loop", ["open", "closed"])
-def test_what_is_outstanding_when_it_is_ended_is_written_down_as_interrupted(loop: str) -> None:
+def test_cancelling_records_outstanding_requests_as_interrupted(loop: str) -> None:
     journal = Journal()
 
     async def main() -> None:
@@ -187,7 +187,7 @@ def test_what_is_outstanding_when_it_is_ended_is_written_down_as_interrupted(loo
     assert (columns.kind == 1).sum() == (2 if loop == "open" else 3)
 
 
-def test_what_send_raises_is_not_lost() -> None:
+def test_an_exception_from_send_is_raised() -> None:
     async def broken(_: int) -> Outcome:
         raise ZeroDivisionError
 
@@ -215,7 +215,7 @@ def test_poisson_counts_have_the_mean_and_the_variance_of_the_rate() -> None:
     assert abs(counts.var() - 100) < 5 * 100 * np.sqrt(2 / 2000)
 
 
-def test_poisson_gaps_are_exponential_and_forget_the_last_one() -> None:
+def test_poisson_gaps_are_exponential_and_independent() -> None:
     rate = 100.0
     gaps = np.diff(arrivals(Arrivals.POISSON, rate, 1000, seed=5))
     # Kolmogorov and Smirnov's statistic, its 1e-6 quantile for large n: sqrt(-ln(a / 2) / (2 n)).
@@ -229,9 +229,7 @@ def test_poisson_gaps_are_exponential_and_forget_the_last_one() -> None:
 
 
 @pytest.mark.parametrize(("rate", "seconds", "count"), [(10, 1, 10), (3, 1, 3), (0.5, 3, 2)])
-def test_even_moments_are_as_far_apart_as_the_rate_says(
-    rate: float, seconds: float, count: int
-) -> None:
+def test_even_arrivals_are_one_period_apart(rate: float, seconds: float, count: int) -> None:
     moments = arrivals(Arrivals.EVEN, rate, seconds)
     assert len(moments) == count
     assert moments[0] == 0

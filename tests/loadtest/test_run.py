@@ -74,7 +74,7 @@ def test_a_closed_loop_on_the_real_server(loadtest: Run, tmp_path: Path) -> None
     assert 0 < load["throughput"] <= 3 / 0.02
 
 
-def test_a_server_that_dies_meanwhile_is_errors_and_not_the_end(loadtest: Run) -> None:
+def test_a_server_that_dies_causes_errors_but_does_not_end_the_test(loadtest: Run) -> None:
     def die(server: Server) -> None:
         until(lambda: server.metric('convoy_requests_total{model="fake",status="200"}') > 20)
         server.process.kill()
@@ -88,7 +88,7 @@ def test_a_server_that_dies_meanwhile_is_errors_and_not_the_end(loadtest: Run) -
     assert int(re.findall(r"100/s +(\d+)", out)[0]) > 60  # it went on to the end
 
 
-def test_more_outstanding_than_allowed_are_not_sent(loadtest: Run) -> None:
+def test_requests_beyond_the_limit_on_outstanding_ones_are_not_sent(loadtest: Run) -> None:
     async def slow(body: bytes, number: int) -> web.Response:
         await asyncio.sleep(0.5 if number else 0)
         return await honest(body, number)
@@ -143,7 +143,7 @@ def interrupted(images: Path, warmup: str) -> tuple[int, str, str]:
     return process.returncode, out, error
 
 
-def test_ctrl_c_shows_what_was_measured_so_far(images: Path) -> None:
+def test_ctrl_c_shows_the_results_so_far(images: Path) -> None:
     status, out, error = interrupted(images, warmup="0")
     assert (status, error) == (130, "")
     assert re.search(r"100/s: ended after \d+\.\d s", out)
@@ -151,13 +151,13 @@ def test_ctrl_c_shows_what_was_measured_so_far(images: Path) -> None:
     assert int(requests) >= 25
 
 
-def test_ctrl_c_in_the_warm_up_shows_that_nothing_was_measured(images: Path) -> None:
+def test_ctrl_c_in_the_warm_up_shows_an_empty_window(images: Path) -> None:
     status, out, error = interrupted(images, warmup="60s")
     assert (status, error) == (130, "")
     assert "100/s: ended after 0.0 s" in out
 
 
-def test_a_terminal_is_told_how_far_it_is(loadtest: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_shows_progress(loadtest: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")  # what makes rich take a pipe for one
     with scripted() as seen:
         _, _, error = loadtest(seen.url, "--rate", "50", "--rate", "100", *SHORT)
