@@ -58,11 +58,11 @@ def _header(text: str) -> str:
     return text
 
 
-_TIME: dict[str, Any] = {"metavar": "TIME", "parser": _positive_seconds}
+_TIME: dict[str, Any] = {"metavar": "TIME", "parser": _positive_seconds, "show_default": False}
 
 
 def loadtest(
-    url: Annotated[str, typer.Argument(parser=_url, help="The server: http://127.0.0.1:8000.")],
+    url: Annotated[str, typer.Argument(metavar="URL", parser=_url, help="http://127.0.0.1:8000")],
     rate: Annotated[
         list[float] | None,
         typer.Option(min=0.01, max=MAX_RATE, help="Open loop: requests per second. Repeatable."),
@@ -74,23 +74,18 @@ def loadtest(
     find: Annotated[
         bool,
         typer.Option(
-            "--find-rate", help="Find the highest rate within --p99, from --rate on. [10]"
+            "--find-rate", help="Find the highest rate that keeps --p99 without errors. [from 10]"
         ),
     ] = False,
     p99: Annotated[
         float | None, typer.Option(help="Bound on p99; beyond it the exit status is 1.", **_TIME)
     ] = None,
     duration: Annotated[
-        float, typer.Option(help="Time to measure each load.", show_default="10s", **_TIME)
+        float, typer.Option(help="Time to measure each load. [10s]", **_TIME)
     ] = 10.0,
     warmup: Annotated[
         float,
-        typer.Option(
-            metavar="TIME",
-            parser=_seconds,
-            help="Time to apply each load before it is measured.",
-            show_default="2s",
-        ),
+        typer.Option(help="Time to apply each load before. [2s]", **{**_TIME, "parser": _seconds}),
     ] = 2.0,
     arrivals: Annotated[
         Arrivals, typer.Option(help="How an open loop spaces its requests.")
@@ -108,7 +103,7 @@ def loadtest(
         ),
     ] = None,
     timeout: Annotated[
-        float, typer.Option(help="Longest wait for an answer.", show_default="10s", **_TIME)
+        float, typer.Option(help="Longest wait for an answer. [10s]", **_TIME)
     ] = 10.0,
     verify: Annotated[
         bool,
@@ -123,7 +118,7 @@ def loadtest(
     ] = 0.01,
     max_outstanding: Annotated[
         int,
-        typer.Option(min=1, max=60_000, help="Open loop: requests in flight; more are errors."),
+        typer.Option(min=1, max=60_000, help="Open loop: limit on requests in flight."),
     ] = 1000,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the Poisson arrivals.")] = 0,
     header: Annotated[

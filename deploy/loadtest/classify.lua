@@ -1,4 +1,4 @@
--- wrk posts the pictures of a folder in turn, and looks at the answers:
+-- wrk posts the images of a folder in turn, and looks at the answers:
 --     wrk -t 1 -c 8 -d 10s --latency -s deploy/loadtest/classify.lua http://127.0.0.1:8000 -- models/digits/samples
 
 local types = { jpg = "image/jpeg", jpeg = "image/jpeg", png = "image/png", webp = "image/webp" }

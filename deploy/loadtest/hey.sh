@@ -1,14 +1,14 @@
 #!/bin/sh
-# hey posts one picture over and over: deploy/loadtest/hey.sh URL PICTURE [hey's own flags]
+# hey posts one image over and over: deploy/loadtest/hey.sh URL IMAGE [hey's own flags]
 #     deploy/loadtest/hey.sh http://127.0.0.1:8000 models/digits/samples/3_ink_on_paper.jpg -c 8 -z 10s
 set -eu
-usage="usage: $0 URL PICTURE [hey's flags, such as -c 8 -z 10s]"
+usage="usage: $0 URL IMAGE [hey's flags, such as -c 8 -z 10s]"
 url=${1:?$usage}
-picture=${2:?$usage}
+image=${2:?$usage}
 shift 2
-case $picture in
+case $image in
 *.png) type=image/png ;;
 *.webp) type=image/webp ;;
 *) type=image/jpeg ;;
 esac
-exec hey -m POST -T "$type" -D "$picture" "$@" "${url%/}/v1/classify"
+exec hey -m POST -T "$type" -D "$image" "$@" "${url%/}/v1/classify"

@@ -1,4 +1,4 @@
-"""Locust posts pictures of a folder, and looks at the answers.
+"""Locust posts images of a folder, and looks at the answers.
 
     locust -f deploy/loadtest/locustfile.py --host http://127.0.0.1:8000 --images FOLDER \
         --headless --users 8 --spawn-rate 8 --run-time 30s
@@ -22,34 +22,34 @@ MEDIA_TYPES = {
     ".webp": "image/webp",
 }
 
-pictures: list[tuple[bytes, str]] = []
+images: list[tuple[bytes, str]] = []
 
 
 @events.init_command_line_parser.add_listener
 def add_options(parser: ArgumentParser) -> None:
     """The options beside Locust's own."""
-    parser.add_argument("--images", default="models/digits/samples", help="folder of pictures")
+    parser.add_argument("--images", default="models/digits/samples", help="folder of images")
     parser.add_argument(
         "--rate", type=float, default=0, help="most requests a second of each user; 0: no limit"
     )
 
 
 @events.test_start.add_listener
-def read_pictures(environment: Environment, **_: Any) -> None:
-    """Read every picture before the first request."""
+def read_images(environment: Environment, **_: Any) -> None:
+    """Read every image before the first request."""
     options = environment.parsed_options
     folder = Path(options.images)
-    pictures[:] = [
+    images[:] = [
         (file.read_bytes(), MEDIA_TYPES[file.suffix.lower()])
         for file in sorted(folder.iterdir())
         if file.suffix.lower() in MEDIA_TYPES
     ]
-    if not pictures:
+    if not images:
         raise SystemExit(f"{folder}: no JPEG, PNG or WebP files are there")
 
 
 class Client(FastHttpUser):
-    """Somebody who wants to know what is in a picture."""
+    """Somebody who wants to know what is in an image."""
 
     def wait_time(self) -> float:
         """Seconds until the next request."""
@@ -59,8 +59,8 @@ class Client(FastHttpUser):
 
     @task
     def classify(self) -> None:
-        """Post one picture."""
-        data, media_type = random.choice(pictures)  # noqa: S311  no secret
+        """Post one image."""
+        data, media_type = random.choice(images)  # noqa: S311  no secret
         with self.client.post(
             "/v1/classify",
             data=data,

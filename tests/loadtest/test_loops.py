@@ -1,7 +1,7 @@
 """Open and closed loops in virtual time: when they send, and what they record."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 import numpy as np
 import pytest
@@ -51,7 +51,7 @@ def closed(clients: int, seconds: float, send: Send) -> Columns:
     return journal.columns()
 
 
-def latencies_ms(columns: Columns, seconds: float = 10) -> dict[str, float | None]:
+def latencies_ms(columns: Columns, seconds: float = 10) -> Mapping[str, float | None]:
     return summarise(Load(rate=1), columns, (0, seconds), client_cpu=0).latency_ms
 
 
@@ -63,9 +63,7 @@ def takes(seconds: float, kind: str = OK) -> Send:
     return send
 
 
-def test_an_open_loop_shows_a_stall_in_every_request_that_was_due_and_a_closed_one_hides_it() -> (
-    None
-):
+def test_an_open_loop_shows_a_stall_in_every_request_due_and_a_closed_one_hides_it() -> None:
     open_ms = latencies_ms(even(100, 10, OneAtATime().send))
     # 100 of 1000 requests came in the second that the server stood still, evenly: a tenth of all
     # waited, half of those for more than 0.5 s.

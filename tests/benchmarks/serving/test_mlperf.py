@@ -64,7 +64,7 @@ def job(**changes: Any) -> dict[str, Any]:
         "url": None,
         "model": str(BUILT_IN_MODEL),
         "preset": None,
-        "pictures": str(SAMPLES),
+        "images": str(SAMPLES),
         "seconds": 0.5,
         "bound_ms": 10_000.0,
         "rate": 200.0,

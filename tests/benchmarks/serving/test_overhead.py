@@ -55,9 +55,9 @@ def test_servers_may_be_left_out_but_the_bare_route(tmp_path: Path) -> None:
 def test_the_body_is_a_readable_jpeg_of_the_size_asked_for() -> None:
     data = service.jpeg_of(100_000)
     assert len(data) == 100_000
-    picture = Image.open(io.BytesIO(data))
-    picture.load()
-    assert picture.size == (640, 480)
+    image = Image.open(io.BytesIO(data))
+    image.load()
+    assert image.size == (640, 480)
 
 
 def test_an_answer_is_as_long_as_its_header_says() -> None:
