@@ -92,11 +92,16 @@ class Measurement:
 
 
 def jpeg_of(size: int) -> bytes:
-    """A readable JPEG of exactly `size` bytes: smooth noise, and a comment segment as filling."""
+    """A readable JPEG of exactly `size` bytes: smooth noise, and a comment segment as filling.
+
+    100 kB are 640×480 pixels, and other sizes in proportion.
+    """
+    scale = (size / 100_000) ** 0.5
+    width, height = round(640 * scale), round(480 * scale)
     pixels = np.random.default_rng(0).integers(0, 256, (24, 32, 3), np.uint8)
-    picture = Image.fromarray(pixels).resize((640, 480), Image.Resampling.BICUBIC)
-    grain = np.random.default_rng(1).normal(0, 12, (480, 640, 3))
-    noisy = Image.fromarray(np.clip(np.asarray(picture) + grain, 0, 255).astype(np.uint8))
+    smooth = Image.fromarray(pixels).resize((width, height), Image.Resampling.BICUBIC)
+    grain = np.random.default_rng(1).normal(0, 12, (height, width, 3))
+    noisy = Image.fromarray(np.clip(np.asarray(smooth) + grain, 0, 255).astype(np.uint8))
     for quality in range(95, 5, -5):
         file = io.BytesIO()
         noisy.save(file, "JPEG", quality=quality)
