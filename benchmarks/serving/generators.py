@@ -259,9 +259,9 @@ def main(command_line: Sequence[str] | None = None) -> None:
         images.mkdir()
         (images / "it.jpg").write_bytes(jpeg_of(BODY_BYTES))
         for _ in range(arguments.turns):
-            stands = {**versions, "load_average": round(os.getloadavg()[0], 2)}
+            busy = {"load_average": round(os.getloadavg()[0], 2), "nice": os.nice(0)}
             measured = measure(arguments.locust, images, arguments.seconds)
-            rows += [{**stands, "body_bytes": BODY_BYTES, **row} for row in measured]
+            rows += [{**versions, **busy, "body_bytes": BODY_BYTES, **row} for row in measured]
     show(rows, Console(highlight=False))
     if arguments.record:
         append(RECORD, rows)
