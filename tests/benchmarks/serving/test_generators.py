@@ -33,9 +33,7 @@ def test_the_server_counts_posts_and_stops_once() -> None:
         took = []
         for _ in range(3):
             begin = time.perf_counter()
-            (result,) = json.loads(connection.exchange(request).partition(b"\r\n\r\n")[2])[
-                "results"
-            ]
+            body = connection.exchange(request).partition(b"\r\n\r\n")[2]
             took.append(time.perf_counter() - begin)
             assert json.loads(body)["results"][0]["predictions"]
         assert count.value == 3
