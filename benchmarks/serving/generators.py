@@ -160,7 +160,7 @@ def cost(command: Sequence[str], count: Count, seconds: float, cores: Sequence[i
         "requests": requests,
         "requests_a_second": requests / wall_s,
         "requests_a_cpu_second": requests / used_s,
-        "cores": used_s / wall_s,
+        "cores_used": used_s / wall_s,
     }
 
 
@@ -227,7 +227,7 @@ def measure(program: Path | None, images: Path, seconds: float) -> list[dict[str
 def show(rows: Sequence[Mapping[str, Any]], console: Console) -> None:
     """A line for each measurement."""
     tables = (
-        ("cost", "8 clients, 10 kB", ("requests_a_second", "requests_a_cpu_second", "cores")),
+        ("cost", "8 clients, 10 kB", ("requests_a_second", "requests_a_cpu_second", "cores_used")),
         ("omission", "a server that stops for 1 s; ms", ("requests", *EXPECTED_MS)),
     )
     for kind, title, columns in tables:

@@ -173,12 +173,12 @@ def decoding(workers: int) -> Callable[[socket.socket], None]:
     return partial(serve_nothing, _decoder, available_cores(), workers)
 
 
-UVICORN = "uvicorn, FastAPI route"
+UVICORN = "FastAPI, uvicorn"
 
 # The others are compared with the first.
 TARGETS: dict[str, Callable[[socket.socket], None]] = {
-    "Convoy's connections, ASGI route": asgi_route,
-    "Convoy's connections, FastAPI route": fastapi_route,
+    "ASGI, Convoy's HTTP": asgi_route,
+    "FastAPI, Convoy's HTTP": fastapi_route,
     UVICORN: stock_uvicorn,
     CONVOY: no_op(0),
     "Convoy, 2 workers": no_op(2),
