@@ -61,7 +61,7 @@ format: $(VENV)/dev.stamp  ## rewrite the sources in the project's format
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(CUDA_SOURCES)
 
-bench: $(VENV)/dev.stamp  ## measure what the server adds to a bare route
+bench: $(VENV)/dev.stamp  ## measure what the server adds to HTTP, beside uvicorn
 	$(BIN)/python -m benchmarks.serving.overhead
 
 bench-peers: $(VENV)/dev.stamp  ## the same work on LitServe, BentoML and Ray Serve (installs each by itself)

@@ -128,7 +128,6 @@ def percentiles(values: NDArray[np.float64], *names: str) -> dict[str, float | N
     """Each of QUANTILES that is named: the least value that so large a share does not exceed."""
     if not len(values):
         return dict.fromkeys(names)
-    # 0.999 * 1000 is more than 999 in floats, which NumPy would round up to the 1000th value.
-    quantiles = np.array([QUANTILES[name] for name in names]) - 1e-12
+    quantiles = [QUANTILES[name] for name in names]
     found = np.quantile(values, quantiles, method="inverted_cdf").tolist()
     return dict(zip(names, found, strict=True))
