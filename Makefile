@@ -61,7 +61,7 @@ format: $(VENV)/dev.stamp  ## format the sources
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(CUDA_SOURCES)
 
-bench: $(VENV)/dev.stamp  ## measure the server's overhead over a bare route
+bench: $(VENV)/dev.stamp  ## measure the server with a no-op engine beside uvicorn
 	$(BIN)/python -m benchmarks.serving.overhead
 
 bench-peers: $(VENV)/dev.stamp  ## the same work on LitServe, BentoML and Ray Serve (each in its own environment)

@@ -1,1 +1,1 @@
-"""Measurements: what the service adds to bare HTTP, kernels, whole networks."""
+"""Measurements: what the service adds to HTTP, kernels, whole networks."""

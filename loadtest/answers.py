@@ -1,63 +1,56 @@
-"""What an answer to one picture must be, and whether two may be to the same one."""
+"""Parses answers, and compares two answers to find those that belong to another image."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
 PHASES = ("receive", "decode", "queue", "compute", "respond")
 
-# How far one picture's probabilities may move with the batch it is in: an engine may sum in another
-# order for every batch size, and with half-precision floats that shows.
-SAME_WITHIN = 0.02
+# How far an image's probabilities may differ between batches: an engine may sum in another order
+# for every batch size, which half-precision floats show.
+TOLERANCE = 0.02
 
 
 class BadAnswerError(ValueError):
-    """An answer with status 200 that is not what was asked for."""
+    """An answer with status 200 that does not have the expected form."""
 
 
 class Answer(NamedTuple):
-    """A good answer to one picture."""
+    """A valid answer to one image."""
 
-    probabilities: dict[int, float]  # by class, of the likeliest
-    phases_ms: tuple[float, ...]  # the server's own account, one a name in PHASES; may be empty
+    probabilities: dict[int, float]  # by class, of the top k
+    phases_ms: tuple[float, ...]  # as the server reports them, one for each of PHASES, or empty
 
 
 def read_answer(body: bytes) -> Answer:
-    """BadAnswerError unless the body is JSON with predictions for exactly one picture."""
+    """Raises BadAnswerError unless the body is JSON with predictions for exactly one image."""
     try:
         content = msgspec.json.decode(body)
         (result,) = content["results"]
         found = {int(p["index"]): float(p["probability"]) for p in result["predictions"]}
-        phases_ms = _phases(content.get("timing_ms"))
+        timing_ms = content.get("timing_ms")
+        phases_ms = () if timing_ms is None else tuple(float(timing_ms[name]) for name in PHASES)
     except (ValueError, TypeError, KeyError) as error:
-        raise BadAnswerError(f"not an answer to one picture: {body[:80]!r}") from error
+        raise BadAnswerError(f"not an answer to one image: {body[:80]!r}") from error
     if not found:
         raise BadAnswerError("an answer without predictions")
     return Answer(found, phases_ms)
 
 
-def _phases(timing_ms: Any) -> tuple[float, ...]:
-    if timing_ms is None:
-        return ()
-    return tuple(float(timing_ms[name]) for name in PHASES)
+def same_image(one: Answer, other: Answer) -> bool:
+    """Whether both answers may belong to one image that was in different batches.
 
-
-def same_picture(one: Answer, other: Answer) -> bool:
-    """Whether both may be answers to one picture, in whatever batches it travelled.
-
-    Of a class that an answer does not list it is known that it is no likelier than those listed.
+    A class outside an answer's top k has at most the lowest probability listed there.
     """
-    return _agrees(one.probabilities, other.probabilities) and _agrees(
-        other.probabilities, one.probabilities
-    )
+    a, b = one.probabilities, other.probabilities
+    return _agrees(a, b) and _agrees(b, a)
 
 
 def _agrees(listed: dict[int, float], other: dict[int, float]) -> bool:
     least = min(other.values())
-    for index, probability in listed.items():
-        if index in other:
-            if abs(probability - other[index]) > SAME_WITHIN:
-                return False
-        elif probability > least + SAME_WITHIN:
-            return False
-    return True
+    return all(
+        abs(probability - other[index]) <= TOLERANCE
+        if index in other
+        else probability <= least + TOLERANCE
+        for index, probability in listed.items()
+    )

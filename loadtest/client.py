@@ -1,59 +1,63 @@
-"""The HTTP client; needs aiohttp, of the extra `loadtest`."""
+"""The HTTP client; needs aiohttp from the extra `loadtest`."""
 
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 from typing import Self
 from urllib.parse import quote
 
 import aiohttp
+from prometheus_client.parser import text_string_to_metric_families
 from yarl import URL
 
-from loadtest.answers import Answer, BadAnswerError, read_answer, same_picture
-from loadtest.errors import LoadTestError
+from loadtest import LoadTestError
+from loadtest.answers import Answer, BadAnswerError, read_answer, same_image
+from loadtest.images import ImageFile
 from loadtest.journal import MIXED_UP, OK, REFUSED, Outcome
-from loadtest.pictures import Picture
 from service.api.urgency import TIMEOUT_HEADER
 
 BAD_ANSWER = "bad answer"
 TIMED_OUT = "timed out"
 
-# Connections that stay open longer than any server's are found closed in the middle of a run.
+# Below the idle timeout of most servers, which would close a connection while a request is sent.
 _KEEP_ALIVE_S = 30
 
 
+class RequestError(LoadTestError):
+    """A request without a valid answer; `kind` as in `Outcome`."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
 class Client:
-    """Asks one server about pictures, in turn; an asynchronous context manager."""
+    """Posts images to one server, each in its turn; an asynchronous context manager."""
 
     def __init__(
         self,
         url: str,
-        pictures: Sequence[Picture],
+        images: Sequence[ImageFile],
         *,
         model: str | None = None,
         headers: Mapping[str, str] | None = None,
         timeout_s: float = 10.0,
         deadline_s: float | None = None,
     ) -> None:
-        """`url` is where the server is, with the path prefix of a proxy if it has one. It is told
-        the deadline, and may refuse who cannot be answered by then.
-        """
+        """`url` may end with a proxy's path prefix; `send` passes `deadline_s` to the server."""
         path = "/v1/classify" if model is None else f"/v1/models/{quote(model, safe='')}/classify"
         self._metrics_url = URL(url.rstrip("/") + "/metrics")
         self._url = URL(url.rstrip("/") + path, encoded=True)
-        self._pictures = pictures
-        self._headers = [
-            {**(headers or {}), "Content-Type": picture.media_type} for picture in pictures
-        ]
-        # Not told when it is tried out: its first answers may take longer than any later ones.
-        self._told = {} if deadline_s is None else {TIMEOUT_HEADER: f"{deadline_s * 1e3:g}"}
+        self._images = images
+        self._headers = [{**(headers or {}), "Content-Type": image.media_type} for image in images]
         self._timeout_s = timeout_s
-        self._refused = None if deadline_s is None else 504
+        # Only `send` has the deadline: the first answers of a server may take longer.
+        self._deadline = {} if deadline_s is None else {TIMEOUT_HEADER: f"{deadline_s * 1e3:g}"}
         self._expected: list[Answer] = []
 
     async def __aenter__(self) -> Self:
         self._session = aiohttp.ClientSession(
-            # As many connections as are needed: a limit would make requests wait in here.
+            # No limit on connections: requests would wait for one here.
             connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_ALIVE_S),
             cookie_jar=aiohttp.DummyCookieJar(),
             timeout=aiohttp.ClientTimeout(total=self._timeout_s),
@@ -62,76 +66,59 @@ class Client:
         )
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._session.close()
 
     async def send(self, number: int) -> Outcome:
-        """Send the picture whose turn it is; how that ended."""
-        turn = number % len(self._pictures)
+        """Post the image that is next in turn; how the request ended."""
+        turn = number % len(self._images)
         try:
-            status, body = await self._post(turn, self._told)
-        except TimeoutError:
-            return Outcome(TIMED_OUT)
-        except (aiohttp.ClientError, OSError) as error:
-            return Outcome(reason(error))
-        if status != 200:
-            return Outcome(REFUSED if status == self._refused else str(status))
-        try:
-            answer = read_answer(body)
-        except BadAnswerError:
-            return Outcome(BAD_ANSWER)
-        if self._expected and not same_picture(answer, self._expected[turn]):
+            answer = await self.ask(turn, self._deadline)
+        except RequestError as error:
+            return Outcome(REFUSED if error.kind == "504" and self._deadline else error.kind)
+        if self._expected and not same_image(answer, self._expected[turn]):
             return Outcome(MIXED_UP)
         return Outcome(OK, answer.phases_ms)
 
-    async def try_out(self) -> None:
-        """Ask once, alone; LoadTestError if that is not answered as it should be."""
-        await self._ask(0)
-
     async def learn(self) -> None:
-        """Ask about every picture alone, for `send` to compare; LoadTestError as `try_out`."""
-        self._expected = [await self._ask(turn) for turn in range(len(self._pictures))]
+        """Post every image alone and keep the answers for `send` to compare with."""
+        self._expected = [await self.ask(turn) for turn in range(len(self._images))]
 
     async def metrics(self) -> str | None:
-        """What /metrics says; None where the server has none."""
+        """The text of /metrics; None if the server has none."""
         try:
             async with self._session.get(self._metrics_url) as response:
                 return await response.text() if response.status == 200 else None
         except (aiohttp.ClientError, OSError):  # TimeoutError is an OSError
             return None
 
-    async def _ask(self, turn: int) -> Answer:
-        name = self._pictures[turn].name
+    async def ask(self, turn: int, headers: Mapping[str, str] | None = None) -> Answer:
+        """Post one image; RequestError unless the answer is valid."""
+        image = self._images[turn]
         try:
-            status, body = await self._post(turn, {})
+            async with self._session.post(
+                self._url,
+                data=image.data,
+                headers={**self._headers[turn], **(headers or {})},
+                allow_redirects=False,  # the redirect's target would be measured as this server
+            ) as response:
+                status, body = response.status, await response.read()
             if status == 200:
                 return read_answer(body)
+            kind, problem = str(status), f"status {status}: {body[:300].decode(errors='replace')}"
         except TimeoutError:
-            raise LoadTestError(f"{self._url} did not answer in {self._timeout_s:g} s") from None
+            message = f"{self._url} did not answer in {self._timeout_s:g} s"
+            raise RequestError(TIMED_OUT, message) from None
         except (aiohttp.ClientError, OSError) as error:
-            raise LoadTestError(f"cannot ask {self._url}: {reason(error)}") from error
+            kind = reason(error)
+            raise RequestError(kind, f"cannot reach {self._url}: {kind}") from error
         except BadAnswerError as error:
-            raise LoadTestError(f"{self._url} answers {name} with {error}") from error
-        text = body[:300].decode("utf-8", "replace")
-        raise LoadTestError(f"{self._url} answers {name} with status {status}: {text}")
-
-    async def _post(self, turn: int, more: Mapping[str, str]) -> tuple[int, bytes]:
-        async with self._session.post(
-            self._url,
-            data=self._pictures[turn].data,
-            headers={**self._headers[turn], **more} if more else self._headers[turn],
-            allow_redirects=False,  # an answer from elsewhere would be measured as this server's
-        ) as response:
-            return response.status, await response.read()
+            kind, problem = BAD_ANSWER, str(error)
+        raise RequestError(kind, f"{self._url} answers {image.name} with {problem}")
 
 
 def reason(error: Exception) -> str:
-    """What went wrong with a connection, in words that tell kinds apart and not occasions."""
+    """The kind of a connection error, the same text for every occurrence."""
     number = getattr(error, "errno", None)
     if isinstance(number, int) and number > 0:
         return os.strerror(number).lower()
@@ -140,3 +127,18 @@ def reason(error: Exception) -> str:
     if isinstance(error, aiohttp.ServerDisconnectedError):
         return "disconnected by the server"
     return type(error).__name__
+
+
+def batch_sizes(exposition: str | None, model: str | None = None) -> Counter[int]:
+    """Batches so far by size, of one model or of all; empty if the text of /metrics lacks them."""
+    cumulative: Counter[int] = Counter()
+    try:
+        for family in text_string_to_metric_families(exposition or ""):
+            for sample in family.samples:
+                if sample.name != "convoy_batch_size_bucket" or sample.labels["le"] == "+Inf":
+                    continue
+                if model in (None, sample.labels.get("model")):
+                    cumulative[int(float(sample.labels["le"]))] += int(sample.value)
+    except (ValueError, KeyError):  # not Convoy's metrics
+        return Counter()
+    return Counter({size: n - cumulative[size - 1] for size, n in cumulative.items()})

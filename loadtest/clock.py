@@ -1,108 +1,70 @@
-"""Waiting for a moment precisely: event loops round their timers to whole milliseconds."""
+"""Timers precise to tens of microseconds: event loops round theirs to whole milliseconds."""
 
 import asyncio
 import ctypes
 import os
+import struct
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from time import perf_counter
-from types import TracebackType
-from typing import Protocol, Self
+
+_CLOCK_MONOTONIC = 1  # the clock that perf_counter reads
+_TFD_TIMER_ABSTIME = 1
+_libc = ctypes.CDLL(None, use_errno=True)
 
 
-class Clock(Protocol):
-    """Seconds, and waiting for one of them."""
-
-    def now(self) -> float:
-        """The moment."""
-        ...
-
-    async def until(self, moment: float) -> None:
-        """Return at `moment`, or in the loop's next turn if that is past: others may run first."""
-        ...
-
-
-class LoopClock:
-    """The event loop's timers, a millisecond late."""
+class Clock:
+    """Waits with the event loop's timers, which fire up to a millisecond late."""
 
     def now(self) -> float:
-        """The moment."""
+        """Seconds."""
         return perf_counter()
 
     async def until(self, moment: float) -> None:
-        """Return at `moment`, or in the loop's next turn if that is past."""
+        """Return at `moment`; if it has passed, after one turn of the event loop."""
         await asyncio.sleep(max(0.0, moment - perf_counter()))
-        while (left := moment - perf_counter()) > 0:  # timers may be early too
+        while (left := moment - perf_counter()) > 0:  # timers may fire early too
             await asyncio.sleep(left)
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        pass
+class TimerFdClock(Clock):
+    """Waits with a Linux timer file descriptor; serves one waiter at a time."""
 
-
-class _Timespec(ctypes.Structure):
-    _fields_ = (("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long))
-
-
-class _Itimerspec(ctypes.Structure):
-    _fields_ = (("interval", _Timespec), ("value", _Timespec))
-
-
-class TimerFdClock:
-    """Linux' timer file descriptors, tens of microseconds late; for one waiter, in one loop."""
-
-    _CLOCK_MONOTONIC = 1  # what perf_counter reads
-    _TFD_FLAGS = os.O_NONBLOCK | os.O_CLOEXEC if hasattr(os, "O_CLOEXEC") else 0
-    _ABSOLUTE = 1
-
-    def __init__(self) -> None:
-        self._libc = ctypes.CDLL(None, use_errno=True)
-        self._descriptor: int = self._libc.timerfd_create(self._CLOCK_MONOTONIC, self._TFD_FLAGS)
-        if self._descriptor < 0:
-            raise OSError(ctypes.get_errno(), "timerfd_create")
-        self._waiter: asyncio.Future[None] | None = None
-        self._loop = asyncio.get_running_loop()
-        self._loop.add_reader(self._descriptor, self._fired)
-
-    def now(self) -> float:
-        """The moment."""
-        return perf_counter()
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._fired = asyncio.Event()
 
     async def until(self, moment: float) -> None:
-        """Return at `moment`, or in the loop's next turn if that is past."""
+        """Return at `moment`; if it has passed, after one turn of the event loop."""
         if moment <= perf_counter():
             await asyncio.sleep(0)
             return
-        seconds, nanoseconds = divmod(round(moment * 1e9), 10**9)
-        setting = _Itimerspec(_Timespec(0, 0), _Timespec(seconds, nanoseconds))
-        self._waiter = self._loop.create_future()
-        self._libc.timerfd_settime(self._descriptor, self._ABSOLUTE, ctypes.byref(setting), None)
-        await self._waiter
+        itimerspec = struct.pack("4l", 0, 0, *divmod(round(moment * 1e9), 10**9))
+        self._fired.clear()
+        _libc.timerfd_settime(self._descriptor, _TFD_TIMER_ABSTIME, itimerspec, None)
+        await self._fired.wait()
 
-    def _fired(self) -> None:
+    def fire(self) -> None:
+        """Wake the waiter: the descriptor is readable."""
         os.read(self._descriptor, 8)
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._loop.remove_reader(self._descriptor)
-        os.close(self._descriptor)
+        self._fired.set()
 
 
-def precise_clock() -> TimerFdClock | LoopClock:
-    """The best clock here; a context manager, made inside the running loop."""
-    return TimerFdClock() if sys.platform == "linux" else LoopClock()
+@contextmanager
+def precise_clock() -> Iterator[Clock]:
+    """The most precise clock of this system, for the running event loop."""
+    if sys.platform != "linux":
+        yield Clock()
+        return
+    descriptor = _libc.timerfd_create(_CLOCK_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC)
+    if descriptor < 0:
+        raise OSError(ctypes.get_errno(), "timerfd_create")
+    clock = TimerFdClock(descriptor)
+    loop = asyncio.get_running_loop()
+    loop.add_reader(descriptor, clock.fire)
+    try:
+        yield clock
+    finally:
+        loop.remove_reader(descriptor)
+        os.close(descriptor)

@@ -1,67 +1,50 @@
-"""Finds the highest rate at which a bound still holds."""
+"""Searches for the highest rate that keeps a bound on p99."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from math import inf, sqrt
 
 from loadtest.summary import Load, Summary
 
-# The search ends when the rate is known so closely, as a ratio.
 PRECISION = 1.05
+"""The search ends when the lowest rate too high is within this ratio of the highest that holds."""
 
 MAX_RATE = 1e6
-"""More requests a second than any load generator sends."""
+"""Requests per second: more than a load generator can send."""
 
-_FACTOR = 2.0
-
-# At so small a share of the rate that the search began with, no lower one is tried.
+# The lowest rate tried, as a share of the first.
 _LEAST = 1 / 64
 
 
 @dataclass(frozen=True)
 class Found:
-    """How a search ended."""
+    """What was measured."""
 
     steps: list[Summary]  # in the order in which they were measured
-    best: Summary | None  # at the highest rate that held the bound
-    limited_by_client: bool  # the load generator may be why no higher rate held it
+    best: Summary | None = None  # of a search: the highest rate within the bound
+    limited_by_client: bool = False  # of a search: the load generator may be the limit
 
 
 async def find_rate(
     measure: Callable[[Load], Awaitable[Summary]], p99_ms: float, start: float
 ) -> Found:
-    """The highest rate with p99 within the bound and no errors, to 5%.
+    """The highest rate with p99 of at most `p99_ms` and no errors, to 5%.
 
-    Doubles the rate while the bound holds (halves it while it does not), then tries the geometric
-    mean of the highest rate that held it and the lowest that did not. What the load generator
-    adds to the latency counts; where it is why the bound was not held, that is told.
+    Doubles the rate while the bound holds, or halves it while it does not, then bisects between
+    the highest rate that held and the lowest that did not, on a logarithmic scale.
     """
     steps: list[Summary] = []
-    held: tuple[float, Summary] | None = None
-    broken: tuple[float, Summary] | None = None
+    best, limited_by_client = None, False
+    held, broken = 0.0, inf
     rate = start
-    while True:
+    while start * _LEAST <= rate <= MAX_RATE and broken > held * PRECISION:
         step = await measure(Load(rate=rate))
         steps.append(step)
         if step.interrupted:
             break
         if step.meets(p99_ms):
-            held = rate, step
+            held, best = rate, step
         else:
-            broken = rate, step
-        if broken is None:
-            rate *= _FACTOR
-            if rate > MAX_RATE:
-                break
-        elif held is None:
-            rate /= _FACTOR
-            if rate < start * _LEAST:
-                break
-        elif broken[0] / held[0] <= PRECISION:
-            break
-        else:
-            rate = (held[0] * broken[0]) ** 0.5
-    return Found(
-        steps,
-        best=held[1] if held else None,
-        limited_by_client=broken is not None and broken[1].client_limited,
-    )
+            broken, limited_by_client = rate, step.client_limited
+        rate = rate * 2 if broken == inf else rate / 2 if held == 0 else sqrt(held * broken)
+    return Found(steps, best, limited_by_client)

@@ -25,7 +25,7 @@ from benchmarks.serving.http_client import Address, BadAnswerError, Connection, 
 from benchmarks.serving.overhead import BODY_BYTES, jpeg_of, serving, wait_until_ready
 from benchmarks.serving.served import served_on_cpu
 from benchmarks.serving.targets import CONVOY, no_op
-from loadtest.pictures import SAMPLES, load_pictures
+from loadtest.images import SAMPLES, load_images
 from models import BUILT_IN_MODEL, DeviceKind, load_classifier, open_engine
 from models.engines.onnxruntime_engine import with_normalisation
 from service.images.decode import ImageLimits, decode_image
@@ -99,7 +99,7 @@ def material(folder: Path) -> Material:
     model.write_bytes(proto.SerializeToString())
     engine = open_engine(classifier, device=DeviceKind.CPU, max_batch=1, threads=0)
     digits = []
-    for image in sorted(load_pictures(SAMPLES), key=lambda each: each.name != TIMED):
+    for image in sorted(load_images(SAMPLES), key=lambda each: each.name != TIMED):
         pixels = decode_image(image.data, preprocessing, ImageLimits())
         (row,) = engine.run(pixels[np.newaxis])
         top = answer(row)["predictions"][0]

@@ -42,7 +42,7 @@ class Served:
 
     model: Path
     preset: str | None
-    pictures: Path
+    images: Path
 
 
 class NotInstalledError(Exception):
@@ -78,7 +78,7 @@ def scenarios(
             url=url,
             model=str(served.model),
             preset=served.preset,
-            pictures=str(served.pictures),
+            images=str(served.images),
             seconds=seconds,
             bound_ms=bound_ms,
             rate=rate,
@@ -126,6 +126,6 @@ def show(rows: Sequence[dict[str, Any]], console: Console) -> None:
     console.print(table)
     console.print(
         f"{rows[0]['seconds']:g} s a scenario. No submission: MLPerf wants 600 s, its own data set "
-        "and its accuracy. MultiStream's queries are 8 pictures. Server must keep p99 within "
+        "and its accuracy. MultiStream's queries are 8 images. Server must keep p99 within "
         f"{rows[-1]['bound_ms']:g} ms. Over HTTP the server decodes; the engine is given pixels."
     )

@@ -2,8 +2,8 @@
 
     python -m benchmarks.serving.mlperf_scenario JOB    a Job as JSON; prints a Result as JSON
 
-LoadGen decides when which picture is asked for, times it, and judges. What it asks is a group of
-pictures: one, or eight in MultiStream; Offline's one great query is cut into groups of eight.
+LoadGen decides when which image is asked for, times it, and judges. What it asks is a group of
+images: one, or eight in MultiStream; Offline's one great query is cut into groups of eight.
 """
 
 import json
@@ -22,15 +22,15 @@ import mlperf_loadgen as lg
 import numpy as np
 
 from benchmarks.serving.http_client import Connection, post_request
-from loadtest.pictures import Picture, load_pictures
+from loadtest.images import ImageFile, load_images
 from models import DeviceKind, load_classifier, open_engine
 from service.images.decode import ImageLimits, decode_image
 
 SCENARIOS = ("SingleStream", "MultiStream", "Server", "Offline")
 GROUP = 8
 
-# MLPerf's own number of pictures for ResNet-50, which stay in memory during a run.
-MOST_PICTURES = 1024
+# MLPerf's own number of images for ResNet-50, which stay in memory during a run.
+MOST_IMAGES = 1024
 
 # Connections that ask at once: in Server as many as may ever be needed, in Offline enough for the
 # server to decode one group while it computes another.
@@ -39,7 +39,7 @@ _CONNECTIONS = {"SingleStream": 1, "MultiStream": 1, "Server": 64, "Offline": 3}
 _MARK = ":::MLLOG "
 
 Ask = Callable[[Sequence[int]], None]
-"""Classifies the pictures of these numbers; raises what goes wrong."""
+"""Classifies the images of these numbers; raises what goes wrong."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Job:
     url: str | None  # where a server is; the engine itself if there is none
     model: str
     preset: str | None
-    pictures: str
+    images: str
     seconds: float
     bound_ms: float  # of Server, for p99
     rate: float  # of Server, queries a second
@@ -68,8 +68,8 @@ class Result:
 
 
 @contextmanager
-def over_http(job: Job, pictures: Sequence[Picture]) -> Iterator[Callable[[], Ask]]:
-    """Makes an Ask with a connection of its own: a picture is a body, several are a form."""
+def over_http(job: Job, images: Sequence[ImageFile]) -> Iterator[Callable[[], Ask]]:
+    """Makes an Ask with a connection of its own: an image is a body, several are a form."""
     assert job.url is not None
     host, _, port = job.url.removeprefix("http://").partition(":")
     connections = []
@@ -79,9 +79,9 @@ def over_http(job: Job, pictures: Sequence[Picture]) -> Iterator[Callable[[], As
         connections.append(connection)
 
         def ask(numbers: Sequence[int]) -> None:
-            answer = connection.exchange(_request([pictures[number] for number in numbers]))
+            answer = connection.exchange(_request([images[number] for number in numbers]))
             if answer.count(b'"predictions"') != len(numbers):
-                raise ValueError(f"{len(numbers)} pictures were sent, and answered: {answer!r}")
+                raise ValueError(f"{len(numbers)} images were sent, and answered: {answer!r}")
 
         return ask
 
@@ -90,33 +90,33 @@ def over_http(job: Job, pictures: Sequence[Picture]) -> Iterator[Callable[[], As
         connection.close()
 
 
-def _request(pictures: Sequence[Picture]) -> bytes:
-    if len(pictures) == 1:
-        return post_request("/v1/classify?top_k=1", pictures[0].data, pictures[0].media_type)
+def _request(images: Sequence[ImageFile]) -> bytes:
+    if len(images) == 1:
+        return post_request("/v1/classify?top_k=1", images[0].data, images[0].media_type)
     parts = [
         f'--convoy\r\nContent-Disposition: form-data; name="file"; filename="{n}"\r\n'
-        f"Content-Type: {picture.media_type}\r\n\r\n".encode()
-        + picture.data
+        f"Content-Type: {image.media_type}\r\n\r\n".encode()
+        + image.data
         + b"\r\n"
-        for n, picture in enumerate(pictures)
+        for n, image in enumerate(images)
     ]
     body = b"".join(parts) + b"--convoy--\r\n"
     return post_request("/v1/classify?top_k=1", body, "multipart/form-data; boundary=convoy")
 
 
 @contextmanager
-def on_engine(job: Job, pictures: Sequence[Picture]) -> Iterator[Callable[[], Ask]]:
-    """The one Ask of an engine, over pictures decoded beforehand, as MLPerf allows."""
+def on_engine(job: Job, images: Sequence[ImageFile]) -> Iterator[Callable[[], Ask]]:
+    """The one Ask of an engine, over images decoded beforehand, as MLPerf allows."""
     classifier = load_classifier(Path(job.model), overrides={"preset": job.preset})
     limits = ImageLimits(10**9, 10**9)
-    pixels = [decode_image(p.data, classifier.preprocessing, limits) for p in pictures]
+    pixels = [decode_image(p.data, classifier.preprocessing, limits) for p in images]
     engine = open_engine(classifier, device=DeviceKind.CPU, max_batch=GROUP, threads=0)
     engine.warm_up()
 
     def ask(numbers: Sequence[int]) -> None:
         scores = engine.run(np.stack([pixels[number] for number in numbers]))
         if len(scores) != len(numbers):
-            raise ValueError(f"{len(scores)} answers to {len(numbers)} pictures")
+            raise ValueError(f"{len(scores)} answers to {len(numbers)} images")
 
     yield lambda: ask
     engine.close()
@@ -159,13 +159,13 @@ class System:
 
 def run(job: Job) -> Result:
     """Run the scenario; raises what a request raised."""
-    pictures = load_pictures(Path(job.pictures))[:MOST_PICTURES]
-    with (over_http if job.url else on_engine)(job, pictures) as make:
+    images = load_images(Path(job.images))[:MOST_IMAGES]
+    with (over_http if job.url else on_engine)(job, images) as make:
         asks = [make() for _ in range(_CONNECTIONS[job.scenario] if job.url else 1)]
-        group_s = _calibrate(asks[0], len(pictures), 1 if job.scenario == "SingleStream" else GROUP)
+        group_s = _calibrate(asks[0], len(images), 1 if job.scenario == "SingleStream" else GROUP)
         system = System(asks, merge=job.url is None and job.scenario == "Server")
         try:
-            log = _measure(_settings(job, group_s), system, len(pictures))
+            log = _measure(_settings(job, group_s), system, len(images))
         finally:
             system.close()
     if system.failure is not None:
@@ -173,12 +173,12 @@ def run(job: Job) -> Result:
     return read_log(job.scenario, log)
 
 
-def _calibrate(ask: Ask, pictures: int, group: int) -> float:
+def _calibrate(ask: Ask, images: int, group: int) -> float:
     """Seconds that a group takes when it is alone: the median of some."""
     took = []
     for turn in range(12):
         begin = perf_counter()
-        ask([(turn * group + n) % pictures for n in range(group)])
+        ask([(turn * group + n) % images for n in range(group)])
         took.append(perf_counter() - begin)
     return float(np.median(took[2:]))
 
@@ -200,10 +200,10 @@ def _settings(job: Job, group_s: float) -> Any:
     return settings
 
 
-def _measure(settings: Any, system: System, pictures: int) -> str:
+def _measure(settings: Any, system: System, images: int) -> str:
     """LoadGen's log, a JSON object a line behind a mark."""
     sut = lg.ConstructSUT(system.issue, lambda: None)
-    samples = lg.ConstructQSL(pictures, pictures, lambda _: None, lambda _: None)
+    samples = lg.ConstructQSL(images, images, lambda _: None, lambda _: None)
     with tempfile.TemporaryDirectory() as folder:
         output = lg.LogOutputSettings()
         output.outdir = folder

@@ -1,14 +1,15 @@
-"""What the service adds to HTTP: Convoy beside a bare uvicorn route, in one run, interleaved.
+"""What the service adds to HTTP: Convoy beside uvicorn and beside less, in one run, interleaved.
 
     python -m benchmarks.serving.overhead [--requests N] [--also HOST:PORT] [--json FILE] [--record]
     python -m benchmarks.serving.overhead --mlperf [--model FILE] [--images FOLDER] [--record]
 
-Convoy is the real application, with an engine and a decoder that do nothing, so all that is left
-is its own work: the limits, the decode and engine threads, the batcher, the metrics, the JSON. The
-bare route reads the same body under the same server settings and answers some JSON; a FastAPI
-route that does just that tells the framework's share. Each server is a process of its own on a
-loopback port; the client is this process. Requests take turns (A B C, C B A, ...), so whatever else
-the machine does, it does to all. `--mlperf` is another measurement: `benchmarks/serving/mlperf.py`.
+Convoy is the real application, with an engine and a decoder that do nothing, so only its own work
+remains: the limits, the decode and engine threads, the batcher, the metrics, the JSON. The other
+routes read the same body and answer some JSON. Two of them, an ASGI and a FastAPI route, run behind
+Convoy's own connections: they show what the application and the framework add to those. The third
+is a FastAPI route as `uvicorn module:app` serves it. Each server is a process of its own on a
+loopback port; the client is this process. Requests take turns (A B C, C B A, ...), so other work on
+the machine affects all servers. `--mlperf` is another measurement: `benchmarks/serving/mlperf.py`.
 """
 
 import argparse
@@ -41,21 +42,22 @@ from benchmarks.serving.http_client import (
     get_request,
     post_request,
 )
-from benchmarks.serving.targets import CONVOY, TARGETS
+from benchmarks.serving.targets import CONVOY, TARGETS, UVICORN
 from benchmarks.simulation import __main__ as simulate
-from loadtest.pictures import SAMPLES
+from loadtest.images import SAMPLES
 from models import BUILT_IN_MODEL
 from service.engine.cores import available_cores
 
 BODY_BYTES = 100_000
+BODIES = (10_000, BODY_BYTES)
 CONNECTIONS = 8
 RECORD = RESULTS / "service.jsonl"
 
 # What the others are compared with.
 YARDSTICK = next(iter(TARGETS))
 
-# What the project promises: of its own overhead, to one request at a time; and of the bare route's
-# requests a second, under load.
+# What the project promises: overhead to one request at a time, and under load the share of requests
+# per second, both beside the first target.
 MOST_ADDED_MS = 0.3
 LEAST_SHARE = 0.8
 
@@ -87,16 +89,22 @@ class Measurement:
     """Everything measured of one server."""
 
     target: str
+    body_bytes: int
     latency: Latency
     throughput: Throughput
 
 
 def jpeg_of(size: int) -> bytes:
-    """A readable JPEG of exactly `size` bytes: smooth noise, and a comment segment as filling."""
+    """A readable JPEG of exactly `size` bytes: smooth noise, and a comment segment as filling.
+
+    100 kB are 640×480 pixels, and other sizes in proportion.
+    """
+    scale = (size / 100_000) ** 0.5
+    width, height = round(640 * scale), round(480 * scale)
     pixels = np.random.default_rng(0).integers(0, 256, (24, 32, 3), np.uint8)
-    picture = Image.fromarray(pixels).resize((640, 480), Image.Resampling.BICUBIC)
-    grain = np.random.default_rng(1).normal(0, 12, (480, 640, 3))
-    noisy = Image.fromarray(np.clip(np.asarray(picture) + grain, 0, 255).astype(np.uint8))
+    smooth = Image.fromarray(pixels).resize((width, height), Image.Resampling.BICUBIC)
+    grain = np.random.default_rng(1).normal(0, 12, (height, width, 3))
+    noisy = Image.fromarray(np.clip(np.asarray(smooth) + grain, 0, 255).astype(np.uint8))
     for quality in range(95, 5, -5):
         file = io.BytesIO()
         noisy.save(file, "JPEG", quality=quality)
@@ -188,12 +196,16 @@ def percentiles_ms(times: Sequence[float], to_ms: float) -> tuple[float, float, 
     return cuts[19] * to_ms, cuts[49] * to_ms, cuts[79] * to_ms, cuts[98] * to_ms
 
 
-def measure(addresses: Mapping[str, Address], n: int, seconds: float) -> list[Measurement]:
+def measure(
+    addresses: Mapping[str, Address], body_bytes: int, n: int, seconds: float
+) -> list[Measurement]:
     """Latency, then throughput, of all the servers side by side; the first is the yardstick."""
-    request = post_request("/v1/classify", jpeg_of(BODY_BYTES), "image/jpeg")
+    request = post_request("/v1/classify", jpeg_of(body_bytes), "image/jpeg")
     latency = measure_latency(addresses, request, n)
     throughput = measure_throughput(addresses, request, CONNECTIONS, seconds)
-    return [Measurement(target, latency[target], throughput[target]) for target in addresses]
+    return [
+        Measurement(target, body_bytes, latency[target], throughput[target]) for target in addresses
+    ]
 
 
 def where(*packages: str) -> dict[str, str | int]:
@@ -218,13 +230,14 @@ def cpu_model() -> str:
 
 
 def show(measured: Sequence[Measurement], console: Console) -> None:
-    """Two tables, and how they compare with what is promised."""
+    """Two tables of one size of body, and whether Convoy keeps what is promised."""
     yardstick = measured[0]
-    latency = Table(title=f"one connection, {BODY_BYTES // 1000} kB JPEG, ms", title_justify="left")
+    body = f"{yardstick.body_bytes // 1000} kB JPEG"
+    latency = Table(title=f"one connection, {body}, ms", title_justify="left")
     for heading in ("", "p20", "p50", "p80", "p99", "added at p50", "ratio"):
         latency.add_column(heading, justify="right" if heading else "left")
-    load = Table(title=f"{CONNECTIONS} connections", title_justify="left")
-    for heading in ("", "requests/s", "of the bare route", "p50 ms", "p99 ms"):
+    load = Table(title=f"{CONNECTIONS} connections, {body}", title_justify="left")
+    for heading in ("", "requests/s", "of the first", "p50 ms", "p99 ms"):
         load.add_column(heading, justify="right" if heading else "left")
     for row in measured:
         one, many = row.latency, row.throughput
@@ -247,6 +260,13 @@ def show(measured: Sequence[Measurement], console: Console) -> None:
         return
     added_ms = convoy.latency.p50_ms - yardstick.latency.p50_ms
     share = convoy.throughput.requests_a_second / yardstick.throughput.requests_a_second
+    stock = next((row for row in measured if row.target == UVICORN), None)
+    if stock is not None:
+        ratio = convoy.throughput.requests_a_second / stock.throughput.requests_a_second
+        console.print(
+            f"beside {UVICORN}: {convoy.latency.p50_ms - stock.latency.p50_ms:+.3f} ms at p50, "
+            f"{ratio:.0%} of its requests a second"
+        )
     console.print(
         f"{_verdict(added_ms <= MOST_ADDED_MS)}: Convoy adds {added_ms:.3f} ms at p50 "
         f"(promised: at most {MOST_ADDED_MS} ms)\n"
@@ -263,7 +283,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.serving.overhead",
-        description="Measure what the service adds to a bare uvicorn route.",
+        description="Measure what the service adds to HTTP.",
     )
     parser.add_argument(
         "--requests", type=int, default=2000, help="to each server, for latency (%(default)s)"
@@ -277,8 +297,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         choices=list(TARGETS)[1:],
         default=list(TARGETS),
         metavar="SERVER",
-        help="beside the bare route; each more that takes turns leaves the caches colder "
-        "(all: %(choices)s)",
+        help="servers beside the first; more servers leave the caches colder (all: %(choices)s)",
     )
     parser.add_argument(
         "--also", metavar="HOST:PORT", help="measure a running `convoy serve` after them"
@@ -303,7 +322,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     scenarios.add_argument("--preset", help="what the model expects of its pixels")
     scenarios.add_argument(
-        "--images", type=Path, default=SAMPLES, help="folder of pictures (the built-in samples)"
+        "--images", type=Path, default=SAMPLES, help="folder of images (the built-in samples)"
     )
     scenarios.add_argument(
         "--bound-ms", type=float, default=15, help="of Server's p99 (%(default)s, as for ResNet-50)"
@@ -357,16 +376,23 @@ def main(command_line: Sequence[str] | None = None) -> None:
         }
         for address in addresses.values():
             wait_until_ready(address)
-        measured = measure(addresses, arguments.requests, arguments.seconds)
+        measured = [
+            measure(addresses, size, arguments.requests, arguments.seconds) for size in BODIES
+        ]
     if arguments.also:
         # By itself: a model that computes between their requests would slow the others down.
         host, _, port = arguments.also.rpartition(":")
         running: Address = (host, int(port))
         wait_until_ready(running)
-        measured += measure({arguments.also: running}, arguments.requests, arguments.seconds)
-    show(measured, Console(highlight=False))
-    stands = where("uvicorn", "fastapi", "uvloop", "httptools")
-    rows = [{**stands, "body_bytes": BODY_BYTES, **asdict(row)} for row in measured]
+        measured = [
+            each + measure({arguments.also: running}, size, arguments.requests, arguments.seconds)
+            for each, size in zip(measured, BODIES, strict=True)
+        ]
+    for each in measured:
+        show(each, Console(highlight=False))
+    busy = {"load_average": round(os.getloadavg()[0], 2)}
+    stands = {**where("uvicorn", "fastapi", "uvloop", "httptools"), **busy}
+    rows = [{**stands, **asdict(row)} for each in measured for row in each]
     write_down(rows, arguments, RECORD)
 
 

@@ -49,7 +49,7 @@ BOUND_L1 = 3.0
 SHARE = 0.8
 CLIENTS = (8, 16)
 
-# Of the pictures that are made up, each 640x480.
+# Of the images that are made up, each 640x480.
 _BYTES = (60_000, 80_000, 100_000)
 
 
@@ -240,7 +240,7 @@ def batches_of(url: str) -> Callable[[], Mapping[int, float]]:
     return batches
 
 
-def _pictures(folder: Path) -> Path:
+def _images(folder: Path) -> Path:
     folder.mkdir()
     for size in _BYTES:
         (folder / f"{size}.jpeg").write_bytes(jpeg_of(size))
@@ -259,7 +259,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
 
     parser.add_argument("--model", type=Path, help="ONNX file (SqueezeNet with seeded weights)")
     parser.add_argument("--preset", help="what it expects of its pixels (its model.toml; imagenet)")
-    parser.add_argument("--images", type=Path, help="folder of pictures (JPEGs of 640x480)")
+    parser.add_argument("--images", type=Path, help="folder of images (JPEGs of 640x480)")
     parser.add_argument("--share", type=float, default=SHARE, help="of capacity (%(default)s)")
     parser.add_argument("--seconds", type=float, default=60, help="of each load (%(default)s)")
     parser.add_argument("--threads", type=int, default=0, help="of the server; 0: cores")
@@ -298,7 +298,7 @@ def main(command_line: Sequence[str] | None = None) -> None:
             model = Path(folder) / "squeezenet.onnx"
             onnx.save(light_network("squeezenet"), model)
             preset = preset or "imagenet"
-        images = arguments.images or _pictures(Path(folder) / "pictures")
+        images = arguments.images or _images(Path(folder) / "images")
         with serving(model, preset, arguments.threads, arguments.server_cores) as url:
             load = load_of(url, images, arguments.seconds, arguments.client_cores)
             measured = measure(load, batches_of(url), arguments.share)

@@ -3,7 +3,7 @@
     python -m benchmarks.serving.soak [--seconds N] [--rate R] [--json FILE] [--record] [-- OPTIONS]
 
 Starts `convoy serve`, finds what it can do with eight clients that ask again and again, then sends
-80% of that in open-loop Poisson arrivals. Every answer is compared with what its picture is when it
+80% of that in open-loop Poisson arrivals. Every answer is compared with what its image is when it
 is asked about alone, so answers that are mixed up are found. A tenth of the clients leave, in the
 middle of the head, the body or the answer or while they wait; some send noise, and a few send
 images of ten megapixels. In the end nothing was lost, mixed up or answered 5xx, the server's own
@@ -37,10 +37,9 @@ from benchmarks.rows import RESULTS, append, commit, now, versions
 from benchmarks.serving.soak_clients import LEFT, NOISE_REFUSED, Rude, enlarged, told
 from loadtest.client import Client
 from loadtest.clock import precise_clock
-from loadtest.drive import closed_loop, open_loop
+from loadtest.images import SAMPLES, ImageFile, load_images
 from loadtest.journal import NOT_SENT, OK, TOO_LATE, Journal, Outcome
-from loadtest.pictures import SAMPLES, Picture, load_pictures
-from loadtest.schedule import Arrivals, arrivals
+from loadtest.loops import Arrivals, arrivals, closed_loop, open_loop
 
 RECORD = RESULTS / "soak.jsonl"
 
@@ -51,14 +50,14 @@ LARGE = 0.001
 
 _CLIENTS = 8
 _CAPACITY_S = 3.0
-_LARGE_S = 30.0  # in which a large picture has to be answered
+_LARGE_S = 30.0  # in which a large image has to be answered
 _MAX_OUTSTANDING = 1000
 _QUEUE_FULL = "429"
 
 # What a healthy run consists of; any other outcome is a request that was lost or answered wrongly.
 _GOOD = frozenset({OK, _QUEUE_FULL, LEFT, NOISE_REFUSED, NOT_SENT, TOO_LATE})
 
-# Of clients, drawn beforehand: a prime, so that every picture meets all of them.
+# Of clients, drawn beforehand: a prime, so that every image meets all of them.
 _KINDS = 9973
 
 _SETTLE_S = 0.2
@@ -212,25 +211,25 @@ def counters(exposition: str) -> tuple[dict[str, int], float]:
 
 async def soak(
     url: str,
-    pictures: Sequence[Picture],
+    images: Sequence[ImageFile],
     run: Run,
     *,
-    large: Sequence[Picture] = (),
+    large: Sequence[ImageFile] = (),
     pid: int | None = None,
     seed: int = 0,
     progress: Progress | None = None,
 ) -> None:
     """Put the load on the server at `url`, and write down in `run` what comes of it.
 
-    `large` pictures are sent now and then, instead of the others.
+    `large` images are sent now and then, instead of the others.
     """
     journal = Journal()
-    rude = Rude(url, pictures, seed)
+    rude = Rude(url, images, seed)
     kinds = np.random.default_rng(seed).random(_KINDS)
     run.before = look_at(pid) if pid else None
 
     async with (
-        Client(url, pictures) as client,
+        Client(url, images) as client,
         Client(url, large, timeout_s=_LARGE_S) as burden,
     ):
         for each in (client, burden):
@@ -241,7 +240,7 @@ async def soak(
             seconds = min(_CAPACITY_S, run.seconds / 4)
             await closed_loop(_CLIENTS, begin + seconds, client.send, warm, clock)
             run.capacity = warm.good / (clock.now() - begin)
-            run.asked_before = warm.good + len(pictures) + len(large)
+            run.asked_before = warm.good + len(images) + len(large)
             run.rate = run.rate or LOAD * run.capacity
 
             async def send(number: int) -> Outcome:
@@ -306,12 +305,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     bar = Progress(
         TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn(), console=console
     )
-    pictures = load_pictures(options.images)
-    large = enlarged(pictures)
+    images = load_images(options.images)
+    large = enlarged(images)
     with TemporaryFile("w+") as log:
         with serving(options.serve, log) as (process, url):
             with bar:
-                asyncio.run(soak(url, pictures, run, large=large, pid=process.pid, progress=bar))
+                asyncio.run(soak(url, images, run, large=large, pid=process.pid, progress=bar))
             asyncio.run(settle(url, run, process.pid))
             run.exit_status = _end(process)
         wrong = broken(run, options.most_growth)

@@ -10,8 +10,8 @@ import numpy as np
 from PIL import Image
 
 from loadtest.client import TIMED_OUT, reason
+from loadtest.images import ImageFile
 from loadtest.journal import Outcome
-from loadtest.pictures import Picture
 from service.api.v1 import CLASSIFY_PATH
 
 LEFT = "left"
@@ -51,14 +51,14 @@ class Moment(Enum):
 class Rude:
     """Makes one request a connection, and none as it should be."""
 
-    def __init__(self, url: str, pictures: Sequence[Picture], seed: int) -> None:
+    def __init__(self, url: str, images: Sequence[ImageFile], seed: int) -> None:
         place = urlsplit(url)
         self._address = place.hostname, place.port
         self._random = np.random.default_rng(seed)
-        self._requests = [_request(picture.data, picture.media_type) for picture in pictures]
+        self._requests = [_request(image.data, image.media_type) for image in images]
 
     async def leave(self, number: int) -> Outcome:
-        """Ask about a picture and leave at a random moment."""
+        """Ask about an image and leave at a random moment."""
         head, body = self._requests[number % len(self._requests)]
         moment = list(Moment)[int(self._random.integers(len(Moment)))]
         reader, writer = await asyncio.open_connection(*self._address)
@@ -79,13 +79,13 @@ class Rude:
         return Outcome(LEFT)
 
     async def disturb(self, _: int) -> Outcome:
-        """Send noise: as a picture, cut short or damaged, or as no HTTP at all."""
+        """Send noise: as an image, cut short or damaged, or as no HTTP at all."""
         random = self._random
         if random.random() < 0.5:
             noise = _NOISE[int(random.integers(len(_NOISE)))]
         else:
             body = self._requests[int(random.integers(len(self._requests)))][1]
-            length = int(random.integers(1, 60))  # too little for any picture
+            length = int(random.integers(1, 60))  # too little for any image
             noise = b"".join(_request(body[:length] + random.bytes(100), "image/jpeg"))
         reader, writer = await asyncio.open_connection(*self._address)
         try:
@@ -104,16 +104,16 @@ class Rude:
         return int(self._random.integers(1, len(data)))
 
 
-def enlarged(pictures: Sequence[Picture]) -> list[Picture]:
-    """The first pictures, each as large as servers have to decode it, in another way."""
+def enlarged(images: Sequence[ImageFile]) -> list[ImageFile]:
+    """The first images, each as large as servers have to decode it, in another way."""
     large = []
-    for picture, (side, kind, options) in zip(pictures, _LARGE, strict=False):
-        with Image.open(io.BytesIO(picture.data)) as opened:
-            image = opened.convert("RGB").resize((side, side))
+    for image, (side, kind, options) in zip(images, _LARGE, strict=False):
+        with Image.open(io.BytesIO(image.data)) as opened:
+            pixels = opened.convert("RGB").resize((side, side))
         file = io.BytesIO()
-        image.save(file, kind, **options)
-        name, media_type = f"{side} {kind} of {picture.name}", f"image/{kind.lower()}"
-        large.append(Picture(name, file.getvalue(), media_type))
+        pixels.save(file, kind, **options)
+        name, media_type = f"{side} {kind} of {image.name}", f"image/{kind.lower()}"
+        large.append(ImageFile(name, file.getvalue(), media_type))
     return large
 
 

@@ -1,6 +1,8 @@
 """The servers that `overhead` compares, each to be run in a process of its own."""
 
+import os
 import socket
+import sys
 from collections.abc import Callable
 from functools import partial
 
@@ -10,6 +12,7 @@ from fastapi import FastAPI, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from benchmarks.rows import ROOT
 from models import Batch, ChannelOrder, Fit, Layout, OutputKind, Pixels, Preprocessing, Scores
 from service.api.app import create_app
 from service.engine.cores import available_cores
@@ -43,21 +46,33 @@ async def _bare_app(_: Scope, receive: Receive, send: Send) -> None:
     await send({"type": "http.response.body", "body": _TOP_5})
 
 
-def bare_route(listener: socket.socket) -> None:
-    """A bare ASGI application under Convoy's own uvicorn settings."""
+def asgi_route(listener: socket.socket) -> None:
+    """That application behind Convoy's own connections."""
     uvicorn.Server(http_settings(_bare_app, access_log=False)).run(sockets=[listener])
 
 
+app = FastAPI()
+
+
+@app.api_route("/{path:path}", methods=["GET", "POST"])
+async def read_and_answer(request: Request) -> Response:
+    """Does the same as a FastAPI route."""
+    await request.body()
+    return Response(_TOP_5, media_type="application/json")
+
+
 def fastapi_route(listener: socket.socket) -> None:
-    """A FastAPI route that does what the bare one does: what the framework costs by itself."""
-    app = FastAPI()
-
-    async def read_and_answer(request: Request) -> Response:
-        await request.body()
-        return Response(_TOP_5, media_type="application/json")
-
-    app.add_api_route("/{path:path}", read_and_answer, methods=["GET", "POST"])
+    """The FastAPI route behind Convoy's own connections."""
     uvicorn.Server(http_settings(app, access_log=False)).run(sockets=[listener])
+
+
+def stock_uvicorn(listener: socket.socket) -> None:
+    """The FastAPI route as uvicorn's command line serves it; no server here logs requests."""
+    port = listener.getsockname()[1]
+    listener.close()  # uvicorn listens on a socket of its own
+    command = [sys.executable, "-m", "uvicorn", "benchmarks.serving.targets:app"]
+    options = ["--app-dir", str(ROOT), "--port", str(port), "--no-access-log"]
+    os.execv(sys.executable, [*command, *options, "--log-level", "warning"])
 
 
 class _NoEngine:
@@ -154,14 +169,17 @@ def no_op(workers: int) -> Callable[[socket.socket], None]:
 
 
 def decoding(workers: int) -> Callable[[socket.socket], None]:
-    """Convoy that decodes pictures, in a thread for each core."""
+    """Convoy that decodes images, in a thread for each core."""
     return partial(serve_nothing, _decoder, available_cores(), workers)
 
 
-# The first is what the others are compared with.
+UVICORN = "FastAPI, uvicorn"
+
+# The others are compared with the first.
 TARGETS: dict[str, Callable[[socket.socket], None]] = {
-    "bare route": bare_route,
-    "FastAPI route": fastapi_route,
+    "ASGI, Convoy's HTTP": asgi_route,
+    "FastAPI, Convoy's HTTP": fastapi_route,
+    UVICORN: stock_uvicorn,
     CONVOY: no_op(0),
     "Convoy, 2 workers": no_op(2),
 }

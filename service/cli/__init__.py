@@ -9,8 +9,8 @@ from typing import Annotated
 
 import typer
 
+from loadtest import LoadTestError
 from loadtest.command import loadtest
-from loadtest.errors import LoadTestError
 from models import ModelError
 from service.cli import classify, inspect, serve, tune
 from service.cli import compile as compile_ahead

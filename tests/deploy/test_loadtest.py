@@ -19,24 +19,24 @@ def path_with_hey(tmp_path: Path) -> str:
 
 
 @pytest.mark.parametrize(
-    ("picture", "media_type"),
+    ("image", "media_type"),
     [
         *(("a b.jpg", "image/jpeg"), ("a.JPEG", "image/jpeg")),
         *(("a.png", "image/png"), ("a.webp", "image/webp")),
     ],
 )
-def test_hey_posts_the_picture_as_what_it_is(
-    path_with_hey: str, picture: str, media_type: str
+def test_hey_sends_the_media_type_of_the_image(
+    path_with_hey: str, image: str, media_type: str
 ) -> None:
     run = subprocess.run(
-        [PROFILES / "hey.sh", "http://127.0.0.1:8000/", picture, "-c", "8"],
+        [PROFILES / "hey.sh", "http://127.0.0.1:8000/", image, "-c", "8"],
         env={"PATH": path_with_hey},
         capture_output=True,
         text=True,
         check=True,
     )
     assert run.stdout.splitlines() == [
-        *("-m", "POST", "-T", media_type, "-D", picture, "-c", "8"),
+        *("-m", "POST", "-T", media_type, "-D", image, "-c", "8"),
         "http://127.0.0.1:8000/v1/classify",
     ]
 

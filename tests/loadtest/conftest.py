@@ -1,4 +1,4 @@
-"""The command in this process, and pictures for it to send."""
+"""The command in this process, and images for it to send."""
 
 from pathlib import Path
 
@@ -12,21 +12,21 @@ SHORT = ("--duration", "400ms", "--warmup", "100ms")
 
 
 @pytest.fixture
-def pictures(tmp_path: Path) -> Path:
-    """A folder with a picture of each digit, as the fake engine and the scripted server see it."""
-    folder = tmp_path / "pictures"
+def images(tmp_path: Path) -> Path:
+    """A folder with a image of each digit, as the fake engine and the scripted server see it."""
+    folder = tmp_path / "images"
     folder.mkdir()
     for digit in range(10):
         (folder / f"{digit}.png").write_bytes(str(digit).encode())
-    (folder / "notes.txt").write_text("no picture")
+    (folder / "notes.txt").write_text("no image")
     return folder
 
 
 @pytest.fixture
-def loadtest(convoy: Run, pictures: Path) -> Run:
-    """Run the command on these pictures: (exit status, standard output, standard error)."""
+def loadtest(convoy: Run, images: Path) -> Run:
+    """Run the command on these images: (exit status, standard output, standard error)."""
 
     def run(*arguments: str | Path) -> tuple[int, str, str]:
-        return convoy("loadtest", "--images", pictures, *arguments)
+        return convoy("loadtest", "--images", images, *arguments)
 
     return run

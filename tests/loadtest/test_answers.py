@@ -1,18 +1,18 @@
-"""Answers: which are good, and which may be to the same picture."""
+"""Answers: which are valid, and which may belong to the same image."""
 
 import json
 from typing import Any
 
 import pytest
 
-from loadtest.answers import PHASES, Answer, BadAnswerError, read_answer, same_picture
+from loadtest.answers import PHASES, Answer, BadAnswerError, read_answer, same_image
 
 
 def body(predictions: Any, **more: Any) -> bytes:
     return json.dumps({"model": "m", "results": [{"predictions": predictions}], **more}).encode()
 
 
-def test_an_answer_tells_probabilities_and_phases() -> None:
+def test_an_answer_has_probabilities_and_phases() -> None:
     timing = {**{name: n + 0.5 for n, name in enumerate(PHASES)}, "total": 12.5}
     answer = read_answer(body([{"index": 3, "label": "x", "probability": 0.75}], timing_ms=timing))
     assert answer == Answer({3: 0.75}, (0.5, 1.5, 2.5, 3.5, 4.5))
@@ -37,18 +37,18 @@ def test_an_answer_tells_probabilities_and_phases() -> None:
         body([{"index": 1, "probability": 1}], timing_ms={"receive": 1}),
     ],
 )
-def test_what_is_no_answer_to_one_picture_is_told(wrong: bytes) -> None:
+def test_other_bodies_are_bad_answers(wrong: bytes) -> None:
     with pytest.raises(BadAnswerError):
         read_answer(wrong)
 
 
 def same(one: dict[int, float], other: dict[int, float]) -> bool:
-    verdict = same_picture(Answer(one, ()), Answer(other, ()))
-    assert same_picture(Answer(other, ()), Answer(one, ())) is verdict
+    verdict = same_image(Answer(one, ()), Answer(other, ()))
+    assert same_image(Answer(other, ()), Answer(one, ())) is verdict
     return verdict
 
 
-def test_a_picture_may_change_a_little_with_its_batch_but_not_become_another() -> None:
+def test_an_image_may_change_a_little_with_its_batch_but_not_become_another() -> None:
     first = {1: 0.50, 2: 0.30, 3: 0.10}
     assert same(first, first)
     assert same(first, {1: 0.505, 2: 0.295, 3: 0.10})

@@ -7,7 +7,7 @@ import pytest
 
 from loadtest.answers import PHASES
 from loadtest.journal import NOT_SENT, OK, REFUSED, TOO_LATE, Journal, Outcome
-from loadtest.summary import Load, Summary, percentile, summarise
+from loadtest.summary import QUANTILES, Load, Summary, percentiles, summarise
 
 
 def summary(
@@ -29,32 +29,33 @@ def journal_of(*rows: tuple[float, float, float, str]) -> Journal:
 
 
 @pytest.mark.parametrize(
-    ("n", "q", "expected"),
+    ("n", "name", "expected"),
     [
-        *((10, 50, 5), (10, 90, 9), (10, 99, 10), (100, 99, 99), (101, 99, 100)),
-        *((1000, 99.9, 999), (999, 99.9, 999), (1001, 99.9, 1000), (1, 50, 1), (7, 100, 7)),
+        *((10, "p50", 5), (10, "p90", 9), (10, "p99", 10), (100, "p99", 99), (101, "p99", 100)),
+        *((1000, "p99.9", 999), (999, "p99.9", 999), (1001, "p99.9", 1000)),
+        *((1_000_000, "p99.9", 999_000), (1, "p50", 1), (7, "max", 7)),
     ],
 )
-def test_a_percentile_is_the_least_value_that_enough_do_not_exceed(
-    n: int, q: float, expected: float
+def test_a_percentile_is_the_least_value_that_enough_values_do_not_exceed(
+    n: int, name: str, expected: float
 ) -> None:
     values = np.random.default_rng(n).permutation(np.arange(1.0, n + 1))
-    assert percentile(values, round(q * 10)) == expected
+    assert percentiles(values, name) == {name: expected}
 
 
 def test_percentiles_agree_with_counting() -> None:
     random = np.random.default_rng(7)
     for _ in range(200):
         values = random.exponential(size=random.integers(1, 3000)).round(2)
-        for q in (500, 900, 990, 999, 1000):
-            least = percentile(values, q)
+        for name, least in percentiles(values, *QUANTILES).items():
             assert least is not None
-            # Enough do not exceed it, and of every lesser value that is not so.
-            assert (values <= least).sum() * 1000 >= q * len(values)
-            assert (values < least).sum() * 1000 < q * len(values)
+            thousandths = round(QUANTILES[name] * 1000)
+            # Enough values do not exceed it, and too few do not exceed any lesser value.
+            assert (values <= least).sum() * 1000 >= thousandths * len(values)
+            assert (values < least).sum() * 1000 < thousandths * len(values)
 
 
-def test_of_nothing_there_is_no_percentile() -> None:
+def test_an_empty_journal_has_no_percentiles() -> None:
     nothing = summary(Journal())
     assert set(nothing.latency_ms.values()) == {None}
     assert (nothing.requests, nothing.throughput, nothing.error_share) == (0, 0, 0)
@@ -64,9 +65,9 @@ def test_of_nothing_there_is_no_percentile() -> None:
 def test_only_requests_of_the_window_count_and_throughput_counts_arrivals_in_it() -> None:
     journal = journal_of(
         (0.1, 0.1, 0.2, OK),
-        (0.5, 0.5, 2.5, OK),  # of the warm-up, but answered in the window
+        (0.5, 0.5, 2.5, OK),  # due in the warm-up, answered in the window
         (2.0, 2.0, 2.1, OK),
-        (5.9, 5.9, 6.4, OK),  # of the window, but answered after it
+        (5.9, 5.9, 6.4, OK),  # due in the window, answered after it
         (6.0, 6.0, 6.1, OK),
         (3.0, 3.0, 3.1, "429"),
         (1.0, 1.0, 1.1, "503"),
@@ -99,10 +100,10 @@ def test_a_bound_is_kept_at_the_bound() -> None:
 def test_answers_after_the_deadline_are_late() -> None:
     journal = journal_of((0, 0, 0.1, OK), (0, 0.2, 0.3, OK), (0, 0, 0.9, "504"))
     assert summary(journal).late is None
-    assert summary(journal, deadline_s=0.25).late == 1  # from when it was to be sent
+    assert summary(journal, deadline_s=0.25).late == 1  # from the intended time
 
 
-def test_who_is_refused_by_a_deadline_is_no_error_but_keeps_no_bound_either() -> None:
+def test_a_refusal_because_of_the_deadline_is_not_an_error_but_breaks_the_bound() -> None:
     journal = journal_of((0, 0, 0.1, OK), (0, 0, 0.01, REFUSED), (1, 1, 1.1, "429"))
     found = summary(journal, deadline_s=0.25)
     assert (found.requests, found.answered, found.refused) == (3, 1, 1)
@@ -112,7 +113,7 @@ def test_who_is_refused_by_a_deadline_is_no_error_but_keeps_no_bound_either() ->
     assert (found.failed, found.meets(1000)) == (0, False)
 
 
-def test_the_servers_account_is_of_the_answers_that_give_one() -> None:
+def test_phases_are_of_the_answers_that_report_them() -> None:
     journal = Journal()
     for n in range(1, 101):
         phases = tuple(float(n * factor) for factor in range(1, len(PHASES) + 1))
@@ -130,13 +131,13 @@ def test_the_servers_account_is_of_the_answers_that_give_one() -> None:
     ("lag_s", "latency_s", "cpu", "limited"),
     [
         (0.0002, 0.001, 0.5, False),
-        (0.0002, 0.001, 0.95, True),  # its core is full
+        (0.0002, 0.001, 0.95, True),  # its core is saturated
         (0.005, 0.010, 0.5, True),  # half of the latency is its own
         (0.005, 0.100, 0.5, False),
-        (0.0009, 0.001, 0.5, False),  # what timers and schedulers take anywhere
+        (0.0009, 0.001, 0.5, False),  # normal for timers and schedulers
     ],
 )
-def test_it_is_told_when_the_load_generator_is_the_limit(
+def test_a_busy_or_late_load_generator_is_the_limit(
     lag_s: float, latency_s: float, cpu: float, limited: bool
 ) -> None:
     journal = journal_of((0, lag_s, latency_s, OK))
@@ -148,7 +149,7 @@ def test_a_load_generator_that_did_not_send_in_time_is_the_limit() -> None:
     assert not summary(journal_of((0, 0, 0.1, OK), (1, nan, nan, NOT_SENT))).client_limited
 
 
-def test_loads_are_named() -> None:
+def test_loads_have_names() -> None:
     assert [str(load) for load in (Load(rate=1234.5), Load(clients=1), Load(clients=8))] == [
         "1,234/s",
         "1 client",

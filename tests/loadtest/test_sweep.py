@@ -76,7 +76,7 @@ def test_a_rate_with_errors_is_too_high_however_fast_it_answers() -> None:
     assert found.best.load.rate == pytest.approx(70, rel=0.05)
 
 
-def test_what_the_load_generator_cannot_do_is_not_the_servers_limit() -> None:
+def test_a_limit_of_the_load_generator_is_reported() -> None:
     def server(rate: float) -> Summary:
         return step(rate, 99 if rate > 500 else 9, client_cpu=0.95 if rate > 300 else 0.4)
 
@@ -86,24 +86,24 @@ def test_what_the_load_generator_cannot_do_is_not_the_servers_limit() -> None:
     assert found.limited_by_client
 
 
-def test_a_server_without_limits_is_believed_in_the_end() -> None:
+def test_the_search_stops_at_the_highest_rate() -> None:
     found = search(lambda rate: step(rate, 1))
     assert found.best is not None
     assert MAX_RATE / 2 < (found.best.load.rate or 0) <= MAX_RATE
 
 
-def test_where_no_rate_is_low_enough_it_gives_up() -> None:
+def test_the_search_stops_at_the_lowest_rate() -> None:
     found = search(lambda rate: step(rate, 60))
     assert found.best is None
     rates = [each.load.rate for each in found.steps]
     assert rates == [10 / 2**n for n in range(7)]
 
 
-def test_a_server_that_answers_nothing_holds_no_bound() -> None:
+def test_a_server_without_valid_answers_keeps_no_bound() -> None:
     assert search(lambda rate: step(rate, None)).best is None
 
 
-def test_an_interruption_ends_it_with_what_is_known() -> None:
+def test_an_interruption_ends_the_search_with_the_best_rate_so_far() -> None:
     found = search(lambda rate: step(rate, 1, interrupted=rate > 30))
     assert found.best is not None
     assert found.best.load.rate == 20

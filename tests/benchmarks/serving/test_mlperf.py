@@ -10,7 +10,7 @@ from rich.console import Console
 
 from benchmarks.serving import mlperf
 from benchmarks.serving import overhead as service
-from loadtest.pictures import SAMPLES
+from loadtest.images import SAMPLES
 from models import BUILT_IN_MODEL
 
 lg = pytest.importorskip("mlperf_loadgen", reason="LoadGen has no wheel for this system")
@@ -64,7 +64,7 @@ def job(**changes: Any) -> dict[str, Any]:
         "url": None,
         "model": str(BUILT_IN_MODEL),
         "preset": None,
-        "pictures": str(SAMPLES),
+        "images": str(SAMPLES),
         "seconds": 0.5,
         "bound_ms": 10_000.0,
         "rate": 200.0,

@@ -7,8 +7,8 @@ from PIL import Image
 from rich.console import Console
 
 from benchmarks.serving import overhead as service
-from benchmarks.serving.http_client import BadAnswerError, answer_size
-from benchmarks.serving.targets import CONVOY, TARGETS
+from benchmarks.serving.http_client import BadAnswerError, Connection, answer_size, post_request
+from benchmarks.serving.targets import CONVOY, TARGETS, UVICORN
 
 
 def test_every_server_is_measured_side_by_side(
@@ -16,7 +16,9 @@ def test_every_server_is_measured_side_by_side(
 ) -> None:
     service.main(["--requests", "20", "--seconds", "0.5", "--json", str(tmp_path / "rows.json")])
     rows = json.loads((tmp_path / "rows.json").read_text())
-    assert [row["target"] for row in rows] == list(TARGETS)
+    assert [(row["body_bytes"], row["target"]) for row in rows] == [
+        (size, target) for size in service.BODIES for target in TARGETS
+    ]
     for row in rows:
         assert row["latency"]["n"] == 20
         assert 0 < row["latency"]["p20_ms"] <= row["latency"]["p50_ms"] <= row["latency"]["p80_ms"]
@@ -29,7 +31,8 @@ def test_every_server_is_measured_side_by_side(
 def row(target: str, p50_ms: float, requests_a_second: float) -> service.Measurement:
     """What counts of a server."""
     latency = service.Latency(9, p50_ms, p50_ms, p50_ms, p50_ms)
-    return service.Measurement(target, latency, service.Throughput(8, 9, requests_a_second, 1, 1))
+    throughput = service.Throughput(8, 9, requests_a_second, 1, 1)
+    return service.Measurement(target, 10_000, latency, throughput)
 
 
 @pytest.mark.parametrize(
@@ -40,24 +43,42 @@ def test_what_is_promised_is_told_from_what_is_not(
     p50_ms: float, requests_a_second: float, verdicts: list[str]
 ) -> None:
     console = Console(file=io.StringIO(), width=200)
-    service.show([row("bare route", 0.2, 1000), row(CONVOY, p50_ms, requests_a_second)], console)
+    others = [row(next(iter(TARGETS)), 0.2, 1000), row(UVICORN, 0.25, 500)]
+    service.show([*others, row(CONVOY, p50_ms, requests_a_second)], console)
     assert isinstance(console.file, io.StringIO)
-    told = [line.partition(":")[0] for line in console.file.getvalue().splitlines()[-2:]]
-    assert told == verdicts
+    *_, beside, added, share = console.file.getvalue().splitlines()
+    assert [line.partition(":")[0] for line in (added, share)] == verdicts
+    assert f"{p50_ms - 0.25:+.3f} ms at p50, {requests_a_second / 500:.0%} of" in beside
 
 
-def test_servers_may_be_left_out_but_the_bare_route(tmp_path: Path) -> None:
+def test_servers_may_be_left_out_but_the_first(tmp_path: Path) -> None:
     file = tmp_path / "rows.json"
     service.main(["--requests", "20", "--seconds", "0.5", "--only", CONVOY, "--json", str(file)])
-    assert [row["target"] for row in json.loads(file.read_text())] == ["bare route", CONVOY]
+    targets = [next(iter(TARGETS)), CONVOY]
+    assert [row["target"] for row in json.loads(file.read_text())] == targets * len(service.BODIES)
 
 
-def test_the_body_is_a_readable_jpeg_of_the_size_asked_for() -> None:
-    data = service.jpeg_of(100_000)
-    assert len(data) == 100_000
-    picture = Image.open(io.BytesIO(data))
-    picture.load()
-    assert picture.size == (640, 480)
+def test_stock_uvicorn_is_not_convoys_connection() -> None:
+    """Convoy's own server does not name itself, and uvicorn does."""
+    heads = {}
+    for target in (next(iter(TARGETS)), UVICORN):
+        with service.serving(TARGETS[target]) as address:
+            service.wait_until_ready(address)
+            connection = Connection(address)
+            heads[target] = connection.exchange(post_request("/", b"image", "image/jpeg")).lower()
+            connection.close()
+    assert [b"server: uvicorn" in head for head in heads.values()] == [False, True]
+
+
+@pytest.mark.parametrize(("size", "pixels"), [(100_000, (640, 480)), (10_000, (202, 152))])
+def test_the_body_is_a_readable_jpeg_of_the_size_asked_for(
+    size: int, pixels: tuple[int, int]
+) -> None:
+    data = service.jpeg_of(size)
+    assert len(data) == size
+    image = Image.open(io.BytesIO(data))
+    image.load()
+    assert image.size == pixels
 
 
 def test_an_answer_is_as_long_as_its_header_says() -> None:

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from benchmarks.serving import poisson
 from benchmarks.serving.poisson import Measured, measure, on_cores, queue_in_time, queue_p99, show
-from loadtest.pictures import SAMPLES
+from loadtest.images import SAMPLES
 from models import BUILT_IN_MODEL
 
 

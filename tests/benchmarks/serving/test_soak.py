@@ -12,11 +12,11 @@ from aiohttp import web
 from benchmarks.serving import soak
 from benchmarks.serving.soak import Process, Run, broken
 from benchmarks.serving.soak_clients import LEFT, NOISE_REFUSED
+from loadtest.images import ImageFile
 from loadtest.journal import MIXED_UP, NOT_SENT, OK
-from loadtest.pictures import Picture
 from tests.support.servers.scripted_server import answer, scripted
 
-DIGITS = [Picture(f"{n}.png", f"{n}{'.' * 60}".encode(), "image/png") for n in range(10)]
+DIGITS = [ImageFile(f"{n}.png", f"{n}{'.' * 60}".encode(), "image/png") for n in range(10)]
 
 
 def healthy() -> Run:

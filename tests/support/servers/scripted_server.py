@@ -26,7 +26,7 @@ Script = Callable[[bytes, int], Awaitable[web.Response]]
 
 
 def answer(index: int, status: int = 200) -> web.Response:
-    """A good answer: that the picture shows class `index`."""
+    """A good answer: that the image shows class `index`."""
     predictions = [
         {"index": index, "label": str(index), "probability": 0.9},
         {"index": (index + 1) % 10, "label": "", "probability": 0.05},

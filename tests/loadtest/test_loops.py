@@ -1,19 +1,19 @@
-"""Open and closed loops in virtual time: when they send, and what they write down."""
+"""Open and closed loops in virtual time: when they send, and what they record."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 import numpy as np
 import pytest
 
-from loadtest.drive import Send, closed_loop, open_loop
+from loadtest.clock import Clock
 from loadtest.journal import INTERRUPTED, NOT_SENT, OK, TOO_LATE, Columns, Journal, Outcome
-from loadtest.schedule import Arrivals, arrivals
+from loadtest.loops import Arrivals, Send, arrivals, closed_loop, open_loop
 from loadtest.summary import Load, summarise
 from tests.support.service.virtual_time import now, run
 
 
-class VirtualClock:
+class VirtualClock(Clock):
     """The clock of the loop that runs."""
 
     def now(self) -> float:
@@ -51,7 +51,7 @@ def closed(clients: int, seconds: float, send: Send) -> Columns:
     return journal.columns()
 
 
-def latencies_ms(columns: Columns, seconds: float = 10) -> dict[str, float | None]:
+def latencies_ms(columns: Columns, seconds: float = 10) -> Mapping[str, float | None]:
     return summarise(Load(rate=1), columns, (0, seconds), client_cpu=0).latency_ms
 
 
@@ -63,7 +63,7 @@ def takes(seconds: float, kind: str = OK) -> Send:
     return send
 
 
-def test_a_stall_is_felt_by_everyone_who_came_during_it_and_a_closed_loop_hides_that() -> None:
+def test_an_open_loop_shows_a_stall_in_every_request_due_and_a_closed_one_hides_it() -> None:
     open_ms = latencies_ms(even(100, 10, OneAtATime().send))
     # 100 of 1000 requests came in the second that the server stood still, evenly: a tenth of all
     # waited, half of those for more than 0.5 s.
@@ -76,13 +76,13 @@ def test_a_stall_is_felt_by_everyone_who_came_during_it_and_a_closed_loop_hides_
     assert closed_ms["max"] == pytest.approx(1001, abs=1)
 
 
-def test_requests_are_sent_on_time_whatever_became_of_earlier_ones() -> None:
+def test_requests_are_sent_on_time_while_earlier_ones_wait() -> None:
     columns = even(10, 1, takes(3))
     assert np.allclose(np.sort(columns.sent), np.arange(10) / 10)
     assert np.allclose(columns.done - columns.intended, 3)
 
 
-def test_what_is_sent_late_counts_from_when_it_was_to_be_sent() -> None:
+def test_latency_counts_from_the_intended_time() -> None:
     class LateClock(VirtualClock):
         async def until(self, moment: float) -> None:
             await asyncio.sleep(max(0.0, moment + 0.25 - now()))
@@ -96,8 +96,7 @@ def test_what_is_sent_late_counts_from_when_it_was_to_be_sent() -> None:
     assert summary.client_limited
 
 
-def test_what_would_be_sent_a_second_late_is_not_sent_and_told() -> None:
-    """Else a load generator that is asked for too much would go on long after its time."""
+def test_a_request_that_is_a_second_late_is_not_sent() -> None:
 
     class AsleepAtFirst(VirtualClock):
         async def until(self, moment: float) -> None:
@@ -113,8 +112,7 @@ def test_what_would_be_sent_a_second_late_is_not_sent_and_told() -> None:
     assert summary.client_limited
 
 
-def test_a_loop_that_is_behind_sends_all_the_same() -> None:
-    """With every moment past it must still let the requests run."""
+def test_a_loop_that_lags_sends_every_request() -> None:
     sent = []
 
     async def send(number: int) -> Outcome:
@@ -127,7 +125,7 @@ def test_a_loop_that_is_behind_sends_all_the_same() -> None:
     assert journal.good == 50
 
 
-def test_one_too_many_outstanding_is_an_error_and_no_delay() -> None:
+def test_a_request_beyond_the_limit_is_an_error_and_not_a_delay() -> None:
     columns = even(10, 2, takes(1.05), max_outstanding=5)
     unsent = columns.kind == columns.kinds.index(NOT_SENT)
     # Five go out, the next six find them still under way: 1.05 s at 10 a second.
@@ -139,7 +137,7 @@ def test_one_too_many_outstanding_is_an_error_and_no_delay() -> None:
     assert summary.answered == 10
 
 
-def test_clients_of_a_closed_loop_ask_again_when_they_are_answered() -> None:
+def test_closed_loop_clients_send_again_after_each_answer() -> None:
     columns = closed(3, 1.95, takes(0.5))
     assert len(columns.kind) == 12
     assert np.allclose(sorted(set(columns.sent.round(9))), [0, 0.5, 1, 1.5])
@@ -158,12 +156,12 @@ def test_every_request_of_a_closed_loop_has_a_number_of_its_own() -> None:
     assert sorted(numbers) == list(range(len(numbers)))
 
 
-def test_a_client_that_is_refused_waits_a_moment() -> None:
+def test_a_refused_client_pauses() -> None:
     assert len(closed(1, 1, takes(0, "429")).kind) == pytest.approx(100, abs=2)
 
 
 @pytest.mark.parametrize("loop", ["open", "closed"])
-def test_what_is_outstanding_when_it_is_ended_is_written_down_as_interrupted(loop: str) -> None:
+def test_cancelling_records_outstanding_requests_as_interrupted(loop: str) -> None:
     journal = Journal()
 
     async def main() -> None:
@@ -187,9 +185,51 @@ def test_what_is_outstanding_when_it_is_ended_is_written_down_as_interrupted(loo
     assert (columns.kind == 1).sum() == (2 if loop == "open" else 3)
 
 
-def test_what_send_raises_is_not_lost() -> None:
+def test_an_exception_from_send_is_raised() -> None:
     async def broken(_: int) -> Outcome:
         raise ZeroDivisionError
 
     with pytest.raises(ExceptionGroup):
         even(10, 1, broken)
+
+
+def test_the_same_seed_gives_the_same_moments_and_another_one_others() -> None:
+    one = arrivals(Arrivals.POISSON, 50, 10, seed=1)
+    assert np.array_equal(one, arrivals(Arrivals.POISSON, 50, 10, seed=1))
+    assert not np.array_equal(one, arrivals(Arrivals.POISSON, 50, 10, seed=2))
+
+
+def test_poisson_moments_ascend_within_the_time() -> None:
+    moments = arrivals(Arrivals.POISSON, 300, 4, seed=3)
+    assert (np.diff(moments) >= 0).all()
+    assert moments[0] >= 0
+    assert moments[-1] < 4
+
+
+def test_poisson_counts_have_the_mean_and_the_variance_of_the_rate() -> None:
+    counts = np.array([len(arrivals(Arrivals.POISSON, 20, 5, seed)) for seed in range(2000)])
+    # Both estimates of 100 are within 5 of their standard errors.
+    assert abs(counts.mean() - 100) < 5 * np.sqrt(100 / 2000)
+    assert abs(counts.var() - 100) < 5 * 100 * np.sqrt(2 / 2000)
+
+
+def test_poisson_gaps_are_exponential_and_independent() -> None:
+    rate = 100.0
+    gaps = np.diff(arrivals(Arrivals.POISSON, rate, 1000, seed=5))
+    # Kolmogorov and Smirnov's statistic, its 1e-6 quantile for large n: sqrt(-ln(a / 2) / (2 n)).
+    ordered = np.sort(gaps)
+    expected = 1 - np.exp(-rate * ordered)
+    n = len(gaps)
+    steps = np.arange(n + 1) / n
+    farthest = max(np.max(steps[1:] - expected), np.max(expected - steps[:-1]))
+    assert farthest < np.sqrt(-np.log(0.5e-6) / (2 * n))
+    assert abs(np.corrcoef(gaps[:-1], gaps[1:])[0, 1]) < 5 / np.sqrt(n)
+
+
+@pytest.mark.parametrize(("rate", "seconds", "count"), [(10, 1, 10), (3, 1, 3), (0.5, 3, 2)])
+def test_even_arrivals_are_one_period_apart(rate: float, seconds: float, count: int) -> None:
+    moments = arrivals(Arrivals.EVEN, rate, seconds)
+    assert len(moments) == count
+    assert moments[0] == 0
+    assert np.allclose(np.diff(moments), 1 / rate)
+    assert moments[-1] < seconds

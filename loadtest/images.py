@@ -1,0 +1,45 @@
+"""The images to send, read into memory before the test starts."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from loadtest import LoadTestError
+from models import BUILT_IN_MODEL
+
+SAMPLES = BUILT_IN_MODEL.parent / "samples"
+
+MAX_BYTES = 2_000_000_000
+"""Limit on the sum of all image files, which stay in memory."""
+
+_FORMATS = {".jpg": "jpeg", ".jpeg": "jpeg", ".png": "png", ".webp": "webp"}
+
+
+@dataclass(frozen=True)
+class ImageFile:
+    """One request body."""
+
+    name: str
+    data: bytes
+    media_type: str
+
+
+def load_images(place: Path) -> list[ImageFile]:
+    """The images directly in a folder, sorted by name, or the one file.
+
+    Raises LoadTestError if there are none, if one cannot be read, or if they exceed MAX_BYTES.
+    """
+    try:
+        place.stat()
+        files = sorted(place.iterdir()) if place.is_dir() else [place]
+        files = [file for file in files if file.suffix.lower() in _FORMATS and not file.is_dir()]
+        if sum(file.stat().st_size for file in files) > MAX_BYTES:
+            raise LoadTestError(f"{place}: the images exceed {MAX_BYTES // 10**6} MB; use fewer")
+        images = [
+            ImageFile(file.name, file.read_bytes(), f"image/{_FORMATS[file.suffix.lower()]}")
+            for file in files
+        ]
+    except OSError as error:
+        raise LoadTestError(f"{error.filename}: {error.strerror}") from error
+    if not images:
+        raise LoadTestError(f"{place}: no JPEG, PNG or WebP files are there")
+    return images

@@ -1,0 +1,97 @@
+"""Open and closed loops: when requests are sent, and how each one ended.
+
+The latency of an open loop counts from the intended send time, so a stall of the server shows in
+every request that was due during the stall (no coordinated omission).
+"""
+
+import asyncio
+from asyncio import CancelledError, TaskGroup
+from collections.abc import Awaitable, Callable
+from enum import StrEnum
+from itertools import count
+from math import nan
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadtest.clock import Clock
+from loadtest.journal import INTERRUPTED, NOT_SENT, OK, TOO_LATE, Journal, Outcome
+
+Send = Callable[[int], Awaitable[Outcome]]
+"""Sends the n-th request and returns how it ended; never raises."""
+
+# A load generator that lags further cannot keep the rate and would run far beyond its duration.
+_MAX_LAG_S = 1.0
+
+# Requests sent in one turn of the event loop when several are due: a turn for each costs too much.
+_BURST = 16
+
+# Without it, a client that is refused would send nothing but refused requests.
+_PAUSE_AFTER_ERROR_S = 0.01
+
+
+class Arrivals(StrEnum):
+    """How an open loop spaces its requests."""
+
+    POISSON = "poisson"  # independent of each other, as from very many clients
+    EVEN = "even"
+
+
+def arrivals(kind: Arrivals, rate: float, seconds: float, seed: int = 0) -> NDArray[np.float64]:
+    """Ascending send times in [0, `seconds`), `rate` per second; the same for the same seed.
+
+    A Poisson process with a known count is that many independent uniform times, sorted.
+    """
+    if kind is Arrivals.EVEN:
+        return np.arange(np.ceil(rate * seconds)) / rate
+    random = np.random.default_rng(seed)
+    return np.sort(random.uniform(0, seconds, random.poisson(rate * seconds)))
+
+
+async def open_loop(
+    moments: NDArray[np.float64], send: Send, journal: Journal, clock: Clock, max_outstanding: int
+) -> None:
+    """Send at `moments` (clock seconds) whether or not earlier requests ended; wait for all.
+
+    A request beyond `max_outstanding` is recorded as NOT_SENT: delaying it would hide its wait. One
+    that is a second late is recorded as TOO_LATE. Cancelling records outstanding requests as
+    INTERRUPTED.
+    """
+    already = len(journal)
+    async with TaskGroup() as tasks:
+        for number, moment in enumerate(moments.tolist()):
+            if moment > clock.now() or number % _BURST == 0:
+                await clock.until(moment)
+            full = number + already - len(journal) >= max_outstanding
+            if full or clock.now() - moment > _MAX_LAG_S:
+                journal.add(moment, nan, nan, Outcome(NOT_SENT if full else TOO_LATE))
+            else:
+                tasks.create_task(_exchange(number, moment, send, journal, clock))
+
+
+async def closed_loop(clients: int, end: float, send: Send, journal: Journal, clock: Clock) -> None:
+    """Run `clients` that each send their next request after the last one ended, until `end`."""
+    numbers = count()
+
+    async def client() -> None:
+        while (moment := clock.now()) < end:
+            outcome = await _exchange(next(numbers), moment, send, journal, clock)
+            if outcome.kind != OK:
+                await asyncio.sleep(_PAUSE_AFTER_ERROR_S)
+
+    async with TaskGroup() as tasks:
+        for _ in range(clients):
+            tasks.create_task(client())
+
+
+async def _exchange(
+    number: int, intended: float, send: Send, journal: Journal, clock: Clock
+) -> Outcome:
+    sent = clock.now()
+    try:
+        outcome = await send(number)
+    except CancelledError:
+        journal.add(intended, sent, nan, Outcome(INTERRUPTED))
+        raise
+    journal.add(intended, sent, clock.now(), outcome)
+    return outcome
