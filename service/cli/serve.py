@@ -138,7 +138,11 @@ def serve_models(
             )
         return run_workers(
             repository,
-            partial(make, decode_threads=max(1, settings.thread_count // settings.workers)),
+            partial(
+                make,
+                decode_threads=max(1, settings.thread_count // settings.workers),
+                decode_bytes=settings.decode_bytes // settings.workers,
+            ),
             listener,
             workers=settings.workers,
             drain_s=settings.drain_s,

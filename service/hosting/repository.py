@@ -16,7 +16,7 @@ from service.errors import ModelNotFoundError
 from service.hosting.admission import ByteRoom
 from service.hosting.pipeline import ModelInfo, Pipeline
 from service.images.pool import DecodePool, Decoding
-from service.telemetry.metrics import Metrics
+from service.telemetry.metrics import Metrics, ModelMetrics
 
 # Room for bodies beside the largest one, for every image that may wait.
 _BYTES_AN_IMAGE = 2**20
@@ -61,7 +61,7 @@ class Repository:
         self.models: dict[str, Pipeline] = {}
         self._default = default
         self._max_queue = max_queue
-        self._room = ByteRoom(max_body_bytes + max_queue * _BYTES_AN_IMAGE)
+        self.room = ByteRoom(max_body_bytes + max_queue * _BYTES_AN_IMAGE)
         self._decoders = DecodePool(
             decode_threads, decode_bytes, bound_s=decode_s, nice=_DECODE_NICE
         )
@@ -87,8 +87,6 @@ class Repository:
 
         `reopen` opens another engine of it, where the first hangs or fails again and again.
         """
-        if info.name in self.models:
-            raise ValueError(f"there are two models {info.name!r}")
         metrics = self.metrics.model(info.name, info.version)
         runner = EngineRunner(
             engine,
@@ -101,13 +99,25 @@ class Repository:
             reopen=reopen,
             on_failure=self._fail,
         )
+        return self.join(info, runner, prepare, metrics)
+
+    def join(
+        self,
+        info: ModelInfo,
+        runner: EngineRunner,
+        prepare: Callable[[bytes], Decoding],
+        metrics: ModelMetrics,
+    ) -> Pipeline:
+        """Serve one more model by a runner that there is already."""
+        if info.name in self.models:
+            raise ValueError(f"there are two models {info.name!r}")
         pipeline = Pipeline(
             info,
             runner,
             prepare,
             max_images=self._max_queue + runner.max_batch,
             max_images_a_request=self._max_queue,
-            room=self._room,
+            room=self.room,
             decoders=self._decoders,
             reader=self._reader,
             metrics=metrics,

@@ -18,8 +18,7 @@ from service.cli.options import configure_logging
 from service.hosting.repository import Repository
 from service.http.server import bind
 from service.images.pool import free
-from service.processes import prepare, run_workers
-from service.processes.supervisor import WorkersError
+from service.processes import WorkersError, prepare, run_workers
 from tests.support.service.fakes import FakeEngine, decode_digit, fake_info, one_hot
 
 
