@@ -46,9 +46,7 @@ class State(Enum):
         if self is State.READY:
             return
         if self is State.DRAINING:
-            raise ShuttingDownError(
-                "the server is shutting down; send the request again elsewhere"
-            )
+            raise ShuttingDownError("the server is shutting down; send the request again elsewhere")
         raise NotReadyError(f"the model is {self.value}; try again in a second")
 
 

@@ -1,23 +1,22 @@
 """A worker's side of models whose queue and engine are in the main process."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from time import perf_counter
+from typing import Any
 
 from models import Pixels
+from service import errors
 from service.batching.policy import NO_HURRY, Urgency
 from service.batching.waiting import Answered, Then
 from service.callbacks import call_safely
 from service.engine.ranking import ScoreRow, rank
-from service.engine.runner import State
+from service.engine.runner import EngineRunner, State
 from service.errors import DeadlineError, ServiceError, ShuttingDownError
-from service.processes.shared import (
-    BUSY_UNTIL, DEPTH, QUICKEST_S, RESTARTS, STATE, WAIT_S, RemoteModel, Shared,
-)  # fmt: skip
-from service.processes.wire import Wire, error_of
+from service.processes.shared import Model, SharedModel
+from service.processes.wire import Wire
 
-_STATES = tuple(State)
 _LOST = "the engine's process ended; send the request again"
 
 
@@ -37,11 +36,6 @@ class Pending:
             self.runner.free += self.slots
             link.wire.say("withdraw", self.number)
 
-    def end(self, outcome: Answered[ScoreRow] | ServiceError) -> None:
-        """Tell its outcome, and have its slots used again."""
-        self.runner.free += self.slots
-        call_safely(self.then, outcome)
-
 
 class Link:
     """All that a worker has asked of the main process; used from its event loop."""
@@ -49,17 +43,21 @@ class Link:
     def __init__(self, wire: Wire) -> None:
         self.wire = wire
         self.lost = False  # the main process has ended
+        self.runners: list[RemoteRunner] = []
         self.pending: dict[int, Pending] = {}
         self.numbers = count()
 
-    async def follow(self, on_drain: Callable[[], None]) -> None:
-        """Hear the main process until it ends; `on_drain` is called whenever it says so."""
-        async for what, *about in self.wire.messages("listening"):
-            if what == "drain":
-                on_drain()
-            elif pending := self.pending.pop(about[0], None):
-                told = pending.runner.answer if what == "done" else _failure
-                pending.end(told(pending, *about[1:]))
+    async def follow(self, commands: Mapping[str, Callable[[], None]]) -> None:
+        """Hear the main process until it ends; commands are called when it says them."""
+        async for what, *about in self.wire.messages():
+            if what in ("done", "failed"):
+                if pending := self.pending.pop(about[0], None):
+                    pending.runner.end(pending, what, *about[1:])
+                continue
+            if what == "status":
+                for runner, status in zip(self.runners, about[0], strict=True):
+                    runner.update(*status)
+            commands[what]()
         self.lost = True
         self.fail(self.pending.values(), _LOST)
 
@@ -70,44 +68,31 @@ class Link:
             call_safely(each.then, ShuttingDownError(why))
 
 
-def _failure(_: Pending, kind: str, text: str, attributes: dict[str, float]) -> ServiceError:
-    return error_of(kind, text, attributes)
-
-
 class RemoteRunner:
-    """What a `Pipeline` uses of an `EngineRunner` and its batcher, for a model of another process.
+    """What a `Pipeline` uses of an `EngineRunner` and of its batcher; a test compares them."""
 
-    A test compares the two.
-    """
-
-    def __init__(self, link: Link, place: int, model: RemoteModel, shared: Shared, own: int) -> None:
-        """`place` is the model's among all, `own` the worker's number."""
+    def __init__(self, link: Link, model: Model, shared: SharedModel, worker: int) -> None:
         self.classes, self.max_batch, self.device = model.classes, model.max_batch, model.device
         self.batcher = self
-        self.link = link
-        self._place = place
+        self.link, self._place = link, len(link.runners)
+        link.runners.append(self)
         self._output = model.info.output
-        self._status = shared.status
-        self._images, self._scores = shared.images[own], shared.scores[own]
+        self._images, self._scores = shared.images[worker], shared.scores[worker]
         self.free = list(range(model.max_images))  # slots; the last is taken: it is in a cache
         self._refusing = False
+        self.update("WARMING", 0, 0, 0.0, 0.0, 0.0)
+
+    def update(
+        self, state: str, restarts: int, depth: int, wait_s: float, busy_until: float, run_s: float
+    ) -> None:
+        """Take what `status_of` the runner in the main process was."""
+        self._state, self.restarts, self.depth = State[state], restarts, depth
+        self._wait_s, self._busy_until, self._run_s = wait_s, busy_until, run_s
 
     @property
     def state(self) -> State:
         """What it can do for a new request just now."""
-        if self._refusing or self.link.lost:
-            return State.DRAINING
-        return _STATES[int(self._status[STATE])]
-
-    @property
-    def restarts(self) -> int:
-        """How often its engine was restarted, or was tried to be."""
-        return int(self._status[RESTARTS])
-
-    @property
-    def depth(self) -> int:
-        """How many images wait for a batch, those of other workers too."""
-        return int(self._status[DEPTH])
+        return State.DRAINING if self._refusing or self.link.lost else self._state
 
     def check_ready(self) -> None:
         """Raise NotReadyError or ShuttingDownError unless new requests are taken."""
@@ -115,7 +100,7 @@ class RemoteRunner:
 
     def expected_wait_s(self) -> float:
         """Seconds until all that is waiting or running now will have been run."""
-        return float(self._status[WAIT_S])
+        return self._wait_s
 
     def check_deadline(self, count: int, urgency: Urgency) -> None:
         """Raise DeadlineError if `count` images would be late even ahead of all that waits.
@@ -123,7 +108,7 @@ class RemoteRunner:
         The queue is the main process's, which refuses whatever else cannot be done in time.
         """
         now = perf_counter()
-        done = max(now, self._status[BUSY_UNTIL]) + (self._status[QUICKEST_S] if count else 0.0)
+        done = max(now, self._busy_until) + (self._run_s if count else 0.0)
         if done > urgency.deadline:
             raise DeadlineError(done - now, urgency.deadline - now)
 
@@ -141,11 +126,14 @@ class RemoteRunner:
         link.wire.say("submit", pending.number, self._place, pending.slots, *urgency)
         return pending
 
-    def answer(
-        self, pending: Pending, size: int, queue_s: float, compute_s: float
-    ) -> Answered[ScoreRow]:
-        """The scores that are in a request's slots."""
-        return Answered(rank(self._scores[pending.slots], self._output), size, queue_s, compute_s)
+    def end(self, pending: Pending, what: str, *about: Any) -> None:
+        """A request is done, and its scores are in its slots; or it failed."""
+        self.free += pending.slots
+        if what == "done":
+            rows = rank(self._scores[pending.slots], self._output)  # of a copy
+            call_safely(pending.then, Answered(rows, *about))
+        else:
+            call_safely(pending.then, _error(*about))
 
     async def warm_up(self) -> None:
         """Nothing: the main process does."""
@@ -164,3 +152,17 @@ class RemoteRunner:
         """End it: what is still inside fails."""
         await self.give_up()
         return True
+
+
+def status_of(runner: EngineRunner) -> Sequence[Any]:
+    """How it is now, as `RemoteRunner.update` takes it."""
+    queue = runner.batcher
+    load = queue.depth, queue.expected_wait_s(), queue.busy_until, queue.latency.of(1)
+    return runner.state.name, runner.restarts, *load
+
+
+def _error(kind: str, text: str, attributes: Mapping[str, float]) -> ServiceError:
+    found: type[ServiceError] = getattr(errors, kind)
+    error = found.__new__(found, text)  # not called: classes take other arguments than the text
+    vars(error).update(attributes)
+    return error

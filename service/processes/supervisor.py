@@ -3,16 +3,15 @@
     SIGTERM or SIGINT -> the workers refuse, finish what is inside, leave -> so does this
 
 A second signal does not wait. A worker that dies takes its own requests with it and no others, and
-another takes its place; connections that no worker has accepted wait for it.
+another takes its place; connections that no worker has accepted yet wait.
 """
 
 import asyncio
 import logging
 import os
-import signal
 import socket
 from collections.abc import Callable, Sequence
-from multiprocessing import get_context
+from multiprocessing import forkserver, get_context
 from multiprocessing.context import ForkServerProcess
 from time import monotonic
 from typing import Any
@@ -22,23 +21,20 @@ import uvicorn
 from service.batching.policy import Urgency
 from service.batching.waiting import Answered, Request
 from service.engine.ranking import ScoreRow
-from service.engine.runner import EngineRunner, State
 from service.errors import ServiceError
 from service.hosting.repository import Repository
-from service.http.server import LEAVE_S, Server
-from service.processes.shared import (
-    BUSY_UNTIL, DEPTH, LISTENING, QUICKEST_S, REPLACED, RESTARTS, STATE, WAIT_S, Crew, Shared,
-)  # fmt: skip
+from service.http.server import LEAVE_S, ListenError, Server, outcome_of
+from service.processes.remote import status_of
+from service.processes.shared import Memory, Model, SharedAdmission, SharedCounts
 from service.processes.wire import Wire
-from service.processes.worker import Outfit, work
+from service.processes.worker import Options, Outfit, work
+
+# Connections that no worker has accepted yet: as many as uvicorn has it.
+_BACKLOG = 2048
 
 # A worker that ends sooner than this after its start did not work at all. So many of these in a
-# row, and another would not either; before each there is a pause, which doubles.
-_SHORT_S = 5.0
-_TOO_MANY = 5
-_PAUSE_S = 0.1
-
-_STATES = tuple(State)
+# row, and another would not either; before each there is a longer pause.
+_SHORT_S, _TOO_MANY, _PAUSE_S = 5.0, 5, 0.2
 
 _log = logging.getLogger("convoy")
 
@@ -47,21 +43,52 @@ class WorkersError(Exception):
     """Workers end as soon as they are started."""
 
 
-class Session:
-    """What one worker asks of the runners, from its start to its end."""
+def prepare(modules: list[str]) -> None:
+    """Start the process that forks workers, which reads their code and these `modules`.
 
-    def __init__(
-        self, wire: Wire, number: int, models: Sequence[tuple[EngineRunner, Shared]]
-    ) -> None:
-        self.wire = wire
+    Best called before there are engines: it takes a second or more, beside them.
+    """
+    get_context("forkserver").set_forkserver_preload([work.__module__, *modules])
+    forkserver.ensure_running()
+
+
+def run_workers(
+    repository: Repository, listener: socket.socket, options: Options, announce: Callable[[], None]
+) -> bool:
+    """As `run_server`, with HTTP and decoding in processes beside this one.
+
+    The repository has the models, and decodes nothing. The edge's limits are each worker's.
+    WorkersError: workers end as soon as they are started.
+    """
+    try:
+        listener.listen(_BACKLOG)
+    except OSError as error:  # another process bound the address too, and listened first
+        raise ListenError(f"cannot listen: {error.strerror or error}") from error
+    listener.setblocking(False)
+    models = []
+    for pipeline in repository.models.values():
+        runner, most = pipeline.runner, pipeline.admission.max_images
+        fixed = runner.classes, runner.max_batch, runner.device
+        models.append(Model(pipeline.info, pipeline.prepare, most, *fixed))
+    outfit = Outfit(options, models, Memory(), listener, os.getpid())
+    supervisor = Supervisor(repository, outfit, announce)
+    supervisor.run(sockets=[])
+    return outcome_of(supervisor)
+
+
+class Session:
+    """What one worker asks, from its start to its end."""
+
+    def __init__(self, supervisor: "Supervisor", number: int, end: socket.socket) -> None:
+        self.wire = Wire(end)
         self._number = number
-        self._models = models
+        self._models = supervisor.models
         self._open: dict[int, Request[Any, ScoreRow]] = {}
 
-    async def serve(self, on_listening: Callable[[], None]) -> None:
+    async def serve(self, status: Any, on_listening: Callable[[], None]) -> None:
         """Do what the worker asks, until it is gone."""
         try:
-            async for what, *about in self.wire.messages():
+            async for what, *about in self.wire.messages("status", status):
                 if what == "submit":
                     self._submit(*about)
                 elif what == "listening":
@@ -101,16 +128,26 @@ class Supervisor(Server):
     """A server without connections of its own: workers have them."""
 
     def __init__(
-        self, repository: Repository, outfit: Outfit, crew: Crew,
-        shared: Sequence[Shared], announce: Callable[[], None],
-    ) -> None:  # fmt: skip
+        self, repository: Repository, outfit: Outfit, announce: Callable[[], None]
+    ) -> None:
         """`announce` is called once requests are taken."""
         config = uvicorn.Config(_no_app, log_config=None, lifespan="off", ws="none")
-        super().__init__(config, repository, outfit.drain_s, announce)
+
+        def announce_everywhere() -> None:
+            self._tell("status", self._status())  # the workers before any client
+            announce()
+
+        super().__init__(config, repository, outfit.options.drain_s, announce_everywhere)
+        metrics, workers = repository.metrics, outfit.options.workers
+        self._crew, shared = outfit.open(metrics.max_batch)
+        self.models = []
+        for pipeline, each in zip(repository.models.values(), shared, strict=True):
+            pipeline.metrics.counts = SharedCounts(metrics.max_batch, each.counts, workers)
+            pipeline.admission = SharedAdmission(pipeline.admission, each.inside, 0)
+            self.models.append((pipeline.runner, each))
+        metrics.lost_decode_threads = lambda: sum(self._crew.lost_threads)
+        metrics.add(self._crew)
         self._outfit = outfit
-        self._crew = crew
-        runners = [pipeline.runner for pipeline in repository.models.values()]
-        self._models = list(zip(runners, shared, strict=True))
         self._alive: dict[int, tuple[ForkServerProcess, Wire]] = {}
         self._keepers: list[asyncio.Task[None]] = []
         self._all_listen = asyncio.Event()
@@ -118,8 +155,8 @@ class Supervisor(Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start the workers; the models warm up once all of them listen."""
-        self._publish()
-        self._keepers = [asyncio.create_task(self._keep(n)) for n in range(self._outfit.workers)]
+        workers = range(self._outfit.options.workers)
+        self._keepers = [asyncio.create_task(self._keep(number)) for number in workers]
         await super().startup(sockets)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -132,14 +169,18 @@ class Supervisor(Server):
 
     async def on_tick(self, counter: int) -> bool:
         """Ten times a second."""
-        self._publish()
+        self._tell("status", self._status())
         return await super().on_tick(counter)
 
+    def _tell(self, *message: Any) -> None:
+        for _, wire in self._alive.values():
+            wire.say(*message)
+
+    def _status(self) -> Sequence[Any]:
+        return [status_of(runner) for runner, _ in self.models]
+
     def _read_again(self) -> None:
-        """Have the workers do it, who have what the files are for."""
-        for process, _ in self._alive.values():
-            if process.pid is not None:
-                os.kill(process.pid, signal.SIGHUP)
+        self._tell("reload")  # to those who have what the files are for
 
     async def _warm_up(self) -> None:
         await self._all_listen.wait()
@@ -147,29 +188,16 @@ class Supervisor(Server):
 
     async def _drain(self) -> None:
         _log.info("shutting down: the workers finish what is inside")
-        for runner, _ in self._models:
+        for runner, _ in self.models:
             runner.refuse()
-        self._publish()
         await self._end_workers(self._drain_s)
         self.should_exit = True
 
     async def _end_workers(self, timeout_s: float) -> None:
         """Have them finish what is inside, and leave; said again: not wait for it."""
         self._ending = True
-        for _, wire in self._alive.values():
-            wire.say("drain")
+        self._tell("drain")
         await asyncio.wait(self._keepers, timeout=timeout_s)
-
-    def _publish(self) -> None:
-        """Let the workers know how the models are."""
-        for runner, shared in self._models:
-            status, batcher = shared.status, runner.batcher
-            status[STATE] = _STATES.index(runner.state)
-            status[DEPTH] = batcher.depth
-            status[RESTARTS] = runner.restarts
-            status[WAIT_S] = batcher.expected_wait_s()
-            status[BUSY_UNTIL] = batcher.busy_until
-            status[QUICKEST_S] = batcher.latency.of(1)
 
     async def _keep(self, number: int) -> None:
         """Have a worker of this number, until the end."""
@@ -180,16 +208,15 @@ class Supervisor(Server):
             if self._ending:
                 self.drained = self.drained and status == 0
                 return
-            self._crew.all[REPLACED] += 1
+            self._crew.replaced[number] += 1
             how = f"by signal {-status}" if status < 0 else f"with status {status}"
             _log.error("worker %d ended %s; another takes its place", number, how)
             short = short + 1 if monotonic() - began < _SHORT_S else 0
             if short == _TOO_MANY:
                 reason = f"worker {number} ended as soon as it was started, {short} times in a row"
-                self.failure = WorkersError(reason)
-                self.should_exit = True
+                self.failure, self.should_exit = WorkersError(reason), True
                 return
-            await asyncio.sleep(short and _PAUSE_S * 2**short)
+            await asyncio.sleep(short * _PAUSE_S)
 
     async def _live(self, number: int) -> int:
         """A worker, from its start to its end; its exit status, below 0: by a signal."""
@@ -199,25 +226,24 @@ class Supervisor(Server):
             process = get_context("forkserver").Process(target=work, args=arguments, daemon=True)
             # In a thread: it takes a second where the process that forks them has ended.
             await asyncio.to_thread(ForkServerProcess.start, process)
-        session = Session(Wire(ours), number, self._models)
+        session = Session(self, number, ours)
         self._alive[number] = process, session.wire
-        row = self._crew.workers[number]
 
         def listens() -> None:
             _log.info("worker %d listens", number)
-            row[LISTENING] = 1
-            if all(each[LISTENING] for each in self._crew.workers):
+            self._crew.listening[number] = 1
+            if sum(self._crew.listening) == self._outfit.options.workers:
                 self._all_listen.set()
             if self._ending:
                 session.wire.say("drain")
 
-        await session.serve(listens)
+        await session.serve(self._status(), listens)
+        self._crew.listening[number] = 0
         await asyncio.to_thread(process.join, LEAVE_S)
         process.kill()  # where it holds on
         await asyncio.to_thread(process.join)
         del self._alive[number]
-        row[LISTENING] = 0
-        for _, shared in self._models:
+        for _, shared in self.models:
             shared.inside[number][0] = 0
         return process.exitcode or 0
 

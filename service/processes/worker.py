@@ -7,50 +7,54 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from service.api.app import create_app
 from service.edge.edge import EdgeOptions
 from service.engine.runner import EngineRunner
 from service.hosting.repository import Repository
 from service.http.server import Server, http_settings
+from service.processes import shared
 from service.processes.remote import Link, RemoteRunner
-from service.processes.shared import (
-    LOST_THREADS, Crew, Memory, RemoteModel, Shared, SharedAdmission, SharedCounts,
-)  # fmt: skip
 from service.processes.wire import Wire
-from service.telemetry.counts import Counts
 from service.telemetry.metrics import ModelMetrics
 
-# After it accepted a connection a worker leaves the next ones to others, which may have fewer.
-_YIELD_S = 0.001
+# After it accepted a connection a worker leaves the next to others, which may have fewer; and where
+# as many files are open as may be, it accepts none for a while.
+_YIELD_S, _FULL_S = 0.001, 1.0
 
-# As many files are open as may be.
-_FULL_S = 1.0
+_log = logging.getLogger("convoy")
 
 
 @dataclass(frozen=True)
-class Outfit:
-    """What workers are made of; pickled for each."""
+class Options:
+    """How workers serve."""
 
     workers: int
-    models: Sequence[RemoteModel]
-    memory: Memory
-    listener: socket.socket
     make_repository: Callable[[], Repository]  # without models
-    configure: Callable[[], None]  # the process, its log above all
-    edge: EdgeOptions
-    access_log: bool
-    metrics: bool  # whether the clients' port tells them
+    configure: Callable[[], None]  # called first: sets up the log
     drain_s: float
+    access_log: bool
+    metrics: bool = True  # whether the clients' port tells them
+    edge: EdgeOptions = field(default_factory=EdgeOptions)
+
+
+class Outfit(NamedTuple):
+    """All that a worker is started with; pickled for each."""
+
+    options: Options
+    models: Sequence[shared.Model]
+    memory: shared.Memory
+    listener: socket.socket
     main: int  # the main process
 
-    def open_memory(self, max_batch: int) -> tuple[Crew, list[Shared]]:
-        """All that is shared; metrics are for batches of so many."""
-        crew, width = Crew(self.memory, self.workers), len(Counts(max_batch).row)
-        return crew, [Shared(self.memory, model, self.workers, width) for model in self.models]
+    def open(self, max_batch: int) -> tuple[shared.Crew, list[shared.SharedModel]]:
+        """What is in the memory; `max_batch` is the metrics'."""
+        memory, workers = self.memory, self.options.workers
+        crew = shared.Crew(memory, workers)
+        return crew, [shared.SharedModel(memory, workers, each, max_batch) for each in self.models]
 
 
 def work(outfit: Outfit, number: int, end: socket.socket) -> None:
@@ -58,64 +62,61 @@ def work(outfit: Outfit, number: int, end: socket.socket) -> None:
     # Signals to a group of processes, as Ctrl-C, are for the main process to follow.
     signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
     gc.freeze()  # the collector would write to, and so copy, what forked workers share
-    outfit.configure()
-    _name_in_log(f"worker-{number}")
-    repository, link = outfit.make_repository(), Link(Wire(end))
+    options = outfit.options
+    options.configure()
+    logging.setLogRecordFactory(partial(_record, f"worker-{number}: "))
+    repository, link = options.make_repository(), Link(Wire(end))
     metrics, room = repository.metrics, repository.room
-    room.most = max(repository.max_body_bytes, room.most // outfit.workers)
-    crew, every = outfit.open_memory(metrics.max_batch)
-    for place, (model, shared) in enumerate(zip(outfit.models, every, strict=True)):
-        info = model.info
-        counts = SharedCounts(metrics.max_batch, shared.counts, number)
-        metrics.models.append(ModelMetrics(info.name, info.version, counts))
-        runner = cast(EngineRunner, RemoteRunner(link, place, model, shared, number))
-        pipeline = repository.join(info, runner, model.prepare, metrics.models[-1])
-        pipeline.admission = SharedAdmission(pipeline.admission, shared.inside, number)
-    metrics.add(crew)
-    metrics.process = outfit.main  # each its own, the counters would go up and down
-    row, lost = crew.workers[number], metrics.lost_decode_threads
-    metrics.lost_decode_threads, before = crew.lost_threads, row[LOST_THREADS]
+    room.most = max(repository.max_body_bytes, room.most // options.workers)
+    crew, every = outfit.open(metrics.max_batch)
+    for model, each in zip(outfit.models, every, strict=True):
+        counts = shared.SharedCounts(metrics.max_batch, each.counts, number)
+        metrics.models.append(ModelMetrics(model.info.name, model.info.version, counts))
+        runner = cast(EngineRunner, RemoteRunner(link, model, each, number))
+        pipeline = repository.join(model.info, runner, model.prepare, metrics.models[-1])
+        pipeline.admission = shared.SharedAdmission(pipeline.admission, each.inside, number)
+    app = create_app(repository, metrics=options.metrics)
+    config = http_settings(
+        app, access_log=options.access_log, edge=options.edge, endpoints=app.endpoints
+    )
+    server = _Server(config, repository, options.drain_s, announce=lambda: None)
+    server.listener, server.link = outfit.listener, link
+    lost, before = metrics.lost_decode_threads, crew.lost_threads[number]
 
     def count_lost() -> None:
-        row[LOST_THREADS] = before + int(lost())
+        crew.lost_threads[number] = before + int(lost())
 
-    app = create_app(repository, metrics=outfit.metrics)
-    config = http_settings(
-        app, access_log=outfit.access_log, edge=outfit.edge, endpoints=app.endpoints
-    )
-    server = _Server(config, repository, outfit.drain_s, announce=lambda: None)
-    server.outfit, server.link, server.count_lost = outfit, link, count_lost
+    server.count_lost = count_lost
+    metrics.lost_decode_threads = lambda: sum(crew.lost_threads)
+    metrics.add(crew)
+    metrics.process = outfit.main  # each its own, the counters would go up and down
     server.run(sockets=[])
     sys.exit(0 if server.drained else 1)
 
 
-def _name_in_log(name: str) -> None:
-    """Have every line of the log say which worker it is of."""
-    make = logging.getLogRecordFactory()
-
-    def make_named(*about: Any, **more: Any) -> logging.LogRecord:
-        record = make(*about, **more)
-        record.msg = f"{name}: {record.msg}"
-        return record
-
-    logging.setLogRecordFactory(make_named)
+def _record(prefix: str, *about: Any, **more: Any) -> logging.LogRecord:
+    record = logging.LogRecord(*about, **more)
+    record.msg = f"{prefix}{record.msg}"
+    return record
 
 
 class _Server(Server):
     """A server that accepts from the socket of all workers, and ends with the main process."""
 
-    outfit: Outfit
+    listener: socket.socket
     link: Link
     count_lost: Callable[[], None]
+    _accepting: asyncio.Task[None] | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Accept connections, and say so."""
+        """Hear the main process; once it says how the models are, accept connections."""
         await super().startup(sockets)
-        self._work = [asyncio.create_task(self._accept()), asyncio.create_task(self._follow())]
+        self._following = asyncio.create_task(self._follow())
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Accept no more, let the last answers out."""
-        self._work[0].cancel()
+        if self._accepting is not None:
+            self._accepting.cancel()
         await super().shutdown(sockets)
 
     async def on_tick(self, counter: int) -> bool:
@@ -124,8 +125,14 @@ class _Server(Server):
         return await super().on_tick(counter)
 
     async def _follow(self) -> None:
-        await self.link.follow(self.stop)
+        commands = {"status": self._start, "drain": self.stop, "reload": self._read_again}
+        await self.link.follow(commands)
         self.should_exit = True
+
+    def _start(self) -> None:
+        if self._accepting is None:
+            self._accepting = asyncio.create_task(self._accept())
+            self.link.wire.say("listening")
 
     async def _accept(self) -> None:
         """Take a share of the connections, as uvicorn makes them of those it accepts itself."""
@@ -134,7 +141,7 @@ class _Server(Server):
         make = partial(protocol, self.config, self.server_state, self.lifespan.state)
         while True:
             try:
-                connection, _ = await loop.sock_accept(self.outfit.listener)
+                connection, _ = await loop.sock_accept(self.listener)
             except OSError as error:
                 _log.error("no connection can be accepted: %s", error)
                 await asyncio.sleep(_FULL_S)
@@ -142,6 +149,3 @@ class _Server(Server):
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             await loop.connect_accepted_socket(make, connection)
             await asyncio.sleep(_YIELD_S)
-
-
-_log = logging.getLogger("convoy")

@@ -201,7 +201,7 @@ def test_who_forks_workers_may_die_and_there_are_as_many_as_before(service: Serv
             os.kill(forker, signal.SIGKILL)
             until(lambda: not any(is_there(worker) for worker in before))
         for request in lost:
-            assert isinstance(request.exception(), OSError | http.client.HTTPException)
+            assert isinstance(request.exception(), OSError | http.client.HTTPException), request.result()
     until(lambda: len(service.workers) == WORKERS)
     until(lambda: service.metric("convoy_images_inside") == 0)
     with service.one_each() as each:
