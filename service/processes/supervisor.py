@@ -21,11 +21,12 @@ import uvicorn
 from service.batching.policy import Urgency
 from service.batching.waiting import Answered, Request
 from service.engine.ranking import ScoreRow
+from service.engine.runner import EngineRunner
 from service.errors import ServiceError
 from service.hosting.repository import Repository
 from service.http.server import LEAVE_S, ListenError, Server, outcome_of
 from service.processes.remote import status_of
-from service.processes.shared import Memory, Model, SharedAdmission, SharedCounts
+from service.processes.shared import Memory, Model, SharedAdmission, SharedCounts, SharedModel
 from service.processes.wire import Wire
 from service.processes.worker import Options, Outfit, work
 
@@ -35,6 +36,8 @@ _BACKLOG = 2048
 # A worker that ends sooner than this after its start did not work at all. So many of these in a
 # row, and another would not either; before each there is a longer pause.
 _SHORT_S, _TOO_MANY, _PAUSE_S = 5.0, 5, 0.2
+
+_Model = tuple[EngineRunner, SharedModel]
 
 _log = logging.getLogger("convoy")
 
@@ -79,10 +82,8 @@ def run_workers(
 class Session:
     """What one worker asks, from its start to its end."""
 
-    def __init__(self, supervisor: "Supervisor", number: int, end: socket.socket) -> None:
-        self.wire = Wire(end)
-        self._number = number
-        self._models = supervisor.models
+    def __init__(self, wire: Wire, number: int, models: Sequence[_Model]) -> None:
+        self.wire, self._number, self._models = wire, number, models
         self._open: dict[int, Request[Any, ScoreRow]] = {}
 
     async def serve(self, status: Any, on_listening: Callable[[], None]) -> None:
@@ -140,11 +141,11 @@ class Supervisor(Server):
         super().__init__(config, repository, outfit.options.drain_s, announce_everywhere)
         metrics, workers = repository.metrics, outfit.options.workers
         self._crew, shared = outfit.open(metrics.max_batch)
-        self.models = []
+        self._models: list[_Model] = []
         for pipeline, each in zip(repository.models.values(), shared, strict=True):
             pipeline.metrics.counts = SharedCounts(metrics.max_batch, each.counts, workers)
             pipeline.admission = SharedAdmission(pipeline.admission, each.inside, 0)
-            self.models.append((pipeline.runner, each))
+            self._models.append((pipeline.runner, each))
         metrics.lost_decode_threads = lambda: sum(self._crew.lost_threads)
         metrics.add(self._crew)
         self._outfit = outfit
@@ -177,7 +178,7 @@ class Supervisor(Server):
             wire.say(*message)
 
     def _status(self) -> Sequence[Any]:
-        return [status_of(runner) for runner, _ in self.models]
+        return [status_of(runner) for runner, _ in self._models]
 
     def _read_again(self) -> None:
         self._tell("reload")  # to those who have what the files are for
@@ -188,7 +189,7 @@ class Supervisor(Server):
 
     async def _drain(self) -> None:
         _log.info("shutting down: the workers finish what is inside")
-        for runner, _ in self.models:
+        for runner, _ in self._models:
             runner.refuse()
         await self._end_workers(self._drain_s)
         self.should_exit = True
@@ -226,7 +227,7 @@ class Supervisor(Server):
             process = get_context("forkserver").Process(target=work, args=arguments, daemon=True)
             # In a thread: it takes a second where the process that forks them has ended.
             await asyncio.to_thread(ForkServerProcess.start, process)
-        session = Session(self, number, ours)
+        session = Session(Wire(ours), number, self._models)
         self._alive[number] = process, session.wire
 
         def listens() -> None:
@@ -243,7 +244,7 @@ class Supervisor(Server):
         process.kill()  # where it holds on
         await asyncio.to_thread(process.join)
         del self._alive[number]
-        for _, shared in self.models:
+        for _, shared in self._models:
             shared.inside[number][0] = 0
         return process.exitcode or 0
 

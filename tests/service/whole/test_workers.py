@@ -5,10 +5,12 @@ import os
 import signal
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
@@ -191,21 +193,21 @@ def test_a_killed_worker_loses_its_own_requests_and_nothing_else(service: Servic
     test_the_bound_on_images_is_all_workers_together(service)
 
 
-def test_who_forks_workers_may_die_and_there_are_as_many_as_before(service: Service) -> None:
-    with service.one_each() as each, ThreadPoolExecutor(WORKERS) as pool:
-        before = service.workers
+def test_the_process_that_forks_workers_may_die(tmp_path: Path) -> None:
+    """Workers live on; one that dies later is replaced, by another that forks."""
+    with running(tmp_path) as service, service.one_each() as each:
+        (victim, _), (kept, connection) = each.items()
         (forker,) = (p for p in children(service.process.pid) if children(p))
-        with service.holding():
-            lost = [pool.submit(connection.classify, 1) for connection in each.values()]
-            until(lambda: service.metric("convoy_images_inside") == WORKERS)
-            os.kill(forker, signal.SIGKILL)
-            until(lambda: not any(is_there(worker) for worker in before))
-        for request in lost:
-            assert isinstance(request.exception(), OSError | http.client.HTTPException), request.result()
-    until(lambda: len(service.workers) == WORKERS)
-    until(lambda: service.metric("convoy_images_inside") == 0)
-    with service.one_each() as each:
+        os.kill(forker, signal.SIGKILL)
+        until(lambda: not is_there(forker))
         assert [connection.classify(4) for connection in each.values()] == [4] * WORKERS
+        os.kill(victim, signal.SIGKILL)
+        until(lambda: service.metric("convoy_workers_replaced_total") == 1)
+        until(lambda: service.metric("convoy_workers") == WORKERS)
+        assert connection.classify(5) == 5
+        service.process.terminate()
+        assert service.process.wait(10) == 0
+        until(lambda: not is_there(kept))
 
 
 def test_what_was_inside_a_killed_worker_is_forgotten(service: Service) -> None:
@@ -233,19 +235,23 @@ def counters(service: Service) -> tuple[float, ...]:
     return (*own, metric_in(text, "process_cpu_seconds_total"))
 
 
-def test_a_worker_that_is_told_to_leave_answers_what_is_inside(service: Service) -> None:
-    with service.one_each() as each, ThreadPoolExecutor(1) as pool:
-        (leaver, connection), (_, other) = each.items()
-        with service.holding():
-            running = pool.submit(connection.classify, 7)
-            until(lambda: service.metric("convoy_images_inside") == 1)
-            os.kill(leaver, signal.SIGTERM)
-            # New connections go to the other one.
-            until(lambda: service.metric("convoy_workers") == WORKERS - 1)
-            with closing(service.connect()) as new:
-                assert new.exchange("GET", "/v2/health/ready")[0] == 200
-                assert service.worker_of(new) != leaver
-        assert running.result() == 7
-        until(lambda: leaver not in service.workers and len(service.workers) == WORKERS)
-        assert other.classify(3) == 3
-    until(lambda: service.metric("convoy_workers") == WORKERS)
+def test_connections_are_shared(service: Service) -> None:
+    """Opened at once, as a client with a pool does: no worker has all of them."""
+    for _ in range(3):
+        opened = [service.connect() for _ in range(12)]
+        for connection in opened:
+            assert connection.exchange("GET", "/v2/health/live")[0] == 200
+        shares = Counter(map(service.worker_of, opened))
+        assert max(shares.values()) <= 10, shares
+        for connection in opened:
+            connection.close()
+
+
+def test_a_signal_to_a_worker_ends_nothing(service: Service) -> None:
+    """SIGTERM and SIGINT are for the main process, whoever in its group gets them too."""
+    with service.one_each() as each:
+        for worker, connection in each.items():
+            os.kill(worker, signal.SIGTERM)
+            os.kill(worker, signal.SIGINT)
+            assert connection.classify(3) == 3
+        assert service.workers == set(each)
