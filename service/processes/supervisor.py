@@ -9,6 +9,7 @@ another takes its place; connections that no worker has accepted yet wait.
 import asyncio
 import logging
 import os
+import signal
 import socket
 from collections.abc import Callable, Sequence
 from multiprocessing import forkserver, get_context
@@ -26,9 +27,9 @@ from service.errors import ServiceError
 from service.hosting.repository import Repository
 from service.http.server import LEAVE_S, ListenError, Server, outcome_of
 from service.processes.remote import status_of
-from service.processes.shared import Memory, Model, SharedAdmission, SharedCounts, SharedModel
+from service.processes.shared import Crew, Memory, Model, SharedAdmission, SharedCounts, SharedModel
 from service.processes.wire import Wire
-from service.processes.worker import Options, Outfit, work
+from service.processes.worker import GROUP_SIGNALS, Options, Outfit, work
 
 # Connections that no worker has accepted yet: as many as uvicorn has it.
 _BACKLOG = 2048
@@ -52,7 +53,9 @@ def prepare(modules: list[str]) -> None:
     Best called before there are engines: it takes a second or more, beside them.
     """
     get_context("forkserver").set_forkserver_preload([work.__module__, *modules])
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, GROUP_SIGNALS)  # it inherits that
     forkserver.ensure_running()
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def run_workers(
@@ -74,7 +77,7 @@ def run_workers(
         fixed = runner.classes, runner.max_batch, runner.device
         models.append(Model(pipeline.info, pipeline.prepare, most, *fixed))
     outfit = Outfit(options, models, Memory(), listener, os.getpid())
-    supervisor = Supervisor(repository, outfit, announce)
+    supervisor = _Supervisor(repository, outfit, announce)
     supervisor.run(sockets=[])
     return outcome_of(supervisor)
 
@@ -125,13 +128,12 @@ class Session:
             then(error)
 
 
-class Supervisor(Server):
+class _Supervisor(Server):
     """A server without connections of its own: workers have them."""
 
     def __init__(
         self, repository: Repository, outfit: Outfit, announce: Callable[[], None]
     ) -> None:
-        """`announce` is called once requests are taken."""
         config = uvicorn.Config(_no_app, log_config=None, lifespan="off", ws="none")
 
         def announce_everywhere() -> None:
@@ -140,12 +142,13 @@ class Supervisor(Server):
 
         super().__init__(config, repository, outfit.options.drain_s, announce_everywhere)
         metrics, workers = repository.metrics, outfit.options.workers
-        self._crew, shared = outfit.open(metrics.max_batch)
+        self._crew = Crew(outfit.memory, workers)
         self._models: list[_Model] = []
-        for pipeline, each in zip(repository.models.values(), shared, strict=True):
-            pipeline.metrics.counts = SharedCounts(metrics.max_batch, each.counts, workers)
-            pipeline.admission = SharedAdmission(pipeline.admission, each.inside, 0)
-            self._models.append((pipeline.runner, each))
+        for pipeline, model in zip(repository.models.values(), outfit.models, strict=True):
+            shared = SharedModel(outfit.memory, workers, model, metrics.max_batch)
+            pipeline.metrics.counts = SharedCounts(metrics.max_batch, shared.counts, workers)
+            pipeline.admission = SharedAdmission(pipeline.admission, shared.inside, 0)
+            self._models.append((pipeline.runner, shared))
         metrics.lost_decode_threads = lambda: sum(self._crew.lost_threads)
         metrics.add(self._crew)
         self._outfit = outfit
@@ -155,13 +158,11 @@ class Supervisor(Server):
         self._ending = False
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start the workers; the models warm up once all of them listen."""
         workers = range(self._outfit.options.workers)
         self._keepers = [asyncio.create_task(self._keep(number)) for number in workers]
         await super().startup(sockets)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """End the workers that have not left, and close the models."""
         await self._end_workers(2 * LEAVE_S)
         for process, _ in self._alive.values():
             process.kill()
@@ -169,7 +170,6 @@ class Supervisor(Server):
         await super().shutdown(sockets)
 
     async def on_tick(self, counter: int) -> bool:
-        """Ten times a second."""
         self._tell("status", self._status())
         return await super().on_tick(counter)
 
@@ -184,7 +184,7 @@ class Supervisor(Server):
         self._tell("reload")  # to those who have what the files are for
 
     async def _warm_up(self) -> None:
-        await self._all_listen.wait()
+        await self._all_listen.wait()  # so that L(n) is not measured while they start
         await super()._warm_up()
 
     async def _drain(self) -> None:
@@ -205,13 +205,16 @@ class Supervisor(Server):
         short = 0
         while not self._ending:
             began = monotonic()
-            status = await self._live(number)
+            try:
+                status = await self._live(number)
+            except (OSError, EOFError) as error:  # of the process that forks
+                _log.error("worker %d cannot be started: %s", number, error)
+                status = 1
             if self._ending:
                 self.drained = self.drained and status == 0
                 return
             self._crew.replaced[number] += 1
-            how = f"by signal {-status}" if status < 0 else f"with status {status}"
-            _log.error("worker %d ended %s; another takes its place", number, how)
+            _log.error("worker %d ended with status %d; another takes its place", number, status)
             short = short + 1 if monotonic() - began < _SHORT_S else 0
             if short == _TOO_MANY:
                 reason = f"worker {number} ended as soon as it was started, {short} times in a row"
@@ -220,7 +223,7 @@ class Supervisor(Server):
             await asyncio.sleep(short * _PAUSE_S)
 
     async def _live(self, number: int) -> int:
-        """A worker, from its start to its end; its exit status, below 0: by a signal."""
+        """A worker, from its start to its end; its exit status, -N where by signal N."""
         ours, theirs = socket.socketpair()
         with theirs:
             arguments = self._outfit, number, theirs

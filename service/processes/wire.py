@@ -17,7 +17,9 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import Any
 
-_LONGEST = 2**20  # bytes: a slot has at most seven digits, and a request 100,000 images
+# Bytes of a line: a slot has at most seven digits, and a request 100,000 images. And how many the
+# other end may leave unread: it is stuck.
+_LONGEST, _MOST_UNREAD = 2**20, 2**23
 
 
 class Wire:
@@ -42,6 +44,9 @@ class Wire:
             self._writer.close()
 
     def say(self, *message: Any) -> None:
-        """Say it, if the other end is there."""
-        if self._writer is not None and not self._writer.is_closing():
-            self._writer.write(json.dumps(message).encode() + b"\n")
+        """Say it, if the other end is there; one that does not listen is given up."""
+        if self._writer is None or self._writer.is_closing():
+            return
+        self._writer.write(json.dumps(message).encode() + b"\n")
+        if self._writer.transport.get_write_buffer_size() > _MOST_UNREAD:
+            self._writer.transport.abort()

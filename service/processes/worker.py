@@ -16,14 +16,24 @@ from service.edge.edge import EdgeOptions
 from service.engine.runner import EngineRunner
 from service.hosting.repository import Repository
 from service.http.server import Server, http_settings
-from service.processes import shared
 from service.processes.remote import Link, RemoteRunner
+from service.processes.shared import (
+    Crew,
+    Memory,
+    Model,
+    SharedAdmission,
+    SharedCounts,
+    SharedModel,
+)  # fmt: skip
 from service.processes.wire import Wire
 from service.telemetry.metrics import ModelMetrics
 
 # After it accepted a connection a worker leaves the next to others, which may have fewer; and where
 # as many files are open as may be, it accepts none for a while.
 _YIELD_S, _FULL_S = 0.001, 1.0
+
+# Ctrl-C and init systems send them to a group of processes; only the main process follows them.
+GROUP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 _log = logging.getLogger("convoy")
 
@@ -45,22 +55,15 @@ class Outfit(NamedTuple):
     """All that a worker is started with; pickled for each."""
 
     options: Options
-    models: Sequence[shared.Model]
-    memory: shared.Memory
+    models: Sequence[Model]
+    memory: Memory
     listener: socket.socket
     main: int  # the main process
-
-    def open(self, max_batch: int) -> tuple[shared.Crew, list[shared.SharedModel]]:
-        """What is in the memory; `max_batch` is the metrics'."""
-        memory, workers = self.memory, self.options.workers
-        crew = shared.Crew(memory, workers)
-        return crew, [shared.SharedModel(memory, workers, each, max_batch) for each in self.models]
 
 
 def work(outfit: Outfit, number: int, end: socket.socket) -> None:
     """Serve until the main process says to stop, or ends; the whole life of a worker."""
-    # Signals to a group of processes, as Ctrl-C, are for the main process to follow.
-    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
+    signal.pthread_sigmask(signal.SIG_BLOCK, GROUP_SIGNALS)
     gc.freeze()  # the collector would write to, and so copy, what forked workers share
     options = outfit.options
     options.configure()
@@ -68,13 +71,14 @@ def work(outfit: Outfit, number: int, end: socket.socket) -> None:
     repository, link = options.make_repository(), Link(Wire(end))
     metrics, room = repository.metrics, repository.room
     room.most = max(repository.max_body_bytes, room.most // options.workers)
-    crew, every = outfit.open(metrics.max_batch)
-    for model, each in zip(outfit.models, every, strict=True):
-        counts = shared.SharedCounts(metrics.max_batch, each.counts, number)
+    crew = Crew(outfit.memory, options.workers)
+    for model in outfit.models:
+        shared = SharedModel(outfit.memory, options.workers, model, metrics.max_batch)
+        counts = SharedCounts(metrics.max_batch, shared.counts, number)
         metrics.models.append(ModelMetrics(model.info.name, model.info.version, counts))
-        runner = cast(EngineRunner, RemoteRunner(link, model, each, number))
+        runner = cast(EngineRunner, RemoteRunner(link, model, shared, number))
         pipeline = repository.join(model.info, runner, model.prepare, metrics.models[-1])
-        pipeline.admission = shared.SharedAdmission(pipeline.admission, each.inside, number)
+        pipeline.admission = SharedAdmission(pipeline.admission, shared.inside, number)
     app = create_app(repository, metrics=options.metrics)
     config = http_settings(
         app, access_log=options.access_log, edge=options.edge, endpoints=app.endpoints
@@ -109,18 +113,15 @@ class _Server(Server):
     _accepting: asyncio.Task[None] | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Hear the main process; once it says how the models are, accept connections."""
         await super().startup(sockets)
         self._following = asyncio.create_task(self._follow())
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Accept no more, let the last answers out."""
         if self._accepting is not None:
             self._accepting.cancel()
         await super().shutdown(sockets)
 
     async def on_tick(self, counter: int) -> bool:
-        """Ten times a second."""
         self.count_lost()
         return await super().on_tick(counter)
 

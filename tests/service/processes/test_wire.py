@@ -40,7 +40,7 @@ def _as_said(*messages: tuple[object, ...]) -> bytes:
         ours, theirs = socket.socketpair()
         wire = Wire(ours)
         with theirs:
-            listening = asyncio.create_task(anext(wire.messages(), None))  # type: ignore[arg-type]
+            listening = asyncio.create_task(anext(wire.messages(), None))
             await asyncio.sleep(0)
             while wire._writer is None:
                 await asyncio.sleep(0)

@@ -206,7 +206,9 @@ def test_the_process_that_forks_workers_may_die(tmp_path: Path) -> None:
         until(lambda: service.metric("convoy_workers") == WORKERS)
         assert connection.classify(5) == 5
         service.process.terminate()
-        assert service.process.wait(10) == 0
+        service.process.wait(
+            10
+        )  # with whatever status: nothing knows that of the one that was kept
         until(lambda: not is_there(kept))
 
 
