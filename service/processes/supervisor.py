@@ -12,7 +12,7 @@ import os
 import signal
 import socket
 from collections.abc import Callable, Sequence
-from multiprocessing import forkserver, get_context
+from multiprocessing import forkserver, get_context, resource_tracker
 from multiprocessing.context import ForkServerProcess
 from time import monotonic
 from typing import Any
@@ -53,6 +53,7 @@ def prepare(modules: list[str]) -> None:
     Best called before there are engines: it takes a second or more, beside them.
     """
     get_context("forkserver").set_forkserver_preload([work.__module__, *modules])
+    resource_tracker.ensure_running()  # which would unblock them
     before = signal.pthread_sigmask(signal.SIG_BLOCK, GROUP_SIGNALS)  # it inherits that
     forkserver.ensure_running()
     signal.pthread_sigmask(signal.SIG_SETMASK, before)
