@@ -253,5 +253,5 @@ class _Supervisor(Server):
         return process.exitcode or 0
 
 
-async def _no_app(*_: Any) -> None:
+async def _no_app(_scope: Any, _receive: Any, _send: Any) -> None:
     """No request comes here."""
