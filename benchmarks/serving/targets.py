@@ -21,7 +21,7 @@ from service.hosting.repository import Repository
 from service.http.server import http_settings, run_server
 from service.images.decode import ImageLimits, prepare_image
 from service.images.pool import FREE, Decoding
-from service.processes import prepare, run_workers
+from service.processes import Options, prepare, run_workers
 
 CONVOY = "Convoy"
 
@@ -147,16 +147,9 @@ def serve_nothing(
             announce=_say_nothing,
         )
         return
-    run_workers(
-        repository,
-        partial(make, decode_threads=-(-decode_threads // workers)),
-        listener,
-        workers=workers,
-        drain_s=1,
-        access_log=False,
-        configure=_say_nothing,
-        announce=_say_nothing,
-    )
+    made = partial(make, decode_threads=-(-decode_threads // workers))
+    options = Options(workers, made, configure=_say_nothing, drain_s=1, access_log=False)
+    run_workers(repository, listener, options, announce=_say_nothing)
 
 
 def _say_nothing() -> None:

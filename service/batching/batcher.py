@@ -107,6 +107,11 @@ class Batcher(Generic[T, R]):
         return len(self._running.items) if self._running else 0
 
     @property
+    def busy_until(self) -> float:
+        """When the running batch should be done, in clock seconds; 0 where none runs."""
+        return self._dispatcher.batch_ends if self._running else 0.0
+
+    @property
     def latency(self) -> Latency:
         """Measured latency by batch size; may be set."""
         return self._dispatcher.latency

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
 from importlib.util import find_spec
+from math import ceil
 from pathlib import Path
 from typing import Annotated
 
@@ -33,7 +34,7 @@ from service.hosting.loading import decoder, open_models
 from service.hosting.repository import Repository
 from service.http.metrics_port import metrics_port
 from service.http.server import bind, ended_by_sigterm, run_server
-from service.processes import prepare, run_workers
+from service.processes import Options, prepare, run_workers
 from service.settings import Settings, SettingsError, load_settings
 from service.telemetry.logs import LogFormat
 
@@ -136,27 +137,32 @@ def serve_models(
                 edge=edge,
                 announce=announce,
             )
-        return run_workers(
-            repository,
-            partial(make, decode_threads=max(1, settings.thread_count // settings.workers)),
-            listener,
-            workers=settings.workers,
+        make_for_worker = partial(
+            make,
+            decode_threads=max(1, settings.thread_count // settings.workers),
+            decode_bytes=settings.decode_bytes // settings.workers,
+        )
+        configure = partial(configure_logging, verbose=verbose, log_format=settings.log_format)
+        options = Options(
+            settings.workers,
+            make_for_worker,
+            configure,
             drain_s=settings.drain_s,
             access_log=settings.access_log,
             metrics=settings.metrics_port is None,
             edge=edge,
-            configure=partial(configure_logging, verbose=verbose, log_format=settings.log_format),
-            announce=announce,
         )
+        return run_workers(repository, listener, options, announce)
 
 
 def edge_options(settings: Settings) -> EdgeOptions:
     """What the settings say of connections; SettingsError where that makes no sense."""
     if settings.otel and not _is_installed("opentelemetry.exporter.otlp.proto.http"):
         raise SettingsError("--otel: OpenTelemetry is not installed; pip install 'convoy[otel]'")
+    servers = settings.workers or 1  # each takes its share of the connections
     limits = Limits(
-        connections=settings.max_connections,
-        per_address=settings.connections_per_address,
+        connections=ceil(settings.max_connections / servers),
+        per_address=ceil(settings.connections_per_address / servers),
         per_client=settings.max_per_client,
         rate=settings.max_rate,
     )

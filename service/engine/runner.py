@@ -41,6 +41,14 @@ class State(Enum):
     FAILED = "broken: its engine failed"
     DRAINING = "shutting down"
 
+    def check_ready(self) -> None:
+        """Raise NotReadyError or ShuttingDownError unless new requests are taken."""
+        if self is State.READY:
+            return
+        if self is State.DRAINING:
+            raise ShuttingDownError("the server is shutting down; send the request again elsewhere")
+        raise NotReadyError(f"the model is {self.value}; try again in a second")
+
 
 class EngineRunner:
     """A runner whose engine is in this process."""
@@ -97,12 +105,7 @@ class EngineRunner:
 
     def check_ready(self) -> None:
         """Raise NotReadyError or ShuttingDownError unless new requests are taken."""
-        state = self._state
-        if state is State.READY:
-            return
-        if state is State.DRAINING:
-            raise ShuttingDownError("the server is shutting down; send the request again elsewhere")
-        raise NotReadyError(f"the model is {state.value}; try again in a second")
+        self._state.check_ready()
 
     def post(
         self, pixels: Sequence[Pixels], then: Then[ScoreRow], urgency: Urgency = NO_HURRY

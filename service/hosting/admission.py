@@ -34,8 +34,17 @@ class Admission:
         self.room = room
         self.expected_wait_s = expected_wait_s  # until all images inside now are answered
         self.requests = 0
-        self.images = 0  # from before they are decoded until they are answered
+        self._images = 0
         self._emptied: asyncio.Event | None = None
+
+    @property
+    def images(self) -> int:
+        """Images inside, from before they are decoded until they are answered."""
+        return self._images
+
+    def add(self, images: int) -> None:
+        """Count more images inside, or fewer."""
+        self._images += images
 
     def leave(self) -> None:
         """Count a request out."""
@@ -71,7 +80,7 @@ class Reservation:
         self._released = True
         if self._bytes:
             self.release_bytes()
-        self._admission.images -= self._images
+        self._admission.add(-self._images)
         self._admission.leave()
 
     def expect_room(self) -> None:
@@ -106,7 +115,7 @@ class Reservation:
             )
         if admission.images + images > admission.max_images:
             raise self._refusal(images)
-        admission.images += images
+        admission.add(images)
         self._images += images
 
     def _refusal(self, images: int) -> QueueFullError:

@@ -16,7 +16,7 @@ from service.errors import ModelNotFoundError
 from service.hosting.admission import ByteRoom
 from service.hosting.pipeline import ModelInfo, Pipeline
 from service.images.pool import DecodePool, Decoding
-from service.telemetry.metrics import Metrics
+from service.telemetry.metrics import Metrics, ModelMetrics
 
 # Room for bodies: the largest one, and this much for every image that may wait.
 _BYTES_AN_IMAGE = 2**20
@@ -60,7 +60,7 @@ class Repository:
         self.models: dict[str, Pipeline] = {}
         self._default = default
         self._max_queue = max_queue
-        self._room = ByteRoom(max_body_bytes + max_queue * _BYTES_AN_IMAGE)
+        self.room = ByteRoom(max_body_bytes + max_queue * _BYTES_AN_IMAGE)
         self._decoders = DecodePool(
             decode_threads, decode_bytes, bound_s=decode_s, nice=_DECODE_NICE
         )
@@ -83,8 +83,6 @@ class Repository:
         reopen: Callable[[], Engine] | None = None,
     ) -> Pipeline:
         """Add a model; `close` will close it. `reopen` opens a new engine after a failure."""
-        if info.name in self.models:
-            raise ValueError(f"two models are named {info.name!r}")
         metrics = self.metrics.model(info.name, info.version)
         runner = EngineRunner(
             engine,
@@ -97,13 +95,25 @@ class Repository:
             reopen=reopen,
             on_failure=self._fail,
         )
+        return self.join(info, runner, prepare, metrics)
+
+    def join(
+        self,
+        info: ModelInfo,
+        runner: EngineRunner,
+        prepare: Callable[[bytes], Decoding],
+        metrics: ModelMetrics,
+    ) -> Pipeline:
+        """Add a model with an existing runner."""
+        if info.name in self.models:
+            raise ValueError(f"two models are named {info.name!r}")
         pipeline = Pipeline(
             info,
             runner,
             prepare,
             max_images=self._max_queue + runner.max_batch,
             max_images_a_request=self._max_queue,
-            room=self._room,
+            room=self.room,
             decoders=self._decoders,
             reader=self._reader,
             metrics=metrics,

@@ -1,16 +1,14 @@
-"""HTTP and decoding in processes of their own (temporarily absent)."""
+"""Serving with several processes: HTTP and decoding in workers, queue and engines in the main one.
 
-from typing import Any
+    connections ─ one listening socket ─┬─ worker 0: HTTP, decoding ─┬─ main: batcher, engine
+                                        └─ worker 1 ...             ─┘
 
+Requests go over a socket for each worker, images and scores through shared memory. One queue takes
+what all workers submit, so batches form across them. It is for machines with many cores, where one
+interpreter's lock (the GIL) holds up HTTP and decoding.
+"""
 
-class WorkersError(Exception):
-    """Workers cannot be kept."""
+from service.processes.supervisor import WorkersError, prepare, run_workers
+from service.processes.worker import Options
 
-
-def prepare(modules: list[str]) -> None:
-    """Nothing yet."""
-
-
-def run_workers(*_: Any, **__: Any) -> bool:
-    """Nothing yet."""
-    raise WorkersError("not yet")
+__all__ = ["Options", "WorkersError", "prepare", "run_workers"]

@@ -8,7 +8,7 @@ Times are nanoseconds, so sums are exact.
 
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
 from prometheus_client.utils import floatToGoString
@@ -55,8 +55,10 @@ class Counts:
     def __init__(self, max_batch: int) -> None:
         self._max_batch = max_batch
         self.row = [0] * (_SIZES + 3 * max_batch)
-        # All that add up: this one, unless others count the same model.
-        self.rows: Callable[[], Sequence[Sequence[int]]] = lambda: [self.row]
+
+    def rows(self) -> Sequence[Sequence[int]]:
+        """All that add up."""
+        return [self.row]
 
     def answered(self, images: int, phases: Phases) -> None:
         """Count a request answered 200."""

@@ -60,7 +60,6 @@ class Metrics(Collector):
         # Whose memory and time are told. Several processes of one service tell of the same: of
         # each its own, counters would go down from one scrape to the next.
         self.process: int | str = "self"
-        self.prepare: Callable[[], object] = int  # called before everything is told
         self._registry = CollectorRegistry()
         ProcessCollector(pid=lambda: self.process, registry=self._registry)
         gpus = open_gpus()
@@ -80,7 +79,6 @@ class Metrics(Collector):
 
     def exposition(self) -> bytes:
         """Everything, in Prometheus' text format."""
-        self.prepare()
         return generate_latest(self._registry) + "".join(_triton_lines(self.models)).encode()
 
     def collect(self) -> Iterable[Metric]:

@@ -75,7 +75,7 @@ def test_a_request_counts_once_and_its_images_each() -> None:
     assert abs(done.last_inference - time.time() * 1e3) < 10_000
 
 
-def test_rows_add_up() -> None:
+def test_rows_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
     every = one, two, three = Counts(4), Counts(4), Counts(4)
     rows = [counts.row for counts in every]
     one.answered(1, phases())
@@ -83,7 +83,7 @@ def test_rows_add_up() -> None:
     two.refused(503, 0.1)
     three.batch(ran(3, ms=40))
     for counts in every:
-        counts.rows = lambda: rows
+        monkeypatch.setattr(counts, "rows", lambda: rows)
         told = counts.sum()
         assert (told.images, told.requests) == (3, {200: 2, 503: 1})
         assert told.duration[1] == pytest.approx(0.41)

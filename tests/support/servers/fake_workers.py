@@ -19,7 +19,7 @@ from service.cli.options import configure_logging
 from service.hosting.repository import Repository
 from service.http.server import bind
 from service.images.pool import free
-from service.processes import prepare, run_workers
+from service.processes import Options, WorkersError, prepare, run_workers
 from tests.support.service.fakes import FakeEngine, decode_digit, fake_info, one_hot
 
 
@@ -65,14 +65,12 @@ def main() -> int:
     listener = bind("127.0.0.1", 0)
     port = listener.getsockname()[1]
     try:
+        configure = die if options.die else partial(configure_logging, verbose=False)
+        made = partial(make_repository, decode_threads=1)
         answered = run_workers(
             repository,
-            partial(make_repository, decode_threads=1),
             listener,
-            workers=options.workers,
-            configure=die if options.die else partial(configure_logging, verbose=False),
-            drain_s=options.drain_s,
-            access_log=False,
+            Options(options.workers, made, configure, options.drain_s, access_log=False),
             announce=lambda: print(port, flush=True),
         )
     except (EngineError, WorkersError) as error:

@@ -1,0 +1,168 @@
+"""A worker's side of models whose queue and engine are in the main process."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count
+from time import perf_counter
+from typing import Any
+
+from models import Pixels
+from service import errors
+from service.batching.policy import NO_HURRY, Urgency
+from service.batching.waiting import Answered, Then
+from service.callbacks import call_safely
+from service.engine.ranking import ScoreRow, rank
+from service.engine.runner import EngineRunner, State
+from service.errors import DeadlineError, ServiceError, ShuttingDownError
+from service.processes.shared import Model, SharedModel
+from service.processes.wire import Wire
+
+_LOST = "the engine's process ended; send the request again"
+
+
+@dataclass(eq=False, slots=True)
+class Pending:
+    """A request that the main process has."""
+
+    runner: "RemoteRunner"
+    number: int
+    slots: list[int]
+    then: Then[ScoreRow]
+
+    def withdraw(self) -> None:
+        """Its result is no longer wanted: what of it is not dispatched yet never is."""
+        link = self.runner.link
+        if link.pending.pop(self.number, None) is not None:
+            self.runner.free += self.slots
+            link.wire.say("withdraw", self.number)
+
+
+class Link:
+    """All that a worker has asked of the main process; used from its event loop."""
+
+    def __init__(self, wire: Wire) -> None:
+        self.wire = wire
+        self.lost = False  # the main process has ended
+        self.runners: list[RemoteRunner] = []
+        self.pending: dict[int, Pending] = {}
+        self.numbers = count()
+
+    async def follow(self, commands: Mapping[str, Callable[[], None]]) -> None:
+        """Hear the main process until it ends; commands are called when it says them."""
+        async for what, *about in self.wire.messages():
+            if what in ("done", "failed"):
+                if pending := self.pending.pop(about[0], None):
+                    pending.runner.end(pending, what, *about[1:])
+                continue
+            if what == "status":
+                for runner, status in zip(self.runners, about[0], strict=True):
+                    runner.update(*status)
+            commands[what]()
+        self.lost = True
+        self.fail(self.pending.values(), _LOST)
+
+    def fail(self, pending: Iterable[Pending], why: str) -> None:
+        """End requests with ShuttingDownError."""
+        for each in tuple(pending):
+            each.withdraw()
+            call_safely(each.then, ShuttingDownError(why))
+
+
+class RemoteRunner:
+    """What a `Pipeline` uses of an `EngineRunner` and of its batcher; a test compares them."""
+
+    def __init__(self, link: Link, model: Model, shared: SharedModel, worker: int) -> None:
+        self.classes, self.max_batch, self.device = model.classes, model.max_batch, model.device
+        self.batcher = self
+        self.link, self._place = link, len(link.runners)
+        link.runners.append(self)
+        self._output = model.info.output
+        self._images, self._scores = shared.images[worker], shared.scores[worker]
+        self.free = list(range(model.max_images))  # slots; the last is taken: it is in a cache
+        self._refusing = False
+        self.update("WARMING", 0, 0, 0.0, 0.0, 0.0)
+
+    def update(
+        self, state: str, restarts: int, depth: int, wait_s: float, busy_until: float, run_s: float
+    ) -> None:
+        """Take what `status_of` the runner in the main process was."""
+        self._state, self.restarts, self.depth = State[state], restarts, depth
+        self._wait_s, self._busy_until, self._run_s = wait_s, busy_until, run_s
+
+    @property
+    def state(self) -> State:
+        """What it can do for a new request just now."""
+        return State.DRAINING if self._refusing or self.link.lost else self._state
+
+    def check_ready(self) -> None:
+        """Raise NotReadyError or ShuttingDownError unless new requests are taken."""
+        self.state.check_ready()
+
+    def expected_wait_s(self) -> float:
+        """Seconds until all that is waiting or running now will have been run."""
+        return self._wait_s
+
+    def check_deadline(self, count: int, urgency: Urgency) -> None:
+        """Raise DeadlineError if `count` images would be late even ahead of all that waits.
+
+        The queue is the main process's, which refuses whatever else cannot be done in time.
+        """
+        now = perf_counter()
+        done = max(now, self._busy_until) + (self._run_s if count else 0.0)
+        if done > urgency.deadline:
+            raise DeadlineError(done - now, urgency.deadline - now)
+
+    def post(
+        self, pixels: Sequence[Pixels], then: Then[ScoreRow], urgency: Urgency = NO_HURRY
+    ) -> Pending:
+        """Have images scored; raises and tells what `EngineRunner.post` does."""
+        link = self.link
+        if link.lost:
+            raise ShuttingDownError(_LOST)
+        pending = Pending(self, next(link.numbers), [self.free.pop() for _ in pixels], then)
+        for slot, image in zip(pending.slots, pixels, strict=True):
+            self._images[slot] = image
+        link.pending[pending.number] = pending
+        link.wire.say("submit", pending.number, self._place, pending.slots, *urgency)
+        return pending
+
+    def end(self, pending: Pending, what: str, *about: Any) -> None:
+        """A request is done, and its scores are in its slots; or it failed."""
+        self.free += pending.slots
+        if what == "done":
+            rows = rank(self._scores[pending.slots], self._output)  # of a copy
+            call_safely(pending.then, Answered(rows, *about))
+        else:
+            call_safely(pending.then, _error(*about))
+
+    async def warm_up(self) -> None:
+        """Nothing: the main process does."""
+
+    def refuse(self) -> None:
+        """Take nothing new from now on."""
+        self._refusing = True
+
+    async def give_up(self) -> None:
+        """Answer what waits or runs with ShuttingDownError."""
+        self.refuse()
+        own = [pending for pending in self.link.pending.values() if pending.runner is self]
+        self.link.fail(own, "the server shut down before this was done")
+
+    async def close(self, _timeout_s: float) -> bool:
+        """End it: what is still inside fails."""
+        await self.give_up()
+        return True
+
+
+def status_of(runner: EngineRunner) -> Sequence[Any]:
+    """How it is now, as `RemoteRunner.update` takes it."""
+    queue = runner.batcher
+    load = queue.depth, queue.expected_wait_s(), queue.busy_until, queue.latency.of(1)
+    return runner.state.name, runner.restarts, *load
+
+
+def _error(kind: str, text: str, attributes: Mapping[str, float]) -> ServiceError:
+    found: type[ServiceError] = getattr(errors, kind)
+    error = found.__new__(found, text)  # not called: classes take other arguments than the text
+    vars(error).update(attributes)
+    return error

@@ -1,0 +1,136 @@
+"""What all processes of one service see, in memory that they share.
+
+    inside   images inside, a row a worker        the worker writes
+    counts   a row a process, see `Counts`        the process writes; the rows add up
+    images   decoded pixels, a slot an image      the worker writes, the engine reads
+    scores   of the image in the same slot        the main process writes, the worker reads
+
+Each worker has slots of its own. It may use a slot again once the request is withdrawn, even while
+a batch reads it: that batch's scores for the request are dropped, and a model keeps images apart.
+"""
+
+import mmap
+import os
+from collections.abc import Callable, Iterable, Sequence
+from math import prod
+from multiprocessing.reduction import DupFd
+from typing import Any, NamedTuple
+
+import numpy as np
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from service.hosting.admission import Admission
+from service.hosting.pipeline import ModelInfo
+from service.images.pool import Decoding
+from service.telemetry.counts import Counts
+
+_LINE = 8  # numbers of a cache line, which no two processes write to
+
+
+class Memory:
+    """Arrays of zeros; in a process that it is pickled for the same, taken in the same order.
+
+    An anonymous file: nothing is left behind however processes end, nothing counts against
+    /dev/shm, which containers keep small, and pages that are never touched take no memory.
+    """
+
+    def __init__(self) -> None:
+        self._file, self._size = os.memfd_create("convoy"), 0
+
+    def array(self, shape: tuple[int, ...], kind: type[np.generic]) -> Any:
+        """The next array."""
+        size, offset = max(1, prod(shape) * np.dtype(kind).itemsize), self._size
+        self._size += -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
+        if os.fstat(self._file).st_size < self._size:
+            os.ftruncate(self._file, self._size)
+        return np.ndarray(shape, kind, mmap.mmap(self._file, size, offset=offset))
+
+    def rows(self, count: int, width: int) -> list[Any]:
+        """The next rows of whole numbers, as memoryviews: faster than arrays, number by number."""
+        array = self.array((count, -(-width // _LINE) * _LINE), np.int64)
+        return [memoryview(row) for row in array]
+
+    def __getstate__(self) -> Any:
+        return DupFd(self._file)
+
+    def __setstate__(self, file: Any) -> None:
+        self._file, self._size = file.detach(), 0
+
+    def __del__(self) -> None:
+        os.close(self._file)  # what is mapped stays mapped
+
+
+class Model(NamedTuple):
+    """A model of the main process, as a worker has to know it."""
+
+    info: ModelInfo
+    prepare: Callable[[bytes], Decoding]
+    max_images: int  # inside at once
+    classes: int
+    max_batch: int
+    device: str
+
+
+class SharedModel:
+    """A model's part of the memory."""
+
+    def __init__(self, memory: Memory, workers: int, model: Model, max_batch: int) -> None:
+        """`max_batch` is the metrics'."""
+        self.inside = memory.rows(workers, 1)
+        # The main process has the last row.
+        self.counts = memory.rows(workers + 1, len(Counts(max_batch).row))
+        slots = workers, model.max_images
+        self.images = memory.array((*slots, *model.info.image_shape), np.uint8)
+        self.scores = memory.array((*slots, model.classes), np.float32)
+
+
+class SharedCounts(Counts):
+    """One process's counts of a model; what it tells is of all processes.
+
+    A process in another's place goes on from its counts, so that they never go down.
+    """
+
+    def __init__(self, max_batch: int, rows: Sequence[Any], own: int) -> None:
+        super().__init__(max_batch)
+        self.row, self._rows = rows[own], rows
+
+    def rows(self) -> Sequence[Any]:
+        """All that add up."""
+        return self._rows
+
+
+class SharedAdmission(Admission):
+    """One bound on the images inside all workers.
+
+    Workers that admit at the same moment may exceed it, each by one request.
+    """
+
+    def __init__(self, like: Admission, inside: Sequence[Any], own: int) -> None:
+        """With the bounds that another has."""
+        bounds = ("max_images", "max_images_a_request", "room", "expected_wait_s")
+        super().__init__(**{name: getattr(like, name) for name in bounds})
+        self._rows, self._own = inside, inside[own]
+
+    @property
+    def images(self) -> int:
+        """Images inside all workers."""
+        return sum(row[0] for row in self._rows)
+
+    def add(self, images: int) -> None:
+        """Count more in this worker, or fewer."""
+        self._own[0] += images
+
+
+class Crew(Collector):
+    """Of each worker: whether it listens, how often it was replaced, the threads that it lost."""
+
+    def __init__(self, memory: Memory, workers: int) -> None:
+        self.listening, self.replaced, self.lost_threads = memory.rows(3, workers)
+
+    def collect(self) -> Iterable[Metric]:
+        """For Prometheus."""
+        text = "Processes that accept connections."
+        yield GaugeMetricFamily("convoy_workers", text, sum(self.listening))
+        text = "Processes that ended, and another took the place of."
+        yield CounterMetricFamily("convoy_workers_replaced", text, sum(self.replaced))

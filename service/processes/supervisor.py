@@ -1,0 +1,257 @@
+"""The main process: runs the engines, and keeps as many workers as wanted.
+
+    SIGTERM or SIGINT -> the workers refuse, finish what is inside, leave -> so does this
+
+A second signal does not wait. A worker that dies takes its own requests with it and no others, and
+another takes its place; connections that no worker has accepted yet wait.
+"""
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+from collections.abc import Callable, Sequence
+from multiprocessing import forkserver, get_context, resource_tracker
+from multiprocessing.context import ForkServerProcess
+from time import monotonic
+from typing import Any
+
+import uvicorn
+
+from service.batching.policy import Urgency
+from service.batching.waiting import Answered, Request
+from service.engine.ranking import ScoreRow
+from service.engine.runner import EngineRunner
+from service.errors import ServiceError
+from service.hosting.repository import Repository
+from service.http.server import LEAVE_S, ListenError, Server, outcome_of
+from service.processes.remote import status_of
+from service.processes.shared import Crew, Memory, Model, SharedAdmission, SharedCounts, SharedModel
+from service.processes.wire import Wire
+from service.processes.worker import GROUP_SIGNALS, Options, Outfit, work
+
+# Connections that no worker has accepted yet: as many as uvicorn has it.
+_BACKLOG = 2048
+
+# A worker that ends sooner than this after its start did not work at all. So many of these in a
+# row, and another would not either; before each there is a longer pause.
+_SHORT_S, _TOO_MANY, _PAUSE_S = 5.0, 5, 0.2
+
+_Model = tuple[EngineRunner, SharedModel]
+
+_log = logging.getLogger("convoy")
+
+
+class WorkersError(Exception):
+    """Workers end as soon as they are started."""
+
+
+def prepare(modules: list[str]) -> None:
+    """Start the process that forks workers, which reads their code and these `modules`.
+
+    Best called before there are engines: it takes a second or more, beside them.
+    """
+    get_context("forkserver").set_forkserver_preload([work.__module__, *modules])
+    resource_tracker.ensure_running()  # which would unblock them
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, GROUP_SIGNALS)  # it inherits that
+    forkserver.ensure_running()
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def run_workers(
+    repository: Repository, listener: socket.socket, options: Options, announce: Callable[[], None]
+) -> bool:
+    """As `run_server`, with HTTP and decoding in processes beside this one.
+
+    The repository has the models, and decodes nothing. The edge's limits are each worker's.
+    WorkersError: workers end as soon as they are started.
+    """
+    try:
+        listener.listen(_BACKLOG)
+    except OSError as error:  # another process bound the address too, and listened first
+        raise ListenError(f"cannot listen: {error.strerror or error}") from error
+    listener.setblocking(False)
+    models = []
+    for pipeline in repository.models.values():
+        runner, most = pipeline.runner, pipeline.admission.max_images
+        fixed = runner.classes, runner.max_batch, runner.device
+        models.append(Model(pipeline.info, pipeline.prepare, most, *fixed))
+    outfit = Outfit(options, models, Memory(), listener, os.getpid())
+    supervisor = _Supervisor(repository, outfit, announce)
+    supervisor.run(sockets=[])
+    return outcome_of(supervisor)
+
+
+class Session:
+    """What one worker asks, from its start to its end."""
+
+    def __init__(self, wire: Wire, number: int, models: Sequence[_Model]) -> None:
+        self.wire, self._number, self._models = wire, number, models
+        self._open: dict[int, Request[Any, ScoreRow]] = {}
+
+    async def serve(self, status: Any, on_listening: Callable[[], None]) -> None:
+        """Do what the worker asks, until it is gone."""
+        try:
+            async for what, *about in self.wire.messages("status", status):
+                if what == "submit":
+                    self._submit(*about)
+                elif what == "listening":
+                    on_listening()
+                elif posted := self._open.pop(about[0], None):
+                    posted.withdraw()
+        except (LookupError, TypeError, ValueError):
+            _log.exception("worker %d asks for what there is not", self._number)
+        finally:
+            for posted in self._open.values():
+                posted.withdraw()
+
+    def _submit(
+        self, number: int, place: int, slots: list[int], deadline: float, priority: int
+    ) -> None:
+        runner, shared = self._models[place]
+        images, scores = shared.images[self._number], shared.scores[self._number]
+
+        def then(outcome: Answered[ScoreRow] | ServiceError) -> None:
+            self._open.pop(number, None)
+            if isinstance(outcome, ServiceError):
+                error = type(outcome).__name__, str(outcome), vars(outcome)
+                self.wire.say("failed", number, *error)
+                return
+            for slot, row in zip(slots, outcome.results, strict=True):
+                scores[slot] = row.scores
+            self.wire.say("done", number, *outcome[1:])
+
+        try:
+            pixels = [images[slot] for slot in slots]
+            self._open[number] = runner.post(pixels, then, Urgency(deadline, priority))
+        except ServiceError as error:
+            then(error)
+
+
+class _Supervisor(Server):
+    """A server without connections of its own: workers have them."""
+
+    def __init__(
+        self, repository: Repository, outfit: Outfit, announce: Callable[[], None]
+    ) -> None:
+        config = uvicorn.Config(_no_app, log_config=None, lifespan="off", ws="none")
+
+        def announce_everywhere() -> None:
+            self._tell("status", self._status())  # the workers before any client
+            announce()
+
+        super().__init__(config, repository, outfit.options.drain_s, announce_everywhere)
+        metrics, workers = repository.metrics, outfit.options.workers
+        self._crew = Crew(outfit.memory, workers)
+        self._models: list[_Model] = []
+        for pipeline, model in zip(repository.models.values(), outfit.models, strict=True):
+            shared = SharedModel(outfit.memory, workers, model, metrics.max_batch)
+            pipeline.metrics.counts = SharedCounts(metrics.max_batch, shared.counts, workers)
+            pipeline.admission = SharedAdmission(pipeline.admission, shared.inside, 0)
+            self._models.append((pipeline.runner, shared))
+        metrics.lost_decode_threads = lambda: sum(self._crew.lost_threads)
+        metrics.add(self._crew)
+        self._outfit = outfit
+        self._alive: dict[int, tuple[ForkServerProcess, Wire]] = {}
+        self._keepers: list[asyncio.Task[None]] = []
+        self._all_listen = asyncio.Event()
+        self._ending = False
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        workers = range(self._outfit.options.workers)
+        self._keepers = [asyncio.create_task(self._keep(number)) for number in workers]
+        await super().startup(sockets)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        await self._end_workers(2 * LEAVE_S)
+        for process, _ in self._alive.values():
+            process.kill()
+        await asyncio.wait(self._keepers)
+        await super().shutdown(sockets)
+
+    async def on_tick(self, counter: int) -> bool:
+        self._tell("status", self._status())
+        return await super().on_tick(counter)
+
+    def _tell(self, *message: Any) -> None:
+        for _, wire in self._alive.values():
+            wire.say(*message)
+
+    def _status(self) -> Sequence[Any]:
+        return [status_of(runner) for runner, _ in self._models]
+
+    def _read_again(self) -> None:
+        self._tell("reload")  # to those who have what the files are for
+
+    async def _warm_up(self) -> None:
+        await self._all_listen.wait()  # so that L(n) is not measured while they start
+        await super()._warm_up()
+
+    async def _drain(self) -> None:
+        _log.info("shutting down: the workers finish what is inside")
+        for runner, _ in self._models:
+            runner.refuse()
+        await self._end_workers(self._drain_s)
+        self.should_exit = True
+
+    async def _end_workers(self, timeout_s: float) -> None:
+        """Have them finish what is inside, and leave; said again: not wait for it."""
+        self._ending = True
+        self._tell("drain")
+        await asyncio.wait(self._keepers, timeout=timeout_s)
+
+    async def _keep(self, number: int) -> None:
+        """Have a worker of this number, until the end."""
+        short = 0
+        while not self._ending:
+            began = monotonic()
+            try:
+                status = await self._live(number)
+            except (OSError, EOFError) as error:  # of the process that forks
+                _log.error("worker %d cannot be started: %s", number, error)
+                status = 1
+            if self._ending:
+                self.drained = self.drained and status == 0
+                return
+            self._crew.replaced[number] += 1
+            _log.error("worker %d ended with status %d; another takes its place", number, status)
+            short = short + 1 if monotonic() - began < _SHORT_S else 0
+            if short == _TOO_MANY:
+                reason = f"worker {number} ended as soon as it was started, {short} times in a row"
+                self.failure, self.should_exit = WorkersError(reason), True
+                return
+            await asyncio.sleep(short * _PAUSE_S)
+
+    async def _live(self, number: int) -> int:
+        """A worker, from its start to its end; its exit status, -N where by signal N."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            arguments = self._outfit, number, theirs
+            process = get_context("forkserver").Process(target=work, args=arguments, daemon=True)
+            # In a thread: it takes a second where the process that forks them has ended.
+            await asyncio.to_thread(ForkServerProcess.start, process)
+        session = Session(Wire(ours), number, self._models)
+        self._alive[number] = process, session.wire
+
+        def listens() -> None:
+            _log.info("worker %d listens", number)
+            self._crew.listening[number] = 1
+            if sum(self._crew.listening) == self._outfit.options.workers:
+                self._all_listen.set()
+            if self._ending:
+                session.wire.say("drain")
+
+        await session.serve(self._status(), listens)
+        self._crew.listening[number] = 0
+        await asyncio.to_thread(process.join, LEAVE_S)
+        process.kill()  # where it holds on
+        await asyncio.to_thread(process.join)
+        del self._alive[number]
+        for _, shared in self._models:
+            shared.inside[number][0] = 0
+        return process.exitcode or 0
+
+
+async def _no_app(_scope: Any, _receive: Any, _send: Any) -> None:
+    """No request comes here."""

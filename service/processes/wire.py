@@ -1,0 +1,52 @@
+"""What a worker and the main process say to each other: lines of JSON, over a socket.
+
+main     ["status", a row a model]                               first, and ten times a second
+         ["reload"]                                              read files again
+         ["drain"]                                               said again: do not wait
+worker   ["listening"]
+         ["submit", request, model, slots, deadline, priority]   one of these answers it:
+main     ["done", request, batch size, queue_s, compute_s]
+         ["failed", request, error, text, attributes]
+worker   ["withdraw", request]                                   unless this comes first
+"""
+
+import asyncio
+import json
+import socket
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from typing import Any
+
+# Bytes of a line: a slot has at most seven digits, and a request 100,000 images. And how many the
+# other end may leave unread: it is stuck.
+_LONGEST, _MOST_UNREAD = 2**20, 2**23
+
+
+class Wire:
+    """One end of the socket; used from one event loop."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self._end = end
+        self._writer: asyncio.StreamWriter | None = None
+
+    async def messages(self, *first: Any) -> AsyncIterator[list[Any]]:
+        """All that the other end says, until it is gone; `first` is said to it first, if any."""
+        connecting = asyncio.open_unix_connection(sock=self._end, limit=_LONGEST)
+        reader, self._writer = await connecting
+        try:
+            if first:
+                self.say(*first)
+            with suppress(ConnectionError):
+                async for line in reader:
+                    if line.endswith(b"\n"):  # the last one may have been cut
+                        yield json.loads(line)
+        finally:
+            self._writer.close()
+
+    def say(self, *message: Any) -> None:
+        """Say it, if the other end is there; one that does not listen is given up."""
+        if self._writer is None or self._writer.is_closing():
+            return
+        self._writer.write(json.dumps(message).encode() + b"\n")
+        if self._writer.transport.get_write_buffer_size() > _MOST_UNREAD:
+            self._writer.transport.abort()

@@ -1,0 +1,152 @@
+"""A worker: HTTP and decoding, in a process that has no engine."""
+
+import asyncio
+import gc
+import logging
+import signal
+import socket
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, NamedTuple, cast
+
+from service.api.app import create_app
+from service.edge.edge import EdgeOptions
+from service.engine.runner import EngineRunner
+from service.hosting.repository import Repository
+from service.http.server import Server, http_settings
+from service.processes.remote import Link, RemoteRunner
+from service.processes.shared import (
+    Crew,
+    Memory,
+    Model,
+    SharedAdmission,
+    SharedCounts,
+    SharedModel,
+)  # fmt: skip
+from service.processes.wire import Wire
+from service.telemetry.metrics import ModelMetrics
+
+# After it accepted a connection a worker leaves the next to others, which may have fewer; and where
+# as many files are open as may be, it accepts none for a while.
+_YIELD_S, _FULL_S = 0.001, 1.0
+
+# Ctrl-C and init systems send them to a group of processes; only the main process follows them.
+GROUP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+_log = logging.getLogger("convoy")
+
+
+@dataclass(frozen=True)
+class Options:
+    """How workers serve."""
+
+    workers: int
+    make_repository: Callable[[], Repository]  # without models
+    configure: Callable[[], None]  # called first: sets up the log
+    drain_s: float
+    access_log: bool
+    metrics: bool = True  # whether the clients' port tells them
+    edge: EdgeOptions = field(default_factory=EdgeOptions)
+
+
+class Outfit(NamedTuple):
+    """All that a worker is started with; pickled for each."""
+
+    options: Options
+    models: Sequence[Model]
+    memory: Memory
+    listener: socket.socket
+    main: int  # the main process
+
+
+def work(outfit: Outfit, number: int, end: socket.socket) -> None:
+    """Serve until the main process says to stop, or ends; the whole life of a worker."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, GROUP_SIGNALS)
+    gc.freeze()  # the collector would write to, and so copy, what forked workers share
+    options = outfit.options
+    options.configure()
+    logging.setLogRecordFactory(partial(_record, f"worker-{number}: "))
+    repository, link = options.make_repository(), Link(Wire(end))
+    metrics, room = repository.metrics, repository.room
+    room.most = max(repository.max_body_bytes, room.most // options.workers)
+    crew = Crew(outfit.memory, options.workers)
+    for model in outfit.models:
+        shared = SharedModel(outfit.memory, options.workers, model, metrics.max_batch)
+        counts = SharedCounts(metrics.max_batch, shared.counts, number)
+        metrics.models.append(ModelMetrics(model.info.name, model.info.version, counts))
+        runner = cast(EngineRunner, RemoteRunner(link, model, shared, number))
+        pipeline = repository.join(model.info, runner, model.prepare, metrics.models[-1])
+        pipeline.admission = SharedAdmission(pipeline.admission, shared.inside, number)
+    app = create_app(repository, metrics=options.metrics)
+    config = http_settings(
+        app, access_log=options.access_log, edge=options.edge, endpoints=app.endpoints
+    )
+    server = _Server(config, repository, options.drain_s, announce=lambda: None)
+    server.listener, server.link = outfit.listener, link
+    lost, before = metrics.lost_decode_threads, crew.lost_threads[number]
+
+    def count_lost() -> None:
+        crew.lost_threads[number] = before + int(lost())
+
+    server.count_lost = count_lost
+    metrics.lost_decode_threads = lambda: sum(crew.lost_threads)
+    metrics.add(crew)
+    metrics.process = outfit.main  # each its own, the counters would go up and down
+    server.run(sockets=[])
+    sys.exit(0 if server.drained else 1)
+
+
+def _record(prefix: str, *about: Any, **more: Any) -> logging.LogRecord:
+    record = logging.LogRecord(*about, **more)
+    record.msg = f"{prefix}{record.msg}"
+    return record
+
+
+class _Server(Server):
+    """A server that accepts from the socket of all workers, and ends with the main process."""
+
+    listener: socket.socket
+    link: Link
+    count_lost: Callable[[], None]
+    _accepting: asyncio.Task[None] | None = None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._following = asyncio.create_task(self._follow())
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        if self._accepting is not None:
+            self._accepting.cancel()
+        await super().shutdown(sockets)
+
+    async def on_tick(self, counter: int) -> bool:
+        self.count_lost()
+        return await super().on_tick(counter)
+
+    async def _follow(self) -> None:
+        commands = {"status": self._start, "drain": self.stop, "reload": self._read_again}
+        await self.link.follow(commands)
+        self.should_exit = True
+
+    def _start(self) -> None:
+        if self._accepting is None:
+            self._accepting = asyncio.create_task(self._accept())
+            self.link.wire.say("listening")
+
+    async def _accept(self) -> None:
+        """Take a share of the connections, as uvicorn makes them of those it accepts itself."""
+        loop = asyncio.get_running_loop()
+        protocol: Any = self.config.http_protocol_class
+        make = partial(protocol, self.config, self.server_state, self.lifespan.state)
+        while True:
+            try:
+                connection, _ = await loop.sock_accept(self.listener)
+            except OSError as error:
+                _log.error("no connection can be accepted: %s", error)
+                await asyncio.sleep(_FULL_S)
+                continue
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            await loop.connect_accepted_socket(make, connection)
+            await asyncio.sleep(_YIELD_S)

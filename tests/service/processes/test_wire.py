@@ -1,0 +1,82 @@
+"""Messages over a real socket, however it cuts them."""
+
+import asyncio
+import socket
+from math import inf
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from service.processes.wire import Wire
+
+_NUMBERS = st.lists(st.integers(0, 2**40), max_size=300)
+_MESSAGES = st.lists(st.tuples(st.text(), _NUMBERS, st.floats(allow_nan=False)), max_size=8)
+
+
+@settings(max_examples=30, deadline=None)
+@given(_MESSAGES, st.data())
+def test_messages_arrive_whole_however_they_are_cut(
+    messages: list[tuple[str, list[int], float]], data: st.DataObject
+) -> None:
+    stream = _as_said(*messages)
+
+    async def main() -> list[object]:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            rest = stream
+            while rest:
+                cut = data.draw(st.integers(1, len(rest)))
+                theirs.sendall(rest[:cut])
+                rest = rest[cut:]
+            theirs.shutdown(socket.SHUT_WR)
+            return [message async for message in Wire(ours).messages()]
+
+    assert asyncio.run(main()) == [list(message) for message in messages]
+
+
+def _as_said(*messages: tuple[object, ...]) -> bytes:
+    async def main() -> bytes:
+        ours, theirs = socket.socketpair()
+        wire = Wire(ours)
+        with theirs:
+            listening = asyncio.create_task(anext(wire.messages(), None))
+            await asyncio.sleep(0)
+            while wire._writer is None:
+                await asyncio.sleep(0)
+            for message in messages:
+                wire.say(*message)
+            theirs.shutdown(socket.SHUT_WR)
+            await listening
+            wire._writer.close()
+            theirs.setblocking(False)
+            said = b""
+            loop = asyncio.get_running_loop()
+            while part := await loop.sock_recv(theirs, 2**16):
+                said += part
+            return said
+
+    return asyncio.run(main())
+
+
+@pytest.mark.anyio
+async def test_the_first_is_said_at_once_and_what_was_cut_is_dropped() -> None:
+    ours, theirs = socket.socketpair()
+    wire = Wire(ours)
+    with theirs:
+        theirs.sendall(b'["submit", 1]\n["submit", 2')
+        theirs.shutdown(socket.SHUT_WR)
+        assert [message async for message in wire.messages("status", inf)] == [["submit", 1]]
+        assert theirs.recv(100) == b'["status", Infinity]\n'
+    wire.say("nobody is there")  # and nothing happens
+
+
+@pytest.mark.anyio
+async def test_a_line_longer_than_any_should_be_is_an_error() -> None:
+    ours, theirs = socket.socketpair()
+    with theirs:
+        sending = asyncio.create_task(asyncio.to_thread(theirs.sendall, b"1" * (3 * 2**20)))
+        with pytest.raises(ValueError, match="limit"):
+            [message async for message in Wire(ours).messages()]
+    with pytest.raises(OSError, match=r"pipe|reset|descriptor"):
+        await sending
