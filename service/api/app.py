@@ -70,37 +70,29 @@ def create_app(repository: Repository, *, metrics: bool = True) -> App:
     )
     app.state.repository = repository
 
+    @app.get(
+        "/metrics", response_class=PlainTextResponse, include_in_schema=metrics, tags=["metrics"]
+    )
     async def exposition() -> Response:
         """Return all metrics in Prometheus' text format."""
         if not metrics:
-            raise HTTPException(
-                HTTPStatus.NOT_FOUND, "metrics have their own port (--metrics-port)"
-            )
+            raise HTTPException(404, "the metrics have their own port (--metrics-port)")
         return Response(
             await repository.exposition(), headers={"content-type": CONTENT_TYPE_LATEST}
         )
 
-    app.add_api_route(
-        "/metrics",
-        exposition,
-        response_class=PlainTextResponse,
-        include_in_schema=metrics,
-        tags=["metrics"],
-    )
     app.endpoints = v1.add_routes(app, repository) | v2.add_routes(app, repository)
     add_pages(app)
     return app
 
 
-async def _on_service_error(_: Request, error: Exception) -> Response:
+async def _on_service_error(_: Request, error: ServiceError) -> Response:
     """A request that a route refuses."""
-    assert isinstance(error, ServiceError)  # noqa: S101  as registered; narrows the type
     return refusal(error)
 
 
-async def _on_http_error(request: Request, error: Exception) -> Response:
+async def _on_http_error(request: Request, error: HTTPException) -> Response:
     """A request that the router refuses: an unknown path, or a method that the path lacks."""
-    assert isinstance(error, HTTPException)  # noqa: S101  as registered; narrows the type
     message = error.detail
     headers = dict(error.headers or {})
     if message == HTTPStatus.NOT_FOUND.phrase:
@@ -111,9 +103,8 @@ async def _on_http_error(request: Request, error: Exception) -> Response:
     return error_response(error.status_code, message, headers)
 
 
-async def _on_invalid_request(_: Request, error: Exception) -> Response:
+async def _on_invalid_request(_: Request, error: RequestValidationError) -> Response:
     """A request with parameters that FastAPI finds invalid."""
-    assert isinstance(error, RequestValidationError)  # noqa: S101  as registered
     problems = (
         f"{'.'.join(str(part) for part in problem['loc'])}: {problem['msg']}"
         for problem in error.errors()

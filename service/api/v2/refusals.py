@@ -1,18 +1,15 @@
-"""Triton's requests that Convoy does not support: a 501 that says why, or the fixed answer.
+"""Triton's requests that Convoy does not support: a 501 that says why, or a fixed answer.
 
 The models, logging and tracing are set when the server starts, and it maps no client's memory:
 clients may only send images. The OpenAPI document leaves these routes out.
 """
-
-from collections.abc import Mapping
-from typing import Any
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from service.api.v2.description import Asked
 from service.errors import ModelNotFoundError, UnsupportedError
-from service.http.responses import Route
+from service.http.responses import json_response, refusal
 
 _TRACE = {
     "trace_level": ["OFF"],
@@ -31,7 +28,7 @@ _LOGGING = {
     "log_format": "default",
 }
 _MEMORY = "shared memory is not supported; send tensors in the body"
-_REFUSED: Mapping[str, str] = {
+_REFUSED = {
     "/v2/repository/models/{model}/load": "models are not loaded over HTTP; "
     "start the server with the folder that has them",
     "/v2/repository/models/{model}/unload": "models are not unloaded over HTTP; "
@@ -46,54 +43,34 @@ _REFUSED: Mapping[str, str] = {
 router = APIRouter(include_in_schema=False)
 
 
-def _refusing(message: str) -> Route:
-    async def refuse(_: Request) -> Response:
-        raise UnsupportedError(message)
+def _add(method: str, path: str, response: Response) -> None:
+    """Add a route that always answers with this response."""
 
-    return refuse
+    async def respond(_: Request) -> Response:
+        return response
+
+    router.add_api_route(path, respond, methods=[method])
 
 
 for _path, _message in _REFUSED.items():
-    router.add_api_route(_path, _refusing(_message), methods=["POST"])
-
-
-@router.get("/v2/trace/setting")
-async def trace() -> dict[str, Any]:
-    """Tracing is off."""
-    return _TRACE
+    _add("POST", _path, refusal(UnsupportedError(_message)))
+_add("GET", "/v2/trace/setting", json_response(_TRACE))
+_add("GET", "/v2/logging", json_response(_LOGGING))
+for _base in ("/v2/systemsharedmemory", "/v2/cudasharedmemory"):
+    # No region is ever registered: there is none to list, and removing one succeeds.
+    _add("GET", f"{_base}/status", json_response([]))
+    _add("POST", f"{_base}/unregister", Response())
+    _add("POST", f"{_base}/region/{{region}}/unregister", Response())
 
 
 @router.get("/v2/models/{model}/trace/setting")
-async def model_trace(_: Asked) -> dict[str, Any]:
+async def model_trace(_: Asked) -> Response:
     """Tracing is off for every model."""
-    return _TRACE
-
-
-@router.get("/v2/logging")
-async def logging() -> dict[str, Any]:
-    """The log settings."""
-    return _LOGGING
-
-
-# No region is ever registered: there is none to list, and removing one succeeds.
-@router.get("/v2/systemsharedmemory/status")
-@router.get("/v2/cudasharedmemory/status")
-async def regions() -> list[Any]:
-    """No regions."""
-    return []
+    return json_response(_TRACE)
 
 
 @router.get("/v2/systemsharedmemory/region/{region}/status")
 @router.get("/v2/cudasharedmemory/region/{region}/status")
 async def region_status(region: str) -> Response:
-    """No such region."""
+    """No region exists."""
     raise ModelNotFoundError(f"Unable to find shared memory region: '{region}'")
-
-
-@router.post("/v2/systemsharedmemory/unregister")
-@router.post("/v2/systemsharedmemory/region/{region}/unregister")
-@router.post("/v2/cudasharedmemory/unregister")
-@router.post("/v2/cudasharedmemory/region/{region}/unregister")
-async def unregister() -> Response:
-    """Nothing is left to remove."""
-    return Response()

@@ -6,21 +6,9 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from service.api.schemas import errors
+from service.api.v2 import description
 from service.api.v2.answer import InferAnswer
-from service.api.v2.description import (
-    Asked,
-    IndexEntry,
-    Models,
-    every_statistics,
-    index_entry,
-    live,
-    model_config,
-    model_metadata,
-    model_ready,
-    ready,
-    server_metadata,
-    statistics,
-)
+from service.api.v2.description import Asked, IndexEntry, Models, index_entry
 from service.api.v2.infer import Infer
 from service.api.v2.refusals import router as refusals
 from service.api.v2.request import IndexRequest, InferenceJson, content_of, read_json
@@ -33,19 +21,20 @@ from service.telemetry.statistics import CLIENT_CLOSED_REQUEST
 
 _MAX_INDEX_BYTES = 4096
 
-_MODEL = "/v2/models/{model}"
-_decode_index = msgspec.json.Decoder(IndexRequest).decode
-
-_PATHS = {_MODEL: ["model"], f"{_MODEL}/versions/{{version}}": ["model", "version"]}
+_PATHS = {
+    "/v2/models/{model}": ["model"],
+    "/v2/models/{model}/versions/{version}": ["model", "version"],
+}
 _BINARY = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
 
+_decode_index = msgspec.json.Decoder(IndexRequest).decode
 
 router = APIRouter()
-router.add_api_route("/v2/health/live", live, tags=["health"])
-router.add_api_route("/v2/health/ready", ready, tags=["health"], responses=errors(503))
-router.add_api_route("/v2", server_metadata, tags=["models"])
+router.add_api_route("/v2/health/live", description.live, tags=["health"])
+router.add_api_route("/v2/health/ready", description.ready, tags=["health"], responses=errors(503))
+router.add_api_route("/v2", description.server_metadata, tags=["models"])
 # Before the models' own paths: no model can be named stats.
-router.add_api_route("/v2/models/stats", every_statistics, tags=["models"])
+router.add_api_route("/v2/models/stats", description.every_statistics, tags=["models"])
 
 
 @router.post(
@@ -87,10 +76,10 @@ for _path, _names in _PATHS.items():
         for name in _names
     ]
     for _end, _route, _statuses in (
-        ("", model_metadata, [404]),
-        ("/ready", model_ready, [404, 503]),
-        ("/config", model_config, [404]),
-        ("/stats", statistics, [404]),
+        ("", description.model_metadata, [404]),
+        ("/ready", description.model_ready, [404, 503]),
+        ("/config", description.model_config, [404]),
+        ("/stats", description.statistics, [404]),
     ):
         router.add_api_route(
             _path + _end,
