@@ -21,8 +21,8 @@ Timeout = Annotated[float, Field(gt=0, allow_inf_nan=False, description=_DEADLIN
 Priority = Annotated[int, Field(ge=0, description=_LEVELS)]
 
 _TIMEOUT, _PRIORITY = (name.lower().encode() for name in (TIMEOUT_HEADER, PRIORITY_HEADER))
-_timeout = TypeAdapter[float](Timeout).validate_python
-_priority = TypeAdapter[int](Priority).validate_python
+_timeout = TypeAdapter[float](Timeout).validator.validate_python
+_priority = TypeAdapter[int](Priority).validator.validate_python
 
 
 def urgency_from(headers: Mapping[bytes, bytes], started: float) -> Urgency:
@@ -33,24 +33,20 @@ def urgency_from(headers: Mapping[bytes, bytes], started: float) -> Urgency:
     timeout, priority = headers.get(_TIMEOUT), headers.get(_PRIORITY, b"0")
     if timeout is None and priority == b"0":
         return NO_HURRY
-    level = validated(
-        _priority,
-        priority.decode("latin-1"),
-        f"{PRIORITY_HEADER} must be a whole number: 1 for the highest priority, 0 for the default",
-    )
-    if timeout is None:
-        return urgency_of(started, None, level)
-    milliseconds = validated(
-        _timeout,
-        timeout.decode("latin-1"),
-        f"{TIMEOUT_HEADER} must be a positive number of milliseconds",
-    )
-    return urgency_of(started, milliseconds / 1e3, level)
+    level, timeout_s = 0, None
+    if priority != b"0":
+        rule = f"{PRIORITY_HEADER} must be a whole number; {_LEVELS}"
+        level = validated(_priority, priority, rule)
+    if timeout is not None:
+        rule = f"{TIMEOUT_HEADER} must be a positive number of milliseconds"
+        timeout_s = validated(_timeout, timeout, rule) / 1e3
+    return urgency_of(started, timeout_s, level)
 
 
-def validated(validate: Callable[[str], T], value: str, rule: str) -> T:
+def validated(validate: Callable[[bytes | str], T], value: bytes | str, rule: str) -> T:
     """A parameter's parsed value; InvalidParameterError, with the `rule`, if it is invalid."""
     try:
         return validate(value)
     except ValidationError:
-        raise InvalidParameterError(f"{rule}; got {value[:20]!r}") from None
+        shown = value if isinstance(value, str) else value.decode("latin-1")
+        raise InvalidParameterError(f"{rule}; got {shown[:20]!r}") from None

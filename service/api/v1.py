@@ -167,7 +167,8 @@ class Classify:
 
 def query_parser(classes: int) -> Callable[[bytes], int]:
     """What reads ?top_k= of a model with so many classes; raises InvalidParameterError."""
-    validate = TypeAdapter[int](Annotated[int, _top_k(classes)]).validate_python
+    adapter = TypeAdapter[int](Annotated[int, _top_k(classes)])
+    validate: Callable[[bytes | str], int] = adapter.validator.validate_python
     rule = f"top_k must be a whole number from 1 to {classes}"
 
     def parse(query: bytes) -> int:
@@ -175,10 +176,11 @@ def query_parser(classes: int) -> Callable[[bytes], int]:
             raise InvalidParameterError(
                 f"the query has {len(query)} bytes; at most {_MAX_QUERY_BYTES} are allowed"
             )
-        parameters = dict(parse_qsl(query.decode("latin-1"), keep_blank_values=True))
-        value = parameters.pop("top_k", "")
-        for name in parameters:
-            raise InvalidParameterError(f"unknown parameter {name[:20]!r}; the only one is top_k")
+        parameters = parse_qsl(query.decode("latin-1"), keep_blank_values=True)
+        for name, _ in parameters:
+            if name != "top_k":
+                raise InvalidParameterError(f"unknown parameter {name[:20]!r}; there is only top_k")
+        value = parameters[-1][1] if parameters else ""
         return validated(validate, value, rule)
 
     return parse

@@ -175,7 +175,7 @@ def page(browser: "Browser", address: str) -> Iterator["Page"]:
 
 
 @IN_A_BROWSER
-def test_a_picture_is_answered_with_bars_phases_and_the_curl_line_that_does_the_same(
+def test_a_image_is_answered_with_bars_phases_and_the_curl_line_that_does_the_same(
     page: "Page",
 ) -> None:
     expect(page.get_by_role("status").first).to_have_text("digits: ready")
@@ -197,11 +197,11 @@ def test_a_picture_is_answered_with_bars_phases_and_the_curl_line_that_does_the_
 
 
 @IN_A_BROWSER
-def test_several_pictures_are_answered_each_under_its_name_and_counted(page: "Page") -> None:
-    pictures = sorted(SAMPLES.glob("*.*"))[:4]
+def test_several_images_are_answered_each_under_its_name_and_counted(page: "Page") -> None:
+    images = sorted(SAMPLES.glob("*.*"))[:4]
     batches = int(page.locator("#batches").inner_text())
-    page.get_by_label("Choose images").set_input_files(pictures)
-    expect(page.locator(".answer")).to_have_count(len(pictures))
+    page.get_by_label("Choose images").set_input_files(images)
+    expect(page.locator(".answer")).to_have_count(len(images))
     for item in page.locator(".answer").all():
         name = item.locator("h3").inner_text()
         expect(item.locator(".bars .label").first).to_have_text(name[0])
@@ -210,7 +210,7 @@ def test_several_pictures_are_answered_each_under_its_name_and_counted(page: "Pa
 
 
 @IN_A_BROWSER
-def test_what_is_no_picture_is_refused_by_name_and_the_next_one_taken(page: "Page") -> None:
+def test_what_is_no_image_is_refused_by_name_and_the_next_one_taken(page: "Page") -> None:
     page.get_by_label("Choose images").set_input_files(BUILT_IN_MODEL)
     expect(page.get_by_role("alert")).to_contain_text("digits.onnx: unrecognised image format")
     page.get_by_label("Choose images").set_input_files(SEVEN)
