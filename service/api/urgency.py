@@ -3,7 +3,8 @@
 from collections.abc import Callable, Mapping
 from typing import Annotated, TypeVar
 
-from pydantic import Field, TypeAdapter, ValidationError
+from fastapi import Header
+from pydantic import TypeAdapter, ValidationError
 
 from service.batching.policy import DEFAULT_PRIORITY, LOWEST_PRIORITY, NO_HURRY, Urgency, urgency_of
 from service.errors import InvalidParameterError
@@ -16,9 +17,11 @@ PRIORITY_HEADER = "X-Priority"
 _DEADLINE = "deadline, in milliseconds after the request arrived; default: none"
 _LEVELS = f"1: highest; {LOWEST_PRIORITY} and above: lowest; 0: the default, {DEFAULT_PRIORITY}"
 
-# The types validate the headers here, and document them in the OpenAPI description.
-Timeout = Annotated[float, Field(gt=0, allow_inf_nan=False, description=_DEADLINE)]
-Priority = Annotated[int, Field(ge=0, description=_LEVELS)]
+# FastAPI documents these types; pydantic validates by them here.
+Timeout = Annotated[
+    float, Header(alias=TIMEOUT_HEADER, gt=0, allow_inf_nan=False, description=_DEADLINE)
+]
+Priority = Annotated[int, Header(alias=PRIORITY_HEADER, ge=0, description=_LEVELS)]
 
 _TIMEOUT, _PRIORITY = (name.lower().encode() for name in (TIMEOUT_HEADER, PRIORITY_HEADER))
 _timeout = TypeAdapter[float](Timeout).validator.validate_python
@@ -35,7 +38,7 @@ def urgency_from(headers: Mapping[bytes, bytes], started: float) -> Urgency:
         return NO_HURRY
     level, timeout_s = 0, None
     if priority != b"0":
-        rule = f"{PRIORITY_HEADER} must be a whole number; {_LEVELS}"
+        rule = f"{PRIORITY_HEADER} must be a whole number: 1 is the highest priority, 0 the default"
         level = validated(_priority, priority, rule)
     if timeout is not None:
         rule = f"{TIMEOUT_HEADER} must be a positive number of milliseconds"

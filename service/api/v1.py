@@ -4,20 +4,12 @@ from collections.abc import Callable
 from typing import Annotated, Any, NamedTuple
 from urllib.parse import parse_qsl
 
-from fastapi import Depends, FastAPI, Header, Query
+from fastapi import Depends, FastAPI, Query
 from pydantic import TypeAdapter
-from pydantic.json_schema import SkipJsonSchema
 from starlette.responses import Response
 
 from service.api.schemas import ClassifyAnswer, ImageResult, Timing, errors
-from service.api.urgency import (
-    PRIORITY_HEADER,
-    TIMEOUT_HEADER,
-    Priority,
-    Timeout,
-    urgency_from,
-    validated,
-)
+from service.api.urgency import Priority, Timeout, urgency_from, validated
 from service.batching.policy import Urgency
 from service.engine.ranking import top_k
 from service.errors import InvalidParameterError, ModelNotFoundError
@@ -194,8 +186,8 @@ def _top_k(classes: int | None) -> Any:
 def _documented(classes: int | None) -> Callable[..., Any]:
     async def parameters(
         _classes: Annotated[int, _top_k(classes)] = min(DEFAULT_TOP_K, classes or DEFAULT_TOP_K),
-        _timeout: Annotated[Timeout | SkipJsonSchema[None], Header(alias=TIMEOUT_HEADER)] = None,
-        _priority: Annotated[Priority, Header(alias=PRIORITY_HEADER)] = 0,
+        _timeout: Timeout = None,  # type: ignore[assignment]  # absent: no deadline
+        _priority: Priority = 0,
     ) -> None:
         """Document the parameters; `Classify.check` reads them."""
 
