@@ -3,45 +3,34 @@
 from collections.abc import Mapping
 from http import HTTPStatus
 from importlib.metadata import version
+from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.routing import APIRoute
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
-from starlette.responses import Response
+from starlette.responses import PlainTextResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from service.api import v1, v2
 from service.api.page import add_pages
 from service.api.page.headers import with_headers
+from service.errors import ServiceError
 from service.hosting.repository import Repository
 from service.http.asgi import serve
 from service.http.exchange import Endpoint
-from service.http.responses import CRASHED, Route, error_response
-
-
-class _DirectRoute(APIRoute):
-    """A route that FastAPI documents, but whose function is called with the request alone.
-
-    The functions here read what they need themselves; there is nothing to resolve or validate.
-    """
-
-    def get_route_handler(self) -> Route:
-        """The function itself."""
-        route: Route = self.endpoint
-        return route
+from service.http.responses import CRASHED, error_response, refusal
 
 
 class App(FastAPI):
-    """FastAPI, past which requests for the models' endpoints go."""
+    """FastAPI; requests to the models' endpoints bypass its routes."""
 
     endpoints: Mapping[str, Endpoint]  # by path
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request; HEAD as GET, of whose answer the server writes the head alone.
+        """Answer one request; HEAD as GET, whose body the server does not send.
 
-        What a browser may show, which is no answer to POST, has headers for it.
+        Every answer but those to POST has the headers that protect a browser.
         """
         if scope["type"] == "http" and scope["method"] == "POST":
             endpoint = self.endpoints.get(scope["path"])
@@ -54,59 +43,68 @@ class App(FastAPI):
                 scope = {**scope, "method": "GET"}
         await super().__call__(scope, receive, send)
 
+    def openapi(self) -> dict[str, Any]:
+        """The OpenAPI document, with the schemas of V2's requests, which FastAPI does not parse."""
+        document = super().openapi()
+        document["components"]["schemas"].update(v2.REQUEST_SCHEMAS)
+        return document
+
 
 def create_app(repository: Repository, *, metrics: bool = True) -> App:
-    """The routes over models that somebody else warms up, drains and closes.
+    """The routes over the repository's models; the caller warms up, drains and closes it.
 
-    Without `metrics` they are on a port of their own.
+    Without `metrics`, /metrics answers 404: they have a port of their own.
     """
     app = App(
         title="Convoy",
         version=version("convoy"),
-        description='Send pictures, get labels. Every error is `{"error": "..."}`.',
+        description='Send images, get labels. Every error is `{"error": "..."}`.',
         docs_url=None,
         redoc_url=None,
+        exception_handlers={
+            ServiceError: _on_service_error,
+            HTTPException: _on_http_error,
+            RequestValidationError: _on_invalid_request,
+            Exception: _on_crash,
+        },
     )
-    app.router.route_class = _DirectRoute
+    app.state.repository = repository
 
-    async def exposition(_: Request) -> Response:
-        """Everything that is counted, in Prometheus' text format."""
+    @app.get(
+        "/metrics", response_class=PlainTextResponse, include_in_schema=metrics, tags=["metrics"]
+    )
+    async def exposition() -> Response:
+        """Return all metrics in Prometheus' text format."""
+        if not metrics:
+            raise HTTPException(404, "the metrics have their own port (--metrics-port)")
         return Response(
             await repository.exposition(), headers={"content-type": CONTENT_TYPE_LATEST}
         )
 
     app.endpoints = v1.add_routes(app, repository) | v2.add_routes(app, repository)
-    if metrics:
-        app.add_api_route("/metrics", exposition, response_class=Response, tags=["metrics"])
-    else:
-        app.add_api_route("/metrics", _metrics_are_elsewhere, include_in_schema=False)
     add_pages(app)
-    app.add_exception_handler(HTTPException, _on_http_error)
-    app.add_exception_handler(RequestValidationError, _on_invalid_request)
-    app.add_exception_handler(Exception, _on_crash)
     return app
 
 
-async def _metrics_are_elsewhere(_: Request) -> Response:
-    """For those who ask for metrics here."""
-    return error_response(404, "metrics are on a port of their own (--metrics-port)")
+async def _on_service_error(_: Request, error: ServiceError) -> Response:
+    """A request that a route refuses."""
+    return refusal(error)
 
 
-async def _on_http_error(request: Request, error: Exception) -> Response:
-    """What the router refuses: no such path, or not with this method."""
-    assert isinstance(error, HTTPException)  # noqa: S101  as registered; narrows the type
+async def _on_http_error(request: Request, error: HTTPException) -> Response:
+    """A request that the router refuses: an unknown path, or a method that the path lacks."""
     message = error.detail
-    if error.status_code == HTTPStatus.NOT_FOUND:
-        message = f"there is nothing at {request.url.path}; POST pictures to {v1.CLASSIFY_PATH}"
+    headers = dict(error.headers or {})
+    if message == HTTPStatus.NOT_FOUND.phrase:
+        message = f"there is nothing at {request.url.path}; POST images to {v1.CLASSIFY_PATH}"
     elif error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
-        allow = (error.headers or {}).get("Allow", "another method")
-        message = f"{request.method} is not for {request.url.path}; use {allow}"
-    return error_response(error.status_code, message, dict(error.headers or {}))
+        allow = headers.get("Allow", "another method")
+        message = f"{request.url.path} does not support {request.method}; use {allow}"
+    return error_response(error.status_code, message, headers)
 
 
-async def _on_invalid_request(_: Request, error: Exception) -> Response:
-    """What FastAPI finds wrong with the parameters of a route that leaves them to it."""
-    assert isinstance(error, RequestValidationError)  # noqa: S101  as registered
+async def _on_invalid_request(_: Request, error: RequestValidationError) -> Response:
+    """A request with parameters that FastAPI finds invalid."""
     problems = (
         f"{'.'.join(str(part) for part in problem['loc'])}: {problem['msg']}"
         for problem in error.errors()
@@ -115,5 +113,5 @@ async def _on_invalid_request(_: Request, error: Exception) -> Response:
 
 
 async def _on_crash(_: Request, __: Exception) -> Response:
-    """A defect: the server logs its traceback, the client learns nothing of it."""
+    """A defect: the server logs its traceback, which the client must not see."""
     return error_response(500, CRASHED)

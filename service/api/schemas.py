@@ -1,57 +1,63 @@
-"""The shapes of JSON that the service sends, as its OpenAPI document shows them.
+"""The JSON that v1 answers with, and every error, as the OpenAPI document shows them.
 
-Typed dictionaries rather than models: the routes build them as they are, mypy checks them, and
-nothing is validated again on the way out.
+Typed dictionaries: mypy checks them, FastAPI documents them, msgspec encodes them unvalidated.
 """
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field
-from typing_extensions import TypedDict  # pydantic wants this one before Python 3.12
+from typing_extensions import TypedDict  # pydantic requires this one before Python 3.12
 
 from service.engine.ranking import Prediction
 
 
 class ImageResult(TypedDict):
-    """What one picture shows."""
+    """The classes of one image."""
 
     predictions: Annotated[list[Prediction], Field(description="`top_k` classes, likeliest first")]
 
 
 class Timing(TypedDict):
-    """Where a request's time went, in milliseconds; the parts add up to the total."""
+    """Where a request's time went, in milliseconds; the phases add up to the total."""
 
-    receive: Annotated[float, Field(description="reading the body off the network")]
+    receive: Annotated[float, Field(description="reading the body from the network")]
     decode: Annotated[
-        float, Field(description="from bytes to pixels, waiting for a thread included")
+        float, Field(description="decoding the images, including the wait for a thread")
     ]
-    queue: Annotated[float, Field(description="waiting for the batch of its last picture to start")]
-    compute: Annotated[float, Field(description="that batch on the device")]
-    respond: Annotated[float, Field(description="ranking the classes, and all else there was")]
-    total: Annotated[float, Field(description="the sum: from the request's header to its answer")]
+    queue: Annotated[float, Field(description="waiting for the last image's batch to start")]
+    compute: Annotated[float, Field(description="running that batch on the device")]
+    respond: Annotated[float, Field(description="ranking the classes, and the remaining time")]
+    total: Annotated[float, Field(description="from the request's head to its answer")]
 
 
 class ClassifyAnswer(TypedDict):
     """The answer of `POST /v1/classify`."""
 
     model: Annotated[str, Field(description="name of the model", examples=["digits"])]
-    results: Annotated[list[ImageResult], Field(description="one a picture, in upload order")]
+    results: Annotated[list[ImageResult], Field(description="one per image, in upload order")]
     timing_ms: Timing
 
 
 class ErrorAnswer(TypedDict):
-    """The one shape of every error."""
+    """The one format of all errors."""
 
-    error: Annotated[str, Field(description="what was wrong and what to do")]
-
-
-class LiveAnswer(TypedDict):
-    """The process answers."""
-
-    live: bool
+    error: Annotated[str, Field(description="what is wrong and how to fix it")]
 
 
-class ReadyAnswer(TypedDict):
-    """Every batch size is warm and nothing is draining."""
+_ERRORS = {
+    400: "Empty or malformed request, or an image that cannot be decoded",
+    404: "No such model, or no such version of it",
+    408: "The body arrived too slowly",
+    413: "Too many bytes, pixels or images",
+    415: "Unsupported Content-Type, Content-Encoding or image format",
+    422: "Invalid query parameter, header or form field",
+    429: "Too many images are queued; see Retry-After",
+    500: "The engine failed",
+    503: "The model is warming up or the server is shutting down; see Retry-After",
+    504: "The request cannot meet its deadline",
+}
 
-    ready: bool
+
+def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """What FastAPI documents of the errors that an operation may answer with."""
+    return {status: {"description": _ERRORS[status], "model": ErrorAnswer} for status in statuses}

@@ -1,16 +1,16 @@
-"""Convoy's own interface: pictures in, labels out."""
+"""Convoy's own interface: images in, labels out."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 from urllib.parse import parse_qsl
 
-from fastapi import FastAPI, Request
+from fastapi import Depends, FastAPI, Query
+from pydantic import TypeAdapter
 from starlette.responses import Response
 
-from service.api.schemas import ClassifyAnswer, ErrorAnswer, ImageResult, Timing
-from service.api.urgency import PRIORITY_HEADER, TIMEOUT_HEADER, urgency_from
-from service.api.v2.routes import no_model
-from service.batching.policy import DEFAULT_PRIORITY, LOWEST_PRIORITY, Urgency
+from service.api.schemas import ClassifyAnswer, ImageResult, Timing, errors
+from service.api.urgency import Priority, Timeout, urgency_from, validated
+from service.batching.policy import Urgency
 from service.engine.ranking import top_k
 from service.errors import InvalidParameterError, ModelNotFoundError
 from service.hosting.inference import Scored, Wanted
@@ -25,73 +25,72 @@ from service.http.body import (
     images_of,
 )
 from service.http.exchange import Endpoint
-from service.http.responses import json_response, refusal
+from service.http.responses import json_response
 from service.telemetry.record import RequestRecord
 from service.telemetry.statistics import Phases
 
 CLASSIFY_PATH = "/v1/classify"
 DEFAULT_TOP_K = 5
 
-# Long ones take long to take apart.
+# Parsing takes time in proportion to the length.
 _MAX_QUERY_BYTES = 1024
 
-# Bytes of a form that take longer to search than to hand to a thread.
+# Parsing a longer form takes longer than handing it to a thread.
 _LONG_FORM = 2**18
 
-ERRORS: dict[int | str, dict[str, Any]] = {
-    status: {"description": text, "model": ErrorAnswer}
-    for status, text in {
-        400: "Empty or broken body, or a picture that cannot be decoded",
-        404: "No such model",
-        408: "The body came too slowly",
-        413: "Too many bytes, pixels or images",
-        415: "A Content-Type or a picture format that is not taken",
-        422: "A wrong query parameter, header or form field",
-        429: "Too many images are waiting; see Retry-After",
-        500: "The engine failed",
-        503: "Warming up or shutting down; see Retry-After",
-        504: f"It could not be done within {TIMEOUT_HEADER}, so it was not tried",
-    }.items()
+_IMAGE = {"type": "string", "format": "binary"}
+_FORM = {
+    "type": "object",
+    "properties": {name: {"type": "array", "items": _IMAGE} for name in FILE_FIELDS},
+}
+_BODY = {
+    "required": True,
+    "content": {
+        **{media_type: {"schema": _IMAGE} for media_type in IMAGE_TYPES},
+        FORM_TYPE: {"schema": _FORM},
+    },
 }
 
 
 def model_path(name: str) -> str:
-    """Where pictures for one of several models are posted."""
+    """The path that classifies with the model of that name."""
     return f"/v1/models/{name}/classify"
 
 
 def add_routes(app: FastAPI, repository: Repository) -> dict[str, Endpoint]:
-    """The models' endpoints by path, and their routes.
+    """Add the routes; return the models' endpoints by path.
 
-    Requests for the endpoints never reach the routes, which document them and answer for the
-    models that there are not.
+    Requests to the endpoints bypass the routes, which document them and refuse unknown models.
     """
     default = repository.default
 
-    async def classify(_: Request) -> Response:
+    async def classify() -> ClassifyAnswer:
         """Classify one image, or several at once.
 
         Images are JPEG, PNG or WebP. The body is one image, or a form with one or more files.
-        Where several models are served and none of them is the default, they are asked by name.
+        A server with several models and no default model answers at `/v1/models/{model}/classify`.
         """
-        paths = ", ".join(model_path(name) for name in repository.models)
-        return refusal(ModelNotFoundError(f"there are several models; POST to one of {paths}"))
+        paths = ", ".join(map(model_path, repository.models))
+        raise ModelNotFoundError(f"there is no default model; POST to one of {paths}")
 
-    async def classify_by(request: Request) -> Response:
-        """Classify images with the model of that name, otherwise as `/v1/classify`."""
-        return no_model(repository, request.path_params["model"])
+    async def classify_by(model: str) -> ClassifyAnswer:
+        """Classify images with the named model, otherwise as `/v1/classify`."""
+        repository.find(model)
+        raise LookupError(f"requests to {model!r} must reach its endpoint")
 
-    routes: dict[str, Any] = {
-        "methods": ["POST"],
-        "response_model": ClassifyAnswer,
-        "responses": ERRORS,
-        "tags": ["classify"],
-    }
-    classes = default.runner.classes if default else None
-    app.add_api_route(CLASSIFY_PATH, classify, openapi_extra=_extra(classes), **routes)
-    app.add_api_route(
-        model_path("{model}"), classify_by, openapi_extra=_extra(None, by_name=True), **routes
-    )
+    for path, route, classes in (
+        (CLASSIFY_PATH, classify, default.runner.classes if default else None),
+        (model_path("{model}"), classify_by, None),
+    ):
+        app.add_api_route(
+            path,
+            route,
+            methods=["POST"],
+            dependencies=[Depends(_documented(classes))],
+            responses=errors(400, 404, 408, 413, 415, 422, 429, 500, 503, 504),
+            openapi_extra={"requestBody": _BODY},
+            tags=["classify"],
+        )
     endpoints: dict[str, Endpoint] = {
         model_path(name): Classify(pipeline, repository.max_body_bytes)
         for name, pipeline in repository.models.items()
@@ -106,7 +105,7 @@ class _Asked(NamedTuple):
 
     classes: int
     urgency: Urgency
-    boundary: bytes  # of the form that the body is; empty: it is an image
+    boundary: bytes  # of a form; empty: the body is one image
 
 
 class Classify:
@@ -115,19 +114,21 @@ class Classify:
     def __init__(self, pipeline: Pipeline, max_body_bytes: int) -> None:
         self.pipeline = pipeline
         self.max_body_bytes = max_body_bytes
-        self._few = min(DEFAULT_TOP_K, pipeline.runner.classes)
+        classes = pipeline.runner.classes
+        self._few = min(DEFAULT_TOP_K, classes)
+        self._asked_classes = query_parser(classes)
 
     def check(self, record: RequestRecord) -> _Asked:
-        """What the query and the headers ask for."""
+        """What the query and the headers ask for; ServiceError if they are invalid."""
         query, headers = record.query, record.headers
         return _Asked(
-            _top_k(query, self.pipeline.runner.classes) if query else self._few,
+            self._asked_classes(query) if query else self._few,
             urgency_from(headers, record.started),
             form_boundary(headers),
         )
 
     def reads_quickly(self, headers: Headers, length: int) -> bool:
-        """Whether to read a body so long takes no longer than to hand it to a thread."""
+        """Whether reading a body of `length` bytes is faster than handing it to a thread."""
         return (
             length <= _LONG_FORM or b"multipart/" not in headers.get(b"content-type", b"").lower()
         )
@@ -138,84 +139,56 @@ class Classify:
         return Wanted(images_of(body, asked.boundary, most), None, asked.urgency, asked.classes)
 
     def answer(self, classes: int, scored: Scored, count: Callable[[], Phases]) -> Response:
-        """So many of the likeliest classes of each image."""
+        """The likeliest classes of each image."""
         info = self.pipeline.info
         results = [
             ImageResult(predictions=top_k(row, classes, info.output, info.labels))
             for row in scored.results
         ]
-        return json_response(
-            ClassifyAnswer(model=info.name, results=results, timing_ms=_timing(count()))
+        total, receive, decode, queue, compute, respond = count()
+        timing = Timing(
+            receive=receive / 1e3,
+            decode=decode / 1e3,
+            queue=queue / 1e3,
+            compute=compute / 1e3,
+            respond=respond / 1e3,
+            total=total / 1e3,
         )
+        return json_response(ClassifyAnswer(model=info.name, results=results, timing_ms=timing))
 
 
-def _timing(phases: Phases) -> Timing:
-    """The phases in milliseconds."""
-    total, receive, decode, queue, compute, respond = phases
-    return {
-        "receive": receive / 1e3,
-        "decode": decode / 1e3,
-        "queue": queue / 1e3,
-        "compute": compute / 1e3,
-        "respond": respond / 1e3,
-        "total": total / 1e3,
-    }
+def query_parser(classes: int) -> Callable[[bytes], int]:
+    """What reads ?top_k= of a model with so many classes; raises InvalidParameterError."""
+    adapter = TypeAdapter[int](Annotated[int, _top_k(classes)])
+    validate: Callable[[bytes | str], int] = adapter.validator.validate_python
+    rule = f"top_k must be a whole number from 1 to {classes}"
+
+    def parse(query: bytes) -> int:
+        if len(query) > _MAX_QUERY_BYTES:
+            raise InvalidParameterError(
+                f"the query has {len(query)} bytes; at most {_MAX_QUERY_BYTES} are allowed"
+            )
+        parameters = parse_qsl(query.decode("latin-1"), keep_blank_values=True)
+        for name, _ in parameters:
+            if name != "top_k":
+                raise InvalidParameterError(f"unknown parameter {name[:20]!r}; there is only top_k")
+        value = parameters[-1][1] if parameters else ""
+        return validated(validate, value, rule)
+
+    return parse
 
 
-def _top_k(query: bytes, classes: int) -> int:
-    """The value of ?top_k=, within 1..classes; InvalidParameterError for anything else."""
-    if len(query) > _MAX_QUERY_BYTES:
-        raise InvalidParameterError(f"the query has {len(query)} bytes; there is only top_k")
-    parameters = parse_qsl(query.decode("latin-1"), keep_blank_values=True)
-    for name, _ in parameters:
-        if name != "top_k":
-            raise InvalidParameterError(f"the parameter {name[:20]!r} is not known; there is top_k")
-    text = parameters[-1][1] if parameters else ""
-    # The length comes first: neither int() nor the answer should see a megabyte of digits.
-    if len(text) > 9 or not (text.isascii() and text.isdigit() and 1 <= int(text) <= classes):
-        raise InvalidParameterError(
-            f"top_k is {text[:20]!r}; it must be a whole number from 1 to {classes}"
-        )
-    return int(text)
+def _top_k(classes: int | None) -> Any:
+    """How `?top_k=` is documented by FastAPI and validated by pydantic; None: any model's."""
+    return Query(alias="top_k", ge=1, le=classes, description="number of classes, likeliest first")
 
 
-def _extra(classes: int | None, *, by_name: bool = False) -> dict[str, Any]:
-    """What FastAPI cannot see of these routes, since they read their request themselves."""
-    binary = {"type": "string", "format": "binary"}
-    form = {
-        "type": "object",
-        "properties": {name: {"type": "array", "items": binary} for name in FILE_FIELDS},
-    }
-    number: dict[str, Any] = {"type": "integer", "minimum": 1, "default": DEFAULT_TOP_K}
-    if classes is not None:
-        number |= {"maximum": classes, "default": min(DEFAULT_TOP_K, classes)}
-    top = {
-        "name": "top_k",
-        "in": "query",
-        "description": "how many classes to name, likeliest first",
-        "schema": number,
-    }
-    timeout = {
-        "name": TIMEOUT_HEADER,
-        "in": "header",
-        "description": "after how many milliseconds the answer is worth nothing",
-        "schema": {"type": "number", "exclusiveMinimum": 0},
-    }
-    priority = {
-        "name": PRIORITY_HEADER,
-        "in": "header",
-        "description": f"1: the highest; 0: the default, {DEFAULT_PRIORITY}",
-        "schema": {"type": "integer", "minimum": 0, "maximum": LOWEST_PRIORITY},
-    }
-    common = [top, timeout, priority]
-    model = {"name": "model", "in": "path", "required": True, "schema": {"type": "string"}}
-    return {
-        "parameters": [model, *common] if by_name else common,
-        "requestBody": {
-            "required": True,
-            "content": {
-                **{media_type: {"schema": binary} for media_type in IMAGE_TYPES},
-                FORM_TYPE: {"schema": form},
-            },
-        },
-    }
+def _documented(classes: int | None) -> Callable[..., Any]:
+    async def parameters(
+        _classes: Annotated[int, _top_k(classes)] = min(DEFAULT_TOP_K, classes or DEFAULT_TOP_K),
+        _timeout: Timeout = None,  # type: ignore[assignment]  # absent: no deadline
+        _priority: Priority = 0,
+    ) -> None:
+        """Document the parameters; `Classify.check` reads them."""
+
+    return parameters

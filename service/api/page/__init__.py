@@ -1,49 +1,49 @@
-"""The web pages at / and /docs. Files as they are, nothing is built, nothing is from elsewhere."""
+"""The web pages at / and /docs: plain files, without a build step or anything from other hosts."""
 
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from fastapi import FastAPI, Request
+from fastapi import FastAPI
 from starlette.responses import FileResponse, HTMLResponse, Response
 from starlette.staticfiles import StaticFiles
 
-from service.api.page.headers import DOCS, HOME
+from service.api.page.headers import page_headers
 
 _FOLDER = Path(__file__).parent
 
 
 class _Files(StaticFiles):
-    """Static files that say how long a browser may keep them."""
+    """Static files with a Cache-Control header."""
 
     def __init__(self, cache_control: str, **where: Any) -> None:
         super().__init__(**where)
         self._cache_control = cache_control
 
     def file_response(self, *args: Any, **options: Any) -> Response:
-        """The file, or that it has not changed."""
+        """The file, or 304 if the browser's copy is current."""
         response = super().file_response(*args, **options)
         response.headers["cache-control"] = self._cache_control
         return response
 
 
 def add_pages(app: FastAPI) -> None:
-    """The page at /, the one at /docs, and what they are made of under /page.
+    """Add the page at /, the one at /docs, and their files under /page.
 
-    Every address in them is a relative one. Swagger UI's has a version in it, so that a browser
-    never asks again. Of the package that carries Swagger UI no code runs here.
+    All their addresses are relative. The address of Swagger UI, whose package provides files alone,
+    contains its version, so that browsers may keep it for good.
     """
     swagger = f"page/swagger-ui/{version('fastapi-swagger')}"
     text = (_FOLDER / "docs.html").read_text(encoding="utf-8").replace("{swagger}", swagger)
 
-    async def home(_: Request) -> Response:
-        return FileResponse(_FOLDER / "index.html", headers=HOME)
+    @app.get("/", include_in_schema=False)
+    async def home() -> Response:
+        return FileResponse(_FOLDER / "index.html", headers=page_headers("blob:"))
 
-    async def docs(_: Request) -> Response:
-        return HTMLResponse(text, headers=DOCS)
+    @app.get("/docs", include_in_schema=False)
+    async def docs() -> Response:
+        return HTMLResponse(text, headers=page_headers("data:"))  # images in Swagger UI's styles
 
-    app.add_api_route("/", home, methods=["GET"], include_in_schema=False)
-    app.add_api_route("/docs", docs, methods=["GET"], include_in_schema=False)
     app.mount(
         f"/{swagger}",
         _Files("public, max-age=31536000, immutable", packages=[("fastapi_swagger", "resources")]),

@@ -1,57 +1,41 @@
-"""What an answer tells a browser: load our files alone, run nothing inline, send no referrer."""
-
-from collections.abc import Iterable, Mapping
+"""The headers that restrict what a browser does with an answer: it may load only our own files."""
 
 from starlette.types import Message, Send
 
+# The last three directives do not fall back to default-src.
+_NOTHING = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+_OURS = "script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'"
 
-def _policy(**sources: str) -> str:
-    """A Content-Security-Policy that allows these sources and nothing else.
-
-    The last three directives do not follow default-src, so each is forbidden by name.
-    """
-    allowed = "".join(f"{kind}-src {source}; " for kind, source in sources.items())
-    return (
-        f"default-src 'none'; {allowed}base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-    )
-
-
-_EVERYWHERE: Iterable[tuple[bytes, bytes]] = (
-    (b"content-security-policy", _policy().encode()),
+_DEFAULTS = (
+    (b"content-security-policy", _NOTHING.encode()),
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
 )
 
-# A page names files by version, so a browser asks whether the page has changed. Only the camera is
-# left to our own scripts.
-_PAGE = {
-    "cache-control": "no-cache",
-    "cross-origin-opener-policy": "same-origin",
-    "permissions-policy": "camera=(self), geolocation=(), microphone=()",
-}
 
-HOME: Mapping[str, str] = _PAGE | {
-    "content-security-policy": _policy(
-        script="'self'", style="'self'", img="'self' blob:", connect="'self'"
-    )
-}
-# Swagger UI's style sheet has its images in data URLs.
-DOCS: Mapping[str, str] = _PAGE | {
-    "content-security-policy": _policy(
-        script="'self'", style="'self'", img="'self' data:", connect="'self'"
-    )
-}
+def page_headers(images: str) -> dict[str, str]:
+    """The headers of a page of ours, whose scripts may use the camera.
+
+    `images` is the source of images beside our own files. A page contains its files' versions, so
+    the browser must ask whether it has changed.
+    """
+    return {
+        "cache-control": "no-cache",
+        "cross-origin-opener-policy": "same-origin",
+        "permissions-policy": "camera=(self), geolocation=(), microphone=()",
+        "content-security-policy": f"{_NOTHING}; {_OURS} {images}",
+    }
 
 
 def with_headers(send: Send) -> Send:
-    """`send`, which adds what every answer to a browser has, unless the answer says it itself."""
+    """`send`, with the default headers added to every answer that lacks them."""
 
     async def start(message: Message) -> None:
         if message["type"] == "http.response.start":
-            headers = list(message["headers"])
-            said = {name for name, _ in headers}
-            headers += (header for header in _EVERYWHERE if header[0] not in said)
-            message = {**message, "headers": headers}
+            headers = message["headers"]
+            names = {name for name, _ in headers}
+            added = [header for header in _DEFAULTS if header[0] not in names]
+            message = {**message, "headers": [*headers, *added]}
         await send(message)
 
     return start

@@ -1,21 +1,19 @@
-"""What the server and its models are, in the words of the V2 protocol and its extensions."""
+"""What the V2 protocol and Triton's extensions tell about the server and its models.
+
+Each typed dictionary is followed by the function that fills it in; FastAPI documents both.
+"""
 
 from importlib.metadata import version
-from typing import Any
+from typing import Annotated, Any
+
+from fastapi import Depends, Request
+from pydantic import Field
+from typing_extensions import TypedDict  # pydantic requires this one before Python 3.12
 
 from service.api.v2.request import INPUT
-from service.api.v2.schemas import (
-    BatchStatistics,
-    CountAndTime,
-    IndexEntry,
-    InferenceStatistics,
-    ModelMetadata,
-    ModelStatistics,
-    ServerMetadata,
-    TensorMetadata,
-)
 from service.engine.runner import State
 from service.hosting.pipeline import Pipeline
+from service.hosting.repository import Repository
 from service.telemetry.statistics import Duration
 
 EXTENSIONS = [
@@ -38,18 +36,93 @@ _STATES = {
 }
 
 
-def server_metadata() -> ServerMetadata:
-    """Who answers."""
+async def _repository(request: Request) -> Repository:
+    repository: Repository = request.app.state.repository
+    return repository
+
+
+Models = Annotated[Repository, Depends(_repository)]
+
+
+async def _asked(request: Request, models: Models) -> Pipeline:
+    """The model that the path names; ModelNotFoundError."""
+    return models.find(request.path_params["model"], request.path_params.get("version"))
+
+
+Asked = Annotated[Pipeline, Depends(_asked)]
+
+
+class LiveAnswer(TypedDict):
+    """The process answers."""
+
+    live: bool
+
+
+async def live() -> LiveAnswer:
+    """Report that the process answers."""
+    return LiveAnswer(live=True)
+
+
+class ReadyAnswer(TypedDict):
+    """Every batch size is warm and the server is not draining."""
+
+    ready: bool
+
+
+async def ready(models: Models) -> ReadyAnswer:
+    """Report whether every model is warm and accepts requests."""
+    models.check_ready()
+    return ReadyAnswer(ready=True)
+
+
+class ModelReady(TypedDict):
+    """Whether a model accepts requests."""
+
+    name: str
+    ready: bool
+
+
+async def model_ready(pipeline: Asked) -> ModelReady:
+    """Report whether a model accepts requests."""
+    pipeline.runner.check_ready()
+    return ModelReady(name=pipeline.info.name, ready=True)
+
+
+class ServerMetadata(TypedDict):
+    """The server, and the extensions of the protocol that it supports."""
+
+    name: str
+    version: str
+    extensions: list[str]
+
+
+async def server_metadata() -> ServerMetadata:
+    """Describe the server and the extensions of the protocol that it supports."""
     return ServerMetadata(name="convoy", version=version("convoy"), extensions=EXTENSIONS)
 
 
-def model_metadata(pipeline: Pipeline) -> ModelMetadata:
-    """What a model takes and gives.
+class TensorMetadata(TypedDict):
+    """One input or output; -1 stands for the number of images."""
 
-    Clients that make up data, as perf_analyzer does, make it up for every input that stands here:
-    so there is one, of pixels. That it may be sent as encoded files too is not said.
-    """
+    name: str
+    datatype: str
+    shape: list[int]
+
+
+class ModelMetadata(TypedDict):
+    """A model's inputs and outputs."""
+
+    name: str
+    versions: list[str]
+    platform: str
+    inputs: list[TensorMetadata]
+    outputs: list[TensorMetadata]
+
+
+async def model_metadata(pipeline: Asked) -> ModelMetadata:
+    """Describe a model's inputs and outputs."""
     info = pipeline.info
+    # Files are not declared, though accepted: perf_analyzer sends made-up data for each input.
     pixels = TensorMetadata(name=INPUT, datatype="UINT8", shape=[-1, *info.image_shape])
     scores = TensorMetadata(name=info.scores, datatype="FP32", shape=[-1, pipeline.runner.classes])
     return ModelMetadata(
@@ -61,65 +134,121 @@ def model_metadata(pipeline: Pipeline) -> ModelMetadata:
     )
 
 
-def model_config(pipeline: Pipeline) -> dict[str, Any]:
-    """Triton's model configuration, as far as there is something to say; dims have no batch."""
-    info = pipeline.info
+async def model_config(pipeline: Asked) -> dict[str, Any]:
+    """Return a model's Triton configuration, as far as it applies; `dims` leave out the batch."""
+    info, runner = pipeline.info, pipeline.runner
+    pixels = {
+        "name": INPUT,
+        "data_type": "TYPE_UINT8",
+        "format": "FORMAT_NHWC",
+        "dims": list(info.image_shape),
+        "is_shape_tensor": False,
+        "allow_ragged_batch": False,
+        "optional": False,
+    }
+    scores = {
+        "name": info.scores,
+        "data_type": "TYPE_FP32",
+        "dims": [runner.classes],
+        "label_filename": "labels.txt" if info.labels else "",
+        "is_shape_tensor": False,
+    }
+    kind = "KIND_CPU" if runner.device.startswith("cpu") else "KIND_GPU"
     return {
         "name": info.name,
         "platform": PLATFORM,
         "backend": "convoy",
         "version_policy": {"latest": {"num_versions": 1}},
-        "max_batch_size": pipeline.runner.max_batch,
-        "input": [
-            {
-                "name": INPUT,
-                "data_type": "TYPE_UINT8",
-                "format": "FORMAT_NHWC",
-                "dims": list(info.image_shape),
-                "is_shape_tensor": False,
-                "allow_ragged_batch": False,
-                "optional": False,
-            }
-        ],
-        "output": [
-            {
-                "name": info.scores,
-                "data_type": "TYPE_FP32",
-                "dims": [pipeline.runner.classes],
-                "label_filename": "labels.txt" if info.labels else "",
-                "is_shape_tensor": False,
-            }
-        ],
-        "instance_group": [
-            {
-                "name": info.name,
-                "kind": "KIND_CPU" if pipeline.runner.device.startswith("cpu") else "KIND_GPU",
-                "count": 1,
-            }
-        ],
+        "max_batch_size": runner.max_batch,
+        "input": [pixels],
+        "output": [scores],
+        "instance_group": [{"name": info.name, "kind": kind, "count": 1}],
         "dynamic_batching": {
-            "preferred_batch_size": list(range(1, pipeline.runner.max_batch + 1)),
+            "preferred_batch_size": list(range(1, runner.max_batch + 1)),
             "max_queue_delay_microseconds": 0,
         },
         "model_transaction_policy": {"decoupled": False},
     }
 
 
+class IndexEntry(TypedDict):
+    """One model of the repository."""
+
+    name: str
+    version: str
+    state: Annotated[str, Field(examples=["READY"])]
+    reason: str
+
+
 def index_entry(pipeline: Pipeline) -> IndexEntry:
-    """A model in the repository's index."""
-    state = pipeline.runner.state
-    return IndexEntry(
-        name=pipeline.info.name,
-        version=pipeline.info.version,
-        state=_STATES[state],
-        reason="" if state is State.READY else state.value,
-    )
+    """A model's entry in the repository's index."""
+    info, state = pipeline.info, pipeline.runner.state
+    reason = "" if state is State.READY else state.value
+    return IndexEntry(name=info.name, version=info.version, state=_STATES[state], reason=reason)
+
+
+class CountAndTime(TypedDict):
+    """A count, and the total time in nanoseconds."""
+
+    count: int
+    ns: int
+
+
+class InferenceStatistics(TypedDict):
+    """Requests, and where their time went."""
+
+    success: CountAndTime
+    fail: CountAndTime
+    queue: CountAndTime
+    compute_input: CountAndTime
+    compute_infer: CountAndTime
+    compute_output: CountAndTime
+    cache_hit: CountAndTime
+    cache_miss: CountAndTime
+
+
+class BatchStatistics(TypedDict):
+    """The batches of one size."""
+
+    batch_size: int
+    compute_input: CountAndTime
+    compute_infer: CountAndTime
+    compute_output: CountAndTime
+
+
+class ModelStatistics(TypedDict):
+    """A model's counts since it was loaded."""
+
+    name: str
+    version: str
+    last_inference: Annotated[int, Field(description="milliseconds since 1970; 0: none yet")]
+    inference_count: Annotated[int, Field(description="images answered")]
+    execution_count: Annotated[int, Field(description="batches run")]
+    inference_stats: InferenceStatistics
+    response_stats: dict[str, Any]
+    batch_stats: list[BatchStatistics]
+    memory_usage: list[Any]
+
+
+class StatisticsAnswer(TypedDict):
+    """The statistics extension's answer."""
+
+    model_stats: list[ModelStatistics]
+
+
+async def every_statistics(models: Models) -> StatisticsAnswer:
+    """Return the statistics of every model."""
+    return StatisticsAnswer(model_stats=[model_statistics(each) for each in models.models.values()])
+
+
+async def statistics(pipeline: Asked) -> StatisticsAnswer:
+    """Return a model's statistics."""
+    return StatisticsAnswer(model_stats=[model_statistics(pipeline)])
 
 
 def model_statistics(pipeline: Pipeline) -> ModelStatistics:
-    """What a model has done, as the statistics extension has it."""
+    """One model's statistics."""
     info, done = pipeline.info, pipeline.metrics.statistics
-    nothing = Duration()
     return ModelStatistics(
         name=info.name,
         version=info.version,
@@ -133,12 +262,12 @@ def model_statistics(pipeline: Pipeline) -> ModelStatistics:
             compute_input=_time(done.compute_input),
             compute_infer=_time(done.compute_infer),
             compute_output=_time(done.compute_output),
-            cache_hit=_time(nothing),
-            cache_miss=_time(nothing),
+            cache_hit=_time(Duration()),
+            cache_miss=_time(Duration()),
         ),
         response_stats={},
         batch_stats=[
-            # Decoding and answering are done a request at a time, not in batches.
+            # Images are decoded and answers are made for each request, not for each batch.
             BatchStatistics(
                 batch_size=size,
                 compute_input=CountAndTime(count=batch.count, ns=0),

@@ -1,4 +1,4 @@
-"""Inference: a request's body to scores and back."""
+"""The V2 endpoint of a model: a request's body to scores and back."""
 
 from collections.abc import Callable
 
@@ -17,38 +17,38 @@ from service.telemetry.statistics import Phases
 
 _HEADER_LENGTH = b"inference-header-content-length"
 
-# Bytes of JSON that take longer to read than to hand to a thread.
+# Parsing longer JSON takes longer than handing it to a thread.
 _LONG_JSON = 2**16
 
 
 def _json_length(headers: Headers) -> int | None:
-    """How long the JSON of a request is, None if all of it is; BadRequestError if that is none."""
+    """The length of a request's JSON, None for the whole body; BadRequestError if it is invalid."""
     value = headers.get(_HEADER_LENGTH)
     if value is None:
         return None
-    # Not too many digits for int(); bodies are shorter than that.
+    # More digits would be slow to convert, and no body is so long.
     if not value.isdigit() or len(value) > 18:
         raise BadRequestError("Inference-Header-Content-Length must be a whole number of bytes")
     return int(value)
 
 
 class Infer:
-    """A model's inferences."""
+    """Tensors in, scores out."""
 
     def __init__(self, pipeline: Pipeline, max_body_bytes: int) -> None:
         self.pipeline = pipeline
         self.max_body_bytes = max_body_bytes
 
     def check(self, record: RequestRecord) -> RequestRecord:
-        """What the headers promise of the body."""
+        """The record; ServiceError if its headers are invalid."""
         _json_length(record.headers)
         content_coding(record.headers)
         return record
 
     def reads_quickly(self, headers: Headers, length: int) -> bool:
-        """Whether to read a body so long takes no longer than to hand it to a thread."""
-        told = _json_length(headers)
-        return (length if told is None else told) <= _LONG_JSON
+        """Whether reading a body of `length` bytes is faster than handing it to a thread."""
+        json_length = _json_length(headers)
+        return (length if json_length is None else json_length) <= _LONG_JSON
 
     def read(self, record: RequestRecord, body: bytes) -> Wanted:
         """The tensors of the body."""
@@ -63,24 +63,19 @@ class Infer:
     def answer(
         self, form: tuple[InferRequest, str], scored: Scored, count: Callable[[], Phases]
     ) -> Response:
-        """The scores, as they are asked for."""
+        """The scores in the form asked for, compressed if the client accepts that."""
         asked, accepted = form
         content, json_length = format_answer(asked, scored.results, self.pipeline.info)
         count()
-        return _response(content, json_length, accepted)
-
-
-def _response(content: bytes, json_length: int | None, accept_encoding: str) -> Response:
-    """The answer, compressed if that was asked for; lengths are of what is not compressed."""
-    headers = {}
-    media_type = "application/json"
-    if json_length is not None:
-        headers["inference-header-content-length"] = str(json_length)
-        media_type = "application/octet-stream"
-    if accept_encoding:
-        headers["vary"] = "accept-encoding"
-        coding = wanted_coding(accept_encoding, len(content))
-        if coding is not None:
-            headers["content-encoding"] = coding
-            content = compress(content, coding)
-    return Response(content, headers=headers, media_type=media_type)
+        headers = {}
+        media_type = "application/json"
+        if json_length is not None:
+            headers[_HEADER_LENGTH.decode()] = str(json_length)
+            media_type = "application/octet-stream"
+        if accepted:
+            headers["vary"] = "accept-encoding"
+            coding = wanted_coding(accepted, len(content))
+            if coding is not None:
+                headers["content-encoding"] = coding
+                content = compress(content, coding)
+        return Response(content, headers=headers, media_type=media_type)

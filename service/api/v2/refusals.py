@@ -1,17 +1,15 @@
-"""What Triton's clients may ask for and Convoy does not do: it says so, and what there is it tells.
+"""Triton's requests that Convoy does not support: a 501 that says why, or a fixed answer.
 
-Models are those that the server was started with, and nobody may change what it logs or traces, or
-have it map memory: whoever may send pictures may do nothing else.
+The models, logging and tracing are set when the server starts, and it maps no client's memory:
+clients may only send images. The OpenAPI document leaves these routes out.
 """
 
-from typing import Any
-
-from fastapi import FastAPI, Request
+from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from service.errors import ModelNotFoundError, ServiceError, UnsupportedError
-from service.hosting.repository import Repository
-from service.http.responses import Route, json_response, refusal
+from service.api.v2.description import Asked
+from service.errors import ModelNotFoundError, UnsupportedError
+from service.http.responses import json_response, refusal
 
 _TRACE = {
     "trace_level": ["OFF"],
@@ -42,47 +40,37 @@ _REFUSED = {
     "/v2/cudasharedmemory/region/{region}/register": _MEMORY,
 }
 
-
-def add_refusals(app: FastAPI, repository: Repository) -> None:
-    """Add the routes; they are no part of the OpenAPI document."""
-
-    def add(method: str, path: str, route: Route) -> None:
-        app.add_api_route(path, route, methods=[method], include_in_schema=False)
-
-    async def model_trace(request: Request) -> Response:
-        try:
-            repository.find(request.path_params["model"])
-        except ServiceError as error:
-            return refusal(error)
-        return json_response(_TRACE)
-
-    async def no_region(request: Request) -> Response:
-        region = request.path_params["region"]
-        return refusal(ModelNotFoundError(f"Unable to find shared memory region: '{region}'"))
-
-    for path, message in _REFUSED.items():
-        add("POST", path, _refusing(message))
-    add("GET", "/v2/trace/setting", _answering(_TRACE))
-    add("GET", "/v2/models/{model}/trace/setting", model_trace)
-    add("GET", "/v2/logging", _answering(_LOGGING))
-    for kind in ("system", "cuda"):
-        base = f"/v2/{kind}sharedmemory"
-        # There is no region, so to forget one or all of them is done at once.
-        add("GET", f"{base}/status", _answering([]))
-        add("GET", f"{base}/region/{{region}}/status", no_region)
-        add("POST", f"{base}/unregister", _answering(None))
-        add("POST", f"{base}/region/{{region}}/unregister", _answering(None))
+router = APIRouter(include_in_schema=False)
 
 
-def _answering(answer: Any) -> Route:
-    async def endpoint(_: Request) -> Response:
-        return Response() if answer is None else json_response(answer)
+def _add(method: str, path: str, response: Response) -> None:
+    """Add a route that always answers with this response."""
 
-    return endpoint
+    async def respond(_: Request) -> Response:
+        return response
+
+    router.add_api_route(path, respond, methods=[method])
 
 
-def _refusing(message: str) -> Route:
-    async def endpoint(_: Request) -> Response:
-        return refusal(UnsupportedError(message))
+for _path, _message in _REFUSED.items():
+    _add("POST", _path, refusal(UnsupportedError(_message)))
+_add("GET", "/v2/trace/setting", json_response(_TRACE))
+_add("GET", "/v2/logging", json_response(_LOGGING))
+for _base in ("/v2/systemsharedmemory", "/v2/cudasharedmemory"):
+    # No region is ever registered: there is none to list, and removing one succeeds.
+    _add("GET", f"{_base}/status", json_response([]))
+    _add("POST", f"{_base}/unregister", Response())
+    _add("POST", f"{_base}/region/{{region}}/unregister", Response())
 
-    return endpoint
+
+@router.get("/v2/models/{model}/trace/setting")
+async def model_trace(_: Asked) -> Response:
+    """Tracing is off for every model."""
+    return json_response(_TRACE)
+
+
+@router.get("/v2/systemsharedmemory/region/{region}/status")
+@router.get("/v2/cudasharedmemory/region/{region}/status")
+async def region_status(region: str) -> Response:
+    """No region exists."""
+    raise ModelNotFoundError(f"Unable to find shared memory region: '{region}'")

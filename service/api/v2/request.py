@@ -1,26 +1,24 @@
 """Inference requests of the V2 protocol: JSON, and the binary tensor extension.
 
     body = JSON                          tensors as lists of numbers, or of strings
-    body = JSON | tensor | tensor ...    Inference-Header-Content-Length says how long the JSON is
+    body = JSON | tensor                 Inference-Header-Content-Length is the JSON's length
     body = tensor                        Inference-Header-Content-Length: 0
 
-A model has one input, `image`, in either of two forms:
+A model has one input, `image`, in one of two forms:
 
     UINT8 [n, H, W, C]       pixels as the engine takes them; what the metadata declares
     BYTES [n] or [n, 1]      JPEG, PNG or WebP files, which the server decodes; in JSON as base64
 
-Binary tensors are little-endian; each element of a BYTES tensor follows its length in 4 bytes.
+Binary tensors are little-endian; a 4-byte length precedes each element of a BYTES tensor.
 
-The structures below are the only description of the JSON: msgspec checks it against them, and the
-OpenAPI document shows their schema. A tensor's `data` is checked for JSON syntax but becomes no
-Python objects until its shape is known to be one that is taken (`service/api/v2/tensor_json.py`).
+The structures are the only description of the JSON: msgspec parses it by them, and the OpenAPI
+document shows their schema. A tensor's `data` stays text until its shape has been checked.
 """
 
 import math
-import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -31,24 +29,24 @@ from service.api.v2.tensor_json import read_files, read_pixels, wrong_size
 from service.errors import BadRequestError, PayloadTooLargeError, TooManyImagesError
 from service.hosting.pipeline import ModelInfo
 
+T = TypeVar("T")
+
 INPUT = "image"
 
-# The interpreter's lock is held while JSON is read, about 15 ms a megabyte.
+# Parsing holds the GIL for about 15 ms per megabyte.
 MAX_JSON_BYTES = 8 * 2**20
 
-_LENGTH = struct.Struct("<I")
-
-# How the files begin that are decoded here; a raw body that does not is pixels.
+# The first bytes of JPEG, PNG and WebP files; a raw body that starts otherwise is pixels.
 _FILE_MARKS = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"RIFF")
 
 
-# --- the JSON of a request; unknown fields and parameters are left alone --------------------------
+# --- the JSON of a request; unknown fields and parameters are ignored -----------------------------
 
 Whole = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 
 
 class RequestParameters(msgspec.Struct):
-    """What the request as a whole may say."""
+    """Parameters of the whole request."""
 
     timeout: Annotated[
         Whole, Meta(description="deadline, in microseconds after the request arrived; 0: none")
@@ -58,7 +56,7 @@ class RequestParameters(msgspec.Struct):
 
 
 class InputParameters(msgspec.Struct):
-    """What an input tensor may say."""
+    """Parameters of the input."""
 
     binary_data_size: Annotated[
         Whole | None, Meta(description="bytes of this tensor, which follow the JSON")
@@ -67,13 +65,13 @@ class InputParameters(msgspec.Struct):
 
 
 class OutputParameters(msgspec.Struct):
-    """What a requested output may say."""
+    """Parameters of the output."""
 
     binary_data: Annotated[
-        bool | None, Meta(description="answer with a binary tensor; wins over the request's")
+        bool | None, Meta(description="answer with a binary tensor; overrides binary_data_output")
     ] = None
     classification: Annotated[
-        Whole, Meta(description="so many classes as `value:index:label`; 0: the scores")
+        Whole, Meta(description="answer with this many `value:index:label`; 0: with the scores")
     ] = 0
     shared_memory_region: Annotated[str | None, Meta(description="not supported")] = None
 
@@ -90,8 +88,8 @@ class InputTensor(msgspec.Struct):
     data: Annotated[
         msgspec.Raw,
         Meta(
-            description="numbers from 0 to 255, or base64, flat or nested as `shape` says; "
-            "or none here, and binary data after the JSON",
+            description="numbers from 0 to 255, or base64, flat or nested as `shape`; "
+            "absent if binary data follows the JSON",
             extra_json_schema={"type": "array"},
         ),
     ] = msgspec.field(default_factory=msgspec.Raw)  # with a plain default there is no schema
@@ -105,32 +103,63 @@ class OutputTensor(msgspec.Struct):
     parameters: OutputParameters | None = None
 
 
+_Tensor = TypeVar("_Tensor", InputTensor, OutputTensor)
+
+
 class InferenceJson(msgspec.Struct):
     """The JSON of an inference request."""
 
     inputs: list[InputTensor]
     outputs: list[OutputTensor] | None = None
-    id: Annotated[str, Meta(description="comes back with the answer")] = ""
+    id: Annotated[str, Meta(description="repeated in the answer")] = ""
     parameters: RequestParameters | None = None
+
+
+class IndexRequest(msgspec.Struct):
+    """The optional body of a request for the list of models."""
+
+    ready: Annotated[bool, Meta(description="list only models that are ready")] = False
+
+
+_SCHEMAS = "#/components/schemas/{name}"
+_, REQUEST_SCHEMAS = msgspec.json.schema_components(
+    (InferenceJson, IndexRequest), ref_template=_SCHEMAS
+)
+
+
+def content_of(kind: type[msgspec.Struct]) -> dict[str, Any]:
+    """How the OpenAPI document refers to one of the structures as a request's body."""
+    return {"application/json": {"schema": {"$ref": _SCHEMAS.format(name=kind.__name__)}}}
+
+
+def read_json(decode: Callable[[bytes], T], text: bytes) -> T:
+    """What the JSON of a request decodes to; BadRequestError if it is invalid."""
+    try:
+        return decode(text)
+    except RecursionError:
+        reason = "it is nested too deeply"
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        reason = str(error)
+    raise BadRequestError(f"failed to parse the request JSON buffer: {reason}")
 
 
 _decode = msgspec.json.Decoder(InferenceJson).decode
 
 
-# --- what is made of it ---------------------------------------------------------------------------
+# --- a request, from its body ---------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class InferRequest:
-    """What a client asks: n images, encoded or as pixels, and how it wants the scores."""
+    """n images, encoded or as pixels, and the form of the answer."""
 
-    files: list[bytes]  # n of them, or none if there are pixels
+    files: list[bytes]  # n of them; empty if there are pixels
     pixels: NDArray[np.uint8] | None  # n×H×W×C
     id: str = ""
     priority: int = 0  # 0: the default; otherwise 1 is the highest
     timeout_s: float | None = None
     binary: bool = False  # the scores as a binary tensor
-    classes: int | None = None  # so many as "value:index:label", instead of all the scores
+    classes: int | None = None  # this many as "value:index:label", instead of all the scores
 
 
 def parse_request(
@@ -138,35 +167,40 @@ def parse_request(
 ) -> InferRequest:
     """A request from its body; `header_length` is None without the header.
 
-    BadRequestError: anything wrong with it. PayloadTooLargeError: too much JSON, or more than
-    `max_images`. The pixels may be a view of `body`. Takes time proportional to the body's length.
+    The pixels may be a view of `body`. Takes time in proportion to the body's length.
+    BadRequestError: invalid. PayloadTooLargeError: too much JSON, or more than `max_images`.
     """
     if header_length == 0:
         return _parse_raw(body, info)
-    if header_length is not None and header_length > len(body):
-        raise BadRequestError(
-            f"Inference-Header-Content-Length is {header_length}, "
-            f"but the body has {len(body)} bytes"
-        )
     end = len(body) if header_length is None else header_length
-    asked = _parse_json(body if header_length is None else body[:end])
+    if end > len(body):
+        raise BadRequestError(
+            f"Inference-Header-Content-Length is {end}, but the body has {len(body)} bytes"
+        )
+    if end > MAX_JSON_BYTES:
+        raise PayloadTooLargeError(
+            f"the JSON has {end} bytes; at most {MAX_JSON_BYTES} are allowed, "
+            "so send tensors as binary data, after the JSON"
+        )
+    asked = read_json(_decode, body[:end])
+    tensor = _only("input", asked.inputs, INPUT, info)
+    output = _only("output", asked.outputs or [OutputTensor(info.scores)], info.scores, info)
+    wanted = output.parameters or OutputParameters()
     parameters = asked.parameters or RequestParameters()
-    binary = None if header_length is None else memoryview(body)[end:]
-    files, pixels = _read_input(_only_input(asked, info), binary, info, max_images)
-    wants_binary, classes = _wanted_output(asked, info, binary=parameters.binary_data_output)
+    files, pixels = _read_input(tensor, memoryview(body)[end:], info, max_images)
     return InferRequest(
         files,
         pixels,
         id=asked.id,
         priority=parameters.priority,
         timeout_s=parameters.timeout / 1e6 if parameters.timeout else None,
-        binary=wants_binary,
-        classes=classes,
+        binary=parameters.binary_data_output if wanted.binary_data is None else wanted.binary_data,
+        classes=wanted.classification or None,
     )
 
 
 def _parse_raw(body: bytes, info: ModelInfo) -> InferRequest:
-    """One image without any JSON; the answer is binary, as Triton does it."""
+    """One image without any JSON; the answer is binary, as Triton's is."""
     if body.startswith(_FILE_MARKS):
         return InferRequest([body], None, binary=True)
     expected = math.prod(info.image_shape)
@@ -178,104 +212,61 @@ def _parse_raw(body: bytes, info: ModelInfo) -> InferRequest:
     return InferRequest([], _as_pixels(body, 1, info), binary=True)
 
 
-def _parse_json(text: bytes) -> InferenceJson:
-    if len(text) > MAX_JSON_BYTES:
-        raise PayloadTooLargeError(
-            f"at most {MAX_JSON_BYTES} bytes of JSON are taken, and this has {len(text)}; "
-            "send tensors as binary data, after the JSON"
-        )
-    try:
-        return _decode(text)
-    except msgspec.ValidationError as error:
-        raise BadRequestError(f"the request JSON has a wrong value: {error}") from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise BadRequestError(f"failed to parse the request JSON buffer: {error}") from error
-    except RecursionError:
-        raise BadRequestError(
-            "failed to parse the request JSON buffer: it is nested too deeply"
-        ) from None
-
-
-def _only_input(asked: InferenceJson, info: ModelInfo) -> InputTensor:
-    for tensor in asked.inputs:
-        if tensor.name != INPUT:
+def _only(kind: str, tensors: Sequence[_Tensor], name: str, info: ModelInfo) -> _Tensor:
+    """The one tensor of the request, which has this name and is not in shared memory."""
+    for tensor in tensors:
+        if tensor.name != name:
             raise BadRequestError(
-                f"unexpected inference input '{tensor.name[:50]}' for model '{info.name}'; "
-                f"it takes '{INPUT}'"
+                f"unexpected inference {kind} '{tensor.name[:50]}' for model '{info.name}'; "
+                f"its {kind} is '{name}'"
             )
-    if len(asked.inputs) != 1:
+        if tensor.parameters and tensor.parameters.shared_memory_region is not None:
+            raise BadRequestError("shared memory is not supported; send tensors in the body")
+    if len(tensors) != 1:
         raise BadRequestError(
-            f"expected 1 input but got {len(asked.inputs)} inputs for model '{info.name}'"
+            f"expected 1 {kind} but got {len(tensors)} {kind}s for model '{info.name}'"
         )
-    return asked.inputs[0]
-
-
-def _wanted_output(
-    asked: InferenceJson, info: ModelInfo, *, binary: bool
-) -> tuple[bool, int | None]:
-    """Whether the scores are wanted as a binary tensor, and of how many classes."""
-    outputs = asked.outputs or []
-    if len(outputs) > 1:
-        raise BadRequestError(f"{len(outputs)} outputs are requested; there is '{info.scores}'")
-    for tensor in outputs:
-        if tensor.name != info.scores:
-            raise BadRequestError(
-                f"unexpected inference output '{tensor.name[:50]}' for model '{info.name}'; "
-                f"it gives '{info.scores}'"
-            )
-        parameters = tensor.parameters or OutputParameters()
-        _no_shared_memory(parameters)
-        if parameters.binary_data is not None:
-            binary = parameters.binary_data
-        return binary, parameters.classification or None
-    return binary, None
+    return tensors[0]
 
 
 def _read_input(
-    tensor: InputTensor, binary: memoryview | None, info: ModelInfo, max_images: int
+    tensor: InputTensor, binary: memoryview, info: ModelInfo, max_images: int
 ) -> tuple[list[bytes], NDArray[np.uint8] | None]:
-    """The files or the pixels of the one input; `binary` is what follows the JSON."""
+    """The files or the pixels of the input; `binary` is what follows the JSON."""
     n = _image_count(tensor.datatype, tensor.shape, info)
     if n > max_images:
         raise TooManyImagesError(
-            f"{n} images in one request; at most {max_images} are allowed, so send them in several"
+            f"{n} images in one request; at most {max_images} are allowed, so send several requests"
         )
-    parameters = tensor.parameters or InputParameters()
-    _no_shared_memory(parameters)
-    size = parameters.binary_data_size
+    size = tensor.parameters and tensor.parameters.binary_data_size
+    data = bytes(tensor.data)
     if size is None:
         if binary:
             raise BadRequestError(f"{len(binary)} bytes follow the JSON, but no tensor claims them")
-        data = bytes(tensor.data)
         if not data.startswith(b"["):
             raise BadRequestError(
-                f"input '{INPUT}' has no `data`: give a list, or binary data and its "
-                "binary_data_size"
+                f"input '{INPUT}' has no `data`: send a list, or binary data with binary_data_size"
             )
-        if tensor.datatype == "BYTES":
-            return _none_empty(read_files(data, n)), None
-        return [], read_pixels(data, (n, *info.image_shape))
-    if binary is None or size != len(binary):
+    elif size != len(binary):
         raise BadRequestError(
             f"input '{INPUT}': binary_data_size is {size}, "
-            f"but {len(binary or b'')} bytes follow the JSON of Inference-Header-Content-Length"
+            f"but {len(binary)} bytes follow the JSON of Inference-Header-Content-Length"
         )
-    if tensor.datatype == "BYTES":
-        return _none_empty(_elements(binary, n)), None
-    return [], _as_pixels(binary, n, info)
+    if tensor.datatype == "UINT8":
+        if size is None:
+            return [], read_pixels(data, (n, *info.image_shape))
+        return [], _as_pixels(binary, n, info)
+    files = read_files(data, n) if size is None else _elements(binary, n)
+    if not all(files):
+        raise BadRequestError(f"element {files.index(b'') + 1} of input '{INPUT}' is empty")
+    return files, None
 
 
 def _image_count(datatype: str, shape: Sequence[int], info: ModelInfo) -> int:
-    """n, of a datatype and a shape that are taken."""
-    if (
-        datatype == "UINT8"
-        and len(shape) == 4
-        and tuple(shape[1:]) == info.image_shape
-        and shape[0]
-    ):
-        return shape[0]
-    if datatype == "BYTES" and shape and shape[0] and list(shape[1:]) in ([], [1]):
-        return shape[0]
+    """n, of a supported datatype and shape."""
+    n, *rest = shape or [0]
+    if n and (datatype, rest) in (("UINT8", [*info.image_shape]), ("BYTES", []), ("BYTES", [1])):
+        return n
     height, width, channels = info.image_shape
     raise BadRequestError(
         f"input '{INPUT}' of model '{info.name}' takes UINT8 pixels of shape "
@@ -294,35 +285,23 @@ def _as_pixels(data: bytes | memoryview, n: int, info: ModelInfo) -> NDArray[np.
 def _elements(data: memoryview, n: int) -> list[bytes]:
     """The n elements of a binary BYTES tensor."""
     files = []
-    place = 0
+    end = 0
     for number in range(1, n + 1):
-        start = place + _LENGTH.size
+        start = end + 4
         if start > len(data):
             raise BadRequestError(
                 f"the binary data of input '{INPUT}' ends before element {number} of {n}"
             )
-        (length,) = _LENGTH.unpack_from(data, place)
-        place = start + length
-        if place > len(data):
+        length = int.from_bytes(data[end:start], "little")
+        end = start + length
+        if end > len(data):
             raise BadRequestError(
                 f"element {number} of input '{INPUT}' should have {length} bytes, "
                 f"but {len(data) - start} are left"
             )
-        files.append(bytes(data[start:place]))
-    if place != len(data):
+        files.append(bytes(data[start:end]))
+    if end != len(data):
         raise BadRequestError(
-            f"{len(data) - place} bytes are left after the {n} elements of input '{INPUT}'"
+            f"{len(data) - end} bytes are left after the {n} elements of input '{INPUT}'"
         )
     return files
-
-
-def _none_empty(files: list[bytes]) -> list[bytes]:
-    for number, file in enumerate(files, 1):
-        if not file:
-            raise BadRequestError(f"element {number} of input '{INPUT}' is empty")
-    return files
-
-
-def _no_shared_memory(parameters: InputParameters | OutputParameters) -> None:
-    if parameters.shared_memory_region is not None:
-        raise BadRequestError("shared memory is not supported; send tensors in the body")

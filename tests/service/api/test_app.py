@@ -325,7 +325,8 @@ async def test_the_openapi_document_tells_bodies_parameters_and_errors() -> None
     assert set(content["multipart/form-data"]["schema"]["properties"]) == {"file", "files"}
     top_k, timeout, priority = operation["parameters"]
     assert (timeout["name"], priority["name"]) == ("X-Timeout-Ms", "X-Priority")
-    assert top_k["schema"] == {"type": "integer", "minimum": 1, "maximum": CLASSES, "default": 5}
+    expected = {"type": "integer", "minimum": 1, "maximum": CLASSES, "default": 5}
+    assert expected.items() <= top_k["schema"].items()
     assert set(operation["responses"]) == {
         *("200", "400", "404", "408", "413", "415", "422", "429", "500", "503", "504")
     }

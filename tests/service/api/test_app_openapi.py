@@ -18,7 +18,7 @@ from service.http.body import IMAGE_TYPES
 from tests.support.images.damage import damaged
 from tests.support.servers.several_models import SAMPLES, convoy_serve
 
-_PICTURES = [sample.read_bytes() for sample in SAMPLES]
+_IMAGES = [sample.read_bytes() for sample in SAMPLES]
 _PIXELS = [0, 255] * 512  # of digits: 32×32×1
 
 
@@ -43,8 +43,8 @@ _CHECKS = [
 
 
 def _bodies() -> st.SearchStrategy[bytes]:
-    """What comes where a picture should: most often one."""
-    return st.sampled_from(_PICTURES) | damaged() | st.binary(max_size=100)
+    """What comes where a image should: most often one."""
+    return st.sampled_from(_IMAGES) | damaged() | st.binary(max_size=100)
 
 
 def _tensors() -> st.SearchStrategy[dict[str, Any]]:

@@ -30,13 +30,13 @@ def test_the_headers_say_how_soon() -> None:
     assert urgency_from({}, 3.0) is NO_HURRY
 
 
-@pytest.mark.parametrize("value", [b"", b"0", b"-1", b"nan", b"inf", b"soon", b"1e999", b"1" * 30])
+@pytest.mark.parametrize("value", [b"", b"0", b"-1", b"nan", b"inf", b"soon", b"1e999", b"1" * 999])
 def test_a_timeout_that_is_no_positive_number_is_refused(value: bytes) -> None:
     with pytest.raises(InvalidParameterError, match="X-Timeout-Ms"):
         urgency_from({b"x-timeout-ms": value}, 0.0)
 
 
-@pytest.mark.parametrize("value", [b"", b"-1", b"1.5", b"high", b"1" * 9, "²".encode("latin-1")])
+@pytest.mark.parametrize("value", [b"", b"-1", b"1.5", b"high", b"1" * 9999, "²".encode("latin-1")])
 def test_a_priority_that_is_no_whole_number_is_refused(value: bytes) -> None:
     with pytest.raises(InvalidParameterError, match="X-Priority"):
         urgency_from({b"x-priority": value}, 0.0)

@@ -10,7 +10,7 @@ import pytest
 
 from models import OutputKind
 from service.api.urgency import urgency_from
-from service.api.v1 import _top_k
+from service.api.v1 import query_parser
 from service.api.v2.request import parse_request
 from service.edge.edge import Edge
 from service.errors import ServiceError
@@ -56,7 +56,7 @@ async def _no_application(_: Any, __: Any, send: Any) -> None:
 _PARSERS: Mapping[str, tuple[Callable[[bytes], object], Mapping[str, bytes]]] = {
     "JSON": (lambda body: parse_request(body, None, INFO, 8), worst.JSON),
     "form": (lambda body: images_of(body, worst.BOUNDARY, 128), worst.FORMS),
-    "query": (lambda query: _top_k(query, 1000), worst.QUERIES),
+    "query": (query_parser(1000), worst.QUERIES),
     "Content-Type": (lambda text: form_boundary({b"content-type": text}), worst.CONTENT_TYPES),
     "Accept-Encoding": (lambda text: wanted_coding(text.decode(), 10**6), worst.ACCEPTED),
     "X-Timeout-Ms": (

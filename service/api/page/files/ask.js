@@ -1,29 +1,29 @@
-// Requests to the server, with its API key where it wants one. The key is kept as long as the tab.
+// Requests to the server, with its API key if it requires one. The key lasts as long as the tab.
 
-const KEPT = "convoy-api-key";
+const STORED = "convoy-api-key";
 
-/** As fetch; "keywanted" happens where the server takes no key, or not this one. */
+/** As fetch; the window gets "keyrequired" if the stored key is missing or rejected. */
 export async function ask(path, options = {}) {
   const headers = new Headers(options.headers);
-  const key = sessionStorage.getItem(KEPT);
+  const key = sessionStorage.getItem(STORED);
   if (key) headers.set("x-api-key", key);
   const response = await fetch(path, { ...options, headers });
-  const wanted = response.status === 401 && sessionStorage.getItem(KEPT) === key; // still the same
-  if (wanted) dispatchEvent(new Event("keywanted"));
+  const current = sessionStorage.getItem(STORED) === key; // no other request has replaced it
+  if (response.status === 401 && current) dispatchEvent(new Event("keyrequired"));
   return response;
 }
 
-/** Show `form` when a key is wanted; `go` is called with every one that is entered. */
-export function askForKey(form, go) {
-  addEventListener("keywanted", () => {
+/** Show `form` when a key is required; call `connect` after each one entered. */
+export function askForKey(form, connect) {
+  addEventListener("keyrequired", () => {
     form.hidden = false;
   });
   form.addEventListener("submit", (event) => {
     event.preventDefault();
     const field = form.querySelector("input");
-    sessionStorage.setItem(KEPT, field.value);
+    sessionStorage.setItem(STORED, field.value);
     field.value = "";
     form.hidden = true;
-    go();
+    connect();
   });
 }

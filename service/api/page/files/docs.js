@@ -1,4 +1,4 @@
-// The page at /docs: Swagger UI over the server's own description. Nothing from elsewhere.
+// The page at /docs: Swagger UI with the OpenAPI document of this server.
 
 SwaggerUIBundle({
   url: "openapi.json",
@@ -6,5 +6,5 @@ SwaggerUIBundle({
   deepLinking: true,
   showExtensions: true,
   showCommonExtensions: true,
-  validatorUrl: null, // would show the address of the description to another server
+  validatorUrl: null, // the validator is a third party's server
 });

@@ -1,10 +1,10 @@
-// A pad to draw a digit on, with a pointer or with the keyboard.
+// A pad for drawing a digit, with a pointer or with the keyboard.
 
-const PEN = 22; // pixels wide, of 280: a digit's stroke as the model knows them
+const PEN = 22; // pixels of 280: the stroke width of the digits in the training data
 const STEP = 10;
 const MOVES = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
 
-/** Let `form` send what is drawn on `canvas` to `take`, as a PNG file. */
+/** Pass the drawing on `canvas` to `take` as a PNG file when `form` is submitted. */
 export function drawingPad(canvas, form, take) {
   const ink = canvas.getContext("2d");
   let at = { x: canvas.width / 2, y: canvas.height / 2 };
@@ -17,10 +17,10 @@ export function drawingPad(canvas, form, take) {
     ink.lineWidth = PEN;
     ink.lineCap = ink.lineJoin = "round";
     down = false;
-    tell();
+    labelPen();
   }
 
-  function tell() {
+  function labelPen() {
     canvas.setAttribute("aria-label", `Drawing pad, pen ${down ? "down" : "up"}`);
   }
 
@@ -42,7 +42,7 @@ export function drawingPad(canvas, form, take) {
     canvas.setPointerCapture(event.pointerId);
     at = place(event);
     down = true;
-    moveTo(at); // a point
+    moveTo(at); // draws a dot
   });
   canvas.addEventListener("pointermove", (event) => {
     if (event.buttons) moveTo(place(event));
@@ -64,7 +64,7 @@ export function drawingPad(canvas, form, take) {
     } else if (event.key === " ") {
       down = !down;
       moveTo(at);
-      tell();
+      labelPen();
     } else if (event.key === "Escape") {
       clear();
     } else if (event.key === "Enter") {

@@ -1,11 +1,11 @@
-// The page at /: sends pictures, shows answers, watches the traffic. Nothing from elsewhere.
+// The page at /: sends images, shows the answers and the traffic.
 
 import { ask, askForKey } from "./ask.js";
 import { drawingPad } from "./pad.js";
 import { watchTraffic } from "./traffic.js";
 
 const TOP_K = 5;
-const MOST_ANSWERS = 20; // older ones are let go, and their pictures with them
+const MOST_ANSWERS = 20; // older ones are removed, with their images
 const PHASES = ["receive", "decode", "queue", "compute", "respond"];
 const DIGITS = "digits";
 
@@ -18,7 +18,7 @@ function element(name, text = "", className = "") {
   return made;
 }
 
-/** What a server that is not ready, or not there, says of itself. */
+/** The error message of an answer. */
 async function refusal(response) {
   try {
     return (await response.json()).error ?? response.statusText;
@@ -31,9 +31,9 @@ function classifyPath() {
   return `v1/models/${encodeURIComponent($("model").value)}/classify?top_k=${TOP_K}`;
 }
 
-// Pictures are sent one by one: the server is who puts them together.
+// One request per image: the server forms the batches.
 async function send(files) {
-  $("said").textContent = "";
+  $("errors").textContent = "";
   await Promise.all([...files].map(sendOne));
 }
 
@@ -48,22 +48,22 @@ async function sendOne(file) {
     if (response.ok) show(file, path, await response.json());
     else complain(`${file.name}: ${await refusal(response)}`);
   } catch {
-    complain(`${file.name}: the server cannot be reached`);
+    complain(`${file.name}: cannot reach the server`);
   }
 }
 
 function complain(text) {
-  const said = $("said");
-  said.textContent = said.textContent ? `${said.textContent}\n${text}` : text;
+  const errors = $("errors");
+  errors.textContent = errors.textContent ? `${errors.textContent}\n${text}` : text;
 }
 
 const percent = (probability) => `${(100 * probability).toFixed(1)} %`;
 
 function show(file, path, answer) {
   const item = $("answer").content.firstElementChild.cloneNode(true);
-  const picture = item.querySelector("img");
-  picture.src = URL.createObjectURL(file);
-  picture.alt = file.name;
+  const image = item.querySelector("img");
+  image.src = URL.createObjectURL(file);
+  image.alt = file.name;
   const { predictions } = answer.results[0];
   item.querySelector("h3").textContent = file.name;
   item.querySelector(".bars").append(...predictions.map(bar));
@@ -76,7 +76,7 @@ function show(file, path, answer) {
   }
   $("none").hidden = true;
   const [best] = predictions;
-  $("heard").textContent = `${file.name}: ${best.label}, ${percent(best.probability)}`;
+  $("latest").textContent = `${file.name}: ${best.label}, ${percent(best.probability)}`;
 }
 
 function bar({ label, probability }) {
@@ -118,7 +118,7 @@ function showCurl(item, file, path) {
       await navigator.clipboard.writeText(line);
       button.textContent = "Copied";
     } catch {
-      // Not allowed where the page came over plain HTTP from another machine: it can be selected.
+      // Browsers deny the clipboard to pages over plain HTTP from another host.
       getSelection().selectAllChildren(item.querySelector("code"));
       button.textContent = "Selected";
     }
@@ -129,10 +129,10 @@ function takeDrops() {
   const drop = $("drop");
   $("files").addEventListener("change", async (event) => {
     await send(event.target.files);
-    event.target.value = ""; // so that the same picture can be sent again
+    event.target.value = ""; // so that the same image can be sent again
   });
   for (const kind of ["dragover", "drop"]) {
-    // On the whole page: a picture dropped beside the field must not replace the page.
+    // On the whole page: an image dropped outside the field must not replace it.
     addEventListener(kind, (event) => event.preventDefault());
   }
   addEventListener("dragover", () => drop.classList.add("over"));
@@ -153,20 +153,20 @@ async function listModels() {
   return models.map(({ name }) => name);
 }
 
-async function tellState() {
+async function serverState() {
   const response = await ask("v2/health/ready");
   return response.ok ? "ready" : refusal(response);
 }
 
-function tellModel() {
+function offerPad() {
   $("draw").hidden = $("model").value !== DIGITS;
 }
 
 async function connect() {
   try {
     const names = await listModels();
-    tellModel();
-    $("state").textContent = `${names.length > 1 ? `${names.length} models` : names[0]}: ${await tellState()}`;
+    offerPad();
+    $("state").textContent = `${names.length > 1 ? `${names.length} models` : names[0]}: ${await serverState()}`;
   } catch (error) {
     $("state").textContent = error.message;
   }
@@ -174,8 +174,8 @@ async function connect() {
 
 async function start() {
   takeDrops();
-  drawingPad($("pad"), $("draw"), (picture) => send([picture]));
-  $("model").addEventListener("change", tellModel);
+  drawingPad($("pad"), $("draw"), (drawing) => send([drawing]));
+  $("model").addEventListener("change", offerPad);
   askForKey($("entry"), connect);
   await connect();
   watchTraffic({

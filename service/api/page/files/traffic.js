@@ -1,10 +1,10 @@
-// What goes on, read from /metrics once a second while somebody looks.
+// The traffic, read from /metrics once a second while the page is visible.
 
 import { ask } from "./ask.js";
 
-const KEPT = 60; // seconds
+const WINDOW = 60; // seconds in the chart
 const EVERY_MS = 1000;
-const HEIGHT = 60; // of the drawing, in its own units
+const HEIGHT = 60; // of the chart's viewBox
 const WIDTH = 240;
 
 /** The samples of one metric in Prometheus' text format: [{labels, value}]. */
@@ -21,7 +21,7 @@ function samples(text, name) {
   return found;
 }
 
-/** Batches of each size, of all models: Prometheus' buckets count what is at most so large. */
+/** Batches of each size, of all models; Prometheus' buckets are cumulative. */
 function batchSizes(text) {
   const upTo = new Map();
   for (const { labels, value } of samples(text, "convoy_batch_size_bucket")) {
@@ -37,31 +37,31 @@ function batchSizes(text) {
     });
 }
 
-/** Keep `show`'s elements true. */
+/** Update the elements of `show` once a second. */
 export function watchTraffic(show) {
   const rates = [];
   let last = null;
 
-  function tell(text, seconds) {
+  function showRate(text, seconds) {
     const images = samples(text, "convoy_images_total").reduce((sum, { value }) => sum + value, 0);
-    // A counter that fell is another server's.
+    // A counter that fell belongs to a restarted server.
     const rate = last && images >= last.images ? (images - last.images) / (seconds - last.seconds) : 0;
     last = { images, seconds };
     rates.push(rate);
-    if (rates.length > KEPT) rates.shift();
+    if (rates.length > WINDOW) rates.shift();
     const most = Math.max(1, ...rates);
     show.rate.textContent = rate.toFixed(rate < 10 ? 1 : 0);
-    show.most.textContent = `most ${most.toFixed(most < 10 ? 1 : 0)}`;
-    const step = WIDTH / (KEPT - 1);
+    show.most.textContent = `peak ${most.toFixed(most < 10 ? 1 : 0)}`;
+    const step = WIDTH / (WINDOW - 1);
     const begin = WIDTH - step * (rates.length - 1);
     show.line.setAttribute(
       "points",
       rates.map((value, i) => `${begin + i * step},${HEIGHT - 2 - (value / most) * (HEIGHT - 4)}`).join(" "),
     );
-    tellSizes(batchSizes(text));
+    showSizes(batchSizes(text));
   }
 
-  function tellSizes(sizes) {
+  function showSizes(sizes) {
     const most = Math.max(1, ...sizes.map(({ count }) => count));
     show.batches.textContent = sizes.reduce((sum, { count }) => sum + count, 0);
     show.sizes.replaceChildren(
@@ -77,21 +77,21 @@ export function watchTraffic(show) {
     );
   }
 
-  async function look() {
+  async function poll() {
     if (!document.hidden) {
       try {
         const response = await ask("metrics");
-        if (response.ok) tell(await response.text(), performance.now() / 1000);
+        if (response.ok) showRate(await response.text(), performance.now() / 1000);
         if (response.status === 404) {
-          // Metrics are on a port of their own, which browsers have no way to.
+          // The metrics have their own port, which the page cannot reach.
           document.getElementById("traffic").closest("section").hidden = true;
           return;
         }
       } catch {
-        show.rate.textContent = "?"; // the server is away; it may come back
+        show.rate.textContent = "?"; // the server does not answer; try again
       }
     }
-    setTimeout(look, EVERY_MS);
+    setTimeout(poll, EVERY_MS);
   }
-  look();
+  poll();
 }

@@ -175,16 +175,16 @@ def page(browser: "Browser", address: str) -> Iterator["Page"]:
 
 
 @IN_A_BROWSER
-def test_a_picture_is_answered_with_bars_phases_and_the_curl_line_that_does_the_same(
+def test_a_image_is_answered_with_bars_phases_and_the_curl_line_that_does_the_same(
     page: "Page",
 ) -> None:
     expect(page.get_by_role("status").first).to_have_text("digits: ready")
-    page.get_by_label("Pick pictures").set_input_files(SEVEN)
+    page.get_by_label("Choose images").set_input_files(SEVEN)
     answer = page.locator(".answer")
     expect(answer).to_have_count(1)
     expect(answer.locator(".bars li")).to_have_count(5)
     expect(answer.locator(".bars .label").first).to_have_text("7")
-    expect(page.locator("#heard")).to_contain_text("7_faint_on_grey.jpg: 7,")
+    expect(page.locator("#latest")).to_contain_text("7_faint_on_grey.jpg: 7,")
     assert answer.locator("img").evaluate("image => image.naturalWidth") > 0
     legend = answer.locator(".legend li").all_inner_texts()
     names = [text.split()[0] for text in legend]
@@ -197,11 +197,11 @@ def test_a_picture_is_answered_with_bars_phases_and_the_curl_line_that_does_the_
 
 
 @IN_A_BROWSER
-def test_several_pictures_are_answered_each_under_its_name_and_counted(page: "Page") -> None:
-    pictures = sorted(SAMPLES.glob("*.*"))[:4]
+def test_several_images_are_answered_each_under_its_name_and_counted(page: "Page") -> None:
+    images = sorted(SAMPLES.glob("*.*"))[:4]
     batches = int(page.locator("#batches").inner_text())
-    page.get_by_label("Pick pictures").set_input_files(pictures)
-    expect(page.locator(".answer")).to_have_count(len(pictures))
+    page.get_by_label("Choose images").set_input_files(images)
+    expect(page.locator(".answer")).to_have_count(len(images))
     for item in page.locator(".answer").all():
         name = item.locator("h3").inner_text()
         expect(item.locator(".bars .label").first).to_have_text(name[0])
@@ -210,12 +210,12 @@ def test_several_pictures_are_answered_each_under_its_name_and_counted(page: "Pa
 
 
 @IN_A_BROWSER
-def test_what_is_no_picture_is_refused_by_name_and_the_next_one_taken(page: "Page") -> None:
-    page.get_by_label("Pick pictures").set_input_files(BUILT_IN_MODEL)
+def test_what_is_no_image_is_refused_by_name_and_the_next_one_taken(page: "Page") -> None:
+    page.get_by_label("Choose images").set_input_files(BUILT_IN_MODEL)
     expect(page.get_by_role("alert")).to_contain_text("digits.onnx: unrecognised image format")
-    page.get_by_label("Pick pictures").set_input_files(SEVEN)
+    page.get_by_label("Choose images").set_input_files(SEVEN)
     expect(page.locator(".answer")).to_have_count(1)
-    expect(page.locator("#said")).to_be_empty()
+    expect(page.locator("#errors")).to_be_empty()
 
 
 @IN_A_BROWSER
@@ -274,7 +274,7 @@ def test_the_page_is_dark_where_dark_is_wanted_and_fits_a_phone(
     with opened(browser, address, "dark") as dark:
         assert ground(dark) != bright
         dark.set_viewport_size({"width": 360, "height": 740})
-        dark.get_by_label("Pick pictures").set_input_files(SEVEN)
+        dark.get_by_label("Choose images").set_input_files(SEVEN)
         expect(dark.locator(".answer")).to_have_count(1)
         assert dark.evaluate("document.documentElement.scrollWidth") <= 360
 
@@ -311,7 +311,7 @@ def test_a_server_that_wants_a_key_is_given_it_once_a_tab(browser: "Browser", ke
         page.get_by_role("button", name="Use").click()
         expect(page.get_by_role("status").first).to_have_text("digits: ready")
         expect(field).to_be_hidden()
-        page.get_by_label("Pick pictures").set_input_files(SEVEN)
+        page.get_by_label("Choose images").set_input_files(SEVEN)
         expect(page.locator(".answer .label").first).to_have_text("7")
         page.reload()
         expect(page.get_by_role("status").first).to_have_text("digits: ready")

@@ -27,7 +27,7 @@ RAW = {"inference-header-content-length": "0"}
 
 
 def request_of(*digits: int, **fields: Any) -> dict[str, Any]:
-    """A request for pictures of digits, as pixels."""
+    """A request for images of digits, as pixels."""
     tensor = {
         "name": "image",
         "datatype": "UINT8",

@@ -27,7 +27,7 @@ def client(address: str) -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("shape", [[10], [10, 1]])
-def test_pictures_are_decoded_by_the_server(client: Any, shape: list[int]) -> None:
+def test_images_are_decoded_by_the_server(client: Any, shape: list[int]) -> None:
     # More than a batch has.
     answer = client.infer("digits", [files_input(*samples(*range(10)), shape=shape)])
     assert answer.as_numpy("logits").dtype == np.float32
@@ -98,7 +98,7 @@ def test_what_cannot_be_done_within_its_timeout_is_refused(client: Any) -> None:
 @pytest.mark.parametrize(
     ("inputs", "outputs", "status", "says"),
     [
-        ([files_input(b"no picture")], None, "415", "unrecognised image format"),
+        ([files_input(b"no image")], None, "415", "unrecognised image format"),
         ([files_input(samples(0)[0][:99])], None, "400", "the PNG is truncated"),
         ([files_input(*samples(1), b"")], None, "400", "element 2 of input 'image' is empty"),
         ([pixels_input(np.zeros((1, 9, 9, 1), np.uint8))], None, "400", "[n, 32, 32, 1]"),

@@ -214,7 +214,7 @@ NESTING = "one flat list, or lists nested as the shape"
         (request(outputs={}), "Expected `array . null`, got `object`"),
         (request(outputs=[1]), "Expected `object`, got `int`"),
         (request(outputs=[{"name": "logits"}]), "unexpected inference output 'logits'.*'scores'"),
-        (request(outputs=[{"name": "scores"}] * 2), "2 outputs are requested"),
+        (request(outputs=[{"name": "scores"}] * 2), "expected 1 output but got 2"),
         (
             request(outputs=[{"name": "scores", "parameters": {"classification": 1.5}}]),
             "got `float`",
