@@ -12,7 +12,6 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-from service.processes.supervisor import WorkersError
 
 from models import EngineError, Images, Scores
 from service.cli.options import configure_logging
