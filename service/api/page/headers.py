@@ -1,8 +1,10 @@
 """What an answer tells a browser: load our files alone, run nothing inline, send no referrer."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from starlette.types import Message, Send
+
+from service.http.responses import BROWSER_HEADERS
 
 
 def _policy(**sources: str) -> str:
@@ -15,12 +17,6 @@ def _policy(**sources: str) -> str:
         f"default-src 'none'; {allowed}base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     )
 
-
-_EVERYWHERE: Iterable[tuple[bytes, bytes]] = (
-    (b"content-security-policy", _policy().encode()),
-    (b"x-content-type-options", b"nosniff"),
-    (b"referrer-policy", b"no-referrer"),
-)
 
 # A page names files by version, so a browser asks whether the page has changed. Only the camera is
 # left to our own scripts.
@@ -50,7 +46,7 @@ def with_headers(send: Send) -> Send:
         if message["type"] == "http.response.start":
             headers = list(message["headers"])
             said = {name for name, _ in headers}
-            headers += (header for header in _EVERYWHERE if header[0] not in said)
+            headers += (header for header in BROWSER_HEADERS if header[0] not in said)
             message = {**message, "headers": headers}
         await send(message)
 
