@@ -39,7 +39,10 @@ async def test_connections_beyond_the_bound_are_told_so_and_logged(
         assert refused.startswith(b"HTTP/1.1 503 ")
         assert b"retry-after: 1\r\n" in refused
         assert "connections" in error_in(refused)
-        assert "all 2 connections of the server are in use; try again in a second (--max-con" in caplog.text
+        assert (
+            "all 2 connections of the server are in use; try again in a second (--max-con"
+            in caplog.text
+        )
         await asyncio.gather(*[(await server.connect()).rest() for _ in range(5)])
         await until(lambda: "more connections" in caplog.text)
         # Beyond the bound health is all that is told.
@@ -111,7 +114,11 @@ HOST = b"Host: here"
         ([b"GET /v2 HTTP/1.1"], 400, "no Host header; send one"),
         ([b"GET /v2 HTTP/1.1", HOST, HOST], 400, "several Host headers; send one"),
         ([b"GET /v2 HTTP/1.0", HOST, b"Host: there"], 400, "several Host headers; send one"),
-        ([b"POST /v2 HTTP/1.1", HOST, b"Transfer-Encoding: gzip, chunked"], 400, "must be `chunked`"),
+        (
+            [b"POST /v2 HTTP/1.1", HOST, b"Transfer-Encoding: gzip, chunked"],
+            400,
+            "must be `chunked`",
+        ),
         ([b"POST /v2 HTTP/1.1", HOST, *[b"Transfer-Encoding: chunked"] * 2], 400, "Transfer-Enc"),
         ([b"POST /v2 HTTP/1.0", b"Transfer-Encoding: chunked"], 400, "in HTTP/1.1 alone"),
         ([b"GET /v2"], 505, "this server speaks HTTP/1.1"),
