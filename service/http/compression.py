@@ -4,6 +4,7 @@ The size of an inflated body is limited while it inflates: a bomb costs no more 
 """
 
 import gzip
+import re
 import zlib
 
 from service.errors import BadRequestError, PayloadTooLargeError
@@ -18,6 +19,9 @@ _LEVEL = 1
 
 # Browsers send 30 bytes; a longer Accept-Encoding is ignored.
 _MAX_ACCEPT_BYTES = 1024
+
+# A coding and its weight, in lower case.
+_ENTRY = re.compile(rf"({'|'.join(CODINGS)})(?:\s*;\s*q=([01](?:\.\d{{0,3}})?))?").fullmatch
 
 # Smaller answers grow by the header or shrink too little.
 _WORTH_IT = 512
@@ -49,24 +53,11 @@ def wanted_coding(accept_encoding: str, size: int) -> str | None:
     if size < _WORTH_IT or len(accept_encoding) > _MAX_ACCEPT_BYTES:
         return None
     weights = dict.fromkeys(CODINGS, 0.0)
-    for entry in accept_encoding.split(","):
-        coding, _, parameter = entry.partition(";")
-        coding = coding.strip().lower()
-        if coding in weights:
-            weights[coding] = _weight(parameter)
+    for entry in accept_encoding.lower().split(","):
+        if found := _ENTRY(entry.strip()):
+            weights[found[1]] = float(found[2] or 1)
     best = max(CODINGS, key=weights.__getitem__)  # the first of equals
     return best if weights[best] > 0 else None
-
-
-def _weight(parameter: str) -> float:
-    """The q of an entry: 1 by default, 0 if malformed."""
-    name, equals, value = parameter.partition("=")
-    if not equals:
-        return 1.0
-    try:
-        return float(value) if name.strip().lower() == "q" else 1.0
-    except ValueError:
-        return 0.0
 
 
 def compress(data: bytes, coding: str) -> bytes:

@@ -59,8 +59,6 @@ class Connection(asyncio.Protocol):
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         """Called by uvicorn for each connection it accepts."""
-        if not config.loaded:
-            config.load()
         self._config = config
         self._edge = config.edge
         self._state = server_state
@@ -77,7 +75,6 @@ class Connection(asyncio.Protocol):
         self._since = 0.0  # loop time at which the stage began
         self._deaf = False  # after an error: what the client still sends is dropped
         self._unsent_since = 0.0  # time of the sweep that first found part of an answer unread
-        self._closing = False
 
     # --- called by the transport -----------------------------------------------------------------
 
@@ -100,7 +97,10 @@ class Connection(asyncio.Protocol):
         """Abandon the requests that are not answered: the client has left."""
         cast("set[Connection]", self._state.connections).discard(self)
         self._edge.connections.close(self)
-        for turn in self._turns.take_all():
+        while self._turns.queue:
+            turn = self._turns.queue.popleft()
+            if turn.begun:
+                turn.work.abandon()
             turn.record.status = turn.record.status or CLIENT_CLOSED_REQUEST
             self._edge.leave(turn.record)
         self._parsing = None
@@ -149,12 +149,8 @@ class Connection(asyncio.Protocol):
         record = RequestRecord(
             self._edge.request_id(named), self._peers.address, head.method, head.target, named
         )
-        self._parsing = turn = Turn(
-            record,
-            self._work(record, head),
-            keep_alive=head.keep_alive,
-            expects=head.expects_continue,
-        )
+        work = self._work(record, head)
+        self._parsing = turn = Turn(record, work, head.keep_alive, head.expects_continue)
         self._turns.add(turn)
 
     def on_piece(self, piece: bytes) -> None:
@@ -192,10 +188,11 @@ class Connection(asyncio.Protocol):
 
     def shutdown(self) -> None:
         """Close after the requests in progress."""
-        self._closing = True
-        if self._turns.queue:
-            self._turns.close_after()
-        else:
+        for turn in self._turns.queue:
+            turn.keep_alive = False
+            if isinstance(turn.work, AsgiCall):
+                turn.work.keep_alive = False
+        if not self._turns.queue:
             self._transport.close()
 
     # --- called by the edge ----------------------------------------------------------------------
@@ -268,7 +265,7 @@ class Connection(asyncio.Protocol):
         if not self._turns.queue:
             if self._stage is _WHOLE:
                 self._owe_nothing()
-            if self._closing and self._stage is _IDLE:
+            if self._stage is _IDLE and not turn.keep_alive:  # answered before `shutdown`
                 self._transport.close()
                 return
         if len(self._turns.queue) <= 1:  # the body of the last turn may still be arriving
@@ -285,16 +282,20 @@ class Connection(asyncio.Protocol):
             return
         self._deaf = True
         turn, self._parsing = self._parsing, None
+        refusal = Refusal(error, self._turns.write)
         if turn is None:  # there is no head
             name = self._edge.request_id({})
             record = RequestRecord(name, self._peers.address, b"-", b"-", {})
-            turn = Turn(record, Refusal(error, self._turns.write), keep_alive=False, expects=False)
-            self._turns.queue.append(turn)
-            self._turns.go_on()
+            self._turns.queue.append(Turn(record, refusal, keep_alive=False))
         elif turn.record.status:  # its answer is written, or part of it
             self._transport.close()
+            return
         else:
-            self._turns.refuse(turn, error)
+            if turn.begun:
+                turn.record.status = error.status
+                turn.work.abandon()
+            turn.work, turn.keep_alive, turn.begun = refusal, False, False
+        self._turns.go_on()
 
     def _linger(self) -> None:
         """Announce the end of the answers, and give the client time to read them.

@@ -174,7 +174,8 @@ class Exchange:
             self._fail(error)
             return
         self._inference = None  # it has ended: there is nothing to withdraw
-        self._finish(response)
+        self._let_go()
+        self._respond(response)
 
     def _count(self, scored: Any) -> Phases:
         """Count the request as answered; return its phases."""
@@ -206,9 +207,6 @@ class Exchange:
             response = error_response(500, CRASHED)
         seconds = perf_counter() - record.started
         self.endpoint.pipeline.metrics.refused(response.status_code, seconds)
-        self._finish(response)
-
-    def _finish(self, response: Response) -> None:
         self._let_go()
         self._respond(response)
 

@@ -11,7 +11,6 @@ from service.errors import (
     HeadTooLargeError,
     HttpVersionError,
     ServiceError,
-    TargetTooLongError,
 )
 
 MAX_HEAD_BYTES = 64 * 1024
@@ -55,22 +54,8 @@ def head_too_large() -> HeadTooLargeError:
     )
 
 
-def target_too_long() -> TargetTooLongError:
-    """The error of a path that is too long with its query."""
-    return TargetTooLongError(f"the path and query have more than {MAX_TARGET_BYTES} bytes")
-
-
 def not_http(reason: str) -> ServiceError:
     """The error of bytes that llhttp rejects, by its message."""
     if reason in _OTHER_VERSION:
         return HttpVersionError("this server speaks HTTP/1.1; send the request in that version")
     return BadRequestError(f"malformed HTTP/1.1 request: {reason}")
-
-
-def without_upgrade(
-    method: bytes, target: bytes, version: str, headers: Sequence[tuple[bytes, bytes]]
-) -> bytes:
-    """A head without its request to upgrade to another protocol, which a server may ignore."""
-    lines = [b"%b %b HTTP/%b" % (method, target, version.encode())]
-    lines += [b"%b: %b" % header for header in headers if header[0] != b"upgrade"]
-    return b"\r\n".join([*lines, b"", b""])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import httptools
 
-from service.errors import BadRequestError
+from service.errors import BadRequestError, TargetTooLongError
 from service.http import framing
 
 if TYPE_CHECKING:
@@ -77,7 +77,9 @@ class Parser:
         """Take a piece of the target."""
         self._target += url
         if len(self._target) > framing.MAX_TARGET_BYTES:
-            raise framing.target_too_long()
+            raise TargetTooLongError(
+                f"the path and query have more than {framing.MAX_TARGET_BYTES} bytes"
+            )
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Take a header, or a trailer of a chunked body."""
@@ -97,8 +99,10 @@ class Parser:
             if llhttp.get_method() == b"CONNECT":
                 raise BadRequestError("CONNECT is for proxies, and this server is not a proxy")
             return  # it comes again, see `_stay`
-        if self._read > framing.MAX_HEAD_BYTES and self._is_too_large():
-            raise framing.head_too_large()
+        if self._read > framing.MAX_HEAD_BYTES:  # otherwise the head cannot be too large
+            size = len(self._target) + sum(len(name) + len(value) for name, value in headers)
+            if size > framing.MAX_HEAD_BYTES:
+                raise framing.head_too_large()
         version, named = llhttp.get_http_version(), dict(headers)
         framing.check_framing(version, headers, named)
         self._headers = []  # for trailers, which are counted and dropped
@@ -122,11 +126,6 @@ class Parser:
 
     # --- internals -------------------------------------------------------------------------------
 
-    def _is_too_large(self) -> bool:
-        """Check the exact size of a head; needed only if the reads it came in are too large."""
-        size = len(self._target) + sum(len(name) + len(value) for name, value in self._headers)
-        return size > framing.MAX_HEAD_BYTES
-
     def _new(self) -> Any:
         llhttp = httptools.HttpRequestParser(self)
         # Data may follow a request with `Connection: close`; it is dropped.
@@ -134,8 +133,12 @@ class Parser:
         return llhttp
 
     def _stay(self) -> bytes:
-        """Replace llhttp, which takes no body after an upgrade; return the head without it."""
+        """Ignore a request to upgrade, as servers may: return the head without it.
+
+        llhttp is replaced, since it takes no body after such a head.
+        """
         was, self._llhttp = self._llhttp, self._new()
-        return framing.without_upgrade(
-            was.get_method(), self._target, was.get_http_version(), self._headers
-        )
+        version = was.get_http_version().encode()
+        lines = [b"%b %b HTTP/%b" % (was.get_method(), self._target, version)]
+        lines += [b"%b: %b" % header for header in self._headers if header[0] != b"upgrade"]
+        return b"\r\n".join([*lines, b"", b""])

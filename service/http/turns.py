@@ -2,37 +2,18 @@
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Protocol
+from dataclasses import dataclass, field
 
 from starlette.responses import Response
 
 from service.errors import ServiceError
 from service.http.body import SHORT_BYTES, is_short
+from service.http.exchange import Exchange
 from service.http.responses import refusal
 from service.http.uvicorn_adapter import STATUS_LINE, AsgiCall, Peers
 from service.telemetry.record import RequestRecord
 
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
-
-
-class Work(Protocol):
-    """Answers a request: an `Exchange` with a model, an `AsgiCall`, or a `Refusal`."""
-
-    @property
-    def answered(self) -> bool:
-        """Whether the answer is written or no longer wanted."""
-
-    def begin(self) -> None:
-        """Start: the answers to earlier requests are written."""
-
-    def feed(self, chunk: bytes, /) -> None:
-        """Take a piece of the body."""
-
-    def end(self) -> None:
-        """Take the end of the body."""
-
-    def abandon(self) -> None:
-        """Stop: the answer is no longer wanted."""
 
 
 class Refusal:
@@ -48,28 +29,27 @@ class Refusal:
         self.answered = True
         self._respond(refusal(self._error))
 
-    def feed(self, _: bytes = b"", /) -> None:
+    def feed(self, _: bytes = b"") -> None:
         """Ignore the body."""
 
     end = abandon = feed
 
 
+Work = Exchange | AsgiCall | Refusal
+
+
+@dataclass(slots=True, eq=False)
 class Turn:
     """A request in the queue of its connection."""
 
-    __slots__ = ("begun", "chunks", "expects", "keep_alive", "record", "skipped", "whole", "work")
-
-    def __init__(
-        self, record: RequestRecord, work: Work, *, keep_alive: bool, expects: bool
-    ) -> None:
-        self.record = record
-        self.work = work
-        self.keep_alive = keep_alive
-        self.expects = expects  # 100 Continue before it sends the body
-        self.begun = False
-        self.whole = False  # no more of it will be read
-        self.chunks: list[bytes] = []  # of the body, received before its turn
-        self.skipped = 0  # bytes received after its answer
+    record: RequestRecord
+    work: Work
+    keep_alive: bool
+    expects: bool = False  # 100 Continue before it sends the body
+    begun: bool = False
+    whole: bool = False  # no more of it will be read
+    chunks: list[bytes] = field(default_factory=list)  # of the body, received before its turn
+    skipped: int = 0  # bytes received after its answer
 
 
 class Turns:
@@ -84,7 +64,6 @@ class Turns:
         self._linger = linger
         self.queue: deque[Turn] = deque()  # not answered yet
         self._pumping = False
-        self._closing = False
         self._defaults: object = None  # uvicorn's default headers, and the lines made of them
         self._default_lines = b""
 
@@ -114,32 +93,6 @@ class Turns:
             turn.work.end()
         self.go_on()
 
-    def refuse(self, turn: Turn, error: ServiceError) -> None:
-        """Answer the last turn with an error instead, and close the connection after it."""
-        if turn.begun:
-            turn.record.status = error.status
-            turn.work.abandon()
-            turn.begun = False
-        turn.work, turn.keep_alive = Refusal(error, self.write), False
-        self.go_on()
-
-    def take_all(self) -> list[Turn]:
-        """Remove and abandon all turns: the client has left."""
-        taken = list(self.queue)
-        self.queue.clear()
-        for turn in taken:
-            if turn.begun:
-                turn.work.abandon()
-        return taken
-
-    def close_after(self) -> None:
-        """Close the connection after the turns in the queue."""
-        self._closing = True
-        for turn in self.queue:
-            turn.keep_alive = False
-            if isinstance(turn.work, AsgiCall):
-                turn.work.keep_alive = False
-
     def go_on(self) -> None:
         """Remove the turns that are over; begin the next."""
         if self._pumping:
@@ -158,7 +111,7 @@ class Turns:
             return
         record, body = turn.record, bytes(response.body)
         record.status, record.bytes_out = response.status_code, len(body)
-        last = not turn.keep_alive or self._closing or not (turn.whole or is_short(record.headers))
+        last = not (turn.keep_alive and (turn.whole or is_short(record.headers)))
         defaults = self._peers.state.default_headers
         if defaults is not self._defaults:  # a new list each second, for the date
             self._defaults, self._default_lines = defaults, _lines(defaults)
@@ -188,7 +141,7 @@ class Turns:
                 return False  # the client does not read answers
             turn.begun = True
             if isinstance(work, AsgiCall):
-                work.keep_alive = turn.keep_alive and not self._closing
+                work.keep_alive = turn.keep_alive
             work.begin()
             if turn.expects and not work.answered and not isinstance(work, AsgiCall):
                 self._peers.transport.write(_CONTINUE)

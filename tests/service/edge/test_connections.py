@@ -97,7 +97,8 @@ def test_where_all_are_at_work_there_is_room_for_health_checks_alone() -> None:
 def test_an_address_whose_connections_are_all_at_work_is_refused() -> None:
     port = Port(most=10, most_an_address=2)
     first, second = Peer("a"), Peer("a")
-    assert not port.open(first) and not port.open(second)
+    assert not port.open(first)
+    assert not port.open(second)
     refused = Peer("a")
     with pytest.raises(TooManyConnectionsError, match="your address"):
         port.open(refused)
