@@ -1,1 +1,1 @@
-"""Who may come in: API keys, connections by address, requests by rate, time limits."""
+"""Access to the server: API keys, connection limits, request rates, time limits."""

@@ -1,76 +1,72 @@
-"""Which connections may be open: so many in all, so many from one address, some for health checks.
+"""Limits on open connections: in all, of one address, and a few spare ones for health checks.
 
-    open ── of its address too many? ─┬─ the longest silent of that address makes room, or refused
-            in all too many? ─────────┴─ the longest silent of all makes room, or: health alone
+    open ── address over its limit? ─┬─ close the longest silent connection of it, or refuse
+            server over its limit? ──┴─ close the longest silent of all, or answer health only
 
-A connection is silent while it owes a request: nothing of it is being answered. So a client that
-opens many and sends nothing loses them to those who come after it, but for the youngest, which may
-be about to send something.
+A connection is silent while its client owes a request. A client that opens many connections and
+sends nothing thus loses them to newer ones, after a grace period in which each may send a request.
 """
 
 import ipaddress
 from collections import Counter
 from collections.abc import Collection, Iterable
-from enum import Enum, auto
 from typing import Protocol
 
-# For health checks, beyond all others: a load balancer has a few probes.
+from service.errors import TooManyConnectionsError
+
+# For health checks, beyond the limit: a load balancer has a few probes.
 SPARE = 16
 
-# What a client may need to send its request.
+# Seconds that a new connection may stay silent before another may displace it.
 _GRACE_S = 0.25
 
-# Of an address in IPv6: what a provider gives one customer at the least.
+# A provider gives one customer at least a network of this prefix length.
 _IPV6_PREFIX = 64
 
 
 class Connection(Protocol):
-    """A connection, as far as it matters here."""
+    """A connection as the edge sees it."""
 
-    address: str  # of its client, see `network_of`
+    address: str  # the client's, see `network_of`
 
     @property
     def silent_since(self) -> float | None:
-        """Loop time since when the client owes a request; None: it does not, or it is closing."""
+        """Loop time since which the client owes a request; None if it does not, or on closing."""
 
     def hang_up_on(self) -> None:
-        """Close it: another needs its place."""
+        """Close it: another connection needs its place."""
 
-
-class Place(Enum):
-    """What becomes of a new connection."""
-
-    OPEN = auto()
-    HEALTH = auto()  # it may ask after health, nothing else
-    REFUSED = auto()  # all of them are at work
-    ADDRESS_REFUSED = auto()  # all that its address may have are
+    def inspect(self, now: float) -> None:
+        """Close it if its client is too slow."""
 
 
 class Connections:
-    """The connections of a server, by address; used from one event loop."""
+    """Counts a server's connections by address; used from one event loop."""
 
-    def __init__(self, most: int, most_an_address: int, grace_s: float = _GRACE_S) -> None:
-        """At most so many in all, `SPARE` beside them; `most_an_address` of one address.
-
-        One makes room that was silent for `grace_s` seconds.
-        """
-        self._grace_s = grace_s
-        self.most = most
-        self.most_an_address = most_an_address
-        self.displaced = 0  # so far: silent ones that made room
+    def __init__(self, most: int, most_an_address: int) -> None:
+        """Allow `most` connections, plus `SPARE`, and `most_an_address` of one address."""
+        self._most = most
+        self._most_an_address = most_an_address
         self._by_address: Counter[str] = Counter()
 
-    def open(self, new: Connection, all_open: Collection[Connection], now: float) -> Place:
-        """Count in a new connection, which is among `all_open` already, and make room for it."""
-        before = now - self._grace_s
-        address = new.address
+    def open(self, new: Connection, all_open: Collection[Connection], now: float) -> bool:
+        """Count in a connection, already in `all_open`; True if it may ask for health only.
+
+        TooManyConnectionsError: it must be closed.
+        """
+        before, address = now - _GRACE_S, new.address
         self._by_address[address] += 1
-        if self._by_address[address] > self.most_an_address:
-            own = (each for each in all_open if each.address == address)
-            return Place.OPEN if self._displace(own, before) else Place.ADDRESS_REFUSED
-        if len(all_open) <= self.most or self._displace(all_open, before):
-            return Place.OPEN
-        return Place.HEALTH if len(all_open) <= self.most + SPARE else Place.REFUSED
+        if self._by_address[address] > self._most_an_address:
+            if not _displace((each for each in all_open if each.address == address), before):
+                raise TooManyConnectionsError(
+                    f"all {self._most_an_address} connections allowed for your address are in use; "
+                    "reuse them, or try again in a second"
+                )
+        elif len(all_open) > self._most and not _displace(all_open, before):
+            if len(all_open) > self._most + SPARE:
+                raise self.full()
+            return True
+        return False
 
     def close(self, old: Connection) -> None:
         """Count out a connection."""
@@ -78,22 +74,27 @@ class Connections:
         if not self._by_address[old.address]:
             del self._by_address[old.address]
 
-    def _displace(self, among: Iterable[Connection], before: float) -> bool:
-        """Close the longest silent one, since before then; False if there is none."""
-        silent = [
-            (since, place, each)
-            for place, each in enumerate(among)
-            if (since := each.silent_since) is not None and since <= before
-        ]
-        if not silent:
-            return False
-        self.displaced += 1
+    def full(self) -> TooManyConnectionsError:
+        """The error of a connection over the server's limit."""
+        return TooManyConnectionsError(
+            f"all {self._most} connections of the server are in use; try again in a second"
+        )
+
+
+def _displace(among: Iterable[Connection], before: float) -> bool:
+    """Close the connection silent for longest, since `before` at least; False if there is none."""
+    silent = [
+        (since, place, each)
+        for place, each in enumerate(among)
+        if (since := each.silent_since) is not None and since <= before
+    ]
+    if silent:
         min(silent)[2].hang_up_on()
-        return True
+    return bool(silent)
 
 
 def network_of(host: str) -> str:
-    """What counts as one address: an IPv4 address, or the 64 bits that an IPv6 network has."""
+    """The address that limits apply to: an IPv4 address, or an IPv6 network of 64 bits."""
     if ":" not in host:
         return host
     try:

@@ -1,6 +1,6 @@
-"""What the connections of a server share: bounds, keys, who is inside, and the sweep over them all.
+"""State that the connections of a server share: limits, keys, requests inside, the sweep.
 
-Everything here is met by each request of each route, so it is kept to a few microseconds.
+Every request of every route passes through here, so it has to cost a few microseconds.
 """
 
 import asyncio
@@ -14,11 +14,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import count
 from math import ceil
-from pathlib import Path
 from time import perf_counter
-from typing import Protocol
 
-from service.edge.connections import SPARE, Connection, Connections, Place, network_of
+from service.edge.connections import SPARE, Connection, Connections, network_of
 from service.edge.keys import Keys
 from service.edge.rates import RateLimit
 from service.errors import (
@@ -32,20 +30,18 @@ from service.telemetry.record import OnEnd, RequestRecord
 
 _log = logging.getLogger("convoy")
 
-# What a client may choose as the id of its request; anything else gets one of ours.
+# The request ids that clients may choose; others are replaced.
 _SANE_ID = re.compile(rb"[!-~]{1,128}").fullmatch
 
-# Load balancers ask after health without a key, and the page is where a person enters one.
+# Without a key: health checks by load balancers, and the page on which users enter their key.
 _HEALTH = frozenset((b"/v2/health/live", b"/v2/health/ready"))
 _OPEN = _HEALTH | {b"/"}
 _OPEN_FOLDERS = (b"/page/", b"/docs/")
-
-# What a process opens beside connections, once its models are: the event loop's own, logs, a GPU's.
-_MORE_FILES = 16
-_OPEN_FILES = Path("/proc/self/fd")
-_FEW_FILES = 64  # where the system does not tell
-
 _READS = (b"GET", b"HEAD")
+
+# Files that a process opens later, beside connections: those of the event loop, logs, a GPU.
+_MORE_FILES = 16
+_FEW_FILES = 64  # open files, where the system does not list them
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +50,12 @@ class Limits:
 
     head_s: float = 10.0  # from a connection or the first byte of a head to its last
     body_s: float = 60.0  # from a head to the end of its body; 20 MB in this time is 2.7 Mbit/s
-    body_rate: float = 1000.0  # bytes a second, the grace not counted; of phones the slowest do it
+    body_rate: float = 1000.0  # bytes a second after the grace period; the slowest phones do it
     body_grace_s: float = 5.0
-    answer_s: float = 60.0  # in which some of an answer has to be taken
-    refused_s: float = 3.0  # for a client that is still sending, to notice
+    answer_s: float = 60.0  # within which the client must read some of its answer
+    refused_s: float = 3.0  # for a client that is still sending to read its refusal
     idle_s: float = 75.0  # load balancers keep connections for a minute
-    sweep_s: float = 1.0  # how often all of these are looked at
+    sweep_s: float = 1.0  # between checks of the limits above
     connections: int = 1024
     per_address: int = 0  # connections of one address; 0: any
     per_client: int = 0  # requests inside at once; 0: any
@@ -68,7 +64,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class EdgeOptions:
-    """What an edge is made of, in whichever process it is needed."""
+    """The parts of an edge that can be sent to another process."""
 
     limits: Limits = field(default_factory=Limits)
     keys: Keys | None = None
@@ -76,15 +72,8 @@ class EdgeOptions:
     traced: bool = False
 
 
-class Swept(Connection, Protocol):
-    """A connection, as the sweep sees it."""
-
-    def inspect(self, now: float) -> None:
-        """Cut it if its client is too slow."""
-
-
 class Edge:
-    """One for all connections of a server; used from its event loop."""
+    """The edge of all connections of a server; used from its event loop."""
 
     def __init__(
         self,
@@ -92,14 +81,13 @@ class Edge:
         keys: Keys | None = None,
         on_end: Collection[OnEnd] = (),
     ) -> None:
-        """`on_end` are called with every request that was answered or whose client left."""
+        """`on_end` are called with each request that was answered or whose client left."""
         self.limits = limits = limits or Limits()
         self.keys = keys
-        most = limits.connections
-        self._connections = Connections(most, limits.per_address or sys.maxsize)
+        self.connections = Connections(limits.connections, limits.per_address or sys.maxsize)
         self._rates = RateLimit(limits.rate) if limits.rate else None
         self._on_end = tuple(on_end)
-        self.inside: dict[object, int] = {}  # requests by client, where they are bounded
+        self.inside: dict[object, int] = {}  # requests by client, if they are limited
         self._holders: dict[RequestRecord, object] = {}  # the clients of those requests
         self._refused = 0  # connections, since the last sweep
         self.sweeping = False
@@ -107,87 +95,70 @@ class Edge:
         self._numbers = count(1)
 
     def request_id(self, headers: Mapping[bytes, bytes]) -> bytes:
-        """The client's own, or one that no other request of any server has."""
+        """The client's request id if it is sane, otherwise a new one, unique across servers."""
         given = headers.get(b"x-request-id")
         if given is not None and _SANE_ID(given):
             return given
         return b"%b-%x" % (self._prefix, next(self._numbers))
 
-    def admit(self, record: RequestRecord) -> ServiceError | None:
-        """Count the request in; or why it is not let in."""
+    def admit(self, record: RequestRecord, *, health_only: bool) -> ServiceError | None:
+        """Count a request in, or return the reason to refuse it."""
+        if health_only and not (record.path in _HEALTH and record.method in _READS):
+            return self.connections.full()
         if self.keys is None and self._rates is None and not self.limits.per_client:
             return None
         return self._check(record)
 
     def leave(self, record: RequestRecord) -> None:
-        """The request was answered, or its client left."""
+        """Count out a request that was answered or whose client left."""
         holder = self._holders.pop(record, None) if self._holders else None
         if holder is not None:
-            inside = self.inside[holder] - 1
-            if inside:
-                self.inside[holder] = inside
-            else:
+            self.inside[holder] -= 1
+            if not self.inside[holder]:
                 del self.inside[holder]
         if self._on_end:
             record.ended = perf_counter()
-            for tell in self._on_end:
-                tell(record)
+            for call in self._on_end:
+                call(record)
 
-    def open(self, new: Swept, connections: Collection[Swept]) -> Place:
-        """Count in a new connection, which is among the others already; see `Connections`."""
-        self.watch(connections)
-        now = asyncio.get_running_loop().time()
-        place = self._connections.open(new, connections, now)
-        if place in (Place.REFUSED, Place.ADDRESS_REFUSED):
+    def open(self, new: Connection, connections: Collection[Connection]) -> bool:
+        """Count in a connection, already in `connections`; True if it may ask for health only.
+
+        TooManyConnectionsError: it must be closed.
+        """
+        self._watch(connections)
+        try:
+            return self.connections.open(new, connections, asyncio.get_running_loop().time())
+        except TooManyConnectionsError as error:
             if not self._refused:
-                _log.warning("a connection of %s was refused: %s", new.address, self._full(place))
+                _log.warning(
+                    "refused a connection from %s: %s (--max-connections, "
+                    "--max-connections-per-address)",
+                    new.address,
+                    error,
+                )
             self._refused += 1
-        return place
+            raise
 
-    def close(self, old: Swept) -> None:
-        """Count out a connection."""
-        self._connections.close(old)
-
-    def full(self, place: Place) -> TooManyConnectionsError:
-        """What the client is told that has no place, or none for what it asks."""
-        if place is Place.ADDRESS_REFUSED:
-            return TooManyConnectionsError(
-                f"{self._connections.most_an_address} connections of your address are at work, "
-                "and no more may be; use them again, or try again in a second"
-            )
-        return TooManyConnectionsError("too many connections are open; try again in a second")
-
-    def may_ask_after_health(self, record: RequestRecord) -> bool:
-        """Whether that is what a request does."""
-        return record.path in _HEALTH and record.method in _READS
-
-    def watch(self, connections: Collection[Swept]) -> None:
-        """Sweep over these, as long as there are any."""
+    def _watch(self, connections: Collection[Connection]) -> None:
+        """Sweep over the connections as long as there are any."""
         if not self.sweeping:
             self.sweeping = True
             loop = asyncio.get_running_loop()
             loop.call_later(self.limits.sweep_s, self._sweep, loop, connections)
 
-    def _sweep(self, loop: asyncio.AbstractEventLoop, connections: Collection[Swept]) -> None:
+    def _sweep(self, loop: asyncio.AbstractEventLoop, connections: Collection[Connection]) -> None:
         self.sweeping = False
         if connections:
-            self.watch(connections)  # first: the next sweep is due whatever comes of this one
+            self._watch(connections)  # first, so that an error below does not end the sweeps
         if self._refused > 1:
-            _log.warning("%d connections more were refused", self._refused - 1)
+            _log.warning("refused %d more connections", self._refused - 1)
         self._refused = 0
         now = loop.time()
         if self._rates is not None:
             self._rates.forget(now)
         for connection in tuple(connections):
             connection.inspect(now)
-
-    def _full(self, place: Place) -> str:
-        """For whoever runs the server."""
-        if place is Place.ADDRESS_REFUSED:
-            most, setting = self._connections.most_an_address, "--max-connections-per-address"
-        else:
-            most, setting = self._connections.most, "--max-connections"
-        return f"{most} are open, and no more may be ({setting})"
 
     def _check(self, record: RequestRecord) -> ServiceError | None:
         path = record.path
@@ -199,28 +170,26 @@ class Edge:
             key = self.keys.find(_presented(record.headers))
             holder = key or holder
         if self._rates is not None:
-            # A wrong key takes a token of its address, so that keys cannot be tried at any rate.
+            # A wrong key takes a token of its address: this limits the rate of guesses.
             wait_s = self._rates.take(holder, asyncio.get_running_loop().time())
             if wait_s:
                 return TooManyFromClientError(
-                    f"more than {self._rates.rate:g} requests a second of yours; "
+                    f"you may send {self._rates.rate:g} requests a second; "
                     f"send the next in {max(1, ceil(wait_s))} s",
                     wait_s,
                 )
         if self.keys is not None:
             if key is None:
                 return UnauthorizedError(
-                    "this needs an API key; send it as `Authorization: Bearer KEY`, "
-                    "or as `X-API-Key: KEY`"
+                    "an API key is required; send `Authorization: Bearer KEY` or `X-API-Key: KEY`"
                 )
             record.client = f"{record.client} key {key}"
-        most = self.limits.per_client
-        if most:
+        if self.limits.per_client:
             inside = self.inside.get(holder, 0)
-            if inside >= most:
+            if inside >= self.limits.per_client:
                 return TooManyFromClientError(
-                    f"{inside} requests of yours are being answered, and no more may be at once; "
-                    "send the next when one is done"
+                    f"{inside} of your requests are in progress, the most allowed at once; "
+                    "send the next when one is answered"
                 )
             self.inside[holder] = inside + 1
             self._holders[record] = holder
@@ -233,7 +202,7 @@ def make_edge(options: EdgeOptions, *, access_log: bool) -> Edge:
     if access_log:
         on_end.append(AccessLog(line_writer(options.log_format)))
     if options.traced:
-        from service.telemetry.tracing import Traces  # noqa: PLC0415  needs what the extra installs
+        from service.telemetry.tracing import Traces  # noqa: PLC0415  needs the extra `otel`
 
         on_end.append(Traces())
     limits = replace(options.limits, connections=_allow(options.limits.connections))
@@ -241,34 +210,30 @@ def make_edge(options: EdgeOptions, *, access_log: bool) -> Edge:
 
 
 def _allow(connections: int) -> int:
-    """Have the system allow so many connections; how many it does."""
+    """Raise the limit on open files for so many connections; return how many it allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    others = _open_files() + _MORE_FILES + SPARE
+    try:
+        open_now = len(os.listdir("/proc/self/fd"))
+    except OSError:  # not on Linux
+        open_now = _FEW_FILES
+    others = open_now + _MORE_FILES + SPARE
     wanted = connections + others
     if soft >= wanted or soft == resource.RLIM_INFINITY:
         return connections
     allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, allowed), hard))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
     if allowed < wanted:
         connections = max(1, allowed - others)
         _log.warning(
-            "no more than %d connections can be open: the system allows %d files (ulimit -Hn)",
+            "allowing %d connections only: the system limits open files to %d (ulimit -Hn)",
             connections,
             allowed,
         )
     return connections
 
 
-def _open_files() -> int:
-    """How many this process has."""
-    try:
-        return len(os.listdir(_OPEN_FILES))
-    except OSError:  # no Linux
-        return _FEW_FILES
-
-
 def _presented(headers: Mapping[bytes, bytes]) -> bytes:
-    """The API key that a request brings; empty if none."""
+    """The API key of a request; empty if it has none."""
     scheme, _, token = headers.get(b"authorization", b"").partition(b" ")
     if scheme.lower() == b"bearer":
         return token.strip()

@@ -1,6 +1,6 @@
-"""API keys: a file with one a line, compared so that time tells nothing about them.
+"""API keys, read from a file with one key a line and compared in constant time.
 
-Blank lines and lines that begin with # are skipped. A key is told apart in logs by its line.
+Blank lines and lines that start with # are skipped. Logs name a key by its line number.
 """
 
 import hmac
@@ -9,7 +9,7 @@ import re
 from hashlib import sha256
 from pathlib import Path
 
-# What an HTTP header carries unchanged.
+# The characters that an HTTP header carries unchanged.
 _SANE = re.compile(r"[!-~]+").fullmatch
 
 _OTHERS_READ = 0o004
@@ -22,51 +22,49 @@ class KeysError(ValueError):
 
 
 class Keys:
-    """The keys of a file, which may be read again."""
+    """The API keys of a file."""
 
     def __init__(self, file: Path) -> None:
-        """KeysError: it cannot be read, has no key, or one that no header could carry."""
+        """KeysError: the file cannot be read, has no key, or has one that fits in no header."""
         self._file = file
         self._digests = _read(file)
 
     def find(self, presented: bytes) -> str | None:
-        """In which line of the file the key is; None if in none."""
-        digest = sha256(presented).digest()  # of one length, whatever is presented
+        """The line number of a key; None if the file does not have it."""
+        digest = sha256(presented).digest()  # equally long for every key
         found = None
-        for line, expected in self._digests:  # always all of them
+        for line, expected in self._digests:  # no early exit: the time must not depend on the key
             if hmac.compare_digest(digest, expected):
                 found = line
         return found
 
     def reload(self) -> None:
-        """Read the file again; where it cannot be used, the keys stay what they were."""
+        """Read the file again; keep the current keys if it cannot be used."""
         try:
             self._digests = _read(self._file)
         except KeysError as error:
-            _log.error("the API keys stay what they were: %s", error)
+            _log.error("keeping the current API keys: %s", error)
         else:
-            _log.info("%d API keys were read from %s", len(self._digests), self._file)
+            _log.info("read %d API keys from %s", len(self._digests), self._file)
 
 
 def _read(file: Path) -> list[tuple[str, bytes]]:
+    """The line number and digest of each key."""
     try:
         text = file.read_text("utf-8")
         mode = file.stat().st_mode
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
-        raise KeysError(f"{file} cannot be read: {reason}") from None
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        raise KeysError(f"cannot read {file}: {reason}") from None
     digests = []
     for number, line in enumerate(text.splitlines(), start=1):
         key = line.strip()
-        if not key or key.startswith("#"):
-            continue
-        if not _SANE(key):
-            raise KeysError(
-                f"{file}, line {number} is no key: it may have no spaces, and ASCII characters only"
-            )
-        digests.append((str(number), sha256(key.encode()).digest()))
+        if key and not key.startswith("#"):
+            if not _SANE(key):
+                raise KeysError(f"{file}, line {number}: a key is ASCII without spaces")
+            digests.append((str(number), sha256(key.encode()).digest()))
     if not digests:
         raise KeysError(f"{file} has no key; write one a line")
     if mode & _OTHERS_READ:
-        _log.warning("%s can be read by everybody on this machine; chmod o-r it", file)
+        _log.warning("every user of this machine can read %s; chmod o-r it", file)
     return digests

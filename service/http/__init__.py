@@ -1,1 +1,1 @@
-"""How bytes come and go: connections, bodies, answers, the server."""
+"""HTTP: connections, parsing, bodies, answers, the server."""

@@ -1,7 +1,6 @@
-"""An exchange over ASGI: for every server that is not ours, and for tests.
+"""An exchange over ASGI: for other servers than ours, and for tests.
 
-A request to a model's endpoint goes from here straight to its exchange, before any middleware and
-before the router is asked.
+A request to a model's endpoint comes straight here, past middleware and router.
 """
 
 import asyncio
@@ -15,12 +14,12 @@ from service.http.body import is_short
 from service.http.exchange import Endpoint, Exchange
 from service.telemetry.record import RequestRecord
 
-# What a client may need to notice the answer and stop sending.
+# Seconds that a client has to notice the answer and stop sending.
 _LINGER_S = 3.0
 
 
 async def serve(endpoint: Endpoint, scope: Scope, receive: Receive, send: Send) -> None:
-    """Answer the request of an ASGI scope; nothing is sent to a client that has left."""
+    """Answer the request of an ASGI scope, unless its client leaves."""
     answer: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
     exchange = Exchange(endpoint, _record(scope), answer.set_result)
     more = True
@@ -45,8 +44,13 @@ async def serve(endpoint: Endpoint, scope: Scope, receive: Receive, send: Send) 
 
 
 async def _answered(answer: "asyncio.Future[Response]", receive: Receive) -> bool:
-    """Wait for the answer; False if the client left before it came."""
-    leaving = asyncio.ensure_future(_left(receive))
+    """Wait for the answer; False if the client leaves first."""
+
+    async def left() -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+    leaving = asyncio.ensure_future(left())
     try:
         await asyncio.wait((answer, leaving), return_when=asyncio.FIRST_COMPLETED)
     finally:
@@ -55,28 +59,23 @@ async def _answered(answer: "asyncio.Future[Response]", receive: Receive) -> boo
 
 
 async def _send_last(response: Response, receive: Receive, send: Send) -> None:
-    """Answer a request whose body still comes, and have the connection closed after that.
+    """Answer a request whose body is still arriving, and close the connection.
 
-    Closing at once would reset it, and the reset may overtake the answer: so what comes is dropped
-    for a while before the end of the answer is sent.
+    Closing at once would reset it, and the reset could overtake the answer: the rest of the body is
+    dropped for a while before the answer ends.
     """
     headers = [*response.raw_headers, (b"connection", b"close")]
     await send({"type": "http.response.start", "status": response.status_code, "headers": headers})
     await send({"type": "http.response.body", "body": response.body, "more_body": True})
-    with contextlib.suppress(TimeoutError):  # it had its time
+    with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(_LINGER_S):
             while (await receive()).get("more_body", False):
                 pass
     await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-async def _left(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
-
-
 def _record(scope: Scope) -> RequestRecord:
-    """The connection's own, where it is one of ours, or a new one."""
+    """The record of a connection of ours, or a new one."""
     record: RequestRecord | None = scope.get("state", {}).get("record")
     if record is not None:
         return record

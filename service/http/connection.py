@@ -1,11 +1,11 @@
-"""One connection: its parser, the edge's bounds, and the turns of its requests.
+"""One client connection: its parser, its limits, and the turns of its requests.
 
     bytes ── Parser ── head ── edge ─┬─ Refusal
                                      ├─ a model's endpoint ── Exchange
                                      └─ everything else ───── AsgiCall
 
-A connection is closed that sends much, or little for long, without a request coming of it, and one
-that does not take its answers.
+A connection is closed if it sends much, or little for long, without completing a request, or if it
+does not read its answers.
 """
 
 import asyncio
@@ -14,9 +14,14 @@ from http import HTTPStatus
 from math import inf
 from typing import Any, cast
 
-from service.edge.connections import Place, network_of
-from service.errors import RequestTimeoutError, ServiceError, TooManyFromClientError
-from service.http import framing
+from service.edge.connections import network_of
+from service.errors import (
+    BadRequestError,
+    RequestTimeoutError,
+    ServiceError,
+    TooManyConnectionsError,
+    TooManyFromClientError,
+)
 from service.http.exchange import Exchange
 from service.http.parser import Head, Parser
 from service.http.turns import Refusal, Turn, Turns, Work
@@ -25,7 +30,7 @@ from service.telemetry.record import RequestRecord
 from service.telemetry.statistics import CLIENT_CLOSED_REQUEST
 
 MAX_PIPELINED = 100
-"""Of requests that wait on a connection: a read can bring 14,000, each of which takes 3 kB."""
+"""Requests that may wait on a connection: one read can bring 14,000, which take 3 kB each."""
 
 
 class _Stage(Enum):
@@ -36,15 +41,15 @@ class _Stage(Enum):
     BODY = auto()  # the rest of a body
     WHOLE = auto()  # nothing: the server owes an answer
     IDLE = auto()  # perhaps another request
-    REFUSED = auto()  # nothing: it has its last answer, and is given time to read that
+    REFUSED = auto()  # nothing: it has its last answer, and time to read it
 
 
-# As globals, for speed: to look a member up in its class takes longer than to call a function.
+# As globals, for speed: an attribute of an Enum class takes longer than a function call.
 _OPENED, _HEAD, _BODY, _WHOLE, _IDLE, _REFUSED = _Stage
 
 
 class Connection(asyncio.Protocol):
-    """A client's connection, as its transport, parser, uvicorn and the edge call it."""
+    """A connection as its transport, its parser, uvicorn and the edge call it."""
 
     def __init__(
         self,
@@ -53,58 +58,58 @@ class Connection(asyncio.Protocol):
         app_state: dict[str, Any],  # noqa: ARG002
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
-        """As uvicorn makes one for each connection that it accepts."""
-        if not config.loaded:
-            config.load()
+        """Called by uvicorn for each connection it accepts."""
         self._config = config
         self._edge = config.edge
         self._state = server_state
         self._loop = asyncio.get_running_loop()
         self._parser = Parser(self)
-        self._parsing: Turn | None = None  # whose body comes
-        # These are there once the connection is made.
+        self._parsing: Turn | None = None  # the turn whose body is being received
+        # These three are set when the connection is made.
         self._transport: asyncio.Transport
         self._peers: Peers
         self._turns: Turns
         self.address = ""
-        self._place = Place.OPEN
-
+        self._health_only = False
         self._stage = _OPENED
-        self._since = 0.0  # loop time; when the stage began
-        self._refusal: ServiceError | None = None  # to come last
-        self._unsent_since = 0.0  # when the sweep first found some of an answer not taken; 0: none
-        self._closing = False
+        self._since = 0.0  # loop time at which the stage began
+        self._deaf = False  # after an error: what the client still sends is dropped
+        self._unsent_since = 0.0  # time of the sweep that first found part of an answer unread
 
-    # --- what the transport calls ----------------------------------------------------------------
+    # --- called by the transport -----------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A client is there."""
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by inheritance
+        """Start; close at once if there are too many connections."""
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's does not inherit from it
         self._peers = Peers(self._config, self._state, self._transport)
         self._turns = Turns(self._peers, self._over, self._linger)
         connections = cast("set[Connection]", self._state.connections)
         connections.add(self)
         self._since = self._loop.time()
         self.address = network_of(self._peers.address)
-        self._place = self._edge.open(self, connections)
-        if self._place in (Place.REFUSED, Place.ADDRESS_REFUSED):
-            self._refuse(self._edge.full(self._place))
-            self._transport.close()  # it takes up one of them
+        try:
+            self._health_only = self._edge.open(self, connections)
+        except TooManyConnectionsError as error:
+            self._refuse(error)
+            self._transport.close()  # without lingering: it takes up a connection
 
     def connection_lost(self, _: Exception | None) -> None:
-        """The client is gone, and does not wait for what is not answered."""
+        """Abandon the requests that are not answered: the client has left."""
         cast("set[Connection]", self._state.connections).discard(self)
-        self._edge.close(self)
-        for turn in self._turns.take_all():
+        self._edge.connections.close(self)
+        while self._turns.queue:
+            turn = self._turns.queue.popleft()
+            if turn.begun:
+                turn.work.abandon()
             turn.record.status = turn.record.status or CLIENT_CLOSED_REQUEST
             self._edge.leave(turn.record)
         self._parsing = None
         self._parser.close()
-        self._peers.flow.resume_writing()  # an application that waits for that goes on, and ends
+        self._peers.flow.resume_writing()  # an application that waits to write continues, and ends
 
     def data_received(self, data: bytes) -> None:
-        """Parse what arrived, unless the last answer is written, or comes."""
-        if self._refusal is not None or self._stage is _REFUSED:
+        """Parse received bytes."""
+        if self._deaf:
             return
         try:
             self._parser.feed(data)
@@ -112,27 +117,30 @@ class Connection(asyncio.Protocol):
             self._refuse(error)
 
     def pause_writing(self) -> None:
-        """Much of an answer is not taken."""
+        """Stop writing: the client does not read its answers."""
         self._peers.flow.pause_writing()
 
     def resume_writing(self) -> None:
-        """Much of an answer was taken."""
+        """Continue writing."""
         self._unsent_since = 0.0
         self._peers.flow.resume_writing()
         self._turns.go_on()
 
-    # --- what the parser calls -------------------------------------------------------------------
+    # --- called by the parser --------------------------------------------------------------------
 
     def on_begin(self) -> None:
-        """A head begins."""
-        self._stage = _HEAD
-        self._since = self._loop.time()
+        """Start the time limit of a head."""
+        if not self._deaf:
+            self._stage = _HEAD
+            self._since = self._loop.time()
 
     def on_head(self, head: Head) -> None:
-        """A head is there: its turn begins, or waits."""
+        """Add the turn of a request."""
+        if self._deaf:  # the previous request of the same read closed the connection
+            return
         if len(self._turns.queue) >= MAX_PIPELINED:
             raise TooManyFromClientError(
-                f"{MAX_PIPELINED} requests of yours wait on this connection, and no more may; "
+                f"{MAX_PIPELINED} of your requests wait on this connection, the most allowed; "
                 "send the next when they are answered"
             )
         self._stage = _BODY
@@ -141,56 +149,57 @@ class Connection(asyncio.Protocol):
         record = RequestRecord(
             self._edge.request_id(named), self._peers.address, head.method, head.target, named
         )
-        turn = Turn(record, keep_alive=head.keep_alive, expects=head.expects_continue)
-        turn.work = self._work(record, head)
-        self._parsing = turn
+        work = self._work(record, head)
+        self._parsing = turn = Turn(record, work, head.keep_alive, head.expects_continue)
         self._turns.add(turn)
 
     def on_piece(self, piece: bytes) -> None:
-        """Some of a body is there."""
+        """Take a piece of a body."""
         turn = self._parsing
         if turn is not None:
             turn.record.bytes_in += len(piece)
             self._turns.feed(turn, piece)
 
     def on_end(self) -> None:
-        """A request is there."""
+        """Take the end of a request."""
         turn, self._parsing = self._parsing, None
         if turn is not None:
             if self._stage is _BODY:
                 self._stage = _WHOLE
             self._turns.end(turn)
-            if not self._turns.queue and self._stage is _WHOLE:  # it was answered before its end
+            if not self._turns.queue and self._stage is _WHOLE:  # answered before its end
                 self._owe_nothing()
 
     def _work(self, record: RequestRecord, head: Head) -> Work:
-        """What answers the request."""
-        refused = self._edge.admit(record)
-        if self._place is Place.HEALTH and not self._edge.may_ask_after_health(record):
-            refused = self._edge.full(self._place)
+        """Choose what answers a request."""
+        refused = self._edge.admit(record, health_only=self._health_only)
         if refused is not None:
             return Refusal(refused, self._turns.write)
         if record.method == b"POST":
             endpoint = self._config.endpoints.get(record.path)
             if endpoint is not None:
                 return Exchange(endpoint, record, self._turns.write)
-        return AsgiCall(self._peers, record, head, self._turns.go_on)
+        try:
+            return AsgiCall(self._peers, record, head, self._turns.go_on)
+        except BadRequestError as error:
+            return Refusal(error, self._turns.write)
 
-    # --- what uvicorn calls ----------------------------------------------------------------------
+    # --- called by uvicorn -----------------------------------------------------------------------
 
     def shutdown(self) -> None:
-        """Close, once what is asked is answered."""
-        self._closing = True
-        if self._turns.queue:
-            self._turns.close_after()
-        else:
+        """Close after the requests in progress."""
+        for turn in self._turns.queue:
+            turn.keep_alive = False
+            if isinstance(turn.work, AsgiCall):
+                turn.work.keep_alive = False
+        if not self._turns.queue:
             self._transport.close()
 
-    # --- what the edge calls ---------------------------------------------------------------------
+    # --- called by the edge ----------------------------------------------------------------------
 
     @property
     def silent_since(self) -> float | None:
-        """Loop time since when the client owes a request; None: it does not, or it is closing."""
+        """Loop time since which the client owes a request; None if it does not, or on closing."""
         if self._turns.queue or self._stage in (_BODY, _WHOLE) or self._transport.is_closing():
             return None
         return self._since
@@ -203,7 +212,7 @@ class Connection(asyncio.Protocol):
             self._transport.close()
 
     def inspect(self, now: float) -> None:
-        """Close the connection where its client is too slow, at sending or at taking."""
+        """Close the connection if its client is too slow to send or to read."""
         limits = self._edge.limits
         if not self._transport.get_write_buffer_size():
             self._unsent_since = 0.0
@@ -218,7 +227,7 @@ class Connection(asyncio.Protocol):
         if self._stage is _BODY:
             self._inspect_body(took)
         elif self._stage is _HEAD:
-            # One that is pipelined behind a request waits for that one's answer.
+            # A head behind other requests has to wait for their answers.
             if took > limits.head_s and not self._turns.queue:
                 self._refuse(
                     RequestTimeoutError(
@@ -233,79 +242,69 @@ class Connection(asyncio.Protocol):
     def _inspect_body(self, took: float) -> None:
         limits, turn = self._edge.limits, self._parsing
         if turn is None or self._peers.flow.read_paused or not turn.begun:
-            self._since += limits.sweep_s  # the client cannot send: the server is busy
+            self._since += limits.sweep_s  # the client cannot send: the server does not read
             return
         received = turn.record.bytes_in
         if took > limits.body_s:
             late = f"the body did not arrive within {limits.body_s:g} s"
         elif received < (took - limits.body_grace_s) * limits.body_rate:
-            late = f"the body came too slowly, with {received} bytes in {took:.0f} s"
+            late = f"the body arrived too slowly, {received} bytes in {took:.0f} s"
         else:
             return
-        if turn.record.status:  # it was answered before its end
-            self._transport.close()
-        else:
-            self._refuse(RequestTimeoutError(f"{late}; send it again, or smaller"))
+        self._refuse(RequestTimeoutError(f"{late}; send it again, or a smaller one"))
 
     # --- how it ends -----------------------------------------------------------------------------
 
     def _over(self, turn: Turn) -> None:
-        """A turn was answered; the next one's, if there is any."""
+        """Count out a turn that was answered."""
         self._state.total_requests += 1
         turn.record.status = turn.record.status or HTTPStatus.INTERNAL_SERVER_ERROR
         self._edge.leave(turn.record)
         if self._stage is _REFUSED or self._transport.is_closing():
             return
-        if self._refusal is not None and all(left is self._parsing for left in self._turns.queue):
-            self._refuse(self._refusal)
-            return
         if not self._turns.queue:
             if self._stage is _WHOLE:
                 self._owe_nothing()
-            if self._closing and self._stage is _IDLE:
+            if self._stage is _IDLE and not turn.keep_alive:  # answered before `shutdown`
                 self._transport.close()
                 return
-        if len(self._turns.queue) <= 1:  # of the last turn some may still have to come
+        if len(self._turns.queue) <= 1:  # the body of the last turn may still be arriving
             self._peers.flow.resume_reading()
 
     def _owe_nothing(self) -> None:
-        """The last request is whole: an answer comes, or has come already."""
+        """Note that the last request is whole, and perhaps answered."""
         self._stage = _WHOLE if self._turns.queue else _IDLE
         self._since = self._loop.time()
 
     def _refuse(self, error: ServiceError) -> None:
-        """Answer with an error that is the last answer of the connection, in its turn."""
-        if self._stage is _REFUSED or self._transport.is_closing():
+        """Answer with an error, after the requests ahead, and close the connection."""
+        if self._deaf or self._transport.is_closing():
             return
-        refused = self._parsing
-        if any(turn is not refused for turn in self._turns.queue):
-            self._refusal = self._refusal or error  # those before it are answered first
+        self._deaf = True
+        turn, self._parsing = self._parsing, None
+        refusal = Refusal(error, self._turns.write)
+        if turn is None:  # there is no head
+            name = self._edge.request_id({})
+            record = RequestRecord(name, self._peers.address, b"-", b"-", {})
+            self._turns.queue.append(Turn(record, refusal, keep_alive=False))
+        elif turn.record.status:  # its answer is written, or part of it
+            self._transport.close()
             return
-        if refused is not None and refused.record.status:
-            self._transport.close()  # it has its answer, or some of it
-            return
-        record = refused.record if refused is not None else self._nameless()
-        record.status = error.status
-        head, body = framing.last_answer(
-            HTTPStatus(error.status), str(error), record.id, error.headers()
-        )
-        record.bytes_out = len(body)
-        self._transport.write(head + body)
-        self._parsing = None
-        self._turns.take_all()
-        self._edge.leave(record)
-        self._linger()
+        else:
+            if turn.begun:
+                turn.record.status = error.status
+                turn.work.abandon()
+            turn.work, turn.keep_alive, turn.begun = refusal, False, False
+        self._turns.go_on()
 
     def _linger(self) -> None:
-        """Say that nothing more comes, and give the client time to read what has.
+        """Announce the end of the answers, and give the client time to read them.
 
-        Closing at once would reset the connection where more comes, and that may overtake it.
+        A close would reset the connection if more data arrives, and could overtake the answers.
         """
         self._transport.write_eof()
+        self._deaf = True
+        self._parsing = None
         self._stage = _REFUSED
         self._since = self._loop.time()
         self._peers.flow.resume_reading()
-
-    def _nameless(self) -> RequestRecord:
-        """The record of a request without a head."""
-        return RequestRecord(self._edge.request_id({}), self._peers.address, b"-", b"-", {})

@@ -1,4 +1,4 @@
-"""One request to a model's endpoint and its one answer, however the bytes come.
+"""One request to a model's endpoint and its one answer.
 
     begin ── body ── end ── wanted ── pipeline ── scores ── answer
       └────────┴──────┴────────────────────┴── failed ──────┘
@@ -30,22 +30,22 @@ _log = logging.getLogger("convoy")
 
 
 class Endpoint(Protocol):
-    """What a path does with the requests to one model."""
+    """Reads the requests to one model at a path, and formats their answers."""
 
     pipeline: Pipeline
     max_body_bytes: int
 
     def check(self, record: RequestRecord) -> Any:
-        """What the head asks for, for `read`; ServiceError: what is wrong with it."""
+        """Read the head, for `read`; ServiceError if it is wrong."""
 
     def reads_quickly(self, headers: Headers, length: int) -> bool:
-        """Whether to read a body so long takes no longer than to hand it to a thread."""
+        """Whether reading a body of this length takes no longer than handing it to a thread."""
 
     def read(self, asked: Any, body: bytes) -> Wanted:
-        """What a request wants; ServiceError: what is wrong with its body."""
+        """Read the body; ServiceError if it is wrong."""
 
     def answer(self, form: Any, scored: Any, count: Callable[[], Phases]) -> Response:
-        """The answer of the scores; `count` counts it as made, and tells its phases."""
+        """Format the scores; `count` counts the answer as made and returns its phases."""
 
 
 class Exchange:
@@ -64,17 +64,17 @@ class Exchange:
         self.record = record
         self.answered = False  # or abandoned
         self._respond = respond
-        self._reservation: Reservation | None = None
+        self._reservation: Reservation  # since `begin`
         self._inference: Inference | None = None
         self._chunks: list[bytes] = []
-        self._length = 0  # of the body, as far as it is there
-        self._held = 0  # bytes that are reserved for it
+        self._length = 0  # bytes of the body so far
+        self._held = 0  # bytes reserved for it
         self._asked: Any = None
         self._form: Any = None
-        self._received = 0.0  # perf_counter seconds, once the body is there
+        self._received = 0.0  # perf_counter seconds at the end of the body
 
     def begin(self) -> None:
-        """The head is there: refuse what can be known without the body."""
+        """Start, and refuse what is wrong or too much by the head alone."""
         endpoint = self.endpoint
         self._reservation = reservation = Reservation(endpoint.pipeline.admission)
         try:
@@ -91,14 +91,14 @@ class Exchange:
             self._fail(error)
 
     def feed(self, chunk: bytes) -> None:
-        """Some of the body is there."""
-        if self.answered or self._reservation is None:
+        """Take a piece of the body."""
+        if self.answered:
             return
         self._chunks.append(chunk)
         self._length += len(chunk)
         if self._length <= self._held:
             return
-        try:  # one of unknown length
+        try:  # a body of unknown length
             if self._length > self.endpoint.max_body_bytes:
                 raise self._too_large("this one has more")
             self._reservation.hold_bytes(self._length - self._held)
@@ -107,7 +107,7 @@ class Exchange:
             self._fail(error)
 
     def end(self) -> None:
-        """The body is there: read it, and have done what it wants."""
+        """Take the end of the body, and read it."""
         if self.answered:
             return
         chunks, self._chunks = self._chunks, []
@@ -125,7 +125,7 @@ class Exchange:
             self._fail(error)
 
     def abandon(self) -> None:
-        """The client is gone, or was sent away: nothing is answered any more."""
+        """Stop: the answer is no longer wanted."""
         if self.answered:
             return
         self._let_go()
@@ -133,12 +133,11 @@ class Exchange:
         self.endpoint.pipeline.metrics.refused(status, perf_counter() - self.record.started)
 
     def _inflated(self, body: bytes) -> None:
-        if self._reservation is not None:
-            self._reservation.hold_bytes(len(body))
-            self._read(body)
+        self._reservation.hold_bytes(len(body))
+        self._read(body)
 
     def _read(self, body: bytes) -> None:
-        """Read what the body wants, here and now or in a thread."""
+        """Read the body at once, or in a thread if that takes a while."""
         endpoint = self.endpoint
         if endpoint.reads_quickly(self.record.headers, len(body)):
             self._start(endpoint.read(self._asked, body))
@@ -146,7 +145,7 @@ class Exchange:
             self._aside(partial(endpoint.read, self._asked), body, self._start)
 
     def _aside(self, work: Callable[[bytes], T], body: bytes, then: Callable[[T], None]) -> None:
-        """Have a thread do what takes a while with the body, and go on with the result."""
+        """Call `work` with the body in a thread, then `then` with its result."""
 
         def done(result: T, error: Exception | None) -> None:
             if self.answered:
@@ -161,11 +160,9 @@ class Exchange:
         self.endpoint.pipeline.reader.post(work, body, done)
 
     def _start(self, wanted: Wanted) -> None:
-        assert self._reservation is not None  # noqa: S101  since it began
         self._form = wanted.form
-        inference = Inference(self.endpoint.pipeline, self._reservation, self._scored)
-        self._inference = inference
-        inference.start(wanted)
+        self._inference = Inference(self.endpoint.pipeline, self._reservation, self._scored)
+        self._inference.start(wanted)
 
     def _scored(self, outcome: Outcome) -> None:
         if isinstance(outcome, Exception):
@@ -176,11 +173,12 @@ class Exchange:
         except Exception as error:  # noqa: BLE001  answered, counted and logged
             self._fail(error)
             return
-        self._inference = None  # it has ended: there is nothing to call off
-        self._finish(response)
+        self._inference = None  # it has ended: there is nothing to withdraw
+        self._let_go()
+        self._respond(response)
 
     def _count(self, scored: Any) -> Phases:
-        """Count the request, whose answer is made; where its time went."""
+        """Count the request as answered; return its phases."""
         rows, batch, queue_s, compute_s = scored
         record, pipeline = self.record, self.endpoint.pipeline
         total_s, receive_s = perf_counter() - record.started, self._received - record.started
@@ -192,8 +190,8 @@ class Exchange:
         return phases
 
     def _fail(self, error: Exception) -> None:
-        """Answer with an error, and count that."""
-        if self.answered:  # it came with another, as a client that leaves while it is read
+        """Answer with an error, and count it."""
+        if self.answered:  # already failed, or abandoned
             return
         record = self.record
         if isinstance(error, ServiceError):
@@ -201,7 +199,7 @@ class Exchange:
         else:
             request_id = record.id.decode()
             _log.error(
-                "request %s failed in a way that was not foreseen",
+                "request %s failed unexpectedly",
                 request_id,
                 exc_info=error,
                 extra={"request_id": request_id},
@@ -209,21 +207,17 @@ class Exchange:
             response = error_response(500, CRASHED)
         seconds = perf_counter() - record.started
         self.endpoint.pipeline.metrics.refused(response.status_code, seconds)
-        self._finish(response)
-
-    def _finish(self, response: Response) -> None:
         self._let_go()
         self._respond(response)
 
     def _let_go(self) -> None:
-        """Hold nothing any longer: what is under way is called off."""
+        """Release everything, and withdraw what is in progress."""
         self.answered = True
         self._chunks = []
         if self._inference is not None:
             self._inference.withdraw()
             self._inference = None
-        if self._reservation is not None:
-            self._reservation.release()
+        self._reservation.release()
 
     def _too_large(self, what: str) -> PayloadTooLargeError:
         return PayloadTooLargeError(

@@ -1,6 +1,6 @@
 """Metrics on a port of their own, for a network that clients do not reach.
 
-One request at a time, answered in a thread: what scrapes is known, and asks every few seconds.
+Scrapers are few and trusted: one thread answers one request at a time.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ from service.http.server import bind
 
 _PATH = "/metrics"
 
-# One that sends nothing keeps others waiting for so long.
+# Seconds for which a silent connection delays the others.
 _SLOW_S = 2.0
 
 _log = logging.getLogger("convoy")
@@ -23,9 +23,9 @@ _log = logging.getLogger("convoy")
 
 @contextlib.contextmanager
 def metrics_port(host: str, port: int, exposition: Callable[[], bytes]) -> Iterator[int]:
-    """Answer GET /metrics with `exposition()` for as long as this lasts; the port.
+    """Answer GET /metrics with `exposition()` while the context lasts; yield the port.
 
-    ListenError where the address is in use, not allowed or not known.
+    ListenError: the address is in use, forbidden or unknown.
     """
 
     class Handler(BaseHTTPRequestHandler):
@@ -47,7 +47,7 @@ def metrics_port(host: str, port: int, exposition: Callable[[], bytes]) -> Itera
 
     class Server(HTTPServer):
         def handle_error(self, *_: object) -> None:
-            _log.debug("a scrape of the metrics failed", exc_info=True)  # its client has gone
+            _log.debug("a scrape of the metrics failed", exc_info=True)  # its client has left
 
     listener = bind(host, port, "--metrics-port")
     server = Server(listener.getsockname()[:2], Handler, bind_and_activate=False)

@@ -1,63 +1,48 @@
-"""llhttp with bounds: heads come whole and checked, bodies in pieces; what is no HTTP is an error.
+"""llhttp with limits: gives a connection whole, checked heads and pieces of bodies.
 
-llhttp takes heads and trailers of any length. Here it is an error to send much without a head, a
-piece of a body or an end coming of it.
+llhttp takes heads and trailers of any length. Here it is an error to send much that completes
+neither a head, nor a piece of a body, nor a request.
 """
 
-from typing import Any, NamedTuple, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import httptools
 
-from service.errors import BadRequestError, ServiceError
+from service.errors import BadRequestError, TargetTooLongError
 from service.http import framing
 
-Headers = list[tuple[bytes, bytes]]  # names in lower case
+if TYPE_CHECKING:
+    from service.http.connection import Connection
 
 
 class Head(NamedTuple):
-    """A request's head, checked."""
+    """The checked head of a request."""
 
     method: bytes
     target: bytes
-    headers: Headers
-    named: dict[bytes, bytes]  # of several of one name the last
+    headers: list[tuple[bytes, bytes]]  # names in lower case
+    named: dict[bytes, bytes]  # the last of each name
     version: str  # 1.0 or 1.1
     keep_alive: bool
     expects_continue: bool
 
 
-class Listener(Protocol):
-    """What is told of requests, in order. What `on_head` raises ends the parser."""
-
-    def on_begin(self) -> None:
-        """A head begins."""
-
-    def on_head(self, head: Head) -> None:
-        """A head is there."""
-
-    def on_piece(self, piece: bytes) -> None:
-        """Some of a body is there."""
-
-    def on_end(self) -> None:
-        """A request is there."""
-
-
 class Parser:
-    """Parses what one connection reads."""
+    """Parses the bytes of one connection."""
 
-    def __init__(self, listener: Listener) -> None:
-        self._listener = listener
+    def __init__(self, connection: "Connection") -> None:
+        """Call `on_begin`, `on_head`, `on_piece`, `on_end` of the connection for each request."""
+        self._connection = connection
         self._llhttp = self._new()
         self._target = b""
-        self._headers: Headers = []
+        self._headers: list[tuple[bytes, bytes]] = []
         self._expects = False
-        self._size = 0  # bytes of what is being read
-        self._read = 0  # bytes of the reads that the head comes in
-        self._pending = 0  # bytes since there was last something to show for them
-        self._error: ServiceError | None = None  # that ended it
+        self._size = 0  # bytes of this read
+        self._read = 0  # bytes of the reads that the head came in
+        self._pending = 0  # bytes since a head, a piece of a body or a request was complete
 
     def feed(self, data: bytes) -> None:
-        """Parse what arrived; ServiceError, after which nothing may be fed."""
+        """Parse received bytes; ServiceError, after which nothing may be fed."""
         self._size = size = len(data)
         self._pending += size
         self._read += size
@@ -67,100 +52,93 @@ class Parser:
                 break
             except httptools.HttpParserUpgrade as upgrade:
                 data = self._stay() + data[upgrade.args[0] :]
+            except httptools.HttpParserCallbackError as error:
+                raise error.__context__ or error from None
             except httptools.HttpParserError as error:
-                raise self._error or framing.not_http(str(error)) from None
+                raise framing.not_http(str(error)) from None
         if self._pending > framing.MAX_HEAD_BYTES:
             raise framing.head_too_large()
 
     def close(self) -> None:
-        """Let go of everything: llhttp holds this."""
+        """Break the reference cycle with llhttp."""
         del self._llhttp
 
-    # --- what llhttp calls -----------------------------------------------------------------------
+    # --- called by llhttp ------------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
-        """A head begins."""
+        """Start a head."""
         self._target = b""
         self._headers = []
         self._expects = False
         self._read = self._size
-        self._listener.on_begin()
+        self._connection.on_begin()
 
     def on_url(self, url: bytes) -> None:
-        """Some of a target is there."""
+        """Take a piece of the target."""
         self._target += url
         if len(self._target) > framing.MAX_TARGET_BYTES:
-            self._stop(framing.target_too_long())
+            raise TargetTooLongError(
+                f"the path and query have more than {framing.MAX_TARGET_BYTES} bytes"
+            )
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """A header is there, of the head or behind a body in chunks."""
+        """Take a header, or a trailer of a chunked body."""
         name = name.lower()
         headers = self._headers
         headers.append((name, value))
         if len(headers) > framing.MAX_HEADERS:
-            self._stop(framing.head_too_large())
+            raise framing.head_too_large()
         if name == b"expect" and value.lower() == b"100-continue":
             self._expects = True
 
     def on_headers_complete(self) -> None:
-        """A head is there."""
+        """Check a head and pass it on."""
         self._pending = 0
         llhttp, headers = self._llhttp, self._headers
         if llhttp.should_upgrade():
             if llhttp.get_method() == b"CONNECT":
-                self._stop(BadRequestError("CONNECT is for proxies, and this is none"))
-            return  # it comes again, by `_stay`
-        if self._read > framing.MAX_HEAD_BYTES and self._is_too_large():
-            self._stop(framing.head_too_large())
+                raise BadRequestError("CONNECT is for proxies, and this server is not a proxy")
+            return  # it comes again, see `_stay`
+        if self._read > framing.MAX_HEAD_BYTES:  # otherwise the head cannot be too large
+            size = len(self._target) + sum(len(name) + len(value) for name, value in headers)
+            if size > framing.MAX_HEAD_BYTES:
+                raise framing.head_too_large()
         version, named = llhttp.get_http_version(), dict(headers)
-        wrong = framing.check_framing(version, headers, named)
-        if wrong is not None:
-            self._stop(wrong)
-        self._headers = []  # for what follows a body in chunks, which is read and dropped
+        framing.check_framing(version, headers, named)
+        self._headers = []  # for trailers, which are counted and dropped
         keep_alive = version != "1.0" and llhttp.should_keep_alive()
         method = llhttp.get_method()
-        head = Head(method, self._target, headers, named, version, keep_alive, self._expects)
-        try:
-            self._listener.on_head(head)
-        except ServiceError as error:
-            self._stop(error)
+        self._connection.on_head(
+            Head(method, self._target, headers, named, version, keep_alive, self._expects)
+        )
 
     def on_body(self, body: bytes) -> None:
-        """Some of a body is there."""
+        """Pass on a piece of a body."""
         self._pending = 0
-        self._listener.on_piece(body)
+        self._connection.on_piece(body)
 
     def on_message_complete(self) -> None:
-        """A request is there."""
+        """Pass on the end of a request."""
         if self._llhttp.should_upgrade():
             return
         self._pending = 0
-        self._listener.on_end()
+        self._connection.on_end()
 
-    # --- within ----------------------------------------------------------------------------------
-
-    def _stop(self, error: ServiceError) -> NoReturn:
-        """End the parser, which raises an error of its own where one is raised in it."""
-        self._error = error
-        raise error
-
-    def _is_too_large(self) -> bool:
-        """Whether the head is; asked only where what was read with it is."""
-        size = len(self._target) + sum(len(name) + len(value) for name, value in self._headers)
-        return size > framing.MAX_HEAD_BYTES
+    # --- internals -------------------------------------------------------------------------------
 
     def _new(self) -> Any:
         llhttp = httptools.HttpRequestParser(self)
-        # A request may follow one that says `Connection: close`; it is not answered.
+        # Data may follow a request with `Connection: close`; it is dropped.
         llhttp.set_dangerous_leniencies(lenient_data_after_close=True)
         return llhttp
 
     def _stay(self) -> bytes:
-        """The head that asks for another protocol, for a new parser, and without that.
+        """Ignore a request to upgrade, as servers may: return the head without it.
 
-        A server need not change to another. The old parser takes no body after such a head.
+        llhttp is replaced, since it takes no body after such a head.
         """
         was, self._llhttp = self._llhttp, self._new()
-        return framing.without_upgrade(
-            was.get_method(), self._target, was.get_http_version(), self._headers
-        )
+        version = was.get_http_version().encode()
+        lines = [b"%b %b HTTP/%b" % (was.get_method(), self._target, version)]
+        lines += [b"%b: %b" % header for header in self._headers if header[0] != b"upgrade"]
+        return b"\r\n".join([*lines, b"", b""])

@@ -1,8 +1,8 @@
-"""Runs an application until it is told to stop: listen, warm up, announce, drain, close.
+"""Runs an application until a signal: listen, warm up, announce, drain, close.
 
-    SIGTERM or SIGINT -> refuse new requests, health says so -> finish what is inside -> leave
+    SIGTERM or SIGINT -> refuse new requests, health says so -> finish those inside -> exit
 
-A second signal does not wait.
+A second signal skips the wait.
 """
 
 import asyncio
@@ -13,7 +13,6 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from typing import Protocol
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -24,20 +23,20 @@ from service.http.connection import Connection
 from service.http.exchange import Endpoint
 from service.http.uvicorn_adapter import ConvoyConfig
 
-# For answers on their way once everything is drained, and for an engine to let go.
+# Seconds after draining for the last answers to be sent, and for an engine to finish its call.
 LEAVE_S = 2
 
 _log = logging.getLogger("convoy")
 
 
 class ListenError(Exception):
-    """The address cannot be listened on."""
+    """The server cannot listen on the address."""
 
 
 def bind(host: str, port: int, settings: str = "--host and --port") -> socket.socket:
-    """A socket bound to the address, not yet listening, so that nobody waits for the model.
+    """A socket bound to the address; not listening yet, so no client waits for the model.
 
-    ListenError, naming the settings, where the address is in use, not allowed or not known.
+    ListenError, naming the settings: the address is in use, forbidden or unknown.
     """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
@@ -60,10 +59,10 @@ def bind(host: str, port: int, settings: str = "--host and --port") -> socket.so
 
 @contextlib.contextmanager
 def ended_by_sigterm() -> Iterator[None]:
-    """Let SIGTERM end the process at once, with the usual status, where nobody is served yet.
+    """Let SIGTERM end the process at once, with the usual status, until the server runs.
 
-    Of the first process in a container the kernel keeps signals away that it does not ask for.
-    SIGHUP, which has files read again, is left alone until there is something to read again.
+    The first process of a container receives only signals that it handles. SIGHUP is ignored:
+    there is no file to read again yet.
     """
     before = signal.signal(signal.SIGTERM, lambda number, _: os._exit(128 + number))
     hangup = signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -81,7 +80,7 @@ def http_settings(
     edge: EdgeOptions | None = None,
     endpoints: Mapping[str, Endpoint] | None = None,
 ) -> ConvoyConfig:
-    """How uvicorn serves any application here; benchmarks compare Convoy with a bare one."""
+    """The settings of uvicorn for any application; benchmarks compare Convoy with a bare one."""
     return ConvoyConfig(
         app,
         make_edge(edge or EdgeOptions(), access_log=access_log),
@@ -96,54 +95,8 @@ def http_settings(
     )
 
 
-def run_server(
-    app: ASGIApp,
-    endpoints: Mapping[str, Endpoint],
-    repository: Repository,
-    listener: socket.socket,
-    *,
-    drain_s: float,
-    access_log: bool,
-    edge: EdgeOptions | None = None,
-    announce: Callable[[], None],
-) -> bool:
-    """Serve until a signal; `announce` is called once requests are taken.
-
-    Closes the repository. True if every accepted request was answered within `drain_s`. Raises what
-    the engine raised if it cannot be warmed up, or why it was given up. Does not return where an
-    engine is stuck.
-    """
-    config = http_settings(app, access_log=access_log, edge=edge, endpoints=endpoints)
-    server = Server(config, repository, drain_s, announce)
-    server.run(sockets=[listener])
-    return outcome_of(server)
-
-
-class Ended(Protocol):
-    """How serving ended."""
-
-    drained: bool  # everything accepted was answered in time
-    stuck: bool  # an engine does not end its last batch
-    failure: Exception | None  # why it could not go on
-
-
-def outcome_of(ended: Ended) -> bool:
-    """Whether all was answered; raises its failure. Does not return where an engine is stuck."""
-    if ended.stuck:
-        # The interpreter would wait for the engine's thread, perhaps for ever.
-        if ended.failure is not None:
-            _log.error("%s", ended.failure)
-        _log.error("an engine does not end its last batch; leaving without it")
-        logging.shutdown()
-        sys.stdout.flush()
-        os._exit(0 if ended.drained and ended.failure is None else 1)
-    if ended.failure is not None:
-        raise ended.failure
-    return ended.drained
-
-
 class Server(uvicorn.Server):
-    """uvicorn, with models to warm up after listening and to drain before leaving."""
+    """uvicorn, with models to warm up after listening and to drain before exiting."""
 
     def __init__(
         self,
@@ -156,16 +109,15 @@ class Server(uvicorn.Server):
         self._repository = repository
         self._drain_s = drain_s
         self._announce = announce
-        self._warming: asyncio.Task[None] | None = None
-        self._watching: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
         self._draining: asyncio.Task[None] | None = None
-        self.failure: Exception | None = None
-        self.drained = True
-        self.stuck = False
+        self.failure: Exception | None = None  # why it cannot go on
+        self.drained = True  # every accepted request was answered in time
+        self.stuck = False  # an engine does not return from its last batch
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Drain on a signal; uvicorn's own way ends by killing the process with it again."""
+        """Drain on a signal; uvicorn's own method kills the process with it in the end."""
         loop = asyncio.get_running_loop()
         handlers = {
             signal.SIGINT: self.stop,
@@ -183,29 +135,30 @@ class Server(uvicorn.Server):
                 signal.signal(number, before[number])
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen, then begin to warm up; health answers meanwhile."""
+        """Listen, then start to warm up; health answers meanwhile."""
         try:
             await super().startup(sockets)
-        except OSError as error:  # somebody else bound the address too, and listened first
-            self.failure = ListenError(f"cannot listen: {error.strerror or error}")
-            self.should_exit = True
+        except OSError as error:  # another process bound the address too, and listened first
+            self._fail(ListenError(f"cannot listen: {error.strerror or error}"))
             return
-        self._warming = asyncio.create_task(self._warm_up())
-        self._watching = asyncio.create_task(self._watch())
+        self._tasks = [asyncio.create_task(run) for run in (self._warm_up(), self._watch())]
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop listening, let the last answers out, close the models."""
+        """Stop listening, send the last answers, close the models."""
         await super().shutdown(sockets)
         self.stuck = not await self._repository.close(LEAVE_S)
 
     def stop(self) -> None:
-        """Drain; the second time, do not wait for it."""
+        """Drain; the second call ends the wait."""
         if self._draining is None:
             self._draining = asyncio.create_task(self._drain())
             return
-        # A second signal: cancelling says whether there was still something to wait for.
-        self.drained = not self._draining.cancel()
+        self.drained = not self._draining.cancel()  # False: there were requests to wait for
         self.should_exit = self.force_exit = True
+
+    def _fail(self, failure: Exception) -> None:
+        self.failure = failure
+        self.should_exit = True
 
     def _read_again(self) -> None:
         """Read the files again that may have changed."""
@@ -218,17 +171,15 @@ class Server(uvicorn.Server):
     async def _warm_up(self) -> None:
         try:
             await self._repository.warm_up()
-        except Exception as error:  # noqa: BLE001  `run_server` raises it again
-            self.failure = error
-            self.should_exit = True
+        except Exception as error:  # noqa: BLE001  `outcome_of` raises it again
+            self._fail(error)
             return
         if self._repository.ready:
             self._announce()
 
     async def _watch(self) -> None:
-        """Leave where an engine is beyond help, so that whoever started this starts it afresh."""
-        self.failure = await self._repository.failure()
-        self.should_exit = True
+        """Exit if an engine fails for good; the process manager starts the service again."""
+        self._fail(await self._repository.failure())
 
     async def _drain(self) -> None:
         _log.info("shutting down: finishing %d requests", self._repository.requests)
@@ -237,3 +188,42 @@ class Server(uvicorn.Server):
             _log.error("giving up %d requests", self._repository.requests)
             await self._repository.give_up()
         self.should_exit = True
+
+
+def run_server(
+    app: ASGIApp,
+    endpoints: Mapping[str, Endpoint],
+    repository: Repository,
+    listener: socket.socket,
+    *,
+    drain_s: float,
+    access_log: bool,
+    edge: EdgeOptions | None = None,
+    announce: Callable[[], None],
+) -> bool:
+    """Serve until a signal, then close the repository; `announce` is called once it is ready.
+
+    True if every accepted request was answered within `drain_s`. Otherwise see `outcome_of`.
+    """
+    config = http_settings(app, access_log=access_log, edge=edge, endpoints=endpoints)
+    server = Server(config, repository, drain_s, announce)
+    server.run(sockets=[listener])
+    return outcome_of(server)
+
+
+def outcome_of(server: Server) -> bool:
+    """Whether every accepted request was answered. Exits the process if an engine is stuck.
+
+    Raises what the engine raised if it could not warm up or failed for good, or ListenError.
+    """
+    if server.stuck:
+        # Without this the interpreter would wait for the engine's thread, perhaps forever.
+        if server.failure is not None:
+            _log.error("%s", server.failure)
+        _log.error("an engine does not return from its last batch; exiting without it")
+        logging.shutdown()
+        sys.stdout.flush()
+        os._exit(0 if server.drained and server.failure is None else 1)
+    if server.failure is not None:
+        raise server.failure
+    return server.drained

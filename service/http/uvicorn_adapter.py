@@ -1,20 +1,19 @@
-"""All that Convoy knows of uvicorn's insides; its version is bounded in pyproject.toml.
+"""All use of uvicorn's internals; pyproject.toml bounds its version.
 
-uvicorn owns the server: listening, the date header, ending. `Connection` is a protocol of ours
-that it is configured with, and that hands requests which are not for a model to an `AsgiCall`:
-uvicorn's own cycle, driven by calls. `tests/service/http/test_uvicorn_adapter.py` names every
-attribute that is relied on here.
+uvicorn owns the server: listening, the date header, shutdown. It is configured with `Connection`,
+our protocol, which hands requests that are not for a model to an `AsgiCall`: uvicorn's own cycle,
+driven by calls. `tests/service/http/test_uvicorn_adapter.py` names every attribute used here.
 """
 
 import asyncio
 import contextvars
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, cast
 from urllib.parse import unquote
 
 import httptools
-from starlette.types import ASGIApp, Message, Scope
+from starlette.types import ASGIApp
 from uvicorn import Config
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
@@ -22,6 +21,7 @@ from uvicorn.protocols.utils import get_local_addr, get_remote_addr
 from uvicorn.server import ServerState
 
 from service.edge.edge import Edge
+from service.errors import BadRequestError
 from service.http.exchange import Endpoint
 from service.http.parser import Head
 from service.telemetry.record import RequestRecord
@@ -32,7 +32,7 @@ _log = logging.getLogger("uvicorn.error")
 
 
 class ConvoyConfig(Config):
-    """uvicorn's settings, with what its connections share of ours."""
+    """uvicorn's settings, with the state that our connections share."""
 
     def __init__(
         self,
@@ -41,14 +41,14 @@ class ConvoyConfig(Config):
         endpoints: Mapping[bytes, Endpoint] | None = None,
         **options: Any,
     ) -> None:
-        """`endpoints` by path: requests that connections answer without ASGI."""
+        """`endpoints` by path: connections answer their requests without ASGI."""
         super().__init__(app, **options)
         self.edge = edge
         self.endpoints = endpoints or {}
 
 
 class Peers:
-    """Both ends of a connection, as uvicorn has them."""
+    """Both ends of a connection, as uvicorn describes them."""
 
     __slots__ = ("address", "client", "config", "flow", "server", "state", "transport")
 
@@ -61,125 +61,98 @@ class Peers:
         self.flow = FlowControl(transport)
         self.client = get_remote_addr(transport)  # address and port
         self.server = get_local_addr(transport)
-        # The client's; it has none on a Unix socket.
-        self.address = self.client[0] if self.client else ""
+        self.address = self.client[0] if self.client else ""  # a Unix socket has none
 
 
-class AsgiCall:
-    """One request that the application answers; it may not begin before those ahead of it ended."""
-
-    __slots__ = ("_cycle", "_head", "_on_end", "_peers", "_record", "keep_alive")
+class AsgiCall(RequestResponseCycle):
+    """One request that the application answers."""
 
     def __init__(
-        self,
-        peers: "Peers",
-        record: RequestRecord,
-        head: Head,
-        on_end: Callable[[], None],
+        self, peers: Peers, record: RequestRecord, head: Head, on_end: Callable[[], None]
     ) -> None:
-        """`on_end` is called when the answer is written."""
-        self._peers = peers
-        self._record = record
-        self._head = head
-        self._on_end = on_end
-        self._cycle: RequestResponseCycle | None = None
-        self.keep_alive = True
-
-    def begin(self) -> None:
-        """Have the application answer."""
-        peers = self._peers
-        default = peers.state.default_headers
-        self._cycle = cycle = RequestResponseCycle(
-            scope=self._scope(),
+        """`on_end` is called when the answer is written. BadRequestError: a malformed target."""
+        super().__init__(
+            scope=_scope(peers, record, head),
             transport=peers.transport,
             flow=peers.flow,
             logger=_log,
             access_logger=_log,
             access_log=False,
-            default_headers=[*default, (b"x-request-id", self._record.id)],
+            default_headers=[],
             message_event=asyncio.Event(),
-            expect_100_continue=self._head.expects_continue,
-            keep_alive=self.keep_alive,
-            on_response=self._on_end,
+            expect_100_continue=head.expects_continue,
+            keep_alive=True,
+            on_response=on_end,
         )
-        running = cycle.run_asgi(cast(Any, self._watched))
-        loop = asyncio.get_running_loop()
-        # An empty context: nothing that one request sets is seen by another.
-        task = loop.create_task(running, context=contextvars.Context())
-        task.add_done_callback(peers.state.tasks.discard)
-        peers.state.tasks.add(task)
-
-    def feed(self, chunk: bytes) -> None:
-        """Some of the body is there."""
-        cycle = self._cycle
-        if cycle is None or cycle.response_complete:
-            return
-        cycle.body += chunk
-        if len(cycle.body) > HIGH_WATER_LIMIT:
-            self._peers.flow.pause_reading()
-        cycle.message_event.set()
-
-    def end(self) -> None:
-        """The body is there."""
-        if self._cycle is not None:
-            self._cycle.more_body = False
-            self._cycle.message_event.set()
-
-    def abandon(self) -> None:
-        """The client is gone: the application is told when it asks."""
-        cycle, self._cycle = self._cycle, None
-        if cycle is not None and not cycle.response_complete:
-            cycle.disconnected = True
-            cycle.message_event.set()
-
-    def close_after(self) -> None:
-        """Close the connection after this answer."""
-        if self._cycle is not None:
-            self._cycle.keep_alive = False
+        self._peers = peers
+        self._record = record
 
     @property
     def answered(self) -> bool:
         """Whether the answer is written."""
-        return self._cycle is not None and self._cycle.response_complete
+        return self.response_complete
 
-    def _watched(self, scope: Scope, receive: Any, send: Any) -> Awaitable[None]:
-        record, cycle, transport = self._record, self._cycle, self._peers.transport
+    def begin(self) -> None:
+        """Start the application; the answers to earlier requests must have been written."""
+        state = self._peers.state
+        self.default_headers = [*state.default_headers, (b"x-request-id", self._record.id)]
+        running = self.run_asgi(cast(Any, self._peers.config.loaded_app))
+        # An empty context: no request sees the context variables of another.
+        task = asyncio.get_running_loop().create_task(running, context=contextvars.Context())
+        task.add_done_callback(state.tasks.discard)
+        state.tasks.add(task)
 
-        def watch(message: Message) -> Awaitable[None]:
-            if transport.is_closing() and cycle is not None:
-                # The client has gone, and the connection will hear of it: uvloop raises where it
-                # was reset, if written to before that.
-                cycle.disconnected = True
-            if self._cycle is None:
-                pass  # nobody reads it
-            elif message["type"] == "http.response.body":
-                record.bytes_out += len(message.get("body", b""))
+    def feed(self, chunk: bytes) -> None:
+        """Take a piece of the body."""
+        if self.response_complete:
+            return
+        self.body += chunk
+        if len(self.body) > HIGH_WATER_LIMIT:
+            self.flow.pause_reading()
+        self.message_event.set()
+
+    def end(self) -> None:
+        """Take the end of the body."""
+        self.more_body = False
+        self.message_event.set()
+
+    def abandon(self) -> None:
+        """Tell the application, at its next `receive`, that the client has left."""
+        self.disconnected = True
+        self.message_event.set()
+
+    def send(self, message: Any) -> Coroutine[Any, Any, None]:
+        """Record what the application sends, unless the client has left, and write it."""
+        if not self.disconnected:
+            if message["type"] == "http.response.body":
+                self._record.bytes_out += len(message.get("body", b""))
             else:
-                record.status = message["status"]
-            sent: Awaitable[None] = send(message)
-            return sent
+                self._record.status = message["status"]
+            # uvloop raises on a write to a connection that was reset, until it reports the reset.
+            self.disconnected = self.transport.is_closing()
+        return super().send(message)
 
-        answering: Awaitable[None] = self._peers.config.loaded_app(scope, receive, watch)
-        return answering
 
-    def _scope(self) -> Any:
-        peers = self._peers
-        config = peers.config
-        url = httptools.parse_url(self._head.target)
-        raw_path = url.path
-        path = raw_path.decode("ascii")
-        return {
-            "type": "http",
-            "asgi": {"version": config.asgi_version, "spec_version": "2.3"},
-            "http_version": self._head.version,
-            "server": peers.server,
-            "client": peers.client,
-            "scheme": "http",
-            "method": self._head.method.decode("ascii"),
-            "root_path": config.root_path,
-            "path": config.root_path + (unquote(path) if "%" in path else path),
-            "raw_path": config.root_path.encode("ascii") + raw_path,
-            "query_string": url.query or b"",
-            "headers": self._head.headers,
-            "state": {"record": self._record},
-        }
+def _scope(peers: Peers, record: RequestRecord, head: Head) -> Any:
+    """The ASGI scope of a request; BadRequestError if its target is malformed."""
+    try:
+        url = httptools.parse_url(head.target)
+    except httptools.HttpParserInvalidURLError as error:
+        raise BadRequestError("malformed request target; send a path, such as /v2") from error
+    config, raw_path = peers.config, url.path or b"/"
+    path = raw_path.decode("ascii")
+    return {
+        "type": "http",
+        "asgi": {"version": config.asgi_version, "spec_version": "2.3"},
+        "http_version": head.version,
+        "server": peers.server,
+        "client": peers.client,
+        "scheme": "http",
+        "method": head.method.decode("ascii"),
+        "root_path": config.root_path,
+        "path": config.root_path + (unquote(path) if "%" in path else path),
+        "raw_path": config.root_path.encode("ascii") + raw_path,
+        "query_string": url.query or b"",
+        "headers": head.headers,
+        "state": {"record": record},
+    }

@@ -2,15 +2,9 @@
 
 from starlette.types import Message, Send
 
-# The last three directives do not fall back to default-src.
-_NOTHING = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-_OURS = "script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'"
+from service.http.responses import BROWSER_HEADERS, LOAD_NOTHING
 
-_DEFAULTS = (
-    (b"content-security-policy", _NOTHING.encode()),
-    (b"x-content-type-options", b"nosniff"),
-    (b"referrer-policy", b"no-referrer"),
-)
+_OURS = "script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'"
 
 
 def page_headers(images: str) -> dict[str, str]:
@@ -23,18 +17,18 @@ def page_headers(images: str) -> dict[str, str]:
         "cache-control": "no-cache",
         "cross-origin-opener-policy": "same-origin",
         "permissions-policy": "camera=(self), geolocation=(), microphone=()",
-        "content-security-policy": f"{_NOTHING}; {_OURS} {images}",
+        "content-security-policy": f"{LOAD_NOTHING}; {_OURS} {images}",
     }
 
 
 def with_headers(send: Send) -> Send:
-    """`send`, with the default headers added to every answer that lacks them."""
+    """`send`, with BROWSER_HEADERS added to every answer that lacks them."""
 
     async def start(message: Message) -> None:
         if message["type"] == "http.response.start":
             headers = message["headers"]
             names = {name for name, _ in headers}
-            added = [header for header in _DEFAULTS if header[0] not in names]
+            added = [header for header in BROWSER_HEADERS if header[0] not in names]
             message = {**message, "headers": [*headers, *added]}
         await send(message)
 

@@ -169,8 +169,8 @@ async def test_a_misspelt_parameter_is_refused_with_the_right_one() -> None:
         (415, "field 'file'", {"content-type": "application/x-www-form-urlencoded"}, b"1"),
         (415, "as it is", {"content-type": "image/png", "content-encoding": "gzip"}, b"1"),
         (400, "boundary", {"content-type": "multipart/form-data"}, b"1"),
-        (400, "broken", {"content-type": "multipart/form-data; boundary=" + "b" * 300}, b"1"),
-        (400, "broken", FORM, b"this is no form"),
+        (400, "malformed", {"content-type": "multipart/form-data; boundary=" + "b" * 300}, b"1"),
+        (400, "malformed", FORM, b"this is no form"),
         (400, "no file", FORM, b"--b--\r\n"),
         (400, "ends early", FORM, b'--b\r\nContent-Disposition: form-data; name="file"\r\n\r\n1'),
         (
@@ -182,7 +182,7 @@ async def test_a_misspelt_parameter_is_refused_with_the_right_one() -> None:
         ),
         (
             422,
-            "'image' is not known; images go into the field 'file'",
+            "unknown form field 'image'; send images in the field 'file'",
             FORM,
             b'--b\r\nContent-Disposition: form-data; name="image"\r\n\r\n1\r\n--b--\r\n',
         ),

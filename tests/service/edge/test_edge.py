@@ -156,7 +156,7 @@ async def test_one_client_has_so_many_requests_inside_and_no_more(direct: bool) 
         inside = [await server.send(post(b"%d" % n)) for n in range(3)]
         await until(lambda: server.edge.inside == {"127.0.0.1": 3})
         refused = await server.ask(post(b"9"))
-        assert "3 requests of yours" in error_of(refused, 429)
+        assert "3 of your requests are in progress" in error_of(refused, 429)
         assert refused.headers["retry-after"] == "1"
         assert (await server.ask(get("/v2/health/ready"))).status == 200  # is never counted
         gate.set()

@@ -78,7 +78,7 @@ def test_a_file_that_everybody_can_read_is_warned_of(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, mode: int, warned: bool
 ) -> None:
     Keys(keys_file(tmp_path, "key\n", mode))
-    assert ("everybody" in caplog.text) == warned
+    assert ("every user" in caplog.text) == warned
 
 
 def test_keys_are_rotated_and_a_broken_file_changes_nothing(
@@ -95,4 +95,4 @@ def test_keys_are_rotated_and_a_broken_file_changes_nothing(
     file.write_text("")
     keys.reload()
     assert keys.find(b"new")
-    assert "stay what they were" in caplog.text
+    assert "keeping the current API keys" in caplog.text

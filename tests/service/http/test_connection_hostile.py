@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from service.edge.edge import Limits
 from service.edge.keys import Keys
 from service.http.connection import MAX_PIPELINED
 from service.http.framing import MAX_HEAD_BYTES
@@ -100,6 +101,63 @@ async def test_a_request_that_would_rather_upgrade_is_answered_as_it_is(
         assert [entry.bytes_in for entry in server.entries] == [len(body), 0, len(body), 0, 1]
 
 
+async def test_nothing_behind_a_body_that_is_refused_unread_is_answered() -> None:
+    async with convoy() as server:
+        client = await server.connect()
+        await until(lambda: len(server.connections) == 1)
+        held(server).data_received(post(b"7" * 150_000) + HEALTH + post(b"7"))  # in one read
+        (await client.reply()).error(413)
+        assert await client.rest() == b""
+        assert [entry.status for entry in server.entries] == [413]
+
+
+@pytest.mark.parametrize("target", ["http://", "http://[::1", "http://host:99999/v2", "http:///v2"])
+async def test_a_target_that_is_no_url_is_refused_in_its_turn(
+    target: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with convoy(limits=Limits(per_client=9)) as server:
+        for before in (b"", HEALTH):
+            client = await server.send(before + get(target) + HEALTH)
+            if before:
+                assert (await client.reply()).status == 200
+            assert "malformed request target" in (await client.reply()).error(400)
+            assert (await client.reply()).status == 200
+        assert server.edge.inside == {}
+    assert not caplog.records
+
+
+async def test_a_target_with_a_host_and_no_path_is_the_page() -> None:
+    async with convoy() as server:
+        assert b"<!doctype html>" in (await server.ask(get("http://host?query"))).body
+
+
+async def test_a_defect_is_not_taken_for_a_malformed_request(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def crash(*_: Any, **__: Any) -> None:
+        raise ZeroDivisionError
+
+    async with convoy() as server:
+        await server.connect()
+        await until(lambda: len(server.connections) == 1)
+        monkeypatch.setattr(server.edge, "admit", crash)
+        with pytest.raises(ZeroDivisionError):
+            held(server).data_received(HEALTH)
+
+
+async def test_whatever_a_connection_refuses_is_dated_and_neither_guessed_at_nor_framed() -> None:
+    async with convoy() as server:
+        held_up = await server.connect()
+        await until(lambda: len(server.connections) == 1)
+        held(server)._state.default_headers = [(b"date", b"today")]
+        held_up.send(b"no http\r\n\r\n")
+        refused = await held_up.reply()
+        assert "malformed HTTP/1.1 request" in refused.error(400)
+        assert refused.headers["date"] == "today"
+        assert refused.headers["x-content-type-options"] == "nosniff"
+        assert "default-src 'none'" in refused.headers["content-security-policy"]
+
+
 async def test_many_upgrades_at_once_are_many_requests() -> None:
     async with convoy() as server:
         client = await server.send(get("/v2/health/live", "Connection: upgrade", "Upgrade: x") * 90)
@@ -124,7 +182,7 @@ async def test_a_pipeline_has_an_end(direct: bool) -> None:
         client = await server.send(post(b"7") + HEALTH * 10_000)
         await until(lambda: len(server.connections) == 1)
         connection = held(server)
-        await until(lambda: len(connection._turns.queue) == MAX_PIPELINED)
+        await until(lambda: len(connection._turns.queue) > MAX_PIPELINED)
         gate.set()
         for _ in range(MAX_PIPELINED):
             assert (await client.reply()).status == 200
@@ -142,7 +200,7 @@ async def test_a_head_without_end_does_not_cost_those_before_it_their_answers(di
         await until(lambda: bool(server.connections) and bool(held(server)._turns.queue))
         connection = held(server)
         client.send(b"GET / HTTP/1.1\r\nX: " + b"a" * (MAX_HEAD_BYTES + 1))
-        await until(lambda: connection._refusal is not None)
+        await until(lambda: connection._deaf)
         gate.set()
         assert (await client.reply()).status == 200
         assert (await client.reply()).status == 431

@@ -19,6 +19,7 @@ from uvicorn.protocols.utils import get_local_addr, get_remote_addr
 from uvicorn.server import Server, ServerState
 
 from service.http.connection import Connection
+from service.http.uvicorn_adapter import AsgiCall
 
 ROOT = Path(__file__).parents[3]
 
@@ -74,6 +75,22 @@ def test_a_cycle_takes_and_has_what_asgi_call_uses() -> None:
     assert isinstance(fresh.message_event, asyncio.Event)
     assert inspect.iscoroutinefunction(fresh.run_asgi)
     assert parameters(fresh.run_asgi) == ["app"]
+
+
+def test_a_cycle_can_be_subclassed_as_asgi_call_does() -> None:
+    given: list[Any] = []
+
+    async def app(_: Any, receive: Any, send: Any) -> None:
+        given.extend((receive, send))
+
+    fresh = cycle()
+    fresh.disconnected = True
+    asyncio.run(fresh.run_asgi(app))
+    assert given == [fresh.receive, fresh.send]
+    own = set(vars(AsgiCall)) - {"__init__", "__doc__", "__module__", "send"}
+    assert not own & set(dir(fresh))
+    assert not {"_peers", "_record"} & set(dir(fresh))
+    assert {"transport", "flow", "default_headers"} <= set(vars(fresh))
 
 
 def test_status_lines_are_ready_made_bytes() -> None:

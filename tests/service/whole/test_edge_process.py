@@ -133,7 +133,7 @@ def test_keys_and_a_log_of_json_and_a_hangup_reads_the_keys_again(keys: Path) ->
     (scored,) = [line for line in requests if "model" in line]
     assert (scored["id"], scored["model"], scored["images"]) == ("mine", "digits", 1)
     said = [line["message"] for line in lines if line["logger"] == "convoy"]
-    assert any("1 API keys were read" in message for message in said)
+    assert any("read 1 API keys" in message for message in said)
     assert any("shutting down" in message for message in said)
 
 
@@ -163,7 +163,7 @@ def test_connections_are_bounded_by_what_the_system_allows() -> None:
         for connection in kept:
             connection.close()
         log = server.stop()
-    found = re.search(r"no more than (\d+) connections can be open: .* 64 files", "\n".join(log))
+    found = re.search(r"allowing (\d+) connections only: .* open files to 64", "\n".join(log))
     assert found
     assert 8 <= int(found[1]) <= 40
     assert not any("Too many open files" in line for line in log)
@@ -186,7 +186,7 @@ def test_a_file_of_keys_that_is_not_there_ends_with_status_2(convoy: Run, tmp_pa
     status, _, error = convoy("serve", "--port", "0", "--api-key-file", tmp_path / "none")
     assert (status, error) == (
         2,
-        f"Error: --api-key-file: {tmp_path / 'none'} cannot be read: No such file or directory\n",
+        f"Error: --api-key-file: cannot read {tmp_path / 'none'}: No such file or directory\n",
     )
 
 

@@ -63,9 +63,9 @@ def test_what_is_compressed_is_inflated_to_the_byte(coding: str) -> None:
     [
         (lambda data: data[:-1], "ends early"),
         (lambda data: b"", "ends early"),
-        (lambda data: data + b"x", "something follows"),
-        (lambda data: b"x" + data, "is no "),
-        (lambda data: data[:200] + bytes([data[200] ^ 255]) + data[201:], "is no "),
+        (lambda data: data + b"x", "data follows"),
+        (lambda data: b"x" + data, "malformed"),
+        (lambda data: data[:200] + bytes([data[200] ^ 255]) + data[201:], "malformed"),
     ],
 )
 def test_a_spoilt_body_is_refused(coding: str, spoil: Any, says: str) -> None:
@@ -167,7 +167,7 @@ async def test_pixels_and_files_travel_in_batches_and_come_back_in_order(path: s
         (b"{}", {"inference-header-content-length": "9" * 5000}, 400, "whole number of bytes"),
         (b"{}", {"inference-header-content-length": "3"}, 400, "but the body has 2 bytes"),
         (b"{}", {"content-encoding": "br"}, 415, "gzip, deflate"),
-        (b"{}", {"content-encoding": "gzip"}, 400, "is no gzip"),
+        (b"{}", {"content-encoding": "gzip"}, 400, "malformed gzip"),
         (b"x" * 100_001, {}, 413, "at most 100000 bytes"),
     ],
 )
