@@ -81,7 +81,7 @@ def test_an_unknown_key_in_the_environment_ends_with_status_2(
     monkeypatch.setenv("CONVOY_PROT", "8000")
     status, _, error = convoy("serve")
     assert status == 2
-    assert error.startswith("Error: CONVOY_PROT is not a setting; there are CONVOY_MODEL, ")
+    assert error == "Error: CONVOY_PROT is not a setting; did you mean CONVOY_PORT?\n"
 
 
 @pytest.mark.parametrize(
