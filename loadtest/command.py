@@ -28,7 +28,7 @@ from loadtest.report import as_rows, as_table, details, milliseconds
 from loadtest.schedule import Arrivals
 from loadtest.summary import Load, Summary
 from loadtest.sweep import MAX_RATE, Found
-from service.cli.inspect import print_table
+from service.cli.tables import print_table
 from service.settings import SettingsError
 
 DEFAULT_CLIENTS = 8

@@ -35,115 +35,118 @@ class Settings(BaseModel):
 
     model: Path | None = Field(
         default=None,
-        description="ONNX model file, or a folder with one folder per model; the built-in `digits` if not given",
+        description="ONNX model file, or a folder with one folder per model. "
+        "[default: digits, the built-in model]",
     )
     default_model: str | None = Field(
-        default=None, description="model behind /v1/classify, where several are served"
+        default=None, description="Model behind /v1/classify, where several are served."
     )
     preset: str | None = Field(
         default=None,
-        description="preprocessing, instead of the model's own: imagenet, caffe or digits",
+        description="Preprocessing, instead of the model's own: imagenet, caffe or digits.",
     )
     labels: Path | None = Field(
-        default=None, description="text file with one label per line, instead of the model's own"
+        default=None, description="Text file with one label per line, instead of the model's own."
     )
-    device: DeviceKind = Field(default=DeviceKind.AUTO, description="where the model runs")
-    host: str = Field(default="127.0.0.1", min_length=1, description="address to listen on")
+    device: DeviceKind = Field(default=DeviceKind.AUTO, description="Where the model runs.")
+    host: str = Field(default="127.0.0.1", min_length=1, description="Address to listen on.")
     port: int = Field(
-        default=8000, ge=0, le=65535, description="port to listen on; 0: any free port"
+        default=8000, ge=0, le=65535, description="Port to listen on; 0: any free port."
     )
-    max_batch: int = Field(default=8, ge=1, le=64, description="most images in a batch")
+    max_batch: int = Field(default=8, ge=1, le=64, description="Most images in a batch.")
     max_queue: int = Field(
-        default=128, ge=1, le=100_000, description="most images waiting; requests beyond it get 429"
+        default=128,
+        ge=1,
+        le=100_000,
+        description="Most images that wait; requests beyond it get 429.",
     )
     max_body_mb: float = Field(
-        default=20.0, gt=0, le=1024, description="largest request body, in MB of 1,000,000 bytes"
+        default=20, gt=0, le=1024, description="Largest request body, in MB of 1,000,000 bytes."
     )
     max_megapixels: float = Field(
-        default=25.0, gt=0, le=1000, description="most pixels in one image, in millions"
+        default=25, gt=0, le=1000, description="Most pixels in one image, in millions."
     )
     decode_mb: float = Field(
-        default=0.0,
+        default=0,
         ge=0,
         le=1_000_000,
-        description="memory for decoding, over all threads, in MB of 1,000,000 bytes; "
-        "0: a quarter of the container's or machine's memory",
+        description="Memory for decoding, over all threads, in MB of 1,000,000 bytes; "
+        "0: a quarter of the container's or machine's memory.",
     )
     threads: int = Field(
         default=0,
         ge=0,
         le=1024,
-        description="decode threads, and engine threads on the CPU; 0: one per core",
+        description="Decode threads, and engine threads on the CPU; 0: one per core.",
     )
     workers: int = Field(
         default=0,
         ge=0,
         le=64,
-        description="processes for HTTP and decoding, beside the engine process; 0: one process "
-        "does everything",
+        description="Processes for HTTP and decoding, beside the engine process; "
+        "0: one process does everything.",
     )
     drain_s: float = Field(
-        default=20.0, ge=0, le=3600, description="longest wait for accepted requests at shutdown"
+        default=20, ge=0, le=3600, description="Longest wait for accepted requests at shutdown."
     )
     engine_timeout_s: float | None = Field(
         default=None,
         ge=0,
         le=86_400,
-        description="longest run of a batch; a slower engine counts as hung and is restarted; "
-        "0: no limit; if not given: 50 times the usual duration, at least 10 s",
+        description="Longest that a batch may run before its engine counts as hung and restarts; "
+        "0: no limit. [default: 50 times the usual time, at least 10]",
     )
     warm_up_timeout_s: float = Field(
-        default=0.0, ge=0, le=86_400, description="longest warm-up of an engine; 0: no limit"
+        default=0, ge=0, le=86_400, description="Longest warm-up of an engine; 0: no limit."
     )
 
     max_connections: int = Field(
-        default=1024, ge=1, le=100_000, description="most open connections"
+        default=1024, ge=1, le=100_000, description="Most open connections."
     )
     max_connections_per_address: int = Field(
         default=0,
         ge=0,
         le=100_000,
-        description="most open connections of one IPv4 address or IPv6 /64 network; "
-        "0: half of --max-connections",
+        description="Most open connections of one IPv4 address or IPv6 /64 network; "
+        "0: half of --max-connections.",
     )
     max_rate: float = Field(
-        default=0.0,
+        default=0,
         ge=0,
         le=1_000_000,
-        description="most requests per second of one client (see --max-per-client); requests "
-        "beyond it get 429; 0: no limit",
+        description="Most requests per second of one client, identified as for --max-per-client; "
+        "requests beyond it get 429; 0: no limit.",
     )
     max_per_client: int = Field(
         default=0,
         ge=0,
         le=100_000,
-        description="most concurrent requests of one client, identified by API key or else by "
-        "address, which behind a proxy is the proxy's; 0: no limit",
+        description="Most concurrent requests of one client, identified by API key or else by "
+        "address, which behind a proxy is the proxy's; 0: no limit.",
     )
     api_key_file: Path | None = Field(
         default=None,
-        description="text file with one API key per line; if given, requests need a key",
+        description="Text file with one API key per line; if given, requests need a key.",
     )
     metrics_port: int | None = Field(
         default=None,
         ge=0,
         le=65535,
-        description="separate port for /metrics, without API keys; 0: any free port",
+        description="Separate port for /metrics, without API keys; 0: any free port.",
     )
-    log_format: LogFormat = Field(
-        default=LogFormat.TEXT, description="format of the log: text or json"
-    )
-    access_log: bool = Field(default=True, description="log one line per request")
+    log_format: LogFormat = Field(default=LogFormat.TEXT, description="Format of the log.")
+    access_log: bool = Field(default=True, description="Log one line per request.")
     otel: bool = Field(
         default=False,
-        description="trace every request by OpenTelemetry, configured by its OTEL_ variables",
+        description="Trace every request by OpenTelemetry, which its OTEL_ variables configure.",
     )
 
     tuning: Path | None = Field(
-        default=None, description=f"results of `convoy tune`, used on a GPU [{DEFAULT_TUNING}]"
+        default=None,
+        description=f"Results of `convoy tune`, used on a GPU. [default: {DEFAULT_TUNING}]",
     )
     external_data: bool = Field(
-        default=False, description="allow weights in other files in the model's folder"
+        default=False, description="Allow weights in other files in the model's folder."
     )
 
     @model_validator(mode="after")

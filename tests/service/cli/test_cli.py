@@ -50,7 +50,7 @@ def test_help_tells_every_command_and_flag(convoy: Run, command: tuple[str, ...]
     if command == ("serve",):
         for flag in ("--host", "--port", "--max-batch", "--max-queue", "--max-body-mb"):
             assert flag in out
-        assert "[8000]" in out
+        assert "[default: 8000]" in out
 
 
 @pytest.mark.parametrize(
