@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from service.settings import Settings, load_settings
-from service.telemetry.logs import LineHandler, LogFormat, TextFormatter, line_writer
+from service.telemetry.logs import LogFormat, TextFormatter, line_writer
 
 Expectations = Annotated[
     list[str] | None,
@@ -85,7 +85,7 @@ def configure_logging(*, verbose: bool = False, log_format: LogFormat | None = N
         handler = logging.StreamHandler()
         handler.setFormatter(TextFormatter())
     else:
-        handler = LineHandler(line_writer(log_format))
+        handler = line_writer(log_format)
     logging.basicConfig(handlers=[handler], level=logging.WARNING)
     logging.getLogger("convoy").setLevel(logging.INFO)
     # Malformed requests are answered and counted, not logged.

@@ -1,8 +1,7 @@
 """Metrics for Prometheus: `convoy_` ones, and `nv_inference_` ones under Triton's names.
 
-Both read `service.telemetry.counts`, as /v2/models/stats does. Plain integers count, and
-prometheus_client formats them: its own counters and histograms, made for many threads, took three
-times as long per request when measured.
+Both read `service.telemetry.counts`, as /v2/models/stats does. Plain integers count and
+prometheus_client formats them: see docs/decisions/counting.md.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
