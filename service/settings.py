@@ -29,125 +29,77 @@ class SettingsError(ValueError):
 
 
 class Settings(BaseModel):
-    """Every setting; field names are the flags and the variables, descriptions are their help."""
+    """Every setting: names are the flags and the variables, docstrings are the flags' help."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
-
-    model: Path | None = Field(
-        default=None,
-        description="ONNX model file, or a folder with one folder per model. "
-        "[default: digits, the built-in model]",
-    )
-    default_model: str | None = Field(
-        default=None, description="Model behind /v1/classify, where several are served."
-    )
-    preset: str | None = Field(
-        default=None,
-        description="Preprocessing, instead of the model's own: imagenet, caffe or digits.",
-    )
-    labels: Path | None = Field(
-        default=None, description="Text file with one label per line, instead of the model's own."
-    )
-    device: DeviceKind = Field(default=DeviceKind.AUTO, description="Where the model runs.")
-    host: str = Field(default="127.0.0.1", min_length=1, description="Address to listen on.")
-    port: int = Field(
-        default=8000, ge=0, le=65535, description="Port to listen on; 0: any free port."
-    )
-    max_batch: int = Field(default=8, ge=1, le=64, description="Most images in a batch.")
-    max_queue: int = Field(
-        default=128,
-        ge=1,
-        le=100_000,
-        description="Most images that wait; requests beyond it get 429.",
-    )
-    max_body_mb: float = Field(
-        default=20, gt=0, le=1024, description="Largest request body, in MB of 1,000,000 bytes."
-    )
-    max_megapixels: float = Field(
-        default=25, gt=0, le=1000, description="Most pixels in one image, in millions."
-    )
-    decode_mb: float = Field(
-        default=0,
-        ge=0,
-        le=1_000_000,
-        description="Memory for decoding, over all threads, in MB of 1,000,000 bytes; "
-        "0: a quarter of the container's or machine's memory.",
-    )
-    threads: int = Field(
-        default=0,
-        ge=0,
-        le=1024,
-        description="Decode threads, and engine threads on the CPU; 0: one per core.",
-    )
-    workers: int = Field(
-        default=0,
-        ge=0,
-        le=64,
-        description="Processes for HTTP and decoding, beside the engine process; "
-        "0: one process does everything.",
-    )
-    drain_s: float = Field(
-        default=20, ge=0, le=3600, description="Longest wait for accepted requests at shutdown."
-    )
-    engine_timeout_s: float | None = Field(
-        default=None,
-        ge=0,
-        le=86_400,
-        description="Longest that a batch may run before its engine counts as hung and restarts; "
-        "0: no limit. [default: 50 times the usual time, at least 10]",
-    )
-    warm_up_timeout_s: float = Field(
-        default=0, ge=0, le=86_400, description="Longest warm-up of an engine; 0: no limit."
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", hide_input_in_errors=True, use_attribute_docstrings=True
     )
 
-    max_connections: int = Field(
-        default=1024, ge=1, le=100_000, description="Most open connections."
-    )
-    max_connections_per_address: int = Field(
-        default=0,
-        ge=0,
-        le=100_000,
-        description="Most open connections of one IPv4 address or IPv6 /64 network; "
-        "0: half of --max-connections.",
-    )
-    max_rate: float = Field(
-        default=0,
-        ge=0,
-        le=1_000_000,
-        description="Most requests per second of one client, identified as for --max-per-client; "
-        "requests beyond it get 429; 0: no limit.",
-    )
-    max_per_client: int = Field(
-        default=0,
-        ge=0,
-        le=100_000,
-        description="Most concurrent requests of one client, identified by API key or else by "
-        "address, which behind a proxy is the proxy's; 0: no limit.",
-    )
-    api_key_file: Path | None = Field(
-        default=None,
-        description="Text file with one API key per line; if given, requests need a key.",
-    )
-    metrics_port: int | None = Field(
-        default=None,
-        ge=0,
-        le=65535,
-        description="Separate port for /metrics, without API keys; 0: any free port.",
-    )
-    log_format: LogFormat = Field(default=LogFormat.TEXT, description="Format of the log.")
-    access_log: bool = Field(default=True, description="Log one line per request.")
-    otel: bool = Field(
-        default=False,
-        description="Trace every request by OpenTelemetry, which its OTEL_ variables configure.",
-    )
-
+    model: Path | None = None
+    """ONNX model file, or a folder with one folder per model. [default: digits, the built-in
+    model]"""
+    default_model: str | None = None
+    """Model behind /v1/classify, where several are served."""
+    preset: str | None = None
+    """Preprocessing, instead of the model's own: imagenet, caffe or digits."""
+    labels: Path | None = None
+    """Text file with one label per line, instead of the model's own."""
+    device: DeviceKind = DeviceKind.AUTO
+    """Where the model runs."""
+    host: str = Field(default="127.0.0.1", min_length=1)
+    """Address to listen on."""
+    port: int = Field(default=8000, ge=0, le=65535)
+    """Port to listen on; 0: any free port."""
+    max_batch: int = Field(default=8, ge=1, le=64)
+    """Most images in a batch."""
+    max_queue: int = Field(default=128, ge=1, le=100_000)
+    """Most images that wait; requests beyond it get 429."""
+    max_body_mb: float = Field(default=20, gt=0, le=1024)
+    """Largest request body, in MB of 1,000,000 bytes."""
+    max_megapixels: float = Field(default=25, gt=0, le=1000)
+    """Most pixels in one image, in millions."""
+    decode_mb: float = Field(default=0, ge=0, le=1_000_000)
+    """Memory for decoding, over all threads, in MB of 1,000,000 bytes; 0: a quarter of the
+    container's or machine's memory."""
+    threads: int = Field(default=0, ge=0, le=1024)
+    """Decode threads, and engine threads on the CPU; 0: one per core."""
+    workers: int = Field(default=0, ge=0, le=64)
+    """Processes for HTTP and decoding, beside the engine process; 0: one process does
+    everything."""
+    drain_s: float = Field(default=20, ge=0, le=3600)
+    """Longest wait for accepted requests at shutdown."""
+    engine_timeout_s: float | None = Field(default=None, ge=0, le=86_400)
+    """Longest that a batch may run before its engine counts as hung and restarts; 0: no limit.
+    [default: 50 times the usual time, at least 10]"""
+    warm_up_timeout_s: float = Field(default=0, ge=0, le=86_400)
+    """Longest warm-up of an engine; 0: no limit."""
+    max_connections: int = Field(default=1024, ge=1, le=100_000)
+    """Most open connections."""
+    max_connections_per_address: int = Field(default=0, ge=0, le=100_000)
+    """Most open connections of one IPv4 address or IPv6 /64 network; 0: half of
+    --max-connections."""
+    max_rate: float = Field(default=0, ge=0, le=1_000_000)
+    """Most requests per second of one client, identified as for --max-per-client; requests beyond
+    it get 429; 0: no limit."""
+    max_per_client: int = Field(default=0, ge=0, le=100_000)
+    """Most concurrent requests of one client, identified by API key or else by address, which
+    behind a proxy is the proxy's; 0: no limit."""
+    api_key_file: Path | None = None
+    """Text file with one API key per line; if given, requests need a key."""
+    metrics_port: int | None = Field(default=None, ge=0, le=65535)
+    """Separate port for /metrics, without API keys; 0: any free port."""
+    log_format: LogFormat = LogFormat.TEXT
+    """Format of the log."""
+    access_log: bool = True
+    """Log one line per request."""
+    otel: bool = False
+    """Trace every request by OpenTelemetry, which its OTEL_ variables configure."""
     tuning: Path | None = Field(
         default=None,
         description=f"Results of `convoy tune`, used on a GPU. [default: {DEFAULT_TUNING}]",
     )
-    external_data: bool = Field(
-        default=False, description="Allow weights in other files in the model's folder."
-    )
+    external_data: bool = False
+    """Allow weights in other files in the model's folder."""
 
     @model_validator(mode="after")
     def _queue_holds_a_batch(self) -> Self:

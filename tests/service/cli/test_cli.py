@@ -15,7 +15,7 @@ from models import BUILT_IN_MODEL, EngineError, ModelFileError
 from service.cli import serve as serving
 from service.hosting import loading
 from service.http.server import ListenError, bind
-from service.settings import SettingsError
+from service.settings import Settings, SettingsError
 from tests.support.command_line import Run
 from tests.support.servers.several_models import make_models
 
@@ -48,8 +48,9 @@ def test_help_tells_every_command_and_flag(convoy: Run, command: tuple[str, ...]
         for flag in ("--preset", "--labels", "--device <auto|cuda|cpu>", "--threads"):
             assert flag in out
     if command == ("serve",):
-        for flag in ("--host", "--port", "--max-batch", "--max-queue", "--max-body-mb"):
-            assert flag in out
+        for name, field in Settings.model_fields.items():
+            assert name == "model" or f"--{name.replace('_', '-')} " in out
+            assert field.description
         assert "[default: 8000]" in out
 
 
