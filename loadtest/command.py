@@ -19,7 +19,7 @@ from loadtest.loops import Arrivals
 from loadtest.report import as_json, as_table, plot
 from loadtest.summary import Load
 from loadtest.sweep import MAX_RATE, Found
-from service.cli.inspect import print_table
+from service.cli.tables import print_table
 from service.settings import SettingsError
 
 _INTERRUPTED = 130  # what shells report after SIGINT

@@ -1,32 +1,7 @@
-"""What the service refuses or fails at; every class carries the HTTP status of its answer.
+"""The service's exceptions, each with the HTTP status of its answer.
 
-ServiceError
-├── BadRequestError 400             the request cannot be understood: no body, broken multipart
-│   └── ImageError 400              the bytes are no readable picture: truncated, corrupt
-├── UnauthorizedError 401           no API key, or one that is not taken
-├── ModelNotFoundError 404          no such model, or not in this version
-├── RequestTimeoutError 408         the head or the body did not arrive in time
-├── PayloadTooLargeError 413        more bytes or more pixels than allowed
-│   └── TooManyImagesError 413      more images in one request than allowed
-├── TargetTooLongError 414          a path with a query longer than any should be
-├── UnsupportedMediaTypeError 415   a Content-Type or picture format not taken, or an animation
-├── InvalidParameterError 422       a query parameter or form field with a wrong name or value
-├── HeadTooLargeError 431           a request line with headers longer than any should be
-├── RetryableError 503              passes by itself; Retry-After says when to come back
-│   ├── QueueFullError 429          as many images wait as may wait
-│   ├── TooManyFromClientError 429  as many requests of one client are inside as may be
-│   ├── TooManyConnectionsError 503 as many connections are open as may be
-│   ├── DecodersBusyError 503       large images wait for memory or a thread to be decoded
-│   ├── NotReadyError 503           still loading or warming up, or restarting
-│   └── ShuttingDownError 503       draining: what was accepted finishes, new requests go elsewhere
-├── DeadlineError 504               it cannot be done by its deadline, so it was not tried
-├── UnsupportedError 501            part of a protocol, but not done here
-├── HttpVersionError 505            another version than HTTP/1.1 and 1.0
-├── ThreadLostError 500             what a request takes in a thread never came to an end
-└── EngineFailedError 500           the engine raised or hung, or gave scores that are no numbers
-
-The message is the answer's `error`, so it says what was wrong and what to do. 405, and 404 for
-other paths, come from the router, in the same shape.
+The message becomes the answer's `error`: it says what was wrong and what to do. The router itself
+answers 405, and 404 for unknown paths, in the same JSON format.
 """
 
 from math import ceil
@@ -34,89 +9,124 @@ from typing import ClassVar
 
 
 class ServiceError(Exception):
-    """Base class; `status` is the HTTP status, the message is what the client reads."""
+    """Base class; `status` is the HTTP status, and clients read the message."""
 
     status: ClassVar[int] = 500
 
     def headers(self) -> dict[str, str]:
-        """What the answer's header says besides its status."""
+        """Headers that the answer adds."""
         return {}
 
 
 class BadRequestError(ServiceError):
-    """The request cannot be understood as HTTP says it should be."""
+    """A malformed request: no body, broken multipart."""
 
     status = 400
 
 
 class ImageError(BadRequestError):
-    """The format is one that is taken, but the bytes are no readable still picture."""
+    """Truncated or corrupt image data, in a supported format."""
 
 
 class UnauthorizedError(ServiceError):
-    """The request brings no API key, or none that is taken."""
+    """A missing or unknown API key."""
 
     status = 401
 
     def headers(self) -> dict[str, str]:
-        """What would be taken (RFC 6750)."""
+        """The expected scheme (RFC 6750)."""
         return {"WWW-Authenticate": "Bearer"}
 
 
 class ModelNotFoundError(ServiceError):
-    """No model of that name, or none of that version, is served."""
+    """An unknown model or version."""
 
     status = 404
 
 
 class RequestTimeoutError(ServiceError):
-    """The head or the body came too slowly."""
+    """A head or body that did not arrive in time."""
 
     status = 408
 
 
 class PayloadTooLargeError(ServiceError):
-    """More bytes in the body, or more pixels in a picture, than the settings allow."""
+    """More bytes in a body, or pixels in an image, than the settings allow."""
 
     status = 413
 
 
 class TooManyImagesError(PayloadTooLargeError):
-    """More images in one request than can ever wait at once."""
+    """More images in one request than the queue can hold."""
+
+
+class TargetTooLongError(ServiceError):
+    """A path with query beyond its length limit."""
+
+    status = 414
 
 
 class UnsupportedMediaTypeError(ServiceError):
-    """A Content-Type or a picture format that the service does not read."""
+    """An unsupported Content-Type or image format, or an animation."""
 
     status = 415
 
 
 class InvalidParameterError(ServiceError):
-    """A query parameter or form field is understood, but its name or value is wrong."""
+    """A query parameter or form field with a wrong name or value."""
 
     status = 422
 
 
-class TargetTooLongError(ServiceError):
-    """The path and query are longer than any that make sense."""
-
-    status = 414
-
-
 class HeadTooLargeError(ServiceError):
-    """The request line and headers are longer than any that make sense."""
+    """A request line with headers beyond its length limit."""
 
     status = 431
 
 
+class UnsupportedError(ServiceError):
+    """A part of the protocol that this server does not implement."""
+
+    status = 501
+
+
+class DeadlineError(ServiceError):
+    """A request that cannot meet its deadline; any work on it has stopped."""
+
+    status = 504
+
+    def __init__(self, expected_s: float, allowed_s: float) -> None:
+        """Both count from now: to the expected end, and to the deadline (negative: passed)."""
+        ms = allowed_s * 1e3
+        due = f"is in {ms:.1f} ms" if ms > 0 else f"passed {-ms:.1f} ms ago"
+        super().__init__(
+            f"this request would be done in {expected_s * 1e3:.1f} ms, but its deadline {due}; "
+            "allow more time, or retry when the server is less busy"
+        )
+        self.expected_s = expected_s
+        self.allowed_s = allowed_s
+
+
 class HttpVersionError(ServiceError):
-    """The request is of a version of HTTP that is not spoken here."""
+    """An HTTP version other than 1.0 and 1.1."""
 
     status = 505
 
 
+# A hang is answered 500 rather than 503, which proxies and clients retry elsewhere: an input that
+# hangs one server may hang the next.
+
+
+class ThreadLostError(ServiceError):
+    """A thread working for the request hung or died."""
+
+
+class EngineFailedError(ServiceError):
+    """The engine raised, hung, or returned scores that are not finite; a later request may pass."""
+
+
 class RetryableError(ServiceError):
-    """Base of what passes by itself: the answer tells the client when to come back."""
+    """Base class of temporary conditions; the answer carries Retry-After."""
 
     status = 503
 
@@ -125,79 +135,33 @@ class RetryableError(ServiceError):
         self.retry_after_s = retry_after_s
 
     def headers(self) -> dict[str, str]:
-        """Retry-After in whole seconds, at least one (RFC 9110 section 10.2.3).
-
-        Rounded up: who comes a moment too early is refused again.
-        """
+        """Retry-After, rounded up to whole seconds, at least one (RFC 9110 section 10.2.3)."""
         return {"Retry-After": str(max(1, ceil(self.retry_after_s)))}
 
 
 class QueueFullError(RetryableError):
-    """As many images wait as may wait; nothing of the request was queued."""
+    """A full queue; none of the request's images were queued."""
 
     status = 429
 
 
 class TooManyFromClientError(RetryableError):
-    """As many requests of this client are inside as may be at once."""
+    """A client at its limit of concurrent requests or of requests per second."""
 
     status = 429
 
 
 class TooManyConnectionsError(RetryableError):
-    """As many connections are open as may be."""
+    """A server at its limit of open connections."""
 
 
 class DecodersBusyError(RetryableError):
-    """Too many large images wait to be decoded; small ones are still taken."""
-
-
-class UnsupportedError(ServiceError):
-    """Something that the protocol has and this server does not do."""
-
-    status = 501
-
-
-class DeadlineError(ServiceError):
-    """A request with a deadline cannot be done by then; nothing of it is done any more."""
-
-    status = 504
-
-    def __init__(self, expected_s: float, allowed_s: float) -> None:
-        allowed = (
-            f"is in {allowed_s * 1e3:.1f} ms"
-            if allowed_s > 0
-            else f"passed {-allowed_s * 1e3:.1f} ms ago"
-        )
-        super().__init__(
-            f"this would be done in {expected_s * 1e3:.1f} ms, but its deadline {allowed}; "
-            "allow more time, or send it when there is less to do"
-        )
-        self.expected_s = expected_s  # from now until it would have been done
-        self.allowed_s = allowed_s  # from now until the deadline
-
-
-class ThreadLostError(ServiceError):
-    """A thread that worked for the request took longer than it may, or died.
-
-    Not 503, which proxies and clients send elsewhere: what hangs one server may hang the next.
-    """
-
-    status = 500
-
-
-class EngineFailedError(ServiceError):
-    """The engine failed on the batch this request was in; the next request may well succeed.
-
-    The same where it hung, and for the reason that ThreadLostError has: 500, not 503.
-    """
-
-    status = 500
+    """Large images waiting for memory or a decode thread; small images are still accepted."""
 
 
 class NotReadyError(RetryableError):
-    """The model is still being loaded or warmed up, or its engine is restarted."""
+    """A model that is loading or warming up, or whose engine is restarting."""
 
 
 class ShuttingDownError(RetryableError):
-    """The service is draining and takes nothing new."""
+    """A draining server: accepted requests finish, new ones are refused."""

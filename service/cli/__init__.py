@@ -1,7 +1,7 @@
 """The command line: `convoy serve`, `classify`, `inspect`, `tune`, `compile`, `loadtest`.
 
-Exit status 0: done. 1: it failed. 2: the command line or a setting makes no sense. Errors are one
-line on standard error, never a traceback.
+Exit status 0: success; 1: failure; 2: invalid command line or setting. An error is one line on
+standard error, without a traceback.
 """
 
 from importlib.metadata import version
@@ -19,9 +19,11 @@ from service.http.server import ListenError
 from service.processes import WorkersError
 from service.settings import SettingsError
 
+_ERRORS = (ModelError, ServiceError, ListenError, WorkersError, LoadTestError, OSError)
+
 app = typer.Typer(
     name="convoy",
-    help="Serve ONNX image classifiers, with batching that never makes anybody wait.",
+    help="Serve ONNX image classifiers with low-latency dynamic batching.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -31,20 +33,12 @@ app = typer.Typer(
 
 
 def main() -> None:
-    """Run the command line; what is foreseen to go wrong becomes a line and an exit status."""
+    """Run the command line; expected errors become one line and an exit status."""
     try:
         app()
-    except SettingsError as error:
-        _fail(error, 2)
-    except (ModelError, ServiceError, ListenError, WorkersError, LoadTestError) as error:
-        _fail(error, 1)
-    except OSError as error:  # of files it is said where they are read; standard output is full
-        _fail(error, 1)
-
-
-def _fail(error: Exception, status: int) -> None:
-    typer.echo(f"Error: {error}", err=True)
-    raise SystemExit(status)
+    except (SettingsError, *_ERRORS) as error:
+        typer.echo(f"Error: {error}", err=True)
+        raise SystemExit(2 if isinstance(error, SettingsError) else 1) from None
 
 
 def _print_version(wanted: bool) -> None:

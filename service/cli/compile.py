@@ -7,30 +7,21 @@ from rich.console import Console
 from rich.progress import Progress
 
 from models import GPUS_OF, precompile
-from service.cli.options import (
-    Expectations,
-    ExternalData,
-    MaxBatch,
-    Model,
-    Tuning,
-    configure_logging,
-)
+from service.cli.options import Expectations, configure_logging, with_settings
 from service.hosting.loading import load
-from service.settings import Settings, load_settings
+from service.settings import Settings
 
 
+@with_settings("model", "max_batch", "tuning", "external_data")
 def compile_ahead(
-    model: Model,
-    arch: Annotated[str, typer.Option(help=f"Architectures, with commas: {', '.join(GPUS_OF)}.")],
-    max_batch: MaxBatch = None,
-    tuning: Tuning = None,
-    external_data: ExternalData = None,
+    settings: Settings,
+    arch: Annotated[
+        str, typer.Option(help=f"Architectures, comma-separated: {', '.join(GPUS_OF)}.")
+    ],
     expectations: Expectations = None,
 ) -> None:
-    """Compile a model's CUDA kernels ahead of time, so that an engine starts warm. Needs no GPU."""
-    flags = {name: value for name, value in locals().items() if name in Settings.model_fields}
-    settings = load_settings(flags)
-    configure_logging(verbose=False)
+    """Compile a model's CUDA kernels ahead of time, so that engines start warm. Needs no GPU."""
+    configure_logging()
     classifier = load(settings, expectations)
     with Progress(console=Console(stderr=True)) as bar:
         task = bar.add_task("compiling kernels", total=None)

@@ -1,51 +1,38 @@
 """`convoy inspect`: a network, or its plan on a GPU, as a table or as JSON."""
 
+from collections import defaultdict
 from dataclasses import asdict
 from typing import Annotated
 
 import msgspec
 import typer
-from rich.console import Console, Group, RenderableType
-from rich.table import Table
+from rich.console import Group, RenderableType
 from rich.text import Text
 
-from models import GPUS, NetworkReport, NodeReport, PlanReport, plan_report, report
-from service.cli.options import (
-    Expectations,
-    ExternalData,
-    Model,
-    Preset,
-    Tuning,
-    configure_logging,
-)
+from models import GPUS, NetworkReport, PlanReport, plan_report, report
+from service.cli.options import Expectations, configure_logging, with_settings
+from service.cli.tables import left, make_table, print_table, right
 from service.hosting.loading import load
-from service.settings import SettingsError, load_settings
-
-PIPED_WIDTH = 200
+from service.settings import Settings, SettingsError
 
 
+@with_settings("model", "preset", "tuning", "external_data")
 def inspect(
-    model: Model,
-    n: Annotated[int, typer.Option("-n", min=1, help="Images in the batch that is costed.")] = 1,
-    preset: Preset = None,
-    external_data: ExternalData = None,
+    settings: Settings,
+    n: Annotated[int, typer.Option("-n", min=1, help="Batch size to cost.")] = 1,
     expectations: Expectations = None,
     plan: Annotated[
         bool, typer.Option("--plan", help="Show the launches of the CUDA engine instead.")
     ] = False,
     gpu: Annotated[
-        str, typer.Option(help=f"The GPU that --plan is for: {', '.join(GPUS)}.")
+        str, typer.Option(help=f"GPU to plan for, with --plan: {', '.join(GPUS)}.")
     ] = "h200",
-    tuning: Tuning = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show what a model becomes: its nodes, what they cost, what can run them and what cannot."""
+    """Show a model's nodes after rewriting: their cost, their algorithms, and why others refuse."""
     if gpu not in GPUS:
         raise SettingsError(f"--gpu: {gpu} is not known; there are {', '.join(GPUS)}")
-    settings = load_settings(
-        {"model": model, "preset": preset, "tuning": tuning, "external_data": external_data}
-    )
-    configure_logging(verbose=False)
+    configure_logging()
     classifier = load(settings, expectations)
     if plan:
         print_report(plan_report(classifier, n, GPUS[gpu], settings.tuning), as_json=as_json)
@@ -53,8 +40,17 @@ def inspect(
         print_report(report(classifier, n), as_json=as_json)
 
 
-def to_json_text(report: NetworkReport | PlanReport) -> str:
-    """Everything that is known, with the totals."""
+def print_report(report: NetworkReport | PlanReport, *, as_json: bool) -> None:
+    """Print to standard output, as a table or as JSON."""
+    if as_json:
+        print(_to_json(report))
+    elif isinstance(report, PlanReport):
+        print_table(_plan_table(report))
+    else:
+        print_table(_network_table(report))
+
+
+def _to_json(report: NetworkReport | PlanReport) -> str:
     totals: dict[str, float]
     if isinstance(report, PlanReport):
         totals = {"launches": len(report.steps), "roofline_us": report.roofline_us}
@@ -63,71 +59,61 @@ def to_json_text(report: NetworkReport | PlanReport) -> str:
     return msgspec.json.format(msgspec.json.encode({**asdict(report), **totals})).decode()
 
 
-def as_table(report: NetworkReport) -> Group:
-    """One row a node, the totals below, then every refusal with its reason."""
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for heading in ("node", "operation", "output", "fused"):
-        table.add_column(heading, overflow="fold")
-    for heading in ("MFLOP", "kB"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("made by", overflow="fold")
-    table.add_column("can run it", overflow="fold")
-    for node in report.nodes:
-        table.add_row(
-            Text(node.name),
-            Text(f"{node.operation} {node.detail}".strip()),
+def _network_table(report: NetworkReport) -> RenderableType:
+    """One row per node, the totals, and every refusal with its reason."""
+    columns = [
+        *left("node", "operation", "output", "fused"),
+        *right("MFLOP", "kB"),
+        *left("made by", "can run it"),
+    ]
+    rows = (
+        (
+            node.name,
+            f"{node.operation} {node.detail}".strip(),
             "x".join(map(str, node.shape)),
-            Text(", ".join(node.fused)),
+            ", ".join(node.fused),
             f"{node.flops / 1e6:,.1f}",
             f"{node.bytes / 1e3:,.0f}",
-            Text(", ".join(node.rules)),
-            Text(", ".join(c.algorithm for c in node.choices if c.refusal is None)),
+            ", ".join(node.rules),
+            ", ".join(c.algorithm for c in node.choices if c.refusal is None),
         )
-    return Group(table, Text(), Text(_totals(report)), *_refusals(report))
-
-
-def _totals(report: NetworkReport) -> str:
-    return (
+        for node in report.nodes
+    )
+    totals = (
         f"{report.name}, N = {report.n}: {report.nodes_loaded} nodes became {len(report.nodes)}; "
         f"{report.flops / 1e9:,.3f} GFLOP, {report.bytes / 1e6:,.1f} MB moved, "
         f"{report.weight_bytes / 1e6:,.1f} MB of weights"
     )
+    return Group(make_table(columns, rows), Text(), Text(totals), *_refusals(report))
 
 
-def _refusals(report: NetworkReport) -> list[Text | Table]:
-    """Why algorithms and rules refused, nodes of one reason together."""
-    reasons: dict[tuple[str, str], list[NodeReport]] = {}
+def _refusals(report: NetworkReport) -> list[RenderableType]:
+    """Why algorithms and rules refused, one row per reason."""
+    nodes_of: dict[tuple[str, str], list[str]] = defaultdict(list)
     for node in report.nodes:
-        for choice in node.choices:
-            if choice.refusal is not None:
-                reasons.setdefault((choice.algorithm, choice.refusal), []).append(node)
-        for rule, reason in node.refusals:
-            reasons.setdefault((rule, reason), []).append(node)
-    if not reasons:
+        by_algorithm = ((c.algorithm, c.refusal) for c in node.choices if c.refusal is not None)
+        for refusal in (*by_algorithm, *node.refusals):
+            nodes_of[refusal].append(node.name)
+    if not nodes_of:
         return []
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for heading in ("refused by", "because", "nodes"):
-        table.add_column(heading, overflow="fold")
-    for (who, why), nodes in sorted(reasons.items(), key=lambda item: item[0]):
-        names = [node.name for node in nodes]
-        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-        table.add_row(Text(who), Text(why), Text(", ".join(names[:3]) + more))
-    return [Text(), table]
+    rows = (
+        (*refusal, ", ".join(names[:3]) + (f" and {len(names) - 3} more" if names[3:] else ""))
+        for refusal, names in sorted(nodes_of.items())
+    )
+    return [Text(), make_table(left("refused by", "because", "nodes"), rows)]
 
 
-def plan_table(report: PlanReport) -> Group:
-    """One row a launch, and below what all of them take."""
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column("node", overflow="fold")
-    table.add_column("algorithm", overflow="fold")
-    table.add_column("kernel", overflow="fold")
-    for heading in ("grid", "threads", "MFLOP", "kB", "roofline us", "bound by"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for step in report.steps:
-        table.add_row(
-            Text(step.name),
-            Text(f"{step.chosen}{', measured' * step.measured}"),
-            Text(step.kernel),
+def _plan_table(report: PlanReport) -> RenderableType:
+    """One row per launch, and the totals."""
+    columns = [
+        *left("node", "algorithm", "kernel"),
+        *right("grid", "threads", "MFLOP", "kB", "roofline us", "bound by"),
+    ]
+    rows = (
+        (
+            step.name,
+            f"{step.chosen}{', measured' * step.measured}",
+            step.kernel,
             "x".join(map(str, step.grid)),
             str(step.threads),
             f"{step.flops / 1e6:,.1f}",
@@ -135,28 +121,12 @@ def plan_table(report: PlanReport) -> Group:
             f"{step.roofline_us:,.2f}",
             step.bound,
         )
+        for step in report.steps
+    )
     arena, least = report.arena_bytes / 1e6, report.arena_bound / 1e6
     totals = (
         f"{report.name}, N = {report.n}, {report.gpu.name}: {len(report.steps)} launches, "
         f"{report.roofline_us:,.1f} us at the roofline (computed from the data sheet, not "
         f"measured); arena {arena:,.2f} MB, where no layout takes less than {least:,.2f}"
     )
-    return Group(table, Text(), Text(totals))
-
-
-def print_report(report: NetworkReport | PlanReport, *, as_json: bool) -> None:
-    """To standard output, as a table or as JSON."""
-    if as_json:
-        print(to_json_text(report))
-    elif isinstance(report, PlanReport):
-        print_table(plan_table(report))
-    else:
-        print_table(as_table(report))
-
-
-def print_table(table: RenderableType) -> None:
-    """To standard output; where that is no terminal, nothing folds at 80 columns."""
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=PIPED_WIDTH)
-    console.print(table)
+    return Group(make_table(columns, rows), Text(), Text(totals))

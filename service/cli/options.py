@@ -1,62 +1,93 @@
-"""What commands share: the flags that are settings, and what is logged."""
+"""Flags and logging that commands share."""
 
+import inspect
 import logging
-from pathlib import Path
+from collections.abc import Callable
+from functools import wraps
 from typing import Annotated, Any
 
 import typer
 
-from models import DeviceKind
-from service.settings import Settings
-from service.telemetry.logs import LineHandler, LogFormat, TextFormatter, line_writer
+from service.settings import Settings, load_settings
+from service.telemetry.logs import LogFormat, TextFormatter, line_writer
 
-
-def setting(name: str) -> Any:
-    """The flag of a setting, described where the setting is."""
-    field = Settings.model_fields[name]
-    default = getattr(field.default, "value", field.default)
-    flag = "--" + name.replace("_", "-")
-    if default is True:
-        flag += flag.replace("--", "/--no-", 1)
-    return typer.Option(
-        flag,
-        help=field.description if default is None else f"{field.description} [{default}]",
-        show_default=False,
-    )
-
-
-Model = Annotated[Path, typer.Argument(help="ONNX model file, or `digits`, the built-in one.")]
-Preset = Annotated[str | None, setting("preset")]
-Labels = Annotated[Path | None, setting("labels")]
-Device = Annotated[DeviceKind | None, setting("device")]
-MaxBatch = Annotated[int | None, setting("max_batch")]
-Threads = Annotated[int | None, setting("threads")]
-Tuning = Annotated[Path | None, setting("tuning")]
-ExternalData = Annotated[bool | None, setting("external_data")]
 Expectations = Annotated[
     list[str] | None,
     typer.Option(
         "--set",
         metavar="KEY=VALUE",
-        help="What the model expects of its pixels, over its model.toml: any key of that file, "
-        "such as size=299 or channels=bgr. May be given more than once.",
+        help="Override a key of the model's model.toml, such as size=299 or channels=bgr. "
+        "Repeatable.",
     ),
 ]
 
 
-def configure_logging(*, verbose: bool, log_format: LogFormat | None = None) -> None:
-    """Convoy's own log, and of others warnings, to standard error; uvicorn's too where `verbose`.
+def with_settings(
+    *names: str, model_required: bool = True
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Decorate a command on `settings`: Typer sees a flag for each of the named settings instead.
 
-    With a format, which a server has, nothing waits for whoever reads it.
+    `model` is an argument rather than a flag.
+    """
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        signature = inspect.signature(command, eval_str=True)
+        _, *own = signature.parameters.values()
+        parameters = [_parameter(name, required=model_required) for name in names]
+        parameters += [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own]
+
+        @wraps(command)
+        def run(**given: Any) -> None:
+            flags = {name: given.pop(name) for name in names}
+            command(load_settings(flags), **given)
+
+        run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+        return run
+
+    return decorate
+
+
+def _parameter(name: str, *, required: bool) -> inspect.Parameter:
+    """A setting as a parameter of a Typer command; None: not given."""
+    field = Settings.model_fields[name]
+    option: Any
+    if name == "model":
+        text = (
+            "ONNX model file, or `digits`, the built-in model." if required else field.description
+        )
+        option = typer.Argument(help=text, show_default=False)
+    else:
+        required = False
+        default = getattr(field.default, "value", field.default)
+        plain = default is None or default is False
+        flag = "--" + name.replace("_", "-")
+        option = typer.Option(
+            flag + flag.replace("--", "/--no-", 1) if default is True else flag,
+            help=field.description if plain else f"{field.description} [default: {default}]",
+            show_default=False,
+        )
+    annotation: Any = field.annotation
+    return inspect.Parameter(
+        name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=inspect.Parameter.empty if required else None,
+        annotation=Annotated[annotation if required else annotation | None, option],
+    )
+
+
+def configure_logging(*, verbose: bool = False, log_format: LogFormat | None = None) -> None:
+    """Log Convoy's messages and others' warnings to standard error; uvicorn's too if `verbose`.
+
+    With a format, a thread writes the lines, so that a slow reader never blocks a server.
     """
     handler: logging.Handler
     if log_format is None:
         handler = logging.StreamHandler()
         handler.setFormatter(TextFormatter())
     else:
-        handler = LineHandler(line_writer(log_format))
+        handler = line_writer(log_format)
     logging.basicConfig(handlers=[handler], level=logging.WARNING)
     logging.getLogger("convoy").setLevel(logging.INFO)
-    # What clients send wrong is answered and counted, not logged.
+    # Malformed requests are answered and counted, not logged.
     logging.getLogger("python_multipart").setLevel(logging.ERROR)
     logging.getLogger("uvicorn.error").setLevel(logging.INFO if verbose else logging.ERROR)

@@ -19,7 +19,7 @@ _MOST_CHARACTERS = 500
 
 _JSON = (b"content-type", b"application/json")
 
-# A Content-Security-Policy under which a browser loads and runs nothing. The last three directives do
+# A Content-Security-Policy by which a browser loads and runs nothing. The last three directives do
 # not fall back to default-src.
 LOAD_NOTHING = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 

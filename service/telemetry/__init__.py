@@ -1,1 +1,1 @@
-"""What is recorded of requests and told: counts, metrics, logs, traces."""
+"""Counts, metrics, logs and traces of requests."""

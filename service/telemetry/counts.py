@@ -1,9 +1,7 @@
-"""One model's counts, as a row of whole numbers; rows add up.
+"""One model's counts, as a row of integers; rows of several processes add up.
 
-    answered   refused       by the event loop that answers requests
-    batch                    by the one that runs the engine
-
-Times are nanoseconds, so sums are exact.
+`answered` and `refused` run on the event loop of HTTP, `batch` on the engine's. Times are
+nanoseconds, so that sums are exact.
 """
 
 import time
@@ -15,19 +13,17 @@ from prometheus_client.utils import floatToGoString
 
 from service.batching.batcher import BatchRecord
 from service.errors import ServiceError
-from service.telemetry.statistics import REASONS, Duration, Phases, Statistics, reason_of
+from service.telemetry.statistics import CLIENT_CLOSED_REQUEST, REASONS, Duration, Phases
 
-# What a HistogramMetricFamily takes: bounds with cumulative counts, and the sum.
-Told = tuple[list[tuple[str, float]], float]
+# The arguments of HistogramMetricFamily.add_metric: cumulative counts by bound, and the sum.
+Histogram = tuple[list[tuple[str, float]], float]
 
-# From what a small model on a GPU takes to what nobody waits for any longer.
 _SECONDS = (
     *(0.00025, 0.0005, 0.001, 0.002, 0.003, 0.005, 0.0075),
     *(0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0),
 )
 _MICROSECONDS = tuple(round(seconds * 1e6) for seconds in _SECONDS)
-_SUM = len(_SECONDS) + 1  # behind the counts
-_WIDTH = _SUM + 1
+_BOUNDS = [*map(floatToGoString, _SECONDS), "+Inf"]
 
 
 def _statuses(error: type[ServiceError]) -> Iterator[int]:
@@ -36,28 +32,28 @@ def _statuses(error: type[ServiceError]) -> Iterator[int]:
         yield from _statuses(kind)
 
 
-# How requests end: 499 is for those whose client left before the answer.
-STATUSES = (200, *sorted({499, *_statuses(ServiceError)}))
-_PLACES = {status: place for place, status in enumerate(STATUSES)}
+STATUSES = (200, *sorted({CLIENT_CLOSED_REQUEST, *_statuses(ServiceError)}))
+PHASES = Phases._fields[1:]  # without the total
 
-PHASES = Phases._fields[1:]  # without the whole
-
-_IMAGES, _FAILED_BATCHES, _LAST, _FAIL_NS, _STATUS = range(5)
-_DURATION = _STATUS + len(STATUSES)
-_RECEIVE, _DECODE, _QUEUE, _COMPUTE, _RESPOND, _SIZES = (
-    _DURATION + place * _WIDTH for place in range(1, 7)
-)
+# The row: four numbers, requests by status, a histogram with its sum for each field of Phases;
+# by batch size: batches, those that succeeded, and their nanoseconds.
+_IMAGES, _FAILED_BATCHES, _LAST_MS, _FAIL_NS, _STATUS = range(5)
+_PLACES = {status: place for place, status in enumerate(STATUSES, _STATUS)}
+_HISTOGRAMS = _STATUS + len(STATUSES)
+_SUM = len(_BOUNDS)
+_WIDTH = _SUM + 1
+_SIZES = _HISTOGRAMS + len(Phases._fields) * _WIDTH
 
 
 class Counts:
-    """What happened to one model; `answered`, `refused` and `batch` are for one event loop."""
+    """One model's counts."""
 
     def __init__(self, max_batch: int) -> None:
         self._max_batch = max_batch
         self.row = [0] * (_SIZES + 3 * max_batch)
 
     def rows(self) -> Sequence[Sequence[int]]:
-        """All that add up."""
+        """The rows that add up."""
         return [self.row]
 
     def answered(self, images: int, phases: Phases) -> None:
@@ -65,20 +61,20 @@ class Counts:
         own = self.row
         own[_STATUS] += 1
         own[_IMAGES] += images
-        own[_LAST] = time.time_ns() // 1_000_000
-        start = _DURATION
-        for microseconds in phases:  # in the order of the cells
+        own[_LAST_MS] = time.time_ns() // 1_000_000
+        start = _HISTOGRAMS
+        for microseconds in phases:
             own[start + bisect_left(_MICROSECONDS, microseconds)] += 1
             own[start + _SUM] += microseconds * 1000
             start += _WIDTH
 
     def refused(self, status: int, seconds: float) -> None:
-        """Count a request answered anything else, after so long."""
-        self.row[_STATUS + _PLACES[status]] += 1
+        """Count a request with any other status, and its duration."""
+        self.row[_PLACES[status]] += 1
         self.row[_FAIL_NS] += int(seconds * 1e9 + 0.5)
 
     def batch(self, record: BatchRecord) -> None:
-        """Count a batch that the engine ran: its size, whether it succeeded, how long it took."""
+        """Count a batch, and its duration if it succeeded."""
         place = _SIZES + record.size - 1
         self.row[place] += 1
         if record.failed:
@@ -87,81 +83,57 @@ class Counts:
             self.row[place + self._max_batch] += 1
             self.row[place + 2 * self._max_batch] += int(record.compute_s * 1e9 + 0.5)
 
-    def sum(self) -> "Sum":
-        """All of it."""
-        return Sum(self.rows(), self._max_batch)
+    def sum(self) -> "Totals":
+        """The sum over all rows."""
+        return Totals(self.rows(), self._max_batch)
 
 
-class Sum:
-    """What was counted of a model up to some moment."""
+class Totals:
+    """A model's counts at one moment, as Prometheus and Triton's statistics extension have them."""
 
     def __init__(self, rows: Sequence[Sequence[int]], max_batch: int) -> None:
-        self._cells: list[int] = [sum(column) for column in zip(*rows, strict=True)]
-        self._last = max(row[_LAST] for row in rows)
-        self._max_batch = max_batch
+        cells = [sum(column) for column in zip(*rows, strict=True)]
+        self.inferences = cells[_IMAGES]  # images answered
+        self.failed_batches = cells[_FAILED_BATCHES]
+        self.last_inference = max(row[_LAST_MS] for row in rows)  # ms since 1970; 0: never
+        self.requests = {  # by status: 200, and the others that occurred
+            status: cells[place]
+            for status, place in _PLACES.items()
+            if status == 200 or cells[place]
+        }
 
-    @property
-    def images(self) -> int:
-        """Images that were answered."""
-        return self._cells[_IMAGES]
-
-    @property
-    def failed_batches(self) -> int:
-        """Batches on which the engine failed."""
-        return self._cells[_FAILED_BATCHES]
-
-    @property
-    def requests(self) -> dict[int, int]:
-        """Requests by the status of their answer; 200, and what there was of others."""
-        ended = zip(STATUSES, self._cells[_STATUS:_DURATION], strict=True)
-        return {status: count for status, count in ended if count or status == 200}
-
-    @property
-    def duration(self) -> Told:
-        """How long the requests took that were answered 200."""
-        return self._histogram(_DURATION)
-
-    def phase(self, name: str) -> Told:
-        """How long one of the PHASES took of them."""
-        return self._histogram(_RECEIVE + PHASES.index(name) * _WIDTH)
-
-    @property
-    def batch_size(self) -> Told:
-        """Images in a batch."""
-        sizes = self._cells[_SIZES : _SIZES + self._max_batch]
-        counts = [float(count) for count in accumulate(sizes)]
-        bounds = map(floatToGoString, range(1, self._max_batch + 1))
-        images = sum(size * count for size, count in enumerate(sizes, 1))
-        return [*zip(bounds, counts, strict=True), ("+Inf", counts[-1])], float(images)
-
-    @property
-    def statistics(self) -> Statistics:
-        """The same, as Triton's statistics extension has it."""
-        cells, most = self._cells, self._max_batch
-        requests = self.requests
-        failures = dict.fromkeys(REASONS, 0)
-        for status, count in requests.items():
-            if status != 200:
-                failures[reason_of(status)] += count
-        runs = cells[_SIZES + most : _SIZES + 2 * most]
-        times = cells[_SIZES + 2 * most : _SIZES + 3 * most]
-        ran = zip(runs, times, strict=True)
-        count = requests[200]
-        return Statistics(
-            inferences=self.images,
-            # A request's time begins when its body is there.
-            success=Duration(count, cells[_DURATION + _SUM] - cells[_RECEIVE + _SUM]),
-            fail=Duration(sum(failures.values()), cells[_FAIL_NS]),
-            compute_input=Duration(count, cells[_DECODE + _SUM]),
-            queue=Duration(count, cells[_QUEUE + _SUM]),
-            compute_infer=Duration(count, cells[_COMPUTE + _SUM]),
-            compute_output=Duration(count, cells[_RESPOND + _SUM]),
-            batches={size: Duration(*each) for size, each in enumerate(ran, 1) if each[0]},
-            failures=failures,
-            last_inference=self._last,
+        starts = range(_HISTOGRAMS, _SIZES, _WIDTH)
+        self.duration, *phases = (_histogram(cells[start : start + _WIDTH]) for start in starts)
+        self.phases = dict(zip(PHASES, phases, strict=True))
+        every, succeeded, times = (
+            cells[start : start + max_batch] for start in range(_SIZES, len(cells), max_batch)
         )
+        bounds = [*map(floatToGoString, range(1, max_batch + 1)), "+Inf"]
+        counts = [float(count) for count in accumulate([*every, 0])]
+        images = sum(size * count for size, count in enumerate(every, 1))
+        self.batch_size: Histogram = list(zip(bounds, counts, strict=True)), float(images)
 
-    def _histogram(self, start: int) -> Told:
-        counts = accumulate(self._cells[start : start + _SUM])
-        bounds = [*map(floatToGoString, _SECONDS), "+Inf"]
-        return list(zip(bounds, map(float, counts), strict=True)), self._cells[start + _SUM] / 1e9
+        ok = self.requests[200]
+        total, receive, decode, queue, compute, respond = (cells[at + _SUM] for at in starts)
+        self.success = Duration(ok, total - receive)  # from the last byte of the body, as Triton
+        self.compute_input = Duration(ok, decode)
+        self.queue = Duration(ok, queue)
+        self.compute_infer = Duration(ok, compute)
+        self.compute_output = Duration(ok, respond)
+        self.failures = dict.fromkeys([*REASONS.values(), "OTHER"], 0)
+        for status, count in self.requests.items():
+            if status != 200:
+                self.failures[REASONS.get(status, "OTHER")] += count
+        self.fail = Duration(sum(self.failures.values()), cells[_FAIL_NS])
+        self.batches = {  # those that succeeded, by size
+            size: Duration(*ran)
+            for size, ran in enumerate(zip(succeeded, times, strict=True), 1)
+            if ran[0]
+        }
+        self.executions = sum(succeeded)
+
+
+def _histogram(cells: Sequence[int]) -> Histogram:
+    """Seconds, of counts by bucket and the sum of nanoseconds."""
+    *counts, ns = cells
+    return list(zip(_BOUNDS, map(float, accumulate(counts)), strict=True)), ns / 1e9

@@ -1,7 +1,8 @@
-"""Logs without waiting: lines are handed to a thread that writes them, and dropped if it cannot.
+"""Logs that never block: a thread writes the lines, and drops and counts those beyond a bound.
 
-A pipe that nobody reads, or a disk that is slow, never holds up the event loop. Of a request there
-is one line, with what `RequestRecord` knows of it: no picture, no name of a file, no query, no key.
+A full pipe or a slow disk does not delay the event loop. A request is one line with the fields of
+`RequestRecord`; it holds no image, file name, query or API key. Why not QueueHandler:
+docs/decisions/logging.md.
 """
 
 import json
@@ -16,34 +17,25 @@ from json.encoder import encode_basestring_ascii as quoted
 
 from service.telemetry.record import RequestRecord
 
-# Lines gather for this long, unless they are this many or somebody should see one at once.
-_GATHER_S = 0.2
-_GATHERED_LINES = 500
-
-# About a megabyte: what waits when nobody reads the log.
-_MOST_LINES = 5000
-
-# What a pipe takes whole, even where several processes write to it (PIPE_BUF, on Linux).
-_ATOMIC_BYTES = 4096
-
-# At shutdown, for whoever reads the log.
-_FLUSH_S = 1.0
-
-# Of a path; a longer one is nobody's but an attacker's.
+_GATHER_S = 0.2  # between writes
+_MOST_LINES = 5000  # about a megabyte
+_ATOMIC_BYTES = 4096  # PIPE_BUF on Linux: writes of several processes do not mix
+_FLUSH_S = 1.0  # at shutdown
 _PATH_CHARACTERS = 200
+_TIME = "%Y-%m-%dT%H:%M:%S"
 
 STANDARD_ERROR = 2
 
 
 class LogFormat(StrEnum):
-    """What a line of the log is."""
+    """The format of log lines."""
 
     TEXT = "text"
     JSON = "json"
 
 
-# A request's line, what is added where it has scores, and its end. All are formatted by %, which
-# takes half the time of f-strings; times are whole microseconds, for the same reason.
+# A request's line, its part on scores, and its end. The % operator takes half the time of
+# f-strings; so do whole microseconds.
 _ACCESS = {
     LogFormat.TEXT: (
         "%s.%03dZ INFO convoy.access: %s %s %s %s %d in=%d out=%d us=%d",
@@ -60,109 +52,11 @@ _ACCESS = {
 }
 
 
-class LineWriter:
-    """Writes lines to a file descriptor, from a thread of its own, many at once."""
-
-    def __init__(
-        self,
-        log_format: LogFormat = LogFormat.TEXT,
-        descriptor: int = STANDARD_ERROR,
-        *,
-        most_lines: int = _MOST_LINES,
-        gather_s: float = _GATHER_S,
-    ) -> None:
-        self.format = log_format
-        self._descriptor = descriptor
-        self._most = most_lines
-        self._gather_s = gather_s
-        self._lines: deque[str] = deque()
-        self._lock = threading.Lock()
-        self._dropped = 0
-        self._wake = threading.Event()  # there is something to write
-        self._hurry = threading.Event()  # and it should be written now
-        self._closed = False
-        # A daemon: a pipe that nobody reads must not keep the process from leaving.
-        self._thread = threading.Thread(target=self._run, name="log", daemon=True)
-        self._thread.start()
-
-    def write(self, line: str, *, now: bool = False) -> None:
-        """Have a line written, given without its newline; from any thread."""
-        waiting = len(self._lines)
-        if waiting >= self._most:
-            self._drop(1)
-            return
-        self._lines.append(line)
-        # Only after it is there: the thread clears the event before it takes what is there.
-        if not self._wake.is_set():
-            self._wake.set()
-        if now or waiting == _GATHERED_LINES:
-            self._hurry.set()
-
-    def close(self, timeout_s: float = _FLUSH_S) -> None:
-        """Write what is there, as far as somebody reads it in the time."""
-        self._closed = True
-        self._hurry.set()
-        self._wake.set()
-        self._thread.join(timeout_s)
-
-    def _drop(self, count: int) -> None:
-        with self._lock:
-            self._dropped += count
-
-    def _run(self) -> None:
-        while not self._closed or self._lines:
-            self._wake.wait()
-            self._hurry.wait(self._gather_s)
-            self._wake.clear()
-            self._hurry.clear()
-            self._write_all()
-
-    def _write_all(self) -> None:
-        with self._lock:
-            dropped, self._dropped = self._dropped, 0
-        if dropped:
-            self._lines.append(_notice(self.format, dropped))
-        lines = self._lines
-        piece = b""
-        while lines:
-            line = lines.popleft().encode("utf-8", "backslashreplace") + b"\n"
-            if len(piece) + len(line) > _ATOMIC_BYTES:
-                self._put(piece)
-                piece = b""
-            piece += line
-        self._put(piece)
-
-    def _put(self, piece: bytes) -> None:
-        try:
-            while piece:
-                piece = piece[os.write(self._descriptor, piece) :]
-        except OSError:  # whoever read it is gone, and there is nowhere else to say so
-            self._drop(piece.count(b"\n"))
-
-
-class LineHandler(logging.Handler):
-    """What the code says with `logging`, as lines."""
-
-    def __init__(self, writer: LineWriter) -> None:
-        super().__init__()
-        self._writer = writer
-        self.setFormatter(_formatter(writer.format))
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Have it written now: it is rare, and somebody may be waiting for it."""
-        self._writer.write(self.format(record), now=True)
-
-    def close(self) -> None:
-        """At exit: write what is there."""
-        self._writer.close()
-        super().close()
-
-
 class TextFormatter(logging.Formatter):
-    """One line a record, and its traceback below."""
+    """One line per record, followed by its traceback."""
 
     converter = staticmethod(time.gmtime)
-    default_time_format = "%Y-%m-%dT%H:%M:%S"
+    default_time_format = _TIME
     default_msec_format = "%s.%03dZ"
 
     def __init__(self) -> None:
@@ -170,7 +64,7 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(TextFormatter):
-    """One object a record; a traceback is a field of it."""
+    """One object per record; a traceback is one of its fields."""
 
     def format(self, record: logging.LogRecord) -> str:
         """The line."""
@@ -187,25 +81,96 @@ class JsonFormatter(TextFormatter):
         return json.dumps(fields)
 
 
-def _formatter(log_format: LogFormat) -> logging.Formatter:
-    return TextFormatter() if log_format is LogFormat.TEXT else JsonFormatter()
+class LineWriter(logging.Handler):
+    """Writes lines and log records to a file descriptor, from a thread of its own."""
 
+    def __init__(
+        self,
+        log_format: LogFormat = LogFormat.TEXT,
+        descriptor: int = STANDARD_ERROR,
+        *,
+        most_lines: int = _MOST_LINES,
+        gather_s: float = _GATHER_S,
+    ) -> None:
+        super().__init__()
+        self.log_format = log_format
+        self.setFormatter(TextFormatter() if log_format is LogFormat.TEXT else JsonFormatter())
+        self._descriptor = descriptor
+        self._most = most_lines
+        self._gather_s = gather_s
+        self._lines: deque[str] = deque()
+        self._dropped = 0
+        self._counting = threading.Lock()
+        self._hurry = threading.Event()  # write now
+        self._ending = False
+        # A daemon: a blocked write must not keep the process alive.
+        self._thread = threading.Thread(target=self._run, name="log", daemon=True)
+        self._thread.start()
 
-def _notice(log_format: LogFormat, dropped: int) -> str:
-    """The line that says that there should be others."""
-    message = "%d lines were dropped: nobody read the log fast enough"
-    record = logging.LogRecord("convoy", logging.WARNING, "", 0, message, (dropped,), None)
-    return _formatter(log_format).format(record)
+    def write(self, line: str) -> None:
+        """Queue a line, without its newline, for the next write; from any thread."""
+        if len(self._lines) < self._most:
+            self._lines.append(line)
+        else:
+            self._drop(1)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Queue a record, and write at once."""
+        self.write(self.format(record))
+        self._hurry.set()
+
+    def close(self, timeout_s: float = _FLUSH_S) -> None:
+        """Write what is queued, for at most `timeout_s` seconds."""
+        self._ending = True
+        self._hurry.set()
+        self._thread.join(timeout_s)
+        super().close()
+
+    def _drop(self, lines: int) -> None:
+        with self._counting:
+            self._dropped += lines
+
+    def _run(self) -> None:
+        last = False
+        while not last:
+            self._hurry.wait(self._gather_s)
+            self._hurry.clear()
+            last = self._ending  # before the lines, so that none is left behind
+            self._write_all()
+
+    def _write_all(self) -> None:
+        """Write in pieces of whole lines that a pipe takes at once, and report dropped lines."""
+        with self._counting:
+            dropped, self._dropped = self._dropped, 0
+        if dropped:
+            text = "%d lines were dropped: the log was not read fast enough"
+            record = logging.LogRecord("convoy", logging.WARNING, "", 0, text, (dropped,), None)
+            self._lines.append(self.format(record))
+        piece = b""
+        while self._lines:
+            line = self._lines.popleft().encode("utf-8", "backslashreplace") + b"\n"
+            if len(piece) + len(line) > _ATOMIC_BYTES:
+                self._put(piece)
+                piece = b""
+            piece += line
+        self._put(piece)
+
+    def _put(self, piece: bytes) -> None:
+        try:
+            while piece:
+                piece = piece[os.write(self._descriptor, piece) :]
+        except OSError:  # the reader is gone
+            self._drop(piece.count(b"\n"))
 
 
 class AccessLog:
-    """One line for every request that was answered, or whose client left."""
+    """One line per request, whether answered or abandoned by its client."""
 
     def __init__(self, writer: LineWriter) -> None:
         self._write = writer.write
-        self._line, self._scored, self._end = _ACCESS[writer.format]
+        self._line, self._scored, self._end = _ACCESS[writer.log_format]
         self._second = 0
-        self._time = ""  # of that second, to be formatted once for all of its requests
+        self._time = ""  # of that second: formatted once for all of its requests
 
     def __call__(self, record: RequestRecord) -> None:
         """Write the line."""
@@ -213,8 +178,7 @@ class AccessLog:
         second = int(now)
         if second != self._second:
             self._second = second
-            self._time = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
-        phases = record.phases
+            self._time = time.strftime(_TIME, time.gmtime(second))
         path = record.path.decode("latin-1")
         line = self._line % (
             self._time,
@@ -228,17 +192,17 @@ class AccessLog:
             record.bytes_out,
             (record.ended - record.started) * 1e6,
         )
-        if phases is not None:
+        if record.phases is not None:
             line += self._scored % (
                 quoted(record.model),
                 record.images,
                 record.batch,
-                *phases[1:],  # without the whole
+                *record.phases[1:],  # without the total
             )
         self._write(line + self._end)
 
 
 @cache
 def line_writer(log_format: LogFormat) -> LineWriter:
-    """The process's one writer to standard error: all its lines stay whole and in order."""
+    """The process's only writer to standard error, which keeps lines whole and in order."""
     return LineWriter(log_format)

@@ -1,27 +1,22 @@
-"""What the service counts, for Prometheus: names of its own, and Triton's beside them.
+"""Metrics for Prometheus: `convoy_` ones, and `nv_inference_` ones under Triton's names.
 
-Every metric of Convoy's starts with `convoy_` and carries the model's name; the `nv_inference_`
-ones say the same as /v2/models/stats.
-
-Plain numbers (`service/telemetry/counts.py`) are told by prometheus_client when somebody asks. Its
-own counters and histograms, made for many threads, took three times as long when measured.
+Both read `service.telemetry.counts`, as /v2/models/stats does. Plain integers count and
+prometheus_client formats them: see docs/decisions/counting.md.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from operator import attrgetter
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-    Metric,
-)
+from prometheus_client.core import CounterMetricFamily as Counter
+from prometheus_client.core import GaugeMetricFamily as Gauge
+from prometheus_client.core import HistogramMetricFamily as Histogram
+from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from service.batching.batcher import BatchRecord
-from service.telemetry.counts import PHASES, Counts
+from service.telemetry.counts import Counts, Totals
 from service.telemetry.gpus import open_gpus
-from service.telemetry.statistics import Statistics
 
 
 class ModelMetrics:
@@ -33,7 +28,7 @@ class ModelMetrics:
         self.counts = counts
         self.answered = counts.answered
         self.refused = counts.refused
-        self.pending: Callable[[], float] = int  # images that wait, of whoever watches
+        self.pending: Callable[[], float] = int  # images waiting for a batch
         self.gauges: dict[str, tuple[str, Callable[[], float]]] = {}
 
     def batch(self, record: BatchRecord) -> None:
@@ -41,24 +36,24 @@ class ModelMetrics:
         self.counts.batch(record)
 
     def watch(self, gauges: Mapping[str, tuple[str, Callable[[], float]]]) -> None:
-        """Add gauges read whenever somebody asks: {name: (help, read)}; counters by their names."""
+        """Add gauges, read at every scrape: {name: (help, read)}; `_total` makes a counter."""
         self.gauges.update(gauges)
 
     @property
-    def statistics(self) -> Statistics:
-        """The counts, as Triton's statistics extension has them."""
-        return self.counts.sum().statistics
+    def statistics(self) -> Totals:
+        """The counts so far."""
+        return self.counts.sum()
 
 
 class Metrics(Collector):
-    """One service's metrics in a registry of their own, so that two never mix."""
+    """One service's metrics, in a registry of their own."""
 
     def __init__(self, *, max_batch: int) -> None:
         self.max_batch = max_batch
         self.models: list[ModelMetrics] = []
-        self.lost_decode_threads: Callable[[], float] = int  # so far, of whoever watches
-        # Whose memory and time are told. Several processes of one service tell of the same: of
-        # each its own, counters would go down from one scrape to the next.
+        self.lost_decode_threads: Callable[[], float] = int  # so far
+        # The process whose memory and CPU time are exported: always the same one, or its counters
+        # would go down from one scrape to the next.
         self.process: int | str = "self"
         self._registry = CollectorRegistry()
         ProcessCollector(pid=lambda: self.process, registry=self._registry)
@@ -68,139 +63,103 @@ class Metrics(Collector):
         self._registry.register(self)
 
     def add(self, collector: Collector) -> None:
-        """Tell of something else, too."""
+        """Export another collector's metrics, too."""
         self._registry.register(collector)
 
     def model(self, name: str, version: str) -> ModelMetrics:
-        """The metrics of one more model."""
+        """Add a model."""
         metrics = ModelMetrics(name, version, Counts(self.max_batch))
         self.models.append(metrics)
         return metrics
 
     def exposition(self) -> bytes:
-        """Everything, in Prometheus' text format."""
+        """All metrics in Prometheus' text format."""
         return generate_latest(self._registry) + "".join(_triton_lines(self.models)).encode()
 
     def collect(self) -> Iterable[Metric]:
         """Convoy's own metrics, with a value for each model."""
-        requests = CounterMetricFamily(
+        requests = Counter(
             "convoy_requests",
-            "Requests to a model by the status of their answer; 499: the client left before it.",
+            "Requests to a model by status; 499: the client left before the answer.",
             labels=["model", "status"],
         )
-        images = CounterMetricFamily(
-            "convoy_images", "Images classified and answered.", labels=["model"]
-        )
-        failed = CounterMetricFamily(
-            "convoy_failed_batches", "Batches on which the engine failed.", labels=["model"]
-        )
-        duration = HistogramMetricFamily(
+        images = Counter("convoy_images", "Images answered.", labels=["model"])
+        failed = Counter("convoy_failed_batches", "Batches that failed.", labels=["model"])
+        duration = Histogram(
             "convoy_request_duration_seconds",
-            "From a request's header to its answer, of the requests answered 200.",
+            "Time from the head of a request to its answer, for status 200.",
             labels=["model"],
         )
-        phases = HistogramMetricFamily(
+        phases = Histogram(
             "convoy_phase_duration_seconds",
-            "Where the time of the requests answered 200 went.",
+            "Time in each phase of a request, for status 200.",
             labels=["model", "phase"],
         )
-        sizes = HistogramMetricFamily(
-            "convoy_batch_size", "Images in a batch that the engine ran.", labels=["model"]
-        )
+        sizes = Histogram("convoy_batch_size", "Images per batch.", labels=["model"])
         for model in self.models:
-            name, counts = model.name, model.counts.sum()
-            for status, count in counts.requests.items():
+            name, totals = model.name, model.statistics
+            for status, count in totals.requests.items():
                 requests.add_metric([name, str(status)], count)
-            images.add_metric([name], counts.images)
-            failed.add_metric([name], counts.failed_batches)
-            duration.add_metric([name], *counts.duration)
-            for phase in PHASES:
-                phases.add_metric([name, phase], *counts.phase(phase))
-            sizes.add_metric([name], *counts.batch_size)
+            images.add_metric([name], totals.inferences)
+            failed.add_metric([name], totals.failed_batches)
+            duration.add_metric([name], *totals.duration)
+            for phase, histogram in totals.phases.items():
+                phases.add_metric([name, phase], *histogram)
+            sizes.add_metric([name], *totals.batch_size)
         yield from (requests, images, failed, duration, phases, sizes, *self._gauges())
-        yield CounterMetricFamily(
+        yield Counter(
             "convoy_lost_decode_threads",
-            "Decode threads that were stuck or died, each replaced by another.",
+            "Decode threads that hung or died; each was replaced.",
             self.lost_decode_threads(),
         )
 
     def _gauges(self) -> Iterable[Metric]:
-        families: dict[str, CounterMetricFamily | GaugeMetricFamily] = {}
+        families: dict[str, Counter | Gauge] = {}
         for model in self.models:
             for name, (text, read) in model.gauges.items():
                 if name not in families:
-                    kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
+                    kind = Counter if name.endswith("_total") else Gauge
                     families[name] = kind(name, text, labels=["model"])
                 families[name].add_metric([model.name], read())
         return families.values()
 
 
-# Name, what it counts, and how a model's statistics tell it.
-_TRITON: tuple[tuple[str, str, Callable[[Statistics], int]], ...] = (
-    (
-        "nv_inference_request_success",
-        "Requests answered",
-        lambda s: s.success.count,
-    ),
-    ("nv_inference_count", "Images answered", lambda s: s.inferences),
-    ("nv_inference_exec_count", "Batches run", lambda s: s.executions),
-    (
-        "nv_inference_request_duration_us",
-        "Time of the requests answered, from their last byte on",
-        lambda s: s.success.ns // 1000,
-    ),
-    (
-        "nv_inference_queue_duration_us",
-        "Of it, waiting for a batch to start",
-        lambda s: s.queue.ns // 1000,
-    ),
-    (
-        "nv_inference_compute_input_duration_us",
-        "Of it, decoding the images",
-        lambda s: s.compute_input.ns // 1000,
-    ),
-    (
-        "nv_inference_compute_infer_duration_us",
-        "Of it, on the device",
-        lambda s: s.compute_infer.ns // 1000,
-    ),
-    (
-        "nv_inference_compute_output_duration_us",
-        "Of it, making the answer",
-        lambda s: s.compute_output.ns // 1000,
-    ),
+# Triton's counters: name, help, attribute of Totals.
+_TRITON = (
+    ("nv_inference_request_success", "Requests answered", "success.count"),
+    ("nv_inference_count", "Images answered", "inferences"),
+    ("nv_inference_exec_count", "Batches run", "executions"),
+    ("nv_inference_request_duration_us", "Time from the last byte to the answer", "success.us"),
+    ("nv_inference_queue_duration_us", "Time in the queue", "queue.us"),
+    ("nv_inference_compute_input_duration_us", "Time decoding images", "compute_input.us"),
+    ("nv_inference_compute_infer_duration_us", "Time in the engine", "compute_infer.us"),
+    ("nv_inference_compute_output_duration_us", "Time making answers", "compute_output.us"),
 )
 
 
-def _triton_lines(models: Iterable[ModelMetrics]) -> Iterable[str]:
+def _triton_lines(models: Iterable[ModelMetrics]) -> Iterator[str]:
     """The metrics under Triton's names; prometheus_client would add `_total` to them."""
-    told = [
-        (
-            f'model="{_escaped(model.name)}",version="{model.version}"',
-            model.statistics,
-            model.pending(),
-        )
-        for model in models
-    ]
-    for name, text, read in _TRITON:
-        yield from _head(name, text, "counter")
-        for label, statistics, _ in told:
-            yield f"{name}{{{label}}} {read(statistics)}\n"
+    scraped = [(_labels(model), model.statistics, model.pending()) for model in models]
+    for name, text, attribute in _TRITON:
+        yield _head(name, text, "counter")
+        for labels, totals, _ in scraped:
+            yield f"{name}{{{labels}}} {attrgetter(attribute)(totals)}\n"
     name = "nv_inference_request_failure"
-    yield from _head(name, "Requests refused or failed, by reason", "counter")
-    for label, statistics, _ in told:
-        for reason, count in statistics.failures.items():
-            yield f'{name}{{{label},reason="{reason}"}} {count}\n'
+    yield _head(name, "Requests refused or failed, by reason", "counter")
+    for labels, totals, _ in scraped:
+        for reason, count in totals.failures.items():
+            yield f'{name}{{{labels},reason="{reason}"}} {count}\n'
     name = "nv_inference_pending_request_count"
-    yield from _head(name, "Images waiting for a batch", "gauge")
-    for label, _, pending in told:
-        yield f"{name}{{{label}}} {pending:.0f}\n"
+    yield _head(name, "Images waiting for a batch", "gauge")
+    for labels, _, pending in scraped:
+        yield f"{name}{{{labels}}} {pending:.0f}\n"
 
 
-def _head(name: str, text: str, kind: str) -> Iterable[str]:
-    yield f"# HELP {name} {text}\n# TYPE {name} {kind}\n"
+def _head(name: str, text: str, kind: str) -> str:
+    return f"# HELP {name} {text}\n# TYPE {name} {kind}\n"
 
 
-def _escaped(text: str) -> str:
-    """A label's value as the text format wants it."""
-    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+def _labels(model: ModelMetrics) -> str:
+    """A model's labels in the text format, which escapes three characters."""
+    name = model.name.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+    return f'model="{name}",version="{model.version}"'

@@ -1,7 +1,4 @@
-"""What is recorded of a request, from its head to the last byte of its answer.
-
-The access log and traces tell it; nothing decides by it.
-"""
+"""A request's data for the access log and traces, from its head to the last byte of its answer."""
 
 from collections.abc import Callable, Mapping
 from time import perf_counter
@@ -10,7 +7,7 @@ from service.telemetry.statistics import Phases
 
 
 class RequestRecord:
-    """One request; plain data, filled in as things become known."""
+    """One request; its fields are filled in as they become known, and decide nothing."""
 
     __slots__ = (
         *("id", "client", "method", "path", "query", "headers", "started", "ended"),
@@ -26,18 +23,19 @@ class RequestRecord:
         headers: Mapping[bytes, bytes],
     ) -> None:
         self.id = request_id
-        self.client = client  # its address, and which of the API keys it used
+        self.client = client  # address, and number of the API key
         self.method = method
         self.path, _, self.query = target.partition(b"?")
-        self.headers = headers  # names in lower case; of several of one name the last
+        self.headers = headers  # names in lower case; the last of several with one name
         self.started = perf_counter()
         self.ended = 0.0
-        self.bytes_in = 0  # of its body
+        self.bytes_in = 0  # of the body
         self.status = 0  # 0: not answered yet
         self.bytes_out = 0  # of the answer's body
-        self.model = ""  # these four are known of answers with scores
+        # Known of answers with scores:
+        self.model = ""
         self.images = 0
-        self.batch = 0  # images in the batch of its last one
+        self.batch = 0  # size of the last image's batch
         self.phases: Phases | None = None
 
 

@@ -1,8 +1,8 @@
-"""Traces by OpenTelemetry, which is installed by the extra `otel` and imported nowhere else.
+"""Traces by OpenTelemetry, from the extra `otel`; no other module imports it.
 
-A request is a span, and each of its phases one within. They are made once it has ended, of times
-that were taken anyway: so nothing is done while anybody waits. What the spans are sampled by and
-where they are sent is set by OpenTelemetry's own variables, OTEL_EXPORTER_OTLP_ENDPOINT above all.
+A request is a span with a child span per phase. They are made after the answer, from times that
+were taken anyway. OpenTelemetry's own variables configure sampling and export, above all
+OTEL_EXPORTER_OTLP_ENDPOINT.
 """
 
 import time
@@ -18,35 +18,34 @@ from service.telemetry.counts import PHASES
 from service.telemetry.record import RequestRecord
 
 _PROPAGATOR = TraceContextTextMapPropagator()
-_CARRIED = ("traceparent", "tracestate")
 
 
 class Traces:
-    """Makes the spans of every request that ended; they are sent from a thread, in batches."""
+    """Makes the spans of each request; a thread exports them in batches."""
 
     def __init__(self, processor: SpanProcessor | None = None) -> None:
-        """By default they are sent by OTLP over HTTP."""
+        """`processor` replaces the export by OTLP over HTTP."""
         resource = Resource.create()
         if str(resource.attributes[SERVICE_NAME]).startswith("unknown_service"):
             resource = resource.merge(Resource({SERVICE_NAME: "convoy"}))
-        # Not the process's: whatever else is instrumented in it makes no spans of its own.
+        # Not the global provider: other instrumented libraries make no spans.
         self._provider = TracerProvider(resource=resource)
         self._provider.add_span_processor(processor or BatchSpanProcessor(OTLPSpanExporter()))
         self._tracer = self._provider.get_tracer("convoy")
 
     def __call__(self, record: RequestRecord) -> None:
-        """Make a request's spans, beginning where its head was complete."""
+        """Make a request's spans, starting at its complete head."""
         end = time.time_ns()
         start = end - int((record.ended - record.started) * 1e9)
         method = record.method.decode()
         path = record.path.decode("latin-1")
         carrier = {
-            name: record.headers[name.encode()].decode("latin-1")
-            for name in _CARRIED
-            if name.encode() in record.headers
+            name: value.decode("latin-1")
+            for name in _PROPAGATOR.fields
+            if (value := record.headers.get(name.encode()))
         }
         span = self._tracer.start_span(
-            # A path that nobody knows is no name: there is no end of them.
+            # Unknown paths stay out of the name, which must have few values.
             f"{method} {path}" if record.phases is not None else method,
             _PROPAGATOR.extract(carrier),
             SpanKind.SERVER,
@@ -69,8 +68,8 @@ class Traces:
             span.set_attribute("convoy.batch_size", record.batch)
             within = set_span_in_context(span)
             moment = start
-            for name in PHASES:
+            for name, microseconds in zip(PHASES, record.phases[1:], strict=True):
                 phase = self._tracer.start_span(name, within, start_time=moment)
-                moment += getattr(record.phases, name) * 1000
+                moment += microseconds * 1000
                 phase.end(moment)
         span.end(end)

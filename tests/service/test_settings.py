@@ -1,4 +1,4 @@
-"""Settings: where they come from, what they may be, what is said about what they may not."""
+"""Settings: where they come from, what they may be, which errors they raise."""
 
 import pytest
 from pydantic import ValidationError
@@ -19,13 +19,30 @@ def test_empty_in_the_environment_counts_as_not_set() -> None:
     assert load_settings({}, empty) == Settings()
 
 
-def test_what_is_not_ours_in_the_environment_is_nobodys_business() -> None:
+def test_other_variables_of_the_environment_are_ignored() -> None:
     assert load_settings({}, {"PATH": "/bin", "MY_CONVOY_PORT": "1", "PORT": "x"}) == Settings()
 
 
-@pytest.mark.parametrize("key", ["CONVOY_PROT", "CONVOY_", "CONVOY_port"])
-def test_an_unknown_key_in_the_environment_is_an_error_that_lists_the_known(key: str) -> None:
-    with pytest.raises(SettingsError, match=f"{key} is not a setting") as caught:
+@pytest.mark.parametrize(
+    ("key", "nearest"),
+    [
+        ("CONVOY_PROT", "PORT"),
+        ("CONVOY_port", "PORT"),
+        ("CONVOY_MAXBATCH", "MAX_BATCH"),
+        ("CONVOY_DRAIN", "DRAIN_S"),
+    ],
+)
+def test_an_unknown_key_in_the_environment_is_an_error_that_names_the_nearest(
+    key: str, nearest: str
+) -> None:
+    with pytest.raises(SettingsError) as caught:
+        load_settings({}, {key: "1"})
+    assert str(caught.value) == f"{key} is not a setting; did you mean CONVOY_{nearest}?"
+
+
+@pytest.mark.parametrize("key", ["CONVOY_", "CONVOY_ZZZ"])
+def test_an_unknown_key_like_no_other_is_an_error_that_lists_the_known(key: str) -> None:
+    with pytest.raises(SettingsError, match=f"{key} is not a setting; there are ") as caught:
         load_settings({}, {key: "1"})
     for name in Settings.model_fields:
         assert f"CONVOY_{name.upper()}" in str(caught.value)
@@ -63,7 +80,7 @@ def test_a_batch_too_large_for_the_queue_is_an_error_too() -> None:
         load_settings({"max_batch": 64}, {"CONVOY_MAX_QUEUE": "32"})
 
 
-def test_every_problem_is_told_at_once() -> None:
+def test_all_invalid_settings_are_reported_at_once() -> None:
     with pytest.raises(SettingsError, match=r"CONVOY_DEVICE: .*; --port: "):
         load_settings({"port": -1}, {"CONVOY_DEVICE": "tpu"})
 

@@ -13,7 +13,7 @@ from kernels.convolution.gemm import GemmConv
 from kernels.tuning.store import Outcome, TuningStore
 from models import TOP_CANDIDATES, ProblemReport, TuningReport
 from models.tuning.tune import Ranked
-from service.cli.inspect import print_table
+from service.cli.tables import print_table
 from service.cli.tune import tuning_table
 from tests.cusim.device import CusimDevice
 from tests.service.cli.test_cli import SAMPLES
@@ -142,7 +142,7 @@ def test_interrupted_it_says_what_is_kept_and_where(
     )
     assert (status, out) == (1, "")
     assert error.splitlines()[-1] == (
-        f"Interrupted. What was measured is kept in {store}; run it again to go on"
+        f"Interrupted. Results so far are in {store}; run it again to go on"
     )
     assert len(TuningStore(store).read()) == 2
 

@@ -1,4 +1,4 @@
-"""Lines of the log: written by a thread, dropped and counted where nobody reads, parsed again."""
+"""Log lines: written by a thread, dropped and counted if they are not read, parsed again."""
 
 import json
 import logging
@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from service.telemetry.logs import AccessLog, LineHandler, LineWriter, LogFormat
+from service.telemetry.logs import AccessLog, LineWriter, LogFormat
 from service.telemetry.record import RequestRecord
 from service.telemetry.statistics import Phases
 
 
 class Pipe:
-    """A pipe, of which somebody reads the one end or does not."""
+    """A pipe, whose reader is the test."""
 
     def __init__(self) -> None:
         self.reader, self.writer = os.pipe()
@@ -120,14 +120,20 @@ def test_what_a_client_sends_cannot_break_a_line(pipe: Pipe, log_format: LogForm
         assert json.loads(line)["path"].startswith('/"}\n\x1b[31m\x9b\\a')
 
 
-def test_lines_gather_but_what_is_said_now_is_written_now(pipe: Pipe) -> None:
+def test_lines_gather_but_records_are_written_at_once(pipe: Pipe) -> None:
     writer = LineWriter(LogFormat.TEXT, pipe.writer, gather_s=3600)
     writer.write("first")
-    writer.write("second", now=True)
-    assert os.read(pipe.reader, 100) == b"first\nsecond\n"
-    for n in range(501):
-        writer.write(str(n))
-    assert os.read(pipe.reader, 4096).startswith(b"0\n1\n")  # so many do not wait either
+    writer.handle(logging.LogRecord("convoy", logging.INFO, "", 0, "second", None, None))
+    first, second, end = os.read(pipe.reader, 100).decode().split("\n")
+    assert (first, end) == ("first", "")
+    assert second.endswith("INFO convoy: second")
+
+
+def test_lines_are_written_when_they_have_gathered(pipe: Pipe) -> None:
+    writer = LineWriter(LogFormat.TEXT, pipe.writer, gather_s=0.01)
+    for line in ("first", "second"):
+        writer.write(line)
+        assert os.read(pipe.reader, 100).decode() == f"{line}\n"
 
 
 def test_pieces_are_whole_lines_that_a_pipe_takes_at_once(
@@ -149,7 +155,7 @@ def test_pieces_are_whole_lines_that_a_pipe_takes_at_once(
 
 
 @pytest.mark.parametrize("log_format", list(LogFormat))
-def test_a_pipe_that_nobody_reads_holds_nobody_up_and_loses_lines_that_are_counted(
+def test_a_full_pipe_blocks_no_writer_and_dropped_lines_are_counted(
     pipe: Pipe, log_format: LogFormat
 ) -> None:
     writer = LineWriter(log_format, pipe.writer, most_lines=100)
@@ -188,10 +194,10 @@ def _read_lines(pipe: Pipe, writer: LineWriter) -> list[str]:
     return text.decode().splitlines()
 
 
-def test_a_reader_that_is_gone_holds_nobody_up(pipe: Pipe) -> None:
+def test_a_closed_pipe_blocks_no_writer(pipe: Pipe) -> None:
     writer = LineWriter(LogFormat.TEXT, pipe.writer)
     os.close(pipe.reader)
-    writer.write("to nobody", now=True)
+    writer.write("unread")
     writer.close()
     pipe.reader = os.dup(pipe.writer)
     assert not [thread for thread in threading.enumerate() if thread is writer._thread]
@@ -200,7 +206,7 @@ def test_a_reader_that_is_gone_holds_nobody_up(pipe: Pipe) -> None:
 @contextmanager
 def logging_to(pipe: Pipe, log_format: LogFormat) -> Iterator[logging.Logger]:
     logger = logging.Logger("convoy.test")
-    handler = LineHandler(LineWriter(log_format, pipe.writer))
+    handler = LineWriter(log_format, pipe.writer)
     logger.addHandler(handler)
     yield logger
     handler.close()

@@ -15,7 +15,6 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 
 from service.api.app import create_app
-from service.cli import serve as serve_command
 from service.telemetry.tracing import Traces
 from tests.service.whole.test_edge_process import serving
 from tests.service.whole.test_server_process import until
@@ -157,10 +156,8 @@ def test_without_the_flag_nothing_of_it_is_imported() -> None:
 def test_where_it_is_not_installed_the_flag_says_so(
     convoy: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def find_spec(name: str) -> None:
-        raise ModuleNotFoundError(name)
-
-    monkeypatch.setattr(serve_command, "find_spec", find_spec)
+    monkeypatch.delitem(sys.modules, "service.telemetry.tracing")
+    monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
     status, _, error = convoy("serve", "--port", "0", "--otel")
     assert status == 2
     assert error == "Error: --otel: OpenTelemetry is not installed; pip install 'convoy[otel]'\n"
