@@ -14,7 +14,6 @@ from loadtest import LoadTestError
 from loadtest.answers import Answer, BadAnswerError, read_answer, same_image
 from loadtest.images import ImageFile
 from loadtest.journal import MIXED_UP, OK, REFUSED, Outcome
-from service.api.urgency import TIMEOUT_HEADER
 
 BAD_ANSWER = "bad answer"
 TIMED_OUT = "timed out"
@@ -52,7 +51,7 @@ class Client:
         self._headers = [{**(headers or {}), "Content-Type": image.media_type} for image in images]
         self._timeout_s = timeout_s
         # Only `send` has the deadline: the first answers of a server may take longer.
-        self._deadline = {} if deadline_s is None else {TIMEOUT_HEADER: f"{deadline_s * 1e3:g}"}
+        self._deadline = {} if deadline_s is None else {"X-Timeout-Ms": f"{deadline_s * 1e3:g}"}
         self._expected: list[Answer] = []
 
     async def __aenter__(self) -> Self:

@@ -12,17 +12,16 @@ import uvloop
 from rich.console import Console
 from rich.progress import Progress
 
-from loadtest import LoadTestError
+from loadtest import LoadTestError, OptionsError
 from loadtest.images import SAMPLES, load_images
 from loadtest.journal import MIXED_UP
 from loadtest.loops import Arrivals
 from loadtest.report import as_json, as_table, plot
 from loadtest.summary import Load
 from loadtest.sweep import MAX_RATE, Found
-from service.cli.tables import print_table
-from service.settings import SettingsError
 
 _INTERRUPTED = 130  # what shells report after SIGINT
+_PIPED_WIDTH = 200  # of tables, where a terminal would fold them
 _UNITS_S = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, None: 1.0}
 _HEADER = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+):(.*)")  # RFC 9110, section 5.6.2
 
@@ -139,11 +138,11 @@ def loadtest(
     10m. Ctrl-C ends the test and shows the results so far.
     """
     if clients and (rate or find):
-        raise SettingsError("--clients cannot be combined with --rate or --find-rate")
+        raise OptionsError("--clients cannot be combined with --rate or --find-rate")
     if find and p99 is None:
-        raise SettingsError("--find-rate needs a bound, such as --p99 50ms")
+        raise OptionsError("--find-rate needs a bound, such as --p99 50ms")
     if find and rate and len(rate) > 1:
-        raise SettingsError("--find-rate starts at one --rate")
+        raise OptionsError("--find-rate starts at one --rate")
     needed = ["aiohttp", "matplotlib"] if plot_file else ["aiohttp"]
     if missing := [package for package in needed if find_spec(package) is None]:
         raise LoadTestError(
@@ -172,7 +171,9 @@ def loadtest(
     console = Console(stderr=True)
     with Progress(console=console, disable=not console.is_terminal, transient=True) as bar:
         found = uvloop.run(run(conditions, bodies, headers, loads, find=find, bar=bar))
-    print_table(as_table(found))
+    tables = Console()
+    tables = tables if tables.is_terminal else Console(width=_PIPED_WIDTH)
+    tables.print(as_table(found))
     if find:
         bound = f"p99 within {conditions.p99_bound_ms:g} ms and no errors"
         best = f"highest rate with {bound}: {found.best.load}" if found.best else None

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from loadtest import LoadTestError
+from loadtest import LoadTestError, OptionsError
 from loadtest.command import loadtest
 from models import ModelError
 from service.cli import classify, inspect, serve, tune
@@ -38,7 +38,7 @@ def main() -> None:
         app()
     except (SettingsError, *_ERRORS) as error:
         typer.echo(f"Error: {error}", err=True)
-        raise SystemExit(2 if isinstance(error, SettingsError) else 1) from None
+        raise SystemExit(2 if isinstance(error, SettingsError | OptionsError) else 1) from None
 
 
 def _print_version(wanted: bool) -> None:
