@@ -27,7 +27,25 @@ ALLOWED = {
 # The rooms of each package, lowest first: a room imports only rooms before it. Rooms that share a
 # line do not import each other.
 ORDER = {
-    "kernels": [],
+    "kernels": [
+        "problems",
+        "device reference",
+        "layout",
+        "winograd operations",
+        "convolution",
+        "tuning",
+    ],
+    "models": [
+        "errors graph arena",
+        "preprocessing open_gpu cost reference onnx_loader rewrite",
+        "description",
+        "classifier",
+        "lowering",
+        "plan",
+        "tuning",
+        "engines reports",
+        "digits",
+    ],
     "service": [
         "errors callbacks",
         "batching",
@@ -40,6 +58,13 @@ ORDER = {
         "api",
         "processes",
         "cli",
+    ],
+    "benchmarks": [
+        "rows",
+        "simulation kernels",
+        "networks",
+        "serving",
+        "peers",
     ],
 }
 
