@@ -1,4 +1,4 @@
-"""Who is let in, and what is kept of it: API keys, bounds per client, request ids, access lines."""
+"""API keys, limits per client, request ids, access log lines."""
 
 import asyncio
 import json
@@ -129,7 +129,7 @@ async def test_what_is_open_needs_no_key_and_all_else_does(keys: Keys) -> None:
 
 
 @pytest.mark.parametrize("name", ["Content-Length: 1000000", "Transfer-Encoding: chunked"])
-async def test_who_is_refused_need_not_send_a_large_body_first(keys: Keys, name: str) -> None:
+async def test_a_refusal_does_not_wait_for_a_large_body(keys: Keys, name: str) -> None:
     async with convoy(keys=keys) as server:
         client = await server.send(get("/v1/classify", name, method="POST"))
         reply = await client.reply()
@@ -238,7 +238,7 @@ async def test_every_answer_has_an_id_whatever_it_is(direct: bool) -> None:
         assert sorted(statuses) == sorted([*requests, 400])
 
 
-async def test_an_error_that_nobody_foresaw_is_logged_with_its_id(
+async def test_an_unexpected_error_is_logged_with_its_id(
     direct: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     def crash(_: bytes) -> Any:
@@ -272,12 +272,12 @@ async def test_head_is_answered_as_get_without_the_body(keys: Keys) -> None:
 async def test_every_request_is_one_line(direct: bool, keys: Keys) -> None:
     reader, writer = os.pipe()
     lines = LineWriter(LogFormat.JSON, writer)
-    picture = b"7" + b"\x89PNG" * 100
+    image = b"7" + b"\x89PNG" * 100
     async with convoy(direct=direct, keys=keys, ended=AccessLog(lines)) as server:
-        client = await server.send(post(picture, BEARER, "X-Request-Id: one"))
+        client = await server.send(post(image, BEARER, "X-Request-Id: one"))
         scored = await client.reply()
         client.send(get("/metrics?token=hidden", BEARER))
-        told = await client.reply()
+        metrics = await client.reply()
         await server.ask(get("/metrics?token=hidden", "X-API-Key: hidden"))
     lines.close()
     os.close(writer)
@@ -290,19 +290,19 @@ async def test_every_request_is_one_line(direct: bool, keys: Keys) -> None:
     assert first["id"] == "one"
     assert first["client"] == "127.0.0.1 key 2"
     assert (first["method"], first["path"], first["status"]) == ("POST", "/v1/classify", 200)
-    assert (first["bytes_in"], first["bytes_out"]) == (len(picture), len(scored.body))
+    assert (first["bytes_in"], first["bytes_out"]) == (len(image), len(scored.body))
     assert (first["model"], first["images"], first["batch"]) == ("fake", 1, 1)
     phases = ("receive", "decode", "queue", "compute", "respond")
     assert sum(first[f"{name}_us"] for name in phases) <= first["us"]
     timing = json.loads(scored.body)["timing_ms"]
     assert all(abs(first[f"{name}_us"] - 1e3 * timing[name]) < 1.5 for name in phases)
-    assert (second["path"], second["bytes_out"]) == ("/metrics", len(told.body))
+    assert (second["path"], second["bytes_out"]) == ("/metrics", len(metrics.body))
     assert "model" not in second
     assert (third["path"], third["status"]) == ("/metrics", 401)
     assert third["client"] == "127.0.0.1"
 
 
-async def test_a_log_that_nobody_reads_holds_no_request_up() -> None:
+async def test_an_unread_log_delays_no_request() -> None:
     reader, writer = os.pipe()
     lines = LineWriter(LogFormat.TEXT, writer, most_lines=50)
     async with convoy(ended=AccessLog(lines)) as server:

@@ -45,7 +45,7 @@ def test_every_key_is_compared_whichever_is_right(
     for presented in (b"one", b"three", b"x" * 1000):
         compared.clear()
         keys.find(presented)
-        assert compared == [(32, 32)] * 3  # of one length, so that it tells nothing either
+        assert compared == [(32, 32)] * 3  # of one length for every key
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_a_file_that_is_not_there_is_one_clear_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("mode", "warned"), [(0o644, True), (0o604, True), (0o640, False)])
-def test_a_file_that_everybody_can_read_is_warned_of(
+def test_a_world_readable_file_is_warned_of(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, mode: int, warned: bool
 ) -> None:
     Keys(keys_file(tmp_path, "key\n", mode))

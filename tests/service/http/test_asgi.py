@@ -94,11 +94,11 @@ def requests() -> Iterator[bytes]:
     yield v2(tensor(shape=[9, 1, 1, 1], data=list(range(9))))
     yield v2(tensor(), "Inference-Header-Content-Length: 5")
     yield v2(b"\x07", "Inference-Header-Content-Length: 0")
-    changes: list[dict[str, Any]] = [
+    spoilt: list[dict[str, Any]] = [
         *({"shape": [2, 1, 1, 1]}, {"shape": [1, 1, 1, 2]}, {"shape": []}, {"data": [256]}),
         *({"data": ["7"]}, {"data": []}, {"datatype": "FP32"}, {"name": "none"}),
     ]
-    yield from (v2(tensor(**fields)) for fields in changes)
+    yield from (v2(tensor(**fields)) for fields in spoilt)
     yield from (v2(body) for body in (b"", b"{", b"[]", b"{}", b'{"inputs": []}', b"\xff"))
     yield v2(tensor(), "X-Timeout-Ms: 5000")
 

@@ -119,7 +119,7 @@ async def test_an_idle_connection_keeps_nothing_of_what_it_brought() -> None:
 
 
 @run
-async def test_who_expects_to_be_asked_for_the_body_is_asked() -> None:
+async def test_a_client_that_expects_100_continue_receives_it() -> None:
     async with served() as server:
         http = await server.connect()
         http.send(post(b"", "expect: 100-continue").replace(b"Length: 0", b"Length: 1"))
@@ -195,7 +195,7 @@ async def test_a_client_that_leaves_the_queue_is_not_computed_for() -> None:
 
 
 @run
-async def test_a_client_that_leaves_while_it_is_computed_for_disturbs_nobody() -> None:
+async def test_a_client_that_leaves_during_its_batch_does_not_disturb_others() -> None:
     gate = threading.Event()
     engine = FakeEngine(gate=gate)
     async with served(engine) as server:
@@ -210,7 +210,7 @@ async def test_a_client_that_leaves_while_it_is_computed_for_disturbs_nobody() -
 
 
 @run
-async def test_without_room_for_its_bytes_a_request_is_told_to_come_back() -> None:
+async def test_a_request_without_room_for_its_bytes_is_answered_429() -> None:
     async with served() as server:
         server.pipeline.admission.room.most = 1500
         first, second = await server.connect(), await server.connect()
@@ -240,14 +240,14 @@ async def test_a_request_waits_while_its_client_does_not_take_answers() -> None:
 
 
 @run
-async def test_a_connection_told_to_end_after_its_request_does() -> None:
+async def test_shutdown_closes_a_connection_after_its_request() -> None:
     gate = threading.Event()
     async with served(FakeEngine(gate=gate)) as server:
         http = await server.connect()
         http.send(post(b"7"))
         await until(lambda: server.pipeline.admission.requests == 1)
         (connection,) = server.connections
-        connection.shutdown()  # as uvicorn does when it is told to stop
+        connection.shutdown()  # as uvicorn does on shutdown
         gate.set()
         status, headers, _ = await http.answer()
         assert (status, headers["connection"]) == (200, "close")

@@ -1,4 +1,4 @@
-"""What no well-meaning client sends: pipelines without end, lengths that are none, upgrades."""
+"""Hostile clients: endless pipelines, odd lengths and targets, upgrades."""
 
 import asyncio
 import threading
@@ -34,13 +34,13 @@ def held(server: Listening) -> Any:
 async def test_a_client_that_leaves_with_more_in_the_pipeline_is_not_worked_for(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    told: list[str] = []
+    received: list[str] = []
     asked = asyncio.Event()
 
     async def app(_: Any, receive: Any, send: Any) -> None:
         await receive()
         asked.set()
-        told.append((await receive())["type"])
+        received.append((await receive())["type"])
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": b""})
 
@@ -51,9 +51,9 @@ async def test_a_client_that_leaves_with_more_in_the_pipeline_is_not_worked_for(
         connection = held(server)
         await until(lambda: len(connection._turns.queue) == 2)
         connection._transport.abort()
-        await until(lambda: bool(told))
+        await until(lambda: bool(received))
         assert [entry.status for entry in server.entries] == [499, 499]
-    assert told == ["http.disconnect"]
+    assert received == ["http.disconnect"]
     assert not caplog.records
 
 

@@ -1,4 +1,4 @@
-"""Clients that are too slow, at sending or at taking, over real sockets: cut, and nobody else."""
+"""Clients too slow to send or to read, over real sockets: they are cut, others are not."""
 
 import asyncio
 import json
@@ -120,8 +120,8 @@ async def test_a_body_that_never_ends_is_answered_408_at_its_deadline(direct: bo
         dripping.cancel()
         await until(lambda: pipeline.admission.requests == 0)
         assert [entry.status for entry in server.entries] == [408]
-        told = await server.ask(get("/metrics"))
-        assert metric_in(told.body.decode(), 'convoy_requests_total{status="408"}') == 1
+        metrics = await server.ask(get("/metrics"))
+        assert metric_in(metrics.body.decode(), 'convoy_requests_total{status="408"}') == 1
 
 
 @pytest.mark.parametrize("direct", [True, False], ids=["direct", "asgi"])
@@ -247,7 +247,7 @@ async def test_good_clients_are_served_at_once_beside_many_slow_ones() -> None:
         assert len(slow) == 200
 
 
-async def test_the_sweep_rests_while_nobody_is_there() -> None:
+async def test_the_sweep_rests_without_connections() -> None:
     async with convoy(head_s=0.05) as (server, _):
         assert await (await server.connect()).rest() == b""
         await until(lambda: not server.edge.sweeping)

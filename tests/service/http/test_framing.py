@@ -1,4 +1,4 @@
-"""Connections that are too many, requests that are too many a second, heads that are no HTTP."""
+"""Too many connections, too many requests a second, malformed heads."""
 
 import asyncio
 import threading
@@ -27,7 +27,7 @@ def anyio_backend(request: pytest.FixtureRequest) -> Any:
     return ("asyncio", {"use_uvloop": request.param})
 
 
-async def test_connections_beyond_the_bound_are_told_so_and_logged(
+async def test_connections_beyond_the_limit_are_refused_and_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     gate = threading.Event()
@@ -45,7 +45,7 @@ async def test_connections_beyond_the_bound_are_told_so_and_logged(
         )
         await asyncio.gather(*[(await server.connect()).rest() for _ in range(5)])
         await until(lambda: "more connections" in caplog.text)
-        # Beyond the bound health is all that is told.
+        # Beyond the limit only health checks are answered.
         for probe, path, status in zip(
             probes, ("/v2/health/live", "/v2/health/ready", "/v2"), (200, 200, 503), strict=False
         ):
@@ -85,7 +85,7 @@ async def test_an_address_has_its_share(caplog: pytest.LogCaptureFixture) -> Non
             assert (await client.reply()).status == 200
 
 
-async def test_more_requests_a_second_than_allowed_are_told_when_to_come_back(
+async def test_more_requests_a_second_than_allowed_are_answered_429(
     keys: Keys,
 ) -> None:
     async with keyed(limits=Limits(rate=0.5)) as server:

@@ -70,7 +70,7 @@ def test_a_cycle_takes_and_has_what_asgi_call_uses() -> None:
         *("default_headers", "message_event", "expect_100_continue", "keep_alive", "on_response"),
     ]
     fresh = cycle()
-    assert (bytes(fresh.body), fresh.more_body) == (b"", True)
+    assert (fresh.body, fresh.more_body) == (bytearray(), True)
     assert (fresh.keep_alive, fresh.disconnected, fresh.response_complete) == (True, False, False)
     assert isinstance(fresh.message_event, asyncio.Event)
     assert inspect.iscoroutinefunction(fresh.run_asgi)

@@ -18,7 +18,7 @@ from service.telemetry.record import RequestRecord
 
 
 class Listening:
-    """A port, what the edge was told, and clients that speak HTTP by hand."""
+    """A port, its edge with the records of its requests, and clients that send bytes."""
 
     def __init__(
         self, port: int, edge: Edge, entries: list[RequestRecord], state: ServerState
@@ -36,7 +36,7 @@ class Listening:
         return Client(reader, writer)
 
     async def send(self, data: bytes) -> "Client":
-        """A new connection that has sent this."""
+        """A new connection that has sent `data`."""
         client = await self.connect()
         client.send(data)
         return client
@@ -46,7 +46,7 @@ class Listening:
         return await (await self.send(data)).reply()
 
     def close(self) -> None:
-        """Leave."""
+        """Abort the connections of all clients."""
         for writer in self._clients:
             writer.transport.abort()
 
@@ -59,11 +59,11 @@ class Client:
         self.writer = writer
 
     def send(self, data: bytes) -> None:
-        """Send it."""
+        """Send bytes."""
         self.writer.write(data)
 
     async def reply(self, *, to_head: bool = False) -> "Reply":
-        """The next answer; of an answer to HEAD there is no body."""
+        """The next answer; an answer to HEAD has no body."""
         async with asyncio.timeout(10):
             head = (await self.reader.readuntil(b"\r\n\r\n")).decode("latin-1")
             first, *lines = head.strip().split("\r\n")
@@ -73,7 +73,7 @@ class Client:
         return Reply(int(first.split()[1]), headers, body)
 
     async def rest(self) -> bytes:
-        """What comes until the server closes."""
+        """Everything received until the server closes."""
         async with asyncio.timeout(10):
             return await self.reader.read()
 
@@ -87,7 +87,7 @@ class Reply:
         self.body = body
 
     def error(self, status: int) -> str:
-        """The message of an error, which has this status and the one shape."""
+        """The message of an error with this status, in the one format of errors."""
         assert self.status == status, self
         assert self.headers["content-type"] == "application/json"
         body = json.loads(self.body)
@@ -107,7 +107,7 @@ async def listening(
     ended: Callable[[RequestRecord], Any] = lambda _: None,
     endpoints: Mapping[str, Endpoint] | None = None,
 ) -> AsyncIterator[Listening]:
-    """Serve within these bounds; nothing may be left of any request at the end."""
+    """Serve within these limits; at the end no request may be in progress."""
     entries: list[RequestRecord] = []
     edge = Edge(limits, keys, [entries.append, ended])
     config = ConvoyConfig(

@@ -40,11 +40,11 @@ class Http(Client):
         return index
 
     async def ended(self) -> bool:
-        """Whether the server has nothing more to say, and closed."""
+        """Whether the server closed without another answer."""
         return await self.rest() == b""
 
     def abort(self) -> None:
-        """Leave."""
+        """Abort the connection."""
         self.writer.transport.abort()
 
 
@@ -68,7 +68,7 @@ class Served:
 async def served(
     engine: FakeEngine | None = None, *, stock: bool = False, **options: Any
 ) -> AsyncIterator[Served]:
-    """Serve fakes over connections of ours, or by `stock` uvicorn as anybody would start it."""
+    """Serve fakes over connections of ours, or by `stock` uvicorn with its defaults."""
     repository = make_repository(engine, **options)
     app = create_app(repository)
     await repository.warm_up()
