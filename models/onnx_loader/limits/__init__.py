@@ -1,5 +1,5 @@
 """Bounds on a hostile model: each is checked before the model can cost time or memory.
 
 `bounds` has every limit; `wire` counts a file's fields before it is parsed, `census` its nodes
-before functions are inlined; `ranks` and `sizes` bound axes and numbers, `structure` the typed graph.
+before functions are inlined; `ranks` and `sizes` bound axes and numbers, `structure` the graph.
 """
