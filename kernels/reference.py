@@ -1,8 +1,8 @@
-"""The oracle: every operation in plain NumPy, one function each, written to be read.
+"""The oracle: every operation in plain NumPy, one function each, written for clarity.
 
-Arrays stand in ONNX's logical order with the batch axis first: N×C×H×W, N×C×D×H×W in 3-D. A
-function computes in the type of its input (float64 when it judges a kernel, float32 to see what
-rounding alone does) and refuses to mix types. Axes count without the batch axis: axis 0 is C.
+Arrays have ONNX's logical order with the batch axis first: N×C×H×W, N×C×D×H×W in 3-D. A
+function computes in the type of its input (float64 to check a kernel, float32 to see the effect of
+rounding alone) and refuses to mix types. Axes count without the batch axis: axis 0 is C.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -115,7 +115,7 @@ def _divisor(problem: PoolProblem, dtype: np.dtype[Any]) -> Array:
 
 
 def _padded(x: Array, window: Window, fill: float) -> Array:
-    """x with `fill` around it as far as windows reach: no less, or a tap would run off its end."""
+    """x with `fill` around it as far as windows reach."""
     reach = [
         (p - 1) * stride + extent
         for p, stride, extent in zip(window.output, window.strides, window.extent, strict=True)

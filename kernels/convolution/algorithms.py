@@ -22,8 +22,8 @@ Config = TypeVar("Config")
 class Algorithm(Protocol[Config]):
     """A way to compute a convolution; its docstring names the paper and section it is from.
 
-    All but `supports` is asked only of problems it supports. A configuration is a frozen dataclass:
-    equal ones launch the same, and those of one problem are printed differently.
+    All methods but `supports` take only problems that it supports. A configuration is a frozen
+    dataclass: equal ones launch the same, and those of one problem have different `str`s.
     """
 
     @property
@@ -34,22 +34,22 @@ class Algorithm(Protocol[Config]):
         """None where the algorithm can run the problem, at any N; else why it cannot."""
 
     def multiplications(self, problem: ConvProblem) -> int:
-        """Multiplications of elements that it takes."""
+        """Multiplications of elements."""
 
     def configs(self, problem: ConvProblem) -> tuple[Config, ...]:
-        """The ways to run it, never none: what a heuristic or a measurement chooses among."""
+        """The ways to run it, at least one, for a heuristic or a measurement to choose from."""
 
     def work(self, problem: ConvProblem, config: Config) -> tuple[Work, ...]:
-        """What each of its launches asks of a device."""
+        """The work of each launch."""
 
     def workspace(self, problem: ConvProblem, config: Config) -> Mapping[str, int]:
         """Device memory for its own use, of any content: bytes by operand."""
 
     def counter_bytes(self, problem: ConvProblem, config: Config) -> int:
-        """For the operand "counters", all zero before and after a launch; 0 where there is none."""
+        """Bytes of the operand "counters", zeros before and after a launch; 0 without one."""
 
     def filter_form(self, problem: ConvProblem, config: Config) -> str:
-        """Names what `prepare_filter` makes of a filter: the same wherever the form is."""
+        """Names the form that `prepare_filter` gives a filter: equal names, equal forms."""
 
     def prepare_filter(self, weight: Filter, problem: ConvProblem, config: Config) -> Filter:
         """The operand "weight" from K×(C/groups)×R×S, once for all launches. Raises ValueError."""
@@ -66,8 +66,8 @@ class Algorithm(Protocol[Config]):
     ) -> tuple[Launch, ...]:
         """y = activation(conv(x, weight) + bias + residual), on operands by these names, in order.
 
-        y may lie where the residual lies. What pixels have between their channels and their pitch
-        is neither used nor written. Raises ValueError where pixels do not have the problem's
+        y may overwrite the residual. The floats between a pixel's channels and its pitch are
+        neither used nor written. Raises ValueError where pixels do not have the problem's
         channels, and beyond 32-bit indices.
         """
 
@@ -98,14 +98,14 @@ ALGORITHMS: tuple[Algorithm[Any], ...] = (
 
 
 def candidates(problem: ConvProblem) -> list[Algorithm[Any]]:
-    """The algorithms that can run the problem, never none, in the order of ALGORITHMS."""
+    """The algorithms that can run the problem, at least one, in the order of ALGORITHMS."""
     return [algorithm for algorithm in ALGORITHMS if algorithm.supports(problem) is None]
 
 
 def choices(problem: ConvProblem, max_shared_bytes: int | None = None) -> list[ConvChoice]:
     """Every algorithm that can run the problem, with each of its configurations.
 
-    Only those whose blocks make do with `max_shared_bytes`, a device's, where it is given.
+    Where `max_shared_bytes` is given, only those whose blocks need at most so much.
     """
     return [
         ConvChoice(algorithm, config)
@@ -118,6 +118,6 @@ def choices(problem: ConvProblem, max_shared_bytes: int | None = None) -> list[C
 
 
 def refusals(problem: ConvProblem) -> dict[str, str]:
-    """Why each other algorithm cannot: its name → its reason."""
+    """The algorithms that cannot run the problem: name → reason."""
     reasons = {algorithm.name: algorithm.supports(problem) for algorithm in ALGORITHMS}
     return {name: reason for name, reason in reasons.items() if reason is not None}

@@ -37,19 +37,19 @@ Taps = tuple[int, int]
 
 _STRIPS = (1, 2, 3, 4, 6, 8, 12, 16)
 _STATIC_BYTES = 128
-"""Of shared memory: what a tile's last block goes by, and what aligns the rest."""
+"""Static shared memory: the flag of a tile's last block, and alignment."""
 
 _COPY_INSTRUCTIONS = 10
-"""To copy 16 bytes to shared memory: where they lie, whether they exist, the copy."""
+"""To copy 16 bytes to shared memory: the address, the bounds check, the copy."""
 
 
 @dataclass(frozen=True, slots=True)
 class CoalescedTile:
-    """What a block and a lane of `conv_coalesced` compute; the names are its template's.
+    """The tile of a block and of a lane of `conv_coalesced`; its template has the same names.
 
-    A block takes rows by columns output pixels, a warp one of its rows. A lane takes all columns
-    and 4 filters, in a slice of the channels; filter_lanes of a warp's lanes are of
-    one slice. `chunk` channels are in shared memory at a time, `stages` times.
+    A block computes rows × columns output pixels, a warp one of its rows. A lane computes all
+    columns for 4 filters, over one slice of the channels; `filter_lanes` lanes of a warp share a
+    slice. Shared memory holds `stages` chunks of `chunk` channels.
     """
 
     rows: int
@@ -66,7 +66,7 @@ class CoalescedTile:
 
     @property
     def filters(self) -> int:
-        """Of a block: how many share the input rows that it reads."""
+        """Of a block; they share the input rows that it reads."""
         return self.filter_warps * self.filter_lanes * VECTOR
 
     @property
@@ -76,25 +76,25 @@ class CoalescedTile:
 
     @property
     def step(self) -> int:
-        """Channels that a warp multiplies at a time: 4 of every slice."""
+        """Channels that a warp multiplies in one step: 4 of every slice."""
         return VECTOR * 32 // self.filter_lanes
 
     def patch(self, taps: Taps) -> int:
-        """Input pixels that a block's taps meet, those beyond the image counted."""
+        """Input pixels that a block's taps read, padding included."""
         return (self.rows + taps[0] - 1) * (self.columns + taps[1] - 1)
 
     def shared_bytes(self, taps: Taps) -> int:
-        """Of a block: the chunks, or the sums; and where the input pixels lie."""
+        """Of a block: the chunks, or later the sums; and the offsets of the input pixels."""
         stage = self.chunk * (prod(taps) * self.filters + self.patch(taps))
         return 4 * (max(self.stages * stage, self.pixels * self.filters) + self.patch(taps))
 
 
 def _tiles(*rest: tuple[int, int, int, int]) -> tuple[CoalescedTile, ...]:
-    """Of 7×7 pixels: images of 7, 14, 28, ... are whole tiles, those of 13, 27, 55 nearly."""
+    """Tiles 7 pixels wide: they divide images of 7, 14, 28, ... and nearly those of 13, 27, 55."""
     return tuple(CoalescedTile(8, 7, *each) for each in rest)
 
 
-# From the paper's few filters a block to its future work, the work of several blocks in one.
+# From the paper's few filters per block to its future work, several blocks' work in one.
 TILES: Mapping[Taps, tuple[CoalescedTile, ...]] = {
     (1, 1): _tiles((1, 2, 64, 3), (1, 4, 64, 3), (1, 8, 32, 4), (2, 8, 32, 4)),
     (1, 3): _tiles((1, 4, 32, 3)),
@@ -102,16 +102,16 @@ TILES: Mapping[Taps, tuple[CoalescedTile, ...]] = {
     (1, 5): _tiles((1, 2, 64, 3), (1, 4, 32, 3)),
     (5, 5): _tiles((1, 4, 32, 2), (1, 8, 16, 2)),
 }
-"""By how many taps a block sums."""
+"""By the taps that a block sums."""
 
 
 @dataclass(frozen=True, slots=True)
 class CoalescedConfig:
-    """A tile, what part of a filter a block sums, and how the parts are summed.
+    """A tile, the part of a filter that a block sums, and how these partial sums are added.
 
-    A block sums `taps` of the filter's, and one of `strips` parts of the channels. What it does
-    not sum makes planes: with one tap and one strip they are the paper's R·S. They are summed by a
-    launch of their own, the paper's second stage, or where `fused` by the last block of a tile.
+    A block sums `taps` of a filter's taps over one of `strips` parts of the channels, which gives
+    one plane of partial sums; with one tap and one strip there are the paper's R·S planes. A second
+    launch, the paper's second stage, adds the planes; if `fused`, a tile's last block does.
     """
 
     tile: CoalescedTile
@@ -129,11 +129,11 @@ class CoalescedConfig:
 class CoalescedConv:
     """Jordà et al. 2021 (cuConv), section 3: a filter row is its C numbers at one tap (r, s).
 
-    First every dot product of a filter row with an input row is taken, the filter row held in
-    shared memory: R·S planes of P×Q for each image and filter. Then the R·S planes are summed. At
-    1×1 the first stage's planes are the output and there is no second. The paper measures filters
-    of 1×1, 3×3 and 5×5 at stride 1 and, at small images and N = 1, gains most. Its future work,
-    several blocks' work in one (section 6), is to sum several taps, for more filters.
+    The first stage computes the dot product of every filter row with every input row, with the
+    filter row in shared memory: R·S planes of P×Q for each image and filter. The second adds the
+    R·S planes. At 1×1 the only plane is the output. The paper measures filters of 1×1, 3×3 and 5×5
+    at stride 1 and gains most for small images at N = 1. Its future work, several blocks' work in
+    one (section 6), is here the sum over several taps, for more filters.
     """
 
     name: str = "coalesced"
@@ -149,11 +149,11 @@ class CoalescedConv:
         )
 
     def multiplications(self, problem: ConvProblem) -> int:
-        """N K P Q C R S, the padding's zeros counted."""
+        """N K P Q C R S, padding included."""
         return problem.macs
 
     def configs(self, problem: ConvProblem) -> tuple[CoalescedConfig, ...]:
-        """Every tile, with all taps in a block, a row of them, or one: planes in bounds."""
+        """Every tile with all taps in a block, a row of them, or one in the workspace limit."""
         r, s = problem.window.kernel
         in_one = [
             CoalescedConfig(tile, taps, strips)
@@ -169,7 +169,7 @@ class CoalescedConv:
         )
 
     def work(self, problem: ConvProblem, config: CoalescedConfig) -> tuple[Work, ...]:
-        """Every block multiplies its chunks, copied ahead of time; then the planes are added up."""
+        """Every block multiplies its chunks, which are prefetched; then the planes are added."""
         tile, taps, split = config.tile, config.taps, planes(problem, config)
         window, filters = _flat(problem, tile).window, min(tile.filters, padded(problem.k))
         chunks = ceil(ceil(problem.c / tile.chunk) / config.strips)
@@ -178,7 +178,7 @@ class CoalescedConv:
             min(size + of - 1, image)
             for size, of, image in zip((tile.rows, tile.columns), taps, window.input, strict=True)
         )
-        # A thread's products for 4 channels and a row of taps, beside loading their factors.
+        # A thread's products for 4 channels and a row of taps, and the loads of their factors.
         sums = tile.columns * VECTOR
         products = 4 * taps[1] * sums
         loads = tile.columns + taps[1] - 1 + taps[1] * VECTOR
@@ -205,17 +205,17 @@ class CoalescedConv:
         return (first, _second_work(problem, split))
 
     def workspace(self, problem: ConvProblem, config: CoalescedConfig) -> Mapping[str, int]:
-        """Room for the planes, each N·P·Q × K; none where there is but one."""
+        """The planes, each N·P·Q × K; nothing where there is only one."""
         split = planes(problem, config)
         return {"planes": 4 * split * _outputs(problem)} if split > 1 else {}
 
     def counter_bytes(self, problem: ConvProblem, config: CoalescedConfig) -> int:
-        """A counter for each tile where its last block adds the planes up."""
+        """A counter for each tile where its last block adds the planes."""
         fused = config.fused and planes(problem, config) > 1
         return 4 * tiles(problem, config.tile) if fused else 0
 
     def filter_form(self, problem: ConvProblem, config: CoalescedConfig) -> str:  # noqa: ARG002  (one layout serves all)
-        """That of an implicit matrix product: one for both, for all configurations and all N."""
+        """That of an implicit matrix product, for all configurations and all N."""
         return FILTER_FORM.format(groups=problem.groups)
 
     def prepare_filter(
@@ -315,14 +315,14 @@ def tiles(problem: ConvProblem, tile: CoalescedTile) -> int:
 
 
 def _strips(problem: ConvProblem, tile: CoalescedTile) -> tuple[int, ...]:
-    """Into how many parts the channels may be split: each leaves a block fewer chunks."""
+    """The numbers of parts to split the channels into; each leaves a block fewer chunks."""
     chunks = ceil(problem.c / tile.chunk)
     by_chunks = {ceil(chunks / strips): strips for strips in reversed(_STRIPS) if strips <= chunks}
     return tuple(reversed(by_chunks.values()))
 
 
 def _flat(problem: ConvProblem, tile: CoalescedTile) -> ConvProblem:
-    """Where outputs lie as inputs do, all images' pixels as one image as wide as the tile."""
+    """A pointwise problem as one image of all pixels, as wide as the tile; others unchanged."""
     if not problem.window.is_pointwise:
         return problem
     size = (ceil(problem.n * problem.window.output_volume / tile.columns), tile.columns)
@@ -336,7 +336,7 @@ def _outputs(problem: ConvProblem) -> int:
 
 
 def _second_work(problem: ConvProblem, split: int) -> Work:
-    """A thread adds up 4 filters of a pixel, 4 planes at a time."""
+    """A thread adds 4 filters of a pixel, 4 planes at a time."""
     return Work(
         blocks=ceil(_outputs(problem) / VECTOR / THREADS),
         threads=THREADS,

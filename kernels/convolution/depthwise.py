@@ -1,4 +1,4 @@
-"""Depthwise convolution: each channel alone, so no matrix product and no reuse across channels."""
+"""Depthwise convolution: each channel by itself, so no matrix product."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -26,10 +26,10 @@ _RUNS = (4, 1)
 
 @dataclass(frozen=True, slots=True)
 class DepthwiseConfig:
-    """The row of a window that a thread holds; the names are the template's.
+    """The row of a window that a thread holds; the template has the same names.
 
     A thread computes `run` neighbouring outputs of a window s wide at this stride, its inputs in
-    registers. s = 0: any window, one output, element by element.
+    registers. s = 0: any window, one output at a time.
     """
 
     s: int
@@ -60,11 +60,11 @@ class DepthwiseConv:
         return wrong_axes(problem, 2)
 
     def multiplications(self, problem: ConvProblem) -> int:
-        """N K P Q R S, the padding's zeros counted."""
+        """N K P Q R S, padding included."""
         return problem.macs
 
     def configs(self, problem: ConvProblem) -> tuple[DepthwiseConfig, ...]:
-        """Long runs first; where rows are not held in registers, one that takes any window."""
+        """Long runs first; for other widths and strides, the one that takes any window."""
         window = problem.window
         s, stride = window.kernel[-1], window.strides[-1]
         if (
@@ -77,7 +77,7 @@ class DepthwiseConv:
         return (_ANY,)
 
     def work(self, problem: ConvProblem, config: DepthwiseConfig) -> tuple[Work]:
-        """A thread waits for each row of its window in turn, for the first as any block does."""
+        """A thread waits for each row of its window in turn; the first wait is every block's."""
         window = problem.window
         rows, width = window.kernel[0], config.s or window.kernel[1]
         loads = rows * ((config.run - 1) * config.stride + width)  # of a thread, 16 bytes each
@@ -104,7 +104,7 @@ class DepthwiseConv:
         return 0
 
     def filter_form(self, problem: ConvProblem, config: DepthwiseConfig) -> str:  # noqa: ARG002  (one layout serves all)
-        """One for all configurations, and so for all N."""
+        """The same for all configurations and all N."""
         return "taps x filters"
 
     def prepare_filter(
@@ -131,7 +131,7 @@ class DepthwiseConv:
         """One. Operands x, weight, y, and bias and residual if there are. Raises ValueError."""
         check_operands(problem, x, y, residual)
         if not vectors_in(x):
-            config = _ANY  # rows are held in registers by vectors only
+            config = _ANY  # rows in registers are vectors of channels
         window = problem.window
         p, q = window.output
         runs, vectors = -(-q // config.run), -(-problem.k // VECTOR)

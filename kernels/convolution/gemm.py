@@ -1,4 +1,4 @@
-"""A 1×1 convolution is a matrix product as it stands."""
+"""A 1×1 convolution as a matrix product."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -13,7 +13,7 @@ class GemmConv(ImplicitGemm):
     """y = x · wᵀ, (N·H·W) × C by C × K: pixels of an NHWC buffer are the rows already.
 
     1×1 (1×1×1) kernels at stride 1, unpadded, one group: Jordà et al. 2021 (cuConv), section 2.3.1,
-    where nothing is left to transform.
+    where the input needs no transformation.
     """
 
     POINTWISE: ClassVar[bool] = True

@@ -25,19 +25,19 @@ from kernels.problems.activation import Activation
 from kernels.problems.conv import ConvProblem
 
 MAX_WORKSPACE_BYTES = 16 << 20
-"""Partial sums of one convolution: Lavin & Gray's bound for all of theirs (section 6)."""
+"""For the partial sums of one convolution: Lavin & Gray's workspace limit (section 6)."""
 
 MAX_SPLIT = 16
 MIN_CHUNKS = 2
-"""Of the inner dimension, for each block that takes part in a split."""
+"""Of the inner dimension, at least, for each block of a split."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """What a block and a thread of `conv_direct` compute; the names are its template's.
+    """The tile of a block and of a thread of `conv_direct`; its template has the same names.
 
-    A block takes bm output pixels by bn filters, the inner dimension in chunks of bk of which
-    `stages` fit in shared memory; a thread takes tm by tn of them.
+    A block computes bm output pixels × bn filters, a thread tm × tn of them. The inner dimension
+    is processed in chunks of bk, of which shared memory holds `stages`.
     """
 
     bm: int
@@ -54,7 +54,7 @@ class Tile:
 
     @property
     def shared_bytes(self) -> int:
-        """Of a block: the chunks, and where the window starts for each pixel."""
+        """Of a block: the chunks, and the window's start for each pixel."""
         return 4 * self.stages * (self.bm * (self.bk + VECTOR) + self.bk * self.bn) + 16 * self.bm
 
     def __str__(self) -> str:
@@ -95,14 +95,14 @@ def tiles(problem: ConvProblem, tile: Tile) -> int:
 
 
 class ImplicitGemm:
-    """The part of DirectConv and GemmConv that is the same: all but which problems they support."""
+    """What DirectConv and GemmConv share: all but the problems they support."""
 
     __slots__ = ()
     POINTWISE: ClassVar[bool]
     """Whether windows are single pixels of x, each at its output's place."""
 
     def multiplications(self, problem: ConvProblem) -> int:
-        """N K P Q (C/groups) R S, the padding's zeros counted."""
+        """N K P Q (C/groups) R S, padding included."""
         return problem.macs
 
     def configs(self, problem: ConvProblem) -> tuple[TileConfig, ...]:
@@ -119,10 +119,10 @@ class ImplicitGemm:
         )
 
     def work(self, problem: ConvProblem, config: TileConfig) -> tuple[Work]:
-        """Every block multiplies its chunks, copied ahead of time; the last of a tile adds up."""
+        """Every block multiplies its chunks, which are prefetched; a tile's last block adds up."""
         tile, split = config.tile, config.split > 1
         chunks = ceil(ceil(inner_size(problem) / tile.bk) / config.split)
-        # A thread's products for 4 of the inner dimension, beside loading their factors.
+        # A thread's products for 4 of the inner dimension, and the loads of their factors.
         products, loads = 4 * tile.tm * tile.tn, tile.tm + tile.tn
         looked_up = 1.0 if self.POINTWISE else 1.05  # where windows fall
         return (
@@ -146,7 +146,7 @@ class ImplicitGemm:
         )
 
     def workspace(self, problem: ConvProblem, config: TileConfig) -> Mapping[str, int]:
-        """Room for every block's partial sums; none where nothing is split."""
+        """Every block's partial sums; nothing where nothing is split."""
         if config.split == 1:
             return {}
         size = 4 * tiles(problem, config.tile) * config.split * config.tile.bm * config.tile.bn
@@ -157,7 +157,7 @@ class ImplicitGemm:
         return 0 if config.split == 1 else 4 * tiles(problem, config.tile)
 
     def filter_form(self, problem: ConvProblem, config: TileConfig) -> str:  # noqa: ARG002  (one layout serves all)
-        """One for all configurations, and so for all N."""
+        """The same for all configurations and all N."""
         return FILTER_FORM.format(groups=problem.groups)
 
     def prepare_filter(self, weight: Filter, problem: ConvProblem, config: TileConfig) -> Filter:  # noqa: ARG002  (one layout serves all tiles)

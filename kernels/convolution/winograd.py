@@ -1,4 +1,4 @@
-"""Winograd's minimal filtering: fewer multiplications, for more additions and larger error."""
+"""Winograd's minimal filtering: fewer multiplications, more additions, larger error."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -22,11 +22,11 @@ from kernels.winograd.program import program
 
 @dataclass(frozen=True, slots=True)
 class WinogradTile:
-    """What a block and a thread of `conv_winograd` compute; the names are its template's.
+    """The tile of a block and of a thread of `conv_winograd`; its template has the same names.
 
-    A block takes bm tiles by bn filters, the channels in chunks of bc. Most of its threads
-    multiply, each tm by tn at one of a tile's positions, while `data_warps` warps transform the
-    data. Registers are kept to what lets `resident` blocks share a multiprocessor.
+    A block computes bm tiles × bn filters, the channels in chunks of bc. Most of its threads
+    multiply, each tm × tn at one of a tile's positions, while `data_warps` warps transform the
+    data. Registers are limited so that `resident` blocks fit on a multiprocessor.
     """
 
     bm: int
@@ -42,21 +42,21 @@ class WinogradTile:
         return positions * (self.bm // self.tm) * (self.bn // self.tn) + 32 * self.data_warps
 
     def registers(self, positions: int) -> int:
-        """Of a thread: what it needs, or all that `resident` blocks leave it.
+        """Of a thread: as many as it needs, at most as many as `resident` blocks allow.
 
-        A multiprocessor is four quarters of 16384 registers, which take every fourth warp.
+        A multiprocessor has four quarters of 16384 registers, each for every fourth warp.
         """
         warps = ceil(self.resident * self.threads(positions) / 32 / 4)
         return min(16384 // (32 * warps) // 8 * 8, 124)
 
     def dynamic_shared_bytes(self, positions: int) -> int:
-        """Of a block: two chunks of V and of U and one of the data, later the products."""
+        """Of a block: two chunks of V and of U and one of the data; later the products."""
         v = self.bc * (positions * self.bm + 32 // self.bc)
         u, data = positions * self.bc * self.bn, positions * self.bm * self.bc
         return 4 * max(2 * v + 2 * u + data, positions * self.bm * self.bn)
 
     def shared_bytes(self, positions: int) -> int:
-        """Of a block, with where its tiles lie, which the compiler places at a multiple of 128."""
+        """Of a block: also the tiles' places, which the compiler aligns to 128 bytes."""
         return self.dynamic_shared_bytes(positions) + -(-(16 * self.bm + 4) // 128) * 128
 
     def __str__(self) -> str:
@@ -83,7 +83,7 @@ TILES = {
 
 @dataclass(frozen=True, slots=True)
 class WinogradConfig:
-    """The points of F(m, r), a tile, and over how many blocks the channels are split."""
+    """The points of F(m, r), a tile, and the number of blocks that share the channels."""
 
     points: Points
     tile: WinogradTile
@@ -116,22 +116,22 @@ class WinogradConv:
 
     @property
     def alpha(self) -> int:
-        """Length of an input tile along an axis, and multiplications along it: m + r - 1."""
+        """Length of an input tile along an axis, and its multiplications: m + r - 1."""
         return self.m + self.r - 1
 
     @property
     def positions(self) -> int:
-        """Of an input tile, and products for each of its channels and filters: alpha², alpha³."""
+        """Of an input tile: alpha² or alpha³, one product per channel and filter each."""
         positions: int = self.alpha**self.axes
         return positions
 
     @property
     def points(self) -> tuple[Points, ...]:
-        """The more accurate first. F(2, 3) has one set of points, for it takes three."""
+        """The more accurate first. F(2, 3) has one set: its three points are in both."""
         return (Points.INTEGER,) if self.alpha <= 4 else (Points.MIXED, Points.INTEGER)
 
     def tiles(self, problem: ConvProblem) -> int:
-        """Output tiles of one image and filter, the last of an axis perhaps in part beyond it."""
+        """Output tiles of one image and filter; the last along an axis may be partial."""
         return prod(-(-size // self.m) for size in problem.window.output)
 
     def supports(self, problem: ConvProblem) -> str | None:
@@ -145,11 +145,11 @@ class WinogradConv:
         )
 
     def multiplications(self, problem: ConvProblem) -> int:
-        """N ⌈P/m⌉ ⌈Q/m⌉ C K alpha², Lavin & Gray, equation 19; the transforms need none more."""
+        """N ⌈P/m⌉ ⌈Q/m⌉ C K alpha², Lavin & Gray, equation 19; the transforms are not counted."""
         return problem.n * self.tiles(problem) * problem.c * problem.k * self.positions
 
     def blocks(self, problem: ConvProblem, tile: WinogradTile) -> int:
-        """How many cover the output of all images, where the channels are not split."""
+        """Blocks for the output of all images, where the channels are not split."""
         return -(-problem.n * self.tiles(problem) // tile.bm) * -(-problem.k // tile.bn)
 
     def configs(self, problem: ConvProblem) -> tuple[WinogradConfig, ...]:
@@ -167,14 +167,14 @@ class WinogradConv:
         )
 
     def work(self, problem: ConvProblem, config: WinogradConfig) -> tuple[Work]:
-        """Every block multiplies its chunks, transformed by some of its warps meanwhile."""
+        """Every block multiplies its chunks, while some of its warps transform the next."""
         tile, positions, outputs = config.tile, self.positions, self.m**self.axes
-        # Alike for all points: few instructions are no reason to choose the less accurate.
+        # The same for all points: a few instructions must not favour the less accurate.
         data, inverse = _instructions(self.m, self.r, self.points[0])
         chunks = ceil(ceil(problem.c / tile.bc) / config.split)
         # A value of a tile: copied with three others, loaded, transformed along each axis, stored.
         transformed = 5 / VECTOR + 2 + self.axes * data / self.alpha
-        # A channel's products of a thread, the loads of their factors, moves between registers.
+        # Per product of a thread: the multiply-add, loads of its factors, register moves.
         products = tile.tm * tile.tn
         multiplied = 1.04 + (tile.tm + tile.tn) / VECTOR / products
         chunk = tile.bc * (
@@ -182,7 +182,7 @@ class WinogradConv:
             + tile.bm * tile.bn * positions * multiplied
             + tile.bn * positions * 8 / VECTOR
         ) + 40 * tile.threads(positions)
-        # Lines of a tile shorten as they are transformed, axis by axis.
+        # The inverse transform shortens a tile axis by axis.
         lines = sum(self.alpha**i * self.m ** (self.axes - 1 - i) for i in range(self.axes))
         finish = tile.bm * tile.bn * (positions * 1.5 + inverse * lines + outputs * 12)
         return (
@@ -193,7 +193,7 @@ class WinogradConv:
                 shared_bytes=tile.shared_bytes(positions),
                 instructions=(0.5 + chunks) * chunk
                 + finish,  # the first is transformed before anything is multiplied
-                # The cache hands out 8 channels of a pixel at a time, wanted or not.
+                # The cache serves 8 channels of a pixel at a time.
                 bytes=4 * positions * (8 * tile.bm + tile.bc * tile.bn) * chunks
                 + 4 * outputs * tile.bm * tile.bn,
                 rounds=chunks,
@@ -205,7 +205,7 @@ class WinogradConv:
         )
 
     def workspace(self, problem: ConvProblem, config: WinogradConfig) -> Mapping[str, int]:
-        """Room for every block's partial outputs; none where nothing is split."""
+        """Every block's partial outputs; nothing where nothing is split."""
         if config.split == 1:
             return {}
         tile = config.tile
@@ -217,7 +217,7 @@ class WinogradConv:
         return 0 if config.split == 1 else 4 * self.blocks(problem, config.tile)
 
     def filter_form(self, problem: ConvProblem, config: WinogradConfig) -> str:  # noqa: ARG002  (one serves all)
-        """One for all configurations with the same points, and for the non-fused algorithm."""
+        """The same for all configurations with the same points, and for the non-fused algorithm."""
         return f"F({self.m},{self.r}) {config.points.name}"
 
     def prepare_filter(

@@ -1,11 +1,11 @@
-"""Non-fused Winograd convolution: its three stages as launches of their own.
+"""Non-fused Winograd convolution: its three stages are separate launches.
 
     x ── data transform ─ "data" ── batched products ─ "products" ── inverse transform ── y
                           tiles × alpha² × C           tiles × alpha² × K
 
-A product for each of a tile's alpha² positions is a convolution of 1×1 in as many groups, and is
-computed as one: kernels/convolution/implicit_gemm.py. What lies between the stages is larger than x
-and y, so that a large layer takes them for some of its tiles after others.
+The products at a tile's alpha² positions are a 1×1 convolution with alpha² groups, and are computed
+as one: kernels/convolution/implicit_gemm.py. The data between the stages is larger than x and y, so
+a large layer runs the stages for one chunk of its tiles after another.
 """
 
 from collections.abc import Mapping
@@ -29,26 +29,25 @@ from kernels.winograd.filter import filter_transform
 from kernels.winograd.matrices import Points
 
 THREADS = 64
-"""Of a block of the transforms: few, so that small layers have many."""
+"""Of a block of the transforms: few, so that small layers have many blocks."""
 
 MAX_BYTES = 128 << 20
-"""Of data and products together, as long as `_STEP` tiles fit."""
+"""For data and products together, unless fewer than `_STEP` tiles fit."""
 
 CACHED_BYTES = 32 << 20
-"""Likewise, to find them in a second-level cache of 40 MB or more: read back sooner, for more
-launches."""
+"""Likewise, to keep them in a second-level cache of 40 MB or more, at the cost of more launches."""
 
 _STEP = 64
-"""Tiles at a time are a multiple, so that few of the batched products' tiles are in part empty."""
+"""A chunk is a multiple of so many tiles, so that few tiles of the batched products are partial."""
 
 _SPLITS = (1, 2, 4, 8)
 _ENOUGH_BLOCKS = 512
-"""To fill any GPU: beyond these no sum is split."""
+"""Enough for any GPU: with more blocks no sum is split."""
 
 
 @dataclass(frozen=True, slots=True)
 class NonfusedConfig:
-    """The points of F(m, r), how its products are computed, and for how many tiles at a time."""
+    """The points of F(m, r), the algorithm of its products, and the tiles of a chunk."""
 
     points: Points
     gemm: TileConfig
@@ -60,7 +59,7 @@ class NonfusedConfig:
 
 @dataclass(frozen=True, slots=True)
 class _BatchedProducts(ImplicitGemm):
-    """Products of many pairs of matrices: a convolution of 1×1 in groups."""
+    """Products of many pairs of matrices: a grouped 1×1 convolution."""
 
     POINTWISE: ClassVar[bool] = True
 
@@ -96,8 +95,8 @@ class NonfusedWinogradConv:
     def configs(self, problem: ConvProblem) -> tuple[NonfusedConfig, ...]:
         """All tiles at once, or few enough for the cache.
 
-        Of F(4, 3) the more accurate points alone: with integers it errs more than 20 times as much
-        as direct convolution where C = 512 is summed in one go, and saves next to nothing here.
+        F(4, 3) only with its more accurate points: with integer points its error is over 20 times
+        that of direct convolution where C = 512 is one sum, and they save almost no time here.
         """
         points = self._winograd.points[0]
         total = problem.n * self._winograd.tiles(problem)
@@ -111,7 +110,7 @@ class NonfusedWinogradConv:
         )
 
     def work(self, problem: ConvProblem, config: NonfusedConfig) -> tuple[Work, ...]:
-        """The transforms read and write side by side, all that a thread reads at once."""
+        """The transforms are coalesced, and a thread starts all its loads at once."""
         positions, outputs = self._winograd.positions, self.m**self.axes
         rows = 4 * self._winograd.alpha * self.m ** (self.axes - 1)  # reduced, 4 filters each
         works: list[Work] = []
@@ -121,7 +120,7 @@ class NonfusedWinogradConv:
                 threads=THREADS,
                 registers=positions + 20,
                 shared_bytes=0,
-                instructions=THREADS * positions * 24,  # most of them make addresses
+                instructions=THREADS * positions * 24,  # mostly addresses
                 bytes=THREADS * 4 * 2 * positions,
                 rounds=0,
             )
@@ -229,11 +228,11 @@ class NonfusedWinogradConv:
 
     @property
     def _winograd(self) -> WinogradConv:
-        """Which problems, tiles, positions and points: those of the fused kernel."""
+        """The fused algorithm, which has the same problems, tiles, positions and points."""
         return WinogradConv(self.m, self.r, self.axes)
 
     def _chunk(self, problem: ConvProblem, total: int, nbytes: int) -> int:
-        """As many tiles at a time as `nbytes` hold, evened out; at least `_STEP` or all."""
+        """Tiles per chunk: as many as `nbytes` hold, in even chunks; at least `_STEP` or all."""
         products = self._products(problem, _STEP)
         most = max(1, nbytes // (4 * _STEP * (products.c + products.k))) * _STEP
         if total <= most:
@@ -248,7 +247,7 @@ class NonfusedWinogradConv:
         ]
 
     def _products(self, problem: ConvProblem, count: int) -> ConvProblem:
-        """The batched products of so many tiles, as a convolution of 1×1 on a row of pixels."""
+        """The batched products of `count` tiles, as a 1×1 convolution on a row of pixels."""
         positions, one, none = self._winograd.positions, (1, 1), (0, 0)
         return ConvProblem(
             n=1,
@@ -259,7 +258,7 @@ class NonfusedWinogradConv:
         )
 
     def _gemms(self, products: ConvProblem) -> tuple[TileConfig, ...]:
-        """Those whose tiles are not mostly empty, split where blocks are few."""
+        """Configurations with mostly full tiles, split only where there are few blocks."""
         count = products.window.output_volume
 
         def pays(config: TileConfig) -> bool:

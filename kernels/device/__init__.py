@@ -1,1 +1,1 @@
-"""What executes kernels: the interface, the GPU through CuPy, the compiler."""
+"""Devices, which execute kernels: the interface, the GPU through CuPy, the compiler, launches."""

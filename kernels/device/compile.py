@@ -24,15 +24,15 @@ from kernels.device.device import SOURCE_ROOT, CompileError, Instantiation
 
 DEFAULT_CACHE = Path("~/.cache/convoy/cubins")
 
-# Stated in full, though most are NVRTC's defaults: nothing here may change the results unnoticed.
+# Stated in full, though most are NVRTC's defaults: a new default must not change results.
 FLAGS = (
     "--std=c++17",
     "--ftz=false",
     "--prec-div=true",
     "--prec-sqrt=true",
     "--fmad=true",
-    "--generate-line-info",  # compute-sanitizer and profilers name lines; the code stays the same
-    "--ptxas-options=-v",  # the log's account of registers, shared memory and spills
+    "--generate-line-info",  # line numbers for profilers; the code does not change
+    "--ptxas-options=-v",  # registers, shared memory and spills in the log
 )
 
 _log = logging.getLogger(__name__)
@@ -61,7 +61,7 @@ class Cubin:
 def architecture(compute_capability: tuple[int, int]) -> str:
     """The architecture to compile for: "80", "120"; "90a" where the chip is Hopper.
 
-    Exactly the chip's, never an older one that it could also run: there is no need to guess.
+    Exactly the chip's, not an older one that it could also run.
     """
     major, minor = compute_capability
     return f"{major}{minor}a" if (major, minor) == (9, 0) else f"{major}{minor}"
@@ -75,8 +75,8 @@ def compile_kernel(
 ) -> Cubin:
     """The cubin of one instantiation for `arch` ("80", "90a"), from the cache or compiled.
 
-    An entry that is damaged is compiled again; a cache that cannot be written is done without, with
-    a warning. Any number of threads and processes may share a cache. Raises CompileError, and
+    A damaged entry is compiled again; where the cache cannot be written, a warning is logged. Any
+    number of threads and processes may share a cache. Raises CompileError, and
     CompilerNotFoundError where there is no compiler.
     """
     texts = _sources(root, instantiation.source)
@@ -99,7 +99,7 @@ def compile_all(
     """The cubin of every instantiation for every architecture, on `workers` threads (all cores).
 
     `progress(done, total)` is called after each, from the calling thread. Raises the first
-    CompileError as soon as it is met; what else was compiled by then stays in the cache.
+    CompileError at once; kernels compiled before it stay in the cache.
     """
     architectures = tuple(architectures)
     wanted = dict.fromkeys((i, arch) for i in instantiations for arch in architectures)
@@ -118,7 +118,7 @@ def compile_all(
 
 
 def source_digest(sources: Iterable[str], root: Path = SOURCE_ROOT) -> str:
-    """Of what kernels are compiled from: these files with all that they include, and the flags."""
+    """A digest of these files, of all that they include, and of the flags."""
     texts = {source: _sources(root, source) for source in sources}
     return hashlib.sha256(json.dumps([FLAGS, texts], sort_keys=True).encode()).hexdigest()[:16]
 
@@ -131,8 +131,8 @@ _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"]+)"', re.MULTILINE)
 def _sources(root: Path, source: str) -> dict[str, str]:
     """`source` and every file under `root` that it includes, however deep: name → text.
 
-    The compiler is given these texts and searches no folder, so that what is digested is what is
-    compiled. An include that is not there is left to it: it may stand in a branch not taken.
+    The compiler gets these texts and searches no folder: it compiles exactly what is digested. A
+    missing include is left to the compiler: it may be in a branch that is not taken.
     """
     texts = {source: (root / source).read_text(encoding="utf-8")}
     waiting = _INCLUDE.findall(texts[source])
@@ -145,7 +145,7 @@ def _sources(root: Path, source: str) -> dict[str, str]:
 
 
 def _digest(instantiation: Instantiation, arch: str, texts: dict[str, str]) -> str:
-    """The name under which a result is cached: a digest of all that it depends on."""
+    """The cache's key of a result: a digest of all that it depends on."""
     depends_on = [nvrtc.version(), arch, FLAGS, instantiation.expression, texts]
     return hashlib.sha256(json.dumps(depends_on, sort_keys=True).encode()).hexdigest()
 
@@ -168,7 +168,7 @@ def _compile(instantiation: Instantiation, arch: str, texts: dict[str, str]) -> 
 
 
 def _resources(compiled: nvrtc.Compiled) -> Resources | None:
-    """What ptxas reports of the kernel; None where the log holds no report of it."""
+    """The report of ptxas on the kernel; None where the log has none."""
     _, _, report = compiled.log.partition(f"Compiling entry function '{compiled.lowered_name}'")
     frame = re.search(
         r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", report
@@ -185,7 +185,7 @@ def _resources(compiled: nvrtc.Compiled) -> Resources | None:
 
 
 def _read(entry: Path) -> Cubin | None:
-    """The cached cubin; None where there is none, or not as it was written."""
+    """The cached cubin; None where it is missing or damaged."""
     try:
         content = entry.read_bytes()
     except FileNotFoundError:
@@ -203,7 +203,7 @@ def _read(entry: Path) -> Cubin | None:
 
 
 def _write(entry: Path, cubin: Cubin) -> None:
-    """Store a cubin so that a reader sees all of it or nothing, whoever else writes it."""
+    """Store a cubin atomically: a reader sees all of it or nothing, also with several writers."""
     fields = {"name": cubin.name, "resources": asdict(cubin.resources)}
     rest = json.dumps(fields).encode() + b"\n" + cubin.code
     temporary = entry.with_suffix(f".{uuid4().hex}.tmp")

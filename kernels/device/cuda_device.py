@@ -1,4 +1,4 @@
-"""The Device that is a GPU, through CuPy: the only file that imports it, and only to open one.
+"""A GPU as a Device, through CuPy: the only module that imports CuPy, and only to open a GPU.
 
 CuPy lends its bindings of the CUDA runtime and driver, and its owners of streams, events, graphs
 and memory. Kernels are compiled by kernels/device/compile.py and launched by the driver's own call,
@@ -47,7 +47,7 @@ class CudaDevice:
     """A Device (kernels.device.device): the first GPU that CUDA_VISIBLE_DEVICES shows.
 
     `cache` is the folder of compiled kernels. Raises DeviceError where CuPy is not installed or no
-    GPU answers.
+    GPU is available.
     """
 
     def __init__(self, cache: Path = DEFAULT_CACHE) -> None:
@@ -104,7 +104,7 @@ class CudaDevice:
             module.load(cubin.code)
             function = driver.moduleGetFunction(module.ptr, cubin.name)
             static = driver.funcGetAttribute(driver.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, function)
-            # Without this no more than 48 KiB may be asked for; it takes nothing by itself.
+            # Without this the limit is 48 KiB; the attribute itself takes no memory.
             driver.funcSetAttribute(
                 function,
                 driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
@@ -149,7 +149,7 @@ class CudaDevice:
     def stream(self) -> "CudaStream":
         """See Device."""
         with self._faults():
-            # Non-blocking: what others do on the default stream does not hold this one up.
+            # Non-blocking: it does not wait for work on the default stream.
             return CudaStream(self._cuda.Stream(non_blocking=True), self._faults)
 
     def event(self) -> "CudaEvent":
@@ -209,13 +209,13 @@ class CudaDevice:
     def _capture(self, stream: "CudaStream") -> Iterator[Graph]:
         graph = CudaGraph(self._faults)
         with self._faults():
-            # Thread-local: what other threads do meanwhile is no error.
+            # Thread-local: calls of other threads meanwhile are not errors.
             stream.cupy.begin_capture(self._cuda.runtime.streamCaptureModeThreadLocal)
         self._captured.append(graph)
         try:
             yield graph
         except BaseException:
-            # The stream must leave the capture, which what went wrong may have ended already.
+            # The stream must leave the capture, unless the error ended it already.
             try:
                 stream.cupy.end_capture()
             except self._cuda.runtime.CUDARuntimeError as error:
@@ -234,7 +234,7 @@ class CudaDevice:
 
     @contextmanager
     def _faults(self) -> Iterator[None]:
-        """Errors of CUDA, which surface at whatever call comes next, as FaultError."""
+        """Raise CUDA's asynchronous errors, which any later call may report, as FaultError."""
         try:
             yield
         except (

@@ -1,18 +1,18 @@
-"""The seam between the engine and what executes kernels: a GPU, or in tests the CPU.
+"""The interface between the engine and a device: a GPU, or in tests the CPU.
 
     Instantiation ─ load ─> Kernel ─┐
     allocate ─> Buffer ─ address ───┴─ launch(kernel, grid, block, ...) on a Stream, or into a Graph
 
-Work is asynchronous: a call that takes a stream returns at once, and what it asked for is done
-after everything asked of that stream before. The host sees it done after `synchronize()`. Streams
-do not wait for each other.
+Work is asynchronous: a call that takes a stream returns at once, and its work is done after all
+earlier work of that stream. It is complete for the host after `synchronize()`. Streams do not wait
+for each other.
 
     DeviceError
     ├── CompilerNotFoundError  load: NVRTC is not installed (kernels/device/nvrtc.py)
     ├── CompileError      load: the source does not compile for this device
-    ├── OutOfMemoryError  allocate, pinned: says what was needed and what was free
+    ├── OutOfMemoryError  allocate, pinned: with the bytes needed and free
     ├── LaunchError       launch: refused before anything ran; names the kernel
-    └── FaultError        synchronize: something asynchronous went wrong; the device is lost with it
+    └── FaultError        synchronize: asynchronous work failed; the device cannot be used any more
 """
 
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 SOURCE_ROOT = Path(__file__).parents[1] / "src"
-"""Where every .cu and .cuh lies."""
+"""The folder of every .cu and .cuh."""
 
 ALIGNMENT = 256
 """Bytes to which the address of a Buffer is aligned."""
@@ -37,7 +37,7 @@ Dim3 = tuple[int, int, int]
 """x, y, z of a grid (in blocks) or of a block (in threads)."""
 
 TemplateArgument = int | bool | str
-"""An integer, a truth value, or C++ as it stands: a type or an enumerator."""
+"""An integer, a truth value, or C++ text: a type or an enumerator."""
 
 Argument = int | np.int32 | np.uint32 | np.int64 | np.float32 | bytes
 """One argument of a kernel. An `int` is a device address; a NumPy scalar is that C++ type by value;
@@ -46,10 +46,10 @@ Argument = int | np.int32 | np.uint32 | np.int64 | np.float32 | bytes
 
 @dataclass(frozen=True, slots=True)
 class Instantiation:
-    """One kernel template with its arguments: all that Python ever says in C++.
+    """One kernel template with its arguments: the only C++ that Python generates.
 
     `source` is a file under SOURCE_ROOT, `kernel` the template's name in it, `arguments` its
-    parameters in order, each under the name it has there (upper or lower case). A kernel that is no
+    parameters in order, each by its name there (upper or lower case). A kernel that is not a
     template has none.
     """
 
@@ -84,10 +84,10 @@ def _cpp(value: TemplateArgument) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """A loaded instantiation; good for the device that loaded it.
+    """A loaded instantiation, for the device that loaded it.
 
-    What the compiler made of it, per thread and block: None where the device cannot tell.
-    `local_bytes` is memory for what found no register: spills, and arrays indexed at run time.
+    Its resources per thread and block are None where the device does not report them.
+    `local_bytes` is memory instead of registers: spills, and arrays indexed at run time.
     """
 
     instantiation: Instantiation
@@ -128,59 +128,59 @@ class Buffer(Protocol):
         """Its size."""
 
     def free(self) -> None:
-        """Give the memory back, once nothing asked of the device uses it any more."""
+        """Free the memory; no pending work may use it."""
 
 
 class Stream(Protocol):
     """A queue of work, done in order."""
 
     def synchronize(self) -> None:
-        """Wait until all asked so far is done. Raises FaultError."""
+        """Wait until all work so far is done. Raises FaultError."""
 
 
 class Event(Protocol):
     """A point in a stream."""
 
     def record(self, stream: Stream) -> None:
-        """Happen when all asked of `stream` so far is done."""
+        """Happen when all work of `stream` so far is done."""
 
     def elapsed_ms(self, since: "Event") -> float:
         """Milliseconds on the device from `since` to this; both must have happened."""
 
 
 class Graph(Protocol):
-    """Work captured once, to be asked for again in one call."""
+    """Work captured once, to be replayed in one call."""
 
     def replay(self, stream: Stream) -> None:
-        """Ask `stream` for the captured work, on the addresses and arrays it was captured with."""
+        """Enqueue the captured work on `stream`, with the addresses and arrays of the capture."""
 
 
 class Device(Protocol):
-    """What loads, stores and runs. Any thread may call it; a stream serves one thread at a time."""
+    """A device. Any thread may call it; only one thread at a time may use a stream."""
 
     @property
     def name(self) -> str:
-        """As its maker calls it: "NVIDIA H200"."""
+        """Its product name: "NVIDIA H200"."""
 
     @property
     def architecture(self) -> str:
-        """What kernels are compiled for: "80", "90a" ("sm_" left out), or "cusim"."""
+        """The architecture of its kernels: "80", "90a" ("sm_" left out), or "cusim"."""
 
     @property
     def multiprocessors(self) -> int:
-        """How many blocks run at once, where each fills a multiprocessor."""
+        """The number of multiprocessors."""
 
     @property
     def max_shared_bytes(self) -> int:
-        """Shared memory that a block may ask for, static and dynamic together."""
+        """The most shared memory of a block, static and dynamic together."""
 
     @property
     def driver(self) -> str:
-        """What drives it, with its version: "CUDA 13.0". What is measured holds for one."""
+        """Its driver with its version: "CUDA 13.0". Measurements are valid for one driver."""
 
     @property
     def compiler(self) -> str:
-        """What compiles its kernels, with its version. Raises CompilerNotFoundError."""
+        """Its kernels' compiler with its version. Raises CompilerNotFoundError."""
 
     @property
     def peak_flops(self) -> float:
@@ -191,19 +191,19 @@ class Device(Protocol):
         """Bytes a second to and from its memory, at its highest clock."""
 
     def load(self, instantiation: Instantiation) -> Kernel:
-        """Compile, or find compiled, and load. Raises CompileError with the compiler's words.
+        """Compile, or find in the cache, and load. Raises CompileError with the compiler's log.
 
-        Threads may load at once; what is compiled for one is not waited for by another.
+        Threads may load concurrently and do not wait for each other's compilation.
         """
 
     def allocate(self, nbytes: int) -> Buffer:
-        """Device memory. Raises OutOfMemoryError. Slow, and it may wait for the device."""
+        """Allocate device memory. Raises OutOfMemoryError. Slow; it may wait for the device."""
 
     def pinned(self, nbytes: int) -> NDArray[np.uint8]:
-        """Host memory that copies to and from the device without the host waiting for them."""
+        """Pinned host memory: copies to and from the device are asynchronous."""
 
     def memory(self) -> Memory:
-        """What is free now."""
+        """The memory free now, and in all."""
 
     def stream(self) -> Stream:
         """A new stream."""
@@ -212,10 +212,10 @@ class Device(Protocol):
         """A new event, not recorded yet."""
 
     def upload(self, destination: int, source: NDArray[Any], stream: Stream) -> None:
-        """Copy a C-contiguous array to a device address; it must not change until that is done."""
+        """Copy a C-contiguous array to a device address; it must not change until then."""
 
     def download(self, destination: NDArray[Any], source: int, stream: Stream) -> None:
-        """Copy from a device address into all of a C-contiguous array, there only when done."""
+        """Copy from a device address into a whole C-contiguous array, valid once done."""
 
     def fill(self, destination: int, nbytes: int, value: int, stream: Stream) -> None:
         """Set each of `nbytes` bytes to `value`, 0..255."""
@@ -236,22 +236,22 @@ class Device(Protocol):
         """
 
     def capture(self, stream: Stream) -> AbstractContextManager[Graph]:
-        """Within the block, what `stream` is asked is written into the graph instead of done.
+        """Within the block, work on `stream` is recorded in the graph instead of executed.
 
-        Nothing may be allocated, loaded or synchronised meanwhile; the graph can be replayed once
-        the block has ended, and keeps what it uses alive but for Buffers.
+        No allocation, load or synchronisation is allowed meanwhile. The graph can be replayed once
+        the block has ended. It keeps the arrays and kernels it uses alive, but not the Buffers.
         """
 
     def synchronize(self) -> None:
-        """Wait until all asked of any stream is done. Raises FaultError."""
+        """Wait until all work of all streams is done. Raises FaultError."""
 
 
 class DeviceError(Exception):
-    """Something that a device could not do."""
+    """A device operation failed."""
 
 
 class CompileError(DeviceError):
-    """A kernel does not compile; the compiler's words follow."""
+    """A kernel does not compile; the message has the compiler's log."""
 
     def __init__(self, instantiation: Instantiation, log: str) -> None:
         super().__init__(f"{instantiation} of {instantiation.source} does not compile:\n{log}")
@@ -278,4 +278,4 @@ class LaunchError(DeviceError):
 
 
 class FaultError(DeviceError):
-    """What ran asynchronously failed (an illegal address, say); the device takes no more work."""
+    """Asynchronous work failed (an illegal address, say); the device accepts no more work."""

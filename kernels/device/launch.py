@@ -1,4 +1,4 @@
-"""One kernel launch, worked out before there is any device: which kernel, how wide, on what."""
+"""One kernel launch, planned without a device: its kernel, its geometry, its arguments."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -16,19 +16,19 @@ from kernels.device.signature import Declared, check_names, check_template, fiel
 from kernels.problems.window import Window
 
 Value = int | float | str | bytes
-"""What `launch` takes for a parameter."""
+"""An argument of `launch`."""
 
 THREADS = 256
-"""Threads a block of the kernels that give each thread one output: enough blocks to fill a GPU even
-for small images, enough warps in each to hide the memory's latency."""
+"""Threads per block of the kernels with one output per thread: few enough that small images fill a
+GPU with blocks, enough that each block's warps hide the memory's latency."""
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
     """A kernel with its geometry and arguments.
 
-    An argument that is a `str` names an operand ("x", "weight", "y") whose address is not known
-    yet; `bind` puts it in.
+    A `str` argument names an operand ("x", "weight", "y") whose address is not known yet; `bind`
+    replaces it.
     """
 
     instantiation: Instantiation
@@ -43,11 +43,11 @@ class Launch:
         return tuple(each for each in self.arguments if isinstance(each, str))
 
     def bind(self, addresses: Mapping[str, int]) -> tuple[Argument, ...]:
-        """The arguments with every operand's address in its place. Raises KeyError."""
+        """The arguments, with addresses for the operands' names. Raises KeyError."""
         return tuple(addresses[each] if isinstance(each, str) else each for each in self.arguments)
 
     def renamed(self, names: Mapping[str, str]) -> "Launch":
-        """The same on other operands: an operand's name → the one to have instead."""
+        """The same launch on other operands: old name → new name."""
         arguments = (
             names.get(each, each) if isinstance(each, str) else each for each in self.arguments
         )
@@ -55,12 +55,12 @@ class Launch:
 
 
 def instantiate(source: str, kernel: str, **arguments: TemplateArgument) -> Instantiation:
-    """A kernel template with its arguments, by their names there and in their order."""
+    """A kernel template with its arguments, in the order of its parameters."""
     return Instantiation(source, kernel, tuple(arguments.items()))
 
 
 def blocks_of_threads(threads: int) -> tuple[Dim3, Dim3]:
-    """The grid and block that give each of `threads` work items a thread of its own."""
+    """The grid and block for one thread per work item."""
     return (-(-threads // THREADS), 1, 1), (THREADS, 1, 1)
 
 
@@ -79,11 +79,11 @@ def launch(
     /,
     **arguments: Value,
 ) -> Launch:
-    """A launch whose arguments have the names, and the order, of the kernel's parameters.
+    """A launch; its arguments have the names and the order of the kernel's parameters.
 
-    A pointer is an operand's name, or 0; a number becomes what the parameter is in C++; a struct is
-    what `struct` returned. Raises TypeError, with its name, for an argument or a template argument
-    that the source does not have there, ValueError as `int32` does.
+    For a pointer pass an operand's name or 0, for an `int` or a `float` a number, for a struct the
+    result of `struct`. Raises TypeError, which names the first argument or template argument that
+    differs from the source; ValueError as `int32`.
     """
     source = SOURCE_ROOT / instantiation.source
     check_template(instantiation, source)
@@ -94,10 +94,10 @@ def launch(
 
 
 def struct(source: str, name: str, /, **members: int | Iterable[int]) -> bytes:
-    """A C++ struct of integers and arrays of them; the members have its fields' names and order.
+    """A C++ struct of integers and integer arrays; its members have the fields' names and order.
 
-    Raises TypeError, with its name, for a member that the source does not have there or whose
-    length differs, ValueError as `int32` does.
+    Raises TypeError, which names the first member that differs from the source, in its name or its
+    length; ValueError as `int32`.
     """
     declared = fields(SOURCE_ROOT / source, name)
     check_names(f"struct {name} of {source}", [each.name for each in declared], members)

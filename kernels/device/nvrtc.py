@@ -1,7 +1,7 @@
 """NVRTC, NVIDIA's run-time compiler: CUDA C++ in, a cubin for one architecture out.
 
-Called through ctypes, because that is ten functions, works with CUDA 12 and 13 alike, needs no
-driver, and leaves out nothing: CuPy's own binding cuts the last byte off a cubin.
+Called through ctypes: ten functions, which work with CUDA 12 and 13 and need no driver. CuPy's own
+binding cuts the last byte off a cubin.
 """
 
 import ctypes
@@ -12,7 +12,7 @@ from functools import cache
 from kernels.device.device import DeviceError
 
 _SUCCESS = 0
-_COMPILATION_FAILED = 6  # NVRTC_ERROR_COMPILATION: the log says why
+_COMPILATION_FAILED = 6  # NVRTC_ERROR_COMPILATION: the log has the reason
 
 
 class CompilerNotFoundError(DeviceError):
@@ -25,10 +25,10 @@ class NvrtcError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """What NVRTC made of one program."""
+    """The result of one compilation."""
 
     cubin: bytes
-    lowered_name: str  # the mangled name under which the kernel stands in the cubin
+    lowered_name: str  # the kernel's mangled name in the cubin
     log: str  # ptxas's report, where `--ptxas-options=-v` asked for one
 
 
@@ -50,7 +50,7 @@ def compile_program(
     """Compile `source` and instantiate `expression`, a kernel's name with its template arguments.
 
     `headers` are the texts that `#include "name"` finds; no other folder is searched. May be called
-    from several threads at once, which do not wait for each other. Raises NvrtcError with the log.
+    from several threads concurrently. Raises NvrtcError with the log.
     """
     program = ctypes.c_void_p()
     _check(
@@ -99,7 +99,7 @@ def _check(result: int, log: str = "") -> None:
 def _library() -> ctypes.CDLL:
     """libnvrtc from the nvidia wheels, a conda environment, CUDA_PATH or the system."""
     try:
-        # Comes with CuPy; a machine that serves on its CPU has neither.
+        # Installed with CuPy; a machine that serves on its CPU has neither.
         from cuda.pathfinder import (  # noqa: PLC0415
             DynamicLibNotFoundError,
             load_nvidia_dynamic_lib,

@@ -1,7 +1,7 @@
-"""What CUDA C++ declares, read from its source: parameters, template parameters, structs' fields.
+"""The declarations of CUDA C++, read from its source: parameters, template parameters, fields.
 
-C++ binds by position: two `int`s that change places would still compile, and compute something
-else. Python therefore names what it passes, and the names are held to the source, in its order.
+C++ binds by position: two `int`s in the wrong order would compile, and give wrong results. Python
+therefore passes arguments by name, and the names are checked against the order in the source.
 """
 
 import re
@@ -28,7 +28,7 @@ class Declared:
 
 @cache
 def parameters(source: Path, kernel: str) -> tuple[Declared, ...]:
-    """Of the kernel in a file. Raises TypeError where the file has no such kernel."""
+    """The parameters of a kernel in a file. Raises TypeError where the file has no such kernel."""
     declared = _TEMPLATE_ARGUMENTS.sub("", _kernel(source, kernel)["parameters"])
     return _declared(declared.split(","))
 
@@ -42,7 +42,7 @@ def check_template(instantiation: Instantiation, source: Path) -> None:
 
 @cache
 def fields(source: Path, struct: str) -> tuple[Declared, ...]:
-    """Of a struct in a file. Raises TypeError where the file declares no such struct."""
+    """The fields of a struct in a file. Raises TypeError where the file has no such struct."""
     found = re.search(rf"\bstruct\s+{re.escape(struct)}\s*{{([^}}]*)}}", _text(source))
     if found is None:
         raise TypeError(f"{source.name} has no struct {struct}")
@@ -50,7 +50,7 @@ def fields(source: Path, struct: str) -> tuple[Declared, ...]:
 
 
 def check_names(what: str, declared: Iterable[str], given: Iterable[str]) -> None:
-    """Raise TypeError, with the first name that differs, unless both are the same in one order."""
+    """Raise TypeError, which has the first name that differs, unless both are equal."""
     for place, (want, have) in enumerate(zip_longest(declared, given, fillvalue="nothing"), 1):
         if want != have:
             raise TypeError(f"{what} declares {want} in place {place}, but is given {have} there")

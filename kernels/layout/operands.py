@@ -1,4 +1,4 @@
-"""What every convolution's launch asks of its operands."""
+"""What the launches of all convolutions require of their operands."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from kernels.problems.conv import ConvProblem
 Filter = NDArray[np.floating[Any]]
 
 FILTER_FORM = "{groups} x taps x channels x filters"
-"""What `taps_by_channels_by_filters` makes, in the words of `filter_form`."""
+"""The `filter_form` of what `taps_by_channels_by_filters` returns."""
 
 
 def check_operands(problem: ConvProblem, x: Pixels, y: Pixels, residual: Pixels | None) -> None:
@@ -41,14 +41,14 @@ def taps_by_channels_by_filters(weight: Filter, problem: ConvProblem) -> Filter:
 
 
 def vectors_in(*tensors: Pixels) -> bool:
-    """Whether every pixel's first channel lies at 16 bytes, in all of them.
+    """Whether every pixel's first channel is aligned to 16 bytes, in all of them.
 
-    Then channels can be loaded by vectors, also the last of a number that is no multiple of 4: what
-    lies behind it, up to 16 bytes, is the pixel's too.
+    Then channels can be loaded as vectors, also the last ones where their number is not a multiple
+    of 4: the rest of the vector belongs to the same pixel.
     """
     return all(each.pitch % VECTOR == each.offset % VECTOR == 0 for each in tensors)
 
 
 def padded(channels: int) -> int:
-    """Up to whole vectors."""
+    """Rounded up to whole vectors."""
     return -(-channels // VECTOR) * VECTOR

@@ -11,10 +11,9 @@ from kernels.layout.strided import VECTOR, Strided
 class Pixels:
     """N images of pixels with `channels` floats each, side by side.
 
-    A pixel starts `pitch` floats after the one before: more than its channels where those are a run
-    of a wider pixel's. Channels that only fill up a pixel count among them if kernels shall move
-    them. The tensor's address is that of its first element, which lies `offset` floats after a
-    multiple of 16 bytes.
+    A pixel starts `pitch` floats after the previous one: more than its channels where they are part
+    of a wider pixel. Padding channels count as channels where kernels must move them. The tensor's
+    address is that of its first element, `offset` floats after a multiple of 16 bytes.
     """
 
     channels: int
@@ -33,6 +32,6 @@ class Pixels:
 
 
 def vector_width(*tensors: Pixels) -> int:
-    """How many channels a thread can move at once in all of them: 4 or 1."""
+    """The channels that a thread can move at once in all of them: 4 or 1."""
     numbers = [number for each in tensors for number in (each.channels, each.pitch, each.offset)]
     return VECTOR if all(number % VECTOR == 0 for number in numbers) else 1

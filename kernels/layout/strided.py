@@ -1,4 +1,4 @@
-"""Where the elements of a tensor lie, and how a kernel walks over several tensors at once."""
+"""Where a tensor's elements lie, and how a kernel iterates over several tensors at once."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from math import prod
 from kernels.device.launch import int32, struct
 
 VECTOR = 4
-"""Floats in the widest load and store of a thread: 16 bytes."""
+"""Floats of a thread's widest load and store: 16 bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Strided:
         )
 
     def split(self, axis: int, outer: int) -> "Strided":
-        """`axis` as two, of `outer` runs and the elements of a run. Raises ValueError."""
+        """`axis` split in two: `outer` runs, and the elements of a run. Raises ValueError."""
         size, stride = self.shape[axis], self.strides[axis]
         if size % outer:
             raise ValueError(f"an axis of {size} does not split into {outer} runs")
@@ -51,7 +51,7 @@ class Strided:
         return Strided(shape, strides, self.offset)
 
     def broadcast(self, shape: Sequence[int]) -> "Strided":
-        """Repeated to `shape` after NumPy's rules. Raises ValueError where they forbid it."""
+        """Broadcast to `shape` by NumPy's rules. Raises ValueError where they forbid it."""
         missing = len(shape) - len(self.shape)
         have = (1,) * missing + self.shape
         if missing < 0 or any(a not in (1, b) for a, b in zip(have, shape, strict=True)):
@@ -65,7 +65,7 @@ class Strided:
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """Loops over tensors of one shape, outermost first, in as few axes as they allow.
+    """Loops over tensors of one shape, outermost first, merged into as few axes as possible.
 
     The innermost axis goes in steps of `v` elements, contiguous in every tensor or repeated. It is
     `Walk<RANK, OPERANDS>` of kernels/src/common.cuh.
@@ -82,11 +82,11 @@ class Walk:
 
     @property
     def steps(self) -> int:
-        """How many vectors of `v` elements there are: one thread's work each."""
+        """The number of vectors of `v` elements, one per thread."""
         return prod(self.extents)
 
     def struct(self) -> bytes:
-        """As the kernel takes it. Raises ValueError where a tensor is beyond 32-bit indices."""
+        """The argument of the kernel. Raises ValueError where a tensor exceeds 32-bit indices."""
         reach = [
             sum((extent - 1) * stride for extent, stride in zip(self.extents, each, strict=True))
             for each in self.strides
@@ -97,10 +97,10 @@ class Walk:
 
 
 def walk(written: Strided, *read: Strided) -> Walk:
-    """The loops that write one tensor while reading others, consecutive threads side by side in it.
+    """The loops that write one tensor and read others; neighbouring threads write neighbours.
 
-    All have one shape. Axes that follow on each other in every tensor become one. Raises ValueError
-    for shapes that differ, and where elements written are one element.
+    All have one shape. Axes that are contiguous in every tensor are merged. Raises ValueError for
+    shapes that differ, and where several elements to be written are the same one.
     """
     _check(written, *read)
     axes = _merged_axes(written, *read)

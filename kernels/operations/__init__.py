@@ -1,1 +1,1 @@
-"""Launches of everything that is not a convolution."""
+"""Launches of all operations but convolutions."""

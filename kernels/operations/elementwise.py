@@ -1,8 +1,8 @@
 """Launches of kernels/src/elementwise.cu: copies, activations, binary operations, scale and shift.
 
-Tensors may have any strides, and axes in any order as long as it is the same for all of one launch.
-All but the output broadcast. The output may lie where an operand of the same strides lies. Each
-function raises ValueError for shapes that do not go together and tensors beyond 32-bit indices.
+Tensors may have any strides, and any order of axes that is the same for all tensors of a launch.
+All but the output are broadcast. The output may overwrite an operand of the same strides. Each
+function raises ValueError for shapes that do not match and tensors that exceed 32-bit indices.
 """
 
 from kernels.device.device import TemplateArgument

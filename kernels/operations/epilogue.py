@@ -1,4 +1,4 @@
-"""How launches pass what kernels/src/epilogue.cuh does: an activation chosen at run time."""
+"""Arguments of kernels/src/epilogue.cuh: an activation chosen at run time."""
 
 from kernels.device.launch import Value
 from kernels.operations.elementwise import activation_arguments
@@ -9,6 +9,6 @@ _KINDS = (None, *ActivationKind)
 
 
 def epilogue_arguments(activation: Activation | None) -> dict[str, Value]:
-    """What a kernel with an epilogue takes last: the enumerator's number, and `a` and `b`."""
+    """The last arguments of a kernel with an epilogue: the enumerator's number, `a` and `b`."""
     kind = activation.kind if activation else None
     return {"activation": _KINDS.index(kind), **activation_arguments(activation)}

@@ -32,8 +32,8 @@ def linear_launch(
 ) -> Launch:
     """y = activation(x · weightᵀ + bias): operands x, weight, bias if there is one, y.
 
-    `rows` pixels of C channels in x, and of K in y. Any number of rows is right; the weights are
-    streamed once for every 8 of them. Raises ValueError beyond 32-bit indices.
+    `rows` pixels of C channels in x, and of K in y. Any number of rows is allowed; the weights are
+    read once for every 8 of them. Raises ValueError beyond 32-bit indices.
     """
     at_once = next((size for size in (1, 2, 4) if rows <= size), _ROWS_AT_ONCE)
     outputs = max(VECTOR, at_once)

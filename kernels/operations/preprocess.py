@@ -1,4 +1,4 @@
-"""Launches of kernels/src/preprocess.cu: a network's input, brought to NHWC floats."""
+"""Launches of kernels/src/preprocess.cu: a network's input as NHWC floats."""
 
 from kernels.device.launch import Launch, blocks_of_threads, instantiate, int32, launch
 from kernels.layout.pixels import Pixels, vector_width

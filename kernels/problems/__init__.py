@@ -1,1 +1,1 @@
-"""What is to be computed: problems as frozen dataclasses, each with its shapes."""
+"""Problems: what is to be computed, as frozen dataclasses with their shapes."""

@@ -1,4 +1,4 @@
-"""Elementwise activations that may ride in the epilogue of another kernel."""
+"""Elementwise activations, which may be the epilogue of another kernel."""
 
 from dataclasses import dataclass
 from enum import Enum, unique

@@ -1,4 +1,4 @@
-"""The convolution problem: everything an algorithm must know to say whether and how it runs it."""
+"""The convolution problem: all that decides whether and how an algorithm runs it."""
 
 from dataclasses import dataclass, replace
 
@@ -9,7 +9,7 @@ from kernels.problems.window import Window
 class ConvProblem:
     """Convolution (cross-correlation) of N images, letters after Lavin & Gray, section 3.
 
-    x is N×C×H×W, the filter K×(C/groups)×R×S, y is N×K×P×Q; in 3-D D, T and O stand before
+    x is N×C×H×W, the filter K×(C/groups)×R×S, y is N×K×P×Q; in 3-D D, T and O come before
     H, R and P. These are logical shapes: the CUDA engine stores activations as N·H·W·C.
     """
 
@@ -36,7 +36,7 @@ class ConvProblem:
 
     @property
     def is_depthwise(self) -> bool:
-        """Whether every input channel is filtered alone (K may be a multiple of C)."""
+        """Whether every input channel is filtered by itself (K may be a multiple of C)."""
         return self.groups == self.c and self.groups > 1
 
     @property

@@ -8,7 +8,7 @@ from kernels.problems.window import Window
 
 @unique
 class PoolKind(Enum):
-    """What is taken of a window."""
+    """The operation on a window."""
 
     MAX = "max"  # padding never wins: it counts as -inf
     AVERAGE = "average"  # divided by the positions inside the image

@@ -1,10 +1,10 @@
-"""Reasons for which an algorithm refuses a convolution; None where the reason does not hold."""
+"""Reasons for an algorithm to refuse a convolution; each returns None where it does not apply."""
 
 from kernels.problems.conv import ConvProblem
 
 
 def wrong_axes(problem: ConvProblem, axes: int) -> str | None:
-    """It has not that many spatial axes."""
+    """It has another number of spatial axes."""
     have = len(problem.window.input)
     return None if have == axes else f"{have}-D; it runs {axes}-D"
 

@@ -1,4 +1,4 @@
-"""The sliding window shared by convolution and pooling: where it stands and what it covers."""
+"""The sliding window of convolution and pooling: its positions and what it covers."""
 
 from dataclasses import dataclass
 from math import prod

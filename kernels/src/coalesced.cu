@@ -2,31 +2,31 @@
 //
 // Algorithm: Jordà et al. 2021 (cuConv), section 3, for pixels whose channels lie side by side.
 //   First stage: dot products of filter rows (a filter's C numbers at a tap) with input rows (a
-//   pixel's C numbers), the filter rows held in shared memory for all positions they meet. Second
-//   stage: the sums over the taps. A block takes ROWS × COLUMNS output pixels of an image and some
-//   filters, at TAPS_R × TAPS_S of the taps and in one of `strips` parts of the channels; what it
-//   sums is one element of a plane, and planes there are R / TAPS_R · S / TAPS_S · strips. With
-//   TAPS_R = TAPS_S = strips = 1 they are the paper's R·S. One plane alone is the output, as the
-//   paper has it at 1×1. Several are summed in order, by the block of a tile that comes last (by a
-//   counter, one launch) or, where there are no counters, by `sum_planes` (the paper's two stages).
-//   The input rows are in shared memory too, halo and all, so that each is read from global memory
-//   once for all taps of a block; CHUNK channels at a time, STAGES - 1 chunks of both on their way
-//   (cp.async) while one is multiplied. A warp takes the COLUMNS pixels of a row. Its lanes are
-//   FILTER_LANES × 32 / FILTER_LANES slices of the channels: a lane sums, for all COLUMNS pixels
-//   and 4 filters, 4 channels of each step of 4 · slices. The row's input slides
-//   through registers: COLUMNS + TAPS_S - 1 vectors serve TAPS_S taps. The slices are summed by
-//   shuffles that hand each lane a share of the outputs, so that a step takes half as many as the
-//   one before.
-//   Tried, judged by ptxas and the cost model, for nothing was measured: 8 filters a lane save a
+//   pixel's C numbers); shared memory holds the filter rows for all positions. Second stage: the
+//   sums over the taps. A block computes ROWS × COLUMNS output pixels of an image for some filters,
+//   over TAPS_R × TAPS_S of the taps and one of `strips` parts of the channels. These partial sums
+//   are one plane, of R / TAPS_R · S / TAPS_S · strips planes in all. With TAPS_R = TAPS_S =
+//   strips = 1 they are the paper's R·S. A single plane is the output, as in the paper at 1×1.
+//   Several are added in order, by the last block of a tile (found by a counter, one launch) or,
+//   where there are no counters, by `sum_planes` (the paper's two stages).
+//   Shared memory also holds the input rows with their halo, so that a block reads each from global
+//   memory once for all its taps; CHUNK channels at a time, with STAGES - 1 chunks of both being
+//   copied (cp.async) while one is multiplied. A warp computes the COLUMNS pixels of a row. Its
+//   lanes are FILTER_LANES groups of filters × 32 / FILTER_LANES slices of the channels: a lane
+//   sums, for all COLUMNS pixels and 4 filters, 4 channels of each step of 4 · slices. The row's
+//   input slides through registers: COLUMNS + TAPS_S - 1 vectors serve TAPS_S taps. Shuffles add
+//   the slices and divide the outputs among the lanes, so that each step has half as many shuffles
+//   as the previous one.
+//   Rejected by ptxas's report and the cost model, without a measurement: 8 filters per lane save a
 //   fifth of the loads or more, but spill at the 128 registers that let two blocks be resident.
-//   Tiles of 7 rows leave one of a multiprocessor's four schedulers a warp short, and an image is
-//   never fewer of them than of 8. Two stages are the best choice for no layer of the paper's.
+//   Tiles of 7 rows leave one of a multiprocessor's four schedulers a warp short, and an image
+//   never needs fewer of them than of 8. Two stages are the best choice for no layer of the paper.
 // Layouts: x, residual, y are N·H·W pixels with any pitch. weight is R·S × C × K, both padded to a
-//   multiple of 4 with zeros: conv_direct's. In shared memory a step's filter rows lie as the lanes
-//   read them, 128 floats side by side for a warp's load: taps × steps × 4 channels × filter warps
-//   × lanes × 4 filters. Planes are N·P·Q × K, K padded likewise.
+//   multiple of 4 with zeros: conv_direct's. In shared memory a step's filter rows lie in the order
+//   in which lanes read them, 128 contiguous floats per load of a warp: taps × steps × 4 channels ×
+//   filter warps × lanes × 4 filters. Planes are N·P·Q × K, K padded likewise.
 // Launch: (tiles, planes) blocks, tiles of filters fastest, of ROWS · FILTER_WARPS warps. 1×1
-//   without padding: pixels of all images are one image COLUMNS wide, its last row in part.
+//   without padding: the pixels of all images are one image COLUMNS wide; its last row is partial.
 #include "channels.cuh"
 #include "common.cuh"
 #include "epilogue.cuh"
@@ -48,7 +48,7 @@ struct Sizes {
   int y_vectors;  // likewise in y and in the residual
 };
 
-// What `share_sums` leaves a lane with: the sums of `count` outputs from the `first` on.
+// The result of `share_sums` for a lane: the sums of `count` outputs from `first` on.
 struct Share {
   int first, count;
 };

@@ -1,9 +1,9 @@
-// What every kernel shares: vectors of channels, indices taken apart, activations.
+// Shared by all kernels: vectors of channels, indices along axes, activations.
 //
 // Activations lie in memory as N·H·W pixels (N·D·H·W in 3-D) of C channels each, fp32. A pixel
 // starts `pitch` floats after the one before it: more than C where channels are padded, or where
-// the pixel is a run of channels of a wider one. A kernel on vectors of V channels asks that C,
-// every pitch and every address be multiples of V floats (kernels/layout/pixels.py, strided.py).
+// the pixel is a part of a wider one. A kernel on vectors of V channels requires that C, every
+// pitch and every address be multiples of V floats (kernels/layout/pixels.py, strided.py).
 #pragma once
 
 template <int V>
@@ -35,7 +35,8 @@ __device__ __forceinline__ float infinity() { return __int_as_float(0x7f800000);
 // The thread's index in a one-dimensional grid.
 __device__ __forceinline__ unsigned thread_index() { return blockIdx.x * blockDim.x + threadIdx.x; }
 
-// Takes the fastest axis off a linear index: returns the position on it, keeps the rest in `index`.
+// Splits the fastest axis off a linear index: returns the position on it, keeps the rest in
+// `index`.
 __device__ __forceinline__ unsigned peel(unsigned& index, unsigned extent) {
   const unsigned rest = index / extent;
   const unsigned position = index - rest * extent;
@@ -43,8 +44,8 @@ __device__ __forceinline__ unsigned peel(unsigned& index, unsigned extent) {
   return position;
 }
 
-// kernels/problems/activation.py, ActivationKind: the same names and equations. NaN stays NaN, which fmaxf
-// and fminf would hide.
+// kernels/problems/activation.py, ActivationKind: the same names and equations. NaN stays NaN,
+// which fmaxf and fminf would hide.
 enum class Activation {
   NONE,
   RELU,
@@ -105,7 +106,7 @@ struct Walk {
   unsigned stride[OPERANDS][RANK];
 };
 
-// Where each tensor stands at one step: floats from its first element.
+// The place in each tensor at one step: floats from its first element.
 template <int OPERANDS>
 struct Places {
   unsigned of[OPERANDS];

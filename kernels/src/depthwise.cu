@@ -1,18 +1,19 @@
 // Depthwise convolution: y = activation(conv(x, weight) + bias + residual), each channel by itself.
 //
-// Algorithm: bound by memory, so each element is to be loaded as seldom as can be, 16 bytes at a
-//   time. A thread takes 4 neighbouring filters of RUN neighbouring outputs in a row. It goes over
-//   the window's rows: S filter taps and the (RUN - 1) · STRIDE + S inputs that the run meets stand
-//   in registers, each loaded once. Consecutive threads take consecutive channels. What windows one
-//   above the other share comes from the caches.
-//   S = 0: any width, stride, dilation and number of filters a channel; an output a thread, its
-//   taps loaded one by one.
-//   4 blocks to a multiprocessor: left to itself ptxas spilled 8 bytes of <5, 1, 4> on sm_80, and
+// Algorithm: bound by memory, so each element is loaded as few times as possible, 16 bytes at a
+//   time. A thread computes 4 neighbouring filters of RUN neighbouring outputs in a row. For each
+//   row of the window it loads S filter taps and the (RUN - 1) · STRIDE + S inputs of the run into
+//   registers, each once. Consecutive threads take consecutive channels. Inputs that windows one
+//   above the other share come from the caches.
+//   S = 0: any width, stride, dilation and number of filters per channel; one output per thread,
+//   whose taps are loaded one by one.
+//   4 blocks per multiprocessor: without a bound ptxas spilled 8 bytes of <5, 1, 4> on sm_80, and
 //   with 7 blocks 40 bytes of <5, 2, 4>.
 // Layouts: 2-D; x, residual, y are N·H·W pixels with any pitch; weight is R·S × K, K padded to a
-//   multiple of 4. Channels beyond the last are computed but not written: no channel meets another.
-// Launch: one dimension, a thread a run and 4 filters, the last block in part. Runs are short where
-//   images are small, so that there are threads enough.
+//   multiple of 4. Channels beyond the last are computed but not written; they affect no other
+//   channel.
+// Launch: one dimension, one thread per run and 4 filters, the last block partial. Runs are short
+//   where images are small, so that there are enough threads.
 #include "common.cuh"
 #include "epilogue.cuh"
 #include "window.cuh"

@@ -1,11 +1,11 @@
 // Elementwise operations on tensors with strides: maps, copies, binary operations, scale and shift.
 //
-// Algorithm: each thread takes one step of a walk (common.cuh): V neighbouring elements of the
+// Algorithm: each thread computes one step of a walk (common.cuh): V neighbouring elements of the
 //   output. Consecutive threads write consecutive addresses.
-// Layouts: any strides; kernels/layout/strided.py merges axes, so that two whole tensors are one axis, and
-//   a channel slice of NHWC two. A transposition reads with a stride and relies on the caches.
-// Launch: one dimension, a thread a step, the last block in part. The output may be an operand with
-//   the same strides (in place): each element is read before it is written, by its own thread.
+// Layouts: any strides; kernels/layout/strided.py merges axes: whole tensors have one, a channel
+//   slice of NHWC has two. A transposition reads with a stride and relies on the caches.
+// Launch: one dimension, one thread per step, the last block partial. The output may be an operand
+//   with the same strides (in place): the thread that writes an element reads it before.
 #include "common.cuh"
 
 enum class BinaryOp { ADD, SUB, MUL, DIV };

@@ -1,7 +1,7 @@
-// What a kernel does with its sums before it writes them: y = activation(sum + bias + residual).
+// The end of a kernel, before it writes its sums: y = activation(sum + bias + residual).
 //
-// The activation is an argument, not a template's: a branch that all threads take alike costs
-// nothing beside the sums, and there are twelve of them.
+// The activation is a kernel argument, not a template argument: a branch that all threads take
+// alike costs little beside the sums, and there are twelve activations.
 #pragma once
 
 #include "common.cuh"

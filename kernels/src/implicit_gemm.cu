@@ -3,21 +3,22 @@
 //
 //   y (pixels × K) = columns (pixels × T·R·S·C) · weight (T·R·S·C × K),  for each group
 //
-// Algorithm: a block takes BM output pixels (of all images, one after another, so that N = 1 fills
-//   tiles too) by BN filters. It goes along the inner dimension, taps outside, channels inside, in
-//   chunks of BK: STAGES - 1 chunks of both factors are on their way to shared memory (cp.async)
-//   while one is multiplied. The left factor is never stored: a chunk's elements are copied from
-//   where the window's taps fall, or are 0. Each thread sums TM × TN products in registers.
-//   Where the tiles do not fill the machine, the inner dimension is split over gridDim.y blocks.
-//   Each writes its sums to the workspace, and the last of a tile adds them up (split.cuh). A tile
-//   is finished out of memory, not registers, in a loop that is not unrolled: an activation chosen
-//   at run time would stand in the code TM · TN times, and a split tile lies in memory anyway.
-//   POINTWISE (1×1 at stride 1, unpadded): the left factor is x itself.
+// Algorithm: a block computes BM output pixels (of all images, one after another, so that N = 1
+//   fills tiles too) × BN filters. It loops over the inner dimension, taps outside, channels
+//   inside, in chunks of BK: STAGES - 1 chunks of both factors are being copied to shared memory
+//   (cp.async) while one is multiplied. The left factor is never stored: a chunk's elements are
+//   copied from where the window's taps fall, or are 0. Each thread sums TM × TN products in
+//   registers. Where the tiles do not fill the machine, the inner dimension is split over gridDim.y
+//   blocks. Each writes its sums to the workspace, and the last of a tile adds them up (split.cuh).
+//   A tile is finished out of memory, not registers, in a loop that is not unrolled: an activation
+//   chosen at run time would stand in the code TM · TN times, and a split tile lies in memory
+//   anyway. POINTWISE (1×1 at stride 1, unpadded): the left factor is x itself.
 // Layouts: x, residual, y are N·D·H·W pixels with any pitch. weight is G × T·R·S × C/G × K/G, both
-//   channel axes padded to a multiple of 4 with zeros (kernels/convolution/implicit_gemm.py, prepare_filter).
-//   Shared memory holds pixels × BK, four floats more a row so that rows start in different banks,
-//   and BK × BN. A thread's rows lie BM / TM apart and its columns in runs of 4: threads side by
-//   side read, and later write, side by side. The workspace is tiles × splits × BM × BN.
+//   channel axes padded to a multiple of 4 with zeros (kernels/convolution/implicit_gemm.py,
+//   prepare_filter). Shared memory holds pixels × BK, with 4 more floats per row so that rows start
+//   in different banks, and BK × BN. A thread's rows lie BM / TM apart and its columns in runs of
+//   4, so that neighbouring threads read, and later write, neighbouring addresses. The workspace is
+//   tiles × splits × BM × BN.
 // Launch: (tiles, splits, groups) blocks, tiles of filters fastest, of BM / TM · BN / TN threads.
 #include "channels.cuh"
 #include "common.cuh"
@@ -26,7 +27,7 @@
 #include "split.cuh"
 #include "window.cuh"
 
-// kernels/convolution/implicit_gemm.py: sizes of one launch; channels and filters are those of one group.
+// kernels/convolution/implicit_gemm.py: sizes of one launch; channels and filters of one group.
 struct Sizes {
   int pixels;  // N·O·P·Q
   int channels;
@@ -38,7 +39,7 @@ struct Sizes {
   int y_vectors;  // likewise in y and in the residual
 };
 
-// 4 neighbouring channels at one tap of the window, and how to go on along the inner dimension.
+// 4 neighbouring channels at one tap of the window, and the step along the inner dimension.
 struct Column {
   int channel;
   int tap[3];  // T, R, S; past the last when tap[0] == T

@@ -1,17 +1,16 @@
 // Fully connected layers for few rows: y = activation(x · weightᵀ + bias).
 //
-// Algorithm: a block takes OUTPUTS rows of the weights for ROWS rows of x, its threads side by side
-//   along the channels, 16 bytes each: the weights, which are nearly all there is to read, are
-//   streamed once for all ROWS, OUTPUTS loads of each thread under way at a time. Every thread sums
-//   ROWS × OUTPUTS products in registers. The lanes of a warp then exchange halves of what they
-//   have until each has its share of the warp's sums, and one thread for 4 outputs adds up the
-//   warps'. The order of all sums is fixed. x is read again by every block, from the caches: as
-//   much as the weights where ROWS = OUTPUTS.
-//   For 8 rows two blocks of 256 threads to a multiprocessor spilled 160 bytes a thread on sm_80;
-//   three of 128 spill none.
+// Algorithm: a block multiplies OUTPUTS rows of the weights by ROWS rows of x, its threads side by
+//   side along the channels, 16 bytes each: the weights, which are most of the data, are read once
+//   for all ROWS, with OUTPUTS loads per thread in flight. Every thread sums ROWS × OUTPUTS
+//   products in registers. The lanes of a warp then exchange halves of their sums until each has
+//   its share of the warp's sums, and one thread per 4 outputs adds those of the warps. The order
+//   of all sums is fixed. Every block reads x again, from the caches: as much as the weights where
+//   ROWS = OUTPUTS. For 8 rows, two blocks of 256 threads per multiprocessor spilled 160 bytes per
+//   thread on sm_80; three of 128 spill none.
 // Layouts: x and y are rows with any pitch; weight is K × C, rows padded with zeros to 16 bytes.
 // Launch: (ceil(K / OUTPUTS), ceil(rows / ROWS)) blocks of one to MAX_WARPS whole warps:
-//   fewer where many sums need many registers.
+//   fewer warps where many sums need many registers.
 #include "common.cuh"
 #include "epilogue.cuh"
 
@@ -25,9 +24,9 @@ __device__ __forceinline__ Vec<4> load_channels(const float* from, int exist, bo
   return result;
 }
 
-// The lanes of a warp add up their sums, COUNT each. Each time a lane keeps one half of its own,
-// adds to it what its partner has of that half, and leaves the other half to the partner; a single
-// sum they both keep. In the end lane l has those from l * COUNT / 32 on.
+// The lanes of a warp add their sums, COUNT each. In each step a lane keeps one half of its sums,
+// adds its partner's half to it, and leaves the other half to the partner; a single sum both keep.
+// At the end lane l has the sums from l * COUNT / 32 on.
 template <int COUNT, int APART>
 __device__ __forceinline__ void exchange(float* sums, int lane) {
   constexpr int KEPT = COUNT > 1 ? COUNT / 2 : 1;

@@ -3,11 +3,11 @@
 //   y[c] = x[c] / (bias + scale * sum of x[i]^2)^beta,  c - before <= i <= c + after
 //   scale = alpha / size
 //
-// Algorithm: a thread an element, which reads the channels beside its own too: its neighbouring
-//   threads read them as well, so that they come from the L1 cache. Windows of channels do not fall
-//   on vectors, and one power an element outweighs what wider loads would save.
+// Algorithm: one thread per element, which also reads the neighbouring channels: its neighbouring
+//   threads read them too, so they come from the L1 cache. Windows of channels are not aligned to
+//   vectors, and one power per element costs more than wider loads would save.
 // Layouts: pixels with any pitch in and out.
-// Launch: one dimension, a thread an element, the last block in part.
+// Launch: one dimension, one thread per element, the last block partial.
 #include "common.cuh"
 
 __global__ void __launch_bounds__(256)

@@ -1,15 +1,15 @@
 // Pooling over windows and over whole images, in every variant of ONNX's.
 //
-// `pool`: each thread takes V neighbouring channels of one output pixel and walks over the window's
-//   taps that lie inside the image: consecutive threads read consecutive channels. Neighbouring
-//   windows overlap; the caches serve what they share.
-//   A row of three taps, the usual window, is loaded at once; without the bound of 4 blocks to a
-//   multiprocessor ptxas spilled registers to fit more (up to 20 bytes a thread on sm_100).
-//   Launch: one dimension, a thread an output pixel and channel vector, the last block in part.
-// `global_pool`: a block takes 32 channels of one image. Each of its ROWS warps walks over every
+// `pool`: each thread computes V neighbouring channels of one output pixel and loops over the
+//   window's taps inside the image: consecutive threads read consecutive channels. Neighbouring
+//   windows overlap; their common inputs come from the caches.
+//   A row of three taps, the usual window, is loaded at once; without the bound of 4 blocks per
+//   multiprocessor ptxas spilled registers to fit more (up to 20 bytes per thread on sm_100).
+//   Launch: one dimension, one thread per output pixel and channel vector, the last block partial.
+// `global_pool`: a block computes 32 channels of one image. Each of its ROWS warps loops over every
 //   ROWS-th pixel, then the first warp adds the others' results in order.
 //   Launch: (ceil(C / 32), N) blocks of 32 × ROWS threads. Not on vectors of channels: at N = 1
-//   there are few blocks as it is, and a warp reads 128 contiguous bytes already.
+//   there would be too few blocks, and a warp already reads 128 contiguous bytes.
 // Layouts: N·D·H·W pixels with any pitch in, N·O·P·Q out. 2-D images have depth 1.
 #include "common.cuh"
 #include "window.cuh"

@@ -1,13 +1,14 @@
-// A network's input, brought to NHWC floats with padded channels.
+// A network's input as NHWC floats with padded channels.
 //
 // `pixels_to_floats`: uint8 N·H·W·C images, y = pixel * multiplier[c] + offset[c].
 // `planes_to_pixels`: float N·C·H·W tensors, transposed.
 // Channels from C up to those of the output are written as 0.
 //
 // Layouts: contiguous in; N·H·W pixels with any pitch out.
-// Launch: one dimension, the last block in part. A thread takes a pixel of an image; or V channels
-//   of a pixel of a tensor, with consecutive threads on consecutive pixels, so that each plane is
-//   read contiguously. Where there are at most V channels, as in an image, the writes are
+// Launch: one dimension, the last block partial. One thread per pixel of an image; or per V
+// channels
+//   of a pixel of a tensor, with consecutive threads on consecutive pixels, so that reads of each
+//   plane are contiguous. Where there are at most V channels, as in an image, the writes are
 //   contiguous too.
 #include "common.cuh"
 

@@ -1,9 +1,9 @@
-// What CUDA C++ has no name for: asynchronous copies, ldmatrix, mma, a barrier that roles share,
-// and dynamic shared memory.
+// PTX without a name in CUDA C++: asynchronous copies, ldmatrix, mma, a barrier that warps with
+// different roles share, and dynamic shared memory.
 //
-// The only inline PTX of the project. Outside CUDA (`__CUDACC__` undefined) whatever executes the
-// kernels brings the same names, so no kernel ever asks which of the two it is compiled for.
-// Fragment layouts are those of the PTX ISA, "Matrix fragments for mma.m16n8k8" and "...m16n8k16".
+// The only inline PTX of the project. Outside CUDA (`__CUDACC__` undefined) the simulator defines
+// the same names, so kernels need no conditional compilation. Fragment layouts are those of the PTX
+// ISA, "Matrix fragments for mma.m16n8k8" and "...m16n8k16".
 #pragma once
 
 #ifdef __CUDACC__

@@ -2,12 +2,11 @@
 //
 //   y = exp(x - m) / sum of exp(x - m), or x - m - log(sum of exp(x - m)), m the largest x
 //
-// Algorithm: a block of THREADS takes one row, passing over it three times: largest, sum, result;
-//   the second and third time it comes from the caches. Sums are taken in one order whatever runs
-//   first: along each thread's elements, over the lanes of a warp by exchange, over the warps in
-//   turn.
+// Algorithm: a block of THREADS computes one row in three passes: largest, sum, result; the second
+//   and third read it from the caches. The order of the sums is fixed: along each thread's
+//   elements, over the lanes of a warp by shuffles, over the warps in turn.
 // Layouts: any strides; the row's own stride is 1 along the channels of NHWC.
-// Launch: a block a row.
+// Launch: one block per row.
 #include "common.cuh"
 
 struct Larger {
@@ -18,7 +17,7 @@ struct Sum {
   static __device__ __forceinline__ float of(float a, float b) { return a + b; }
 };
 
-// The threads' values as one, which every thread gets.
+// Reduces the threads' values to one, for every thread.
 template <typename Both, int THREADS>
 __device__ __forceinline__ float over_block(float value) {
   __shared__ float of_warp[THREADS / 32];

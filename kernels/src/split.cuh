@@ -1,15 +1,15 @@
-// A sum that several blocks share: each writes its part to the workspace, and the one that comes
-// last, by a counter, adds the parts up in order, so that the result does not depend on who came
-// last. It leaves the counter at 0 for the next launch.
+// A sum over several blocks: each writes its part to the workspace, and the last one, found by a
+// counter, adds the parts in a fixed order, so that the result does not depend on which block was
+// last. It resets the counter to 0 for the next launch.
 #pragma once
 
 #include "common.cuh"
 
-// Whether this block is the last of `splits` to come here; all of them have then written what they
-// wrote before, for __ldcg to see. For all threads of a block to call.
+// Whether this block is the last of `splits` to call this; __ldcg then reads what all of them wrote
+// before. All threads of a block must call it.
 __device__ __forceinline__ bool last_of_split(unsigned* counter, unsigned splits) {
   __shared__ unsigned before;
-  __threadfence();  // what this thread wrote is there for all ...
+  __threadfence();  // this thread's writes are visible to all ...
   __syncthreads();  // ... and so is what the others did, before it is counted
   if (threadIdx.x == 0) before = atomicAdd(counter, 1u);
   __syncthreads();

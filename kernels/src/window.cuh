@@ -1,4 +1,4 @@
-// A window over an image of three spatial axes: kernels/problems/window.py, Window. A 2-D one has depth 1.
+// A window over three spatial axes: kernels/problems/window.py, Window. A 2-D one has depth 1.
 #pragma once
 
 struct Window {

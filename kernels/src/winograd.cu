@@ -6,27 +6,27 @@
 //   weight, transformed ── U ───┘
 //
 // Algorithm: Lavin & Gray, algorithm 1 and section 5, all of it in one kernel; in 3-D Lan et al.,
-//   section 3.2. A block takes BM tiles (of all images, one after another, so that N = 1 fills them
-//   too) by BN filters, and goes along the channels in chunks of BC. Its warps have two roles.
-//   DATA_WARPS of them copy the next chunk of x, each for tiles of its own, and transform it, a
-//   tile's channel a thread. All others multiply meanwhile: at each of a tile's alpha^AXES
-//   positions GROUP threads, TM tiles × TN filters each. V and U have two stages, of which one is
-//   multiplied and one filled, so a chunk takes one barrier; d has one, which is its warp's alone.
-//   The products then go through shared memory, where a thread transforms those of one tile and
+//   section 3.2. A block computes BM tiles (of all images, one after another, so that N = 1 fills
+//   them too) × BN filters, the channels in chunks of BC. Its warps have two roles. DATA_WARPS of
+//   them copy the next chunk of x, each for its own tiles, and transform it, one channel of a tile
+//   per thread. All others multiply meanwhile: GROUP threads at each of a tile's alpha^AXES
+//   positions, TM tiles × TN filters each. V and U have two stages, one to multiply and one to
+//   fill, so a chunk takes one barrier; d has one stage, private to its warp.
+//   The products then pass through shared memory, where a thread transforms those of one tile and
 //   filter in place, or out into the workspace where the channels are split over gridDim.y blocks
-//   (split.cuh): the inverse transform is linear, so what is summed is outputs, less than products.
-// Versions: where every thread did both, as in the papers' kernels, the sums of a thread stood in
-//   registers beside the 36 or 64 values of a tile, too many for both. Apart they take 96 registers
-//   at most and 20 warps. An inverse transform that takes half the filters at a time would do with
+//   (split.cuh): the inverse transform is linear, so the outputs are summed, which are fewer.
+// Versions: with both roles in every thread, as in the papers' kernels, a thread needed registers
+//   for its sums and for the 36 or 64 values of a tile, too many for both. Separate roles take 96
+//   registers at most and 20 warps. An inverse transform of half the filters at a time would need
 //   less shared memory, but keeps the other half's sums in registers: it spilled. So did, by 4 to
-//   90 bytes of one configuration or another, copies of U that are unrolled further, a pointer that
-//   goes along instead of an index, and U's vectors loaded before V's.
+//   90 bytes of one configuration or another, copies of U that are unrolled further, a running
+//   pointer instead of an index, and loads of U's vectors before V's.
 // Layouts: x, residual, y are N·D·H·W pixels with any pitch. weight is alpha^AXES × C × K, channels
-//   padded to a multiple of 4 with zeros (kernels/winograd/filter.py). In shared memory V is channels ×
-//   positions × tiles, each channel a little longer, so that the transform's stores, of 32 / BC
-//   tiles by BC channels, meet different banks; U is positions × channels × filters, d is positions
+//   padded to a multiple of 4 with zeros (kernels/winograd/filter.py). In shared memory V is
+//   channels × positions × tiles, each channel padded, so that the transform's stores, of 32 / BC
+//   tiles × BC channels, use different banks; U is positions × channels × filters, d is positions
 //   × tiles × channels. Products are positions × tiles × filters, every second run of 4 tiles with
-//   the halves of 32 filters exchanged, so that stores of two runs meet different banks. A thread's
+//   the halves of 32 filters exchanged, so that stores of two runs use different banks. A thread's
 //   tiles and filters come in runs of 4, side by side with its neighbours'. The workspace is blocks
 //   × splits × outputs × tiles × filters.
 // Launch: (blocks, splits) blocks, those of filters fastest.

@@ -1,4 +1,4 @@
-// What Winograd kernels share: the transforms nested along 2 or 3 axes, and where tiles stand.
+// Shared by Winograd kernels: the transforms nested along 2 or 3 axes, and the places of tiles.
 //
 // Positions of a tile count along its last axis fastest: nu, then xi (in 3-D the depth slowest), as
 // in the transformed filter (kernels/winograd/filter.py).

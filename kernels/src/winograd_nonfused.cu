@@ -1,18 +1,18 @@
-// Non-fused Winograd convolution: what stands before and after the batched products, which are
-// conv_direct's, one group for each of a tile's positions.
+// Non-fused Winograd convolution: the transforms before and after the batched products, which
+// conv_direct computes, one group for each of a tile's positions.
 //
 //   x ── winograd_data ── V ── conv_direct, POINTWISE ── products ── winograd_inverse ── y
 //
 // Algorithm: Lavin & Gray, algorithm 1, its three stages launched one after another; in 3-D Lan et
 //   al., section 3.2. A thread of the first kernel transforms one channel of one input tile, zeros
-//   outside the image; one of the second 4 filters of one output tile, with the epilogue. Both read
-//   and write far more than they compute. Loads side by side, as many in flight as registers hold,
-//   are all there is to gain: a channel a thread suffices for that, and for any pitch of x.
-//   The outputs pass through shared memory, each thread's its own, to be finished in a loop that is
-//   not unrolled: an activation chosen at run time would stand in the code for each of them.
+//   outside the image; one of the second 4 filters of one output tile, with the epilogue. Both are
+//   bound by memory, so only coalesced loads matter, as many in flight as registers hold: one
+//   channel per thread is enough for that, and allows any pitch of x.
+//   The outputs pass through shared memory, private to each thread, to a loop that is not unrolled:
+//   the code of an activation chosen at run time would be repeated for each output.
 // Layouts: V is tiles × alpha^AXES × C, products tiles × alpha^AXES × K; C and K padded to a
-//   multiple of 4, V with zeros. They hold `count` tiles, of all images' from `first` on: a large
-//   layer's need not all be there at once.
+//   multiple of 4, V with zeros. They hold `count` of all images' tiles, from `first` on: a large
+//   layer is computed in chunks.
 // Launch: count · C and count · K / 4 threads, C and K padded, channels fastest.
 #include "common.cuh"
 #include "epilogue.cuh"

@@ -1,10 +1,10 @@
-"""Which algorithm and configuration is fastest on a device: each is examined first, then timed.
+"""Finds the fastest algorithm and configuration on a device: each is examined, then timed.
 
     candidates ─ examine ─> right ─ screen: a few runs ─> finalists ─ time: warm, cold ─> store
                     └ wrong, refused, does not compile: reported, stored, never chosen
 
-What the store knows is not measured again, so that one who was interrupted goes on from there.
-Measure on a device that does nothing else meanwhile.
+Measurements in the store are not repeated, so an interrupted run continues where it stopped.
+The device must do no other work meanwhile.
 """
 
 import logging
@@ -32,23 +32,23 @@ from kernels.tuning.store import Outcome, Outcomes, Times, TuningStore
 from kernels.tuning.timing import COPIES, time_launches
 
 GRAPH_US = 1000
-"""A graph of copies takes about this long at most, unless a single one takes longer."""
+"""The time of a graph of copies, at most, unless one copy takes longer."""
 
 SCREEN_REPLAYS = 5
 
 TIMING_US = 50_000
-"""What the replays of a finalist take about, and again with a cold cache."""
+"""The time of a finalist's replays, approximately; the same again with a cold cache."""
 
 MIN_REPLAYS, MAX_REPLAYS = 10, 100
 
 MAX_REASON = 1000
-"""Characters of a failure: a compiler says more."""
+"""Characters of a failure to keep: a compiler's log is longer."""
 
 Progress = Callable[[str, int, int], None]
-"""Hears what is being done, how many of it are done, and how many there are."""
+"""Called with the task, how many of its items are done, and how many there are."""
 
 TOP_CANDIDATES = 24
-"""Candidates of a problem that are measured if nothing else is said."""
+"""Candidates of a problem to measure by default."""
 
 Candidates = Mapping[str, ConvChoice]
 
@@ -57,10 +57,10 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """How far to look: at the `top` candidates by estimated cost, or at all where it is None.
+    """How much to measure: the `top` candidates by estimated cost, or all where it is None.
 
-    The `finalists` fastest and the best of each algorithm are timed thoroughly. What the store
-    knows is measured `anew`, or not again.
+    The `finalists` fastest and the best of each algorithm are timed thoroughly. With `anew`,
+    measurements in the store are repeated.
     """
 
     top: int | None = TOP_CANDIDATES
@@ -77,10 +77,10 @@ def autotune(
     progress: Progress,
     timer: Timer = time_launches,
 ) -> dict[ConvProblem, Outcomes]:
-    """What is known of each problem, after measuring what the store did not know.
+    """The outcomes of each problem, after measuring those that the store did not have.
 
-    Raises TuningStoreError, and DeviceError: where a candidate took the device with it (FaultError)
-    it is left out the next time. Whatever was measured by then, or by Ctrl-C, is in the store.
+    Raises TuningStoreError, and DeviceError: a candidate that broke the device (FaultError) is left
+    out the next time. Earlier measurements are in the store, also after Ctrl-C.
     """
     key_of = keys(conditions_of(device))
     stored = {} if search.anew else store.read()
@@ -124,7 +124,7 @@ def _untimed(candidates: Candidates, known: Outcomes, search: Search) -> list[st
 def _measure(
     bench: Bench, problem: ConvProblem, candidates: Candidates, known: Outcomes, search: Search
 ) -> Iterator[tuple[str, Outcome]]:
-    """Outcomes as they come; `known` holds each before the next is asked for."""
+    """Yields outcomes; the caller adds each to `known` before it asks for the next."""
     for name in _unscreened(candidates, known):
         yield from _attempt(bench, problem, name, candidates[name], _screen)
     running = dict(candidates)
@@ -133,7 +133,7 @@ def _measure(
         timed = partial(_time, known[name])
         yield from _attempt(bench, problem, name, candidates[name], timed)
         if known[name].times is None:
-            del running[name]  # it failed, or found no room: another one's turn
+            del running[name]  # it failed, or did not fit into memory: try another one
 
 
 def _attempt(
@@ -143,7 +143,7 @@ def _attempt(
     choice: ConvChoice,
     measure: Callable[[Bench, Candidate], Outcome],
 ) -> Iterator[tuple[str, Outcome]]:
-    """What comes of it; nothing where there is no room for it now."""
+    """Yields its outcome; nothing where it does not fit into memory now."""
     try:
         outcome = measure(bench, bench.candidate(problem, choice))
     except OutOfMemoryError as error:
@@ -188,7 +188,7 @@ def _compile(
     known: Mapping[ConvProblem, Outcomes],
     progress: Progress,
 ) -> None:
-    """Load every kernel that will be run, on all cores; what does not compile says so again."""
+    """Load every kernel that will be run, on all cores; compile errors are reported later."""
     wanted: dict[Instantiation, None] = {}
     for problem, candidates in todo.items():
         for name in _unscreened(candidates, known[problem]):
@@ -212,7 +212,7 @@ def _bench(device: Device, timer: Timer) -> Iterator[Bench]:
     try:
         yield bench
     except FaultError:
-        raise  # a lost device does not even take memory back
+        raise  # a broken device cannot free memory
     except BaseException:
         bench.close()
         raise

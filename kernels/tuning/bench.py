@@ -1,4 +1,4 @@
-"""A device with room to examine a convolution's candidates and to time them, one after another."""
+"""A device with memory to examine a convolution's candidates and to time them, one by one."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,15 +16,15 @@ from kernels.tuning.examination import Exam, exam_of
 from kernels.tuning.search import measured_launches
 from kernels.tuning.timing import Addresses, Timing, launcher, operand_sets, set_bytes, sets_needed
 
-_POISON = 0xFF  # as every byte of a float it is NaN
+_POISON = 0xFF  # a float of such bytes is NaN
 
 
 class WrongResultError(Exception):
-    """A candidate computed something else; the message says what."""
+    """A candidate computed a wrong result; the message describes it."""
 
 
 class Timer(Protocol):
-    """`kernels.tuning.timing.time_launches`, or a test's own."""
+    """`kernels.tuning.timing.time_launches`, or a test's substitute."""
 
     def __call__(
         self,
@@ -35,12 +35,12 @@ class Timer(Protocol):
         copies: int = ...,
         replays: int = ...,
     ) -> Timing:
-        """See there."""
+        """See `time_launches`."""
 
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
-    """A choice for a problem, with all that running it takes; sizes are bytes by operand."""
+    """A choice for a problem, with all it needs to run; sizes are bytes by operand."""
 
     problem: ConvProblem
     exam: Exam
@@ -52,20 +52,20 @@ class Candidate:
 
 
 class Bench:
-    """Memory grows with what is asked for, and is freed by `close`."""
+    """Memory grows as needed, and is freed by `close`."""
 
     def __init__(self, device: Device, timer: Timer) -> None:
         self.device = device
         self._timer = timer
         self._stream = device.stream()
         self._x, self._weight, self._written, self._counters = (_Room(device) for _ in range(4))
-        # Timed on ordinary floats: whole numbers take less power, and clocks rise with it.
+        # Timed on ordinary floats: whole numbers take less power, so clocks would be higher.
         self._random = _Room(device, self._randomise)
-        self._uploaded: tuple[Exam, int] | None = None  # whose x, and for which N
+        self._uploaded: tuple[Exam, int] | None = None  # the layer of x, and N
         self._filters: tuple[Exam, dict[str, Filter]] | None = None
 
     def close(self) -> None:
-        """Give the memory back."""
+        """Free the memory."""
         for room in (self._x, self._weight, self._written, self._counters, self._random):
             room.free()
 
@@ -100,7 +100,7 @@ class Bench:
         )
 
     def examine(self, candidate: Candidate) -> float:
-        """Run it twice, look at the second result, and say how many µs that took at most.
+        """Run it twice, check the second result, and return an upper bound of its time in µs.
 
         Raises WrongResultError, DeviceError.
         """
@@ -108,7 +108,7 @@ class Bench:
         addresses = {**self._upload(candidate), **self._clear(candidate)}
         run = launcher(device, candidate.launches, [addresses])
         began, ended = device.event(), device.event()
-        for _ in range(2):  # the first pays for what is only paid once, and leaves its counters
+        for _ in range(2):  # the first run has one-time costs, and must reset the counters
             began.record(stream)
             run(stream, 0)
             ended.record(stream)
@@ -155,7 +155,7 @@ class Bench:
         )
 
     def _upload(self, candidate: Candidate) -> dict[str, int]:
-        """The exam's operands; x of all candidates of a problem once."""
+        """The exam's operands; x is shared by all candidates of a problem."""
         exam, n = candidate.exam, candidate.problem.n
         inputs = {name: candidate.read[name] for name in ("x", "bias")}
         (at,) = operand_sets(self._x.at_least(set_bytes(inputs)), inputs, 1)
@@ -165,12 +165,12 @@ class Bench:
             x = exam.x(n)
             self.device.upload(at["x"], x, self._stream)
             self.device.upload(at["bias"], exam.bias, self._stream)
-            self._stream.synchronize()  # before x is gone
+            self._stream.synchronize()  # before x is overwritten
             self._uploaded = exam, n
         return at
 
     def _clear(self, candidate: Candidate) -> dict[str, int]:
-        """What is written, poisoned, and counters."""
+        """The operands to be written, poisoned, and the counters."""
         nbytes = set_bytes(candidate.written)
         begin = self._written.at_least(nbytes)
         self.device.fill(begin, nbytes, _POISON, self._stream)
@@ -181,7 +181,7 @@ class Bench:
         return {**at, "counters": counters}
 
     def _randomise(self, address: int, nbytes: int) -> None:
-        """Normally distributed floats, the same again and again."""
+        """Normally distributed floats, the same block repeated."""
         floats = np.random.default_rng(0).standard_normal(min(nbytes // 4, 1 << 20), np.float32)
         octets: NDArray[np.uint8] = floats.view(np.uint8)
         for begin in range(0, nbytes, len(octets)):
@@ -191,14 +191,14 @@ class Bench:
 
 
 class _Room:
-    """Device memory that is replaced by more when more is needed, and filled then."""
+    """Device memory that is reallocated when more is needed, and filled then."""
 
     def __init__(self, device: Device, fill: Callable[[int, int], None] | None = None) -> None:
         self._device, self._fill = device, fill
         self._buffer: Buffer | None = None
 
     def at_least(self, nbytes: int) -> int:
-        """Its address; what was there is lost where it grows. Raises OutOfMemoryError."""
+        """Its address; its contents are lost where it grows. Raises OutOfMemoryError."""
         if self._buffer is None or self._buffer.nbytes < nbytes:
             self.free()
             self._buffer = self._device.allocate(max(nbytes, 1))
@@ -207,7 +207,7 @@ class _Room:
         return self._buffer.address
 
     def free(self) -> None:
-        """Give it back once nothing uses it."""
+        """Free it."""
         if self._buffer is not None:
             buffer, self._buffer = self._buffer, None
             self._device.synchronize()

@@ -1,12 +1,12 @@
-"""Whether a convolution on a device is right: asked in whole numbers, so that no tolerance is due.
+"""Checks a convolution on a device with whole numbers, which need no tolerance.
 
 x and the filter are small whole numbers, and so is y. float32 adds them without rounding in any
-order while the terms' sizes add up to less than 2^24; an algorithm that transforms them rounds, but
-by far less than a half. A term too many, missing or misplaced makes y another whole number. So y is
-right where the nearest whole number is.
+order while their absolute values sum to less than 2^24; an algorithm that transforms them rounds,
+but by far less than a half. An extra, missing or misplaced term changes y by a whole number. So y
+is right where its nearest whole number is.
 
-Image i is the first one times ±2^(i // 2), which float32 scales without rounding: a single
-reference serves every N, and an image taken for another shows.
+Image i is the first one times ±2^(i // 2), which float32 scales without rounding: one reference is
+enough for every N, and images in the wrong order are detected.
 """
 
 from dataclasses import dataclass
@@ -24,10 +24,10 @@ Floats = NDArray[np.float32]
 
 @dataclass(frozen=True, eq=False)
 class Exam:
-    """Operands of one layer and what its first image must give, bias not added.
+    """Operands of one layer and the result for its first image, without the bias.
 
-    Pixels stand as on a device, channels last. What fills them up to whole vectors is NaN: it must
-    not be used.
+    Pixels are as on a device, channels last. Their padding to whole vectors is NaN: kernels must
+    not use it.
     """
 
     image: Floats  # H×W×C, C padded
@@ -40,11 +40,11 @@ class Exam:
         return np.stack([self.image * scale for scale in _scales(n)])
 
     def fault(self, y: Floats) -> str | None:
-        """What is wrong with N×P×Q×K, K padded; None where nothing is."""
+        """The error in y, N×P×Q×K with K padded; None where it is right."""
         for index, (scale, image) in enumerate(zip(_scales(len(y)), y, strict=True)):
             expected = self.expected * scale + self.bias
             error = np.abs(image[..., : len(self.bias)] - expected)
-            # This way round NaN is an error too.
+            # Written so that NaN is an error too.
             if not error.max() < abs(scale) / 2:
                 wrong = np.argwhere(~(error < abs(scale) / 2))
                 *at, channel = map(int, wrong[0])
@@ -65,7 +65,7 @@ def _scales(n: int) -> Floats:
 def exam_of(layer: ConvProblem) -> Exam:
     """The exam of a layer; `layer` is for N = 1."""
     rng = np.random.default_rng(1)
-    numbers = np.array([-3, -2, -1, 1, 2, 3])  # no zero: a term that is missed must show
+    numbers = np.array([-3, -2, -1, 1, 2, 3])  # no zeros: a missing term must change y
     x = rng.choice(numbers, (1, layer.c, *layer.window.input))
     weight = rng.choice([-1.0, 1.0], layer.filter_shape)
     y = reference.conv(x.astype(np.float64), weight, layer)

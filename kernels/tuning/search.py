@@ -1,4 +1,4 @@
-"""What to measure, and what measurements say: pure functions, which ask no device for time.
+"""What to measure, and which candidate won: pure functions, which run nothing on a device.
 
 problem ─ shortlist ─> candidates ─ autotune ─> outcomes ─ ranking ─> winner
 """
@@ -20,12 +20,12 @@ Find = Callable[[ConvProblem], ConvChoice | None]
 
 
 def conditions_of(device: Device) -> Conditions:
-    """What is measured on this device holds for it, its driver and its compiler."""
+    """The conditions of a measurement: the device, its driver and its compiler."""
     return Conditions(device.name, device.architecture, device.driver, device.compiler)
 
 
 def measured_launches(problem: ConvProblem, choice: ConvChoice) -> tuple[Launch, ...]:
-    """What is measured: with a bias and a ReLU's worth of nothing, on buffers of their own.
+    """The launches to measure: with a bias, without an activation, on separate buffers.
 
     A residual, an activation or a place in a Concat costs each candidate about the same. Raises
     ValueError where an index does not fit 32 bits.
@@ -35,24 +35,24 @@ def measured_launches(problem: ConvProblem, choice: ConvChoice) -> tuple[Launch,
 
 
 def instantiations(problem: ConvProblem, choice: ConvChoice) -> set[Instantiation]:
-    """The kernels of `measured_launches`; none where there are no such launches."""
+    """The kernels of `measured_launches`; empty where it raises ValueError."""
     try:
         launches = measured_launches(problem, choice)
-    except ValueError:  # it is said where the choice is measured
+    except ValueError:  # reported where the choice is measured
         return set()
     return {launch.instantiation for launch in launches}
 
 
 def by_name(candidates: Iterable[ConvChoice]) -> dict[str, ConvChoice]:
-    """Candidates of one problem by what they are printed as, which tells them apart."""
+    """Candidates of one problem by their `str`, which is unique."""
     return {str(choice): choice for choice in candidates}
 
 
 def keys(conditions: Conditions) -> Callable[[ConvProblem], Key]:
     """Each problem's key.
 
-    Its digest is of the sources of every candidate there is: when one of them has changed, or there
-    is a new one, the winner may be another. What Python makes of a configuration is not in it.
+    Its digest covers the sources of all candidates: if one changes, or one is added, the winner may
+    change. It does not cover the Python code.
     """
 
     @cache
@@ -71,8 +71,8 @@ def shortlist(
 ) -> dict[str, ConvChoice]:
     """The `top` candidates with the least estimated cost, all where it is None.
 
-    And of each algorithm the first quarter as many: the estimate compares those less well. And any
-    that something is known of already.
+    Also the first `top` / 4 of each algorithm, since the estimate compares algorithms less well,
+    and all candidates with known outcomes.
     """
     every = sorted(
         choices(problem, device.max_shared_bytes),
@@ -86,7 +86,7 @@ def shortlist(
 
 
 def finalists(candidates: Mapping[str, ConvChoice], outcomes: Outcomes, count: int) -> list[str]:
-    """The `count` fastest by their screening, and the fastest of each algorithm."""
+    """The `count` fastest in the screening, and the fastest of each algorithm."""
     screened = {
         name: outcome.screened_us
         for name, outcome in outcomes.items()
@@ -117,7 +117,7 @@ def ranking(outcomes: Outcomes) -> list[tuple[str, Times]]:
 def finder(measurements: Measurements, conditions: Conditions) -> Find:
     """Each problem's winner; None where it was not measured under these conditions.
 
-    Nor where its kernels' sources have changed since, or there is no such configuration any more.
+    Also None where the sources of its kernels have changed, or its configuration is gone.
     """
     problems = {key.problem for key in measurements if key.conditions == conditions}
     key_of = keys(conditions)
@@ -135,5 +135,5 @@ def finder(measurements: Measurements, conditions: Conditions) -> Find:
 def tuned(
     find: Find, fallback: Callable[[ConvProblem], ConvChoice]
 ) -> Callable[[ConvProblem], ConvChoice]:
-    """Chooses what has won, and where nothing was measured what `fallback` does."""
+    """Chooses the winner, or by `fallback` where nothing was measured."""
     return lambda problem: find(problem) or fallback(problem)

@@ -1,4 +1,4 @@
-"""What has been measured, in one JSON file that any number of processes read and add to.
+"""Measurements, in one JSON file that any number of processes may read and add to.
 
     {"schema": 1, "measurements": [
     {"device": "NVIDIA H200", "architecture": "90a", "driver": "CUDA 13.0",
@@ -10,9 +10,9 @@
       "gemm 32x32x32": {"failure": "..."}}},
     ...
 
-A writer holds the lock beside the file, reads, adds, and puts the whole in place by renaming: who
-reads sees all of it or what was there before, and who is killed has lost nothing but its own last.
-Times are microseconds, those in brackets the 20th, 50th and 80th percentile.
+A writer holds the lock beside the file, reads, adds, and replaces the file by renaming: a reader
+sees the file before or after, and a killed writer loses only its own last addition. Times are
+microseconds; lists are the 20th, 50th and 80th percentile.
 """
 
 import json
@@ -31,12 +31,12 @@ DEFAULT_STORE = DEFAULT_CACHE.with_name("tuning.json")
 
 
 class TuningStoreError(Exception):
-    """A file that cannot be read or written; the message names it and says what to do."""
+    """A file that cannot be read or written; the message names it and a remedy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """Where something was measured: elsewhere it may be otherwise."""
+    """The conditions of a measurement, which is valid only under these."""
 
     device: str
     architecture: str
@@ -47,7 +47,7 @@ class Conditions:
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """What was measured where: `sources` is a digest of the problem's kernels."""
+    """A problem under its conditions; `sources` is a digest of its kernels' sources."""
 
     conditions: Conditions
     sources: str
@@ -63,17 +63,17 @@ class Times:
 
     @property
     def us(self) -> float:
-        """What candidates are compared by: the mean of the medians.
+        """The time that decides: the mean of the medians.
 
-        In a network the activations come from the layer before, mostly out of the cache, and the
-        weights from memory: it lies in between.
+        In a network a layer reads its activations mostly from the cache and its weights from
+        memory, so its time lies between warm and cold.
         """
         return (self.warm.p50_us + self.cold.p50_us) / 2
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What is known of a candidate: a time of few runs, times of many, or why it cannot be used."""
+    """A candidate's outcome: a time of few runs, times of many, or the reason for its failure."""
 
     screened_us: float | None = None
     times: Times | None = None
@@ -81,19 +81,19 @@ class Outcome:
 
 
 Outcomes = Mapping[str, Outcome]
-"""By candidate, as it is printed."""
+"""By candidate, as its `str`."""
 
 Measurements = Mapping[Key, Outcomes]
 
 
 class TuningStore:
-    """One file of measurements; it need not be there. Whoever has the file's path shares it."""
+    """One file of measurements, which may be missing; processes may share it by its path."""
 
     def __init__(self, path: Path = DEFAULT_STORE) -> None:
         self.path = path.expanduser().resolve()
 
     def read(self) -> Measurements:
-        """All of it; nothing where there is no file. Raises TuningStoreError."""
+        """All measurements; none where there is no file. Raises TuningStoreError."""
         try:
             text = self.path.read_text(encoding="utf-8")
         except FileNotFoundError:
@@ -105,10 +105,10 @@ class TuningStore:
         return self._parse(text)
 
     def add(self, key: Key, outcomes: Outcomes, *, anew: bool = False) -> None:
-        """Add to what is known of `key`, or put it in its place where `anew`.
+        """Add the outcomes of `key`, or with `anew` replace them.
 
-        Of what is known twice the later counts, but a time of many runs is not lost for one of few.
-        Raises TuningStoreError.
+        A later outcome replaces an earlier one, but a time of few runs does not replace one of
+        many. Raises TuningStoreError.
         """
         try:
             with self._locked():
@@ -123,13 +123,13 @@ class TuningStore:
         import fcntl  # noqa: PLC0415  (Windows has none, and serves on its CPU without)
 
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        # A file of its own, which stays: the other is replaced, and a lock would go with it.
+        # A separate file: the measurements' file is replaced, and its lock with it.
         with self.path.with_name(self.path.name + ".lock").open("w") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
 
     def _write(self, measurements: Measurements) -> None:
-        # One name for all: only who holds the lock writes, and over what one who was killed left.
+        # One name for all writers: only the lock's holder writes, over a killed writer's rest.
         temporary = self.path.with_name(self.path.name + ".new")
         with temporary.open("w", encoding="utf-8") as file:
             file.write(_text(measurements))
@@ -158,7 +158,7 @@ class TuningStore:
 
 
 def merged(known: Outcomes, later: Outcomes) -> Outcomes:
-    """Both; of two outcomes the later, unless it knows less."""
+    """Both; of two outcomes the later, unless it has less detail."""
 
     def worth_more(name: str) -> bool:
         outcome = later[name]
@@ -168,7 +168,7 @@ def merged(known: Outcomes, later: Outcomes) -> Outcomes:
 
 
 def _text(measurements: Measurements) -> str:
-    """A line a candidate, for people."""
+    """One line per candidate, to be readable."""
     rows = []
     for key, outcomes in measurements.items():
         head = {**asdict(key.conditions), "sources": key.sources, "problem": key.problem}
@@ -182,7 +182,7 @@ def _text(measurements: Measurements) -> str:
 
 
 def _fields(outcome: Outcome) -> dict[str, Any]:
-    """What there is, to the nanosecond."""
+    """The fields that are set, times to the nanosecond."""
     fields: dict[str, Any] = {}
     if outcome.screened_us is not None:
         fields["screened_us"] = round(outcome.screened_us, 3)
@@ -199,7 +199,7 @@ def _rounded(timing: Timing) -> list[float]:
 
 
 def _measurement(row: Mapping[str, Any]) -> tuple[Key, Outcomes]:
-    """Raises KeyError, TypeError, ValueError, AttributeError where it is none."""
+    """Raises KeyError, TypeError, ValueError, AttributeError where it is not one."""
     fields = dict(row)
     candidates = fields.pop("candidates")
     sources, problem = _str(fields.pop("sources")), _str(fields.pop("problem"))
@@ -215,7 +215,7 @@ def _outcome(
     failure: str | None = None,
 ) -> Outcome:
     if (warm_us is None) != (cold_us is None):
-        raise ValueError("times are warm and cold, or not at all")
+        raise ValueError("times are both warm and cold, or neither")
     times = None
     if warm_us is not None and cold_us is not None:
         times = Times(Timing(*map(float, warm_us)), Timing(*map(float, cold_us)))
@@ -228,5 +228,5 @@ def _outcome(
 
 def _str(value: object) -> str:
     if not isinstance(value, str):
-        raise TypeError(f"{value!r} is no text")
+        raise TypeError(f"{value!r} is not text")
     return value

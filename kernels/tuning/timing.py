@@ -1,11 +1,11 @@
-"""How long launches take on a device: graphs of copies, replayed between events.
+"""Times launches on a device: graphs of copies, replayed between events.
 
     launches × operand sets ─ capture ─> graphs of 20 to 50 copies ─ replay ─> µs a copy ─> Timing
 
-Many copies a graph keep the cost of replaying it, and the clock's coarseness, out of the number.
-Whether the second-level cache is warm is a matter of the operand sets: copy i runs on set i modulo
-their number, over all graphs and on through all replays. One set is warm. As many as lie more than
-a cache apart are cold: `sets_needed` says how many, `operand_sets` lays them out.
+Many copies per graph keep the cost of its replay, and the clock's resolution, out of the result.
+The operand sets decide whether the second-level cache is warm: copy i runs on set i modulo their
+number, across all graphs and replays. One set is warm. Sets that together exceed the cache are
+cold: `sets_needed` returns their number, `operand_sets` their addresses.
 
     warm  A A A A A A          cold  A B C D ... A B C D ...
 """
@@ -26,11 +26,10 @@ REPLAYS = 200
 """Of graphs, for a median."""
 
 REUSE_BYTES = 180_000_000
-"""More than this lies between two uses of one byte where the cache is to be cold: an H200's
-second-level cache three times over."""
+"""For a cold cache, bytes between two uses of one byte: three second-level caches of an H200."""
 
 _WARM_UPS = 3
-"""Replays before those that count: they raise the clocks, and let the host get ahead."""
+"""Replays before the measured ones: they raise the clocks, and let the host run ahead."""
 
 Addresses = Mapping[str, int]
 """Device addresses by operand."""
@@ -52,12 +51,11 @@ class Timing:
 
 
 class Copies:
-    """Copies of some work, captured, to be timed as often as wanted.
+    """Captured copies of some work, to be timed any number of times.
 
-    `run(stream, i)` asks a stream for the work on operand set i of `sets`, which stay where they
-    are. It is run once on the first by itself, so that what fails does so before the capture.
-    `capture` is the device's own unless the work must be captured in another way. Raises
-    DeviceError.
+    `run(stream, i)` enqueues the work on operand set i of `sets`, whose addresses stay fixed. It
+    first runs once on set 0, so that errors occur before the capture. `capture` is the device's
+    unless the work must be captured in another way. Raises DeviceError.
     """
 
     def __init__(
@@ -71,7 +69,7 @@ class Copies:
     ) -> None:
         self._device = device
         self._stream = device.stream()
-        device.synchronize()  # what wrote the operands, on whatever stream
+        device.synchronize()  # the writes of the operands, on any stream
         run(self._stream, 0)
         self._stream.synchronize()
         self._graphs: list[Graph] = []
@@ -100,7 +98,7 @@ class Copies:
         ]
 
     def _replay(self) -> int:
-        """Ask for the next graph; the copies in it."""
+        """Replay the next graph; returns its copies."""
         index = self._next
         self._next = (index + 1) % len(self._graphs)
         self._graphs[index].replay(self._stream)
@@ -110,7 +108,7 @@ class Copies:
 def launcher(
     device: Device, launches: Sequence[Launch], operands: Sequence[Addresses]
 ) -> Callable[[Stream, int], None]:
-    """Asks a stream for all of the launches, in order, on set i of the operands."""
+    """Enqueues all launches, in order, on set i of the operands."""
     kernels = [device.load(launch.instantiation) for launch in launches]
 
     def run(stream: Stream, index: int) -> None:
@@ -134,7 +132,7 @@ def launch_copies(
     *,
     copies: int = COPIES,
 ) -> Copies:
-    """Copies of a sequence of launches, on one set of operands or on several in turn.
+    """Copies of a sequence of launches, on one operand set or on several in turn.
 
     Counters must be zero. Raises DeviceError.
     """
@@ -149,17 +147,17 @@ def time_launches(
     copies: int = COPIES,
     replays: int = REPLAYS,
 ) -> Timing:
-    """Time a sequence of launches on one set of operands (warm), or rotating over several (cold).
+    """Time a sequence of launches on one operand set (warm), or on several in turn (cold).
 
-    As `launch_copies`, which is for timing the same more than once.
+    As `launch_copies`, for a single measurement.
     """
     return Timing.of(launch_copies(device, launches, operands, copies=copies).samples_us(replays))
 
 
 def graph_sizes(sets: int, copies: int) -> list[int]:
-    """Copies in each graph: about `copies`, and all graphs together pass over every set alike.
+    """Copies in each graph: about `copies`; all graphs together use every set equally often.
 
-    So the order of the sets goes on unbroken from the last graph to the first.
+    So the order of the sets continues from the last graph to the first.
     """
     if sets <= copies:
         return [-(-copies // sets) * sets]
@@ -172,13 +170,13 @@ def sets_needed(
 ) -> int:
     """Operand sets of `nbytes` each to rotate over so that more than `reuse_bytes` lie between.
 
-    No more than are ever run: then none is used twice.
+    No more than the runs: then no set is used twice.
     """
     return min(reuse_bytes // nbytes + 2, copies * (replays + _WARM_UPS))
 
 
 def operand_sets(begin: int, sizes: Mapping[str, int], count: int) -> list[dict[str, int]]:
-    """Addresses of `count` sets of operands one after another from `begin`, itself aligned.
+    """Addresses of `count` operand sets, one after another from `begin`, which is aligned.
 
     `sizes` are in bytes. The last ends `count * set_bytes(sizes)` after `begin`.
     """

@@ -1,4 +1,4 @@
-"""What every Winograd kernel shares on the host: the transformed filter, and nesting along axes."""
+"""The host part of every Winograd kernel: the transformed filter, and nesting along axes."""
 
 from typing import Any
 
@@ -14,8 +14,8 @@ Array = NDArray[np.floating[Any]]
 def filter_transform(weight: Filter, m: int, points: Points) -> NDArray[np.float32]:
     """U of F(m, r) along every axis: K×C×R×S → alpha² × C × K, K×C×T×R×S → alpha³ × C × K.
 
-    The first axis counts nu fastest, then xi (in 3-D what belongs to the depth is slowest); C and K
-    are padded with zeros to whole vectors. Computed in float64 and rounded once, at load: variant
+    The first axis has nu fastest, then xi (in 3-D the depth's index slowest); C and K are padded
+    with zeros to whole vectors. Computed in float64 and rounded once, at load: variant
     FX of Lavin & Gray, section 6. Raises ValueError where R and S differ or points are too few.
     """
     k, c, r, *others = weight.shape

@@ -15,8 +15,8 @@ product with respect to A's side turns multiplication into filtering:
     Bᵀ[i]    = coefficients of M(x) / (x - aᵢ)    the last row is those of M(x) = Π_i (x - aᵢ)
 
 Multiplying a row of G and dividing that row of Bᵀ (or that column of Aᵀ) by the same number changes
-nothing. As in the papers Bᵀ bears no fractions that the points do not bring, and all of 1 / fᵢ goes
-to G, which is applied once to each filter.
+nothing. As in the papers Bᵀ has only the points' own fractions, and all of 1 / fᵢ is in G, which is
+applied once to each filter.
 """
 
 from dataclasses import dataclass
@@ -30,10 +30,10 @@ Matrix = tuple[tuple[Fraction, ...], ...]
 
 @unique
 class Points(Enum):
-    """Which finite points: F(m, r) takes the first m + r - 2.
+    """The finite points: F(m, r) uses the first m + r - 2.
 
-    The first three serve F(2, 3). For F(4, 3) Lavin and Gray take integers. With ½ in the place of
-    2 the matrices' entries are of more even size: a third less error, for two instructions more in
+    F(2, 3) uses the first three. For F(4, 3) Lavin and Gray take integers. With ½ instead of 2
+    the matrices' entries are of more even size: a third less error, for two more instructions in
     each one-dimensional transform.
     """
 
@@ -47,7 +47,7 @@ class WinogradMatrices:
 
     Signs are those of the papers: the first row of Bᵀ has the one that makes f positive, and
     `infinity` is 1, or -1 to turn round the signs of Bᵀ's last row and of Aᵀ's last column.
-    Raises ValueError where m, r, the points or the sign are not such.
+    Raises ValueError where m, r, the points or the sign are invalid.
     """
 
     m: int
@@ -117,7 +117,7 @@ class WinogradMatrices:
 
 
 def winograd_matrices(m: int, r: int, points: Points) -> WinogradMatrices:
-    """F(m, r) as the kernels use it; raises ValueError where the points do not suffice.
+    """F(m, r) as the kernels use it; raises ValueError where there are too few points.
 
     F(2, 3) has the signs of Lavin & Gray's equation 7: there -1 at infinity, unlike in their
     F(3, 2) and F(4, 3).

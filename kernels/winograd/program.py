@@ -1,12 +1,12 @@
-"""A matrix by a vector in few instructions: what each of Winograd's transforms is compiled to.
+"""A matrix-vector product in few instructions: each of Winograd's transforms becomes one.
 
     matrix ── butterflies ── common pairs ── order ── Program
               even ± odd     shared sums     few values live at once
 
 Every value is a linear combination of others. One of n terms costs n - 1 instructions, since an
-fmaf brings a term's coefficient for nothing and an addition its sign, or n where no coefficient is
-1 or -1. Rows of the points a and -a are the sum and the difference of an even and an odd
-combination; what then still occurs in several values is computed once.
+fmaf includes a coefficient and an addition a sign, or n where no coefficient is 1 or -1. Rows of
+the points a and -a are the sum and the difference of an even and an odd combination; terms that
+still occur in several values are computed once.
 """
 
 from collections import Counter
@@ -23,7 +23,7 @@ from kernels.winograd.matrices import Matrix
 
 @unique
 class Kind(IntEnum):
-    """What a value is to the program."""
+    """The role of a value in the program."""
 
     INPUT = 0
     SHARED = 1
@@ -31,7 +31,7 @@ class Kind(IntEnum):
 
 
 class Value(NamedTuple):
-    """An input, an output, or what several values share."""
+    """An input, an output, or a term that several values share."""
 
     kind: Kind
     number: int
@@ -41,7 +41,7 @@ Terms = dict[Value, Fraction]
 """A linear combination: its coefficients, none 0."""
 
 Steps = dict[Value, Terms]
-"""What computes each value."""
+"""The combination that computes each value."""
 
 Pair = tuple[Value, Value, Fraction]
 """a + c·b."""
@@ -49,7 +49,7 @@ Pair = tuple[Value, Value, Fraction]
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """Steps in an order in which they can be run, for a matrix of that many rows and columns."""
+    """Steps in a valid order, for a matrix of `rows` and `columns`."""
 
     rows: int
     columns: int
@@ -69,13 +69,13 @@ class Program:
         return max(depths.values())
 
     def matrix(self) -> Matrix:
-        """What the steps compute."""
+        """The matrix that the steps compute."""
         return self._expanded(absolute=False)
 
     def magnitudes(self) -> Matrix:
-        """The same without signs: |matrix|, but more where shared values cancel in part.
+        """The same without signs: |matrix|, or more where shared values cancel in part.
 
-        So much of each input passes through the output's sums, and is rounded in them.
+        It bounds the share of each input in the output's sums, which their rounding depends on.
         """
         return self._expanded(absolute=True)
 
@@ -92,13 +92,13 @@ class Program:
 
 
 def instructions(terms: Terms) -> int:
-    """What a combination costs."""
+    """The cost of a combination."""
     return len(terms) - any(abs(c) == 1 for c in terms.values())
 
 
 @cache
 def program(matrix: Matrix) -> Program:
-    """The matrix by a vector, the fewest instructions over all choices of even and odd rows."""
+    """The product with the fewest instructions over all choices of even and odd rows."""
     steps = {
         Value(Kind.OUTPUT, i): {Value(Kind.INPUT, j): c for j, c in enumerate(row) if c}
         for i, row in enumerate(matrix)
@@ -150,19 +150,19 @@ def _with_butterflies(steps: Steps, pairs: list[tuple[Value, Value]]) -> Steps:
 
 
 def _unit(terms: Terms) -> Fraction:
-    """What to take out of the coefficients: without a 1 among them a sum costs one more."""
+    """The factor to take out of the coefficients: a sum without a 1 costs one more."""
     sizes = sorted(map(abs, terms.values()))
     exact = (unit for unit in sizes if all(_is_binary(size / unit) for size in sizes))
     return next(exact, Fraction(1))
 
 
 def _with_common_pairs(steps: Steps) -> Steps:
-    """The same values, with every a + c·b of which two have a multiple computed once."""
+    """The same values, with every a + c·b that two of them have a multiple of computed once."""
     result = {value: dict(terms) for value, terms in steps.items()}
     while True:
         result = _without_copies(result)
         counts = Counter(pair for terms in result.values() for pair in _pairs(terms))
-        # The most frequent; among equals plain sums and differences, then the first met.
+        # The most frequent; among equals plain sums and differences, then the first found.
         best = max(counts, key=lambda pair: (counts[pair], abs(pair[2]) == 1), default=None)
         if best is None or counts[best] < 2:
             return result
@@ -199,7 +199,7 @@ def _is_binary(c: Fraction) -> bool:
 
 
 def _without_copies(steps: Steps) -> Steps:
-    """The same without shared values that are but a multiple of another, or 0."""
+    """The same without shared values that are only a multiple of another, or 0."""
     result = dict(steps)
     while True:
         copies = [v for v, terms in result.items() if v.kind is Kind.SHARED and len(terms) < 2]
@@ -216,9 +216,9 @@ def _without_copies(steps: Steps) -> Steps:
 
 
 def _ordered(steps: Steps) -> Steps:
-    """Each when its operands are there, first those that are the last to use most of them.
+    """Each step once its operands are computed; first the last to use most of them.
 
-    Shared values are numbered anew, in that order.
+    Shared values are renumbered in that order.
     """
     left, numbers, result = dict(steps), count(), {}
     names: dict[Value, Value] = {}

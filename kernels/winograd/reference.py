@@ -3,8 +3,8 @@
     weight ── filter transform ─ U ─┐
     x ─ tiles ─ data transform ─ V ─┴─ products summed over C ─ M ─ inverse transform ─ y
 
-A stage computes in the type of its input, as in kernels/reference.py: float64 to judge a kernel,
-float32 to see what rounding alone does. 2-D, and 3-D after Lan et al. 2017, section 3.2.
+A stage computes in the type of its input, as in kernels/reference.py: float64 to check a kernel,
+float32 to see the effect of rounding alone. 2-D, and 3-D after Lan et al. 2017, section 3.2.
 """
 
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ def winograd_conv(
 ) -> Array:
     """conv(x, weight), N×C×H×W → N×K×P×Q, by F(m, r) along every axis; weight is K×C×R×S.
 
-    Raises ValueError where F(m, r) does not compute the problem, or an array's shape is not its.
+    Raises ValueError where F(m, r) does not compute the problem, or an array has a wrong shape.
     """
     transforms = [as_array(each) for each in (matrices.g, matrices.bt, matrices.at)]
     return _in_stages(x, weight, problem, matrices, transforms)
@@ -37,12 +37,12 @@ def winograd_conv(
 def winograd_terms(
     x: Array, weight: Array, problem: ConvProblem, matrices: WinogradMatrices
 ) -> Array:
-    """What a kernel's rounding errors are in proportion to, N×K×P×Q: winograd_conv without signs.
+    """The scale of a kernel's rounding errors, N×K×P×Q: winograd_conv without signs.
 
         |Aᵀ| [Σ_c (|G| |g| |Gᵀ|) ⊙ (|Bᵀ| |d| |B|)] |A|
 
-    where |Aᵀ| and |Bᵀ| count what cancels within the generated transforms (Program.magnitudes).
-    No sum on the way is larger, so y errs by at most `winograd_roundings` · eps / 2 of this, to
+    where |Aᵀ| and |Bᵀ| include what cancels in the generated transforms (Program.magnitudes).
+    No intermediate sum is larger, so y errs by at most `winograd_roundings` · eps / 2 of this, to
     first order (Higham, Accuracy and Stability of Numerical Algorithms, section 3.1).
     """
     magnitudes = [program(each).magnitudes() for each in (matrices.bt, matrices.at)]
@@ -51,9 +51,9 @@ def winograd_terms(
 
 
 def winograd_roundings(problem: ConvProblem, matrices: WinogradMatrices) -> int:
-    """How often a term of y is rounded at most, with the generated transforms, in what order ever.
+    """An upper bound of the roundings of a term of y, for any order of the sums.
 
-    Once in U, which comes rounded from float64, and C times in its products and their sum.
+    Once in U, which is rounded from float64, and C times in the products and their sum.
     """
     depth = program(matrices.bt).depth + program(matrices.at).depth
     return 1 + problem.c + len(problem.window.input) * depth
@@ -66,7 +66,7 @@ def _in_stages(
     matrices: WinogradMatrices,
     transforms: Sequence[Array],
 ) -> Array:
-    """The algorithm with G, Bᵀ and Aᵀ, or others in their places, rounded to x's type."""
+    """The algorithm with G, Bᵀ and Aᵀ, or other matrices instead, rounded to x's type."""
     _require_problem(x, weight, problem, matrices)
     g, bt, at = (each.astype(x.dtype) for each in transforms)
     axes = len(problem.window.input)
@@ -78,7 +78,7 @@ def _in_stages(
 def tiles(x: Array, problem: ConvProblem, matrices: WinogradMatrices) -> Array:
     """d: N×C×H×W → N×C×⌈P/m⌉×⌈Q/m⌉×alpha×alpha, zeros outside the image.
 
-    Neighbours are m apart, and so overlap by r - 1.
+    Neighbours are m apart, so they overlap by r - 1.
     """
     m, alpha, window = matrices.m, matrices.alpha, problem.window
     counts = [-(-size // m) for size in window.output]
@@ -101,14 +101,14 @@ def products(u: Array, v: Array) -> Array:
     counts = rest[: len(alphas)]
     left = u.reshape(k, c, -1).transpose(2, 0, 1)
     right = np.moveaxis(v, 1, 0).reshape(c, -1, len(left)).transpose(2, 0, 1)
-    # Whole matrices in a row, or matmul would not hand them to BLAS.
+    # Contiguous matrices, which matmul passes to BLAS.
     summed = np.ascontiguousarray(left) @ np.ascontiguousarray(right)
     summed = summed.transpose(1, 2, 0).reshape(k, n, *counts, *alphas)
     return np.moveaxis(summed, 1, 0)
 
 
 def untiled(y: Array, problem: ConvProblem) -> Array:
-    """N×K×⌈P/m⌉×⌈Q/m⌉×m×m → N×K×P×Q, less what the last tiles have beyond it."""
+    """N×K×⌈P/m⌉×⌈Q/m⌉×m×m → N×K×P×Q, without the parts of the last tiles beyond it."""
     n, k, *rest = y.shape
     axes = len(rest) // 2
     interleaved = [axis for i in range(axes) for axis in (2 + i, 2 + axes + i)]

@@ -33,7 +33,7 @@ GPUS: Mapping[str, Gpu] = {
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
-    """One launch. `roofline_us` is the longer of arithmetic and memory traffic at peak rate."""
+    """One launch. `roofline_us`: its arithmetic or its memory traffic at peak rate, the longer."""
 
     name: str
     kernel: str

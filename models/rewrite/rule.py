@@ -115,7 +115,7 @@ class GraphView:
         return name
 
     def tie(self, name: str, reader: Node) -> str | None:
-        """Why `name` must exist in memory, so not be fused into `reader`; None: it need not."""
+        """Why `name` must exist in memory and not be fused into `reader`, or None."""
         if name in self.outputs:
             return f"{name} is an output of the network"
         inside = self._values[name].inside
