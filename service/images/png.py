@@ -98,6 +98,6 @@ def _weight(colour: int, depth: int, *, transparent: bool) -> Weight:
     wide = depth == 16
     if wide and colour == _GREY:
         return Weight(0.0, *_WIDE_GREY)
-    # Alpha types allow no transparent colour; a broken file that has one costs the most.
-    drawn, ns = _WEIGHTS.get((colour, transparent and not wide), _WEIGHTS[_RGBA, False])
+    # Pillow ignores the transparent colour of types that have alpha.
+    drawn, ns = _WEIGHTS.get((colour, transparent and not wide), _WEIGHTS[colour, False])
     return Weight(0.0, drawn, ns * _WIDE_NS if wide else ns)
