@@ -12,6 +12,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from enum import Enum, unique
+from math import inf
 from time import monotonic
 
 from models import Engine, EngineError, OutputKind, Pixels
@@ -103,7 +104,7 @@ class EngineRunner:
     async def warm_up(self) -> None:
         """Warm the engine up and measure it; raises what the engine raises."""
         (engine,) = self._threads
-        bound_s, started = self._bounds.warm_up, monotonic()
+        bound_s, started = self._bounds.warm_up_s or inf, monotonic()
         try:
             self.batcher.latency = await engine.warm_up(self._measure_s, bound_s)
         except Exception as error:

@@ -33,11 +33,6 @@ class Bounds:
             return self.batch_s or inf
         return max(_LEAST_S, _TIMES * latency.of(size)) if latency.known else inf
 
-    @property
-    def warm_up(self) -> float:
-        """The bound of the first warm-up; inf: unbounded."""
-        return self.warm_up_s or inf
-
     def restart(self, first_s: float) -> float:
         """The bound of a restart, where the first warm-up took `first_s`."""
         return max(_RESTART_LEAST_S, _RESTART_TIMES * first_s)

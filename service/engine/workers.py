@@ -90,23 +90,22 @@ class _Jobs:
 class _Thread(threading.Thread):
     """One of the threads; the event loop reads its `job`."""
 
-    def __init__(self, name: str, jobs: "_Queue", settle: "_Settle", nice: int) -> None:
-        super().__init__(name=name, daemon=True)
-        self._jobs = jobs
-        self._settle = settle
-        self._nice = nice
+    def __init__(self, workers: "Workers", number: int) -> None:
+        super().__init__(name=f"{workers.name}-{number}", daemon=True)
+        self._workers = workers
         self.job: Job | None = None
         self.lost = False
         self.start()
 
     def run(self) -> None:
         """Do jobs until the queue says to end."""
-        if self._nice and sys.platform == "linux":  # elsewhere niceness is the whole process's
+        workers = self._workers
+        if workers.nice and sys.platform == "linux":  # elsewhere niceness is the whole process's
             thread = threading.get_native_id()
-            nice = os.getpriority(os.PRIO_PROCESS, thread) + self._nice
+            nice = os.getpriority(os.PRIO_PROCESS, thread) + workers.nice
             os.setpriority(os.PRIO_PROCESS, thread, nice)
         while not self.lost:
-            self.job = job = self._jobs.get()
+            self.job = job = workers.jobs.get()
             if job is None:
                 return
             if job.then is not None:
@@ -116,14 +115,9 @@ class _Thread(threading.Thread):
                 ended.release()
             if job.ended is None:  # the event loop does not block on it, or no longer
                 with contextlib.suppress(RuntimeError):  # the loop is closed
-                    job.loop.call_soon_threadsafe(self._settle, job, *job.outcome)
+                    job.loop.call_soon_threadsafe(workers.settle, job, *job.outcome)
             self.job = None
             del job  # an idle thread must not keep an image alive
-
-
-_Settle = Callable[[Job, Any, Exception | None], None]
-
-_Queue = SimpleQueue[Job | None] | _Jobs
 
 
 class Workers:
@@ -146,18 +140,19 @@ class Workers:
 
         `nice` lowers the priority of the threads, as nice(1) does.
         """
-        self._name = name
-        self._nice = nice
+        self.name = name
+        self.nice = nice
+        self.jobs: _Jobs | SimpleQueue[Job | None]
+        self.jobs = _Jobs() if hasattr(os, "eventfd") else SimpleQueue()
+        self.lost = 0  # threads so far
         self._bound_s = bound_s
         self._replaced = replaced
-        self._jobs: _Queue = _Jobs() if hasattr(os, "eventfd") else SimpleQueue()
-        self._threads = [self._start(number) for number in range(threads)]
         self._open = 0  # jobs with a bound whose outcome is not known
         self._timer: asyncio.Handle | None = None
         self._looked = 0.0
         self._closed = False
         self._core: int | None = None  # that the threads are pinned to
-        self.lost = 0  # threads so far
+        self._threads = [_Thread(self, number) for number in range(threads)]
 
     def post(
         self,
@@ -186,17 +181,17 @@ class Workers:
                 self._timer = loop.call_later(_period(bound_s), self._on_timer, loop)
         self._keep_on(this_core() if patience_s else None)
         if not patience_s:
-            self._jobs.put(job)
+            self.jobs.put(job)
             return job
         job.ended = ended = allocate_lock()
         ended.acquire()
-        self._jobs.put(job)
+        self.jobs.put(job)
         if not ended.acquire(timeout=patience_s):
             self._keep_on(None)
             job.ended = None
             if not ended.acquire(blocking=False):
                 return job
-        self._settle(job, *job.outcome)
+        self.settle(job, *job.outcome)
         return None
 
     def run(
@@ -226,7 +221,7 @@ class Workers:
         """End every thread after its last job; does not wait for it."""
         self._closed = True
         for _ in self._threads:
-            self._jobs.put(None)
+            self.jobs.put(None)
 
     def look(self, passed_s: float) -> None:
         """Give up jobs that exceed their bound, `passed_s` after the last look."""
@@ -245,8 +240,14 @@ class Workers:
                     stuck = f"is stuck for {job.spent_s:.1f} s"
                     self._lose(number, job, stuck, replaced=self._replaced)
 
-    def _start(self, number: int) -> _Thread:
-        return _Thread(f"{self._name}-{number}", self._jobs, self._settle, self._nice)
+    def settle(self, job: Job, result: Any, error: Exception | None) -> None:
+        """Report the end of a job, or its loss, whichever comes first."""
+        if not job.open:
+            return
+        job.open = False
+        self._open -= job.bound_s < inf
+        if job.then is not None:
+            call_safely(job.then, result, error)
 
     def _keep_on(self, core: int | None) -> None:
         """Pin the threads to the event loop's core while that blocks on them; None: unpin.
@@ -267,11 +268,11 @@ class Workers:
         _log.error("the thread %s %s", thread.name, how)
         if job is not None:
             message = f"this was given up: its thread {how}; the request may be at fault"
-            self._settle(job, None, ThreadLostError(message))
+            self.settle(job, None, ThreadLostError(message))
         if replaced:
             self.lost += 1
             thread.lost = True
-            self._threads[number] = self._start(number)
+            self._threads[number] = _Thread(self, number)
 
     def _on_timer(self, loop: asyncio.AbstractEventLoop) -> None:
         now = monotonic()
@@ -281,15 +282,6 @@ class Workers:
         self.look(min(now - self._looked, 2 * period_s))
         self._looked = now
         self._timer = loop.call_later(period_s, self._on_timer, loop) if self._open else None
-
-    def _settle(self, job: Job, result: Any, error: Exception | None) -> None:
-        """Report the end of a job, or its loss, whichever comes first."""
-        if not job.open:
-            return
-        job.open = False
-        self._open -= job.bound_s < inf
-        if job.then is not None:
-            call_safely(job.then, result, error)
 
 
 def _period(bound_s: float) -> float:

@@ -74,7 +74,9 @@ def kinds() -> Mapping[str, bytes]:
         files[f"PNG {name} tRNS"] = encode(image, "PNG", compress_level=1, transparency=transparent)
     # Alpha types allow no tRNS, and Pillow ignores it: these cost as much as without.
     for name, length in {"LA": 2, "RGBA": 6}.items():
-        files[f"PNG {name} tRNS"] = png_with(files[f"PNG {name}"], png_chunk(b"tRNS", bytes(length)))
+        files[f"PNG {name} tRNS"] = png_with(
+            files[f"PNG {name}"], png_chunk(b"tRNS", bytes(length))
+        )
     for name, image in {"RGB": rgb, "RGBA": rgba}.items():
         files[f"WebP {name}"] = encode(image, "WebP", method=0)
         files[f"WebP {name} lossless"] = encode(image, "WebP", method=0, lossless=True, quality=0)
