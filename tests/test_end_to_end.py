@@ -19,7 +19,7 @@ import pytest
 from PIL import Image
 
 from models import BUILT_IN_MODEL, DeviceKind, load_classifier, open_engine
-from service.images.decode import ImageLimits, decode_image
+from service.images.decode import ImageLimits, prepare_image
 from tests.support.networks import SHARED, SQUEEZENET, needs_shared
 
 PHOTOGRAPHS = SHARED / "data/images"
@@ -141,7 +141,7 @@ def test_squeezenet_classifies_photographs_over_http_as_onnxruntime_does() -> No
     overrides = {"preset": "caffe", "labels": str(LABELS)}
     classifier = load_classifier(SQUEEZENET, overrides=overrides)
     limits = ImageLimits(20_000_000, 50_000_000)
-    pixels = [decode_image(body, classifier.preprocessing, limits) for body in data]
+    pixels = [prepare_image(body, classifier.preprocessing, limits).run() for body in data]
     engine = open_engine(classifier, device=DeviceKind.CPU, max_batch=1)
     expected = np.array([engine.run(image[np.newaxis])[0].argmax() for image in pixels])
 

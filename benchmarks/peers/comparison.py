@@ -28,7 +28,7 @@ from benchmarks.serving.targets import CONVOY, no_op
 from loadtest.images import SAMPLES, load_images
 from models import BUILT_IN_MODEL, DeviceKind, load_classifier, open_engine
 from models.engines.onnxruntime_engine import with_normalisation
-from service.images.decode import ImageLimits, decode_image
+from service.images.decode import ImageLimits, prepare_image
 
 NOOP, DIGITS = "noop", "digits"
 WORKS = {
@@ -100,7 +100,7 @@ def material(folder: Path) -> Material:
     engine = open_engine(classifier, device=DeviceKind.CPU, max_batch=1, threads=0)
     digits = []
     for image in sorted(load_images(SAMPLES), key=lambda each: each.name != TIMED):
-        pixels = decode_image(image.data, preprocessing, ImageLimits())
+        pixels = prepare_image(image.data, preprocessing, ImageLimits()).run()
         (row,) = engine.run(pixels[np.newaxis])
         top = answer(row)["predictions"][0]
         best = (int(top["index"]), top["probability"])

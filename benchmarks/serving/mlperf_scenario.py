@@ -24,7 +24,7 @@ import numpy as np
 from benchmarks.serving.http_client import Connection, post_request
 from loadtest.images import ImageFile, load_images
 from models import DeviceKind, load_classifier, open_engine
-from service.images.decode import ImageLimits, decode_image
+from service.images.decode import ImageLimits, prepare_image
 
 SCENARIOS = ("SingleStream", "MultiStream", "Server", "Offline")
 GROUP = 8
@@ -109,7 +109,7 @@ def on_engine(job: Job, images: Sequence[ImageFile]) -> Iterator[Callable[[], As
     """The one Ask of an engine, over images decoded beforehand, as MLPerf allows."""
     classifier = load_classifier(Path(job.model), overrides={"preset": job.preset})
     limits = ImageLimits(10**9, 10**9)
-    pixels = [decode_image(p.data, classifier.preprocessing, limits) for p in images]
+    pixels = [prepare_image(p.data, classifier.preprocessing, limits).run() for p in images]
     engine = open_engine(classifier, device=DeviceKind.CPU, max_batch=GROUP, threads=0)
     engine.warm_up()
 

@@ -20,7 +20,7 @@ from service.hosting.pipeline import ModelInfo
 from service.hosting.repository import Repository
 from service.http.server import http_settings, run_server
 from service.images.decode import ImageLimits, prepare_image
-from service.images.pool import FREE, Decoding
+from service.images.pool import Cost, Decoding
 from service.processes import Options, prepare, run_workers
 
 CONVOY = "Convoy"
@@ -97,7 +97,7 @@ class _NoEngine:
 
 
 _BLANK: Pixels = np.zeros((_SIDE, _SIDE, 3), np.uint8)
-_NOTHING = Decoding(FREE, lambda: _BLANK)
+_NOTHING = Decoding(Cost(), lambda: _BLANK)
 
 
 def _no_decoder(_: bytes) -> Decoding:

@@ -1,4 +1,4 @@
-"""A call back at a moment of a clock, as exactly as an event loop can."""
+"""A callback at a moment of a clock, as exactly as an event loop can."""
 
 import asyncio
 from collections.abc import Callable
@@ -10,21 +10,17 @@ _SOON_S = 1e-6
 class Alarm:
     """Rings once at the moment that was set last; used from one event loop."""
 
-    __slots__ = ("_clock", "_error_s", "_ring", "_timer")
-
     def __init__(
         self, ring: Callable[[float], None], clock: Callable[[], float], error_s: float
     ) -> None:
-        """`ring` is told the time. Timers of the event loop are off by at most `error_s`."""
+        """`ring` gets the time. Timers of the event loop are off by at most `error_s`."""
         self._ring = ring
         self._clock = clock
         self._error_s = error_s
         self._timer: asyncio.Handle | None = None
 
     def set(self, moment: float, *, exact: bool) -> None:
-        """Ring about then, or `exact`ly then: what is left of the wait is spent asking the clock,
-        once a turn of the event loop.
-        """
+        """Ring about then. An `exact` one polls the clock, once per iteration, at the end."""
         loop = asyncio.get_running_loop()
         delay = moment - self._clock()
         delay = delay - self._error_s if exact else max(delay, self._error_s)

@@ -1,6 +1,6 @@
-"""L(n): how long a batch of n takes, measured at start-up and followed while serving.
+"""L(n): how long a batch of n takes, measured at start-up and updated while serving.
 
-Everything that decides or predicts reads this table: the policy, the deadlines, Retry-After.
+The policy, the deadlines and Retry-After all use this table.
 """
 
 from bisect import bisect_left
@@ -9,34 +9,35 @@ from itertools import accumulate
 from statistics import median
 from typing import NamedTuple
 
-# How far one batch moves its own entry (in the logarithm), and how far all the others with it:
-# what slows a device down slows it for every size.
+# How far one batch moves its own entry (in the logarithm), and how far all others: what slows a
+# device down slows it for every size.
 _OWN = 0.25
 _OTHERS = 0.125
 
-# What one batch may seem to have slowed down or sped up by.
+# The largest slowdown or speedup that one batch may show.
 _MOST = 4.0
 
 # Smoothing of the relative error.
 _NEWEST = 0.1
 
-# What most batches stay under, in mean relative errors.
+# Most batches stay below so many mean relative errors.
 _MARGIN = 2.0
 
 
 class Latency(NamedTuple):
-    """The seconds of batches of 1..max_batch, never fewer for more; all 0 while nothing is known.
+    """The seconds of batches of 1..max_batch, which never fall with n; all 0 while unknown.
 
-    Immutable: `observed` is a new one. `ratios` are the last batches' times over what was expected;
-    the middle of three is believed, so that one that the machine interrupted changes nothing.
-    `followed` is what was learned of each size by itself, whether or not it rises with n: were one
-    size's entry changed for its neighbour's sake, the others would follow its way back for ever.
+    Immutable: `observed` returns a new one.
     """
 
     seconds: tuple[float, ...]
     error: float = 0.0  # mean relative error of a batch's prediction
+    # The last batches' times over their predictions. The median of three counts, so that one batch
+    # that the machine interrupted changes nothing.
     ratios: tuple[float, ...] = ()
-    followed: tuple[float, ...] = ()  # empty: `seconds`
+    # Each size's own average, which may fall with n; empty: `seconds`. If one size's entry were
+    # changed for its neighbour's sake, the others would follow its way back for ever.
+    followed: tuple[float, ...] = ()
 
     @staticmethod
     def unknown(max_batch: int) -> "Latency":
@@ -45,9 +46,9 @@ class Latency(NamedTuple):
 
     @staticmethod
     def measured(seconds: Mapping[int, float], max_batch: int) -> "Latency":
-        """From the times of some sizes; the others lie on the line through their neighbours.
+        """From the times of some sizes, with the others interpolated linearly.
 
-        Where only one size is known, its time is everyone's: what is tried will tell.
+        A single known size gives its time to all.
         """
         if not seconds:
             return Latency.unknown(max_batch)
@@ -72,11 +73,11 @@ class Latency(NamedTuple):
         return full * self.seconds[-1] + self.of(rest)
 
     def within(self, items: int) -> float:
-        """Seconds that suffice for `items` nearly always, by the errors seen."""
+        """Seconds that nearly always suffice for `items`, by the errors so far."""
         return self.of(items) * (1 + _MARGIN * self.error)
 
     def observed(self, n: int, took_s: float) -> "Latency":
-        """Having seen a batch of `n` take `took_s` seconds."""
+        """The table after a batch of `n` that took `took_s` seconds."""
         if not self.known:
             return Latency((max(took_s, 0.0),) * len(self.seconds))
         if took_s <= 0:
@@ -86,7 +87,7 @@ class Latency(NamedTuple):
         recent = (*self.ratios[-2:], ratio)
         believed = min(max(sorted(recent)[len(recent) // 2], 1 / _MOST), _MOST)
         off = min(abs(took_s / self.seconds[n - 1] - 1), 1.0)
-        # Always by the same ratio, or noise that this entry takes back would add up in the others.
+        # Always by the same ratio, or noise that averages out in this entry would add up in others.
         others = believed**_OTHERS
         moved = [s * others for s in followed]
         moved[n - 1] = followed[n - 1] * believed**_OWN
@@ -98,10 +99,10 @@ class Latency(NamedTuple):
 def measure(
     run: Callable[[int], float], max_batch: int, *, budget_s: float, rounds: int = 5
 ) -> Latency:
-    """L(n) from `run(n)`, which runs a batch of n and says its seconds: the median of `rounds`.
+    """L(n) as the median of `rounds` of `run(n)`, which runs a batch of n and returns its seconds.
 
-    Ends early rather than take longer than about `budget_s`: it begins with the sizes that say
-    most (1, max_batch, their middle, ...) and begins nothing that would end too late.
+    The sizes that tell most (1, max_batch, their middle, ...) come first; a run that would exceed
+    `budget_s` in all is skipped.
     """
     times: dict[int, list[float]] = {}
     spent = 0.0
@@ -118,10 +119,10 @@ def measure(
 
 
 def _spread(max_batch: int) -> list[int]:
-    """1..max_batch, each next to the middle of a gap: 1, 8, 4, 2, 6, 3, 5, 7."""
+    """1, max_batch, then the middle of every gap, wide gaps first: 1, 8, 4, 2, 6, 3, 5, 7."""
     order = [1, max_batch] if max_batch > 1 else [1]
     gaps = [(1, max_batch)]
-    for low, high in gaps:  # grows while it is walked, so the wide gaps come first
+    for low, high in gaps:  # a breadth-first search, as the list grows while it is iterated
         if high - low > 1:
             middle = (low + high) // 2
             order.append(middle)
@@ -130,7 +131,7 @@ def _spread(max_batch: int) -> list[int]:
 
 
 def _on_line(known: Sequence[int], seconds: Mapping[int, float], n: int) -> float:
-    """The time of n on the line through its neighbours in `known`, which rises."""
+    """The time of n on the line through its neighbours in `known`, which is sorted."""
     if len(known) == 1:
         return seconds[known[0]]
     above = min(max(bisect_left(known, n), 1), len(known) - 1)
@@ -140,16 +141,14 @@ def _on_line(known: Sequence[int], seconds: Mapping[int, float], n: int) -> floa
 
 
 def _around(seconds: Sequence[float], n: int) -> tuple[float, ...]:
-    """`seconds` where none is less than one before it: n's stands, the others make room for it."""
+    """`seconds` made to rise: n's entry stays, and the others give way."""
     below = list(accumulate(reversed(seconds[:n]), min))
     _, *above = accumulate(seconds[n - 1 :], max)
     return (*reversed(below), *above)
 
 
 def _rising(seconds: Sequence[float]) -> tuple[float, ...]:
-    """`seconds` where none is less than one before it: halfway between the least that is not
-    below it and the most that is not above it.
-    """
+    """`seconds` made to rise: the mean of the running maximum and the minimum from there on."""
     most = accumulate(seconds, max)
     least = reversed(list(accumulate(reversed(seconds), min)))
     return tuple((high + low) / 2 for high, low in zip(most, least, strict=True))

@@ -1,11 +1,12 @@
-"""What arrivals follow: how the policy knows that somebody is about to come.
+"""Which arrivals to expect: how the policy knows that waiting can pay.
 
-Two things are followed by arrivals: answers, whose clients send their next request, and the first
-arrival of a burst. After each, arrivals are counted over one window (a little less than L(1), the
-shortest that a batch takes), in 16 bins. What is learned is how many come by each bin's end, as a
-moving average, and how many more than if they were spread evenly over the window. Poisson arrivals
-are spread evenly whatever their rate, so their excess is noise; only an excess beyond three
-standard errors, and of some size, is believed. That is the evidence without which nobody waits.
+Arrivals follow two events: answers, whose clients send their next request, and the first arrival
+of a burst. After each event, arrivals are counted over one window (a little less than L(1), the
+shortest batch) in 16 bins. Two moving averages are learned for each bin's end: how many arrivals
+come by then, and how many more than if they were spread evenly over the window.
+
+Poisson arrivals of any rate are spread evenly, so their excess is noise. Only a sizeable excess
+beyond three standard errors counts as evidence, and without evidence no batch waits.
 """
 
 from collections.abc import Sequence
@@ -14,46 +15,34 @@ from typing import NamedTuple
 
 _BINS = 16
 
-# The window over L(1): a client that is answered alone and comes back is none that follows itself.
+# The window over L(1): shorter, or a client that is always answered alone would follow itself.
 _WINDOW = 0.9
 
 # Weight of the newest window, and with it the square of a standard error over the variance.
 _NEWEST = 1 / 8
 _ERROR = _NEWEST / (2 - _NEWEST)
 
-# What an excess must be to be believed: standard errors from nothing, a share of all that come.
+# Evidence: an excess of so many standard errors, and of this share of all arrivals.
 _SURE = 3.0
 _SHARE = 0.3
 
-# Fewer arrivals than this are none.
-_NOBODY = 1 / 64
+# Fewer arrivals than this count as none.
+_FEWEST = 1 / 64
 
-# Weight of the newest batch in how busy it has been.
+# Weight of the newest batch in the averages of busy and idle time.
 _NEWEST_BATCH = 0.05
 
 
 class Prospect(NamedTuple):
-    """What is expected after something that arrivals follow."""
+    """The arrivals expected after an event."""
 
-    since: float  # clock seconds of what happened
+    since: float  # clock seconds of the event
     more: float  # items still expected in its window
-    by: tuple[tuple[float, float], ...]  # (moment, how many of them until then), where sure
+    by: tuple[tuple[float, float], ...]  # (moment, items until then), where there is evidence
 
 
 class Echo:
-    """How many items arrive, and when, after something that happens again and again."""
-
-    __slots__ = (
-        "_after",
-        "_counts",
-        "_excess",
-        "_opened",
-        "_sure",
-        "_total",
-        "_variance",
-        "_weight",
-        "_window",
-    )
+    """How many items arrive after a recurring event, and when."""
 
     def __init__(self) -> None:
         self._opened = -inf
@@ -61,15 +50,15 @@ class Echo:
         self._weight = 1
         self._counts = [0] * _BINS
         self._total = 0
-        # For each bin's end, a unit of weight: arrivals, those beyond an even spread, variance.
-        self._after = [0.0] * _BINS
-        self._excess = [0.0] * _BINS
-        self._variance = [1.0] * _BINS
-        self._sure: tuple[int, ...] = ()  # the bins by whose end an excess is believed
+        # By the end of each bin, per unit of weight:
+        self._after = [0.0] * _BINS  # arrivals
+        self._excess = [0.0] * _BINS  # those beyond an even spread
+        self._variance = [1.0] * _BINS  # of the excess
+        self._sure: tuple[int, ...] = ()  # the bins with evidence
 
     @property
     def expecting(self) -> bool:
-        """Whether anything was learned that makes arrivals sure."""
+        """Whether there is evidence of arrivals."""
         return bool(self._sure)
 
     def is_open(self, now: float) -> bool:
@@ -77,7 +66,7 @@ class Echo:
         return now < self._opened + self._window
 
     def happened(self, now: float, weight: int, window_s: float) -> None:
-        """Begin a window; `weight` is how many arrivals it would take to answer each one."""
+        """Begin a window; `weight` is the number of arrivals if each is followed by one."""
         self._learn()
         self._opened, self._weight, self._window = now, weight, window_s
 
@@ -88,36 +77,36 @@ class Echo:
             self._counts[int((now - self._opened) / self._window * _BINS)] += items
 
     def forget(self) -> None:
-        """Leave the window unfinished; nothing is learned from it."""
+        """Discard the window, learning nothing from it."""
         self._opened, self._total = -inf, 0
         self._counts = [0] * _BINS
 
     def prospect(self, now: float) -> Prospect | None:
-        """What to expect, where something sure is to come."""
+        """The arrivals to expect; None without evidence."""
         if not self._sure or not self.is_open(now):
             return None
         passed = int((now - self._opened) / self._window * _BINS)
         before = self._after[passed - 1] if passed else 0.0
         usual = self._after[-1] - before
-        # Who should have come already and did not is still expected, until nobody comes any more.
+        # Late arrivals are still expected, until the usual window of arrivals is over.
         more = self._weight * self._after[-1] - self._total
-        if usual < _NOBODY or more <= 0:
+        if usual < _FEWEST or more <= 0:
             return None
-        by = [
+        by = tuple(
             (
                 self._opened + (place + 1) / _BINS * self._window,
                 more * (self._after[place] - before) / usual,
             )
             for place in self._sure
             if place >= passed
-        ]
-        return Prospect(self._opened, more, tuple(by))
+        )
+        return Prospect(self._opened, more, by)
 
     def _learn(self) -> None:
-        """Take the last window's counts into the averages, and forget them."""
+        """Add the last window's counts to the averages, and reset them."""
         total, self._total = self._total, 0
-        if total == 0 and self._after[-1] < _NOBODY:
-            return  # nobody came where nobody was expected
+        if total == 0 and self._after[-1] < _FEWEST:
+            return
         counts, weight = self._counts, self._weight
         come = 0
         sure = []
@@ -136,12 +125,7 @@ class Echo:
 
 
 class Traffic:
-    """What happened lately, told by whoever runs the batches; it asks no clock."""
-
-    __slots__ = (
-        *("_answers", "_bursts"),
-        *("_free_since", "_idle_until", "_idle_s", "_busy_s"),
-    )
+    """Recent arrivals and batches, as the dispatcher reports them; has no clock."""
 
     def __init__(self) -> None:
         self._answers = Echo()
@@ -152,13 +136,13 @@ class Traffic:
 
     @property
     def idle(self) -> float:
-        """The share of the time in which there was nothing to do lately."""
+        """The recent share of time with nothing to do."""
         both = self._busy_s + self._idle_s
         return self._idle_s / both if both else 0.0
 
     @property
     def expecting(self) -> bool:
-        """Whether anything is known that arrivals follow."""
+        """Whether there is evidence of arrivals after any event."""
         return self._answers.expecting or self._bursts.expecting
 
     def arrived(self, now: float, items: int, shortest_s: float) -> None:
@@ -171,7 +155,7 @@ class Traffic:
             self._bursts.happened(now, 1, _WINDOW * shortest_s)
 
     def dispatched(self, now: float) -> None:
-        """A batch was begun."""
+        """A batch began."""
         if self._free_since < inf:
             idle_s = min(self._idle_until, now) - self._free_since
             self._idle_s += _NEWEST_BATCH * (idle_s - self._idle_s)
@@ -179,10 +163,9 @@ class Traffic:
     def answered(
         self, now: float, items: int, took_s: float, shortest_s: float, *, alone: bool
     ) -> None:
-        """A batch of so many items ended; `alone` where nobody waits.
+        """A batch of `items` ended; `alone`: no other item waits.
 
-        Nobody waits for the client of a single item to come back, unless somebody is there who
-        could: what follows its answer is of no interest.
+        What follows a single item that was alone does not matter: no other item could wait for it.
         """
         self._busy_s += _NEWEST_BATCH * (took_s - self._busy_s)
         self._free_since, self._idle_until = now, inf
@@ -190,12 +173,12 @@ class Traffic:
             self._answers.happened(now, items, _WINDOW * shortest_s)
 
     def failed(self, now: float) -> None:
-        """A batch failed: who tries again at once is no burst, and no client that thinks."""
+        """A batch failed; retries are neither a burst nor the pace of clients."""
         self._free_since, self._idle_until = now, inf
         self._answers.forget()
         self._bursts.forget()
 
     def prospects(self, now: float) -> Sequence[Prospect]:
-        """What is expected to come."""
+        """The arrivals to expect."""
         both = (self._answers.prospect(now), self._bursts.prospect(now))
         return [prospect for prospect in both if prospect is not None]

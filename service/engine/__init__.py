@@ -1,1 +1,1 @@
-"""An engine's thread, its watchdog, worker threads, and the ranking of scores."""
+"""The engine thread and its watchdog, worker threads, the cores they may use, and ranking."""

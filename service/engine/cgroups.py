@@ -1,7 +1,7 @@
-"""What control groups allow this process: processor time and memory, as Linux writes it.
+"""The processor time and memory that Linux control groups allow this process.
 
-Containers are given time and memory, not cores: `docker run --cpus=2 --memory=4g` on 64 cores is a
-quota that the process's own group has, or one above it. Version 1 has a hierarchy a controller,
+Containers limit time and memory, not cores: `docker run --cpus=2 --memory=4g` on 64 cores sets a
+quota on the process's group or one above it. Version 1 has a hierarchy for each controller,
 version 2 a single one.
 """
 
@@ -14,63 +14,57 @@ from pathlib import Path
 GROUPS = Path("/proc/self/cgroup")
 MOUNT = Path("/sys/fs/cgroup")
 
+# Files with the limit of each controller, in version 2 and in version 1.
+_FILES: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "cpu": (("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us")),
+    "memory": (("memory.max",), ("memory.limit_in_bytes",)),
+}
+
 
 def cpu_quota(groups: Path = GROUPS, mount: Path = MOUNT) -> float:
-    """Cores' worth of time that may be used; inf where there is no limit."""
-    return min(map(_cores, _contents("cpu", _CPU_FILES, groups, mount)), default=inf)
+    """Cores' worth of processor time; inf without a limit."""
+    return min(_limits("cpu", groups, mount), default=inf)
 
 
 def memory_limit(groups: Path = GROUPS, mount: Path = MOUNT) -> float:
-    """Bytes that may be used; inf where there is no limit."""
-    return min(map(_bytes, _contents("memory", _MEMORY_FILES, groups, mount)), default=inf)
+    """Bytes of memory; inf without a limit."""
+    return min(_limits("memory", groups, mount), default=inf)
 
 
 def available_memory() -> int:
-    """Bytes that this process may use: what the machine has, or less where groups limit it."""
+    """Bytes of memory that this process may use: the machine's, or less if a group limits it."""
     return int(min(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), memory_limit()))
 
 
-# By version of the hierarchy.
-_CPU_FILES = {2: ("cpu.max",), 1: ("cpu.cfs_quota_us", "cpu.cfs_period_us")}
-_MEMORY_FILES = {2: ("memory.max",), 1: ("memory.limit_in_bytes",)}
-
-
-def _cores(text: str) -> float:
-    try:
-        used, period = text.split()
-        if used != "max" and float(used) > 0 and float(period) > 0:
-            return float(used) / float(period)
-    except ValueError:
-        pass  # nothing that can be understood: no limit
-    return inf
-
-
-def _bytes(text: str) -> float:
-    text = text.strip()
-    return float(text) if text.isdigit() and int(text) > 0 else inf
-
-
-def _contents(
-    controller: str, files: Mapping[int, tuple[str, ...]], groups: Path, mount: Path
-) -> Iterator[str]:
-    """What the files have in the process's own groups, and in each above them."""
+def _limits(controller: str, groups: Path, mount: Path) -> Iterator[float]:
+    """The limits of the process's own groups and of each group above them."""
+    version_2, version_1 = _FILES[controller]
     try:
         lines = groups.read_text().splitlines()
-    except OSError:  # no Linux
+    except OSError:  # not Linux
         return
     for line in lines:
         _, controllers, path = line.split(":", 2)
-        if controllers == "":
-            root, names = mount, files[2]
+        if not controllers:
+            root, names = mount, version_2
         elif controller in controllers.split(","):
-            whole = mount / controllers
-            root, names = whole if whole.is_dir() else mount / controller, files[1]
+            root, names = mount / controllers, version_1
+            root = root if root.is_dir() else mount / controller
         else:
             continue
         # In a container the path may be the host's, of which only the end, or nothing, is mounted.
         group = root / path.strip("/")
         for place in (group, *group.parents):
-            with contextlib.suppress(OSError):  # no such group here: no limit
-                yield " ".join((place / name).read_text() for name in names)
+            with contextlib.suppress(OSError):  # the group is not mounted: no limit
+                yield _limit(" ".join((place / name).read_text() for name in names))
             if place == root:
                 break
+
+
+def _limit(text: str) -> float:
+    """The first number, over the second if there is one; inf for "max", -1 or anything else."""
+    try:
+        limit, period = map(float, f"{text} 1".split()[:2])
+    except ValueError:
+        return inf
+    return limit / period if limit > 0 and period > 0 else inf

@@ -1,18 +1,18 @@
-"""One model's engine, from decoded images to rows of scores: in batches, in a thread of its own.
+"""One model's engine, from decoded images to rows of scores: batches, in a thread of its own.
 
-A watchdog restarts an engine that hangs, or fails again and again:
+A watchdog restarts an engine that hangs or keeps failing:
 
-    READY -> RESTARTING (503; the batch failed, and with it what waited) -> READY, or FAILED
+    READY ── RESTARTING (the batch fails with 500, waiting requests with 503) ── READY, or FAILED
 
-An engine that is stuck is left behind with its thread. Where another in its place is no use
-either, the runner is FAILED and says so, so that the process ends: what is wrong then, as in a
-CUDA context, is not healed within it.
+A hung engine is abandoned with its thread. FAILED is final, and reported so that the process can
+end: where another engine is no use either, as in a broken CUDA context, only a new process helps.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from enum import Enum, unique
+from math import inf
 from time import monotonic
 
 from models import Engine, EngineError, OutputKind, Pixels
@@ -25,7 +25,7 @@ from service.engine.thread import EngineThread
 from service.engine.watchdog import Bounds, Restarts
 from service.errors import NotReadyError, ServiceError, ShuttingDownError, ThreadLostError
 
-# So many batches that failed in a row are no accident any longer.
+# Batches that fail in a row before the engine is restarted.
 _FAILURES = 5
 
 _log = logging.getLogger("convoy")
@@ -33,7 +33,7 @@ _log = logging.getLogger("convoy")
 
 @unique
 class State(Enum):
-    """What a runner can do for a new request."""
+    """Whether a runner takes requests, and why not; the value goes into error messages."""
 
     WARMING = "warming up"
     READY = "ready"
@@ -51,7 +51,7 @@ class State(Enum):
 
 
 class EngineRunner:
-    """A runner whose engine is in this process."""
+    """Batches requests for one engine, and restarts it."""
 
     def __init__(
         self,
@@ -66,17 +66,20 @@ class EngineRunner:
         reopen: Callable[[], Engine] | None = None,
         on_failure: Callable[[EngineError], None] = lambda _: None,
     ) -> None:
-        """`turns` are the device's, where other models run on it.
+        """`turns` are shared by the models on one device.
 
-        Warming up measures L(n) for about `measure_s` seconds.
-
-        `reopen` opens another engine of the same, in place of one that exceeds the `bounds`, or
-        fails again and again; without it such an engine is FAILED, and one that fails is kept.
-        `on_failure` is told when that is no use, or cannot be done.
+        Warming up measures L(n) for about `measure_s` seconds. `reopen` opens a new engine after
+        one that exceeds the `bounds` or fails repeatedly; without it the former makes the runner
+        FAILED, and the latter is kept. `on_failure` is called when the runner is FAILED.
         """
         self.classes = engine.classes
         self.max_batch = engine.max_batch
         self.device = engine.device
+        self.state = State.WARMING
+        self.restarts = 0  # tried so far
+        self.batcher = Batcher(
+            self._run, max_batch=engine.max_batch, turns=turns, on_batch=on_batch
+        )
         self._image_shape = image_shape
         self._output = output
         self._measure_s = measure_s
@@ -84,72 +87,58 @@ class EngineRunner:
         self._reopen = reopen
         self._on_failure = on_failure
         self._engine: EngineThread | None = EngineThread(engine, image_shape, output)
-        self._threads = [self._engine]  # all that were not closed, or are stuck
+        self._threads = [self._engine]  # those not yet closed, stuck ones included
         self._restarting: asyncio.Task[None] | None = None
         self._recent = Restarts()
-        self.restarts = 0  # tried so far
         self._warm_up_s = 0.0
         self._failures = 0  # in a row
-        self.batcher = Batcher(
-            self._run,
-            max_batch=engine.max_batch,
-            turns=turns,
-            on_batch=on_batch,
-        )
-        self._state = State.WARMING
-
-    @property
-    def state(self) -> State:
-        """What it can do for a new request just now."""
-        return self._state
 
     def check_ready(self) -> None:
         """Raise NotReadyError or ShuttingDownError unless new requests are taken."""
-        self._state.check_ready()
+        self.state.check_ready()
 
     def post(
         self, pixels: Sequence[Pixels], then: Then[ScoreRow], urgency: Urgency = NO_HURRY
     ) -> Request[Pixels, ScoreRow]:
-        """Have images scored; as `Batcher.post`, or NotReadyError."""
-        if self._engine is None:  # nothing to wait for, even for what was let in before
+        """Score images, as `Batcher.post` runs items; or NotReadyError."""
+        if self._engine is None:  # refuses requests that were admitted earlier, too
             self.check_ready()
         return self.batcher.post(pixels, then, urgency)
 
     async def warm_up(self) -> None:
-        """Make the engine ready, in its thread, and measure it; raises what the engine raises."""
+        """Warm the engine up and measure it; raises what the engine raises."""
         (engine,) = self._threads
-        bound_s, started = self._bounds.warm_up, monotonic()
+        bound_s, started = self._bounds.warm_up_s or inf, monotonic()
         try:
             self.batcher.latency = await engine.warm_up(self._measure_s, bound_s)
-        except ThreadLostError as error:
-            self._state = State.FAILED
-            raise EngineError(f"the engine is not warm within {bound_s:g} s") from error
-        except Exception:
-            self._state = State.FAILED
+        except Exception as error:
+            self.state = State.FAILED
+            if isinstance(error, ThreadLostError):
+                raise EngineError(f"the engine is not warm within {bound_s:g} s") from error
             raise
         self._warm_up_s = monotonic() - started
-        if self._state is State.WARMING:  # not where draining began meanwhile
-            self._state = State.READY
+        if self.state is State.WARMING:  # draining may have begun
+            self.state = State.READY
 
     def refuse(self) -> None:
-        """Take nothing new from now on."""
-        self._state = State.DRAINING
+        """Take no new requests."""
+        self.state = State.DRAINING
 
     async def give_up(self) -> None:
-        """Answer what waits or runs with ShuttingDownError."""
+        """Fail waiting and running requests with ShuttingDownError."""
         self.refuse()
         await self.batcher.close(timeout_s=0)
 
     async def close(self, timeout_s: float) -> bool:
-        """End it: what is still inside fails. False if an engine is stuck in a call.
+        """Fail all requests and close the engine; False if a call does not return in time.
 
-        A thread cannot be ended from outside, so then the process has to leave without it.
+        The thread of that call cannot be ended, so the process has to exit without it.
         """
         await self.give_up()
         if self._restarting:
             self._restarting.cancel()
         closings = [thread.close() for thread in self._threads]
-        # Not cancelled where it takes too long: it is still called once an engine is free.
+        # A timeout cancels nothing: an engine that is free again is still closed.
         _, stuck = await asyncio.wait(closings, timeout=timeout_s)
         return not stuck
 
@@ -172,13 +161,13 @@ class EngineRunner:
         return rows
 
     def _replace(self, engine: EngineThread, why: str) -> None:
-        """Leave an engine behind, which closes if it ever ends what it is at, and start another.
+        """Abandon an engine, which closes once it is free, and start another.
 
-        Who waited is told at once, to go elsewhere: how long this takes nobody knows.
+        Waiting requests fail at once and can go elsewhere, since a restart takes any time.
         """
         engine.close()
         self._engine = None
-        if self._state is State.DRAINING:
+        if self.state is State.DRAINING:
             _log.error("the engine is given up: %s", why)
             self.batcher.fail_waiting(
                 lambda: ShuttingDownError("the engine failed while the server was shutting down")
@@ -187,7 +176,7 @@ class EngineRunner:
             self._fail(EngineError(f"the engine is given up for good: {why}"))
         else:
             _log.error("the engine is restarted: %s", why)
-            self._state = State.RESTARTING
+            self.state = State.RESTARTING
             self.batcher.fail_waiting(self._refusal)
             self.restarts += 1
             self._restarting = asyncio.create_task(self._restart(self._reopen))
@@ -199,23 +188,23 @@ class EngineRunner:
         try:
             await engine.open(reopen, bound_s)
             self.batcher.latency = await engine.warm_up(self._measure_s, bound_s)
-        except Exception as error:  # noqa: BLE001  whatever it is, `on_failure` hears of it
+        except Exception as error:  # noqa: BLE001  passed to `on_failure`
             self._fail(EngineError(f"the engine cannot be restarted: {error}"), error)
             return
         _log.warning("the engine is ready again after %.1f s", monotonic() - started)
         self._engine, self._failures = engine, 0
-        if self._state is State.RESTARTING:  # not where draining began meanwhile
-            self._state = State.READY
+        if self.state is State.RESTARTING:  # draining may have begun
+            self.state = State.READY
 
     def _fail(self, failure: EngineError, cause: Exception | None = None) -> None:
         failure.__cause__ = cause
-        if self._state is not State.DRAINING:
-            self._state = State.FAILED
+        if self.state is not State.DRAINING:
+            self.state = State.FAILED
         self.batcher.fail_waiting(self._refusal)
         self._on_failure(failure)
 
     def _refusal(self) -> ServiceError:
         return NotReadyError(
-            f"the model is {self._state.value}; try again in a few seconds, or elsewhere",
+            f"the model is {self.state.value}; try again in a few seconds, or elsewhere",
             self._warm_up_s,
         )

@@ -1,4 +1,4 @@
-"""An engine in a thread of its own, which alone ever calls it."""
+"""An engine and the one thread that calls it."""
 
 import asyncio
 import logging
@@ -13,11 +13,11 @@ from service.batching.latency import Latency, measure
 from service.engine.ranking import ScoreRow, rank
 from service.engine.workers import Workers
 
-# How often a warm-up that lasts is mentioned.
+# How often a long warm-up is logged.
 _REMIND_S = 60.0
 
-# While batches take less than that, each is waited for, at most so long: to hand one over and be
-# woken for its scores takes the event loop longer.
+# After a batch shorter than _QUICK_S the event loop blocks on the next one, at most _PATIENCE_S:
+# a handover and a wake-up take longer.
 _QUICK_S = 0.0001
 _PATIENCE_S = 0.0005
 
@@ -25,29 +25,29 @@ _log = logging.getLogger("convoy")
 
 
 class EngineThread:
-    """From opening an engine to closing it.
+    """An engine from opening to closing.
 
-    A call that takes longer than it may, or whose thread dies, is ThreadLostError. The thread may
-    then be stuck for ever; what is asked of it later happens once it is not.
+    A call that exceeds its bound, or whose thread dies, raises ThreadLostError. Later calls wait
+    until the thread is free, which may be never.
     """
 
     def __init__(
         self, engine: Engine | None, image_shape: tuple[int, ...], output: OutputKind
     ) -> None:
-        """Without an engine there is one once `open` has opened it."""
+        """With no engine, `open` comes first."""
         self._engine = engine
         self._image_shape = image_shape
         self._output = output
         self._workers = Workers("engine", 1, replaced=False)
         self._closing: asyncio.Future[None] | None = None
-        self._took_s = inf  # the engine, for the last batch
+        self._took_s = inf  # the last batch
 
     async def open(self, open_engine: Callable[[], Engine], bound_s: float) -> None:
-        """Have the thread open an engine; raises what that raises."""
-        await self._workers.run(self._keep, open_engine, bound_s)
+        """Open an engine; raises what `open_engine` raises."""
+        await self._workers.run(self._open, open_engine, bound_s)
 
     async def warm_up(self, measure_s: float, bound_s: float = inf) -> Latency:
-        """Make it ready and measure L(n), for about `measure_s`; raises what the engine raises."""
+        """Warm up, then measure L(n) for about `measure_s`; raises what the engine raises."""
         warming = self._workers.run(self._warm_up, measure_s, bound_s)
         started = perf_counter()
         while not (await asyncio.wait([warming], timeout=_REMIND_S))[0]:
@@ -60,7 +60,7 @@ class EngineThread:
         return self._workers.run(self._run, images, bound_s, patience_s)
 
     def close(self) -> "asyncio.Future[None]":
-        """Close the engine once it is at nothing, and end the thread."""
+        """Close the engine and end the thread, once it is free."""
         if self._closing is None:
             self._closing = self._workers.run(self._close, None)
             self._workers.close()
@@ -68,10 +68,10 @@ class EngineThread:
 
     @property
     def closed(self) -> bool:
-        """Whether the engine is closed and its thread at its end."""
+        """Whether the engine is closed."""
         return self._closing is not None and self._closing.done()
 
-    def _keep(self, open_engine: Callable[[], Engine]) -> None:
+    def _open(self, open_engine: Callable[[], Engine]) -> None:
         self._engine = open_engine()
 
     def _warm_up(self, measure_s: float) -> Latency:
@@ -84,7 +84,7 @@ class EngineThread:
             self._run([blank] * n)
             return perf_counter() - started
 
-        # What the event loop adds is learned by serving.
+        # Without the event loop's own time, which is learned while serving.
         return measure(run, engine.max_batch, budget_s=measure_s)
 
     def _run(self, images: Batch) -> Sequence[ScoreRow]:
@@ -113,6 +113,5 @@ class EngineThread:
         try:
             if self._engine is not None:
                 self._engine.close()
-        except Exception:  # noqa: BLE001  it is logged
-            # An engine that failed may fail at this too; whoever closes it wants no more of it.
+        except Exception:  # noqa: BLE001  an engine that failed may fail to close, too
             _log.exception("the engine could not be closed")

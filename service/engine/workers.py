@@ -1,12 +1,11 @@
 """Threads that call functions for an event loop.
 
-What loop.run_in_executor does at less than half its cost: a callback, or one future instead of two.
-With a model that takes a millisecond, handing a request to two threads and back is most of what a
-server adds. The threads are daemons: one that is stuck in a device driver cannot keep the process.
+They cost less than half of `loop.run_in_executor`, with a callback or one future instead of two:
+with a model that takes a millisecond, two handovers a request are most of what a server adds. The
+threads are daemons: one that is stuck in a device driver cannot keep the process alive.
 
-A thread cannot be ended from outside. So a job that takes longer than it may is given up: whoever
-awaits it gets ThreadLostError, what it comes to in the end goes nowhere, and another thread takes
-the place of its own, which ends if the job ever does.
+A thread cannot be ended from outside. A job that exceeds its bound fails with ThreadLostError, its
+result is discarded, and a new thread replaces the stuck one, which ends when its call returns.
 """
 
 import asyncio
@@ -19,6 +18,7 @@ import weakref
 from _thread import LockType, allocate_lock
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from math import inf
 from queue import SimpleQueue
 from time import monotonic
@@ -31,10 +31,10 @@ from service.errors import ThreadLostError
 T = TypeVar("T")
 R = TypeVar("R")
 
-# Told what a function returned, or what it raised, in the event loop.
+# Gets what a function returned, or what it raised, in the event loop.
 Then = Callable[[R, Exception | None], None]
 
-# How often jobs with a bound are looked at, and that often at least within their bound.
+# How often jobs with a bound are checked: this, or _LOOKS times within the bound.
 _PERIOD_S = 0.5
 _LOOKS = 8
 
@@ -42,46 +42,33 @@ _log = logging.getLogger("convoy")
 
 
 class StrayError(Exception):
-    """A job raised what is meant for a process or an event loop, not for whoever awaits the job."""
+    """A job raised what is meant to end a process, a task or an iteration."""
 
 
+@dataclass(eq=False, slots=True)
 class Job:
-    """A call that somebody wants made."""
+    """A posted call of a function."""
 
-    __slots__ = (
-        *("argument", "bound_s", "function", "loop", "open", "spent_s", "then"),
-        *("ended", "outcome"),
-    )
-
-    def __init__(
-        self,
-        function: Callable[[Any], Any],
-        argument: Any,
-        then: "Then[Any]",
-        bound_s: float,
-        loop: asyncio.AbstractEventLoop,
-    ) -> None:
-        self.function = function
-        self.argument = argument
-        self.then: Then[Any] | None = then  # None once nobody wants to hear of it
-        self.bound_s = bound_s
-        self.loop = loop
-        self.spent_s = -1.0  # in its thread, as far as was seen; below 0: not seen there
-        self.open = True  # whether the event loop has not heard of its end
-        self.outcome: tuple[Any, Exception | None] = (None, None)  # once it has ended
-        # What to release as it ends, while the event loop waits for that, and need not be called.
-        self.ended: LockType | None = None
+    function: Callable[[Any], Any]
+    argument: Any
+    then: Then[Any] | None  # None once it is withdrawn
+    bound_s: float
+    loop: asyncio.AbstractEventLoop
+    spent_s: float = -1.0  # in its thread, as seen by `look`; negative: not yet seen there
+    open: bool = True  # until the event loop knows its outcome
+    outcome: tuple[Any, Exception | None] = (None, None)
+    ended: LockType | None = None  # released at its end, while the event loop blocks on it
 
     def withdraw(self) -> None:
-        """Nobody wants it any longer: before its turn it is never called, and `then` in no case."""
+        """Never call `then`; nor the function, if its turn has not come."""
         self.then = None
 
 
 class _Jobs:
-    """Jobs in order; whoever waits for one begins with it at once.
+    """A queue of jobs, quicker than SimpleQueue at waking a thread.
 
-    SimpleQueue wakes a thread while its caller holds the interpreter's lock, over which the thread
-    falls asleep again, to be woken a second time. To write to a file the lock is let go first.
+    SimpleQueue wakes a thread while the caller holds the GIL, for which the thread has to sleep
+    again. Writing to an eventfd releases the GIL first.
     """
 
     def __init__(self) -> None:
@@ -90,60 +77,54 @@ class _Jobs:
         weakref.finalize(self, os.close, self._count).atexit = False
 
     def put(self, job: Job | None) -> None:
-        """Add one; None tells a thread to end."""
+        """Add a job; None ends one thread."""
         self._jobs.append(job)
         os.eventfd_write(self._count, 1)
 
     def get(self) -> Job | None:
         """Wait for the next."""
-        os.read(self._count, 8)  # takes 1 off, and unlike eventfd_read bears with signals
+        os.read(self._count, 8)  # subtracts 1; unlike eventfd_read it retries after a signal
         return self._jobs.popleft()
 
 
 class _Thread(threading.Thread):
-    """One of the threads; what it is at is read by the event loop."""
+    """One of the threads; the event loop reads its `job`."""
 
-    def __init__(self, name: str, jobs: "_Queue", settle: "_Settle", nice: int) -> None:
-        super().__init__(name=name, daemon=True)
-        self._jobs = jobs
-        self._settle = settle
-        self._nice = nice
+    def __init__(self, workers: "Workers", number: int) -> None:
+        super().__init__(name=f"{workers.name}-{number}", daemon=True)
+        self._workers = workers
         self.job: Job | None = None
         self.lost = False
         self.start()
 
     def run(self) -> None:
-        """Do jobs until told to end."""
-        if self._nice and sys.platform == "linux":  # elsewhere it is the whole process's
+        """Do jobs until the queue says to end."""
+        workers = self._workers
+        if workers.nice and sys.platform == "linux":  # elsewhere niceness is the whole process's
             thread = threading.get_native_id()
-            nice = os.getpriority(os.PRIO_PROCESS, thread) + self._nice
+            nice = os.getpriority(os.PRIO_PROCESS, thread) + workers.nice
             os.setpriority(os.PRIO_PROCESS, thread, nice)
         while not self.lost:
-            self.job = job = self._jobs.get()
+            self.job = job = workers.jobs.get()
             if job is None:
                 return
-            wanted = job.then is not None
-            job.outcome = _outcome(job.function, job.argument) if wanted else (None, None)
+            if job.then is not None:
+                job.outcome = _outcome(job.function, job.argument)
             ended = job.ended
             if ended is not None:
                 ended.release()
-            if job.ended is None:  # not waited for, or not any longer
-                with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
-                    job.loop.call_soon_threadsafe(self._settle, job, *job.outcome)
+            if job.ended is None:  # the event loop does not block on it, or no longer
+                with contextlib.suppress(RuntimeError):  # the loop is closed
+                    job.loop.call_soon_threadsafe(workers.settle, job, *job.outcome)
             self.job = None
-            del job  # an idle thread keeps nobody's picture
-
-
-_Settle = Callable[[Job, Any, Exception | None], None]
-
-_Queue = SimpleQueue[Job | None] | _Jobs
+            del job  # an idle thread must not keep an image alive
 
 
 class Workers:
-    """A fixed number of threads; jobs are started in the order in which they came.
+    """A fixed number of threads, which start jobs in order; used from one event loop.
 
-    With none, whoever has a job does it at once: for jobs shorter than handing them over.
-    A job may take `bound_s` seconds from when a thread begins with it. Used from one event loop.
+    With no threads `post` does each job itself: for jobs shorter than a handover. A job may take
+    `bound_s` seconds from when a thread starts it.
     """
 
     def __init__(
@@ -155,22 +136,23 @@ class Workers:
         replaced: bool = True,
         nice: int = 0,
     ) -> None:
-        """Where a stuck thread is not `replaced`, the jobs behind what it is at wait for it.
+        """Without `replaced`, jobs wait until a stuck thread is free.
 
-        `nice` is how much the process's other threads go before these, as nice(1) counts.
+        `nice` lowers the priority of the threads, as nice(1) does.
         """
-        self._name = name
-        self._nice = nice
+        self.name = name
+        self.nice = nice
+        self.jobs: _Jobs | SimpleQueue[Job | None]
+        self.jobs = _Jobs() if hasattr(os, "eventfd") else SimpleQueue()
+        self.lost = 0  # threads so far
         self._bound_s = bound_s
         self._replaced = replaced
-        self._jobs: _Queue = _Jobs() if hasattr(os, "eventfd") else SimpleQueue()
-        self._threads = [self._start(number) for number in range(threads)]
-        self._open = 0  # jobs with a bound whose end was not heard of
+        self._open = 0  # jobs with a bound whose outcome is not known
         self._timer: asyncio.Handle | None = None
         self._looked = 0.0
         self._closed = False
-        self._core: int | None = None  # that the threads are kept on
-        self.lost = 0  # threads so far
+        self._core: int | None = None  # that the threads are pinned to
+        self._threads = [_Thread(self, number) for number in range(threads)]
 
     def post(
         self,
@@ -180,11 +162,11 @@ class Workers:
         bound_s: float | None = None,
         patience_s: float = 0.0,
     ) -> Job | None:
-        """Have `function(argument)` called, then `then` with what it returned, in the event loop.
+        """Call `function(argument)` in a thread, then `then` with the outcome in the event loop.
 
-        None: both are done already, there being no threads.
-        What `function` raises is the second argument of `then`; for what is no Exception:
-        StrayError from that. ThreadLostError: it took too long, or its thread died.
+        The event loop blocks on it for at most `patience_s`. None: both calls have been made.
+        An error is the second argument of `then`: what `function` raises, StrayError from what is
+        no Exception, or ThreadLostError if it exceeds its bound or its thread dies.
         """
         if not self._threads:
             then(*_outcome(function, argument))
@@ -196,20 +178,20 @@ class Workers:
             self._open += 1
             if self._timer is None:
                 self._looked = monotonic()
-                self._timer = loop.call_later(self._period(bound_s), self._on_timer, loop)
+                self._timer = loop.call_later(_period(bound_s), self._on_timer, loop)
         self._keep_on(this_core() if patience_s else None)
         if not patience_s:
-            self._jobs.put(job)
+            self.jobs.put(job)
             return job
         job.ended = ended = allocate_lock()
         ended.acquire()
-        self._jobs.put(job)
+        self.jobs.put(job)
         if not ended.acquire(timeout=patience_s):
             self._keep_on(None)
             job.ended = None
             if not ended.acquire(blocking=False):
                 return job
-        self._settle(job, *job.outcome)
+        self.settle(job, *job.outcome)
         return None
 
     def run(
@@ -219,11 +201,11 @@ class Workers:
         bound_s: float | None = None,
         patience_s: float = 0.0,
     ) -> "asyncio.Future[R]":
-        """As `post`, a future of it; cancelled before its turn, it is never called."""
+        """As `post`, with a future; cancelling the future withdraws the job."""
         future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
 
         def settle(result: R, error: Exception | None) -> None:
-            if future.done():  # cancelled, in this very turn
+            if future.done():  # cancelled in this iteration of the event loop
                 return
             if error is None:
                 future.set_result(result)
@@ -236,19 +218,18 @@ class Workers:
         return future
 
     def close(self) -> None:
-        """End every thread when it has no more to do; does not wait for it."""
+        """End every thread after its last job; does not wait for it."""
         self._closed = True
         for _ in self._threads:
-            self._jobs.put(None)
+            self.jobs.put(None)
 
     def look(self, passed_s: float) -> None:
-        """Give up the jobs that have taken too long now that so much more time has passed."""
+        """Give up jobs that exceed their bound, `passed_s` after the last look."""
         for number, thread in enumerate(self._threads):
             job = thread.job
             if not thread.is_alive():
-                if self._closed and job is None:
-                    continue  # it was told to end
-                self._lose(number, job, "died", replaced=True)
+                if job is not None or not self._closed:
+                    self._lose(number, job, "died", replaced=True)
             elif job is None or not job.open or job.bound_s == inf:
                 continue
             elif job.spent_s < 0:
@@ -259,46 +240,8 @@ class Workers:
                     stuck = f"is stuck for {job.spent_s:.1f} s"
                     self._lose(number, job, stuck, replaced=self._replaced)
 
-    def _start(self, number: int) -> _Thread:
-        return _Thread(f"{self._name}-{number}", self._jobs, self._settle, self._nice)
-
-    def _keep_on(self, core: int | None) -> None:
-        """Have the threads run where the event loop does, while it waits for them; None: anywhere.
-
-        To wake one on another core, and be woken by it, takes several times as long as to change
-        from one thread to the other on the same. A thread that a job starts meanwhile would stay
-        there, so what starts threads has done so before it is quick enough to be waited for.
-        """
-        if core == self._core:
-            return
-        self._core = core
-        for thread in self._threads:
-            if thread.native_id is not None:  # which it is, once it was started
-                with contextlib.suppress(OSError):  # it ended, or is as quick as the system lets it
-                    keep_on(core, thread.native_id)
-
-    def _lose(self, number: int, job: Job | None, how: str, *, replaced: bool) -> None:
-        thread = self._threads[number]
-        _log.error("the thread %s %s", thread.name, how)
-        if job is not None:
-            message = f"this was given up: its thread {how}; the request may be at fault"
-            self._settle(job, None, ThreadLostError(message))
-        if replaced:
-            self.lost += 1
-            thread.lost = True
-            self._threads[number] = self._start(number)
-
-    def _on_timer(self, loop: asyncio.AbstractEventLoop) -> None:
-        now = monotonic()
-        bounds = [job.bound_s for thread in self._threads if (job := thread.job) is not None]
-        period_s = self._period(min(bounds, default=self._bound_s))
-        # Where the whole process was stopped for a while, its jobs have not been running either.
-        self.look(min(now - self._looked, 2 * period_s))
-        self._looked = now
-        self._timer = loop.call_later(period_s, self._on_timer, loop) if self._open else None
-
-    def _settle(self, job: Job, result: Any, error: Exception | None) -> None:
-        """A job has ended, or is given up: once."""
+    def settle(self, job: Job, result: Any, error: Exception | None) -> None:
+        """Report the end of a job, or its loss, whichever comes first."""
         if not job.open:
             return
         job.open = False
@@ -306,25 +249,53 @@ class Workers:
         if job.then is not None:
             call_safely(job.then, result, error)
 
-    @staticmethod
-    def _period(bound_s: float) -> float:
-        return min(_PERIOD_S, bound_s / _LOOKS)
+    def _keep_on(self, core: int | None) -> None:
+        """Pin the threads to the event loop's core while that blocks on them; None: unpin.
+
+        Waking a thread on another core takes several times as long as switching threads on one.
+        Threads that a job starts inherit the pinning, but warming up has started them all.
+        """
+        if core == self._core:
+            return
+        self._core = core
+        for thread in self._threads:
+            if thread.native_id is not None:  # set since it was started
+                with contextlib.suppress(OSError):  # it has ended, or pinning is not permitted
+                    keep_on(core, thread.native_id)
+
+    def _lose(self, number: int, job: Job | None, how: str, *, replaced: bool) -> None:
+        thread = self._threads[number]
+        _log.error("the thread %s %s", thread.name, how)
+        if job is not None:
+            message = f"this was given up: its thread {how}; the request may be at fault"
+            self.settle(job, None, ThreadLostError(message))
+        if replaced:
+            self.lost += 1
+            thread.lost = True
+            self._threads[number] = _Thread(self, number)
+
+    def _on_timer(self, loop: asyncio.AbstractEventLoop) -> None:
+        now = monotonic()
+        bounds = [job.bound_s for thread in self._threads if (job := thread.job) is not None]
+        period_s = _period(min(bounds, default=self._bound_s))
+        # If the whole process was suspended, its jobs were, too.
+        self.look(min(now - self._looked, 2 * period_s))
+        self._looked = now
+        self._timer = loop.call_later(period_s, self._on_timer, loop) if self._open else None
+
+
+def _period(bound_s: float) -> float:
+    return min(_PERIOD_S, bound_s / _LOOKS)
 
 
 def _outcome(function: Callable[[Any], Any], argument: Any) -> tuple[Any, Exception | None]:
     """What a function returned, or raised."""
     try:
         return function(argument), None
-    except (StopIteration, asyncio.CancelledError) as error:
-        # These mean something to whoever awaits a future, and a future takes not even all.
-        return None, _crash(error)
-    except Exception as error:  # noqa: BLE001  whoever wants the result gets it
-        return None, error
-    except BaseException as error:  # noqa: BLE001  meant for a process, but it is a job's
-        return None, _crash(error)
-
-
-def _crash(error: BaseException) -> StrayError:
-    crash = StrayError(f"{type(error).__name__} was raised where only errors are expected")
-    crash.__cause__ = error
-    return crash
+    except BaseException as error:  # noqa: BLE001  passed on to `then`
+        if isinstance(error, Exception) and not isinstance(error, StopIteration):
+            return None, error
+        # It must end neither the thread nor the event loop's task; a future refuses StopIteration.
+        stray = StrayError(f"{type(error).__name__} was raised where only errors are expected")
+        stray.__cause__ = error
+        return None, stray

@@ -1,5 +1,4 @@
-"""Image files to pixels: header and limits first, then what decoding will take, then the decoding.
+"""Image files to pixels, with limits on bytes, pixels, scans, time and memory.
 
-header ── jpeg, png, webp ── file ── cost ── decode
-                                      └── pool: threads, and one budget of bytes for all of them
+header ── jpeg, png, webp ── file ── decode ── pool: threads that share one memory budget
 """

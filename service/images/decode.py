@@ -1,18 +1,16 @@
-"""Bytes to pixels: limits first, then decode, orient, resize and crop in one resample.
+"""Bytes to pixels: limits first, then one resample that orients, resizes and crops.
 
     parse_image_file ── limits ── cost │ Pillow decodes (a large JPEG at 1/2, 1/4 or 1/8)
                                        │ ── opaque RGB or grey ── resample ── upright ── H×W×C
 
-What is left of the line takes microseconds and says what the rest will take.
+The left half takes microseconds and estimates the right half.
 
-What comes out is "shorter side to `resize`, then the centre height × width" of the upright
-image, with Pillow's antialiased bilinear filter, though only the pixels that the crop keeps are
+The output is the upright image resized to `resize` on its shorter side and cropped to the centre
+height × width, with Pillow's antialiased bilinear filter. Only the pixels inside the crop are
 computed: within 1 grey level of doing it in two steps.
 
-Transparent pixels are seen on white paper. Colour profiles are ignored: the numbers in the file
-are the numbers the model gets, as in the common training pipelines.
-
-Safe to call from several threads.
+Transparency is drawn on white. Colour profiles are ignored, as in common training pipelines: the
+model gets the numbers in the file. Thread-safe.
 """
 
 import io
@@ -20,47 +18,66 @@ import struct
 import warnings
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
-from models import ChannelOrder, Fit, Preprocessing
+from models import ChannelOrder, Fit, Pixels, Preprocessing
 from service.errors import ImageError, PayloadTooLargeError
-from service.images.file import ImageFile, ImageFormat, broken
+from service.images.file import ImageFile, ImageFormat
 from service.images.header import parse_image_file
 from service.images.png import check_png
 from service.images.pool import Cost, Decoding
 
-# Our own limits hold before Pillow is asked, and its warnings say nothing to who runs a server.
+# The limits below apply before Pillow reads the file, so its own limit and warnings add nothing.
 Image.MAX_IMAGE_PIXELS = None
 warnings.filterwarnings("ignore", module=r"PIL\.")
 
 # JPEG's own limit, and more than WebP's; a PNG 1 wide and 50 million high would cost gigabytes.
 MAX_SIDE = 65_535
 
-# What Pillow's JPEG, PNG and WebP readers raise on bytes that are no image.
+# What Pillow's JPEG, PNG and WebP readers raise on invalid bytes.
 _DECODER_ERRORS = (OSError, SyntaxError, ValueError, EOFError, struct.error)
 
-_Box = tuple[float, float, float, float]  # left, top, right, bottom in pixels
+_Transpose = Image.Transpose
+
+# EXIF orientations: how to turn stored pixels upright (1 is upright), ...
+_TO_UPRIGHT = {
+    2: _Transpose.FLIP_LEFT_RIGHT,
+    3: _Transpose.ROTATE_180,
+    4: _Transpose.FLIP_TOP_BOTTOM,
+    5: _Transpose.TRANSPOSE,
+    6: _Transpose.ROTATE_270,
+    7: _Transpose.TRANSVERSE,
+    8: _Transpose.ROTATE_90,
+}
+# ... which exchange the axes, and which reverse the stored x or y axis.
+_TURNED, _X_REVERSED, _Y_REVERSED = {5, 6, 7, 8}, {2, 3, 7, 8}, {3, 4, 6, 7}
 
 
 @dataclass(frozen=True, slots=True)
 class ImageLimits:
-    """What is refused before anything is decoded."""
+    """Checked before anything is decoded."""
 
     max_bytes: int = 20 * 2**20  # of one file
     max_pixels: int = 25_000_000  # width × height as stored; classifiers look at 0.3 million
-    max_passes: int = (
-        20  # scans × pixels, as multiples of `max_pixels`; encoders write 6 to 18 scans
-    )
+    max_passes: int = 20  # scans × pixels, in multiples of `max_pixels`; encoders write 6 to 18
+
+
+class _Geometry(NamedTuple):
+    """Sizes and crop for one file, with x and y as stored, not as upright."""
+
+    resized: tuple[int, int]  # the whole image
+    size: tuple[int, int]  # the crop, resized
+    box: tuple[float, float, float, float]  # the crop in stored pixels: left, top, right, bottom
 
 
 def prepare_image(data: bytes, preprocessing: Preprocessing, limits: ImageLimits) -> Decoding:
-    """What decoding a JPEG, PNG or WebP file takes, and how to do it; no pixel is read yet.
+    """Check a JPEG, PNG or WebP file and estimate its decoding cost; decodes no pixel.
 
-    Decoding gives height × width × C pixels, C-contiguous, C in the model's channel order (1 for
-    GREY), or ImageError. Raised at once: PayloadTooLargeError: over a limit.
+    Running the result gives height × width × C pixels, C-contiguous, in the model's channel order
+    (C = 1 for GREY), or raises ImageError. Raised at once: PayloadTooLargeError: over a limit.
     UnsupportedMediaTypeError: another format or an animation. ImageError: empty, truncated or
     broken, as far as the header shows. The file is not copied.
     """
@@ -77,142 +94,90 @@ def prepare_image(data: bytes, preprocessing: Preprocessing, limits: ImageLimits
         )
     if file.scans * file.pixels > limits.max_passes * limits.max_pixels:
         raise PayloadTooLargeError(
-            f"the image has {file.width}×{file.height} pixels in {file.scans} scans; that many "
-            f"pixels may have {limits.max_passes * limits.max_pixels // file.pixels}; "
+            f"the image has {file.width}×{file.height} pixels in {file.scans} scans; at this size "
+            f"{limits.max_passes * limits.max_pixels // file.pixels} scans are allowed; "
             "save it as a baseline JPEG, or smaller"
         )
-    # Decoders would fill up what is missing with grey.
+    # Decoders would fill missing pixels with grey.
     if file.coded_bytes < file.least_bytes:
-        raise broken(
-            file.format,
+        raise file.format.broken(
             f"{file.width}×{file.height} pixels take {file.least_bytes} bytes at least, "
-            f"and it has {file.coded_bytes}",
+            f"and it has {file.coded_bytes}"
         )
-    return Decoding(_cost(file, preprocessing), partial(_decode, file, preprocessing))
+    geometry = _geometry(file, preprocessing)
+    return Decoding(_cost(file, geometry), partial(_decode, file, geometry, preprocessing.channels))
 
 
-def decode_image(
-    data: bytes, preprocessing: Preprocessing, limits: ImageLimits
-) -> NDArray[np.uint8]:
-    """`prepare_image` and its decoding in one."""
-    return prepare_image(data, preprocessing, limits).run()
+def _geometry(file: ImageFile, preprocessing: Preprocessing) -> _Geometry:
+    sides = file.width, file.height
+    size = preprocessing.width, preprocessing.height
+    if file.orientation in _TURNED:
+        size = size[::-1]
+    if preprocessing.fit is Fit.STRETCH:
+        return _Geometry(size, size, (0.0, 0.0, *sides))
+    # The longer side is rounded down, and the crop's offset to the nearest, as torchvision does.
+    width, height = (preprocessing.resize * side // min(sides) for side in sides)
+    left, right = _span(sides[0], width, size[0], reverse=file.orientation in _X_REVERSED)
+    top, bottom = _span(sides[1], height, size[1], reverse=file.orientation in _Y_REVERSED)
+    return _Geometry((width, height), size, (left, top, right, bottom))
 
 
-def _cost(file: ImageFile, preprocessing: Preprocessing) -> Cost:
+def _span(side: int, resized: int, cropped: int, *, reverse: bool) -> tuple[float, float]:
+    """The first and last stored pixel of a centre crop along one axis."""
+    scale = side / resized
+    offset = round((resized - cropped) / 2)
+    # Rounding must not move an edge past the image.
+    first, last = offset * scale, min((offset + cropped) * scale, side)
+    return (side - last, side - first) if reverse else (first, last)
+
+
+def _cost(file: ImageFile, geometry: _Geometry) -> Cost:
     weight, shrink = file.weight, 1
     if file.format is ImageFormat.JPEG:
-        wide, high = _target_and_box(_upright_size(file), preprocessing)[0]
-        if file.orientation >= 5:
-            wide, high = high, wide
-        fits = min(file.width // max(wide, 1), file.height // max(high, 1))
-        shrink = max(scale for scale in (1, 2, 4, 8) if scale == 1 or scale <= fits)
-    a_pixel = weight.held_bytes + weight.drawn_bytes / shrink**2
-    coded = sum(len(part) for part in file.parts)  # which Pillow is given as one piece
-    return Cost(int(file.pixels * a_pixel) + coded, file.pixels * weight.ns / 1e9)
+        width, height = geometry.resized
+        fits = max(1, min(file.width // width, file.height // height))
+        shrink = max(scale for scale in (1, 2, 4, 8) if scale <= fits)
+    pixel_bytes = weight.held_bytes + weight.drawn_bytes / shrink**2
+    coded_bytes = sum(len(part) for part in file.parts)  # Pillow reads a joined copy
+    return Cost(int(file.pixels * pixel_bytes) + coded_bytes, file.pixels * weight.ns / 1e9)
 
 
-def _decode(file: ImageFile, preprocessing: Preprocessing) -> NDArray[np.uint8]:
+def _decode(file: ImageFile, geometry: _Geometry, channels: ChannelOrder) -> Pixels:
     try:
-        image = _decode_upright(file, preprocessing)
+        image = _decode_upright(file, geometry, "L" if channels is ChannelOrder.GREY else "RGB")
     except _DECODER_ERRORS as error:
-        # Pillow names the buffer when it recognises nothing; its other messages help.
+        # Of Pillow's messages only this one says nothing: it names the buffer.
         reason = "" if isinstance(error, UnidentifiedImageError) else f" ({error})"
         raise ImageError(
             f"the {file.format.value} cannot be decoded{reason}: it is truncated or broken; "
             "save the image again"
         ) from error
     pixels = np.asarray(image)
-    if preprocessing.channels is ChannelOrder.BGR:
+    if channels is ChannelOrder.BGR:
         pixels = pixels[:, :, ::-1]
-    return np.ascontiguousarray(pixels.reshape(preprocessing.height, preprocessing.width, -1))
+    return np.ascontiguousarray(pixels.reshape(image.height, image.width, -1))
 
 
-def _decode_upright(file: ImageFile, preprocessing: Preprocessing) -> Image.Image:
-    # Everything up to the resample works on pixels as stored; turning few pixels is cheap.
-    upright = _upright_size(file)
-    size = (preprocessing.width, preprocessing.height)
-    target, box = _target_and_box(upright, preprocessing)
-    box = _stored_box(box, upright, file.orientation)
-    if file.orientation >= 5:
-        target, size = target[::-1], size[::-1]
+def _decode_upright(file: ImageFile, geometry: _Geometry, mode: str) -> Image.Image:
     if file.format is ImageFormat.PNG:
         check_png(file.parts)
-
     with Image.open(io.BytesIO(b"".join(file.parts)), formats=[file.format.name]) as image:
         if image.size != (file.width, file.height) or getattr(image, "n_frames", 1) != 1:
             raise ImageError(f"the {file.format.value} contradicts itself; save the image again")
         # A JPEG decodes at 1/2, 1/4 or 1/8 for less, as long as that is no smaller than needed.
-        draft = image.draft(None, target)
+        draft = image.draft(None, geometry.resized)
         shrink = file.width / draft[1][2] if draft else 1.0
         image.load()
-        opaque = _opaque(image, "L" if preprocessing.channels is ChannelOrder.GREY else "RGB")
-
-    left, top, right, bottom = (edge / shrink for edge in box)
-    small = opaque.resize(size, Image.Resampling.BILINEAR, box=(left, top, right, bottom))
+        opaque = _opaque(image, mode)
+    # Resized before it is turned: turning few pixels is cheap.
+    left, top, right, bottom = (edge / shrink for edge in geometry.box)
+    small = opaque.resize(geometry.size, Image.Resampling.BILINEAR, box=(left, top, right, bottom))
     turn = _TO_UPRIGHT.get(file.orientation)
     return small if turn is None else small.transpose(turn)
 
 
-def _upright_size(file: ImageFile) -> tuple[int, int]:
-    """(width, height) of the image as seen; with some orientations rows are stored columns."""
-    turned = file.orientation >= 5
-    return (file.height, file.width) if turned else (file.width, file.height)
-
-
-def _target_and_box(
-    upright: tuple[int, int], preprocessing: Preprocessing
-) -> tuple[tuple[int, int], _Box]:
-    """(width, height) of the whole image when resized, and the part of it, unresized, to keep."""
-    width, height = upright
-    if preprocessing.fit is Fit.STRETCH:
-        return (preprocessing.width, preprocessing.height), (0.0, 0.0, width, height)
-    # The longer side is rounded down and the crop's offset to the nearest, as torchvision does.
-    shorter = min(width, height)
-    resized = (
-        preprocessing.resize * width // shorter,
-        preprocessing.resize * height // shorter,
-    )
-    left = round((resized[0] - preprocessing.width) / 2)
-    top = round((resized[1] - preprocessing.height) / 2)
-    x, y = width / resized[0], height / resized[1]
-    return resized, (
-        left * x,
-        top * y,
-        # Rounding must not carry an edge past the image.
-        min((left + preprocessing.width) * x, width),
-        min((top + preprocessing.height) * y, height),
-    )
-
-
-_Transpose = Image.Transpose
-# How to turn stored pixels upright, by EXIF orientation; 1 is upright already.
-_TO_UPRIGHT = {
-    2: _Transpose.FLIP_LEFT_RIGHT,
-    3: _Transpose.ROTATE_180,
-    4: _Transpose.FLIP_TOP_BOTTOM,
-    5: _Transpose.TRANSPOSE,
-    6: _Transpose.ROTATE_270,
-    7: _Transpose.TRANSVERSE,
-    8: _Transpose.ROTATE_90,
-}
-
-
-def _stored_box(box: _Box, upright: tuple[int, int], orientation: int) -> _Box:
-    """Where a box of the upright image lies in the image as stored."""
-    left, top, right, bottom = box
-    width, height = upright
-    # Undo the mirroring along each upright axis first, then exchange the axes.
-    if orientation in (2, 3, 6, 7):
-        left, right = width - right, width - left
-    if orientation in (3, 4, 7, 8):
-        top, bottom = height - bottom, height - top
-    if orientation >= 5:
-        left, top, right, bottom = top, left, bottom, right
-    return left, top, right, bottom
-
-
 def _opaque(image: Image.Image, mode: str) -> Image.Image:
-    """Any image that the three decoders give, as RGB or L, on white paper."""
+    """Any decoded image as RGB or L, on white."""
     if image.mode == "I;16":  # keep the high byte, as Pillow does for 16-bit colour
         image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
     if image.has_transparency_data:
@@ -224,5 +189,5 @@ def _opaque(image: Image.Image, mode: str) -> Image.Image:
 
 
 def _converted(image: Image.Image, mode: str) -> Image.Image:
-    # Pillow copies an image that has the mode already: 200 MB at 50 megapixels.
+    # `convert` copies an image that has the mode already: 200 MB at 50 megapixels.
     return image if image.mode == mode else image.convert(mode)

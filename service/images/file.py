@@ -1,12 +1,11 @@
-"""What is known of an image file before it is decoded, and what every format's header may do wrong.
+"""What a header tells about an image, and the errors that all formats share.
 
 Formats: ITU-T T.81 annex B (JPEG), the PNG specification (third edition) sections 5 and 11,
 RFC 9649 (WebP), and CIPA DC-008 (EXIF) for the orientation.
 """
 
 import struct
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from enum import Enum, unique
 from typing import NamedTuple
 
@@ -24,81 +23,70 @@ _ORIENTATION_TAG = 0x0112
 
 @unique
 class ImageFormat(Enum):
-    """The formats that are read; the value is the name that people and Pillow use."""
+    """An accepted format: Pillow's name for it, and its usual spelling."""
 
     JPEG = "JPEG"
     PNG = "PNG"
     WEBP = "WebP"
 
+    def truncated(self) -> ImageError:
+        """The file ends too early."""
+        return ImageError(f"the {self.value} is truncated: the file ends too early; send it whole")
+
+    def broken(self, what: str) -> ImageError:
+        """The file contradicts its format."""
+        return ImageError(f"the {self.value} is broken: {what}; save the image again")
+
+    def animated(self) -> UnsupportedMediaTypeError:
+        """The file has several frames; the request does not say which one to classify."""
+        return UnsupportedMediaTypeError(f"this is an animated {self.value}; send a still image")
+
+    def check_size(self, width: int, height: int) -> None:
+        """ImageError where the image has no pixels."""
+        if not (width and height):
+            raise self.broken("it does not say how large it is")
+
+    def segment_numbers(self, file_bytes: int) -> Iterator[int]:
+        """0, 1, 2, ... for each segment; ImageError after more than a real file can have."""
+        most = _SEGMENTS + file_bytes // _BYTES_A_SEGMENT
+        yield from range(most + 1)
+        raise self.broken(f"more than {most} segments in {file_bytes} bytes")
+
 
 class Weight(NamedTuple):
-    """What decoding takes for each pixel as stored; each format's table was measured.
+    """The cost of decoding one stored pixel; each format has a table of measured values.
 
-    `tests/service/images/test_decode_memory.py` holds the bytes against what Pillow really takes.
+    `tests/service/images/test_decode_memory.py` checks the bytes against what Pillow allocates.
     """
 
-    held_bytes: float  # however small the image is wanted: coefficients, canvases
-    drawn_bytes: float  # of pixels, which a JPEG can be decoded to fewer of
+    held_bytes: float  # at any output size: coefficients, canvases
+    drawn_bytes: float  # of pixels, of which a JPEG decodes fewer where it is scaled down
     ns: float  # of one core
 
 
-@dataclass(frozen=True, slots=True)
-class ImageFile:
-    """A still image, not yet decoded: `width` × `height` pixels as they are stored."""
+class ImageFile(NamedTuple):
+    """A still image that is not decoded yet: `width` × `height` pixels as stored."""
 
     format: ImageFormat
     width: int
     height: int
-    orientation: int  # EXIF 1..8: how to turn the stored pixels to see the image upright
-    scans: int  # how many times the decoder visits every pixel
+    orientation: int  # EXIF 1..8: how to turn the stored pixels upright
+    scans: int  # passes of the decoder over all pixels
     weight: Weight
     coded_bytes: int  # of pixels
-    least_bytes: int  # that so many pixels can be coded in, by whatever encoder
-    parts: Sequence[memoryview]  # the file without what does not change a pixel
+    least_bytes: int  # the fewest in which any encoder can code this many pixels
+    parts: Sequence[memoryview]  # the segments that affect pixels
 
     @property
     def pixels(self) -> int:
-        """How many there are."""
+        """Width times height."""
         return self.width * self.height
 
 
-def truncated(image_format: ImageFormat) -> ImageError:
-    """The file ends too early."""
-    return ImageError(
-        f"the {image_format.value} is truncated: the file ends too early; send it whole"
-    )
-
-
-def broken(image_format: ImageFormat, what: str) -> ImageError:
-    """The file contradicts its format."""
-    return ImageError(f"the {image_format.value} is broken: {what}; save the image again")
-
-
-def animated(image_format: ImageFormat) -> UnsupportedMediaTypeError:
-    """The file has several images, of which nobody said which one to classify."""
-    return UnsupportedMediaTypeError(
-        f"this is an animated {image_format.value}; send a still image"
-    )
-
-
-def check_segments(count: int, data: bytes, image_format: ImageFormat) -> None:
-    """ImageError if `count` is more segments than a file of so many bytes has."""
-    most = _SEGMENTS + len(data) // _BYTES_A_SEGMENT
-    if count > most:
-        raise broken(image_format, f"more than {most} segments in {len(data)} bytes")
-
-
-def check_size(image_format: ImageFormat, size: tuple[int, int] | None) -> tuple[int, int]:
-    """(width, height), both at least 1; ImageError."""
-    if size is None or 0 in size:
-        raise broken(image_format, "it does not say how large it is")
-    return size
-
-
 def exif_orientation(exif: bytes | memoryview) -> int:
-    """The orientation tag of EXIF data (a TIFF header and its first directory); 1 where unsaid.
+    """The orientation in EXIF data (a TIFF header and its first directory), 1 if there is none.
 
-    Broken EXIF is common in files that every viewer shows, so it is read as saying nothing.
+    Broken EXIF is common in files that every viewer shows, so it counts as having no orientation.
     """
     order = {b"II*\0": "<", b"MM\0*": ">"}.get(bytes(exif[:4]))
     if order is None:
@@ -113,5 +101,5 @@ def exif_orientation(exif: bytes | memoryview) -> int:
             if tag == _ORIENTATION_TAG:
                 return value if (kind, count) == (3, 1) and 1 <= value <= 8 else 1
     except struct.error:
-        return 1
+        pass
     return 1

@@ -1,8 +1,8 @@
-"""Image files as bytes: which format, how large, which way up, before a decoder sees any of it.
+"""Image headers: format, size and orientation, read before any decoder sees the file.
 
-JPEG, PNG and WebP are read here just far enough to hold the limits. What the decoder gets then
-carries the image and nothing else: comments, colour profiles, thumbnails and EXIF are left out,
-so no time or memory is spent on what nobody asked for, and a hostile file finds less to attack.
+The parsers read just enough to enforce the limits. The decoder gets only the segments that affect
+pixels: comments, colour profiles, thumbnails and EXIF cost no time or memory, and a hostile file
+reaches less code.
 """
 
 from service.errors import ImageError, UnsupportedMediaTypeError
@@ -11,12 +11,34 @@ from service.images.jpeg import parse_jpeg
 from service.images.png import parse_png
 from service.images.webp import parse_webp
 
+# (offset, signature) of formats that clients send by mistake; the first match names the format.
+_OTHER_FORMATS = {
+    (0, b"GIF8"): "this is a GIF",
+    (0, b"BM"): "this is a BMP",
+    (0, b"II*\0"): "this is a TIFF",
+    (0, b"MM\0*"): "this is a TIFF",
+    (4, b"ftypavif"): "this is an AVIF",
+    (4, b"ftypheic"): "this is a HEIC",
+    (4, b"ftypheix"): "this is a HEIC",
+    (4, b"ftypmif1"): "this is a HEIF",
+    (4, b"ftyp"): "this is a video or HEIF container",
+    (0, b"\0\0\0\x0cjP  "): "this is a JPEG 2000",
+    (0, b"\xff\x0a"): "this is a JPEG XL",
+    (0, b"\0\0\0\x0cJXL "): "this is a JPEG XL",
+    (0, b"%PDF"): "this is a PDF",
+    (0, b"<svg"): "this is an SVG",
+    (0, b"<?xml"): "this is XML",
+    (0, b"PK\x03\x04"): "this is a ZIP archive",
+    (0, b"{"): "this looks like JSON",
+    (0, b""): "unrecognised image format",
+}
+
 
 def parse_image_file(data: bytes) -> ImageFile:
-    """Read the header of a JPEG, PNG or WebP file, whatever its name or Content-Type said.
+    """Read the header of a JPEG, PNG or WebP file, regardless of its name or Content-Type.
 
     UnsupportedMediaTypeError: another format, or an animation. ImageError: empty, truncated or
-    broken. Reads no pixel; takes time proportional to the number of segments, which is bounded.
+    broken. Decodes no pixel; the time is proportional to the number of segments, which is bounded.
     """
     if not data:
         raise ImageError("the image is empty: send the bytes of a JPEG, PNG or WebP file")
@@ -26,33 +48,5 @@ def parse_image_file(data: bytes) -> ImageFile:
         return parse_png(data)
     if data.startswith(b"RIFF") and data[8:12] == b"WEBP":
         return parse_webp(data)
-    raise UnsupportedMediaTypeError(f"{_describe(data)}; send a JPEG, PNG or WebP image")
-
-
-# What people send by mistake, told by how it begins.
-_OTHER_FORMATS = (
-    (0, b"GIF8", "this is a GIF"),
-    (0, b"BM", "this is a BMP"),
-    (0, b"II*\0", "this is a TIFF"),
-    (0, b"MM\0*", "this is a TIFF"),
-    (4, b"ftypavif", "this is an AVIF"),
-    (4, b"ftypheic", "this is a HEIC"),
-    (4, b"ftypheix", "this is a HEIC"),
-    (4, b"ftypmif1", "this is a HEIF"),
-    (4, b"ftyp", "this is a video or HEIF container"),
-    (0, b"\0\0\0\x0cjP  ", "this is a JPEG 2000"),
-    (0, b"\xff\x0a", "this is a JPEG XL"),
-    (0, b"\0\0\0\x0cJXL ", "this is a JPEG XL"),
-    (0, b"%PDF", "this is a PDF"),
-    (0, b"<svg", "this is an SVG"),
-    (0, b"<?xml", "this is XML"),
-    (0, b"PK\x03\x04", "this is a ZIP archive"),
-    (0, b"{", "this looks like JSON"),
-)
-
-
-def _describe(data: bytes) -> str:
-    for offset, signature, description in _OTHER_FORMATS:
-        if data.startswith(signature, offset):
-            return description
-    return "unrecognised image format"
+    names = (name for (at, sign), name in _OTHER_FORMATS.items() if data.startswith(sign, at))
+    raise UnsupportedMediaTypeError(f"{next(names)}; send a JPEG, PNG or WebP image")

@@ -1,64 +1,61 @@
-"""Threads that decode, within one budget of bytes, so that large images never hold up small ones.
+"""Decode threads with one memory budget, in which large images never hold up small ones.
 
-prepared ─┬─ quick ──────────────────────────────── a thread
-          └─ large ── waits until the budget has it ── a thread of the few for large ones
+prepared ─┬─ quick ──────────────────────── a decode thread
+          └─ large ── waits for its memory ── a thread for large images
 
-A decode is quick if it takes little time and little memory; the budget has room for a quick one in
-every thread, set aside. What is left is for large ones, first come first served.
+A decode is quick if it takes little time and little memory; the budget reserves room for a quick
+one in every thread. The rest is for large images, first come, first served.
 """
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from math import ceil
+from operator import call
 from typing import NamedTuple
 
 from models import Pixels
 from service.engine.workers import Job, Workers
 from service.errors import DecodersBusyError, PayloadTooLargeError
 
-# Told the pixels, or what went wrong instead.
+# Gets the pixels, or the error instead.
 Decoded = Callable[[Pixels, Exception | None], None]
 
-# What a quick decode takes at the most: a photograph of 10 megapixels, if it is a plain JPEG.
+# The most that a quick decode takes: a photograph of 10 megapixels, if it is a baseline JPEG.
 _QUICK_S = 0.05
 _QUICK_BYTES = 16 * 2**20
 
 # The longest that a large image waits for its turn; one that would wait longer is refused.
 _PATIENCE_S = 5.0
 
-# How many times the budget of a thread is kept for quick decodes.
+# Quick decodes in all threads get at most this part of the budget: a quarter.
 _SHARE = 4
 
 
 class Cost(NamedTuple):
-    """What decoding an image takes at its peak, the file's own bytes not counted."""
+    """The estimated peak cost of decoding an image, without the file's own bytes."""
 
-    bytes: int
-    seconds: float  # of one core, estimated
-
-
-FREE = Cost(0, 0.0)
+    bytes: int = 0
+    seconds: float = 0.0  # of one core
 
 
 class Decoding(NamedTuple):
-    """An image that can be decoded, and what that takes."""
+    """A checked image file: what decoding it costs, and the function that does it."""
 
     cost: Cost
     run: Callable[[], Pixels]
 
 
+@dataclass(eq=False, slots=True)
 class _Large:
-    """A large image that waits, or is being decoded."""
+    """A large image that waits or is being decoded."""
 
-    __slots__ = ("decoding", "then")
-
-    def __init__(self, decoding: Decoding, then: Decoded) -> None:
-        self.decoding = decoding
-        self.then: Decoded | None = then  # None once nobody wants it
+    decoding: Decoding
+    then: Decoded | None  # None once it is withdrawn
 
     def withdraw(self) -> None:
-        """Nobody wants it any longer: before its turn it is not decoded, and `then` not called."""
+        """Discard its result; before its turn, never decode it."""
         self.then = None
 
 
@@ -66,40 +63,33 @@ class DecodePool:
     """Decodes images in threads; used from one event loop."""
 
     def __init__(self, threads: int, budget_bytes: int, *, bound_s: float, nice: int = 0) -> None:
-        """`bound_s` is what one image may take; `nice` how much others go before these threads.
+        """`bound_s` limits the time of one image; `nice` lowers the threads' priority.
 
-        With no threads every image is decoded at once, where it is posted.
+        With no threads, `post` decodes every image itself.
         """
-        large = min(1, threads) and max(1, threads // 2)
+        self._large_threads = max(min(1, threads), threads // 2)
         self._quick = Workers("decode", threads, bound_s=bound_s, nice=nice)
-        self._slow = Workers("decode-large", large, bound_s=bound_s, nice=2 * nice)
+        self._slow = Workers("decode-large", self._large_threads, bound_s=bound_s, nice=2 * nice)
         self.quick_bytes = min(_QUICK_BYTES, budget_bytes // (_SHARE * max(1, threads)))
         self.large_bytes = budget_bytes - threads * self.quick_bytes
-        self._threads = large
-        self._taken = 0  # bytes, by large images that are being decoded
         self._running: list[_Large] = []
         self._waiting: deque[_Large] = deque()
 
     @property
     def lost(self) -> int:
-        """Threads that were given up so far."""
+        """Threads given up so far."""
         return self._quick.lost + self._slow.lost
 
     @property
     def taken_bytes(self) -> int:
-        """What large images take now."""
-        return self._taken
-
-    @property
-    def waiting(self) -> int:
-        """Large images that wait for room."""
-        return sum(1 for large in self._waiting if large.then is not None)
+        """Memory that large images take now."""
+        return sum(large.decoding.cost.bytes for large in self._running)
 
     def admit(self, *decodings: Decoding) -> None:
-        """Raise unless these can be posted now, all of them.
+        """Raise unless all of these can be posted now.
 
         PayloadTooLargeError: one takes more than the whole budget. DecodersBusyError: large images
-        would have to wait longer than makes sense.
+        would wait too long.
         """
         ahead_s = 0.0
         for cost, _ in decodings:
@@ -108,32 +98,31 @@ class DecodePool:
             if cost.bytes > self.large_bytes:
                 raise PayloadTooLargeError(
                     f"the image takes {ceil(cost.bytes / 1e6)} MB to decode, and at most "
-                    f"{self.large_bytes // 1_000_000} MB are to be had; send it smaller"
+                    f"{self.large_bytes // 1_000_000} MB are available; send it smaller"
                 )
-            if ahead_s == 0.0:
-                ahead_s = self._ahead_s()
+            ahead_s = ahead_s or self._ahead_s()
             if ahead_s > _PATIENCE_S:
                 raise DecodersBusyError(
-                    f"large images that came before take about {ahead_s:.0f} s to decode; "
+                    f"the large images ahead take about {ahead_s:.0f} s to decode; "
                     "send this one later, or smaller",
                     ahead_s - _PATIENCE_S,
                 )
-            ahead_s += cost.seconds / max(1, self._threads)
+            ahead_s += cost.seconds / max(1, self._large_threads)
 
-    def post(self, decoding: Decoding, then: Decoded) -> "Job | _Large | None":
-        """Have an image decoded, then `then` called in the event loop; it must be admitted before.
+    def post(self, decoding: Decoding, then: Decoded) -> Job | _Large | None:
+        """Decode an admitted image, then call `then` in the event loop.
 
-        None: both are done already. What is returned can be withdrawn.
+        Returns what can be withdrawn; None: both have happened already.
         """
-        if self._is_quick(decoding.cost) or not self._threads:
-            return self._quick.post(_run, decoding, then)
+        if self._is_quick(decoding.cost) or not self._large_threads:
+            return self._quick.post(call, decoding.run, then)
         large = _Large(decoding, then)
         self._waiting.append(large)
         self._start()
         return large
 
     def close(self) -> None:
-        """End every thread when it has no more to do; does not wait for it."""
+        """End every thread after its last job; does not wait for it."""
         self._quick.close()
         self._slow.close()
 
@@ -141,45 +130,25 @@ class DecodePool:
         return cost.seconds <= _QUICK_S and cost.bytes <= self.quick_bytes
 
     def _ahead_s(self) -> float:
-        """Until a large image that comes now would begin, about."""
-        ahead = sum(
-            large.decoding.cost.seconds
-            for images in (self._running, self._waiting)
-            for large in images
-        )
-        return ahead / max(1, self._threads)
+        """The estimated wait of a large image that comes now."""
+        ahead = (*self._running, *self._waiting)
+        return sum(large.decoding.cost.seconds for large in ahead) / max(1, self._large_threads)
 
     def _start(self) -> None:
-        """Begin with those whose turn it is, in order."""
-        while self._waiting and len(self._running) < self._threads:
+        """Start large images in order, as far as threads and memory allow."""
+        while self._waiting and len(self._running) < self._large_threads:
             large = self._waiting[0]
             if large.then is not None:
-                size = large.decoding.cost.bytes
-                if self._taken + size > self.large_bytes:
+                if self.taken_bytes + large.decoding.cost.bytes > self.large_bytes:
                     return
-                self._taken += size
                 self._running.append(large)
-                self._slow.post(_run, large.decoding, partial(self._ended, large))
+                self._slow.post(call, large.decoding.run, partial(self._ended, large))
             self._waiting.popleft()
 
     def _ended(self, large: _Large, pixels: Pixels, error: Exception | None) -> None:
         self._running.remove(large)
-        self._taken -= large.decoding.cost.bytes
         try:
             if large.then is not None:
                 large.then(pixels, error)
         finally:
             self._start()
-
-
-def free(decode: Callable[[bytes], Pixels]) -> Callable[[bytes], Decoding]:
-    """What prepares images whose decoding takes next to nothing."""
-    return partial(_prepare_free, decode)
-
-
-def _prepare_free(decode: Callable[[bytes], Pixels], data: bytes) -> Decoding:
-    return Decoding(FREE, partial(decode, data))
-
-
-def _run(decoding: Decoding) -> Pixels:
-    return decoding.run()

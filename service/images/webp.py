@@ -1,20 +1,9 @@
 """WebP headers: RIFF size WEBP, then chunks type length payload, padded to even (RFC 9649)."""
 
-import itertools
 import struct
 from collections.abc import Iterator
 
-from service.images.file import (
-    ImageFile,
-    ImageFormat,
-    Weight,
-    animated,
-    broken,
-    check_segments,
-    check_size,
-    exif_orientation,
-    truncated,
-)
+from service.images.file import ImageFile, ImageFormat, Weight, exif_orientation
 
 _FORMAT = ImageFormat.WEBP
 _EXIF_PREFIX = b"Exif\0\0"
@@ -24,54 +13,45 @@ _WEIGHT = Weight(held_bytes=0.0, drawn_bytes=17.3, ns=50)
 
 
 def parse_webp(data: bytes) -> ImageFile:
-    """A WebP's size, orientation and what decoding it takes.
+    """A WebP's size, orientation and decoding cost.
 
     ImageError: truncated or broken. UnsupportedMediaTypeError: an animation.
     """
-    if len(data) < 12 or len(data) < 8 + int.from_bytes(data[4:8], "little"):
-        raise truncated(_FORMAT)
     length = 8 + int.from_bytes(data[4:8], "little")
+    if len(data) < max(12, length):
+        raise _FORMAT.truncated()
     view = memoryview(data)[:length]
-    size: tuple[int, int] | None = None
-    orientation: int | None = None
-    for kind, start, end in _chunks(data, length):
-        payload = view[start:end]
-        is_animated = kind == b"VP8X" and len(payload) and payload[0] & 0x02
+    width = height = orientation = 0
+    for number, (kind, payload) in enumerate(_chunks(view, len(data))):
+        is_animated = kind == b"VP8X" and payload and payload[0] & 0x02
         if is_animated or kind in (b"ANIM", b"ANMF"):
-            raise animated(_FORMAT)
-        if size is None:  # the first chunk is VP8X, VP8 or VP8L and says how large the canvas is
-            size = _size(kind, payload)
-        elif kind == b"EXIF" and orientation is None:
+            raise _FORMAT.animated()
+        if number == 0:  # VP8X, VP8 or VP8L, each of which has the size of the canvas
+            width, height = _size(kind, payload)
+        elif kind == b"EXIF" and not orientation:
             orientation = exif_orientation(bytes(payload).removeprefix(_EXIF_PREFIX))
-    width, height = check_size(_FORMAT, size)
-    return ImageFile(
-        *(_FORMAT, width, height, orientation or 1, 1),
-        weight=_WEIGHT,
-        coded_bytes=length,
-        least_bytes=0,  # a lossless one of one colour takes 38 bytes, whatever its size
-        parts=[view],
-    )
+    _FORMAT.check_size(width, height)
+    # No bound below: a lossless image of one colour takes 38 bytes at any size.
+    return ImageFile(_FORMAT, width, height, orientation or 1, 1, _WEIGHT, length, 0, [view])
 
 
-def _chunks(data: bytes, length: int) -> Iterator[tuple[bytes, int, int]]:
-    """(type, start, end) of every chunk's payload."""
+def _chunks(view: memoryview, file_bytes: int) -> Iterator[tuple[bytes, memoryview]]:
+    """The type and payload of every chunk."""
     position = 12
-    for count in itertools.count():
-        check_segments(count, data, _FORMAT)
-        if position + 8 > length:
+    for _ in _FORMAT.segment_numbers(file_bytes):
+        if position + 8 > len(view):
             return
-        size = int.from_bytes(data[position + 4 : position + 8], "little")
+        kind, size = struct.unpack_from("<4sI", view, position)
         end = position + 8 + size
-        if end > length:
-            raise truncated(_FORMAT)
-        yield data[position : position + 4], position + 8, end
+        if end > len(view):
+            raise _FORMAT.truncated()
+        yield kind, view[position + 8 : end]
         position = end + (size & 1)
 
 
 def _size(kind: bytes, payload: memoryview) -> tuple[int, int]:
     if kind == b"VP8X" and len(payload) >= 10:
-        sides = payload[4:7], payload[7:10]
-        width, height = (int.from_bytes(side, "little") + 1 for side in sides)
+        width, height = (int.from_bytes(payload[at : at + 3], "little") + 1 for at in (4, 7))
         return width, height
     if kind == b"VP8 " and bytes(payload[3:6]) == b"\x9d\x01\x2a" and len(payload) >= 10:
         width, height = struct.unpack_from("<HH", payload, 6)
@@ -79,4 +59,4 @@ def _size(kind: bytes, payload: memoryview) -> tuple[int, int]:
     if kind == b"VP8L" and len(payload) >= 5 and payload[0] == 0x2F:
         bits = int.from_bytes(payload[1:5], "little")
         return (bits & 0x3FFF) + 1, ((bits >> 14) & 0x3FFF) + 1
-    raise broken(_FORMAT, "its header makes no sense")
+    raise _FORMAT.broken("its header makes no sense")

@@ -25,7 +25,7 @@ from models.digits.drawing import (
     printed_digit,
 )
 from models.preprocessing import check_labels, normalisation
-from service.images.decode import ImageLimits, decode_image
+from service.images.decode import ImageLimits, prepare_image
 from tests.support.images.files import encode
 
 PREPROCESSING = load_preprocessing(MODEL_PATH, (1, 32, 32))
@@ -45,7 +45,7 @@ def session() -> onnxruntime.InferenceSession:
 def classify(session: onnxruntime.InferenceSession, files: Sequence[bytes]) -> NDArray[np.int64]:
     """The digit that each image file shows, by the path that a request takes."""
     multiplier, offset = normalisation(PREPROCESSING)
-    pixels = [decode_image(file, PREPROCESSING, ImageLimits()) for file in files]
+    pixels = [prepare_image(file, PREPROCESSING, ImageLimits()).run() for file in files]
     images = (np.stack(pixels) * multiplier + offset).transpose(0, 3, 1, 2)
     (logits,) = session.run(None, {"image": images})
     digits: NDArray[np.int64] = logits.argmax(axis=1)

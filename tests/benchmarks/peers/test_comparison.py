@@ -41,7 +41,7 @@ from benchmarks.rows import ROOT, Row
 from benchmarks.serving.http_client import Address, BadAnswerError, Connection, post_request
 from benchmarks.serving.targets import CONVOY
 from models import BUILT_IN_MODEL, load_classifier
-from service.images.decode import ImageLimits, decode_image
+from service.images.decode import ImageLimits, prepare_image
 
 COMMAND = ("python", "-m", "tests.support.benchmarks.stand_in_peer")
 
@@ -117,7 +117,7 @@ def test_a_peer_sees_the_pixels_that_convoy_sees(tmp_path: Path) -> None:
     assert len(given.cases[DIGITS]) == 10
     for case in given.cases[DIGITS]:
         pixels = digits.decode(case.image)
-        expected = decode_image(case.image, preprocessing, ImageLimits())
+        expected = prepare_image(case.image, preprocessing, ImageLimits()).run()
         np.testing.assert_array_equal(pixels, expected)
         first = answer(digits.scores([pixels] * 3)[2])["predictions"][0]
         assert (first["index"], first["probability"]) == pytest.approx(case.best, abs=1e-5)
@@ -131,7 +131,7 @@ def test_a_crop_that_cannot_lie_in_the_middle_lies_where_convoys_does(tmp_path: 
     Image.fromarray(noise).save(file, "PNG")  # 33 × 32 before the crop
     np.testing.assert_array_equal(
         Digits(str(given.model), given.side).decode(file.getvalue()),
-        decode_image(file.getvalue(), preprocessing, ImageLimits()),
+        prepare_image(file.getvalue(), preprocessing, ImageLimits()).run(),
     )
 
 

@@ -13,7 +13,7 @@ from kernels.problems.pool import PoolKind
 from models import BUILT_IN_MODEL, DeviceKind, EngineError, load_classifier, open_engine
 from models.classifier import Classifier
 from models.preprocessing import Layout
-from service.images.decode import ImageLimits, decode_image
+from service.images.decode import ImageLimits, prepare_image
 from tests.cusim.device import CusimDevice, Order
 from tests.cusim.streams import CusimStream
 from tests.support.models.engines import (
@@ -128,7 +128,10 @@ def test_squeezenet_names_photographs_as_onnxruntime_does(device: Device) -> Non
     with (folder / "labels.csv").open() as file:
         names = [row["file"] for row in csv.DictReader(file)][::10]
     images = np.stack(
-        [decode_image((folder / n).read_bytes(), classifier.preprocessing, LIMITS) for n in names]
+        [
+            prepare_image((folder / n).read_bytes(), classifier.preprocessing, LIMITS).run()
+            for n in names
+        ]
     )
     engine = opened(classifier, device)
     expected = open_engine(classifier, device=DeviceKind.CPU, max_batch=1)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
 from models.preprocessing import ChannelOrder, Fit, Layout, OutputKind, Preprocessing
-from service.images.decode import ImageLimits, decode_image
+from service.images.decode import ImageLimits, prepare_image
 from tests.support.images.files import encode, exif, noise, png, png_chunk, scene
 from tests.support.networks import SHARED
 
@@ -36,7 +36,7 @@ Pixels = NDArray[np.uint8]
 
 
 def decode(data: bytes, preprocessing: Preprocessing = RGB) -> Pixels:
-    return decode_image(data, preprocessing, LIMITS)
+    return prepare_image(data, preprocessing, LIMITS).run()
 
 
 def in_two_steps(picture: Image.Image, p: Preprocessing) -> Pixels:

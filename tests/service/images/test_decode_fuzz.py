@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 
 from models.preprocessing import ChannelOrder, Fit, Preprocessing
 from service.errors import ServiceError
-from service.images.decode import ImageLimits, decode_image, prepare_image
-from service.images.pool import FREE
+from service.images.decode import ImageLimits, prepare_image
+from service.images.pool import Cost
 from tests.service.images.test_decode import GREY, RGB
 from tests.support.images.damage import damaged, good_files, pretended
 
@@ -46,7 +46,7 @@ def outcome(data: bytes, wanted: Preprocessing, limits: ImageLimits = LIMITS) ->
     started = time.thread_time()
     refused: tuple[str, int, str] | None = None
     try:
-        pixels = decode_image(data, wanted, limits)
+        pixels = prepare_image(data, wanted, limits).run()
     except ServiceError as error:
         # Not the error itself: it leads to this frame, which would keep it and the whole picture.
         refused = type(error).__name__, error.status, str(error)
@@ -134,7 +134,7 @@ def outcome_within_cost(data: bytes) -> str:
     try:
         cost = prepare_image(data, WANTED[0], LARGE).cost
     except ServiceError:
-        cost = FREE
+        cost = Cost()
     before = resource.getrlimit(resource.RLIMIT_DATA)
     most = data_bytes() + cost.bytes + _SLACK_BYTES
     resource.setrlimit(resource.RLIMIT_DATA, (most, before[1]))

@@ -12,7 +12,7 @@ from PIL import Image
 
 from service.images.decode import ImageLimits, prepare_image
 from tests.service.images.test_decode import RGB
-from tests.support.images.files import encode
+from tests.support.images.files import encode, png_chunk, png_with
 
 SIDE = 2000
 LIMITS = ImageLimits(max_bytes=10**9)
@@ -72,6 +72,11 @@ def kinds() -> Mapping[str, bytes]:
         ("RGB", rgb, (1, 2, 3)),
     ):
         files[f"PNG {name} tRNS"] = encode(image, "PNG", compress_level=1, transparency=transparent)
+    # Alpha types allow no tRNS, and Pillow ignores it: these cost as much as without.
+    for name, length in {"LA": 2, "RGBA": 6}.items():
+        files[f"PNG {name} tRNS"] = png_with(
+            files[f"PNG {name}"], png_chunk(b"tRNS", bytes(length))
+        )
     for name, image in {"RGB": rgb, "RGBA": rgba}.items():
         files[f"WebP {name}"] = encode(image, "WebP", method=0)
         files[f"WebP {name} lossless"] = encode(image, "WebP", method=0, lossless=True, quality=0)

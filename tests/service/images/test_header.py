@@ -18,7 +18,7 @@ from service.errors import (
     ServiceError,
     UnsupportedMediaTypeError,
 )
-from service.images.decode import ImageLimits, decode_image
+from service.images.decode import ImageLimits, prepare_image
 from service.images.header import parse_image_file
 from service.images.jpeg import MAX_SCANS
 from tests.service.images.test_decode import RGB, decode
@@ -75,20 +75,20 @@ def test_a_decompression_bomb_is_refused_before_decoding_by_default() -> None:
 def test_pixels_over_the_limit_are_refused_before_decoding(image_format: str) -> None:
     data = encode(scene(40, 30), image_format)
     with pytest.raises(PayloadTooLargeError, match="40×30 pixels; at most 1199"):
-        decode_image(data, RGB, ImageLimits(max_pixels=1199))
+        prepare_image(data, RGB, ImageLimits(max_pixels=1199)).run()
 
 
 def test_a_picture_of_just_as_many_pixels_and_bytes_as_allowed_is_taken() -> None:
     data = encode(scene(40, 30), "PNG")
     limits = ImageLimits(max_pixels=1200, max_bytes=len(data))
-    assert decode_image(data, RGB, limits).shape == (224, 224, 3)
+    assert prepare_image(data, RGB, limits).run().shape == (224, 224, 3)
 
 
 @pytest.mark.usefixtures("no_decoder")
 def test_bytes_over_the_limit_are_refused_before_decoding() -> None:
     data = encode(scene(40, 30), "PNG")
     with pytest.raises(PayloadTooLargeError, match=f"{len(data)} bytes, more than the"):
-        decode_image(data, RGB, ImageLimits(max_bytes=len(data) - 1))
+        prepare_image(data, RGB, ImageLimits(max_bytes=len(data) - 1)).run()
 
 
 @pytest.mark.usefixtures("no_decoder")
@@ -304,23 +304,23 @@ def test_scans_times_pixels_are_bounded() -> None:
     data = encode(scene(400, 300), "JPEG", progressive=True)
     assert parse_image_file(data).scans == 10
     limits = ImageLimits(max_pixels=400 * 300, max_passes=10)
-    assert decode_image(data, RGB, limits).shape == (224, 224, 3)
-    with pytest.raises(PayloadTooLargeError, match="pixels in 10 scans; that many pixels may hav"):
-        decode_image(data, RGB, replace(limits, max_passes=9))
+    assert prepare_image(data, RGB, limits).run().shape == (224, 224, 3)
+    with pytest.raises(PayloadTooLargeError, match="pixels in 10 scans; at this size 9 scans are"):
+        prepare_image(data, RGB, replace(limits, max_passes=9)).run()
 
 
 def test_nothing_is_printed_about_a_large_picture() -> None:
     # 90 megapixels: enough for Pillow's own warning, if it were left to warn.
     script = """
 import sys
-from service.images.decode import ImageLimits, decode_image
+from service.images.decode import ImageLimits, prepare_image
 from service.errors import ServiceError
 from tests.service.images.test_decode import GREY
 from tests.service.images.test_header import bomb
 data = bomb(9_500, 9_500)
-assert decode_image(data, GREY, ImageLimits(max_pixels=10**9)).shape == (224, 224, 1)
+assert prepare_image(data, GREY, ImageLimits(max_pixels=10**9)).run().shape == (224, 224, 1)
 try:
-    decode_image(data, GREY, ImageLimits())
+    prepare_image(data, GREY, ImageLimits()).run()
 except ServiceError:
     sys.exit(0)
 sys.exit("not refused")

@@ -10,7 +10,7 @@ import pytest
 
 from models import Pixels
 from service.errors import DecodersBusyError, PayloadTooLargeError, ThreadLostError
-from service.images.pool import FREE, Cost, DecodePool, Decoding
+from service.images.pool import Cost, DecodePool, Decoding
 from tests.support.service.client import until
 
 MB = 2**20
@@ -87,15 +87,15 @@ async def test_small_images_pass_large_ones(pool: DecodePool, table: Table) -> N
         table.post(pool, name, LARGE)
     await until(lambda: table.begun == ["large"])  # of two threads one is for them
     for number in range(20):
-        table.post(pool, f"small {number}", FREE)
+        table.post(pool, f"small {number}", Cost())
         table.gates[f"small {number}"].set()
     await until(lambda: len(table.ended) == 20)
-    assert pool.waiting == 1
+    assert len(pool._waiting) == 1
     table.gates["large"].set()
     await until(lambda: table.begun[-1] == "waits")
     table.gates["waits"].set()
     await until(lambda: table.names[-2:] == ["large", "waits"])
-    assert (pool.waiting, pool.taken_bytes) == (0, 0)
+    assert (len(pool._waiting), pool.taken_bytes) == (0, 0)
 
 
 @with_pool(threads=8)
@@ -132,7 +132,6 @@ async def test_what_is_withdrawn_is_not_decoded_and_holds_no_memory(
     second.withdraw()
     first.withdraw()  # which runs: its memory is free when it ends
     assert pool.taken_bytes == LARGE.bytes
-    assert pool.waiting == 0
     table.post(pool, "third", LARGE)
     table.gates["first"].set()
     table.gates["third"].set()
@@ -182,7 +181,7 @@ async def test_too_long_a_wait_is_refused_with_how_long_it_is(
         table.post(pool, "6", LARGE)
     assert busy.value.status == 503
     assert busy.value.headers() == {"Retry-After": "1"}
-    table.post(pool, "small", FREE)
+    table.post(pool, "small", Cost())
     table.gates["small"].set()
     await until(lambda: table.names == ["small"])
 
@@ -202,7 +201,7 @@ async def test_images_of_one_request_are_admitted_all_or_none(
 async def test_without_threads_every_image_is_decoded_at_once(
     pool: DecodePool, table: Table
 ) -> None:
-    for name, cost in {"small": FREE, "large": LARGE}.items():
+    for name, cost in {"small": Cost(), "large": LARGE}.items():
         decoding = table.decoding(name, cost)
         table.gates[name].set()
         pool.admit(decoding)

@@ -72,11 +72,11 @@ def test_counts_of_all_processes_add_up_and_outlive_a_worker() -> None:
     main.batch(BatchRecord(2, 0.04, failed=False))
     for counts in (main, first, SharedCounts(4, one.counts, 2)):
         told = counts.sum()
-        assert (told.images, told.requests) == (2, {200: 1, 503: 1})
-        assert told.statistics.executions == 1
+        assert (told.inferences, told.requests) == (2, {200: 1, 503: 1})
+        assert told.executions == 1
     again = SharedCounts(4, other.counts, 0)  # in the first one's place
     again.answered(1, phases())
-    assert main.sum().images == 3
+    assert main.sum().inferences == 3
 
 
 def test_images_inside_are_bounded_over_all_workers() -> None:

@@ -12,7 +12,6 @@ from service.api.app import create_app
 from service.api.v2.description import index_entry, model_statistics
 from service.batching.batcher import BatchRecord
 from service.hosting.repository import Repository
-from service.images.pool import free
 from service.telemetry.counts import Counts
 from service.telemetry.metrics import Metrics
 from service.telemetry.statistics import Phases
@@ -25,7 +24,7 @@ from tests.support.service.client import (
     serving,
     until,
 )
-from tests.support.service.fakes import FakeEngine, decode_digit, fake_info
+from tests.support.service.fakes import FakeEngine, decode_digit, fake_info, free
 
 PHASES = ("receive", "decode", "queue", "compute", "respond")
 

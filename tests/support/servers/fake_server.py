@@ -17,10 +17,9 @@ from service.cli.options import configure_logging
 from service.edge.edge import EdgeOptions, Limits
 from service.engine.watchdog import Bounds
 from service.http.server import bind, run_server
-from service.images.pool import free
 from service.telemetry.logs import LogFormat
 from tests.service.whole.faults.pictures import faulty_scores, prepare_faulty
-from tests.support.service.fakes import FakeEngine, decode_digit, make_repository
+from tests.support.service.fakes import FakeEngine, decode_digit, free, make_repository
 
 
 def main() -> int:

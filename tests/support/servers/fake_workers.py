@@ -17,9 +17,8 @@ from models import EngineError, Images, Scores
 from service.cli.options import configure_logging
 from service.hosting.repository import Repository
 from service.http.server import bind
-from service.images.pool import free
 from service.processes import Options, WorkersError, prepare, run_workers
-from tests.support.service.fakes import FakeEngine, decode_digit, fake_info, one_hot
+from tests.support.service.fakes import FakeEngine, decode_digit, fake_info, free, one_hot
 
 
 def main() -> int:

@@ -18,9 +18,8 @@ from service.api.v2.request import InferRequest, parse_request
 from service.errors import ServiceError
 from service.hosting.repository import Repository
 from service.http.compression import compress, inflate, wanted_coding
-from service.images.pool import free
 from tests.support.service.client import AppClient, error_of, metric, serving, until
-from tests.support.service.fakes import FakeEngine, decode_digit, fake_info
+from tests.support.service.fakes import FakeEngine, decode_digit, fake_info, free
 
 PATH = "/v2/models/fake/infer"
 RAW = {"inference-header-content-length": "0"}

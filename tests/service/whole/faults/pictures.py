@@ -18,8 +18,8 @@ from models import (
     Scores,
 )
 from service.images.decode import ImageLimits, prepare_image
-from service.images.pool import Decoding, free
-from tests.support.service.fakes import CLASSES, decode_digit, one_hot
+from service.images.pool import Decoding
+from tests.support.service.fakes import CLASSES, decode_digit, free, one_hot
 
 SLOW_S = 0.6
 HANG_S = 4.0  # longer than a hang is waited for, which is a second; then its thread ends
