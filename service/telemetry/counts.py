@@ -106,7 +106,8 @@ class Totals:
         self.duration, *phases = (_histogram(cells[start : start + _WIDTH]) for start in starts)
         self.phases = dict(zip(PHASES, phases, strict=True))
         every, succeeded, times = (
-            cells[start : start + max_batch] for start in range(_SIZES, len(cells), max_batch)
+            cells[start : start + max_batch]
+            for start in range(_SIZES, _SIZES + 3 * max_batch, max_batch)
         )
         bounds = [*map(floatToGoString, range(1, max_batch + 1)), "+Inf"]
         counts = [float(count) for count in accumulate([*every, 0])]

@@ -90,7 +90,7 @@ def test_images_inside_are_bounded_over_all_workers() -> None:
     asked = Reservation(second)
     asked.admit(1)
     assert (first.images, second.images) == (5, 5)
-    with pytest.raises(QueueFullError, match="5 images of at most 5"):
+    with pytest.raises(QueueFullError, match="5 of at most 5 are queued"):
         asked.admit(1)
     held.release()
     asked.admit(4)

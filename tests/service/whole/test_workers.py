@@ -99,7 +99,7 @@ def test_the_bound_on_images_is_all_workers_together(service: Service) -> None:
                 answer = connection.classify(1)
                 assert isinstance(answer, tuple)
                 assert answer[0] == 429
-                assert "16 images of at most 16" in answer[1]
+                assert "16 of at most 16 are queued" in answer[1]
         assert [request.result() for request in inside] == [n % 10 for n in range(16)]
         for connection in busy:
             connection.close()
