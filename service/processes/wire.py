@@ -28,6 +28,7 @@ class Wire:
     def __init__(self, end: socket.socket) -> None:
         self._end = end
         self._writer: asyncio.StreamWriter | None = None
+        self._unsaid: list[str] = []
 
     async def messages(self, *first: Any) -> AsyncIterator[list[Any]]:
         """All that the other end says, until it is gone; `first` is said to it first, if any."""
@@ -44,9 +45,15 @@ class Wire:
             self._writer.close()
 
     def say(self, *message: Any) -> None:
-        """Say it, if the other end is there; one that does not listen is given up."""
+        """Say it, with all else of this turn of the event loop, if the other end is there."""
+        if not self._unsaid:
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._unsaid.append(json.dumps(message) + "\n")
+
+    def _flush(self) -> None:
+        data, self._unsaid = "".join(self._unsaid).encode(), []
         if self._writer is None or self._writer.is_closing():
             return
-        self._writer.write(json.dumps(message).encode() + b"\n")
+        self._writer.write(data)
         if self._writer.transport.get_write_buffer_size() > _MOST_UNREAD:
             self._writer.transport.abort()

@@ -43,7 +43,7 @@ def image(tag: int) -> Pixels:
 
 
 class TagEngine:
-    """Scores that tell which picture they are of; a batch waits for the gate."""
+    """Scores that tell which image they are of; a batch waits for the gate."""
 
     max_batch = 4
     classes = CLASSES
@@ -137,7 +137,7 @@ async def sides(
 
 
 @pytest.mark.anyio
-async def test_pictures_of_several_workers_travel_in_one_batch() -> None:
+async def test_images_of_several_workers_travel_in_one_batch() -> None:
     async with sides(2) as (engine, _, (one, two)):
         engine.gate.clear()
         first = asyncio.create_task(one.tags(10))

@@ -49,7 +49,7 @@ def test_arrays_are_the_same_in_another_process_and_do_not_overlap() -> None:
     assert len(one.counts) == WORKERS + 1
 
 
-def test_memory_is_gone_with_the_last_who_sees_it() -> None:
+def test_memory_is_gone_once_it_is_mapped_nowhere() -> None:
     memory = Memory()
     array, file = memory.array((2,), np.int64), memory._file
     assert "memfd:convoy" in os.readlink(f"/proc/self/fd/{file}")

@@ -68,7 +68,7 @@ async def test_the_first_is_said_at_once_and_what_was_cut_is_dropped() -> None:
         theirs.shutdown(socket.SHUT_WR)
         assert [message async for message in wire.messages("status", inf)] == [["submit", 1]]
         assert theirs.recv(100) == b'["status", Infinity]\n'
-    wire.say("nobody is there")  # and nothing happens
+    wire.say("the other end is gone")  # and nothing happens
 
 
 @pytest.mark.anyio

@@ -130,7 +130,7 @@ def test_an_engine_that_fails_fails_the_requests_of_all_workers(service: Service
         assert service.metric("convoy_failed_batches_total") == failed + WORKERS
 
 
-def test_who_leaves_is_dropped_before_it_is_computed(service: Service) -> None:
+def test_a_request_whose_client_left_is_not_computed(service: Service) -> None:
     images = service.metric("convoy_batch_size_sum")
     with service.one_each() as each, ThreadPoolExecutor(1) as pool:
         (_, one), (_, two) = each.items()
