@@ -1,4 +1,4 @@
-"""Calling those who asked to be told."""
+"""Calls of callbacks."""
 
 import asyncio
 from collections.abc import Callable
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def call_safely(then: Callable[..., None], *outcome: Any) -> None:
-    """Tell a listener, whose own fault must not reach who tells, nor other listeners."""
+    """Call a callback; its exception is logged and does not reach the caller."""
     try:
         then(*outcome)
     except Exception as error:  # noqa: BLE001  the event loop logs it

@@ -182,7 +182,7 @@ class _Supervisor(Server):
         return [status_of(runner) for runner, _ in self._models]
 
     def _read_again(self) -> None:
-        self._tell("reload")  # to those who have what the files are for
+        self._tell("reload")  # workers have the keys
 
     async def _warm_up(self) -> None:
         await self._all_listen.wait()  # so that L(n) is not measured while they start
