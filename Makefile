@@ -42,7 +42,7 @@ test-all: $(VENV)/dev.stamp  ## the suite with its longer sweeps
 	$(BIN)/pytest -n auto
 
 test-gpu: $(VENV)/dev.stamp  ## what needs a CUDA GPU (and CuPy: pip install -e '.[cuda13]')
-	$(BIN)/pytest -m gpu
+	$(BIN)/pytest -m gpu --maxfail 25 -o faulthandler_timeout=60 -o faulthandler_exit_on_timeout=true
 	! command -v compute-sanitizer || \
 	  compute-sanitizer --error-exitcode 1 $(BIN)/pytest -m gpu tests/kernels/whole/test_kernels.py
 

@@ -2,6 +2,7 @@
 
 import json
 import platform
+import shutil
 import subprocess
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
@@ -11,6 +12,8 @@ from typing import Any
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
+CARRIED = ROOT / ".gpu"
+"""What `python -m benchmarks.gpu carry` made to travel with a checkout."""
 
 Row = Mapping[str, Any]
 
@@ -21,7 +24,15 @@ def now() -> str:
 
 
 def commit() -> str:
-    """The checkout's commit, with a plus sign where tracked files differ from it."""
+    """The checkout's commit, with a plus sign where tracked files differ from it.
+
+    Where the checkout has travelled without git, the one that was carried along.
+    """
+    carried = CARRIED / "COMMIT"
+    if carried.is_file() and not (ROOT / ".git").exists():
+        return carried.read_text().strip()
+    if shutil.which("git") is None:
+        return "unknown"
     described = subprocess.run(
         ["git", "describe", "--always", "--abbrev=12", "--exclude=*", "--dirty=+"],
         cwd=ROOT,
