@@ -9,6 +9,7 @@ from models.classifier import Classifier, load_classifier
 from models.digits import MODEL_PATH as BUILT_IN_MODEL
 from models.engine import Batch, DeviceKind, Engine, Images, Pixels, Scores
 from models.errors import (
+    DeviceLostError,
     EngineError,
     ModelError,
     ModelFileError,
@@ -41,6 +42,7 @@ __all__ = [
     "ChannelOrder",
     "Classifier",
     "DeviceKind",
+    "DeviceLostError",
     "Engine",
     "EngineError",
     "FileLimits",

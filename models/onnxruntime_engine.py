@@ -37,10 +37,18 @@ class OnnxRuntimeEngine:
     that costs the weights a second time.
     """
 
-    def __init__(self, classifier: Classifier, *, max_batch: int, threads: int = 0) -> None:
+    def __init__(
+        self,
+        classifier: Classifier,
+        *,
+        max_batch: int,
+        threads: int = 0,
+        fallback_reason: str = "",
+    ) -> None:
         if max_batch < 1:
             raise EngineError(f"max_batch must be at least 1, got {max_batch}")
         p = classifier.preprocessing
+        self.fallback_reason = fallback_reason
         self._max_batch = max_batch
         self._classes = classifier.classes
         self._image_shape = p.image_shape

@@ -1,7 +1,8 @@
 """The command line: `convoy serve`, `classify`, `inspect`, `tune`, `compile`, `loadtest`.
 
-Exit status 0: done. 1: it failed. 2: the command line or a setting makes no sense. Errors are one
-line on standard error, never a traceback.
+Exit status 0: done. 1: it failed. 2: the command line or a setting makes no sense. 75: the GPU took
+no more work from this process; another may have it again, so start it afresh. Errors are one line
+on standard error, never a traceback.
 """
 
 from importlib.metadata import version
@@ -11,11 +12,11 @@ import typer
 
 from loadtest.command import loadtest
 from loadtest.errors import LoadTestError
-from models import ModelError
+from models import DeviceLostError, ModelError
 from service.cli import classify, inspect, serve, tune
 from service.cli import compile as compile_ahead
 from service.errors import ServiceError
-from service.http.server import ListenError
+from service.http.server import DEVICE_LOST, ListenError
 from service.processes import WorkersError
 from service.settings import SettingsError
 
@@ -36,6 +37,8 @@ def main() -> None:
         app()
     except SettingsError as error:
         _fail(error, 2)
+    except DeviceLostError as error:
+        _fail(error, DEVICE_LOST)
     except (ModelError, ServiceError, ListenError, WorkersError, LoadTestError) as error:
         _fail(error, 1)
     except OSError as error:  # of files it is said where they are read; standard output is full

@@ -5,8 +5,8 @@ A watchdog restarts an engine that hangs, or fails again and again:
     READY -> RESTARTING (503; the batch failed, and with it what waited) -> READY, or FAILED
 
 An engine that is stuck is left behind with its thread. Where another in its place is no use
-either, the runner is FAILED and says so, so that the process ends: what is wrong then, as in a
-CUDA context, is not healed within it.
+either, the runner is FAILED and says so, so that the process ends. A lost device is not healed
+within a process: then no other engine is tried.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from enum import Enum, unique
 from time import monotonic
 
-from models import Engine, EngineError, OutputKind, Pixels
+from models import DeviceLostError, Engine, EngineError, OutputKind, Pixels
 from service.batching.batcher import Batcher, BatchRecord
 from service.batching.policy import NO_HURRY, Urgency
 from service.batching.turns import Turns
@@ -68,7 +68,7 @@ class EngineRunner:
         """
         self.classes = engine.classes
         self.max_batch = engine.max_batch
-        self.device = engine.device
+        self._described = engine
         self._image_shape = image_shape
         self._output = output
         self._measure_s = measure_s
@@ -89,6 +89,16 @@ class EngineRunner:
             on_batch=on_batch,
         )
         self._state = State.WARMING
+
+    @property
+    def device(self) -> str:
+        """Where it runs, for people."""
+        return self._described.device
+
+    @property
+    def fallback_reason(self) -> str:
+        """Why it runs on the CPU though `auto` looked for a GPU; empty where it was asked to."""
+        return self._described.fallback_reason
 
     @property
     def state(self) -> State:
@@ -160,6 +170,9 @@ class EngineRunner:
         except ThreadLostError:
             self._replace(engine, f"it did not end a batch of {size} within {bound_s:.1f} s")
             raise
+        except DeviceLostError as error:
+            self._replace(engine, str(error), lost=True)
+            raise
         except Exception as error:
             self._failures += 1
             if self._failures == _FAILURES and self._reopen is not None:
@@ -168,10 +181,11 @@ class EngineRunner:
         self._failures = 0
         return rows
 
-    def _replace(self, engine: EngineThread, why: str) -> None:
+    def _replace(self, engine: EngineThread, why: str, *, lost: bool = False) -> None:
         """Leave an engine behind, which closes if it ever ends what it is at, and start another.
 
-        Who waited is told at once, to go elsewhere: how long this takes nobody knows.
+        Who waited is told at once, to go elsewhere: how long this takes nobody knows. Where the
+        device is lost, no other is started.
         """
         engine.close()
         self._engine = None
@@ -180,6 +194,8 @@ class EngineRunner:
             self.batcher.fail_waiting(
                 lambda: ShuttingDownError("the engine failed while the server was shutting down")
             )
+        elif lost:
+            self._fail(DeviceLostError(f"the device is lost: {why}"))
         elif self._reopen is None or not self._recent.another(monotonic()):
             self._fail(EngineError(f"the engine is given up for good: {why}"))
         else:
@@ -201,6 +217,7 @@ class EngineRunner:
             return
         _log.warning("the engine is ready again after %.1f s", monotonic() - started)
         self._engine, self._failures = engine, 0
+        self._described = engine.engine or self._described
         if self._state is State.RESTARTING:  # not where draining began meanwhile
             self._state = State.READY
 

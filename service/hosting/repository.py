@@ -101,6 +101,7 @@ class Repository:
             reopen=reopen,
             on_failure=self._fail,
         )
+        metrics.engine = lambda: (runner.device, runner.fallback_reason)
         pipeline = Pipeline(
             info,
             runner,

@@ -18,6 +18,7 @@ from typing import Protocol
 import uvicorn
 from starlette.types import ASGIApp
 
+from models import DeviceLostError
 from service.edge.edge import EdgeOptions, make_edge
 from service.hosting.repository import Repository
 from service.http.connection import Connection
@@ -26,6 +27,12 @@ from service.http.uvicorn_adapter import ConvoyConfig
 
 # For answers on their way once everything is drained, and for an engine to let go.
 LEAVE_S = 2
+
+# For requests on their way while an engine is given up for good: they are answered 503.
+_REFUSE_S = 1.0
+
+DEVICE_LOST = 75
+"""The process's exit status where the device is lost (EX_TEMPFAIL): another process may have it."""
 
 _log = logging.getLogger("convoy")
 
@@ -136,6 +143,8 @@ def outcome_of(ended: Ended) -> bool:
         _log.error("an engine does not end its last batch; leaving without it")
         logging.shutdown()
         sys.stdout.flush()
+        if isinstance(ended.failure, DeviceLostError):
+            os._exit(DEVICE_LOST)
         os._exit(0 if ended.drained and ended.failure is None else 1)
     if ended.failure is not None:
         raise ended.failure
@@ -228,6 +237,7 @@ class Server(uvicorn.Server):
     async def _watch(self) -> None:
         """Leave where an engine is beyond help, so that whoever started this starts it afresh."""
         self.failure = await self._repository.failure()
+        await asyncio.sleep(_REFUSE_S)
         self.should_exit = True
 
     async def _drain(self) -> None:

@@ -14,6 +14,7 @@ from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
     HistogramMetricFamily,
+    InfoMetricFamily,
     Metric,
 )
 from prometheus_client.registry import Collector
@@ -34,6 +35,7 @@ class ModelMetrics:
         self.answered = counts.answered
         self.refused = counts.refused
         self.pending: Callable[[], float] = int  # images that wait, of whoever watches
+        self.engine: Callable[[], tuple[str, str]] | None = None  # device, fallback_reason
         self.gauges: dict[str, tuple[str, Callable[[], float]]] = {}
 
     def batch(self, record: BatchRecord) -> None:
@@ -106,6 +108,11 @@ class Metrics(Collector):
             "Where the time of the requests answered 200 went.",
             labels=["model", "phase"],
         )
+        engines = InfoMetricFamily(
+            "convoy_engine",
+            "Where the model runs; why on the CPU, where --device auto looked for a GPU.",
+            labels=["model"],
+        )
         sizes = HistogramMetricFamily(
             "convoy_batch_size", "Images in a batch that the engine ran.", labels=["model"]
         )
@@ -119,7 +126,10 @@ class Metrics(Collector):
             for phase in PHASES:
                 phases.add_metric([name, phase], *counts.phase(phase))
             sizes.add_metric([name], *counts.batch_size)
-        yield from (requests, images, failed, duration, phases, sizes, *self._gauges())
+            if model.engine is not None:
+                device, reason = model.engine()
+                engines.add_metric([name], {"device": device, "fallback_reason": reason})
+        yield from (requests, images, failed, duration, phases, sizes, engines, *self._gauges())
         yield CounterMetricFamily(
             "convoy_lost_decode_threads",
             "Decode threads that were stuck or died, each replaced by another.",

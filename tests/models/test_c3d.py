@@ -17,12 +17,12 @@ from models.errors import EngineError
 from models.open_engine import open_engine
 from models.plan import Plan, build_plan
 from models.preprocessing import Layout
+from models.tolerance import relative_error
 from tests.models.engines import (
     network_tolerance,
     opened,
     pixels,
     reference_scores,
-    relative_error,
 )
 from tests.models.test_plan import check_operands
 

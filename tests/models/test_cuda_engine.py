@@ -13,6 +13,7 @@ from kernels.problems.pool import PoolKind
 from models import BUILT_IN_MODEL, DeviceKind, EngineError, load_classifier, open_engine
 from models.classifier import Classifier
 from models.preprocessing import Layout
+from models.tolerance import relative_error
 from service.images.decode import ImageLimits, decode_image
 from tests.cusim.device import CusimDevice, Order
 from tests.cusim.streams import CusimStream
@@ -23,7 +24,6 @@ from tests.models.engines import (
     opened,
     pixels,
     reference_scores,
-    relative_error,
     with_one_output,
 )
 from tests.models.rewrite.graphs import GraphBuilder

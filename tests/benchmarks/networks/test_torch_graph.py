@@ -11,7 +11,8 @@ from benchmarks.networks.light import NETWORKS, classifier, light_network
 from benchmarks.networks.torch_graph import torch_module
 from models.onnxruntime_engine import OnnxRuntimeEngine
 from models.preprocessing import normalisation
-from tests.models.engines import network_tolerance, pixels, relative_error
+from models.tolerance import relative_error
+from tests.models.engines import network_tolerance, pixels
 
 torch: Any = pytest.importorskip("torch", reason="PyTorch computes the baselines")
 

@@ -31,6 +31,7 @@ from models import (
 )
 from models.classifier import Classifier
 from models.cuda_engine import CudaEngine
+from models.tolerance import relative_error
 from models.tuning.measured import conv_problems
 from tests.cusim.device import CusimDevice
 from tests.models.engines import (
@@ -38,7 +39,6 @@ from tests.models.engines import (
     network_tolerance,
     pixels,
     reference_scores,
-    relative_error,
 )
 from tests.models.rewrite.graphs import GraphBuilder
 
