@@ -24,55 +24,55 @@ _log = logging.getLogger("convoy")
 
 
 class ProvedEngine:
-    """See the module, and Engine for what is public. Without a fallback the failure is raised."""
+    """See the module, and Engine. `engine` is what serves; without a fallback failures are raised."""
 
     def __init__(
         self, engine: Engine, prove: Callable[[Engine], None], fallback: Fallback | None
     ) -> None:
-        self._engine, self._prove, self._fallback = engine, prove, fallback
+        self.engine, self._prove, self._fallback = engine, prove, fallback
 
     @property
     def max_batch(self) -> int:
         """See Engine."""
-        return self._engine.max_batch
+        return self.engine.max_batch
 
     @property
     def classes(self) -> int:
         """See Engine."""
-        return self._engine.classes
+        return self.engine.classes
 
     @property
     def device(self) -> str:
         """See Engine; it changes where warming up falls back."""
-        return self._engine.device
+        return self.engine.device
 
     @property
     def fallback_reason(self) -> str:
         """See Engine."""
-        return self._engine.fallback_reason
+        return self.engine.fallback_reason
 
     def warm_up(self) -> None:
         """Warm the engine up and prove it; where that fails, warm up the fallback."""
         try:
-            self._engine.warm_up()
-            self._prove(self._engine)
+            self.engine.warm_up()
+            self._prove(self.engine)
         except EngineError as failure:
             if self._fallback is None:
                 raise
             try:
-                self._engine.close()
+                self.engine.close()
             except EngineError as error:  # on a lost device; the CPU needs none
                 _log.warning("the GPU's memory could not be freed: %s", error)
-            self._engine = self._fallback(failure)
-            self._engine.warm_up()
+            self.engine = self._fallback(failure)
+            self.engine.warm_up()
 
     def run(self, images: Batch) -> Scores:
         """See Engine."""
-        return self._engine.run(images)
+        return self.engine.run(images)
 
     def close(self) -> None:
         """See Engine."""
-        self._engine.close()
+        self.engine.close()
 
 
 def check_images(n: int, image_shape: tuple[int, ...], seed: int = 0) -> Images:

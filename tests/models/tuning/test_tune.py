@@ -31,6 +31,7 @@ from models import (
 )
 from models.classifier import Classifier
 from models.cuda_engine import CudaEngine
+from models.proved_engine import ProvedEngine
 from models.tolerance import relative_error
 from models.tuning.measured import conv_problems
 from tests.cusim.device import CusimDevice
@@ -206,7 +207,9 @@ def test_an_engine_runs_what_was_measured_and_times_nothing(
     ]
     store = measured(tmp_path / "t", conditions_of(device), *problems)
     with caplog.at_level(logging.INFO, "convoy"):
-        engine = open_engine(network, device=DeviceKind.CUDA, max_batch=2, tuning=store)
+        proved = open_engine(network, device=DeviceKind.CUDA, max_batch=2, tuning=store)
+    assert isinstance(proved, ProvedEngine)
+    engine = proved.engine  # the network has no ONNX form that ONNX Runtime could run
     assert "5 of 6 convolutions for N = 1..2 run as measured, the others as est" in caplog.text
     for problem in problems:
         won = next(choice for choice in choices(problem) if str(choice) == unlikely(problem))
