@@ -14,7 +14,7 @@ DEVICE ?= $(CONVOY_DEVICE)
 SERVE_FLAGS = $(if $(HOST),--host $(HOST)) $(if $(PORT),--port $(PORT)) $(if $(DEVICE),--device $(DEVICE))
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-all test-gpu lint check format bench bench-peers bench-workers bench-gpu poisson soak \
+.PHONY: help serve test test-all test-gpu lint check format bench bench-peers bench-workers bench-gpu gpu-proof poisson soak \
 	train clean lock
 
 help:  ## this list
@@ -75,6 +75,9 @@ poisson: $(VENV)/dev.stamp  ## the p99 of a real network on the CPU under Poisso
 
 soak: $(VENV)/dev.stamp  ## ten minutes of load, leaving clients and noise: nothing lost, mixed up or leaked
 	$(BIN)/python -m benchmarks.serving.soak
+
+gpu-proof: $(VENV)/dev.stamp  ## on a GPU: is every kernel right, up to the server? (cusim: SIMULATED=1)
+	$(BIN)/python -m benchmarks.gpu proof $(if $(SIMULATED),--device cusim)
 
 bench-gpu: $(VENV)/dev.stamp  ## on a GPU: kernels and networks beside cuDNN and PyTorch, rows into OUT
 	PYTHON=$(abspath $(BIN))/python benchmarks/gpu_day.sh $(OUT)

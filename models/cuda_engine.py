@@ -112,6 +112,13 @@ class CudaEngine:
 
     def run(self, images: Batch) -> Scores:
         """N of H×W×C uint8 → N×classes; EngineError for a shape the model does not take."""
+        return self._run(images, lambda n: self._graphs[n].replay(self._stream))
+
+    def run_step_by_step(self, images: Batch) -> Scores:
+        """As `run`, without the captured graph: a step that fails is named."""
+        return self._run(images, lambda n: self._run_step_by_step(self._plans[n]))
+
+    def _run(self, images: Batch, compute: Callable[[int], None]) -> Scores:
         n = batch_size(images, self._image_shape, self._max_batch)
         if n not in self._graphs:
             raise EngineError("the engine is closed or not warmed up")
@@ -121,7 +128,7 @@ class CudaEngine:
             place[...] = image
         try:
             self._device.upload(self._begins[Region.INPUT], pinned, self._stream)
-            self._graphs[n].replay(self._stream)
+            compute(n)
             self._device.download(raw, self._begins[Region.OUTPUT], self._stream)
             self._stream.synchronize()
         except DeviceError as error:

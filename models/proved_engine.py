@@ -24,7 +24,7 @@ _log = logging.getLogger("convoy")
 
 
 class ProvedEngine:
-    """See the module, and Engine. `engine` is what serves; without a fallback failures are raised."""
+    """See the module, and Engine. `engine` is what serves; without a fallback, failures raise."""
 
     def __init__(
         self, engine: Engine, prove: Callable[[Engine], None], fallback: Fallback | None
