@@ -1,6 +1,7 @@
 """Rows of results: JSON lines, each with all that its number depends on."""
 
 import json
+import os
 import platform
 import shutil
 import subprocess
@@ -58,9 +59,11 @@ def read(file: Path) -> list[Row]:
     """Every row, none where there is no file. A last line cut short by an interruption is none."""
     if not file.is_file():
         return []
-    *lines, unfinished = file.read_text().split("\n")
-    if unfinished:
-        file.write_text("".join(f"{line}\n" for line in lines))
+    content = file.read_bytes()
+    whole = content.rfind(b"\n") + 1
+    if whole < len(content):
+        os.truncate(file, whole)  # so that what is appended begins a line
+    lines = content[:whole].decode().splitlines()
     return [json.loads(line) for line in lines]
 
 

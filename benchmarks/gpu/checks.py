@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.gpu import carried
-from benchmarks.gpu.place import clocks
+from benchmarks.gpu.clocks import clocks
 from benchmarks.serving.served import CONVOY, served
 from kernels.device.compile import compile_all
 from kernels.device.cuda_device import CudaDevice

@@ -39,10 +39,10 @@ def child(device: str) -> list[str]:
 def run_checks(device: str) -> None:
     """The child: a line of JSON for each check, the first with the device's row."""
     from benchmarks.gpu import checks  # noqa: PLC0415  (needs all that the parent must not)
-    from benchmarks.gpu.place import place  # noqa: PLC0415
+    from benchmarks.kernels.__main__ import where  # noqa: PLC0415
 
     subject = checks.simulated() if device == "cusim" else checks.on_gpu()
-    _say({"place": place(subject.device, "")})
+    _say({"place": where(subject.device, "")})
     for name, check in checks.CHECKS.items():
         began = time.monotonic()
         try:

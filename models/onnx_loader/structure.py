@@ -6,7 +6,7 @@ activate or scale. Networks have few of either in a row; for all others they are
 
 from collections import Counter
 
-from kernels.binary_op import BinaryOp
+from kernels.problems.binary_operation import BinaryOp
 
 from models.errors import UnsupportedModelError
 from models.graph import (

@@ -1,11 +1,9 @@
-"""What a number on a GPU depends on, and what its clocks were just then."""
+"""What a GPU's clocks are just now; a number without them says little."""
 
 import shutil
 import subprocess
 
-from benchmarks.kernels.__main__ import where
 from benchmarks.rows import Row
-from kernels.device.device import Device
 
 _CLOCKS = {
     "clocks.sm": "sm_mhz",
@@ -13,11 +11,6 @@ _CLOCKS = {
     "temperature.gpu": "celsius",
     "power.draw": "watts",
 }
-
-
-def place(device: Device, commit: str) -> Row:
-    """Which code, which device, which versions."""
-    return where(device, commit)
 
 
 def clocks() -> Row:
