@@ -5,6 +5,7 @@ BIN    := $(VENV)/bin
 
 # Where bench-gpu writes its rows, and goes on from.
 OUT    ?= benchmarks/results
+SECONDS_TO_SPEND ?= 3000
 
 # Handed on to `convoy serve` as flags; empty means Convoy's own default.
 MODEL  ?=
@@ -79,8 +80,9 @@ soak: $(VENV)/dev.stamp  ## ten minutes of load, leaving clients and noise: noth
 gpu-proof: $(VENV)/dev.stamp  ## on a GPU: is every kernel right, up to the server? (cusim: SIMULATED=1)
 	$(BIN)/python -m benchmarks.gpu proof $(if $(SIMULATED),--device cusim)
 
-bench-gpu: $(VENV)/dev.stamp  ## on a GPU: kernels and networks beside cuDNN and PyTorch, rows into OUT
-	PYTHON=$(abspath $(BIN))/python benchmarks/gpu_day.sh $(OUT)
+bench-gpu: $(VENV)/dev.stamp  ## on a GPU: kernels, networks, requests, beside cuDNN and PyTorch, into OUT
+	$(BIN)/python -m benchmarks.gpu run --out $(OUT) --seconds $(SECONDS_TO_SPEND)
+	$(BIN)/python -m benchmarks.gpu report --out $(OUT)
 
 train: $(VENV)/dev.stamp  ## train the built-in digits model again (installs torch)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[train]'
