@@ -5,6 +5,7 @@ BIN    := $(VENV)/bin
 
 # Where bench-gpu writes its rows, and resumes from.
 OUT    ?= benchmarks/results
+SECONDS_TO_SPEND ?= 3000
 
 # Passed to `convoy serve` as flags; empty means the default.
 MODEL  ?=
@@ -14,7 +15,7 @@ DEVICE ?= $(CONVOY_DEVICE)
 SERVE_FLAGS = $(if $(HOST),--host $(HOST)) $(if $(PORT),--port $(PORT)) $(if $(DEVICE),--device $(DEVICE))
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-all test-gpu lint check format bench bench-peers bench-workers bench-gpu poisson soak \
+.PHONY: help serve test test-all test-gpu lint check format bench bench-peers bench-workers bench-gpu gpu-proof poisson soak \
 	train clean lock
 
 help:  ## this list
@@ -42,7 +43,7 @@ test-all: $(VENV)/dev.stamp  ## the suite with its longer sweeps
 	$(BIN)/pytest -n auto
 
 test-gpu: $(VENV)/dev.stamp  ## tests that need a CUDA GPU (and CuPy: pip install -e '.[cuda13]')
-	$(BIN)/pytest -m gpu
+	$(BIN)/pytest -m gpu --maxfail 25 -o faulthandler_timeout=60 -o faulthandler_exit_on_timeout=true
 	! command -v compute-sanitizer || \
 	  compute-sanitizer --error-exitcode 1 $(BIN)/pytest -m gpu tests/kernels/whole/test_kernels.py
 
@@ -76,8 +77,12 @@ poisson: $(VENV)/dev.stamp  ## the p99 of a real network on the CPU under Poisso
 soak: $(VENV)/dev.stamp  ## ten minutes of load with aborting clients and noise: nothing lost, mixed up or leaked
 	$(BIN)/python -m benchmarks.serving.soak
 
-bench-gpu: $(VENV)/dev.stamp  ## on a GPU: kernels and networks beside cuDNN and PyTorch, rows into OUT
-	PYTHON=$(abspath $(BIN))/python benchmarks/gpu_day.sh $(OUT)
+gpu-proof: $(VENV)/dev.stamp  ## on a GPU: check every kernel, and the server (SIMULATED=1: on the simulator)
+	$(BIN)/python -m benchmarks.gpu proof $(if $(SIMULATED),--device cusim)
+
+bench-gpu: $(VENV)/dev.stamp  ## on a GPU: kernels, networks, requests, beside cuDNN and PyTorch, into OUT
+	$(BIN)/python -m benchmarks.gpu run --out $(OUT) --seconds $(SECONDS_TO_SPEND)
+	$(BIN)/python -m benchmarks.gpu report --out $(OUT)
 
 train: $(VENV)/dev.stamp  ## train the built-in digits model again (installs torch)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[train]'

@@ -1,7 +1,9 @@
 """Rows of results: JSON lines, each with all that its number depends on."""
 
 import json
+import os
 import platform
+import shutil
 import subprocess
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
@@ -11,6 +13,8 @@ from typing import Any
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
+CARRIED = ROOT / ".gpu"
+"""What `python -m benchmarks.gpu carry` made to travel with a checkout."""
 
 Row = Mapping[str, Any]
 
@@ -21,7 +25,15 @@ def now() -> str:
 
 
 def commit() -> str:
-    """The checkout's commit, with a plus sign where tracked files differ from it."""
+    """The checkout's commit, with a plus sign where tracked files differ from it.
+
+    Where the checkout has travelled without git, the one that was carried along.
+    """
+    carried = CARRIED / "COMMIT"
+    if carried.is_file() and not (ROOT / ".git").exists():
+        return carried.read_text().strip()
+    if shutil.which("git") is None:
+        return "unknown"
     described = subprocess.run(
         ["git", "describe", "--always", "--abbrev=12", "--exclude=*", "--dirty=+"],
         cwd=ROOT,
@@ -47,9 +59,11 @@ def read(file: Path) -> list[Row]:
     """Every row, none where there is no file. A last line cut short by an interruption is none."""
     if not file.is_file():
         return []
-    *lines, unfinished = file.read_text().split("\n")
-    if unfinished:
-        file.write_text("".join(f"{line}\n" for line in lines))
+    content = file.read_bytes()
+    whole = content.rfind(b"\n") + 1
+    if whole < len(content):
+        os.truncate(file, whole)  # so that what is appended begins a line
+    lines = content[:whole].decode().splitlines()
     return [json.loads(line) for line in lines]
 
 

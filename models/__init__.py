@@ -10,6 +10,7 @@ from models.digits import MODEL_PATH as BUILT_IN_MODEL
 from models.engines.engine import Batch, DeviceKind, Engine, Images, Pixels, Scores
 from models.engines.open_engine import open_engine
 from models.errors import (
+    DeviceLostError,
     EngineError,
     ModelError,
     ModelFileError,
@@ -41,6 +42,7 @@ __all__ = [
     "ChannelOrder",
     "Classifier",
     "DeviceKind",
+    "DeviceLostError",
     "Engine",
     "EngineError",
     "FileLimits",

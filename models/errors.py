@@ -5,6 +5,7 @@ ModelError
 ├── UnsupportedModelError   valid ONNX that Convoy cannot run, with everything that is missing
 ├── PreprocessingError      model.toml, a preset or a flag that is invalid
 └── EngineError             a device that is missing, or a run that failed
+    └── DeviceLostError     a device that takes no more work from this process
 """
 
 
@@ -26,3 +27,7 @@ class PreprocessingError(ModelError):
 
 class EngineError(ModelError):
     """The engine could not be opened, or failed while it ran a batch."""
+
+
+class DeviceLostError(EngineError):
+    """A fault that CUDA does not forget: only another process can use the device again."""

@@ -3,6 +3,9 @@
     candidates ─ wrong? ─ probe ─ screen ─ the fastest few, warm and cold ─ the fastest, in full
                  discard  slow? discard
 
+A probe is compared with probes alone: what a replay costs by itself weighs more in its few copies
+than in a screen's.
+
 Each side of a comparison is such a contest, so that a library's best of all its algorithms stands
 against Convoy's best of all its choices, found in the same way.
 """
@@ -17,7 +20,7 @@ from kernels.tuning.timing import COPIES, REPLAYS, Timing
 
 FINALISTS = 3
 TOO_SLOW = 1.5
-"""Times the fastest so far: what takes longer when probed is not screened."""
+"""Times the fastest probe so far: what takes longer is not screened."""
 
 
 @unique
@@ -78,13 +81,14 @@ def contest(candidates: Iterable[Candidate], effort: Effort = Effort()) -> Outco
     refused: dict[str, str] = {}
     screened: list[tuple[float, Candidate]] = []
     tried = 0
+    fastest = float("inf")
     for candidate in candidates:
         tried += 1
         with _refusal(candidate, refused):
             candidate.check()
-            fastest = min((us for us, _ in screened), default=float("inf"))
-            probe = candidate.time(Cache.WARM, copies=2, replays=2)
-            if probe.p20_us > TOO_SLOW * fastest:
+            probe_us = candidate.time(Cache.WARM, copies=2, replays=2).p20_us
+            fastest = min(fastest, probe_us)
+            if probe_us > TOO_SLOW * fastest:
                 continue
             screen = candidate.time(
                 Cache.WARM, copies=effort.screen_copies, replays=effort.screen_replays

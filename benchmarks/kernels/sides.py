@@ -143,8 +143,8 @@ def cudnn_side(device: Device, effort: Effort) -> ContestSide:
 
 
 BASELINES: dict[str, Callable[[Device, Effort], ContestSide]] = {
-    "cudnn": cudnn_side,
     "torch": torch_side,
+    "cudnn": cudnn_side,  # last: one of its plans may fault, and then the device is lost
 }
 
 

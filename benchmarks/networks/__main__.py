@@ -28,7 +28,13 @@ from benchmarks.kernels.__main__ import of_place, where
 from benchmarks.kernels.baselines_torch import BaselineError, CudaRuntime
 from benchmarks.kernels.report import CONVOY
 from benchmarks.networks.light import NETWORKS, classifier
-from benchmarks.networks.sides import WAYS, ConvoyNetwork, NetworkSide, TorchNetwork
+from benchmarks.networks.sides import (
+    WAYS,
+    ConvoyNetwork,
+    NetworkSide,
+    TorchNetwork,
+    warm_up,
+)
 from benchmarks.rows import RESULTS, Row, append, commit, now, read
 from kernels.device.cuda_device import CudaDevice
 from kernels.device.device import Device, DeviceError
@@ -77,8 +83,7 @@ def chosen(
 
 def times_of(side: NetworkSide, images: Images, runs: int) -> dict[str, Timing]:
     """Both times, by metric."""
-    for _ in range(3):
-        side.run(images)
+    warm_up(lambda: side.run(images))
     end_to_end = []
     for _ in range(runs):
         begin = time.perf_counter()

@@ -14,8 +14,17 @@ CONVOY = (sys.executable, "-c", "from service.cli import main; main()")
 
 @contextmanager
 def served_on_cpu(model: Path, preset: str | None, options: Sequence[str] = ()) -> Iterator[str]:
-    """The address of a server on the CPU that logs no requests; it has this thread's cores."""
-    command = [*CONVOY, "serve", str(model), "--device", "cpu", "--port", "0", "--no-access-log"]
+    """As `served`, on the CPU; it has this thread's cores."""
+    with served(model, preset, ["--device", "cpu", *options]) as url:
+        yield url
+
+
+@contextmanager
+def served(
+    model: Path, preset: str | None, options: Sequence[str], program: Sequence[str] = CONVOY
+) -> Iterator[str]:
+    """The address of a server that logs no requests. RuntimeError where it does not start."""
+    command = [*program, "serve", str(model), "--port", "0", "--no-access-log"]
     command += [*(["--preset", preset] if preset else []), *options]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         try:

@@ -81,6 +81,7 @@ class _NoEngine:
     max_batch = 8
     classes = _CLASSES
     device = "none"
+    fallback_reason = ""
 
     def __init__(self) -> None:
         self._scores = np.zeros((self.max_batch, self.classes), np.float32)

@@ -1,15 +1,16 @@
 """A GPU as a Device, through CuPy: the only module that imports CuPy, and only to open a GPU.
 
-CuPy lends its bindings of the CUDA runtime and driver, and its owners of streams, events, graphs
-and memory. Kernels are compiled by kernels/device/compile.py and launched by the driver's own call,
-which takes any argument as bytes.
+    kernels/device/compile.py ─ cubin ─ cupy.RawModule(path=...) ─ cupy.RawKernel ─ launch
+
+CuPy loads and launches kernels, and owns streams, events, graphs and memory. The cubins are
+Convoy's own: CuPy compiles with other flags, and cuts the last byte off a cubin.
 """
 
-import ctypes
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,6 @@ from kernels.device.device import (
     Memory,
     OutOfMemoryError,
     Stream,
-    encode,
 )
 
 # cudaError_t and CUresult, which agree on these. CuPy has no names for them.
@@ -51,7 +51,8 @@ class CudaDevice:
     """
 
     def __init__(self, cache: Path = DEFAULT_CACHE) -> None:
-        self._cuda = _cupy_cuda()
+        self._cupy = _cupy()
+        self._cuda = self._cupy.cuda
         runtime = self._cuda.runtime
         try:
             runtime.setDevice(0)
@@ -73,7 +74,6 @@ class CudaDevice:
         self._cache = cache
         self._lock = threading.Lock()
         self._kernels: dict[Instantiation, Kernel] = {}
-        self._modules: list[Any] = []  # a kernel is good for as long as its module
         self._captured: list[CudaGraph] = []  # graphs being captured now
 
     def _attribute(self, name: str) -> int:
@@ -97,28 +97,18 @@ class CudaDevice:
         return self._kernels[instantiation]
 
     def _load(self, instantiation: Instantiation, cubin: Cubin) -> Kernel:
-        driver = self._cuda.driver
-        with self._faults():
+        # CuPy takes machine code from files alone, and remembers a module by its file's name.
+        with self._faults(), NamedTemporaryFile(suffix=".cubin") as file:
+            file.write(cubin.code)
+            file.flush()
             self._cuda.runtime.setDevice(0)  # gives this thread the device's context
-            module = self._cuda.function.Module()
-            module.load(cubin.code)
-            function = driver.moduleGetFunction(module.ptr, cubin.name)
-            static = driver.funcGetAttribute(driver.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, function)
-            # Without this the limit is 48 KiB; the attribute itself takes no memory.
-            driver.funcSetAttribute(
-                function,
-                driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
-                self.max_shared_bytes - static,
-            )
-            self._modules.append(module)
+            raw = self._cupy.RawModule(path=file.name).get_function(cubin.name)
             return Kernel(
                 instantiation,
-                function,
-                registers=driver.funcGetAttribute(driver.CU_FUNC_ATTRIBUTE_NUM_REGS, function),
-                static_shared_bytes=static,
-                local_bytes=driver.funcGetAttribute(
-                    driver.CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES, function
-                ),
+                raw,
+                registers=raw.num_regs,
+                static_shared_bytes=raw.shared_size_bytes,
+                local_bytes=raw.local_size_bytes,
             )
 
     def allocate(self, nbytes: int) -> "CudaBuffer":
@@ -187,16 +177,23 @@ class CudaDevice:
         stream: Stream,
     ) -> None:
         """See Device."""
-        driver = self._cuda.driver
-        encoded = map(encode, arguments)
-        parameters = [ctypes.create_string_buffer(each, len(each)) for each in encoded]
-        pointers = (ctypes.c_void_p * len(parameters))(*map(ctypes.addressof, parameters))
-        where = (kernel.function, *grid, *block, shared_bytes, _own(stream).cupy.ptr)
+        geometry = f"grid {grid}, block {block}, {shared_bytes} bytes of shared memory"
+        if min(*grid, *block) < 1:  # RawKernel would launch 1 instead of 0
+            raise LaunchError(kernel, f"no threads ({geometry})")
+        raw = kernel.function
         self._cuda.runtime.setDevice(0)  # gives this thread the device's context
         try:
-            driver.launchKernel(*where, ctypes.addressof(pointers), 0)
-        except driver.CUDADriverError as error:
-            geometry = f"grid {grid}, block {block}, {shared_bytes} bytes of shared memory"
+            # More than 48 KiB must be asked for. It is never lowered: a captured launch needs it.
+            if shared_bytes > raw.max_dynamic_shared_size_bytes:  # noqa: PLR1730  only if it must
+                raw.max_dynamic_shared_size_bytes = shared_bytes
+            raw(
+                grid,
+                block,
+                tuple(map(_raw_argument, arguments)),
+                shared_mem=shared_bytes,
+                stream=_own(stream).cupy,
+            )
+        except self._cuda.driver.CUDADriverError as error:
             if error.status in _REFUSALS:
                 raise LaunchError(kernel, f"{error} ({geometry})") from error
             raise FaultError(f"{error}, found when launching {kernel} ({geometry})") from error
@@ -320,14 +317,18 @@ def _own_event(event: Event) -> CudaEvent:
     return event
 
 
+def _raw_argument(argument: Argument) -> Any:
+    """As RawKernel takes it: a struct's bytes as one NumPy record, all others as they are."""
+    return np.frombuffer(argument, f"V{len(argument)}") if isinstance(argument, bytes) else argument
+
+
 def _address(array: NDArray[Any]) -> int:
     if not array.flags.c_contiguous:
         raise ValueError("only C-contiguous arrays can be copied to and from a device")
     return array.ctypes.data
 
 
-def _cupy_cuda() -> Any:
-    """The module cupy.cuda, with those of its submodules that are used here."""
+def _cupy() -> Any:
     try:
         import cupy  # noqa: PLC0415  (a machine that serves on its CPU has none)
     except ImportError as error:
@@ -335,4 +336,4 @@ def _cupy_cuda() -> Any:
             f"CuPy cannot be imported ({error}); it is in the extra that matches the driver:"
             " pip install 'convoy[cuda13]' or 'convoy[cuda12]'"
         ) from error
-    return cupy.cuda
+    return cupy

@@ -91,7 +91,7 @@ class Kernel:
     """
 
     instantiation: Instantiation
-    function: int  # the device's own handle
+    function: Any  # the device's own: CuPy's RawKernel, the simulator's number
     registers: int | None = None
     static_shared_bytes: int | None = None
     local_bytes: int | None = None

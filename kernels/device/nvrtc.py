@@ -5,9 +5,11 @@ binding cuts the last byte off a cubin.
 """
 
 import ctypes
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 
 from kernels.device.device import DeviceError
 
@@ -95,8 +97,16 @@ def _check(result: int, log: str = "") -> None:
         raise NvrtcError(f"{meaning.decode()}\n{log}".rstrip())
 
 
-@cache
 def _library() -> ctypes.CDLL:
+    with _loading:
+        return _load()
+
+
+_loading = threading.Lock()
+
+
+@cache
+def _load() -> ctypes.CDLL:
     """libnvrtc from the nvidia wheels, a conda environment, CUDA_PATH or the system."""
     try:
         # Installed with CuPy; a machine that serves on its CPU has neither.
@@ -110,6 +120,10 @@ def _library() -> ctypes.CDLL:
         path = load_nvidia_dynamic_lib("nvrtc").abs_path
     except DynamicLibNotFoundError as missing:
         raise CompilerNotFoundError(_HOW_TO_INSTALL) from missing
+    # NVRTC opens its builtins by name when it first compiles. The wheels of 13.0 have no RUNPATH by
+    # which it could find them, so they must be there before any thread compiles.
+    for builtins in Path(path).parent.glob("libnvrtc-builtins.so*"):
+        ctypes.CDLL(str(builtins))
     library = ctypes.CDLL(path)
     library.nvrtcGetErrorString.restype = ctypes.c_char_p
     return library

@@ -9,12 +9,14 @@
 // before. All threads of a block must call it.
 __device__ __forceinline__ bool last_of_split(unsigned* counter, unsigned splits) {
   __shared__ unsigned before;
-  __threadfence();  // this thread's writes are visible to all ...
-  __syncthreads();  // ... and so is what the others did, before it is counted
-  if (threadIdx.x == 0) before = atomicAdd(counter, 1u);
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    __threadfence();  // what the block wrote, which the barrier showed this thread, before it counts
+    before = atomicAdd(counter, 1u);
+    __threadfence();  // what the other blocks wrote, before this one reads it behind the barrier
+  }
   __syncthreads();
   if (before != splits - 1) return false;
-  __threadfence();
   if (threadIdx.x == 0) *counter = 0;
   return true;
 }

@@ -28,8 +28,12 @@ REPLAYS = 200
 REUSE_BYTES = 180_000_000
 """For a cold cache, bytes between two uses of one byte: three second-level caches of an H200."""
 
-_WARM_UPS = 3
-"""Replays before the measured ones: they raise the clocks, and let the host run ahead."""
+_WARM_UP_MS = 0.1
+"""Of work for each replay that counts, before the first of them: an idle GPU's clock is a fifth of
+its highest, and takes milliseconds to rise. 20 ms for REPLAYS; what is only probed gets less."""
+
+_AHEAD = 3
+"""Replays right before those that count, not waited for: they let the host get ahead."""
 
 Addresses = Mapping[str, int]
 """Device addresses by operand."""
@@ -83,8 +87,20 @@ class Copies:
 
     def samples_us(self, replays: int = REPLAYS) -> list[float]:
         """Microseconds that one run takes in each of `replays` replays, graph after graph."""
-        for _ in range(_WARM_UPS):
-            self._replay()
+        # The last graph alone: of the others every operand is as long unused as it will be again.
+        last = self._graphs[-1]
+        began, ended = self._device.event(), self._device.event()
+        began.record(self._stream)
+        warm_up_ms, count = 0.0, 1
+        while warm_up_ms < _WARM_UP_MS * replays:
+            for _ in range(count):
+                last.replay(self._stream)
+            ended.record(self._stream)
+            self._stream.synchronize()
+            warm_up_ms, count = ended.elapsed_ms(began), 2 * count
+        for _ in range(_AHEAD):
+            last.replay(self._stream)
+        self._next = 0
         events: list[Event] = [self._device.event() for _ in range(replays + 1)]
         events[0].record(self._stream)
         copies = []
@@ -170,9 +186,9 @@ def sets_needed(
 ) -> int:
     """Operand sets of `nbytes` each to rotate over so that more than `reuse_bytes` lie between.
 
-    No more than the runs: then no set is used twice.
+    No more than are ever run, with one graph to warm up on: then none that counts is used twice.
     """
-    return min(reuse_bytes // nbytes + 2, copies * (replays + _WARM_UPS))
+    return min(reuse_bytes // nbytes + 2, copies * (replays + 1))
 
 
 def operand_sets(begin: int, sizes: Mapping[str, int], count: int) -> list[dict[str, int]]:

@@ -16,6 +16,7 @@ from kernels.device.device import (
     Buffer,
     Device,
     DeviceError,
+    FaultError,
     Graph,
     Instantiation,
     Kernel,
@@ -24,7 +25,7 @@ from kernels.device.device import (
 from models.arena import aligned
 from models.classifier import Classifier
 from models.engines.engine import Batch, Scores, batch_size
-from models.errors import EngineError
+from models.errors import DeviceLostError, EngineError
 from models.lowering import Choose
 from models.plan import Location, Plan, Region, Step, build_plan
 
@@ -35,9 +36,13 @@ Progress = Callable[[Collection[Instantiation]], Iterable[Instantiation]]
 class CudaEngine:
     """Runs a classifier in fp32 on a device; one thread at a time may call `run`.
 
+    A device that is lost is DeviceLostError, whatever was asked of the engine.
+
     One allocation holds the weights, which all plans share, and after them the images, the scores,
     the counters and the arena, each as large as the largest plan needs.
     """
+
+    fallback_reason = ""
 
     def __init__(
         self,
@@ -63,14 +68,14 @@ class CudaEngine:
             self._stream = device.stream()
             self._allocate()
         except OutOfMemoryError as error:
-            self.close()
+            self._free()
             raise EngineError(
                 f"{classifier.name} at max_batch {max_batch} needs {error.needed:,} bytes on"
                 f" {device.name}, where {error.free:,} are free; lower --max-batch"
             ) from error
         except DeviceError as error:
-            self.close()
-            raise EngineError(f"{device.name} cannot take {classifier.name}: {error}") from error
+            self._free()
+            raise _failure(error, f"{device.name} cannot take {classifier.name}") from error
 
     @property
     def max_batch(self) -> int:
@@ -96,14 +101,24 @@ class CudaEngine:
         """Run every N step by step, then capture it and run that, the largest N first."""
         for n, plan in sorted(self._plans.items(), reverse=True):
             self._run_step_by_step(plan)
-            with self._device.capture(self._stream) as graph:
-                for step in plan.steps:
-                    self._launch(step)
+            try:
+                with self._device.capture(self._stream) as graph:
+                    for step in plan.steps:
+                        self._launch(step)
+            except DeviceError as error:
+                raise _failure(error, f"{self._name} cannot be captured at N = {n}") from error
             self._graphs[n] = graph
             self.run(np.zeros((n, *self._image_shape), np.uint8))
 
     def run(self, images: Batch) -> Scores:
         """N of H×W×C uint8 → N×classes; EngineError for a shape the model does not take."""
+        return self._run(images, lambda n: self._graphs[n].replay(self._stream))
+
+    def run_step_by_step(self, images: Batch) -> Scores:
+        """As `run`, without the captured graph: a step that fails is named."""
+        return self._run(images, lambda n: self._run_step_by_step(self._plans[n]))
+
+    def _run(self, images: Batch, compute: Callable[[int], None]) -> Scores:
         n = batch_size(images, self._image_shape, self._max_batch)
         if n not in self._graphs:
             raise EngineError("the engine is closed or not warmed up")
@@ -113,11 +128,11 @@ class CudaEngine:
             place[...] = image
         try:
             self._device.upload(self._begins[Region.INPUT], pinned, self._stream)
-            self._graphs[n].replay(self._stream)
+            compute(n)
             self._device.download(raw, self._begins[Region.OUTPUT], self._stream)
             self._stream.synchronize()
         except DeviceError as error:
-            raise EngineError(f"{self._name} failed on a batch of {n}: {error}") from error
+            raise _failure(error, f"{self._name} failed on a batch of {n}") from error
         rows = np.lib.stride_tricks.as_strided(
             raw.view(np.float32)[plan.score_offset :],
             (n, self._classes),
@@ -127,10 +142,18 @@ class CudaEngine:
 
     def close(self) -> None:
         """Free the device's memory; a second call does nothing."""
+        try:
+            if self._buffer is not None:
+                self._device.synchronize()
+        except DeviceError as error:
+            raise _failure(error, f"{self._name} cannot be closed") from error
+        finally:
+            self._free()
+
+    def _free(self) -> None:
         self._graphs.clear()
         if self._buffer is not None:
             buffer, self._buffer = self._buffer, None
-            self._device.synchronize()
             buffer.free()
 
     def _run_step_by_step(self, plan: Plan) -> None:
@@ -140,10 +163,9 @@ class CudaEngine:
                 self._launch(step)
                 self._stream.synchronize()
             except DeviceError as error:
-                raise EngineError(
-                    f"step {step.name} ({step.launch.instantiation}) of {self._name} failed"
-                    f" at N = {plan.n} on {self._device.name}: {error}"
-                ) from error
+                what = f"step {step.name} ({step.launch.instantiation}) of {self._name} failed"
+                where = f"at N = {plan.n} on {self._device.name}"
+                raise _failure(error, f"{what} {where}") from error
 
     # --- before the first request ---
 
@@ -194,3 +216,8 @@ class CudaEngine:
             step.arguments(address),
             self._stream,
         )
+
+
+def _failure(error: DeviceError, what: str) -> EngineError:
+    kind = DeviceLostError if isinstance(error, FaultError) else EngineError
+    return kind(f"{what}: {error}")

@@ -32,13 +32,18 @@ class Engine(Protocol):
     def device(self) -> str:
         """Where it runs, for display: "cpu (ONNX Runtime 1.23)"."""
 
+    @property
+    def fallback_reason(self) -> str:
+        """Why it runs on the CPU though `auto` looked for a GPU; empty where it was asked to."""
+
     def warm_up(self) -> None:
         """Run every N in 1..max_batch once, so that no request pays for a first run."""
 
     def run(self, images: Batch) -> Scores:
         """The scores of n images, 1 <= n <= max_batch, in an array that later runs do not change.
 
-        The caller may change `images` afterwards. Raises EngineError where the device failed.
+        `images` may change once this returns. EngineError where the device failed,
+        DeviceLostError where it takes no more work.
         """
 
     def close(self) -> None:
@@ -61,6 +66,6 @@ def batch_size(images: Batch, image_shape: tuple[int, ...], max_batch: int) -> i
 class DeviceKind(Enum):
     """The devices that an engine may run on."""
 
-    AUTO = "auto"  # chosen by `open_engine`
+    AUTO = "auto"  # a CUDA GPU where one answers and passes the self-test, else the CPU
     CUDA = "cuda"
     CPU = "cpu"

@@ -37,10 +37,18 @@ class OnnxRuntimeEngine:
     parallel, one thread each; this needs a second copy of the weights.
     """
 
-    def __init__(self, classifier: Classifier, *, max_batch: int, threads: int = 0) -> None:
+    def __init__(
+        self,
+        classifier: Classifier,
+        *,
+        max_batch: int,
+        threads: int = 0,
+        fallback_reason: str = "",
+    ) -> None:
         if max_batch < 1:
             raise EngineError(f"max_batch must be at least 1, got {max_batch}")
         p = classifier.preprocessing
+        self.fallback_reason = fallback_reason
         self._max_batch = max_batch
         self._classes = classifier.classes
         self._image_shape = p.image_shape

@@ -1,13 +1,19 @@
 """Which engine runs a classifier on a device."""
 
+import logging
+from functools import partial
 from pathlib import Path
 
 from models.classifier import Classifier
 from models.engines.cuda_engine import CudaEngine, Progress
 from models.engines.engine import DeviceKind, Engine
 from models.engines.onnxruntime_engine import OnnxRuntimeEngine
+from models.engines.proved_engine import Fallback, ProvedEngine, prove
+from models.errors import EngineError
 from models.open_gpu import open_gpu
 from models.tuning.measured import choose_for
+
+_log = logging.getLogger("convoy")
 
 
 def open_engine(
@@ -23,11 +29,32 @@ def open_engine(
 
     `threads` is for the CPU, 0 leaving their number to ONNX Runtime. A GPU's engine chooses its
     convolutions by the measurements in `tuning`, or by those in the default file if there is one;
-    `progress` wraps the kernels that it compiles. Raises EngineError where the device is not
-    available. AUTO is the CPU until the CUDA engine has been measured on a GPU.
+    `progress` wraps the kernels that it compiles. As it warms up, its scores are compared with ONNX
+    Runtime's. EngineError where the device cannot be had; AUTO takes the CPU then, and where the
+    comparison fails, and logs why.
     """
-    if device is DeviceKind.CUDA:
+
+    def on_cpu(reason: str = "") -> Engine:
+        return OnnxRuntimeEngine(
+            classifier, max_batch=max_batch, threads=threads, fallback_reason=reason
+        )
+
+    def fall_back(failure: EngineError) -> Engine:
+        _log.warning("%s runs on the CPU: %s", classifier.name, failure)
+        return on_cpu(str(failure))
+
+    def on_gpu(fallback: Fallback | None) -> Engine:
         gpu = open_gpu("Use --device cpu where there is no GPU")
         choose = choose_for(gpu, classifier.rewritten.graph, max_batch, tuning)
-        return CudaEngine(classifier, gpu, max_batch=max_batch, choose=choose, progress=progress)
-    return OnnxRuntimeEngine(classifier, max_batch=max_batch, threads=threads)
+        engine = CudaEngine(classifier, gpu, max_batch=max_batch, choose=choose, progress=progress)
+        check = partial(prove, classifier=classifier, choose=choose, threads=threads)
+        return ProvedEngine(engine, check, fallback)
+
+    if device is DeviceKind.CPU:
+        return on_cpu()
+    if device is DeviceKind.CUDA:
+        return on_gpu(None)
+    try:
+        return on_gpu(fall_back)
+    except EngineError as failure:
+        return fall_back(failure)

@@ -1,7 +1,7 @@
 """The command line: `convoy serve`, `classify`, `inspect`, `tune`, `compile`, `loadtest`.
 
-Exit status 0: success; 1: failure; 2: invalid command line or setting. An error is one line on
-standard error, without a traceback.
+Exit status 0: success; 1: failure; 2: invalid command line or setting; 75: the GPU was lost, and a
+new process may get it again. An error is one line on standard error, without a traceback.
 """
 
 from importlib.metadata import version
@@ -11,11 +11,11 @@ import typer
 
 from loadtest import LoadTestError, OptionsError
 from loadtest.command import loadtest
-from models import ModelError
+from models import DeviceLostError, ModelError
 from service.cli import classify, inspect, serve, tune
 from service.cli import compile as compile_ahead
 from service.errors import ServiceError
-from service.http.server import ListenError
+from service.http.server import DEVICE_LOST, ListenError
 from service.processes import WorkersError
 from service.settings import SettingsError
 
@@ -38,7 +38,13 @@ def main() -> None:
         app()
     except (SettingsError, *_ERRORS) as error:
         typer.echo(f"Error: {error}", err=True)
-        raise SystemExit(2 if isinstance(error, SettingsError | OptionsError) else 1) from None
+        raise SystemExit(_status_of(error)) from None
+
+
+def _status_of(error: Exception) -> int:
+    if isinstance(error, DeviceLostError):
+        return DEVICE_LOST
+    return 2 if isinstance(error, SettingsError | OptionsError) else 1
 
 
 def _print_version(wanted: bool) -> None:

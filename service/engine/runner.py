@@ -5,7 +5,7 @@ A watchdog restarts an engine that hangs or keeps failing:
     READY ── RESTARTING (the batch fails with 500, waiting requests with 503) ── READY, or FAILED
 
 A hung engine is abandoned with its thread. FAILED is final, and reported so that the process can
-end: where another engine is no use either, as in a broken CUDA context, only a new process helps.
+end. After a lost device no other engine is tried: only a new process helps.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from enum import Enum, unique
 from math import inf
 from time import monotonic
 
-from models import Engine, EngineError, OutputKind, Pixels
+from models import DeviceLostError, Engine, EngineError, OutputKind, Pixels
 from service.batching.batcher import Batcher, BatchRecord
 from service.batching.policy import NO_HURRY, Urgency
 from service.batching.turns import Turns
@@ -74,7 +74,7 @@ class EngineRunner:
         """
         self.classes = engine.classes
         self.max_batch = engine.max_batch
-        self.device = engine.device
+        self._described = engine
         self.state = State.WARMING
         self.restarts = 0  # tried so far
         self.batcher = Batcher(
@@ -92,6 +92,16 @@ class EngineRunner:
         self._recent = Restarts()
         self._warm_up_s = 0.0
         self._failures = 0  # in a row
+
+    @property
+    def device(self) -> str:
+        """The device's name."""
+        return self._described.device
+
+    @property
+    def fallback_reason(self) -> str:
+        """Why the model runs on the CPU where `auto` looked for a GPU; otherwise empty."""
+        return self._described.fallback_reason
 
     def check_ready(self) -> None:
         """Raise NotReadyError or ShuttingDownError unless new requests are taken."""
@@ -152,6 +162,9 @@ class EngineRunner:
         except ThreadLostError:
             self._replace(engine, f"it did not end a batch of {size} within {bound_s:.1f} s")
             raise
+        except DeviceLostError as error:
+            self._replace(engine, str(error), lost=True)
+            raise
         except Exception as error:
             self._failures += 1
             if self._failures == _FAILURES and self._reopen is not None:
@@ -160,8 +173,8 @@ class EngineRunner:
         self._failures = 0
         return rows
 
-    def _replace(self, engine: EngineThread, why: str) -> None:
-        """Abandon an engine, which closes once it is free, and start another.
+    def _replace(self, engine: EngineThread, why: str, *, lost: bool = False) -> None:
+        """Abandon an engine, which closes once it is free, and start another if not `lost`.
 
         Waiting requests fail at once and can go elsewhere, since a restart takes any time.
         """
@@ -172,6 +185,8 @@ class EngineRunner:
             self.batcher.fail_waiting(
                 lambda: ShuttingDownError("the engine failed while the server was shutting down")
             )
+        elif lost:
+            self._fail(DeviceLostError(f"the device is lost: {why}"))
         elif self._reopen is None or not self._recent.another(monotonic()):
             self._fail(EngineError(f"the engine is given up for good: {why}"))
         else:
@@ -193,6 +208,7 @@ class EngineRunner:
             return
         _log.warning("the engine is ready again after %.1f s", monotonic() - started)
         self._engine, self._failures = engine, 0
+        self._described = engine.engine or self._described
         if self.state is State.RESTARTING:  # draining may have begun
             self.state = State.READY
 

@@ -67,6 +67,11 @@ class EngineThread:
         return self._closing
 
     @property
+    def engine(self) -> Engine | None:
+        """What it runs; None until `open` has opened it."""
+        return self._engine
+
+    @property
     def closed(self) -> bool:
         """Whether the engine is closed."""
         return self._closing is not None and self._closing.done()

@@ -95,6 +95,7 @@ class Repository:
             reopen=reopen,
             on_failure=self._fail,
         )
+        metrics.engine = lambda: (runner.device, runner.fallback_reason)
         return self.join(info, runner, prepare, metrics)
 
     def join(

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 import uvicorn
 from starlette.types import ASGIApp
 
+from models import DeviceLostError
 from service.edge.edge import EdgeOptions, make_edge
 from service.hosting.repository import Repository
 from service.http.connection import Connection
@@ -25,6 +26,12 @@ from service.http.uvicorn_adapter import ConvoyConfig
 
 # Seconds after draining for the last answers to be sent, and for an engine to finish its call.
 LEAVE_S = 2
+
+# For requests on their way while an engine is given up for good: they are answered 503.
+_REFUSE_S = 1.0
+
+DEVICE_LOST = 75
+"""The process's exit status where the device is lost (EX_TEMPFAIL): another process may have it."""
 
 _log = logging.getLogger("convoy")
 
@@ -179,7 +186,9 @@ class Server(uvicorn.Server):
 
     async def _watch(self) -> None:
         """Exit if an engine fails for good; the process manager starts the service again."""
-        self._fail(await self._repository.failure())
+        failure = await self._repository.failure()
+        await asyncio.sleep(_REFUSE_S)
+        self._fail(failure)
 
     async def _drain(self) -> None:
         _log.info("shutting down: finishing %d requests", self._repository.requests)
@@ -223,6 +232,8 @@ def outcome_of(server: Server) -> bool:
         _log.error("an engine does not return from its last batch; exiting without it")
         logging.shutdown()
         sys.stdout.flush()
+        if isinstance(server.failure, DeviceLostError):
+            os._exit(DEVICE_LOST)
         os._exit(0 if server.drained and server.failure is None else 1)
     if server.failure is not None:
         raise server.failure

@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry, ProcessCollector, generate_late
 from prometheus_client.core import CounterMetricFamily as Counter
 from prometheus_client.core import GaugeMetricFamily as Gauge
 from prometheus_client.core import HistogramMetricFamily as Histogram
+from prometheus_client.core import InfoMetricFamily as Info
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
@@ -29,6 +30,7 @@ class ModelMetrics:
         self.answered = counts.answered
         self.refused = counts.refused
         self.pending: Callable[[], float] = int  # images waiting for a batch
+        self.engine: Callable[[], tuple[str, str]] | None = None  # device, fallback_reason
         self.gauges: dict[str, tuple[str, Callable[[], float]]] = {}
 
     def batch(self, record: BatchRecord) -> None:
@@ -96,6 +98,11 @@ class Metrics(Collector):
             labels=["model", "phase"],
         )
         sizes = Histogram("convoy_batch_size", "Images per batch.", labels=["model"])
+        engines = Info(
+            "convoy_engine",
+            "The model's device; why it is the CPU where --device auto looked for a GPU.",
+            labels=["model"],
+        )
         for model in self.models:
             name, totals = model.name, model.statistics
             for status, count in totals.requests.items():
@@ -106,7 +113,10 @@ class Metrics(Collector):
             for phase, histogram in totals.phases.items():
                 phases.add_metric([name, phase], *histogram)
             sizes.add_metric([name], *totals.batch_size)
-        yield from (requests, images, failed, duration, phases, sizes, *self._gauges())
+            if model.engine is not None:
+                device, reason = model.engine()
+                engines.add_metric([name], {"device": device, "fallback_reason": reason})
+        yield from (requests, images, failed, duration, phases, sizes, engines, *self._gauges())
         yield Counter(
             "convoy_lost_decode_threads",
             "Decode threads that hung or died; each was replaced.",

@@ -5,16 +5,12 @@ from collections.abc import Iterator
 import pytest
 
 from kernels.device.cuda_device import CudaDevice
-from kernels.device.device import DeviceError
-from tests.support.kernels.resources import CACHE
+from tests.support.kernels.gpu import open_gpu
 
 
 @pytest.fixture(scope="session")
-def cuda_device() -> Iterator[CudaDevice]:
-    """The GPU; a test that asks for it is skipped where none answers."""
-    try:
-        device = CudaDevice(CACHE)
-    except DeviceError as error:
-        pytest.skip(str(error))
+def cuda_device(pytestconfig: pytest.Config) -> Iterator[CudaDevice]:
+    """The GPU; see `open_gpu` for where none answers."""
+    device = open_gpu(pytestconfig)
     yield device
     device.synchronize()

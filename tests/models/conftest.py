@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from kernels.device.cuda_device import CudaDevice
-from kernels.device.device import Device, DeviceError
+from kernels.device.device import Device
 from tests.cusim.device import CusimDevice
+from tests.support.kernels.gpu import open_gpu
 
 
 @pytest.fixture(scope="module", params=["cusim", pytest.param("gpu", marks=pytest.mark.gpu)])
@@ -16,7 +16,4 @@ def device(request: pytest.FixtureRequest) -> Iterator[Device]:
         yield cusim
         cusim.close()
         return
-    try:
-        yield CudaDevice()
-    except DeviceError as error:
-        pytest.skip(str(error))
+    yield open_gpu(request.config)

@@ -17,6 +17,7 @@ class MadeUp:
     name: str
     us: Mapping[Cache, float]
     refuses: str = ""
+    replay_us: float = 0.0  # what a replay costs by itself
     timed: list[tuple[Cache, int, int]] = field(default_factory=list)
 
     def check(self) -> None:
@@ -27,7 +28,7 @@ class MadeUp:
         if self.refuses == cache.value:
             raise CandidateError("no memory")
         self.timed.append((cache, copies, replays))
-        us = self.us[cache]
+        us = self.us[cache] + self.replay_us / copies
         return Timing(us, us, us)
 
 
@@ -63,6 +64,12 @@ def test_what_is_slow_when_probed_is_not_run_often() -> None:
     contest([fast, slow, fair])
     assert slow.timed == [(Cache.WARM, 2, 2)]
     assert (Cache.WARM, 5, 10) in fair.timed
+
+
+def test_what_a_replay_costs_by_itself_drops_nobody() -> None:
+    candidates = [made_up(name, 2, replay_us=7) for name in ("first", "second")]
+    contest(candidates)  # probes take 5.5 µs a copy, screens 3.4
+    assert (Cache.WARM, 5, 10) in candidates[1].timed
 
 
 def test_what_cannot_run_says_why_and_stops_nothing() -> None:

@@ -13,9 +13,9 @@ from benchmarks.networks.__main__ import check, images_of
 from benchmarks.networks.light import NETWORKS, classifier
 from benchmarks.networks.sides import WAYS, ConvoyNetwork, TorchNetwork, Way
 from kernels.device.cuda_device import CudaDevice
-from kernels.device.device import DeviceError
 from kernels.tuning.autotune import Search
 from kernels.tuning.heuristic import heuristic
+from tests.support.kernels.gpu import open_gpu
 
 pytestmark = pytest.mark.gpu
 
@@ -23,11 +23,8 @@ QUICK = Effort(copies=4, replays=5, screen_copies=2, screen_replays=2)
 
 
 @pytest.fixture(scope="module")
-def device() -> Iterator[CudaDevice]:
-    try:
-        device = CudaDevice()
-    except DeviceError as error:
-        pytest.skip(str(error))
+def device(pytestconfig: pytest.Config) -> Iterator[CudaDevice]:
+    device = open_gpu(pytestconfig)
     yield device
     device.synchronize()
 

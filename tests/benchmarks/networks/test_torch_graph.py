@@ -10,8 +10,9 @@ from benchmarks.networks.c3d import C3D, c3d
 from benchmarks.networks.light import NETWORKS, classifier, light_network
 from benchmarks.networks.torch_graph import torch_module
 from models.engines.onnxruntime_engine import OnnxRuntimeEngine
+from models.engines.tolerance import relative_error
 from models.preprocessing import normalisation
-from tests.support.models.engines import network_tolerance, pixels, relative_error
+from tests.support.models.engines import network_tolerance, pixels
 
 torch: Any = pytest.importorskip("torch", reason="PyTorch computes the baselines")
 

@@ -310,7 +310,7 @@ def test_without_a_compiler_the_error_says_what_to_install(
     workplace: Workplace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "cuda.pathfinder", None)
-    monkeypatch.setattr(nvrtc, "_library", nvrtc._library.__wrapped__)
+    monkeypatch.setattr(nvrtc, "_library", nvrtc._load.__wrapped__)
     monkeypatch.setattr(nvrtc, "version", nvrtc.version.__wrapped__)
     with pytest.raises(nvrtc.CompilerNotFoundError, match="pip install"):
         workplace.compile()

@@ -5,14 +5,13 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from types import SimpleNamespace
 
 import pytest
 
-from kernels.device.compile import Cubin, Resources
+from kernels.device.compile import Cubin, Resources, compile_kernel
 from kernels.device.cuda_device import CudaDevice
 from kernels.device.device import Device, DeviceError, FaultError, Instantiation
-from tests.support.kernels.fake_cupy import ILLEGAL_ADDRESS, FakeCuda
+from tests.support.kernels.fake_cupy import ILLEGAL_ADDRESS, FakeCupy
 from tests.support.kernels.resources import ARCHITECTURES, CACHE
 
 
@@ -27,18 +26,18 @@ def test_where_no_gpu_answers_the_error_says_what_is_missing(
 def test_where_there_is_cupy_but_no_gpu_the_error_is_cudas(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=FakeCuda(devices=0)))
+    monkeypatch.setitem(sys.modules, "cupy", FakeCupy(devices=0))
     with pytest.raises(DeviceError, match="no CUDA device answers: cudaError100"):
         CudaDevice()
 
 
 def test_every_call_after_a_fault_says_which(monkeypatch: pytest.MonkeyPatch) -> None:
-    cuda = FakeCuda()
-    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=cuda))
+    cupy = FakeCupy()
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
     device = CudaDevice(CACHE)
     stream = device.stream()
     kernel = device.load(Instantiation("lrn.cu", "lrn"))
-    cuda.fault = ILLEGAL_ADDRESS
+    cupy.fault = ILLEGAL_ADDRESS
     for call in (
         device.synchronize,
         stream.synchronize,
@@ -49,7 +48,7 @@ def test_every_call_after_a_fault_says_which(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_its_peaks_and_versions_are_what_cuda_tells(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=FakeCuda()))
+    monkeypatch.setitem(sys.modules, "cupy", FakeCupy())
     device = CudaDevice(CACHE)
     assert device.peak_flops == pytest.approx(66.9e12, rel=0.001)  # the H200's data sheet
     assert device.peak_bandwidth == pytest.approx(4.8e12, rel=0.03)
@@ -60,7 +59,7 @@ def test_its_peaks_and_versions_are_what_cuda_tells(monkeypatch: pytest.MonkeyPa
 def test_one_thread_does_not_wait_for_what_another_compiles(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=FakeCuda()))
+    monkeypatch.setitem(sys.modules, "cupy", FakeCupy())
     both = threading.Barrier(2, timeout=30)  # breaks where they take turns
 
     def compiling(instantiation: Instantiation, *_: object) -> Cubin:
@@ -73,6 +72,29 @@ def test_one_thread_does_not_wait_for_what_another_compiles(
         names = [Instantiation("lrn.cu", name) for name in ("one", "other")]
         kernels = list(pool.map(device.load, names))
     assert [kernel.instantiation for kernel in kernels] == names
+
+
+def test_more_shared_memory_than_48_kib_is_asked_for_once_and_never_given_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cupy = FakeCupy()
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    device = CudaDevice(CACHE)
+    stream = device.stream()
+    kernel = device.load(Instantiation("lrn.cu", "lrn"))
+    granted = []
+    for shared_bytes in (1000, 100_000, 60_000):
+        device.launch(kernel, (1, 1, 1), (32, 1, 1), shared_bytes, (), stream)
+        granted.append(kernel.function.max_dynamic_shared_size_bytes)
+    assert granted == [(48 << 10) - 64, 100_000, 100_000]
+
+
+def test_cupy_is_given_the_machine_code_that_was_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    cupy = FakeCupy()
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    lrn = Instantiation("lrn.cu", "lrn")
+    CudaDevice(CACHE).load(lrn)
+    assert cupy.loaded == [compile_kernel(lrn, "90a", CACHE).code]
 
 
 @pytest.mark.gpu

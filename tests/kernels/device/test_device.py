@@ -6,7 +6,6 @@ Where none does, CudaDevice at least runs, over a stand-in for CuPy.
 import contextlib
 import sys
 from collections.abc import Callable, Iterator
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -26,7 +25,7 @@ from kernels.layout.strided import Strided
 from kernels.operations.elementwise import binary_launch
 from kernels.problems.binary_operation import BinaryOp
 from tests.cusim.device import CusimDevice
-from tests.support.kernels.fake_cupy import FakeCuda
+from tests.support.kernels.fake_cupy import FakeCupy
 from tests.support.kernels.resources import CACHE
 
 N = 2000
@@ -43,7 +42,7 @@ def device(request: pytest.FixtureRequest) -> Iterator[Device]:
         yield request.getfixturevalue("cuda_device")
     elif request.param == "fake cupy":
         with pytest.MonkeyPatch.context() as patch:
-            patch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=FakeCuda()))
+            patch.setitem(sys.modules, "cupy", FakeCupy())
             yield CudaDevice(CACHE)
     else:
         simulated = CusimDevice()
@@ -184,7 +183,9 @@ def test_too_large_an_allocation_says_what_was_needed_and_what_was_free(device: 
 
 
 @pytest.mark.parametrize(
-    ("block", "shared_bytes"), [((2048, 1, 1), 0), ((256, 1, 1), 1 << 20)], ids=["block", "shared"]
+    ("block", "shared_bytes"),
+    [((2048, 1, 1), 0), ((256, 1, 1), 1 << 20), ((256, 0, 1), 0)],
+    ids=["block", "shared", "none"],
 )
 def test_a_launch_that_does_not_fit_is_refused_with_the_kernels_name(
     device: Device, block: tuple[int, int, int], shared_bytes: int

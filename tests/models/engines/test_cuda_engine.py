@@ -12,6 +12,7 @@ from kernels.device.device import Device, FaultError, Kernel
 from kernels.problems.pool import PoolKind
 from models import BUILT_IN_MODEL, DeviceKind, EngineError, load_classifier, open_engine
 from models.classifier import Classifier
+from models.engines.tolerance import relative_error
 from models.preprocessing import Layout
 from service.images.decode import ImageLimits, prepare_image
 from tests.cusim.device import CusimDevice, Order
@@ -23,7 +24,6 @@ from tests.support.models.engines import (
     opened,
     pixels,
     reference_scores,
-    relative_error,
     with_one_output,
 )
 from tests.support.models.graphs import GraphBuilder

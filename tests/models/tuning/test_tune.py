@@ -31,6 +31,8 @@ from models import (
 )
 from models.classifier import Classifier
 from models.engines.cuda_engine import CudaEngine
+from models.engines.proved_engine import ProvedEngine
+from models.engines.tolerance import relative_error
 from models.tuning.measured import conv_problems
 from tests.cusim.device import CusimDevice
 from tests.support.models.engines import (
@@ -38,7 +40,6 @@ from tests.support.models.engines import (
     network_tolerance,
     pixels,
     reference_scores,
-    relative_error,
 )
 from tests.support.models.graphs import GraphBuilder
 
@@ -206,7 +207,9 @@ def test_an_engine_runs_what_was_measured_and_times_nothing(
     ]
     store = measured(tmp_path / "t", conditions_of(device), *problems)
     with caplog.at_level(logging.INFO, "convoy"):
-        engine = open_engine(network, device=DeviceKind.CUDA, max_batch=2, tuning=store)
+        proved = open_engine(network, device=DeviceKind.CUDA, max_batch=2, tuning=store)
+    assert isinstance(proved, ProvedEngine)
+    engine = proved.engine  # the network has no ONNX form that ONNX Runtime could run
     assert "5 of 6 convolutions for N = 1..2 run as measured, the others as est" in caplog.text
     for problem in problems:
         won = next(choice for choice in choices(problem) if str(choice) == unlikely(problem))

@@ -14,6 +14,7 @@ from kernels.tuning.heuristic import H200, heuristic
 from models.classifier import Classifier, load_classifier
 from models.engines.engine import DeviceKind
 from models.engines.open_engine import open_engine
+from models.engines.tolerance import relative_error
 from models.errors import EngineError
 from models.plan import Plan, build_plan
 from models.preprocessing import Layout
@@ -22,7 +23,6 @@ from tests.support.models.engines import (
     opened,
     pixels,
     reference_scores,
-    relative_error,
 )
 from tests.support.models.plans import check_operands
 

@@ -48,6 +48,7 @@ class TagEngine:
     max_batch = 4
     classes = CLASSES
     device = "fake"
+    fallback_reason = ""
 
     def __init__(self) -> None:
         self.gate = threading.Event()

@@ -1,14 +1,18 @@
 """A stand-in for CuPy, so that CudaDevice runs where there is no GPU.
 
 Its device memory is the host's, and everything asked of a stream is done at once, or kept where the
-stream is being captured. It knows one kernel: the sum of two vectors. The names and signatures are
-those of CuPy 14; whether CuPy itself behaves so, only a GPU shows.
+stream is being captured. It knows one kernel: the sum of two vectors. Names and signatures are
+CuPy's, to which tests/kernels/device/test_cupy.py holds them; whether CuPy itself behaves so, only
+a GPU shows.
 """
 
 import ctypes
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+
+import numpy as np
 
 Work = Callable[[], None]
 
@@ -35,99 +39,162 @@ class CUDADriverError(RuntimeError):
         self.status = status
 
 
-class FakeCuda:
-    """The module cupy.cuda, as much of it as CudaDevice touches."""
+class FakeCupy:
+    """The module cupy, as much of it as CudaDevice touches."""
 
     def __init__(self, devices: int = 1) -> None:
-        self.fault = 0  # what every call that waits answers, where not 0
-        self._devices = devices
-        self._capturing: dict[int, list[Work]] = {}  # by stream
-        self.runtime = SimpleNamespace(
-            CUDARuntimeError=CUDARuntimeError,
-            cudaDevAttrMaxSharedMemoryPerBlockOptin=97,
-            memcpyHostToDevice=1,
-            memcpyDeviceToHost=2,
-            streamCaptureModeThreadLocal=1,
-            setDevice=self._set_device,
-            getDeviceProperties=lambda _: {
-                "name": b"Fake GPU",
-                "major": 9,
-                "minor": 0,
-                "multiProcessorCount": 132,
-            },
-            cudaDevAttrClockRate=13,
-            cudaDevAttrMemoryClockRate=36,
-            cudaDevAttrGlobalMemoryBusWidth=37,
-            deviceGetAttribute=lambda attribute, _: ATTRIBUTES[attribute],
-            driverGetVersion=lambda: 12080,
-            memGetInfo=lambda: (MEMORY, MEMORY),
-            memcpyAsync=lambda to, source, size, _kind, stream: self.ask(
-                stream, lambda: ctypes.memmove(to, source, size)
-            ),
-            memsetAsync=lambda to, value, size, stream: self.ask(
-                stream, lambda: ctypes.memset(to, value, size)
-            ),
-            deviceSynchronize=self.wait,
+        self.fault = 0  # what every call that waits or launches answers, where not 0
+        self.capturing: dict[int, list[Work]] = {}  # by stream
+        self.loaded: list[bytes] = []  # the machine code of every module
+        self.cuda = SimpleNamespace(
+            runtime=FakeRuntime(self, devices),
+            driver=SimpleNamespace(CUDADriverError=CUDADriverError),
+            memory=SimpleNamespace(Memory=FakeMemory),
+            Stream=lambda non_blocking: FakeStream(self),
+            Event=FakeEvent,
+            get_elapsed_time=lambda start_event, end_event: 0.5,
+            alloc_pinned_memory=_alloc_pinned_memory,
         )
-        self.driver = SimpleNamespace(
-            CUDADriverError=CUDADriverError,
-            CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES=1,
-            CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES=3,
-            CU_FUNC_ATTRIBUTE_NUM_REGS=4,
-            CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES=8,
-            moduleGetFunction=lambda module, name: module + len(name),
-            funcGetAttribute=lambda attribute, _: {1: 64, 3: 0, 4: 32}[attribute],
-            funcSetAttribute=lambda _function, _attribute, _value: None,
-            launchKernel=self._launch,
-        )
-        self.function = SimpleNamespace(Module=lambda: SimpleNamespace(ptr=1 << 20, load=bytes))
-        self.memory = SimpleNamespace(Memory=FakeMemory)
-        self.Stream = lambda *, non_blocking: FakeStream(self)
-        self.Event = lambda: SimpleNamespace(record=lambda stream: None)
-        self.get_elapsed_time = lambda since, until: 0.5
-        self.alloc_pinned_memory = bytearray
 
-    def _set_device(self, _: int) -> None:
-        if not self._devices:
-            raise CUDARuntimeError(100)
+    def RawModule(self, *, path: str) -> "FakeRawModule":  # noqa: N802  CuPy's name
+        """Load a cubin."""
+        return FakeRawModule(self, Path(path).read_bytes())
 
     def ask(self, stream: int, work: Callable[[], Any]) -> None:
         """Do it, or keep it where the stream is captured."""
-        if stream in self._capturing:
-            self._capturing[stream].append(work)
+        if stream in self.capturing:
+            self.capturing[stream].append(work)
         else:
             work()
 
-    def capture(self, stream: int) -> None:
-        """From now on keep what the stream is asked."""
-        self._capturing[stream] = []
 
-    def end_capture(self, stream: int) -> list[Work]:
-        """What was kept."""
-        return self._capturing.pop(stream)
+class FakeRuntime:
+    """cupy.cuda.runtime."""
 
-    def wait(self) -> None:
+    CUDARuntimeError = CUDARuntimeError
+    cudaDevAttrMaxSharedMemoryPerBlockOptin = 97  # noqa: N815  CUDA's names
+    cudaDevAttrClockRate = 13  # noqa: N815
+    cudaDevAttrMemoryClockRate = 36  # noqa: N815
+    cudaDevAttrGlobalMemoryBusWidth = 37  # noqa: N815
+    memcpyHostToDevice = 1  # noqa: N815
+    memcpyDeviceToHost = 2  # noqa: N815
+    streamCaptureModeThreadLocal = 1  # noqa: N815
+
+    def __init__(self, cupy: FakeCupy, devices: int) -> None:
+        self._cupy, self._devices = cupy, devices
+
+    def setDevice(self, device: int) -> None:  # noqa: N802
+        """Fails where there is none."""
+        if device >= self._devices:
+            raise CUDARuntimeError(100)
+
+    def getDeviceProperties(self, device: int) -> dict[str, object]:  # noqa: N802
+        """A Hopper's."""
+        return {"name": b"Fake GPU", "major": 9, "minor": 0, "multiProcessorCount": 132}
+
+    def deviceGetAttribute(self, attrib: int, device: int) -> int:  # noqa: N802
+        """One of ATTRIBUTES."""
+        return ATTRIBUTES[attrib]
+
+    def driverGetVersion(self) -> int:  # noqa: N802
+        """CUDA 12.8's."""
+        return 12080
+
+    def memGetInfo(self) -> tuple[int, int]:  # noqa: N802
+        """All is free."""
+        return MEMORY, MEMORY
+
+    def memcpyAsync(self, dst: int, src: int, size: int, kind: int, stream: int) -> None:  # noqa: N802
+        """Copy, or keep."""
+        self._cupy.ask(stream, lambda: ctypes.memmove(dst, src, size))
+
+    def memsetAsync(self, ptr: int, value: int, size: int, stream: int) -> None:  # noqa: N802
+        """Fill, or keep."""
+        self._cupy.ask(stream, lambda: ctypes.memset(ptr, value, size))
+
+    def deviceSynchronize(self) -> None:  # noqa: N802
         """As every call that waits: raises what went wrong before."""
-        if self.fault:
-            raise CUDARuntimeError(self.fault)
+        if self._cupy.fault:
+            raise CUDARuntimeError(self._cupy.fault)
 
-    def _launch(self, function: int, *arguments: int) -> None:
-        *geometry, shared, stream, parameters, _extra = arguments
-        block = geometry[3:]
-        if self.fault:
-            raise CUDADriverError(self.fault)
-        if block[0] * block[1] * block[2] > 1024 or shared > SHARED:
+
+class FakeRawModule:
+    """cupy.RawModule."""
+
+    def __init__(self, cupy: FakeCupy, code: bytes) -> None:
+        self._cupy = cupy
+        cupy.loaded.append(code)
+
+    def get_function(self, name: str) -> "FakeRawKernel":
+        """The one kernel, whatever it is called."""
+        return FakeRawKernel(self._cupy)
+
+
+class FakeRawKernel:
+    """cupy.RawKernel: y = a + b. Its arguments become bytes as CuPy makes them."""
+
+    num_regs = 32
+    shared_size_bytes = 64
+    local_size_bytes = 0
+
+    def __init__(self, cupy: FakeCupy) -> None:
+        self._cupy = cupy
+        self._dynamic_bytes = (48 << 10) - self.shared_size_bytes
+
+    @property
+    def max_dynamic_shared_size_bytes(self) -> int:
+        """What a launch may ask for."""
+        return self._dynamic_bytes
+
+    @max_dynamic_shared_size_bytes.setter
+    def max_dynamic_shared_size_bytes(self, bytes: int) -> None:  # noqa: A002  CuPy's name
+        if bytes > SHARED - self.shared_size_bytes:
             raise CUDADriverError(1)
-        pointers = (ctypes.c_void_p * 6).from_address(parameters)
+        self._dynamic_bytes = bytes
+
+    def __call__(
+        self,
+        grid: tuple[int, ...],
+        block: tuple[int, ...],
+        args: tuple[Any, ...],
+        *,
+        shared_mem: int = 0,
+        stream: "FakeStream",
+    ) -> None:
+        """Launch it; with a size of 0 as one of 1, as CuPy does."""
+        if self._cupy.fault:
+            raise CUDADriverError(self._cupy.fault)
+        if np.prod(block) > 1024 or shared_mem > self._dynamic_bytes:
+            raise CUDADriverError(1)
+        if len(args) < 4:
+            return
         # a, b, y, then the walk, whose first number is how many vectors of 4 it takes
-        a, b, y = (ctypes.c_void_p.from_address(pointers[i] or 0).value or 0 for i in range(3))
-        n = 4 * ctypes.c_uint.from_address(pointers[3] or 0).value
+        a, b, y, walk, *_ = map(_parameter, args)
+        (vectors,) = np.frombuffer(walk, np.uint32, 1)
+        addresses = [int.from_bytes(each, "little") for each in (a, b, y)]
 
         def add() -> None:
-            left, right, total = ((ctypes.c_float * n).from_address(each) for each in (a, b, y))
+            at = ctypes.c_float * int(4 * vectors)
+            left, right, total = (at.from_address(each) for each in addresses)
             total[:] = [p + q for p, q in zip(left, right, strict=True)]
 
-        self.ask(stream, add)
+        self._cupy.ask(stream.ptr, add)
+
+
+def _alloc_pinned_memory(size: int) -> bytearray:
+    """Any host memory."""
+    return bytearray(size)
+
+
+def _parameter(argument: Any) -> bytes:
+    """An argument's bytes: an array of one element by value, a Python integer as 8 bytes."""
+    if isinstance(argument, np.ndarray):
+        if argument.size != 1:
+            raise TypeError(f"an array of shape {argument.shape} as a parameter")
+        return argument.tobytes()
+    if isinstance(argument, int | np.number):
+        return np.asarray(argument).tobytes()
+    raise TypeError(f"Unsupported type {type(argument)}")
 
 
 class FakeMemory:
@@ -140,25 +207,44 @@ class FakeMemory:
         self.ptr = -(-ctypes.addressof(self._storage) // 256) * 256
 
 
+class FakeEvent:
+    """cupy.cuda.Event."""
+
+    def record(self, stream: "FakeStream") -> None:
+        """It happens at once."""
+
+
+class FakeGraph:
+    """cupy.cuda.graph.Graph."""
+
+    def __init__(self, cupy: FakeCupy, kept: list[Work]) -> None:
+        self._cupy, self._kept = cupy, kept
+
+    def upload(self, stream: "FakeStream") -> None:
+        """It is there already."""
+
+    def launch(self, stream: "FakeStream") -> None:
+        """Ask for all that was kept."""
+        for work in self._kept:
+            self._cupy.ask(stream.ptr, work)
+
+
 class FakeStream:
     """cupy.cuda.Stream."""
 
-    def __init__(self, cuda: FakeCuda) -> None:
-        self._cuda = cuda
+    def __init__(self, cupy: FakeCupy) -> None:
+        self._cupy = cupy
         self.ptr = id(self)
-        self.synchronize = cuda.wait
+
+    def synchronize(self) -> None:
+        """Wait; raises what went wrong before."""
+        self._cupy.cuda.runtime.deviceSynchronize()
 
     def begin_capture(self, mode: int) -> None:
         """Keep what is asked from now on."""
-        assert mode == self._cuda.runtime.streamCaptureModeThreadLocal
-        self._cuda.capture(self.ptr)
+        assert mode == FakeRuntime.streamCaptureModeThreadLocal
+        self._cupy.capturing[self.ptr] = []
 
-    def end_capture(self) -> SimpleNamespace:
+    def end_capture(self) -> FakeGraph:
         """A graph of what was kept."""
-        kept = self._cuda.end_capture(self.ptr)
-
-        def launch(stream: FakeStream) -> None:
-            for work in kept:
-                self._cuda.ask(stream.ptr, work)
-
-        return SimpleNamespace(upload=lambda stream: None, launch=launch)
+        return FakeGraph(self._cupy, self._cupy.capturing.pop(self.ptr))

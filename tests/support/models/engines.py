@@ -1,24 +1,18 @@
 """Classifiers for engine tests, and what the reference says of them."""
 
-from collections.abc import Callable
 from dataclasses import replace
-from math import prod, sqrt
+from functools import partial
 
 import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from kernels.convolution.algorithms import ConvChoice
-from kernels.convolution.winograd import WinogradConv
-from kernels.convolution.winograd_nonfused import NonfusedWinogradConv
 from kernels.device.device import Device
-from kernels.problems.conv import ConvProblem
 from kernels.tuning.heuristic import H200, heuristic
-from kernels.winograd.matrices import winograd_matrices
-from kernels.winograd.reference import winograd_roundings
 from models.classifier import Classifier
+from models.engines import tolerance
 from models.engines.cuda_engine import CudaEngine
-from models.graph import Conv, Gemm, GlobalPool, Graph
+from models.graph import Graph
 from models.onnx_loader import LoadedModel, load_proto
 from models.preprocessing import (
     ChannelOrder,
@@ -29,12 +23,8 @@ from models.preprocessing import (
     normalisation,
 )
 from models.reference import run_reference
-from tests.support.kernels.rounding import winograd_growth
-
-Choose = Callable[[ConvProblem], ConvChoice]
 
 H200_CHOICE = heuristic(H200)
-"""What tolerances are for, unless they are told: other devices choose much the same."""
 
 
 def preprocessing_of(shape: tuple[int, ...], layout: Layout = Layout.NCHW) -> Preprocessing:
@@ -105,40 +95,5 @@ def reference_scores(classifier: Classifier, images: NDArray[np.uint8]) -> NDArr
     return np.asarray(scores, np.float64).reshape(len(images), -1)
 
 
-def network_tolerance(graph: Graph, choose: Choose = H200_CHOICE) -> float:
-    """How far float32 scores may lie from float64 ones, relative to the largest score.
-
-    A sum of L products whose rounding errors are independent errs by about √L·u relative to its
-    size, u = eps / 2 (Higham and Mary 2019, "A new approach to probabilistic rounding error
-    analysis", theorem 3.1), any other node by a few u. Networks keep the size of activations from
-    layer to layer, or no float32 would do; then the layers' errors add up, at most linearly.
-    """
-    u = float(np.finfo(np.float32).eps) / 2
-    errors: list[float] = []
-    for node in graph.nodes:
-        if isinstance(node, Conv):
-            errors.append(_conv_error(node.problem, choose))
-        elif isinstance(node, Gemm):
-            errors.append(sqrt(graph.shape(node.weight)[1]))
-        elif isinstance(node, GlobalPool):
-            errors.append(sqrt(prod(graph.shape(node.x)[1:])))
-        else:
-            errors.append(2)
-    return u * sum(errors)
-
-
-def _conv_error(problem: ConvProblem, choose: Choose) -> float:
-    """Relative to the size of the sums, in u: √L, or what Winograd's algorithm makes of it."""
-    algorithm, config = choose(problem)
-    if isinstance(algorithm, WinogradConv | NonfusedWinogradConv):
-        matrices = winograd_matrices(algorithm.m, algorithm.r, config.points)
-        return float(
-            winograd_growth(matrices) ** algorithm.axes
-            * sqrt(winograd_roundings(problem, matrices))
-        )
-    return sqrt(prod(problem.filter_shape[1:]))
-
-
-def relative_error(actual: NDArray[np.floating], expected: NDArray[np.floating]) -> float:
-    """The largest error of an image, relative to its largest score."""
-    return float((np.abs(actual - expected).max(axis=1) / np.abs(expected).max(axis=1)).max())
+network_tolerance = partial(tolerance.network_tolerance, choose=H200_CHOICE)
+"""What tolerances are for, unless they are told: other devices choose much the same."""

@@ -33,6 +33,7 @@ class FakeEngine:
         self.max_batch = max_batch
         self.classes = CLASSES
         self.device = "fake"
+        self.fallback_reason = ""
         self._delay_s = delay_s
         self._gate = gate
         self.batches: list[int] = []

@@ -1,0 +1,144 @@
+"""The commands for a GPU that is at hand for a while.
+
+python -m benchmarks.gpu carry [--nvrtc]            what has to travel, into .gpu
+python -m benchmarks.gpu proof [--device cusim]     is every kernel right, up to the server?
+python -m benchmarks.gpu plan [--seconds S]         what is not measured yet, and what fits
+python -m benchmarks.gpu run [--seconds S]          measure what fits; goes on where it ended
+python -m benchmarks.gpu report [--readme]          RESULTS.md from what was measured
+"""
+
+import argparse
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.gpu import carried, proof
+from benchmarks.gpu.units import LAYER, missing, packed, seconds_of, units
+from benchmarks.rows import CARRIED, RESULTS, ROOT, commit, read
+
+
+def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.gpu",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+
+    def command(name: str, text: str) -> argparse.ArgumentParser:
+        added = commands.add_parser(name, help=text, description=text)
+        added.add_argument("--out", type=Path, help=f"folder of the results ({RESULTS})")
+        added.add_argument("--commit", help="where the checkout is not one of git's")
+        return added
+
+    proof_ = command("proof", "check the device; exit status 1 unless all is proved")
+    proof_.add_argument("--seconds", type=float, help="at most (120; the simulator: 600)")
+    checks = command("checks", "what `proof` starts: a line of JSON for each check")
+    for each in (proof_, checks):
+        each.add_argument("--device", choices=("cuda", "cusim"), default="cuda")
+    plan = command("plan", "what is not measured yet, and what of it fits")
+    run = command("run", "measure what fits, and go on where the last run ended")
+    for each in (plan, run):
+        each.add_argument("--seconds", type=float, default=540, help="to spend (%(default)s)")
+    run.add_argument("--tar", type=Path, help="put everything into this file at the end")
+    worker = command("worker", "what `run` starts: measures units from standard input")
+    worker.add_argument("--kind", required=True)
+    worker.add_argument("--side", required=True)
+    report = command("report", "write RESULTS.md")
+    report.add_argument("--readme", action="store_true", help="and the README's section")
+    carry = command("carry", "fill the folder that has to travel")
+    carry.add_argument("--nvrtc", action="store_true", help="with the pinned NVRTC")
+    return parser.parse_args(arguments)
+
+
+def main(command_line: Sequence[str] | None = None) -> int:
+    """Run one; the exit status."""
+    arguments = parse_arguments(command_line)
+    status: int = globals()[f"_{arguments.command}"](arguments)
+    return status
+
+
+def _checks(arguments: argparse.Namespace) -> int:
+    proof.run_checks(arguments.device)
+    return 0
+
+
+def _proof(arguments: argparse.Namespace) -> int:
+    on_gpu = arguments.device == "cuda"
+    proved, _ = proof.prove(
+        proof.child(arguments.device),
+        arguments.seconds or (120 if on_gpu else 600),
+        arguments.commit or commit(),
+        arguments.out or (RESULTS if on_gpu else None),
+    )
+    return 0 if proved else 1
+
+
+def _plan(arguments: argparse.Namespace) -> int:
+    lines = read((arguments.out or RESULTS) / "gpu.jsonl")
+    every, takes = units(), seconds_of(lines)
+    todo = missing(every, lines, arguments.commit or commit())
+    fits = packed(todo, arguments.seconds, takes)
+    total = sum(takes[unit.kind, unit.side] for unit in todo)
+    print(f"{len(todo)} of {len(every)} measurements are missing, about {total / 60:.0f} minutes")
+    print(f"in {arguments.seconds:.0f} s fit {len(fits)}:")
+    groups = Counter((unit.kind, unit.side, unit.n) for unit in fits)
+    for (kind, side, n), count in groups.items():
+        what = "connections" if kind == "http" else "N"
+        seconds = count * takes[kind, side]
+        print(f"  {kind} {side}, {what} = {n}: {count}, about {seconds:.0f} s")
+    return 0
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from benchmarks.gpu.run import pack, run  # noqa: PLC0415  (Linux alone has its locks)
+
+    out, at = arguments.out or RESULTS, arguments.commit or commit()
+
+    def worker(kind: str, side: str) -> list[str]:
+        command = [*carried.python(), "-m", "benchmarks.gpu", "worker", "--kind", kind]
+        return [*command, "--side", side, "--out", str(out), "--commit", at]
+
+    run(out, arguments.seconds, at, units(), worker)
+    if arguments.tar:
+        pack(out, arguments.tar)
+    measured = [line for line in read(out / "gpu.jsonl") if line["commit"] == at]
+    return 0 if measured else 1
+
+
+def _worker(arguments: argparse.Namespace) -> int:
+    from benchmarks.gpu.measure import main as measure  # noqa: PLC0415  (a GPU's, and slow)
+
+    measure(arguments.kind, arguments.side, arguments.out, arguments.commit)
+    return 0
+
+
+def _report(arguments: argparse.Namespace) -> int:
+    from benchmarks.gpu.report import into_readme, results, section  # noqa: PLC0415  (plots)
+
+    out = arguments.out or RESULTS
+    lines = read(out / "gpu.jsonl")
+    file = out.parent / "RESULTS.md" if out == RESULTS else out / "RESULTS.md"
+    file.write_text(results(lines, out))
+    print(f"{file}: {sum(line['unit'].startswith(LAYER) for line in lines)} layers among"
+          f" {len(lines)} measurements")  # fmt: skip
+    if arguments.readme:
+        readme = ROOT / "README.md"
+        readme.write_text(into_readme(readme.read_text(), section(lines)))
+    return 0
+
+
+def _carry(arguments: argparse.Namespace) -> int:
+    from benchmarks.gpu.carry import carry  # noqa: PLC0415  (needs pip)
+
+    files = carry(arguments.out or CARRIED, nvrtc=arguments.nvrtc)
+    for name, size in files:
+        print(f"{size:>12,}  {name}")
+    print(f"{sum(size for _, size in files):>12,}  bytes in {arguments.out or CARRIED}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,44 @@
+"""What `carry` made, on the machine that it travelled to: unpacked, and used by every command.
+
+.gpu/COMMIT         the checkout's commit, where there is no git
+.gpu/wheels/*.whl   what the service needs and the machine may lack
+.gpu/nvrtc.tar.xz   the pinned NVRTC, if it was wanted: with it numbers hold for the pinned one
+.gpu/data/          SqueezeNet, photographs, labels
+"""
+
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+from benchmarks.rows import CARRIED, ROOT
+
+_NAMES = ("squeezenet1.1-fp16.onnx", "images", "imagenet_labels.txt")
+
+
+def python(carried: Path = CARRIED) -> list[str]:
+    """The command that runs Python with what was carried, and without TF32.
+
+    NVRTC is loaded before anything else loads another: the first one in a process stays.
+    """
+    command = ["env", "NVIDIA_TF32_OVERRIDE=0", "PYTHONUNBUFFERED=1"]
+    site = carried / "site"
+    if wheels := sorted((carried / "wheels").glob("*.whl")):
+        if not site.is_dir():
+            for wheel in wheels:
+                with zipfile.ZipFile(wheel) as packed:
+                    packed.extractall(site)
+        command.append(f"PYTHONPATH={site}")
+    if (carried / "nvrtc.tar.xz").is_file():
+        if not (carried / "nvrtc").is_dir():
+            with tarfile.open(carried / "nvrtc.tar.xz") as packed:
+                packed.extractall(carried / "nvrtc", filter="data")
+        (library,) = (carried / "nvrtc").glob("libnvrtc.so.*")
+        command.append(f"LD_PRELOAD={library}")
+    return [*command, sys.executable]
+
+
+def data(carried: Path = CARRIED) -> Path | None:
+    """The folder of SqueezeNet and the photographs; None where it is nowhere."""
+    places = (carried / "data", ROOT.resolve().parent / "shared" / "data")
+    return next((place for place in places if all((place / n).exists() for n in _NAMES)), None)

@@ -1,0 +1,31 @@
+"""What a GPU's clocks are just now; a number without them says little."""
+
+import shutil
+import subprocess
+
+from benchmarks.rows import Row
+
+_CLOCKS = {
+    "clocks.sm": "sm_mhz",
+    "clocks.mem": "memory_mhz",
+    "temperature.gpu": "celsius",
+    "power.draw": "watts",
+}
+
+
+def clocks() -> Row:
+    """What nvidia-smi reads now; nothing where it is not there, or has no such reading."""
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return {}
+    query = [program, f"--query-gpu={','.join(_CLOCKS)}", "--format=csv,noheader,nounits", "--id=0"]
+    answer = subprocess.run(query, capture_output=True, text=True, check=False, timeout=10).stdout
+    return clocks_of(answer)
+
+
+def clocks_of(answer: str) -> Row:
+    """The readings that are numbers in a line of nvidia-smi's."""
+    readings = zip(_CLOCKS.values(), answer.partition("\n")[0].split(","), strict=False)
+    return {
+        name: float(text) for name, text in readings if text.strip().replace(".", "", 1).isdigit()
+    }

@@ -1,0 +1,114 @@
+"""How units are measured on the GPU: by the benchmarks of kernels, networks and serving."""
+
+import ctypes
+import signal
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from benchmarks.gpu import carried
+from benchmarks.gpu.units import HTTP, LAYER, Unit, problems
+from benchmarks.gpu.worker import Measure, RefusedError, serve_units
+from benchmarks.kernels.__main__ import rows_of, where
+from benchmarks.kernels.baselines_torch import BaselineError, CudaRuntime
+from benchmarks.kernels.contest import Effort
+from benchmarks.kernels.report import CONVOY
+from benchmarks.kernels.sides import BASELINES, ConvoySide, Side
+from benchmarks.networks.__main__ import RUNS, Make, chosen, images_of, measure
+from benchmarks.networks.light import NETWORKS, classifier
+from benchmarks.networks.sides import WAYS, ConvoyNetwork, TorchNetwork
+from benchmarks.rows import Row
+from benchmarks.serving.http_client import closed_loop, post_request
+from benchmarks.serving.served import served
+from kernels.device.cuda_device import CudaDevice
+from kernels.device.device import Device, DeviceError
+from kernels.tuning.autotune import Search
+from kernels.tuning.heuristic import heuristic
+from kernels.tuning.store import TuningStore
+
+LOAD_S = 8.0
+
+DIE_WITH_PARENT = f"import ctypes; ctypes.CDLL(None).prctl(1, {int(signal.SIGKILL)})"
+
+
+def measurer_of(kind: str, side: str, device: Device, out: Path) -> Measure:
+    """What measures one side's units. Raises BaselineError where a library is missing."""
+    store = TuningStore(out / "tuning.json")
+    if kind == LAYER:
+        return _layers(side, device, store)
+    return _requests if kind == HTTP else _networks(side, device, store)
+
+
+def _layers(name: str, device: Device, store: TuningStore) -> Measure:
+    effort = Effort()
+    side: Side = (
+        ConvoySide(device, effort, store, Search())
+        if name == CONVOY
+        else BASELINES[name](device, effort)
+    )
+    known = problems()
+
+    def layer(unit: Unit) -> list[Row]:
+        problem = known[unit.subject].with_batch(unit.n)
+        outcome = side.measure(problem)
+        if not outcome.winners:
+            raise RefusedError("; ".join(f"{n}: {why}" for n, why in outcome.refused.items()))
+        return rows_of(problem, name, outcome, effort)
+
+    return layer
+
+
+def _networks(name: str, device: Device, store: TuningStore) -> Measure:
+    runtime = None if name == CONVOY else CudaRuntime()
+
+    def network(unit: Unit) -> list[Row]:
+        model, n = classifier(unit.subject, NETWORKS[unit.subject]()), unit.n
+        # Beside PyTorch Convoy only says what the scores must be.
+        choose = chosen(device, model, n, store, Search()) if not runtime else heuristic(device)
+        makers: dict[str, Make] = {CONVOY: lambda: ConvoyNetwork(model, device, n, choose)}
+        known: list[Row] = []
+        if runtime is not None:
+            (way,) = (each for each in WAYS if each.name == name)
+            makers[name] = lambda: TorchNetwork(name, runtime, model, n, way.prepare)
+            known.append({"side": CONVOY, "network": unit.subject, "n": n})
+        rows = measure(unit.subject, n, makers, images_of(model, n), known, RUNS)
+        return [row for side in rows for row in side]
+
+    return network
+
+
+def _requests(unit: Unit) -> list[Row]:
+    data = carried.data()
+    if data is None:
+        raise RefusedError("SqueezeNet and the photographs are not here; `carry` brings them")
+    program = [*carried.python(), "-c", f"{DIE_WITH_PARENT}; from service.cli import main; main()"]
+    picture = sorted((data / "images").glob("*.JPEG"))[0].read_bytes()
+    model = data / "squeezenet1.1-fp16.onnx"
+    with served(model, "caffe", ["--device", "cuda"], program) as url:
+        address = urlsplit(url).hostname or "", urlsplit(url).port or 0
+        request = post_request("/v1/classify", picture, "image/jpeg")
+        closed_loop(address, request, unit.n, 2.0)
+        took = sorted(closed_loop(address, request, unit.n, LOAD_S))
+    if len(took) < 100:
+        raise RefusedError(f"only {len(took)} requests were answered")
+    return [
+        {
+            "connections": unit.n,
+            "requests_per_s": round(len(took) / LOAD_S, 1),
+            "p50_ms": round(1e3 * took[len(took) // 2], 3),
+            "p99_ms": round(1e3 * took[len(took) * 99 // 100], 3),
+        }
+    ]
+
+
+def main(kind: str, side: str, out: Path, commit: str) -> None:
+    """A worker on the GPU. It dies with who started it: nothing stays on the GPU beside the next.
+
+    SystemExit with what is missing, where there is no GPU or no such library.
+    """
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+    try:
+        device = CudaDevice()
+        measurer = measurer_of(kind, side, device, out)
+    except (DeviceError, BaselineError) as error:
+        raise SystemExit(str(error)) from error
+    serve_units(measurer, where(device, commit))

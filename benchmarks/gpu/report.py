@@ -1,0 +1,190 @@
+"""RESULTS.md and the README's section, from the lines alone: tables, plots, and what is missing."""
+
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from benchmarks.gpu.units import HTTP, LAYER, NETWORK, missing, units
+from benchmarks.kernels.plots import NoMatplotlibError, plot_speedups
+from benchmarks.kernels.report import CONVOY, GOALS, compare, reached, summarise
+from benchmarks.kernels.suites import BATCHES, SUITES
+from benchmarks.rows import Row
+
+BEGIN, END = "<!-- benchmarks.gpu report -->", "<!-- end of the report -->"
+"""Between them lies the README's section."""
+
+_NOTES = """\
+- Filters are transformed before the clock starts here, as an engine does at start; cuDNN's Winograd
+  plans transform them within it.
+- `torch eager, device` is bound by the host that launches node by node; `torch graph` is not.
+- Scores come back to pinned memory on every side. TF32 is off on every side.
+- A time is the median of 200 replays of 20 copies, after 20 ms of warming up."""
+
+
+def rows_of(lines: Iterable[Row]) -> list[Row]:
+    """What was measured, each row with all that its line says."""
+    found: list[Row] = []
+    for line in lines:
+        shared = {key: value for key, value in line.items() if key != "rows"}
+        found += [{**shared, **row} for row in line["rows"]]
+    return found
+
+
+def of_last(lines: Sequence[Row]) -> list[Row]:
+    """Those of the commit and device that were measured last."""
+    last = lines[-1]
+    return [line for line in lines if all(line[k] == last[k] for k in ("commit", "device"))]
+
+
+def results(lines: Sequence[Row], folder: Path) -> str:
+    """RESULTS.md in Markdown; plots lie beside it."""
+    if not lines:
+        return "# Measured on a GPU\n\nNothing is measured: no GPU has been at hand.\n"
+    lines = of_last(lines)
+    rows, last = rows_of(lines), lines[-1]
+    layers = [row for row in rows if row["unit"].startswith(LAYER)]
+    parts = [
+        "# Measured on a GPU",
+        "Written by `python -m benchmarks.gpu report` from `gpu.jsonl`.",
+        f"{last['device']}, driver {last['driver']}, {last['compiler']}, commit {last['commit']}."
+        f" Kernels were compiled by {last['compiler']}: numbers hold for it alone.",
+        *(_layer_table(layers, suite, n) for suite in SUITES for n in BATCHES),
+        _goals(layers),
+        *_plots(layers, folder),
+        _network_table([row for row in rows if row["unit"].startswith(NETWORK)]),
+        _http_table([row for row in rows if row["unit"].startswith(HTTP)]),
+        "## How to read it\n\n" + _NOTES,
+        _unmeasured(lines),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def section(lines: Sequence[Row]) -> str:
+    """The README's: a line a suite and N, a line a network."""
+    if not lines:
+        return "Nothing is measured on a GPU yet: none has been at hand."
+    lines = of_last(lines)
+    rows = rows_of(lines)
+    told = [f"On {lines[-1]['device']}, commit {lines[-1]['commit']}, strict float32:", ""]
+    for suite, layers in SUITES.items():
+        for n in BATCHES:
+            found = compare(rows_of_layers(rows), layers, n, "warm")
+            if found:
+                total = summarise(found, len(layers))
+                told.append(
+                    f"- {suite}, N = {n}: {total.geometric_mean:.2f} times as fast as the fastest"
+                    f" other (geometric mean), faster in {total.won:.0%} of {total.measured} layers"
+                )
+    if len(told) == 2:
+        told.append("- no layer is measured beside another side")
+    return "\n".join(told)
+
+
+def rows_of_layers(rows: Iterable[Row]) -> list[Row]:
+    """Those of single convolutions."""
+    return [row for row in rows if row["unit"].startswith(LAYER)]
+
+
+def into_readme(text: str, told: str) -> str:
+    """The README with the section between its marks replaced. ValueError where it has none."""
+    if BEGIN not in text or END not in text:
+        raise ValueError(f"the README has no {BEGIN} and {END}")
+    return re.sub(
+        f"{re.escape(BEGIN)}.*{re.escape(END)}",
+        lambda _: f"{BEGIN}\n{told}\n{END}",
+        text,
+        flags=re.DOTALL,
+    )
+
+
+def _table(headings: Sequence[str], cells: Iterable[Sequence[str]]) -> str:
+    rule = ["---", *["---:"] * (len(headings) - 1)]
+    return "\n".join(f"| {' | '.join(row)} |" for row in (headings, rule, *cells))
+
+
+def _layer_table(rows: Sequence[Row], suite: str, n: int) -> str:
+    layers, texts = SUITES[suite], []
+    for cache in ("warm", "cold"):
+        found = compare(rows, layers, n, cache)
+        if not found:
+            continue
+        total = summarise(found, len(layers))
+        cells = [
+            (
+                each.layer.name,
+                f"{each.ours['p50_us']:.2f}",
+                f"{each.best['p50_us']:.2f}",
+                each.best["side"],
+                f"{each.speedup:.2f}",
+                f"{each.of_peak:.0%}",
+                f"{each.ours.get('clocks', {}).get('sm_mhz', 0):.0f}",
+            )
+            for each in found
+        ]
+        headings = (
+            "layer",
+            "Convoy, µs",
+            "fastest other, µs",
+            "which",
+            "speed-up",
+            "of peak",
+            "MHz",
+        )
+        texts.append(
+            f"### {suite}, N = {n}, cache {cache}: {total.geometric_mean:.2f} times as fast,"
+            f" {total.measured} of {total.layers} layers\n\n" + _table(headings, cells)
+        )
+    return "\n\n".join(texts)
+
+
+def _goals(rows: Sequence[Row]) -> str:
+    told = []
+    for goal in GOALS:
+        value = reached(rows, goal, "warm")
+        if value is not None:
+            verdict = "met" if value >= goal.at_least else "NOT MET"
+            told.append(f"- {verdict}: {goal}: {value:.2f}, promised at least {goal.at_least}")
+    return "## Goals\n\n" + "\n".join(told) if told else ""
+
+
+def _plots(rows: Sequence[Row], folder: Path) -> list[str]:
+    try:
+        files = plot_speedups(rows, folder)
+    except NoMatplotlibError as error:
+        return [f"({error})"]
+    return [f"![{file.stem}]({file.name})" for file in files]
+
+
+def _network_table(rows: Sequence[Row]) -> str:
+    times: dict[tuple[str, int, str], dict[str, float]] = {}
+    for row in rows:
+        times.setdefault((row["network"], row["n"], row["metric"]), {})[row["side"]] = row["p50_us"]
+    sides = list(dict.fromkeys([CONVOY, *(side for each in times.values() for side in each)]))
+    cells = [
+        (network, str(n), metric, *(f"{each[s]:.1f}" if s in each else "" for s in sides))
+        for (network, n, metric), each in times.items()
+    ]
+    headings = ("network", "N", "what", *(f"{side}, µs" for side in sides))
+    return "## Whole networks\n\n" + _table(headings, cells) if cells else ""
+
+
+def _http_table(rows: Sequence[Row]) -> str:
+    cells = [
+        (
+            str(row["connections"]),
+            f"{row['requests_per_s']:.0f}",
+            f"{row['p50_ms']:.2f}",
+            f"{row['p99_ms']:.2f}",
+        )
+        for row in rows
+    ]
+    headings = ("connections", "requests a second", "p50, ms", "p99, ms")
+    return "## SqueezeNet over HTTP\n\n" + _table(headings, cells) if cells else ""
+
+
+def _unmeasured(lines: Sequence[Row]) -> str:
+    every, left = units(), missing(units(), lines, lines[-1]["commit"])
+    crashed = [line for line in lines if line["outcome"] in ("crashed", "faulted")]
+    told = [f"## Unmeasured\n\n{len(left)} of {len(every)} measurements are missing."]
+    told += [f"- {line['unit']}: {line['outcome']}, {line['why']}" for line in crashed]
+    return "\n".join(told)

@@ -1,0 +1,195 @@
+"""Measures units until the time is over, and goes on from there the next time.
+
+    units without a line ─ one by one ─> worker (kind, side) ─ reply ─> a line in OUT/gpu.jsonl
+
+A line is written in one piece when its unit is done: killed at any moment, a run has lost nothing
+but what it was at. A worker that dies or hangs leaves a line too, so that the unit is not tried
+again, and another takes its place.
+"""
+
+import fcntl
+import json
+import os
+import queue
+import signal
+import subprocess
+import tarfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from benchmarks.gpu.units import START_S, Unit, limit_s, missing, seconds_of
+from benchmarks.rows import ROOT, Row, now, read
+
+Command = Callable[[str, str], Sequence[str]]
+"""Kind and side → what starts a worker."""
+
+
+class LostError(Exception):
+    """A worker that died or hung; the message says which."""
+
+
+class Worker:
+    """A process that measures units of one kind and side; used as a context."""
+
+    def __init__(self, command: Sequence[str]) -> None:
+        self._process = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,  # so that what it starts can be ended with it
+        )
+        self._said: queue.Queue[str | None] = queue.Queue()
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def hello(self) -> Row:
+        """What its measurements depend on. Raises LostError."""
+        place: Row = self._reply(10 * START_S)["place"]
+        return place
+
+    def measure(self, unit: Unit, limit: float) -> dict[str, Any]:
+        """Its reply. Raises LostError where none comes in time, or it has died."""
+        assert self._process.stdin is not None
+        fields = {name: getattr(unit, name) for name in ("kind", "subject", "n", "side")}
+        try:
+            self._process.stdin.write(json.dumps(fields) + "\n")
+            self._process.stdin.flush()
+        except BrokenPipeError as error:
+            raise LostError("died before it") from error
+        return self._reply(limit)
+
+    def end(self) -> None:
+        """End it, and what it started."""
+        with suppress(ProcessLookupError):  # it may have ended by itself
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+    def _reply(self, limit: float) -> dict[str, Any]:
+        deadline = time.monotonic() + limit
+        while True:
+            try:
+                line = self._said.get(timeout=max(0.0, deadline - time.monotonic()))
+            except queue.Empty as error:
+                raise LostError(f"hung for {limit:.0f} s") from error
+            if line is None:
+                raise LostError(f"crashed with status {self._process.wait()}")
+            if line.startswith("{"):
+                reply: dict[str, Any] = json.loads(line)
+                return reply
+            print(line, end="")  # a library's own words
+
+    def _listen(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._said.put(line)
+        self._said.put(None)
+
+
+class Workers:
+    """One worker at a time, of the kind and side that are wanted."""
+
+    def __init__(self, command: Command) -> None:
+        self._command = command
+        self._worker: Worker | None = None
+        self._key = "", ""
+        self._absent: set[tuple[str, str]] = set()  # what could not be started here
+        self.place: Row = {}
+
+    def start_s(self, unit: Unit) -> float:
+        """Seconds until one is ready for the unit."""
+        return 0.0 if self._worker and self._key == (unit.kind, unit.side) else START_S
+
+    def of(self, unit: Unit) -> Worker | None:
+        """A worker for the unit; None where none can be started."""
+        key = unit.kind, unit.side
+        if key in self._absent:
+            return None
+        if self._worker is None or self._key != key:
+            self.end()
+            self._worker, self._key = Worker(self._command(*key)), key
+            try:
+                self.place = self._worker.hello()
+            except LostError as error:
+                print(f"{unit.kind} by {unit.side} is not measured: the worker {error}")
+                self._absent.add(key)
+                self.end()
+        return self._worker
+
+    def end(self) -> None:
+        """End it, if there is one."""
+        if self._worker is not None:
+            self._worker.end()
+            self._worker = None
+
+
+def run(out: Path, seconds: float, commit: str, units: Sequence[Unit], command: Command) -> None:
+    """Measure what has no line of the commit until the time is over."""
+    deadline = time.monotonic() + seconds
+    out.mkdir(parents=True, exist_ok=True)
+    file = out / "gpu.jsonl"
+    workers = Workers(command)
+    with _alone(out):
+        lines = read(file)
+        takes = seconds_of(lines)
+        try:
+            for unit in missing(units, lines, commit):
+                cost = workers.start_s(unit) + takes[unit.kind, unit.side]
+                if time.monotonic() + cost > deadline:
+                    continue
+                worker = workers.of(unit)
+                if worker is None:
+                    continue
+                began = time.monotonic()
+                limit = min(limit_s(unit, takes), max(1.0, deadline - began))
+                try:
+                    reply = worker.measure(unit, limit)
+                except LostError as error:
+                    workers.end()
+                    if time.monotonic() >= deadline:
+                        print(f"{unit}: the time was over before it was done")
+                        break
+                    reply = {"outcome": "crashed", "why": f"the worker {error}", "rows": []}
+                if reply["outcome"] == "faulted":
+                    workers.end()
+                took = time.monotonic() - began
+                _append(file, unit, workers.place, reply, took)
+                print(f"{took:6.1f} s  {reply['outcome']}  {unit}  {reply.get('why', '')}".rstrip())
+        finally:
+            workers.end()
+
+
+def pack(out: Path, tar: Path) -> None:
+    """Everything of a run in one file."""
+    with tarfile.open(tar, "w") as packed:
+        for file in sorted(out.glob("*.json*")):
+            packed.add(file, file.name)
+
+
+@contextmanager
+def _alone(out: Path) -> Iterator[None]:
+    """One run at a time; another waits."""
+    with (out / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _append(file: Path, unit: Unit, place: Row, reply: Row, took: float) -> None:
+    line = {
+        **place,
+        "date": now(),
+        "unit": str(unit),
+        "n": unit.n,
+        "side": unit.side,
+        "seconds": round(took, 2),
+        **reply,
+    }
+    handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    try:
+        os.write(handle, (json.dumps(line) + "\n").encode())
+    finally:
+        os.close(handle)

@@ -1,0 +1,124 @@
+"""What there is to measure on a GPU, in order of worth, and what of it fits a span of time.
+
+A unit is one side's work on one problem: measured at once, kept as one line, never repeated.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from benchmarks.kernels.suites import SUITES
+from benchmarks.rows import Row
+from kernels.problems.conv import ConvProblem
+
+LAYER, NETWORK, HTTP = "layer", "network", "http"
+
+START_S = 15.0
+"""For a worker to start: CUDA, and PyTorch where it takes part."""
+
+_SECONDS = {
+    (LAYER, "convoy"): 4.0,
+    (LAYER, "torch"): 2.0,
+    (LAYER, "cudnn"): 40.0,
+    (NETWORK, "convoy"): 30.0,
+    (NETWORK, "torch eager"): 15.0,
+    (NETWORK, "torch graph"): 15.0,
+    (NETWORK, "torch.compile"): 120.0,
+    (HTTP, "convoy"): 25.0,
+}
+"""Guesses, for plans alone; where there are lines of such units their median counts."""
+
+_SQUEEZENET, _OTHERS = ("SqueezeNet",), ("ResNet-50", "GoogLeNet", "VGG-19")
+_TORCH = ("torch eager", "torch graph")
+
+# In this order: kind, groups, N (connections for HTTP), sides.
+_ORDER: tuple[tuple[str, tuple[str, ...], tuple[int, ...], tuple[str, ...]], ...] = (
+    (LAYER, ("vgg-e",), (1, 8), ("convoy", "torch")),
+    (NETWORK, _SQUEEZENET, (1, 8), ("convoy", *_TORCH)),
+    (HTTP, _SQUEEZENET, (1, 8, 32), ("convoy",)),
+    (NETWORK, ("ResNet-50",), (1, 8), ("convoy", *_TORCH)),
+    (LAYER, ("c3d",), (1, 8), ("convoy", "torch")),
+    (LAYER, ("cuconv",), (1,), ("convoy", "torch")),
+    (NETWORK, ("GoogLeNet", "VGG-19"), (1, 8), ("convoy", *_TORCH)),
+    (LAYER, ("vgg-e", "c3d"), (1, 8), ("cudnn",)),
+    (NETWORK, (*_SQUEEZENET, *_OTHERS), (1, 8), ("torch.compile",)),
+    (LAYER, ("cuconv",), (8,), ("convoy", "torch")),
+    (NETWORK, (*_SQUEEZENET, *_OTHERS), (2, 4), ("convoy", *_TORCH, "torch.compile")),
+    (LAYER, ("cuconv",), (1, 8), ("cudnn",)),
+    (LAYER, tuple(SUITES), (2, 4), ("convoy", "torch", "cudnn")),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """See the module. `subject` is a problem as text, or a network's name."""
+
+    kind: str
+    subject: str
+    n: int
+    side: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.subject} N{self.n} {self.side}"
+
+
+def problems() -> Mapping[str, ConvProblem]:
+    """Every suite's problems for N = 1, by their text."""
+    return {str(layer.problem): layer.problem for suite in SUITES.values() for layer in suite}
+
+
+def units() -> list[Unit]:
+    """Everything, each once, in the order in which it is measured."""
+    found = []
+    for kind, groups, batches, sides in _ORDER:
+        for group in groups:
+            subjects = [str(each.problem) for each in SUITES[group]] if kind == LAYER else [group]
+            # One side after another: a worker serves one, and takes long to start.
+            found += [
+                Unit(kind, subject, n, side)
+                for side in sides
+                for n in batches
+                for subject in subjects
+            ]
+    return list(dict.fromkeys(found))
+
+
+def missing(
+    every: Iterable[Unit], lines: Iterable[Row], commit: str, device: str = ""
+) -> list[Unit]:
+    """Those that have no line of the commit, and of the device where one is named."""
+    there = {
+        line["unit"]
+        for line in lines
+        if line["commit"] == commit and (not device or line["device"] == device)
+    }
+    return [unit for unit in every if str(unit) not in there]
+
+
+def seconds_of(lines: Sequence[Row]) -> dict[tuple[str, str], float]:
+    """How long a unit takes, by its kind and side."""
+    took: dict[tuple[str, str], list[float]] = {}
+    for line in lines:
+        if line["outcome"] == "measured":
+            took.setdefault((line["unit"].split()[0], line["side"]), []).append(line["seconds"])
+    return {**_SECONDS, **{key: median(values) for key, values in took.items()}}
+
+
+def packed(
+    todo: Iterable[Unit], seconds: float, takes: Mapping[tuple[str, str], float]
+) -> list[Unit]:
+    """Those that fit, each in its turn; where one is too long, what comes later may still fit."""
+    chosen: list[Unit] = []
+    left, worker = seconds, None
+    for unit in todo:
+        key = unit.kind, unit.side
+        cost = takes[key] + (START_S if key != worker else 0)
+        if cost <= left:
+            chosen.append(unit)
+            left, worker = left - cost, key
+    return chosen
+
+
+def limit_s(unit: Unit, takes: Mapping[tuple[str, str], float]) -> float:
+    """After which a unit counts as hung."""
+    return 3 * takes[unit.kind, unit.side] + 2 * START_S

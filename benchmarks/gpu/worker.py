@@ -1,0 +1,40 @@
+"""A worker's side of a run: a line of JSON names a unit, a line of JSON says what came of it.
+
+A unit may crash the worker or lose its device; the run notes that, and starts another.
+"""
+
+import json
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from benchmarks.gpu.clocks import clocks
+from benchmarks.gpu.units import Unit
+from benchmarks.rows import Row
+from kernels.device.device import FaultError
+
+Measure = Callable[[Unit], list[Row]]
+
+
+class RefusedError(Exception):
+    """A unit that this side cannot run; the message says why."""
+
+
+def serve_units(measurer: Measure, device_row: Row) -> None:
+    """Measure what standard input names until it ends."""
+    _say({"place": device_row})
+    for line in sys.stdin:
+        unit = Unit(**json.loads(line))
+        try:
+            reply: dict[str, Any] = {"outcome": "measured", "rows": measurer(unit)}
+        except FaultError as error:
+            _say({"outcome": "faulted", "why": str(error), "rows": []})
+            sys.exit(1)
+        except Exception as error:  # noqa: BLE001  a row says so; the next unit may do better
+            reply = {"outcome": "refused", "why": f"{type(error).__name__}: {error}", "rows": []}
+        _say({**reply, "clocks": clocks()})
+
+
+def _say(line: Row) -> None:
+    sys.stdout.write(json.dumps(line) + "\n")
+    sys.stdout.flush()

@@ -1,0 +1,117 @@
+"""A GPU's engine that serves only once it has been proved, on the very GPU that it is to serve on.
+
+warm up ─ every N once, beside ONNX Runtime on the CPU ─┬─ within the tolerance ─ serve
+                                                        └─ not, or it failed ─ fallback, or raise
+"""
+
+import logging
+from collections.abc import Callable
+
+import numpy as np
+
+from models.classifier import Classifier
+from models.engines.engine import Batch, Engine, Images, Scores
+from models.engines.onnxruntime_engine import OnnxRuntimeEngine
+from models.engines.tolerance import network_tolerance, relative_error
+from models.errors import EngineError
+from models.lowering import Choose
+from models.preprocessing import OutputKind
+
+Fallback = Callable[[EngineError], Engine]
+"""Opens the engine to serve in place of one that failed so."""
+
+_log = logging.getLogger("convoy")
+
+
+class ProvedEngine:
+    """See the module, and Engine. `engine` is what serves; without a fallback, failures raise."""
+
+    def __init__(
+        self, engine: Engine, prove: Callable[[Engine], None], fallback: Fallback | None
+    ) -> None:
+        self.engine, self._prove, self._fallback = engine, prove, fallback
+
+    @property
+    def max_batch(self) -> int:
+        """See Engine."""
+        return self.engine.max_batch
+
+    @property
+    def classes(self) -> int:
+        """See Engine."""
+        return self.engine.classes
+
+    @property
+    def device(self) -> str:
+        """See Engine; it changes where warming up falls back."""
+        return self.engine.device
+
+    @property
+    def fallback_reason(self) -> str:
+        """See Engine."""
+        return self.engine.fallback_reason
+
+    def warm_up(self) -> None:
+        """Warm the engine up and prove it; where that fails, warm up the fallback."""
+        try:
+            self.engine.warm_up()
+            self._prove(self.engine)
+        except EngineError as failure:
+            if self._fallback is None:
+                raise
+            try:
+                self.engine.close()
+            except EngineError as error:  # on a lost device; the CPU needs none
+                _log.warning("the GPU's memory could not be freed: %s", error)
+            self.engine = self._fallback(failure)
+            self.engine.warm_up()
+
+    def run(self, images: Batch) -> Scores:
+        """See Engine."""
+        return self.engine.run(images)
+
+    def close(self) -> None:
+        """See Engine."""
+        self.engine.close()
+
+
+def check_images(n: int, image_shape: tuple[int, ...], seed: int = 0) -> Images:
+    """n images, or clips, of coarse squares: networks tell them apart, unlike noise."""
+    *spatial, channels = image_shape
+    images = np.random.default_rng(seed).integers(0, 256, (n, *[4] * len(spatial), channels))
+    for axis, size in enumerate(spatial, 1):
+        images = images.take(np.arange(size) * 4 // size, axis)
+    return images.astype(np.uint8)
+
+
+def prove(engine: Engine, classifier: Classifier, choose: Choose, threads: int = 0) -> None:
+    """Run a warm engine on every N, and raise EngineError where its scores are wrong.
+
+    Right is what ONNX Runtime says on the CPU, within what both may err by.
+    """
+    images = check_images(engine.max_batch, classifier.preprocessing.image_shape)
+    reference = OnnxRuntimeEngine(classifier, max_batch=1, threads=threads)
+    expected = np.concatenate([reference.run(image[np.newaxis]) for image in images])
+    reference.close()
+    for n in range(1, engine.max_batch + 1):
+        error = relative_error(engine.run(images[-n:]), expected[-n:])
+        bound = tolerance(classifier, choose, n, expected[-n:])
+        if not error <= bound:  # NaN is an error too
+            raise EngineError(
+                f"the self-test of {classifier.name} on {engine.device} fails at N = {n}: scores"
+                f" differ from ONNX Runtime's by {error:.1e} of the largest, {bound:.1e} is allowed"
+            )
+
+
+def tolerance(classifier: Classifier, choose: Choose, n: int, expected: Scores) -> float:
+    """How far scores of n images may lie from ONNX Runtime's, relative to an image's largest.
+
+    Both sides round. An error of δ in the logits z becomes one of at most 2δ·p in a softmax, and
+    δ is relative to the largest |z|, for which the largest |ln p| stands.
+    """
+    ours = network_tolerance(classifier.rewritten.graph, lambda conv: choose(conv.with_batch(n)))
+    bound = ours + network_tolerance(classifier.network.graph)
+    if classifier.preprocessing.output is OutputKind.PROBABILITIES:
+        smallest = max(float(expected.min()), float(np.finfo(np.float32).tiny))
+        bound *= 2 * max(1.0, -np.log(smallest))
+    return bound

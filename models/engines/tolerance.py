@@ -1,0 +1,57 @@
+"""How far right scores may lie apart, which the arithmetic says and no measurement."""
+
+from collections.abc import Callable
+from math import prod, sqrt
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernels.convolution.algorithms import ConvChoice
+from kernels.convolution.winograd import WinogradConv
+from kernels.convolution.winograd_nonfused import NonfusedWinogradConv
+from kernels.problems.conv import ConvProblem
+from kernels.winograd.matrices import winograd_matrices
+from kernels.winograd.reference import winograd_growth, winograd_roundings
+from models.graph import Conv, Gemm, GlobalPool, Graph
+
+Choice = Callable[[ConvProblem], ConvChoice]
+
+
+def network_tolerance(graph: Graph, choose: Choice | None = None) -> float:
+    """How far float32 scores may lie from float64 ones, relative to the largest score.
+
+    A sum of L products whose rounding errors are independent errs by about √L·u relative to its
+    size, u = eps / 2 (Higham and Mary 2019, "A new approach to probabilistic rounding error
+    analysis", theorem 3.1), any other node by a few u. Networks keep the size of activations from
+    layer to layer, or no float32 would do; then the layers' errors add up, at most linearly.
+    Without `choose` every convolution sums its products directly.
+    """
+    u = float(np.finfo(np.float32).eps) / 2
+    errors: list[float] = []
+    for node in graph.nodes:
+        if isinstance(node, Conv):
+            errors.append(_conv_error(node.problem, choose))
+        elif isinstance(node, Gemm):
+            errors.append(sqrt(graph.shape(node.weight)[1]))
+        elif isinstance(node, GlobalPool):
+            errors.append(sqrt(prod(graph.shape(node.x)[1:])))
+        else:
+            errors.append(2)
+    return u * sum(errors)
+
+
+def _conv_error(problem: ConvProblem, choose: Choice | None) -> float:
+    """Relative to the size of the sums, in u: √L, or what Winograd's algorithm makes of it."""
+    algorithm, config = choose(problem) if choose else (None, None)
+    if isinstance(algorithm, WinogradConv | NonfusedWinogradConv) and config is not None:
+        matrices = winograd_matrices(algorithm.m, algorithm.r, config.points)
+        return float(
+            winograd_growth(matrices) ** algorithm.axes
+            * sqrt(winograd_roundings(problem, matrices))
+        )
+    return sqrt(prod(problem.filter_shape[1:]))
+
+
+def relative_error(actual: NDArray[np.floating], expected: NDArray[np.floating]) -> float:
+    """The largest error of an image, relative to its largest score."""
+    return float((np.abs(actual - expected).max(axis=1) / np.abs(expected).max(axis=1)).max())

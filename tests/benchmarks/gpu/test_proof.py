@@ -1,0 +1,124 @@
+"""The proof: what it says of checks that pass, fail, hang or die, and of kernels that are wrong."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.gpu import checks, proof
+from benchmarks.gpu.checks import NotProvedError, first_cases, load_kernels, run_cases
+from benchmarks.rows import read
+from kernels.device.device import SOURCE_ROOT, Instantiation
+from tests.cusim.device import CusimDevice
+from tests.support import ROOT
+from tests.support.cases import CASES
+from tests.support.kernels.kernel_case import KernelCase
+
+
+def saying(*lines: object, then: str = "") -> list[str]:
+    """A child that says these lines."""
+    program = "".join(f"print({json.dumps(json.dumps(line))}, flush=True)\n" for line in lines)
+    return [sys.executable, "-c", program + then]
+
+
+def passed(name: str, ok: bool = True) -> dict[str, object]:
+    return {"check": name, "ok": ok, "text": "as it should", "seconds": 0.1}
+
+
+ALL = [passed(name) for name in proof.NAMES]
+
+
+def test_the_parent_knows_every_check() -> None:
+    assert tuple(checks.CHECKS) == proof.NAMES
+
+
+def test_it_is_proved_where_every_check_passes_and_a_row_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    child = saying({"place": {"device": "made up", "commit": ""}}, *ALL)
+    proved, _ = proof.prove(child, 20, "abc", tmp_path)
+    assert proved
+    assert capsys.readouterr().out.splitlines()[-1] == "PROVED"
+    (row,) = read(tmp_path / "gpu_proof.jsonl")
+    assert (row["device"], row["commit"], row["proved"]) == ("made up", "abc", True)
+
+
+@pytest.mark.parametrize(
+    ("said", "then", "wrong", "why"),
+    [
+        ([*ALL[:3], passed("digits", ok=False), *ALL[4:]], "", "digits", "as it should"),
+        (ALL[:-1], "", "server", "the checks ended before it"),
+        (ALL[:-1], "import os; os._exit(9)", "server", "the process died with status 9 before it"),
+        (ALL[:-1], "import time; time.sleep(60)", "server", "2 s were over before it"),
+    ],
+    ids=["failed", "left out", "died", "hung"],
+)
+def test_what_is_not_shown_is_not_proved(
+    said: list[object],
+    then: str,
+    wrong: str,
+    why: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    proved, _ = proof.prove(saying(*said, then=then), 2, "abc", tmp_path)
+    assert not proved
+    output = capsys.readouterr().out
+    assert output.splitlines()[-1] == f"NOT PROVED: {wrong}"
+    assert f"FAILED {wrong}: {why}" in output
+    assert read(tmp_path / "gpu_proof.jsonl")[0]["not_proved"] == [wrong]
+
+
+def test_every_kernel_template_has_a_case_in_the_simulators_part() -> None:
+    whole = {each.kernel for case in CASES for each in kernels_of(case)}
+    assert {each.kernel for case in first_cases() for each in kernels_of(case)} == whole
+
+
+def kernels_of(case: KernelCase) -> list[Instantiation]:
+    return [launch.instantiation for launch in case.launches]
+
+
+BREAKS = {
+    "lrn.cu": ("fmaf(scale, sum, bias)", "fmaf(scale, sum, 2 * bias)"),
+    "softmax.cu": ("expf(shifted) / sum", "expf(shifted)"),
+    "elementwise.cu": ("return a + b", "return a - b"),
+}
+
+
+@pytest.mark.parametrize("source", BREAKS)
+def test_a_kernel_that_is_broken_on_purpose_is_not_proved(source: str, tmp_path: Path) -> None:
+    broken = tmp_path / "src"
+    shutil.copytree(SOURCE_ROOT, broken)
+    text = (broken / source).read_text()
+    assert BREAKS[source][0] in text
+    (broken / source).write_text(text.replace(*BREAKS[source]))
+    cases = [
+        case for case in first_cases() if {each.source for each in kernels_of(case)} == {source}
+    ]
+    device = CusimDevice(source_root=broken)
+    subject = checks.Subject(device, None, cases=cases)
+    assert load_kernels(subject)
+    with pytest.raises(NotProvedError, match="cases are wrong"):
+        run_cases(subject)
+    device.close()
+
+
+def test_without_photographs_nothing_is_skipped_in_silence() -> None:
+    device = CusimDevice()
+    subject = checks.Subject(device, None)
+    for check in (checks.classify_photographs, checks.answer_requests, checks.replay_graphs):
+        with pytest.raises(NotProvedError):
+            check(subject)
+    device.close()
+
+
+@pytest.mark.slow
+def test_the_simulator_is_proved_by_the_command_itself() -> None:
+    command = [sys.executable, "-m", "benchmarks.gpu", "proof", "--device", "cusim"]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert run.stdout.splitlines()[-1] == "PROVED"
+    assert "20 of 132 instantiations" in run.stdout

@@ -1,0 +1,107 @@
+"""The report from made-up lines, none of which is ever committed."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.gpu.report import BEGIN, END, into_readme, results, section
+from benchmarks.gpu.units import Unit, units
+from benchmarks.kernels.suites import VGG_E
+from benchmarks.rows import RESULTS, Row, append, read
+from tests.support import ROOT
+from tests.support.benchmarks.made_up import rows_of
+
+DEVICE = "made up"
+
+
+def line(unit: Unit, *rows: Row, **changes: Any) -> Row:
+    return {
+        "kind": "measurement",
+        "device": DEVICE,
+        "driver": "0.0",
+        "compiler": "NVRTC 0.0",
+        "commit": "0",
+        "date": "2000-01-01T00:00:00+00:00",
+        "unit": str(unit),
+        "n": unit.n,
+        "side": unit.side,
+        "seconds": 1.0,
+        "outcome": "measured",
+        "clocks": {"sm_mhz": 1980.0},
+        "rows": list(rows),
+        **changes,
+    }
+
+
+def layer_lines() -> list[Row]:
+    return [
+        line(Unit("layer", row["problem"].replace(f"N{n} ", "N1 "), n, row["side"]), row)
+        for n in (1, 8)
+        for row in rows_of(VGG_E, n, lambda _: 2.0)
+    ]
+
+
+def network_line(side: str, us: float) -> Row:
+    row = {"network": "SqueezeNet", "n": 1, "side": side, "metric": "device", "p50_us": us}
+    return line(Unit("network", "SqueezeNet", 1, side), row)
+
+
+HTTP = line(
+    Unit("http", "SqueezeNet", 8, "convoy"),
+    {"connections": 8, "requests_per_s": 4321.0, "p50_ms": 1.25, "p99_ms": 2.5},
+)
+CRASHED = line(
+    Unit("layer", "some problem", 1, "cudnn"), outcome="crashed", why="the worker crashed with 11"
+)
+
+
+def test_the_tables_are_those_of_the_lines(tmp_path: Path) -> None:
+    lines = [*layer_lines(), network_line("convoy", 86.0), network_line("torch graph", 120.5)]
+    text = results([*lines, HTTP, CRASHED], tmp_path)
+    assert "### vgg-e, N = 1, cache warm: 2.00 times as fast, 9 of 9 layers" in text
+    assert "| 1980 |" in text, "the clock is beside the number"
+    assert "| SqueezeNet | 1 | device | 86.0 | 120.5 |" in text
+    assert "| 8 | 4321 | 1.25 | 2.50 |" in text
+    assert "made up, driver 0.0, NVRTC 0.0, commit 0." in text
+    assert f"{len(units()) - len(lines) - 1} of {len(units())} measurements are missing" in text
+    assert "layer some problem N1 cudnn: crashed, the worker crashed with 11" in text
+    assert (tmp_path / "vgg-e.png").is_file()
+
+
+def test_without_lines_it_says_that_nothing_is_measured(tmp_path: Path) -> None:
+    assert "Nothing is measured" in results([], tmp_path)
+    assert "Nothing is measured" in section([])
+
+
+def test_only_the_last_commit_and_device_are_told(tmp_path: Path) -> None:
+    old = [{**each, "commit": "old"} for each in layer_lines()]
+    text = results([*old, HTTP], tmp_path)
+    assert "vgg-e" not in text
+    assert "commit 0." in text
+
+
+def test_the_readmes_section_is_replaced_and_nothing_else() -> None:
+    text = f"before\n{BEGIN}\nold\n{END}\nafter\n"
+    told = section(layer_lines())
+    assert into_readme(text, told) == f"before\n{BEGIN}\n{told}\n{END}\nafter\n"
+    assert "- vgg-e, N = 1: 2.00 times as fast as the fastest other" in told
+    with pytest.raises(ValueError, match="has no"):
+        into_readme("no marks", told)
+
+
+def test_the_committed_readme_and_results_are_those_of_the_committed_lines(tmp_path: Path) -> None:
+    lines = read(RESULTS / "gpu.jsonl")
+    readme = (ROOT / "README.md").read_text()
+    assert into_readme(readme, section(lines)) == readme
+    assert (RESULTS.parent / "RESULTS.md").read_text() == results(lines, tmp_path)
+
+
+def test_no_committed_row_is_made_up() -> None:
+    for file in RESULTS.glob("gpu*.jsonl"):
+        assert all(row["device"] != DEVICE for row in read(file))
+
+
+def test_lines_go_through_a_file(tmp_path: Path) -> None:
+    append(tmp_path / "gpu.jsonl", layer_lines())
+    assert read(tmp_path / "gpu.jsonl") == layer_lines()

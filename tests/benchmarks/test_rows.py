@@ -1,0 +1,19 @@
+"""Rows of results: which commit they are of where there is no git."""
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks import rows
+
+
+def test_a_checkout_without_git_has_the_commit_that_was_carried_along(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rows, "ROOT", tmp_path)
+    monkeypatch.setattr(rows, "CARRIED", tmp_path)
+    assert rows.commit() == "unknown"
+    (tmp_path / "COMMIT").write_text("abcdef012345+\n")
+    assert rows.commit() == "abcdef012345+"
+    (tmp_path / ".git").mkdir()
+    assert rows.commit() != "abcdef012345+"

@@ -1,0 +1,192 @@
+"""A GPU's engine is proved before it serves; the simulator stands in for the GPU."""
+
+import logging
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kernels.device.device import DeviceError, FaultError
+from models import (
+    BUILT_IN_MODEL,
+    DeviceKind,
+    DeviceLostError,
+    Engine,
+    EngineError,
+    load_classifier,
+    open_engine,
+)
+from models.classifier import Classifier
+from models.engines.cuda_engine import CudaEngine
+from models.engines.engine import Batch, Scores
+from models.engines.onnxruntime_engine import OnnxRuntimeEngine
+from models.engines.proved_engine import check_images, tolerance
+from models.engines.tolerance import relative_error
+from tests.cusim.device import CusimDevice
+from tests.cusim.streams import CusimStream
+from tests.support.models.engines import H200_CHOICE, opened
+from tests.support.networks import SQUEEZENET, needs_shared
+
+MAX_BATCH = 3
+
+
+@pytest.fixture(autouse=True)
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[CusimDevice]:
+    device = CusimDevice()
+    monkeypatch.setattr("kernels.device.cuda_device.CudaDevice", lambda: device)
+    monkeypatch.setattr("models.tuning.measured.DEFAULT_STORE", Path("no/such/tuning.json"))
+    yield device
+    device.close()
+
+
+def opened_on(kind: DeviceKind) -> Engine:
+    return open_engine(load_classifier(BUILT_IN_MODEL), device=kind, max_batch=MAX_BATCH)
+
+
+def wrong_at_two(scores: Scores) -> Scores:
+    return scores * np.float32(1.0001 if len(scores) == 2 else 1)
+
+
+def not_a_number(scores: Scores) -> Scores:
+    return np.full_like(scores, np.nan)
+
+
+def another_images(scores: Scores) -> Scores:
+    return np.roll(scores, 1, axis=0)
+
+
+@pytest.fixture
+def spoiled(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    run, spoil = CudaEngine.run, request.param
+
+    def running(self: CudaEngine, images: Batch) -> Scores:
+        scores: Scores = spoil(run(self, images))
+        return scores
+
+    monkeypatch.setattr(CudaEngine, "run", running)
+
+
+@pytest.mark.parametrize("kind", [DeviceKind.AUTO, DeviceKind.CUDA])
+def test_the_gpu_serves_where_every_batch_size_is_right(kind: DeviceKind) -> None:
+    engine = opened_on(kind)
+    engine.warm_up()
+    assert "simulator" in engine.device
+    assert engine.fallback_reason == ""
+    assert engine.run(check_images(2, (32, 32, 1))).shape == (2, engine.classes)
+    engine.close()
+
+
+@pytest.mark.parametrize(
+    ("spoiled", "at"),
+    [(wrong_at_two, 2), (not_a_number, 1), (another_images, 2)],
+    indirect=["spoiled"],
+)
+def test_wrong_scores_make_auto_take_the_cpu_and_say_why_and_cuda_fail(
+    spoiled: None, at: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    why = rf"the self-test of digits on .* fails at N = {at}: .*, \S+ is allowed"
+    engine = opened_on(DeviceKind.AUTO)
+    with caplog.at_level(logging.WARNING, "convoy"):
+        engine.warm_up()
+    assert engine.device.startswith("cpu")
+    assert re.fullmatch(why, engine.fallback_reason)
+    (record,) = caplog.records
+    assert record.getMessage() == f"digits runs on the CPU: {engine.fallback_reason}"
+    images = check_images(2, (32, 32, 1))
+    cpu = opened_on(DeviceKind.CPU)
+    assert (engine.run(images) == cpu.run(images)).all()
+    engine.close()
+    cpu.close()
+
+    engine = opened_on(DeviceKind.CUDA)
+    with pytest.raises(EngineError, match=why):
+        engine.warm_up()
+    engine.close()
+
+
+def test_where_no_gpu_answers_auto_takes_the_cpu_and_says_why(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def none() -> CusimDevice:
+        raise DeviceError("no CUDA device answers: no driver")
+
+    monkeypatch.setattr("kernels.device.cuda_device.CudaDevice", none)
+    engine = opened_on(DeviceKind.AUTO)
+    engine.warm_up()
+    assert engine.device.startswith("cpu")
+    assert engine.fallback_reason.startswith("no CUDA device answers: no driver")
+    engine.close()
+    with pytest.raises(EngineError, match="no CUDA device answers"):
+        opened_on(DeviceKind.CUDA)
+
+
+def test_a_device_that_is_lost_in_the_self_test_is_left_for_the_cpu(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engine = opened_on(DeviceKind.AUTO)
+    monkeypatch.setattr(CudaEngine, "warm_up", warm_up_and(lambda: lose(monkeypatch)))
+    engine.warm_up()
+    assert engine.device.startswith("cpu")
+    assert "illegal" in engine.fallback_reason
+    engine.close()
+
+
+def test_a_lost_device_is_named_so_by_whatever_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = opened_on(DeviceKind.CUDA)
+    engine.warm_up()
+    lose(monkeypatch)
+    with pytest.raises(DeviceLostError, match="illegal"):
+        engine.run(check_images(1, (32, 32, 1)))
+    with pytest.raises(DeviceLostError, match="cannot be closed"):
+        engine.close()
+    engine.close()  # which it is now
+
+
+def lose(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From now on every call that waits says that the device is lost, as CUDA's do."""
+
+    def failing(self: Any) -> None:
+        raise FaultError("cudaErrorIllegalAddress: an illegal memory access was encountered")
+
+    monkeypatch.setattr(CusimStream, "synchronize", failing)
+    monkeypatch.setattr(CusimDevice, "synchronize", failing)
+
+
+def warm_up_and(then: Callable[[], None]) -> Callable[[CudaEngine], None]:
+    warm_up = CudaEngine.warm_up
+
+    def warming(self: CudaEngine) -> None:
+        warm_up(self)
+        then()
+
+    return warming
+
+
+@needs_shared
+def test_a_trained_networks_error_lies_well_within_what_is_allowed(gpu: CusimDevice) -> None:
+    squeezenet = load_classifier(SQUEEZENET, overrides={"preset": "caffe"})
+    images = check_images(1, squeezenet.preprocessing.image_shape)
+    reference = OnnxRuntimeEngine(squeezenet, max_batch=1)
+    expected = reference.run(images)
+    engine = opened(squeezenet, gpu)
+    error = relative_error(engine.run(images), expected)
+    allowed = tolerance(squeezenet, H200_CHOICE, 1, expected)
+    assert error < allowed / 4
+    assert allowed < 1e-2
+    engine.close()
+    reference.close()
+
+
+def test_check_images_differ_and_are_the_same_again() -> None:
+    images = check_images(8, (2, 16, 16, 3))
+    assert len({image.tobytes() for image in images}) == 8
+    assert (images == check_images(8, (2, 16, 16, 3))).all()
+
+
+def test_the_tolerance_is_that_of_both_sides(gpu: CusimDevice) -> None:
+    digits: Classifier = load_classifier(BUILT_IN_MODEL)
+    scores = np.ones((1, 10), np.float32)
+    assert 1e-6 < tolerance(digits, H200_CHOICE, 1, scores) < 1e-4

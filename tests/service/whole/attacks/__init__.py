@@ -1,0 +1,1 @@
+"""Hostile clients: what they cost, and what other clients notice of them."""

@@ -1,0 +1,68 @@
+"""A real server whose GPU takes no more work: all is answered, and it leaves with status 75."""
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+
+from models import BUILT_IN_MODEL
+from tests.support import ROOT
+
+SAMPLE = (BUILT_IN_MODEL.parent / "samples" / "4_black_on_white.png").read_bytes()
+
+
+@contextmanager
+def serving(lost: Path, device: str) -> Iterator[tuple[subprocess.Popen[str], httpx.Client]]:
+    arguments = ["serve", "--device", device, "--max-batch", "2", "--port", "0"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.support.servers.lost_device_server", str(lost), *arguments],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        url = re.search(r"http://\S+", process.stdout.readline())
+        assert url is not None, process.communicate()[1]
+        with httpx.Client(base_url=url[0], timeout=30) as client:
+            yield process, client
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def ask(client: httpx.Client) -> int:
+    return client.post("/v1/classify", content=SAMPLE).status_code
+
+
+def test_a_lost_device_ends_the_server_with_status_75_once_all_is_answered(tmp_path: Path) -> None:
+    lost = tmp_path / "lost"
+    with serving(lost, "cuda") as (process, client):
+        assert ask(client) == 200
+        metrics = client.get("/metrics").text
+        assert re.search(r'convoy_engine_info\{device="CPU simulator.*fallback_reason=""', metrics)
+        lost.touch()
+        with ThreadPoolExecutor(8) as pool:
+            statuses = list(pool.map(lambda _: ask(client), range(8)))
+        assert set(statuses) <= {500, 503}
+        assert 500 in statuses  # the batch that found out
+        assert process.wait(20) == 75
+        assert process.stderr is not None
+        log = process.stderr.read()
+    assert "Error: the device is lost: digits failed on a batch of" in log
+    assert "the engine is restarted" not in log
+
+
+def test_auto_serves_from_the_cpu_where_the_device_is_lost_at_once(tmp_path: Path) -> None:
+    lost = tmp_path / "lost"
+    lost.touch()
+    with serving(lost, "auto") as (_, client):
+        assert ask(client) == 200
+        metrics = client.get("/metrics").text
+        assert re.search(r'convoy_engine_info\{device="cpu.*fallback_reason=".*illegal', metrics)

@@ -1,0 +1,46 @@
+"""A run of measurements whose worker makes its numbers up: python -m ... OUT [worker].
+
+One unit of each side crashes its worker.
+"""
+
+import os
+import random
+import sys
+import time
+from pathlib import Path
+
+from benchmarks.gpu.run import run
+from benchmarks.gpu.units import Unit
+from benchmarks.gpu.worker import serve_units
+from benchmarks.rows import Row
+
+UNITS = [
+    Unit("layer", f"made up {index}", 1, side)
+    for side in ("convoy", "torch")
+    for index in range(20)
+]
+CRASHING = "made up 7"
+COMMIT = "0"
+
+
+def measure(unit: Unit) -> list[Row]:
+    """Numbers that nothing measured."""
+    time.sleep(random.uniform(0.005, 0.03))
+    if unit.subject == CRASHING:
+        os._exit(11)
+    return [{"made_up": True, "cache": cache, "p50_us": 1.0} for cache in ("warm", "cold")]
+
+
+def main() -> None:
+    """The run, or a worker of it."""
+    out = Path(sys.argv[1])
+    if sys.argv[2:]:
+        serve_units(measure, {"kind": "measurement", "device": "made up", "commit": COMMIT})
+        return
+    command = [sys.executable, "-m", "tests.support.benchmarks.stand_in_gpu", str(out), "worker"]
+    run(out, 120, COMMIT, UNITS, lambda kind, side: command)
+    print("done", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,34 @@
+"""`convoy serve` on a simulated GPU that is lost once a file is there.
+
+python -m tests.support.servers.lost_device_server FILE [ARGUMENT...]
+"""
+
+import sys
+from pathlib import Path
+
+from kernels.device import cuda_device
+from kernels.device.device import FaultError
+from service.cli import main
+from tests.cusim.device import CusimDevice
+from tests.cusim.streams import CusimStream
+
+
+def lose_once_there(file: Path) -> None:
+    """As after an illegal access: every call that waits says so, for ever."""
+    for kind in (CusimStream, CusimDevice):
+        synchronize = kind.synchronize
+
+        def waiting(self: object, before: object = synchronize) -> None:
+            if file.exists():
+                raise FaultError(
+                    "cudaErrorIllegalAddress: an illegal memory access was encountered"
+                )
+            before(self)  # type: ignore[operator]
+
+        kind.synchronize = waiting  # type: ignore[method-assign]
+
+
+if __name__ == "__main__":
+    lose_once_there(Path(sys.argv.pop(1)))
+    cuda_device.CudaDevice = CusimDevice  # type: ignore[assignment, misc]
+    main()
