@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import ExitStack, closing
 from itertools import pairwise
 from pathlib import Path
 
@@ -163,7 +163,8 @@ def test_a_killed_worker_loses_its_own_requests_and_nothing_else(service: Servic
             answered += 1
         return answered, None
 
-    with service.one_each() as each, ThreadPoolExecutor(3) as pool:
+    with service.one_each() as each, ThreadPoolExecutor(3) as pool, ExitStack() as stack:
+        stack.callback(stop.set)  # the clients end, however this does
         (victim, lost), (_, kept) = each.items()
         before = service.workers
         scrapes: list[tuple[float, ...]] = []
