@@ -7,7 +7,7 @@ version 2 a single one.
 
 import contextlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from math import inf
 from pathlib import Path
 
@@ -15,7 +15,7 @@ GROUPS = Path("/proc/self/cgroup")
 MOUNT = Path("/sys/fs/cgroup")
 
 # Files with the limit of each controller, in version 2 and in version 1.
-_FILES: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+_FILES: Mapping[str, tuple[Sequence[str], Sequence[str]]] = {
     "cpu": (("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us")),
     "memory": (("memory.max",), ("memory.limit_in_bytes",)),
 }

@@ -109,16 +109,17 @@ def prepare_image(data: bytes, preprocessing: Preprocessing, limits: ImageLimits
 
 
 def _geometry(file: ImageFile, preprocessing: Preprocessing) -> _Geometry:
-    sides = file.width, file.height
     size = preprocessing.width, preprocessing.height
     if file.orientation in _TURNED:
         size = size[::-1]
     if preprocessing.fit is Fit.STRETCH:
-        return _Geometry(size, size, (0.0, 0.0, *sides))
+        return _Geometry(size, size, (0.0, 0.0, file.width, file.height))
     # The longer side is rounded down, and the crop's offset to the nearest, as torchvision does.
-    width, height = (preprocessing.resize * side // min(sides) for side in sides)
-    left, right = _span(sides[0], width, size[0], reverse=file.orientation in _X_REVERSED)
-    top, bottom = _span(sides[1], height, size[1], reverse=file.orientation in _Y_REVERSED)
+    shorter = min(file.width, file.height)
+    width = preprocessing.resize * file.width // shorter
+    height = preprocessing.resize * file.height // shorter
+    left, right = _span(file.width, width, size[0], reverse=file.orientation in _X_REVERSED)
+    top, bottom = _span(file.height, height, size[1], reverse=file.orientation in _Y_REVERSED)
     return _Geometry((width, height), size, (left, top, right, bottom))
 
 
@@ -138,7 +139,7 @@ def _cost(file: ImageFile, geometry: _Geometry) -> Cost:
         fits = max(1, min(file.width // width, file.height // height))
         shrink = max(scale for scale in (1, 2, 4, 8) if scale <= fits)
     pixel_bytes = weight.held_bytes + weight.drawn_bytes / shrink**2
-    coded_bytes = sum(len(part) for part in file.parts)  # Pillow reads a joined copy
+    coded_bytes = sum(map(len, file.parts))  # Pillow reads a joined copy
     return Cost(int(file.pixels * pixel_bytes) + coded_bytes, file.pixels * weight.ns / 1e9)
 
 
@@ -155,7 +156,7 @@ def _decode(file: ImageFile, geometry: _Geometry, channels: ChannelOrder) -> Pix
     pixels = np.asarray(image)
     if channels is ChannelOrder.BGR:
         pixels = pixels[:, :, ::-1]
-    return np.ascontiguousarray(pixels.reshape(image.height, image.width, -1))
+    return np.ascontiguousarray(pixels.reshape(*pixels.shape[:2], -1))
 
 
 def _decode_upright(file: ImageFile, geometry: _Geometry, mode: str) -> Image.Image:
