@@ -10,9 +10,10 @@
 //   copied from where the window's taps fall, or are 0. Each thread sums TM × TN products in
 //   registers. Where the tiles do not fill the machine, the inner dimension is split over gridDim.y
 //   blocks. Each writes its sums to the workspace, and the last of a tile adds them up (split.cuh).
-//   A tile is finished out of memory, not registers, in a loop that is not unrolled: an activation
-//   chosen at run time would stand in the code TM · TN times, and a split tile lies in memory
-//   anyway. POINTWISE (1×1 at stride 1, unpadded): the left factor is x itself.
+//   A tile is finished from memory, not from registers, in a loop that is not unrolled: the code of
+//   an activation chosen at run time would be repeated TM · TN times, and a split tile is in memory
+//   already.
+//   POINTWISE (1×1 at stride 1, unpadded): the left factor is x itself.
 // Layouts: x, residual, y are N·D·H·W pixels with any pitch. weight is G × T·R·S × C/G × K/G, both
 //   channel axes padded to a multiple of 4 with zeros (kernels/convolution/implicit_gemm.py,
 //   prepare_filter). Shared memory holds pixels × BK, with 4 more floats per row so that rows start

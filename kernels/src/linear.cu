@@ -6,8 +6,9 @@
 //   products in registers. The lanes of a warp then exchange halves of their sums until each has
 //   its share of the warp's sums, and one thread per 4 outputs adds those of the warps. The order
 //   of all sums is fixed. Every block reads x again, from the caches: as much as the weights where
-//   ROWS = OUTPUTS. For 8 rows, two blocks of 256 threads per multiprocessor spilled 160 bytes per
-//   thread on sm_80; three of 128 spill none.
+//   ROWS = OUTPUTS.
+//   For 8 rows, two blocks of 256 threads per multiprocessor spilled 160 bytes per thread on sm_80;
+//   three of 128 spill none.
 // Layouts: x and y are rows with any pitch; weight is K × C, rows padded with zeros to 16 bytes.
 // Launch: (ceil(K / OUTPUTS), ceil(rows / ROWS)) blocks of one to MAX_WARPS whole warps:
 //   fewer warps where many sums need many registers.

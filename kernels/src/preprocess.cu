@@ -5,9 +5,8 @@
 // Channels from C up to those of the output are written as 0.
 //
 // Layouts: contiguous in; N·H·W pixels with any pitch out.
-// Launch: one dimension, the last block partial. One thread per pixel of an image; or per V
-// channels
-//   of a pixel of a tensor, with consecutive threads on consecutive pixels, so that reads of each
+// Launch: one dimension, the last block partial. One thread per pixel of an image; or per pixel and
+//   V channels of a tensor, with consecutive threads on consecutive pixels, so that reads of each
 //   plane are contiguous. Where there are at most V channels, as in an image, the writes are
 //   contiguous too.
 #include "common.cuh"

@@ -87,8 +87,8 @@ __device__ __forceinline__ Place place_of(int tile, const Sizes& sizes, const Wi
 }
 
 // Copies 4 channels, of which `exist` do, at a tile's positions, zeros where they are outside the
-// image; they come to lie APART floats from each other. AT_ONCE lanes share the tile: this one
-// begins each row at its `ahead`th position and goes on by as many.
+// image; the copies lie APART floats from each other. AT_ONCE lanes share the tile: this one begins
+// each row at position `ahead` and continues in steps of AT_ONCE.
 template <int ALPHA, int AXES, int AT_ONCE, int APART>
 __device__ __forceinline__ void copy_tile(float* shared, const float* x, unsigned read, int ahead,
                                           int exist, const Sizes& sizes, const Window& window) {

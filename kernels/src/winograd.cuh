@@ -58,7 +58,7 @@ __device__ __forceinline__ void inverse_transform(const Load& load, Vec<V> (&y)[
   }
 }
 
-// Where a tile stands: its image, and its number along each axis. Tiles go along Q, then P, then O,
+// The place of a tile: its image, and its number along each axis. Tiles go along Q, then P, then O,
 // then N.
 struct TilePlace {
   int image;
