@@ -41,6 +41,7 @@ def carry(folder: Path = CARRIED, *, nvrtc: bool = False) -> list[tuple[str, int
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     (folder / "COMMIT").write_text(f"{commit()}\n")
+    (folder / "PYTHON").write_text(f"{PYTHON}\n")
     wheels(folder / "wheels", [*pins("convoy"), *EXTRAS])
     photographs(source, folder / "data")
     files = listing(folder)
