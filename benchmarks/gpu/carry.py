@@ -116,7 +116,7 @@ def compiler(file: Path) -> None:
     with tempfile.TemporaryDirectory() as temporary:
         download(Path(temporary), [f"nvidia-cuda-nvrtc=={version('nvidia-cuda-nvrtc')}"])
         (wheel,) = Path(temporary).glob("*.whl")
-        filters = [{"id": lzma.FILTER_X86}, {"id": lzma.FILTER_LZMA2, "preset": 6}]
+        filters = [{"id": lzma.FILTER_X86}, {"id": lzma.FILTER_LZMA2, "preset": 3}]
         with (
             zipfile.ZipFile(wheel) as source,
             lzma.open(file, "wb", filters=filters) as compressed,
