@@ -1,6 +1,7 @@
 """What `carry` made, on the machine that it travelled to: unpacked, and used by every command.
 
 .gpu/COMMIT         the checkout's commit, where there is no git
+.gpu/PYTHON         the Python that wheels are for; with any other they are left alone
 .gpu/wheels/*.whl   what the service needs and the machine may lack
 .gpu/nvrtc.tar.xz   the pinned NVRTC, if it was wanted: with it numbers hold for the pinned one
 .gpu/data/          SqueezeNet, photographs, labels
@@ -22,6 +23,9 @@ def python(carried: Path = CARRIED) -> list[str]:
     NVRTC is loaded before anything else loads another: the first one in a process stays.
     """
     command = ["env", "NVIDIA_TF32_OVERRIDE=0", "PYTHONUNBUFFERED=1"]
+    made_for, running = carried / "PYTHON", "{}.{}".format(*sys.version_info)
+    if not made_for.is_file() or made_for.read_text().strip() != running:
+        return [*command, sys.executable]
     site = carried / "site"
     if wheels := sorted((carried / "wheels").glob("*.whl")):
         if not site.is_dir():

@@ -41,6 +41,7 @@ def carry(folder: Path = CARRIED, *, nvrtc: bool = False) -> list[tuple[str, int
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     (folder / "COMMIT").write_text(f"{commit()}\n")
+    (folder / "PYTHON").write_text(f"{PYTHON}\n")
     wheels(folder / "wheels", [*pins("convoy"), *EXTRAS])
     photographs(source, folder / "data")
     files = listing(folder)
@@ -115,7 +116,7 @@ def compiler(file: Path) -> None:
     with tempfile.TemporaryDirectory() as temporary:
         download(Path(temporary), [f"nvidia-cuda-nvrtc=={version('nvidia-cuda-nvrtc')}"])
         (wheel,) = Path(temporary).glob("*.whl")
-        filters = [{"id": lzma.FILTER_X86}, {"id": lzma.FILTER_LZMA2, "preset": 6}]
+        filters = [{"id": lzma.FILTER_X86}, {"id": lzma.FILTER_LZMA2, "preset": 3}]
         with (
             zipfile.ZipFile(wheel) as source,
             lzma.open(file, "wb", filters=filters) as compressed,

@@ -27,6 +27,8 @@ from kernels.tuning.store import TuningStore
 
 LOAD_S = 8.0
 
+_EFFORT = Effort()
+
 DIE_WITH_PARENT = f"import ctypes; ctypes.CDLL(None).prctl(1, {int(signal.SIGKILL)})"
 
 
@@ -35,11 +37,10 @@ def measurer_of(kind: str, side: str, device: Device, out: Path) -> Measure:
     store = TuningStore(out / "tuning.json")
     if kind == LAYER:
         return _layers(side, device, store)
-    return _requests if kind == HTTP else _networks(side, device, store)
+    return _requests() if kind == HTTP else _networks(side, device, store)
 
 
-def _layers(name: str, device: Device, store: TuningStore) -> Measure:
-    effort = Effort()
+def _layers(name: str, device: Device, store: TuningStore, effort: Effort = _EFFORT) -> Measure:
     side: Side = (
         ConvoySide(device, effort, store, Search())
         if name == CONVOY
@@ -51,13 +52,14 @@ def _layers(name: str, device: Device, store: TuningStore) -> Measure:
         problem = known[unit.subject].with_batch(unit.n)
         outcome = side.measure(problem)
         if not outcome.winners:
-            raise RefusedError("; ".join(f"{n}: {why}" for n, why in outcome.refused.items()))
+            reasons = "; ".join(f"{name}: {why}" for name, why in outcome.refused.items())
+            raise RefusedError(reasons[:1000])  # of a hundred plans, perhaps
         return rows_of(problem, name, outcome, effort)
 
     return layer
 
 
-def _networks(name: str, device: Device, store: TuningStore) -> Measure:
+def _networks(name: str, device: Device, store: TuningStore, runs: int = RUNS) -> Measure:
     runtime = None if name == CONVOY else CudaRuntime()
 
     def network(unit: Unit) -> list[Row]:
@@ -70,34 +72,37 @@ def _networks(name: str, device: Device, store: TuningStore) -> Measure:
             (way,) = (each for each in WAYS if each.name == name)
             makers[name] = lambda: TorchNetwork(name, runtime, model, n, way.prepare)
             known.append({"side": CONVOY, "network": unit.subject, "n": n})
-        rows = measure(unit.subject, n, makers, images_of(model, n), known, RUNS)
+        rows = measure(unit.subject, n, makers, images_of(model, n), known, runs)
         return [row for side in rows for row in side]
 
     return network
 
 
-def _requests(unit: Unit) -> list[Row]:
+def _requests(device: str = "cuda", load_s: float = LOAD_S) -> Measure:
     data = carried.data()
     if data is None:
-        raise RefusedError("SqueezeNet and the photographs are not here; `carry` brings them")
+        raise BaselineError("SqueezeNet and the photographs are not here; `carry` brings them")
     program = [*carried.python(), "-c", f"{DIE_WITH_PARENT}; from service.cli import main; main()"]
-    picture = sorted((data / "images").glob("*.JPEG"))[0].read_bytes()
-    model = data / "squeezenet1.1-fp16.onnx"
-    with served(model, "caffe", ["--device", "cuda"], program) as url:
-        address = urlsplit(url).hostname or "", urlsplit(url).port or 0
-        request = post_request("/v1/classify", picture, "image/jpeg")
-        closed_loop(address, request, unit.n, 2.0)
-        took = sorted(closed_loop(address, request, unit.n, LOAD_S))
-    if len(took) < 100:
-        raise RefusedError(f"only {len(took)} requests were answered")
-    return [
-        {
-            "connections": unit.n,
-            "requests_per_s": round(len(took) / LOAD_S, 1),
-            "p50_ms": round(1e3 * took[len(took) // 2], 3),
-            "p99_ms": round(1e3 * took[len(took) * 99 // 100], 3),
-        }
-    ]
+    image = sorted((data / "images").glob("*.JPEG"))[0].read_bytes()
+    request = post_request("/v1/classify", image, "image/jpeg")
+
+    def requests(unit: Unit) -> list[Row]:
+        model = data / "squeezenet1.1-fp16.onnx"
+        with served(model, "caffe", ["--device", device], program) as url:
+            address = urlsplit(url).hostname or "", urlsplit(url).port or 0
+            closed_loop(address, request, unit.n, load_s / 4)
+            took = sorted(closed_loop(address, request, unit.n, load_s))
+        return [
+            {
+                "connections": unit.n,
+                "requests": len(took),
+                "requests_per_s": round(len(took) / load_s, 1),
+                "p50_ms": round(1e3 * took[len(took) // 2], 3),
+                "p99_ms": round(1e3 * took[len(took) * 99 // 100], 3),
+            }
+        ]
+
+    return requests
 
 
 def main(kind: str, side: str, out: Path, commit: str) -> None:
@@ -111,4 +116,4 @@ def main(kind: str, side: str, out: Path, commit: str) -> None:
         measurer = measurer_of(kind, side, device, out)
     except (DeviceError, BaselineError) as error:
         raise SystemExit(str(error)) from error
-    serve_units(measurer, where(device, commit))
+    serve_units(measurer, where(device, commit), device.synchronize)

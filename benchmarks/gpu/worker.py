@@ -20,18 +20,23 @@ class RefusedError(Exception):
     """A unit that this side cannot run; the message says why."""
 
 
-def serve_units(measurer: Measure, device_row: Row) -> None:
-    """Measure what standard input names until it ends."""
+def serve_units(measurer: Measure, device_row: Row, check: Callable[[], None]) -> None:
+    """Measure what standard input names until it ends, or `check` says that the device is lost.
+
+    A library reports a lost device as any other refusal, so each unit is followed by a check.
+    """
     _say({"place": device_row})
     for line in sys.stdin:
         unit = Unit(**json.loads(line))
         try:
             reply: dict[str, Any] = {"outcome": "measured", "rows": measurer(unit)}
+        except Exception as error:  # noqa: BLE001  a line says so; the next unit may do better
+            reply = {"outcome": "refused", "why": f"{type(error).__name__}: {error}", "rows": []}
+        try:
+            check()
         except FaultError as error:
             _say({"outcome": "faulted", "why": str(error), "rows": []})
             sys.exit(1)
-        except Exception as error:  # noqa: BLE001  a row says so; the next unit may do better
-            reply = {"outcome": "refused", "why": f"{type(error).__name__}: {error}", "rows": []}
         _say({**reply, "clocks": clocks()})
 
 

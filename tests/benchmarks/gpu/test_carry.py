@@ -2,6 +2,7 @@
 
 import io
 import subprocess
+import sys
 import tarfile
 import zipfile
 from pathlib import Path
@@ -52,12 +53,15 @@ def test_without_anything_carried_python_is_this_one_without_tf32(tmp_path: Path
 
 
 def test_what_was_carried_is_unpacked_once_and_used(tmp_path: Path) -> None:
+    (tmp_path / "PYTHON").write_text("2.7\n")
     (tmp_path / "wheels").mkdir()
     with zipfile.ZipFile(tmp_path / "wheels" / "only_carried-1.whl", "w") as packed:
         packed.writestr("only_carried.py", "answer = 42\n")
     with tarfile.open(tmp_path / "nvrtc.tar.xz", "w:xz") as archive:
         entry = tarfile.TarInfo("libnvrtc.so.13")
         archive.addfile(entry, io.BytesIO())
+    assert not any(str(tmp_path) in part for part in carried.python(tmp_path))
+    (tmp_path / "PYTHON").write_text("{}.{}\n".format(*sys.version_info))
     program = "import only_carried, sys; print(only_carried.answer)"
     for _ in range(2):
         command = carried.python(tmp_path)

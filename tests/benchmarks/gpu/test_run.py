@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from benchmarks.gpu import run as runs
+from benchmarks.gpu.__main__ import main
 from benchmarks.gpu.run import pack, run
 from benchmarks.gpu.units import Unit, limit_s, missing, packed, seconds_of, units
 from benchmarks.rows import read
@@ -154,3 +155,28 @@ def test_seconds_are_those_that_units_took() -> None:
         for s in (5.0, 7.0, 90.0)
     ]
     assert seconds_of(lines)["layer", "torch"] == 7.0
+
+
+def test_the_plan_says_what_is_missing_and_what_fits(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["plan", "--out", str(tmp_path), "--seconds", "100", "--commit", "0"]) == 0
+    first, second, *groups = capsys.readouterr().out.splitlines()
+    assert first.startswith(f"{len(units())} of {len(units())} measurements are missing, about")
+    assert second.startswith("in 100 s fit ")
+    assert groups[0].startswith("  layer convoy, N = 1: ")
+
+
+def test_a_run_without_a_gpu_is_a_failure_that_names_what_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    no_cupy = "import sys; sys.modules['cupy'] = None; from benchmarks.gpu.__main__ import main; "
+    command = [sys.executable, "-c", no_cupy + "main(sys.argv[3:])"]
+    monkeypatch.setattr("benchmarks.gpu.carried.python", lambda: command)
+    monkeypatch.setattr("benchmarks.gpu.__main__.units", lambda: UNITS[:2])
+    tar = tmp_path / "gpu.tar"
+    assert main(["run", "--out", str(tmp_path), "--commit", "0", "--tar", str(tar)]) == 1
+    told = capfd.readouterr()
+    assert "layer by convoy is not measured: the worker crashed with status 1" in told.out
+    assert "CuPy cannot be imported" in told.err
+    assert tar.is_file()

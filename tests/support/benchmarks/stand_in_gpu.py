@@ -35,7 +35,8 @@ def main() -> None:
     """The run, or a worker of it."""
     out = Path(sys.argv[1])
     if sys.argv[2:]:
-        serve_units(measure, {"kind": "measurement", "device": "made up", "commit": COMMIT})
+        place = {"kind": "measurement", "device": "made up", "commit": COMMIT}
+        serve_units(measure, place, lambda: None)
         return
     command = [sys.executable, "-m", "tests.support.benchmarks.stand_in_gpu", str(out), "worker"]
     run(out, 120, COMMIT, UNITS, lambda kind, side: command)

@@ -1,0 +1,101 @@
+"""How units become rows: layers and networks on the simulator, requests to a server on the CPU."""
+
+import io
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from benchmarks.gpu import measure
+from benchmarks.gpu.measure import _layers, _networks, _requests, measurer_of
+from benchmarks.gpu.units import Unit
+from benchmarks.gpu.worker import serve_units
+from benchmarks.kernels.baselines_torch import BaselineError
+from benchmarks.kernels.contest import Effort
+from benchmarks.kernels.suites import same
+from benchmarks.rows import Row
+from kernels.device.device import FaultError
+from kernels.tuning.autotune import Search
+from kernels.tuning.heuristic import heuristic
+from kernels.tuning.store import TuningStore
+from models import BUILT_IN_MODEL, load_classifier
+from tests.cusim.device import CusimDevice
+from tests.support.networks import needs_shared
+
+SMALL = same((3, 4), 3, 4, 8)
+
+
+@pytest.fixture(scope="module")
+def device() -> Iterator[CusimDevice]:
+    device = CusimDevice()
+    yield device
+    device.close()
+
+
+def test_a_layer_is_measured_warm_and_cold(
+    device: CusimDevice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(measure, "problems", lambda: {str(SMALL): SMALL})
+    monkeypatch.setattr(measure, "Search", lambda: Search(top=1))
+    effort = Effort(copies=2, replays=2)
+    layer = _layers("convoy", device, TuningStore(tmp_path / "tuning.json"), effort)
+    rows = layer(Unit("layer", str(SMALL), 2, "convoy"))
+    assert [row["cache"] for row in rows] == ["warm", "cold"]
+    assert {row["problem"] for row in rows} == {str(SMALL.with_batch(2))}
+    assert all(row["p50_us"] > 0 for row in rows)
+
+
+def test_a_network_is_measured_from_pixels_to_scores(
+    device: CusimDevice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    digits = load_classifier(BUILT_IN_MODEL)
+    monkeypatch.setattr(measure, "NETWORKS", {"digits": lambda: None})
+    monkeypatch.setattr(measure, "classifier", lambda *_: digits)
+    monkeypatch.setattr(measure, "chosen", lambda device, *_: heuristic(device))
+    network = _networks("convoy", device, TuningStore(tmp_path / "tuning.json"), runs=2)
+    rows = network(Unit("network", "digits", 2, "convoy"))
+    assert [row["metric"] for row in rows] == ["device", "end to end"]
+    assert {(row["network"], row["n"], row["side"]) for row in rows} == {("digits", 2, "convoy")}
+
+
+@needs_shared
+def test_requests_are_measured_over_http() -> None:
+    (row,) = _requests("cpu", load_s=1.0)(Unit("http", "SqueezeNet", 2, "convoy"))
+    assert row["connections"] == 2
+    assert row["requests"] > 2
+    assert 0 < row["p50_ms"] <= row["p99_ms"]
+
+
+def test_what_is_missing_is_said_before_any_unit(
+    device: CusimDevice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("benchmarks.gpu.carried.data", lambda: None)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    for kind, side in (("http", "convoy"), ("network", "torch eager"), ("layer", "torch")):
+        with pytest.raises(BaselineError):
+            measurer_of(kind, side, device, tmp_path)
+
+
+def test_a_library_that_loses_the_device_is_no_refusal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    units = [{"kind": "layer", "subject": name, "n": 1, "side": "cudnn"} for name in "abc"]
+    asked: list[str] = []
+
+    def losing(unit: Unit) -> list[Row]:
+        asked.append(unit.subject)
+        raise RuntimeError("no plan")
+
+    def check() -> None:
+        if "b" in asked:
+            raise FaultError("cudaErrorIllegalAddress")
+
+    monkeypatch.setattr(sys, "stdin", io.StringIO("".join(json.dumps(u) + "\n" for u in units)))
+    with pytest.raises(SystemExit):
+        serve_units(losing, {"device": "made up"}, check)
+    _, first, second = map(json.loads, capsys.readouterr().out.splitlines())
+    assert (first["outcome"], first["why"]) == ("refused", "RuntimeError: no plan")
+    assert (second["outcome"], second["why"]) == ("faulted", "cudaErrorIllegalAddress")
+    assert asked == ["a", "b"]
