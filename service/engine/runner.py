@@ -19,7 +19,7 @@ from models import DeviceLostError, Engine, EngineError, OutputKind, Pixels
 from service.batching.batcher import Batcher, BatchRecord
 from service.batching.policy import NO_HURRY, Urgency
 from service.batching.turns import Turns
-from service.batching.waiting import Request, Then
+from service.batching.waiting import OnOutcome, Request
 from service.engine.ranking import ScoreRow
 from service.engine.thread import EngineThread
 from service.engine.watchdog import Bounds, Restarts
@@ -108,7 +108,7 @@ class EngineRunner:
         self.state.check_ready()
 
     def post(
-        self, pixels: Sequence[Pixels], then: Then[ScoreRow], urgency: Urgency = NO_HURRY
+        self, pixels: Sequence[Pixels], then: OnOutcome[ScoreRow], urgency: Urgency = NO_HURRY
     ) -> Request[Pixels, ScoreRow]:
         """Score images, as `Batcher.post` runs items; or NotReadyError."""
         if self._engine is None:  # refuses requests that were admitted earlier, too

@@ -9,7 +9,7 @@ from typing import Any
 from models import Pixels
 from service import errors
 from service.batching.policy import NO_HURRY, Urgency
-from service.batching.waiting import Answered, Then
+from service.batching.waiting import Answered, OnOutcome
 from service.callbacks import call_safely
 from service.engine.ranking import ScoreRow, rank
 from service.engine.runner import EngineRunner, State
@@ -27,7 +27,7 @@ class Pending:
     runner: "RemoteRunner"
     number: int
     slots: list[int]
-    then: Then[ScoreRow]
+    then: OnOutcome[ScoreRow]
 
     def withdraw(self) -> None:
         """Its result is no longer wanted: what of it is not dispatched yet never is."""
@@ -113,7 +113,7 @@ class RemoteRunner:
             raise DeadlineError(done - now, urgency.deadline - now)
 
     def post(
-        self, pixels: Sequence[Pixels], then: Then[ScoreRow], urgency: Urgency = NO_HURRY
+        self, pixels: Sequence[Pixels], then: OnOutcome[ScoreRow], urgency: Urgency = NO_HURRY
     ) -> Pending:
         """Have images scored; raises and tells what `EngineRunner.post` does."""
         link = self.link
