@@ -8,8 +8,8 @@ from fastapi import Depends, FastAPI, Query
 from pydantic import TypeAdapter
 from starlette.responses import Response
 
+from service.api.deadline import Priority, Timeout, urgency_from, validated
 from service.api.schemas import ClassifyAnswer, ImageResult, Timing, errors
-from service.api.urgency import Priority, Timeout, urgency_from, validated
 from service.batching.policy import Urgency
 from service.engine.ranking import top_k
 from service.errors import InvalidParameterError, ModelNotFoundError

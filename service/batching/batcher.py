@@ -21,11 +21,11 @@ from math import inf
 from typing import Generic, NamedTuple, TypeVar
 
 from service.batching.alarm import Alarm
+from service.batching.device_turns import Turn, Turns
 from service.batching.dispatcher import Dispatcher
 from service.batching.latency import Latency
 from service.batching.policy import NO_HURRY, Urgency, due
-from service.batching.turns import Turn, Turns
-from service.batching.waiting import Answered, OnOutcome, Request, Waiting
+from service.batching.queue import Answered, OnOutcome, Request, Waiting
 from service.callbacks import call_safely
 from service.errors import (
     DeadlineError,

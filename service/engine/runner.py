@@ -17,11 +17,11 @@ from time import monotonic
 
 from models import DeviceLostError, Engine, EngineError, OutputKind, Pixels
 from service.batching.batcher import Batcher, BatchRecord
+from service.batching.device_turns import Turns
 from service.batching.policy import NO_HURRY, Urgency
-from service.batching.turns import Turns
-from service.batching.waiting import OnOutcome, Request
+from service.batching.queue import OnOutcome, Request
+from service.engine.engine_thread import EngineThread
 from service.engine.ranking import ScoreRow
-from service.engine.thread import EngineThread
 from service.engine.watchdog import Bounds, Restarts
 from service.errors import NotReadyError, ServiceError, ShuttingDownError, ThreadLostError
 

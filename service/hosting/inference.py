@@ -13,11 +13,11 @@ import numpy as np
 
 from models import Pixels
 from service.batching.policy import NO_HURRY, Urgency
-from service.batching.waiting import Answered
+from service.batching.queue import Answered
 from service.engine.ranking import ScoreRow
 from service.errors import ServiceError
 from service.hosting.admission import Reservation
-from service.images.pool import Decoding
+from service.images.decode_pool import Decoding
 
 if TYPE_CHECKING:
     from service.hosting.pipeline import Pipeline

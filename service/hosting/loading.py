@@ -29,7 +29,7 @@ from models import (
 )
 from service.hosting.pipeline import ModelInfo
 from service.images.decode import ImageLimits, prepare_image
-from service.images.pool import Decoding
+from service.images.decode_pool import Decoding
 from service.settings import Settings, SettingsError, parse_assignments
 
 BUILT_IN_NAME = "digits"

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from models import OutputKind
 from service.engine.runner import EngineRunner, State
-from service.engine.workers import Workers
+from service.engine.threads import Workers
 from service.hosting.admission import Admission, ByteRoom, Reservation
 from service.hosting.inference import Inference, Outcome, Wanted
-from service.images.pool import DecodePool, Decoding
+from service.images.decode_pool import DecodePool, Decoding
 from service.telemetry.metrics import ModelMetrics
 
 

@@ -8,14 +8,14 @@ import asyncio
 from collections.abc import Callable
 
 from models import Engine, EngineError
-from service.batching.turns import Turns
+from service.batching.device_turns import Turns
 from service.engine.runner import EngineRunner, State
+from service.engine.threads import Workers
 from service.engine.watchdog import Bounds
-from service.engine.workers import Workers
 from service.errors import ModelNotFoundError
 from service.hosting.admission import ByteRoom
 from service.hosting.pipeline import ModelInfo, Pipeline
-from service.images.pool import DecodePool, Decoding
+from service.images.decode_pool import DecodePool, Decoding
 from service.telemetry.metrics import Metrics, ModelMetrics
 
 # Room for bodies: the largest one, and this much for every image that may wait.

@@ -9,7 +9,7 @@ from typing import Any
 from models import Pixels
 from service import errors
 from service.batching.policy import NO_HURRY, Urgency
-from service.batching.waiting import Answered, OnOutcome
+from service.batching.queue import Answered, OnOutcome
 from service.callbacks import call_safely
 from service.engine.ranking import ScoreRow, rank
 from service.engine.runner import EngineRunner, State

@@ -22,7 +22,7 @@ from prometheus_client.registry import Collector
 
 from service.hosting.admission import Admission
 from service.hosting.pipeline import ModelInfo
-from service.images.pool import Decoding
+from service.images.decode_pool import Decoding
 from service.telemetry.counts import Counts
 
 _LINE = 8  # numbers of a cache line, which no two processes write to

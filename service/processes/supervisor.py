@@ -20,7 +20,7 @@ from typing import Any
 import uvicorn
 
 from service.batching.policy import Urgency
-from service.batching.waiting import Answered, Request
+from service.batching.queue import Answered, Request
 from service.engine.ranking import ScoreRow
 from service.engine.runner import EngineRunner
 from service.errors import ServiceError

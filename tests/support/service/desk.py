@@ -6,7 +6,7 @@ from typing import Any, Protocol, TypeVar
 
 from service.batching.batcher import Batcher, BatchRecord
 from service.batching.policy import NO_HURRY, Urgency
-from service.batching.waiting import Answered, OnOutcome
+from service.batching.queue import Answered, OnOutcome
 from service.errors import ServiceError
 from service.hosting.inference import Withdrawable
 from tests.support.service import virtual_time

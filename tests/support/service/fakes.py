@@ -12,7 +12,7 @@ from service.engine.watchdog import Bounds
 from service.errors import ImageError
 from service.hosting.pipeline import ModelInfo
 from service.hosting.repository import Repository
-from service.images.pool import Cost, Decoding
+from service.images.decode_pool import Cost, Decoding
 
 CLASSES = 10
 LABELS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
