@@ -25,7 +25,7 @@ def lose_once_there(file: Path) -> None:
                 )
             before(self)  # type: ignore[operator]
 
-        kind.synchronize = waiting  # type: ignore[assignment, method-assign]
+        kind.synchronize = waiting  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":
