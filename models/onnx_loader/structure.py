@@ -7,7 +7,6 @@ activate or scale. Networks have few of either in a row; for all others they are
 from collections import Counter
 
 from kernels.problems.binary_operation import BinaryOp
-
 from models.errors import UnsupportedModelError
 from models.graph import (
     Activate,
