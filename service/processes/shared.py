@@ -123,10 +123,17 @@ class SharedAdmission(Admission):
 
 
 class Crew(Collector):
-    """Of each worker: whether it listens, how often it was replaced, the threads that it lost."""
+    """For each worker: whether it listens, its connections, replacements and lost threads."""
 
     def __init__(self, memory: Memory, workers: int) -> None:
-        self.listening, self.replaced, self.lost_threads = memory.rows(3, workers)
+        rows = memory.rows(4, workers)
+        self.listening, self.connections, self.replaced, self.lost_threads = rows
+
+    def has_most(self, worker: int) -> bool:
+        """Whether another worker that listens has fewer connections."""
+        own = self.connections[worker]
+        others = zip(self.listening, self.connections, strict=True)
+        return any(listens and connections < own for listens, connections in others)
 
     def collect(self) -> Iterable[Metric]:
         """For Prometheus."""

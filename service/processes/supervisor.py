@@ -208,8 +208,8 @@ class _Supervisor(Server):
             began = monotonic()
             try:
                 status = await self._live(number)
-            except (OSError, EOFError) as error:  # of the process that forks
-                _log.error("worker %d cannot be started: %s", number, error)
+            except Exception:  # noqa: BLE001  logged; a few of them end the service
+                _log.exception("worker %d cannot be started", number)
                 status = 1
             if self._ending:
                 self.drained = self.drained and status == 0

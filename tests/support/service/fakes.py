@@ -77,7 +77,11 @@ def decode_digit(data: bytes) -> Pixels:
 
 def free(decode: Callable[[bytes], Pixels]) -> Callable[[bytes], Decoding]:
     """What prepares images whose decoding costs nothing."""
-    return lambda data: Decoding(Cost(), partial(decode, data))
+    return partial(_free, decode)  # which, unlike a lambda, can be sent to another process
+
+
+def _free(decode: Callable[[bytes], Pixels], data: bytes) -> Decoding:
+    return Decoding(Cost(), partial(decode, data))
 
 
 def make_repository(
