@@ -139,7 +139,7 @@ def check(server: Serving, seconds: float, in_time: Callable[[list[float]], bool
     assert peak_bytes(server.process.pid) - before < DECODE_MB * worst.MB + MOST_BESIDE
     assert attack.statuses.total() > 2 * seconds
     # What is wrong is said; what there is no room for is told when to come back.
-    assert attack.statuses.keys() <= {0, 200, 400, 408, 413, 415, 422, 429, 431, 503}
+    assert attack.statuses.keys() <= {0, 200, 400, 408, 413, 414, 415, 422, 429, 431, 503}
     assert attack.statuses[0] < attack.statuses.total() / 10, attack.statuses
     server.stop()
 
