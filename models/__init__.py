@@ -31,6 +31,8 @@ from models.reports.report import NetworkReport, NodeReport, report
 from models.tuning.precompile import GPUS_OF, precompile
 from models.tuning.tune import ProblemReport, TuningReport, tune
 
+__version__ = "0.1.0"
+
 __all__ = [
     "BUILT_IN_MODEL",
     "DEFAULT_TUNING",
@@ -62,6 +64,7 @@ __all__ = [
     "Scores",
     "TuningReport",
     "UnsupportedModelError",
+    "__version__",
     "load_classifier",
     "open_engine",
     "plan_report",

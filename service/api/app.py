@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from http import HTTPStatus
-from importlib.metadata import version
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -12,6 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import Receive, Scope, Send
 
+from models import __version__
 from service.api import v1, v2
 from service.api.page import add_pages
 from service.api.page.headers import with_headers
@@ -57,7 +57,7 @@ def create_app(repository: Repository, *, metrics: bool = True) -> App:
     """
     app = App(
         title="Convoy",
-        version=version("convoy"),
+        version=__version__,
         description='Send images, get labels. Every error is `{"error": "..."}`.',
         docs_url=None,
         redoc_url=None,

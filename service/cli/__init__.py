@@ -4,14 +4,13 @@ Exit status 0: success; 1: failure; 2: invalid command line or setting; 75: the 
 new process may get it again. An error is one line on standard error, without a traceback.
 """
 
-from importlib.metadata import version
 from typing import Annotated
 
 import typer
 
 from loadtest import LoadTestError, OptionsError
 from loadtest.command import loadtest
-from models import DeviceLostError, ModelError
+from models import DeviceLostError, ModelError, __version__
 from service.cli import classify, inspect, serve, tune
 from service.cli import compile as compile_ahead
 from service.errors import ServiceError
@@ -49,7 +48,7 @@ def _status_of(error: Exception) -> int:
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"convoy {version('convoy')}")
+        typer.echo(f"convoy {__version__}")
         raise typer.Exit
 
 

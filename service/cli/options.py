@@ -3,6 +3,7 @@
 import inspect
 import logging
 from collections.abc import Callable
+from enum import EnumMeta
 from functools import wraps
 from typing import Annotated, Any
 
@@ -51,6 +52,7 @@ def _parameter(name: str, *, required: bool) -> inspect.Parameter:
     """A setting as a parameter of a Typer command; None: not given."""
     field = Settings.model_fields[name]
     option: Any
+    annotation: Any = field.annotation
     if name == "model":
         text = (
             "ONNX model file, or `digits`, the built-in model." if required else field.description
@@ -61,12 +63,15 @@ def _parameter(name: str, *, required: bool) -> inspect.Parameter:
         default = getattr(field.default, "value", field.default)
         plain = default is None or default is False
         flag = "--" + name.replace("_", "-")
+        kinds = [each.value for each in annotation] if isinstance(annotation, EnumMeta) else []
+        if kinds:  # text: our own settings say what is wrong with it
+            annotation = str
         option = typer.Option(
             flag + flag.replace("--", "/--no-", 1) if default is True else flag,
             help=field.description if plain else f"{field.description} [default: {default}]",
             show_default=False,
+            metavar=f"<{'|'.join(kinds)}>" if kinds else None,
         )
-    annotation: Any = field.annotation
     return inspect.Parameter(
         name,
         inspect.Parameter.KEYWORD_ONLY,

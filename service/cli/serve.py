@@ -119,7 +119,8 @@ def edge_options(settings: Settings) -> EdgeOptions:
             import_module("service.telemetry.tracing")
         except ImportError as error:
             raise SettingsError(
-                "--otel: OpenTelemetry is not installed; pip install 'convoy[otel]'"
+                "--otel: OpenTelemetry is not installed; from a checkout run "
+                ".venv/bin/pip install -c constraints.txt -e '.[otel]'"
             ) from error
     servers = settings.workers or 1  # each takes its share of the connections
     limits = Limits(
@@ -147,6 +148,6 @@ def _announce(host: str, port: int, repository: Repository) -> None:
         image = Path(os.path.relpath(samples[0])) if samples else image
     typer.echo(
         f"Convoy serves {', '.join(repository.models)} at {url} on {first.runner.device}, "
-        f"in batches of up to {first.runner.max_batch}. Try:\n"
+        f"in batches of up to {first.runner.max_batch}. Open {url}/ in a browser, or try:\n"
         f"  curl -F file=@{image} {url}{path}"
     )

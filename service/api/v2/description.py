@@ -3,13 +3,13 @@
 Each typed dictionary is followed by the function that fills it in; FastAPI documents both.
 """
 
-from importlib.metadata import version
 from typing import Annotated, Any
 
 from fastapi import Depends, Request
 from pydantic import Field
 from typing_extensions import TypedDict  # pydantic requires this one before Python 3.12
 
+from models import __version__
 from service.api.v2.request import INPUT
 from service.engine.runner import State
 from service.hosting.pipeline import Pipeline
@@ -98,7 +98,7 @@ class ServerMetadata(TypedDict):
 
 async def server_metadata() -> ServerMetadata:
     """Describe the server and the extensions of the protocol that it supports."""
-    return ServerMetadata(name="convoy", version=version("convoy"), extensions=EXTENSIONS)
+    return ServerMetadata(name="convoy", version=__version__, extensions=EXTENSIONS)
 
 
 class TensorMetadata(TypedDict):
