@@ -3,7 +3,7 @@
 import inspect
 import logging
 from collections.abc import Callable
-from enum import EnumMeta
+from enum import Enum, EnumMeta
 from functools import wraps
 from typing import Annotated, Any
 
@@ -63,7 +63,8 @@ def _parameter(name: str, *, required: bool) -> inspect.Parameter:
         default = getattr(field.default, "value", field.default)
         plain = default is None or default is False
         flag = "--" + name.replace("_", "-")
-        kinds = [each.value for each in annotation] if isinstance(annotation, EnumMeta) else []
+        members: list[Enum] = list(annotation) if isinstance(annotation, EnumMeta) else []
+        kinds = [str(member.value) for member in members]
         if kinds:  # text: our own settings say what is wrong with it
             annotation = str
         option = typer.Option(

@@ -93,5 +93,5 @@ def test_a_quantised_model_is_named_so_whatever_else_it_lacks() -> None:
         "z = Cast<to = 2>(s) u = Det(x) q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z)"
         " y = Relu(d)"
     )
-    with pytest.raises(UnsupportedModelError, match="^quantised models are not supported"):
+    with pytest.raises(UnsupportedModelError, match=r"^quantised models are not supported"):
         load(body)
