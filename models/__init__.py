@@ -7,7 +7,7 @@ from kernels.tuning.autotune import TOP_CANDIDATES
 from kernels.tuning.store import DEFAULT_STORE as DEFAULT_TUNING
 from models.classifier import Classifier, load_classifier
 from models.digits import MODEL_PATH as BUILT_IN_MODEL
-from models.engines.engine import Batch, DeviceKind, Engine, Images, Pixels, Scores
+from models.engines.engine import Batch, DeviceKind, Engine, Image, Images, Pixels, Scores
 from models.engines.open_engine import open_engine
 from models.errors import (
     DeviceLostError,
@@ -49,6 +49,7 @@ __all__ = [
     "EngineError",
     "FileLimits",
     "Fit",
+    "Image",
     "Images",
     "Layout",
     "ModelError",

@@ -202,4 +202,7 @@ def _info(classifier: Classifier, version: str) -> ModelInfo:
         scores=classifier.network.graph.outputs[0],
         output=meaning.output,
         labels=meaning.labels,
+        channels=meaning.channels,
+        tensor=classifier.network.graph.inputs[0],
+        tensor_shape=meaning.input_shape,
     )

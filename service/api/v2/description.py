@@ -3,13 +3,19 @@
 Each typed dictionary is followed by the function that fills it in; FastAPI documents both.
 """
 
-from typing import Annotated, Any
+from typing import (
+    Annotated,
+    Any,
+    NotRequired,  # pydantic requires this one before Python 3.12
+)
 
 from fastapi import Depends, Request
 from pydantic import Field
-from typing_extensions import TypedDict  # pydantic requires this one before Python 3.12
+from typing_extensions import (
+    TypedDict,
+)
 
-from models import __version__
+from models import ChannelOrder, __version__
 from service.api.v2.request import INPUT
 from service.engine.runner import State
 from service.hosting.pipeline import Pipeline
@@ -107,10 +113,15 @@ class TensorMetadata(TypedDict):
     name: str
     datatype: str
     shape: list[int]
+    parameters: NotRequired[dict[str, str]]
+
+
+def _content(channels: ChannelOrder) -> str:
+    return ("grey" if channels is ChannelOrder.GREY else "RGB") + " pixels, 0 to 255"
 
 
 class ModelMetadata(TypedDict):
-    """A model's inputs and outputs."""
+    """A model's outputs and inputs, of which a request has one."""
 
     name: str
     versions: list[str]
@@ -123,13 +134,24 @@ async def model_metadata(pipeline: Asked) -> ModelMetadata:
     """Describe a model's inputs and outputs."""
     info = pipeline.info
     # Files are not declared, though accepted: perf_analyzer sends made-up data for each input.
-    pixels = TensorMetadata(name=INPUT, datatype="UINT8", shape=[-1, *info.image_shape])
+    pixels = TensorMetadata(
+        name=INPUT,
+        datatype="UINT8",
+        shape=[-1, *info.image_shape],
+        parameters={"content": _content(info.channels)},
+    )
+    own = TensorMetadata(
+        name=info.tensor,
+        datatype="FP32",
+        shape=[-1, *info.tensor_shape],
+        parameters={"content": "normalised as the model expects; send it instead of the pixels"},
+    )
     scores = TensorMetadata(name=info.scores, datatype="FP32", shape=[-1, pipeline.runner.classes])
     return ModelMetadata(
         name=info.name,
         versions=[info.version],
         platform=PLATFORM,
-        inputs=[pixels],
+        inputs=[pixels, own] if info.tensor else [pixels],
         outputs=[scores],
     )
 

@@ -64,8 +64,9 @@ async def index(request: Request, models: Models) -> list[IndexEntry]:
 async def infer(pipeline: Asked) -> InferAnswer:
     """Score n images.
 
-    The input `image` is UINT8 pixels, or BYTES: JPEG, PNG or WebP files. Triton's binary tensor
-    data, classification and schedule policy extensions are supported.
+    The input `image` is UINT8 pixels, RGB for every model, or BYTES: JPEG, PNG or WebP files. The
+    model's own input, under its own name, is FP32, normalised. Triton's binary tensor data,
+    classification and schedule policy extensions are supported.
     """
     raise LookupError(f"requests to {pipeline.info.name!r} must reach its endpoint")
 

@@ -4,6 +4,7 @@ import base64
 import json
 import struct
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,14 +13,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from models import OutputKind
+from models import ChannelOrder, OutputKind
 from service.api.v2.answer import format_answer
 from service.api.v2.request import MAX_JSON_BYTES, InferRequest, parse_request
 from service.engine.ranking import rank
 from service.errors import BadRequestError, EngineFailedError, ServiceError
 from service.hosting.pipeline import ModelInfo
 
-INFO = ModelInfo("m", "1", (2, 3, 1), "scores", OutputKind.LOGITS, ("cat", "dog", "owl"))
+INFO = ModelInfo(
+    "m",
+    "1",
+    (2, 3, 1),
+    "scores",
+    OutputKind.LOGITS,
+    ("cat", "dog", "owl"),
+    ChannelOrder.GREY,
+    tensor="x",
+    tensor_shape=(1, 2, 3),
+)
 PIXELS = list(range(6))
 FILE = b"\xff\xd8\xff and more"
 
@@ -44,12 +55,11 @@ def parse(body: bytes, header_length: int | None = None) -> InferRequest:
 
 
 def pixels_of(asked: InferRequest) -> list[int]:
-    assert asked.pixels is not None
+    assert asked.images is not None
     assert asked.files == []
-    assert asked.pixels.dtype == np.uint8
-    assert asked.pixels.shape[1:] == INFO.image_shape
-    values: list[int] = asked.pixels.ravel().tolist()
-    return values
+    assert asked.images.dtype == np.uint8
+    assert asked.images.shape[1:] == INFO.image_shape
+    return [int(value) for value in asked.images.ravel()]
 
 
 @pytest.mark.parametrize(
@@ -79,13 +89,13 @@ def test_files_come_as_a_bytes_tensor(shape: list[int]) -> None:
     text = [base64.b64encode(file).decode() for file in (FILE, b"second")]
     asked = parse(*request({"datatype": "BYTES", "shape": shape, "data": text}))
     assert asked.files == [FILE, b"second"]
-    assert asked.pixels is None
+    assert asked.images is None
 
 
 @pytest.mark.parametrize("body", [FILE, b"\x89PNG\r\n\x1a\n....", b"RIFF....WEBP"])
 def test_a_raw_body_that_begins_like_a_file_is_one(body: bytes) -> None:
     asked = parse(body, 0)
-    assert (asked.files, asked.pixels, asked.binary) == ([body], None, True)
+    assert (asked.files, asked.images, asked.binary) == ([body], None, True)
 
 
 def test_any_other_raw_body_is_one_image_of_pixels() -> None:
@@ -141,7 +151,7 @@ NESTING = "one flat list, or lists nested as the shape"
         ((b'{"inputs": []}', None), "expected 1 input but got 0"),
         (request({"name": "data_0"}), "unexpected inference input 'data_0' for model 'm'; .*image"),
         (request({"name": 7}), r"Expected `str`, got `int` - at `\$.inputs\[0\].name`"),
-        (request({"datatype": "FP32"}), r"UINT8 pixels of shape \[n, 2, 3, 1\].* got FP32"),
+        (request({"datatype": "FP32"}), r"UINT8 grey pixels of shape \[n, 2, 3, 1\].* got FP32"),
         (request({"datatype": None}), r"Expected `str`, got `null` - at `\$.inputs\[0\].datatype`"),
         (request({"shape": [1] * 9}), r"`array` of length <= 8 - at `\$.inputs\[0\].shape`"),
         (request({"shape": [2, 3, 1]}), r"of shape \[2, 3, 1\]"),
@@ -236,6 +246,64 @@ def test_what_makes_no_sense_is_refused_and_named(
 
 def test_an_empty_list_of_outputs_asks_for_all() -> None:
     assert parse(*request(outputs=[])).classes is None
+
+
+def tensor(values: list[Any], **fields: Any) -> dict[str, Any]:
+    """The model's own input, two images of 1×2×3."""
+    own = {"name": "x", "datatype": "FP32", "shape": [2, 1, 2, 3], "data": values}
+    return {**own, **fields}
+
+
+VALUES = [-1.5, 0, 1e-3, 2, 3, 4.25, *range(6)]
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_the_models_own_input_is_taken_as_it_is_in_json(nested: bool) -> None:
+    data = np.array(VALUES).reshape(2, 1, 2, 3).tolist() if nested else VALUES
+    images = parse(*request(tensor(data))).images
+    assert images is not None
+    assert images.dtype == np.dtype(np.float32)
+    assert images.shape == (2, 1, 2, 3)
+    np.testing.assert_array_equal(images.ravel(), np.array(VALUES, np.float32))
+
+
+def test_the_models_own_input_is_taken_as_it_is_in_binary() -> None:
+    data = np.array(VALUES, "<f4").tobytes()
+    own = tensor([], parameters={"binary_data_size": len(data)})
+    del own["data"]
+    images = parse(*request(own, data)).images
+    assert images is not None
+    np.testing.assert_array_equal(images.ravel(), np.array(VALUES, np.float32))
+
+
+@pytest.mark.parametrize(
+    ("own", "says"),
+    [
+        (tensor(VALUES[:-1]), "got 11 elements, expecting 12"),
+        (tensor([*VALUES[:-1], 1e39]), "input 'x' has a value that is NaN or infinite"),
+        (tensor([*VALUES[:-1], "1"]), "`data` must be numbers"),
+        (tensor([*VALUES[:-1], None]), "`data` must be numbers"),
+        (tensor(VALUES, shape=[2, 2, 3, 1]), r"'x' takes FP32 of shape \[n, 1, 2, 3\], normalised"),
+        (tensor(VALUES, name="image"), "'image' .* takes UINT8 grey pixels"),
+        (tensor(VALUES, datatype="FP64"), "got FP64"),
+        (tensor(VALUES, name="y"), "unexpected inference input 'y'.*'image' or 'x'"),
+    ],
+)
+def test_a_tensor_that_is_not_the_models_is_refused(own: dict[str, Any], says: str) -> None:
+    with pytest.raises(BadRequestError, match=says):
+        parse(*request(own))
+
+
+def test_pixels_are_rgb_for_every_model() -> None:
+    info = replace(INFO, image_shape=(1, 2, 3), channels=ChannelOrder.BGR)
+    for body in (
+        request({"shape": [1, 1, 2, 3]}),
+        request({"shape": [1, 1, 2, 3], "parameters": {"binary_data_size": 6}}, bytes(range(6))),
+        (bytes(range(6)), 0),
+    ):
+        images = parse_request(*body, info, max_images=4).images
+        assert images is not None
+        assert images.tolist() == [[[[2, 1, 0], [5, 4, 3]]]]
 
 
 @pytest.mark.parametrize(

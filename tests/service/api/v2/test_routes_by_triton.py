@@ -42,7 +42,22 @@ def _is_channels(answer: Any) -> None:
         "name": CHANNELS,
         "versions": ["3"],
         "platform": "convoy_onnx",
-        "inputs": [{"name": "image", "datatype": "UINT8", "shape": [-1, 4, 6, 3]}],
+        "inputs": [
+            {
+                "name": "image",
+                "datatype": "UINT8",
+                "shape": [-1, 4, 6, 3],
+                "parameters": {"content": "RGB pixels, 0 to 255"},
+            },
+            {
+                "name": "x",
+                "datatype": "FP32",
+                "shape": [-1, 3, 4, 6],
+                "parameters": {
+                    "content": "normalised as the model expects; send it instead of the pixels"
+                },
+            },
+        ],
         "outputs": [{"name": "amount", "datatype": "FP32", "shape": [-1, 3]}],
     }
 
