@@ -33,7 +33,8 @@ $(VENV)/dev.stamp: $(VENV)/serve.stamp
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
-serve: $(VENV)/serve.stamp  ## serve the built-in model, or MODEL=path.onnx (HOST, PORT, DEVICE)
+serve: $(VENV)/serve.stamp  ## serve the built-in model, or MODEL=path.onnx or a name (HOST, PORT, DEVICE)
+	$(if $(MODEL),[ -e "$(MODEL)" ] || $(BIN)/convoy pull "$(MODEL)")
 	$(BIN)/convoy serve $(SERVE_FLAGS) $(if $(MODEL),"$(MODEL)")
 
 test: $(VENV)/dev.stamp  ## the test suite

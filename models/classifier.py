@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
+from models import imagenet
 from models.description import load_preprocessing
 from models.errors import UnsupportedModelError
 from models.graph import Graph, Identity, Reshape, Shape, Softmax
@@ -58,6 +59,9 @@ def load_classifier(
     network = load_proto(path.stem, proto, preprocessing.input_shape)
     graph = network.graph
     classes = _classes(path, graph.shape(graph.outputs[0]))
+    if classes == imagenet.CLASSES and not preprocessing.labels:
+        _log.warning("%s has 1000 classes and no labels: they are taken as ImageNet's", path.name)
+        preprocessing = replace(preprocessing, labels=imagenet.labels())
     check_labels(preprocessing, classes)
     return Classifier(path.stem, network, _settle_output(path, network, preprocessing), classes)
 

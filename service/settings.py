@@ -36,8 +36,8 @@ class Settings(BaseModel):
     )
 
     model: Path | None = None
-    """ONNX model file, or a folder with one folder per model. [default: digits, the built-in
-    model]"""
+    """ONNX model file, a folder with model.onnx or with one folder per model, or the name of a
+    model that was pulled. [default: digits, the built-in model]"""
     default_model: str | None = None
     """Model behind /v1/classify, where several are served."""
     preset: str | None = None
@@ -98,6 +98,8 @@ class Settings(BaseModel):
         default=None,
         description=f"Results of `convoy tune`, used on a GPU. [default: {DEFAULT_TUNING}]",
     )
+    catalogue: Path | None = None
+    """TOML file with more models for `convoy pull`."""
     external_data: bool = False
     """Allow weights in other files in the model's folder."""
 

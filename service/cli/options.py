@@ -55,7 +55,9 @@ def _parameter(name: str, *, required: bool) -> inspect.Parameter:
     annotation: Any = field.annotation
     if name == "model":
         text = (
-            "ONNX model file, or `digits`, the built-in model." if required else field.description
+            "ONNX model file, a folder with model.onnx, or a name: `digits`, or of `convoy models`."
+            if required
+            else field.description
         )
         option = typer.Argument(help=text, show_default=False)
     else:

@@ -27,6 +27,7 @@ from models import (
     load_classifier,
     open_engine,
 )
+from service.hosting.catalogue import pulled, read_catalogue
 from service.hosting.pipeline import ModelInfo
 from service.images.decode import ImageLimits, prepare_image
 from service.images.pool import Decoding
@@ -104,8 +105,9 @@ def find_models(folder: Path) -> list[ModelFile]:
 
 def load(settings: Settings, expectations: Sequence[str] | None) -> Classifier:
     """The one model that the settings name."""
+    path = _path(settings)
     classifier = load_classifier(
-        _path(settings),
+        path,
         overrides={
             **parse_assignments(expectations or ()),
             "preset": settings.preset,
@@ -113,10 +115,9 @@ def load(settings: Settings, expectations: Sequence[str] | None) -> Classifier:
         },
         limits=_limits(settings),
     )
-    folder = settings.model
-    if folder is None or not folder.is_dir():
+    if path in (settings.model, BUILT_IN_MODEL):
         return classifier
-    return replace(classifier, name=_checked(folder.resolve()).name)
+    return replace(classifier, name=_checked(path.resolve().parent).name)  # of a folder
 
 
 def open_classifier(classifier: Classifier, settings: Settings, max_batch: int) -> Engine:
@@ -150,6 +151,11 @@ def _path(settings: Settings) -> Path:
     path = settings.model
     if path is None or path == Path(BUILT_IN_NAME):
         return BUILT_IN_MODEL
+    if not path.exists() and path.name == str(path):
+        if (found := pulled(path.name)) is not None:
+            return found
+        if path.name in read_catalogue(settings.catalogue):
+            raise ModelFileError(f"{path} is not here yet; get it with: convoy pull {path}")
     return path / _FILE if path.is_dir() else path
 
 

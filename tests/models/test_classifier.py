@@ -1,19 +1,24 @@
 """A classifier from its file: what is one, and what is not."""
 
+import logging
 from pathlib import Path
 
+import numpy as np
 import pytest
-from onnx import parser
+from onnx import numpy_helper, parser
 
 from models import UnsupportedModelError, load_classifier
 from models.errors import PreprocessingError
 
 
-def save(path: Path, body: str) -> Path:
+def save(path: Path, body: str, classes: int = 3) -> Path:
     model = parser.parse_model(
         f"""<ir_version: 10, opset_import: ["" : 17]>
-        g (float[N,3,8,8] x) => (float[N,3,h,w] y) {{ {body} }}"""
+        g (float[N,3,8,8] x) => (float[N,{classes},h,w] y) {{ {body} }}"""
     )
+    weight = np.zeros((classes, 3, 1, 1), np.float32)
+    if "w)" in body:
+        model.graph.initializer.append(numpy_helper.from_array(weight, "w"))
     path.write_bytes(model.SerializeToString())
     return path
 
@@ -35,3 +40,15 @@ def test_a_preset_that_is_misspelt_gets_the_nearest(tmp_path: Path, preset: str,
     path = save(tmp_path / "m.onnx", "y = GlobalAveragePool(x)")
     with pytest.raises(PreprocessingError, match=says):
         load_classifier(path, overrides={"preset": preset})
+
+
+@pytest.mark.parametrize(("classes", "labelled"), [(1000, True), (999, False)])
+def test_a_thousand_classes_without_labels_are_imagenets_and_a_line_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, classes: int, labelled: bool
+) -> None:
+    path = save(tmp_path / "m.onnx", "p = GlobalAveragePool(x) y = Conv(p, w)", classes)
+    with caplog.at_level(logging.WARNING, "models.classifier"):
+        classifier = load_classifier(path, overrides={"preset": "imagenet"})
+    labels = classifier.preprocessing.labels
+    assert (len(labels), labels[:1]) == ((1000, ("tench",)) if labelled else (0, ()))
+    assert ("taken as ImageNet's" in caplog.text) is labelled
