@@ -9,6 +9,7 @@ from models.classifier import Classifier, load_classifier
 from models.digits import MODEL_PATH as BUILT_IN_MODEL
 from models.engines.engine import Batch, DeviceKind, Engine, Image, Images, Pixels, Scores
 from models.engines.open_engine import open_engine
+from models.engines.original import Original
 from models.errors import (
     DeviceLostError,
     EngineError,
@@ -56,6 +57,7 @@ __all__ = [
     "ModelFileError",
     "NetworkReport",
     "NodeReport",
+    "Original",
     "OutputKind",
     "Pixels",
     "PlanReport",

@@ -11,7 +11,7 @@ import typer
 from loadtest import LoadTestError, OptionsError
 from loadtest.command import loadtest
 from models import DeviceLostError, ModelError, __version__
-from service.cli import classify, inspect, pull, serve, tune
+from service.cli import check, classify, inspect, pull, serve, tune
 from service.cli import compile as compile_ahead
 from service.errors import ServiceError
 from service.http.server import DEVICE_LOST, ListenError
@@ -68,6 +68,7 @@ app.command("serve")(serve.serve)
 app.command("models")(pull.list_models)
 app.command("pull")(pull.pull_model)
 app.command("classify")(classify.classify)
+app.command("check")(check.check)
 app.command("inspect")(inspect.inspect)
 app.command("tune")(tune.tune)
 app.command("compile")(compile_ahead.compile_ahead)

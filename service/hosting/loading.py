@@ -68,7 +68,7 @@ def open_models(settings: Settings, expectations: Sequence[str] | None) -> Itera
     """
     folder = settings.model
     if folder is None or not folder.is_dir() or (folder / _FILE).is_file():
-        yield _open(partial(load, settings, expectations), _path(settings), settings, "1")
+        yield _open(partial(load, settings, expectations), model_file(settings), settings, "1")
         return
     if expectations or settings.preset is not None or settings.labels is not None:
         raise SettingsError(
@@ -105,7 +105,7 @@ def find_models(folder: Path) -> list[ModelFile]:
 
 def load(settings: Settings, expectations: Sequence[str] | None) -> Classifier:
     """The one model that the settings name."""
-    path = _path(settings)
+    path = model_file(settings)
     classifier = load_classifier(
         path,
         overrides={
@@ -146,7 +146,7 @@ def decoder(classifier: Classifier, settings: Settings) -> Callable[[bytes], Dec
     )
 
 
-def _path(settings: Settings) -> Path:
+def model_file(settings: Settings) -> Path:
     """The one model's file; that of a folder is model.onnx."""
     path = settings.model
     if path is None or path == Path(BUILT_IN_NAME):
