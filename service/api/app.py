@@ -21,6 +21,17 @@ from service.http.asgi import serve
 from service.http.exchange import Endpoint
 from service.http.responses import CRASHED, error_response, refusal
 
+# Allows nothing by itself: every answer names the origin that may call, where there is one.
+_PREFLIGHT = Response(
+    status_code=204,
+    headers={
+        "access-control-allow-methods": "GET, POST",
+        "access-control-allow-headers": "authorization, content-type, "
+        "inference-header-content-length, x-api-key, x-priority, x-request-id, x-timeout-ms",
+        "access-control-max-age": "600",
+    },
+)
+
 
 class App(FastAPI):
     """FastAPI; requests to the models' endpoints bypass its routes."""
@@ -39,6 +50,9 @@ class App(FastAPI):
                 return
         elif scope["type"] == "http":
             send = with_headers(send)
+            if b"access-control-request-method" in dict(scope["headers"]):
+                await _PREFLIGHT(scope, receive, send)
+                return
             if scope["method"] == "HEAD":
                 scope = {**scope, "method": "GET"}
         await super().__call__(scope, receive, send)

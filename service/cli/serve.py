@@ -133,7 +133,7 @@ def edge_options(settings: Settings) -> EdgeOptions:
         keys = Keys(settings.api_key_file) if settings.api_key_file is not None else None
     except KeysError as error:
         raise SettingsError(f"--api-key-file: {error}") from error
-    return EdgeOptions(limits, keys, settings.log_format, settings.otel)
+    return EdgeOptions(limits, keys, settings.log_format, settings.otel, settings.cors_origin)
 
 
 def _announce(host: str, port: int, repository: Repository) -> None:

@@ -32,6 +32,7 @@ _decode_index = msgspec.json.Decoder(IndexRequest).decode
 router = APIRouter()
 router.add_api_route("/v2/health/live", description.live, tags=["health"])
 router.add_api_route("/v2/health/ready", description.ready, tags=["health"], responses=errors(503))
+router.add_api_route("/healthz", description.ready, tags=["health"], responses=errors(503))
 router.add_api_route("/v2", description.server_metadata, tags=["models"])
 # Before the models' own paths: no model can be named stats.
 router.add_api_route("/v2/models/stats", description.every_statistics, tags=["models"])

@@ -182,9 +182,9 @@ async def test_a_misspelt_parameter_is_refused_with_the_right_one() -> None:
         ),
         (
             422,
-            "unknown form field 'image'; send images in the field 'file'",
+            "unknown form field 'photo'; send images in the field 'file'",
             FORM,
-            b'--b\r\nContent-Disposition: form-data; name="image"\r\n\r\n1\r\n--b--\r\n',
+            b'--b\r\nContent-Disposition: form-data; name="photo"\r\n\r\n1\r\n--b--\r\n',
         ),
         (422, "'file'", FORM, b"--b\r\nX-Nothing: 1\r\n\r\n1\r\n--b--\r\n"),
     ],
