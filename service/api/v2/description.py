@@ -18,7 +18,7 @@ from typing_extensions import (
 from models import ChannelOrder, __version__
 from service.api.v2.request import INPUT
 from service.engine.runner import State
-from service.hosting.pipeline import Pipeline
+from service.hosting.pipeline import ModelInfo, Pipeline
 from service.hosting.repository import Repository
 from service.telemetry.statistics import Duration
 
@@ -116,6 +116,11 @@ class TensorMetadata(TypedDict):
     parameters: NotRequired[dict[str, str]]
 
 
+def has_own_input(info: ModelInfo) -> bool:
+    """Whether the model's own input is listed: clients take two inputs of one name for one."""
+    return info.tensor not in ("", INPUT)
+
+
 def _content(channels: ChannelOrder) -> str:
     return ("grey" if channels is ChannelOrder.GREY else "RGB") + " pixels, 0 to 255"
 
@@ -151,7 +156,7 @@ async def model_metadata(pipeline: Asked) -> ModelMetadata:
         name=info.name,
         versions=[info.version],
         platform=PLATFORM,
-        inputs=[pixels, own] if info.tensor else [pixels],
+        inputs=[pixels, own] if has_own_input(info) else [pixels],
         outputs=[scores],
     )
 
@@ -168,6 +173,15 @@ async def model_config(pipeline: Asked) -> dict[str, Any]:
         "allow_ragged_batch": False,
         "optional": False,
     }
+    own = {
+        "name": info.tensor,
+        "data_type": "TYPE_FP32",
+        "format": "FORMAT_NONE",
+        "dims": list(info.tensor_shape),
+        "is_shape_tensor": False,
+        "allow_ragged_batch": False,
+        "optional": True,
+    }
     scores = {
         "name": info.scores,
         "data_type": "TYPE_FP32",
@@ -182,7 +196,7 @@ async def model_config(pipeline: Asked) -> dict[str, Any]:
         "backend": "convoy",
         "version_policy": {"latest": {"num_versions": 1}},
         "max_batch_size": runner.max_batch,
-        "input": [pixels],
+        "input": [pixels, own] if has_own_input(info) else [pixels],
         "output": [scores],
         "instance_group": [{"name": info.name, "kind": kind, "count": 1}],
         "dynamic_batching": {
