@@ -322,7 +322,12 @@ async def test_the_openapi_document_tells_bodies_parameters_and_errors() -> None
     operation = document["paths"][PATH]["post"]
     content = operation["requestBody"]["content"]
     assert set(content) == {*IMAGE_TYPES, "multipart/form-data"}
-    assert set(content["multipart/form-data"]["schema"]["properties"]) == {"file", "files", "image", "images"}
+    assert set(content["multipart/form-data"]["schema"]["properties"]) == {
+        "file",
+        "files",
+        "image",
+        "images",
+    }
     top_k, timeout, priority = operation["parameters"]
     assert (timeout["name"], priority["name"]) == ("X-Timeout-Ms", "X-Priority")
     expected = {"type": "integer", "minimum": 1, "maximum": CLASSES, "default": 5}

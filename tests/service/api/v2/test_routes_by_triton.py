@@ -65,7 +65,8 @@ def _is_channels(answer: Any) -> None:
 def _is_configuration(answer: Any) -> None:
     """What perf_analyzer and Triton's image_client read of it."""
     assert (answer["name"], answer["max_batch_size"]) == (CHANNELS, 8)
-    (pixels,), (scores,) = answer["input"], answer["output"]
+    (pixels, own), (scores,) = answer["input"], answer["output"]
+    assert (own["name"], own["data_type"], own["dims"]) == ("x", "TYPE_FP32", [3, 4, 6])
     assert (pixels["name"], pixels["data_type"], pixels["dims"]) == (
         "image",
         "TYPE_UINT8",
