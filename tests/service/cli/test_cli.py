@@ -298,7 +298,7 @@ def test_inspect_shows_a_model_or_its_plan(convoy: Run) -> None:
 def test_a_model_of_clips_is_inspected_and_compiled(
     convoy: Run, monkeypatch: pytest.MonkeyPatch, clips: Path, tmp_path: Path
 ) -> None:
-    status, out, _ = convoy("inspect", clips)
+    status, out, _ = convoy("inspect", clips, "--wide")
     assert status == 0
     assert "Conv N1 C3 3x8x12 K4 3x3x3" in out
     status, out, _ = convoy("inspect", clips, "--plan", "-n", "2")
