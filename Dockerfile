@@ -40,9 +40,11 @@ LABEL org.opencontainers.image.title="Convoy" \
 
 # The id is fixed, so that volumes can be owned by it, and numeric below, so that Kubernetes can see that
 # it is not root.
+# A volume that is mounted on the cache takes its owner from the image.
 RUN useradd --uid 10001 --user-group --no-log-init --no-create-home --home-dir /tmp \
     --shell /usr/sbin/nologin convoy \
  && mkdir /models \
+ && mkdir -p /tmp/.cache/convoy && chown -R convoy: /tmp/.cache \
  && rm -rf /usr/local/lib/python3*/site-packages/pip* /usr/local/lib/python3*/ensurepip /usr/local/bin/pip*
 
 COPY --from=build /opt/convoy /opt/convoy

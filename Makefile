@@ -16,7 +16,7 @@ SERVE_FLAGS = $(if $(HOST),--host $(HOST)) $(if $(PORT),--port $(PORT)) $(if $(D
 
 .DEFAULT_GOAL := help
 .PHONY: help serve test test-all test-gpu lint check format bench bench-peers bench-workers bench-gpu gpu-proof poisson soak \
-	train clean lock
+	docs train clean lock
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/make \1\t\2/' | expand -t 18
@@ -33,7 +33,8 @@ $(VENV)/dev.stamp: $(VENV)/serve.stamp
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
-serve: $(VENV)/serve.stamp  ## serve the built-in model, or MODEL=path.onnx (HOST, PORT, DEVICE)
+serve: $(VENV)/serve.stamp  ## serve the built-in model, or MODEL=path.onnx or a name (HOST, PORT, DEVICE)
+	$(if $(MODEL),[ -e "$(MODEL)" ] || $(BIN)/convoy pull "$(MODEL)")
 	$(BIN)/convoy serve $(SERVE_FLAGS) $(if $(MODEL),"$(MODEL)")
 
 test: $(VENV)/dev.stamp  ## the test suite
@@ -83,6 +84,9 @@ gpu-proof: $(VENV)/dev.stamp  ## on a GPU: check every kernel, and the server (S
 bench-gpu: $(VENV)/dev.stamp  ## on a GPU: kernels, networks, requests, beside cuDNN and PyTorch, into OUT
 	$(BIN)/python -m benchmarks.gpu run --out $(OUT) --seconds $(SECONDS_TO_SPEND)
 	$(BIN)/python -m benchmarks.gpu report --out $(OUT)
+
+docs: $(VENV)/serve.stamp  ## write docs/settings.md
+	PYTHONPATH=. $(BIN)/python docs/settings.py
 
 train: $(VENV)/dev.stamp  ## train the built-in digits model again (installs torch)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[train]'

@@ -40,6 +40,7 @@ def _positive_seconds(text: str | float) -> float:
 
 
 def _url(text: str) -> str:
+    text = text if "://" in text else f"http://{text}"
     try:
         parts = urlsplit(text)
         wrong = parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0
@@ -147,7 +148,8 @@ def loadtest(
     if missing := [package for package in needed if find_spec(package) is None]:
         raise LoadTestError(
             f"{' and '.join(missing)}: not installed; "
-            "run pip install -c constraints.txt -e '.[loadtest]'"
+            "from a checkout run .venv/bin/pip install -c constraints.txt -e '.[loadtest]'. "
+            "Convoy's image has no load generator: run it from a checkout"
         )
     from loadtest.run import Conditions, run  # noqa: PLC0415  needs the extra `loadtest`
 

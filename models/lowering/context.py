@@ -9,7 +9,7 @@ import numpy as np
 from kernels.convolution.algorithms import ConvChoice
 from kernels.layout.pixels import Pixels
 from kernels.layout.strided import Strided
-from kernels.operations.preprocess import pixels_to_floats_launch
+from kernels.operations.preprocess import pixels_to_floats_launch, planes_to_pixels_launch
 from kernels.problems.conv import ConvProblem
 from models.graph import Graph
 from models.lowering import placement
@@ -20,7 +20,7 @@ from models.preprocessing import Layout, Preprocessing, normalisation
 Choose = Callable[[ConvProblem], ConvChoice]
 
 INPUT = "convoy/images"
-"""The buffer of uint8 images, N×H×W×C."""
+"""The buffer of the images: uint8, N×H×W×C; or tensors, float32, N×C×H×W or N×H×W×C."""
 
 
 class Context:
@@ -123,8 +123,11 @@ class Context:
             self.reshape_copy(scores.strided, at(scores), place)
         return place
 
-    def preprocess(self, p: Preprocessing) -> None:
-        """From uint8 images to the network's input: x = pixel · multiplier + offset."""
+    def preprocess(self, p: Preprocessing, *, tensors: bool = False) -> None:
+        """From uint8 images to the network's input: x = pixel · multiplier + offset.
+
+        Tensors are the input already; theirs may only lie otherwise.
+        """
         (value,) = self.graph.inputs
         *spatial, channels = p.image_shape
         pixels = self.n * prod(spatial)
@@ -139,6 +142,15 @@ class Context:
             # A pixel's padding becomes 0: the first convolution may read whole vectors.
             written = Pixels(pixels_of(place).pitch, pixels_of(place).pitch)
         self.settle(value, place)
+        if tensors:
+            self.tape.begin(INPUT, Cost(0, 4 * pixels * (channels + written.channels)))
+            x = self.tape.buffer(INPUT, 4 * pixels * channels)
+            if place.pixels is None:
+                self.tape.copy(place.strided, x, place.strided, at(place))
+            else:
+                launch = planes_to_pixels_launch(channels, self.n, prod(spatial), written)
+                self.tape.emit(launch, x=x, y=at(place))
+            return
         multiplier, offset = (np.pad(v, (0, written.channels - channels)) for v in normalisation(p))
         floats = pixels * channels
         self.tape.begin(INPUT, Cost(2 * floats, floats + 4 * pixels * written.channels))

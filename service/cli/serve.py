@@ -119,7 +119,8 @@ def edge_options(settings: Settings) -> EdgeOptions:
             import_module("service.telemetry.tracing")
         except ImportError as error:
             raise SettingsError(
-                "--otel: OpenTelemetry is not installed; pip install 'convoy[otel]'"
+                "--otel: OpenTelemetry is not installed; from a checkout run "
+                ".venv/bin/pip install -c constraints.txt -e '.[otel]'"
             ) from error
     servers = settings.workers or 1  # each takes its share of the connections
     limits = Limits(
@@ -132,7 +133,7 @@ def edge_options(settings: Settings) -> EdgeOptions:
         keys = Keys(settings.api_key_file) if settings.api_key_file is not None else None
     except KeysError as error:
         raise SettingsError(f"--api-key-file: {error}") from error
-    return EdgeOptions(limits, keys, settings.log_format, settings.otel)
+    return EdgeOptions(limits, keys, settings.log_format, settings.otel, settings.cors_origin)
 
 
 def _announce(host: str, port: int, repository: Repository) -> None:
@@ -147,6 +148,6 @@ def _announce(host: str, port: int, repository: Repository) -> None:
         image = Path(os.path.relpath(samples[0])) if samples else image
     typer.echo(
         f"Convoy serves {', '.join(repository.models)} at {url} on {first.runner.device}, "
-        f"in batches of up to {first.runner.max_batch}. Try:\n"
+        f"in batches of up to {first.runner.max_batch}. Open {url}/ in a browser, or try:\n"
         f"  curl -F file=@{image} {url}{path}"
     )

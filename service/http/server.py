@@ -95,11 +95,20 @@ def http_settings(
         log_config=None,
         access_log=False,  # uvicorn's own
         server_header=False,
+        headers=list(_cors_headers(edge.cors_origin if edge else None)),
         lifespan="off",
         ws="none",
         http=Connection,
         timeout_graceful_shutdown=LEAVE_S,
     )
+
+
+def _cors_headers(origin: str | None) -> Iterator[tuple[str, str]]:
+    """What tells browsers which origin's pages may read answers."""
+    if origin:
+        yield "access-control-allow-origin", origin
+        exposed = "inference-header-content-length, retry-after, x-request-id"
+        yield "access-control-expose-headers", exposed
 
 
 class Server(uvicorn.Server):

@@ -2,7 +2,7 @@
 
     inside   images inside, a row a worker        the worker writes
     counts   a row a process, see `Counts`        the process writes; the rows add up
-    images   decoded pixels, a slot an image      the worker writes, the engine reads
+    images   pixels or tensors, a slot an image   the worker writes, the engine reads
     scores   of the image in the same slot        the main process writes, the worker reads
 
 Each worker has slots of its own. It may use a slot again once the request is withdrawn, even while
@@ -81,7 +81,11 @@ class SharedModel:
         # The main process has the last row.
         self.counts = memory.rows(workers + 1, len(Counts(max_batch).row))
         slots = workers, model.max_images
-        self.images = memory.array((*slots, *model.info.image_shape), np.uint8)
+        bytes_each = prod(model.info.image_shape)
+        tensors = memory.array((*slots, *(model.info.tensor_shape or (bytes_each,))), np.float32)
+        pixels = tensors.reshape(*slots, -1).view(np.uint8)[..., :bytes_each]
+        # Slots of either kind, in the same memory.
+        self.pixels, self.tensors = pixels.reshape(*slots, *model.info.image_shape), tensors
         self.scores = memory.array((*slots, model.classes), np.float32)
 
 

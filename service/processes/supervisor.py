@@ -107,10 +107,17 @@ class Session:
                 posted.withdraw()
 
     def _submit(
-        self, number: int, place: int, slots: list[int], deadline: float, priority: int
+        self,
+        number: int,
+        place: int,
+        slots: list[int],
+        tensors: bool,
+        deadline: float,
+        priority: int,
     ) -> None:
         runner, shared = self._models[place]
-        images, scores = shared.images[self._number], shared.scores[self._number]
+        images = (shared.tensors if tensors else shared.pixels)[self._number]
+        scores = shared.scores[self._number]
 
         def then(outcome: Answered[ScoreRow] | ServiceError) -> None:
             self._open.pop(number, None)
@@ -123,8 +130,8 @@ class Session:
             self.wire.say("done", number, *outcome[1:])
 
         try:
-            pixels = [images[slot] for slot in slots]
-            self._open[number] = runner.post(pixels, then, Urgency(deadline, priority))
+            own = [images[slot] for slot in slots]
+            self._open[number] = runner.post(own, then, Urgency(deadline, priority))
         except ServiceError as error:
             then(error)
 

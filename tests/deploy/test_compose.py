@@ -5,11 +5,13 @@ from typing import Any
 
 import pytest
 
+from kernels.device.compile import DEFAULT_CACHE
 from service.settings import PREFIX, Settings
 from tests.deploy.container_files import (
     ROOT,
     compose_services,
     dockerfile_stages,
+    environment,
     pyproject,
     texts,
 )
@@ -51,7 +53,14 @@ def test_the_root_is_read_only_with_a_bounded_tmpfs(service: Service) -> None:
     path, _, options = tmpfs.partition(":")
     assert path == "/tmp"
     assert {"size=64m", "noexec", "nosuid", "nodev"} <= set(options.split(","))
-    assert all(volume.endswith(":ro") for volume in service["volumes"])
+    models, cache = service["volumes"]
+    assert models.endswith(":/models:ro")
+    assert cache == f"cache:{path}/{DEFAULT_CACHE.parent.relative_to('~')}"
+    image = dockerfile_stages()[-1]
+    assert environment(image)["HOME"] == path
+    assert f"mkdir -p {path}/.cache/convoy && chown -R convoy: {path}/.cache" in " ".join(
+        texts(image, "RUN")
+    )
 
 
 def test_no_privilege_is_left(service: Service) -> None:
