@@ -46,6 +46,15 @@ def test_a_signal_lets_what_is_inside_finish_and_the_exit_status_is_0(
             service.connect()
 
 
+def test_readiness_of_every_worker_fails_before_requests_are_refused(tmp_path: Path) -> None:
+    with running(tmp_path, "--notice-s", "1.5") as service, service.one_each() as each:
+        service.process.terminate()
+        for worker in each.values():
+            until(lambda ready=worker: ready.exchange("GET", "/v2/health/ready")[0] == 503)
+        assert [worker.classify(n) for n, worker in enumerate(each.values())] == [*range(WORKERS)]
+        assert service.process.wait(10) == 0
+
+
 def test_a_sigterm_to_every_process_lets_what_is_inside_finish_too(tmp_path: Path) -> None:
     with running(tmp_path) as service, ThreadPoolExecutor(WORKERS) as pool:
         with service.one_each() as each:
