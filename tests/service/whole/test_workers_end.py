@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -50,7 +51,8 @@ def test_readiness_of_every_worker_fails_before_requests_are_refused(tmp_path: P
     with running(tmp_path, "--notice-s", "1.5") as service, service.one_each() as each:
         service.process.terminate()
         for worker in each.values():
-            until(lambda ready=worker: ready.exchange("GET", "/v2/health/ready")[0] == 503)
+            while worker.exchange("GET", "/v2/health/ready")[0] != 503:
+                time.sleep(0.01)
         assert [worker.classify(n) for n, worker in enumerate(each.values())] == [*range(WORKERS)]
         assert service.process.wait(10) == 0
 
