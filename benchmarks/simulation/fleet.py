@@ -2,9 +2,9 @@
 
     arrivals → balancer → replica: decode threads → queue → Convoy's policy → engine
 
-Each replica runs the policy that serves (`service/batching/dispatcher.py`). A replica that fails loses
-the requests inside; one that is deployed anew finishes them first. Health checks are taken as
-immediate, and the network as free.
+Each replica runs the policy that serves (`service/batching/dispatcher.py`). A replica that fails
+loses the requests inside; one that is deployed finishes them first. Health checks are immediate and
+the network is free.
 """
 
 import heapq
@@ -277,10 +277,7 @@ def poisson(rate: float, requests: int, seed: int = 0) -> Seconds:
 
 
 def with_burst(arrivals: Seconds, factor: float, begins: float, ends: float) -> Seconds:
-    """The same requests, of which those after `begins` come `factor` times as fast, until `ends`."""
-    lasts = ends - begins
-    gained = lasts * (factor - 1)
-    inside = begins + (arrivals - begins) / factor
-    return np.where(
-        arrivals <= begins, arrivals, np.where(inside <= ends, inside, arrivals - gained)
-    )
+    """The same requests; from `begins` to `ends` they come `factor` times as fast."""
+    faster = begins + (arrivals - begins) / factor
+    later = arrivals - (ends - begins) * (factor - 1)
+    return np.where(arrivals <= begins, arrivals, np.where(faster <= ends, faster, later))
