@@ -15,7 +15,10 @@ import pytest
 from models.description import _KEYS
 from service.settings import Settings
 from tests.support import ROOT
+from tests.support.command_line import Run, convoy
 from tests.support.servers.several_models import convoy_serve
+
+__all__ = ["convoy"]
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 README = PAGES[0].read_text(encoding="utf-8")
@@ -98,3 +101,22 @@ def test_the_settings_page_is_what_make_docs_writes() -> None:
 def test_every_key_of_a_description_is_documented() -> None:
     text = (ROOT / "docs/models.md").read_text(encoding="utf-8")
     assert [key for key in _KEYS if f"`{key}`" not in text] == []
+
+
+COMMANDS = sorted(
+    {
+        line.strip().removeprefix("$ ").partition("  #")[0]
+        for page in (*PAGES, *sorted((ROOT / "deploy").rglob("*.md")))
+        for line in page.read_text(encoding="utf-8").splitlines()
+        if re.match(r"    (\$ )?convoy \w", line)
+    }
+)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_and_flag_that_is_shown_exists(command: str, convoy: Run) -> None:
+    _, name, *rest = shlex.split(command)
+    status, out, _ = convoy(name, "--help")
+    assert status == 0
+    flags = [word.partition("=")[0] for word in rest if word.startswith("--")]
+    assert [flag for flag in flags if not re.search(rf"{flag}[ ,/]", out)] == []

@@ -46,7 +46,7 @@ def no_ranges(handler: BaseHTTPRequestHandler, begin: int) -> None:
 def stall(handler: BaseHTTPRequestHandler, begin: int) -> None:
     send(handler, begin, FILE[begin:][:HALF])
     handler.wfile.flush()
-    threading.Event().wait(1.0)
+    threading.Event().wait(3.0)
 
 
 def lie(handler: BaseHTTPRequestHandler, begin: int) -> None:
@@ -99,7 +99,7 @@ def server(*answers: Answer) -> Iterator[tuple[Entry, list[int]]]:
 @pytest.fixture(autouse=True)
 def direct(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("no_proxy", "127.0.0.1")
-    monkeypatch.setattr(catalogue, "_STALLED_S", 0.3)
+    monkeypatch.setattr(catalogue, "_STALLED_S", 1.0)
 
 
 @pytest.mark.parametrize(

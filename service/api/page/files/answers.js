@@ -45,7 +45,7 @@ export function show(answer, path, body) {
   showTiming(item, body.timing_ms);
   describe(answer.name, path);
   $("latest").textContent = `${answer.name}: ${best.label}, ${percent(best.probability)}`;
-  settle();
+  settle(answer);
 }
 
 /** Show an error: in the image's item, and in a list of its own. */
@@ -55,10 +55,11 @@ export function fail(answer, text) {
   answer.item.querySelector(".time").textContent = text;
   answer.item.classList.add("failed");
   $("errors").append(element("li", `${answer.name}: ${text}`));
-  settle();
+  settle(answer);
 }
 
-function settle() {
+function settle({ item }) {
+  if (!item.isConnected) return; // removed meanwhile
   done += 1;
   progress();
   filter();

@@ -41,6 +41,7 @@ async function next() {
 }
 
 async function sendOne(file, answer) {
+  if (!answer.item.isConnected) return; // removed before its turn
   const path = classifyPath();
   try {
     const response = await ask(path, {
