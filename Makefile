@@ -98,8 +98,9 @@ lock: $(VENV)/dev.stamp  ## write constraints.txt from the installed versions, a
 	{ $(BIN)/pip freeze --exclude-editable | grep -v '^cuda-toolkit='; \
 	  grep -iE '^(cupy|nvidia|torch)' constraints.txt; } | sort -fsu -t= -k1,1 | sort -f > constraints.new
 	mv constraints.new constraints.txt
-	$(BIN)/python -c 'import tomllib; \
-	  print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")' \
+	$(BIN)/python -c 'import tomllib; project = tomllib.load(open("pyproject.toml", "rb")); \
+	  extras = project["project"]["optional-dependencies"]; \
+	  print(*project["build-system"]["requires"], *extras["sbom"], sep="\n")' \
 	  | $(LOCK) - -o deploy/locks/build.txt
 	set -e; for name in cpu cuda12 cuda13; do \
 	  extra=$${name#cpu}; set -- pyproject.toml $${extra:+--extra $$extra}; \

@@ -66,6 +66,9 @@ class Settings(BaseModel):
     workers: int = Field(default=0, ge=0, le=64)
     """Processes for HTTP and decoding, beside the engine process; 0: one process does
     everything."""
+    notice_s: float = Field(default=0, ge=0, le=3600)
+    """Time that requests are still answered after SIGTERM, while readiness fails: more than health
+    checks of a proxy take to notice."""
     drain_s: float = Field(default=20, ge=0, le=3600)
     """Longest wait for accepted requests at shutdown."""
     engine_timeout_s: float | None = Field(default=None, ge=0, le=86_400)

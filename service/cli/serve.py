@@ -93,6 +93,7 @@ def serve_models(
                 access_log=settings.access_log,
                 edge=edge,
                 announce=announce,
+                notice_s=settings.notice_s,
             )
         make_for_worker = partial(
             make,
@@ -108,6 +109,7 @@ def serve_models(
             access_log=settings.access_log,
             metrics=settings.metrics_port is None,
             edge=edge,
+            notice_s=settings.notice_s,
         )
         return run_workers(repository, listener, options, announce)
 

@@ -141,7 +141,8 @@ class _Supervisor(Server):
             self._tell("status", self._status())  # the workers before any client
             announce()
 
-        super().__init__(config, repository, outfit.options.drain_s, announce_everywhere)
+        options = outfit.options
+        super().__init__(config, repository, options.drain_s, announce_everywhere, options.notice_s)
         metrics, workers = repository.metrics, outfit.options.workers
         self._crew = Crew(outfit.memory, workers)
         self._models: list[_Model] = []
@@ -187,6 +188,9 @@ class _Supervisor(Server):
     async def _warm_up(self) -> None:
         await self._all_listen.wait()  # so that L(n) is not measured while they start
         await super()._warm_up()
+
+    def _give_notice(self) -> None:
+        self._tell("leave")  # workers answer for readiness
 
     async def _drain(self) -> None:
         _log.info("shutting down: the workers finish what is inside")

@@ -49,6 +49,7 @@ class Options:
     access_log: bool
     metrics: bool = True  # whether the clients' port tells them
     edge: EdgeOptions = field(default_factory=EdgeOptions)
+    notice_s: float = 0
 
 
 class Outfit(NamedTuple):
@@ -126,7 +127,12 @@ class _Server(Server):
         return await super().on_tick(counter)
 
     async def _follow(self) -> None:
-        commands = {"status": self._start, "drain": self.stop, "reload": self._read_again}
+        commands = {
+            "status": self._start,
+            "leave": self._repository.leave,
+            "drain": self.stop,
+            "reload": self._read_again,
+        }
         await self.link.follow(commands)
         self.should_exit = True
 

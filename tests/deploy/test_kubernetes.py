@@ -32,7 +32,7 @@ from tests.deploy.kubernetes import (
     rendered,
 )
 
-KUBERNETES_VERSION = "1.34"  # the oldest in which the preStop sleep is stable
+KUBERNETES_VERSION = "1.34"
 CRDS = yaml.safe_load((ROOT / "tests" / "deploy" / "crds.yaml").read_text())
 VARIANTS = [
     ("cpu",),
@@ -146,12 +146,11 @@ def test_stopping_allows_for_the_drain(overlay: str) -> None:
     resources = rendered(overlay)
     spec = pod_spec(resources)
     (container,) = spec["containers"]
-    slept = container["lifecycle"]["preStop"]["sleep"]["seconds"]
-    drain_s = load_settings(environ=container_environment(resources)).drain_s
-    assert slept + drain_s + 2 * LEAVE_S < spec["terminationGracePeriodSeconds"]
-    # The kubelet and the proxies of the nodes learn within this time that the pod is leaving.
+    settings = load_settings(environ=container_environment(resources))
+    needed_s = settings.notice_s + settings.drain_s + 2 * LEAVE_S
+    assert needed_s < spec["terminationGracePeriodSeconds"]
     probe = container["readinessProbe"]
-    assert slept > probe["periodSeconds"] * probe["failureThreshold"]
+    assert settings.notice_s > probe["periodSeconds"] * probe["failureThreshold"]
 
 
 def test_selectors_are_the_labels_of_the_pods() -> None:

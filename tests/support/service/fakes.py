@@ -76,8 +76,12 @@ def decode_digit(data: bytes) -> Pixels:
 
 
 def free(decode: Callable[[bytes], Pixels]) -> Callable[[bytes], Decoding]:
-    """What prepares images whose decoding costs nothing."""
-    return lambda data: Decoding(Cost(), partial(decode, data))
+    """What prepares images whose decoding costs nothing; can be pickled, for workers."""
+    return partial(_free, decode)
+
+
+def _free(decode: Callable[[bytes], Pixels], data: bytes) -> Decoding:
+    return Decoding(Cost(), partial(decode, data))
 
 
 def make_repository(
