@@ -3,7 +3,7 @@
     python -m benchmarks.simulation.plan --rate 20000 --p99 15 --model squeezenet.onnx
     python -m benchmarks.simulation.plan --rate 20000 --p99 15 --latency-ms 1.2,1.3,1.5,1.8
 
-L(n) and the decode time are measured on this machine's CPU with --model, or given in milliseconds.
+L(n), with decoding, is measured on this machine's CPU with --model, or given in milliseconds.
 For each load balancer the plan is the fewest replicas whose p99 is within the bound under Poisson
 arrivals. It is then simulated again with 1% and 10% of the replicas failing, with a deployment, and
 with a burst of twice the rate; `lost` are the requests inside replicas that fail.
@@ -106,7 +106,11 @@ def scenarios(replicas: int, arrivals: Seconds) -> Iterator[tuple[str, Seconds, 
 def measured(
     model: Path, preset: str | None, image: bytes, threads: int, max_batch: int
 ) -> Hardware:
-    """L(n) and the decode time of `image`, on this machine's CPU."""
+    """What this machine's CPU needs for a batch of n, with the decoding of n times `image`.
+
+    Engine and decode threads share the cores, so decoding is no stage of its own: it makes batches
+    longer.
+    """
     classifier = load_classifier(model, overrides={"preset": preset})
     limits = ImageLimits(max_bytes=len(image), max_pixels=10**8)
     decode = partial(prepare_image, image, classifier.preprocessing, limits)
@@ -120,7 +124,8 @@ def measured(
         )
     finally:
         engine.close()
-    return Hardware(latency.seconds, decode_s, threads)
+    seconds = (took + n * decode_s / threads for n, took in enumerate(latency.seconds, 1))
+    return Hardware(tuple(seconds), decoders=threads)
 
 
 def _seconds(run: Callable[[], object]) -> float:
@@ -201,13 +206,9 @@ def plot(hardware: Hardware, rate: float, p99_ms: float, requests: int, file: Pa
     panel.axhline(p99_ms, color="grey", linestyle="dashed")
     panel.set(xlabel="replicas", ylabel="p99, ms", yscale="log")
     panel.legend()
-    cores = panel.secondary_xaxis(
-        "top",
-        functions=(
-            lambda n: n * hardware.decoders / rate * 1e3,
-            lambda cost: cost / hardware.decoders * rate / 1e3,
-        ),
-    )
+    cost = hardware.decoders / rate * 1e3
+    scales = (lambda n: np.multiply(n, cost), lambda each: np.divide(each, cost))
+    cores = panel.secondary_xaxis("top", functions=scales)
     cores.set_xlabel("cores for 1,000 requests a second")
     figure.tight_layout()
     figure.savefig(file, dpi=100)
