@@ -135,9 +135,15 @@ def _seconds(run: Callable[[], object]) -> float:
 
 
 def plan(
-    hardware: Hardware, rate: float, p99_ms: float, requests: int, seed: int = 0
+    hardware: Hardware,
+    rate: float,
+    p99_ms: float,
+    requests: int,
+    *,
+    replicas: int | None = None,
+    seed: int = 0,
 ) -> Mapping[str, tuple[int, Mapping[str, Result]]]:
-    """For each balancer the fewest replicas, and the results with them by scenario."""
+    """For each balancer the fewest replicas, or those given, and the results by scenario."""
     arrivals = poisson(rate, requests, seed)
     least = max(1, ceil(rate / hardware.capacity))
 
@@ -150,12 +156,12 @@ def plan(
 
     plans = {}
     for name in BALANCERS:
-        replicas = fewest(partial(meets, name), least)
-        results = {"steady": run(name, replicas)}
-        for scenario, moments, outages in scenarios(replicas, arrivals):
-            outcome = simulate(hardware, replicas, moments, name, outages, seed)
+        count = replicas or fewest(partial(meets, name), least)
+        results = {"steady": run(name, count)}
+        for scenario, moments, outages in scenarios(count, arrivals):
+            outcome = simulate(hardware, count, moments, name, outages, seed)
             results[scenario] = result_of(outcome)
-        plans[name] = replicas, results
+        plans[name] = count, results
     return plans
 
 
@@ -230,6 +236,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--decode-ms", type=float, default=0.0, help="with --latency-ms")
     parser.add_argument("--cores", type=int, default=1, help="of a replica (%(default)s)")
     parser.add_argument("--max-batch", type=int, default=8, help="with --model (%(default)s)")
+    parser.add_argument("--replicas", type=int, help="instead of the fewest")
     parser.add_argument("--requests", type=int, default=200_000, help="a run (%(default)s)")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw p99 over replicas there")
     options = parser.parse_args(arguments)
@@ -254,7 +261,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         f"L(n) {latencies} ms, decoding {1e3 * hardware.decode_s:.2f} ms: "
         f"{hardware.capacity:.0f} requests a second and replica"
     )
-    plans = plan(hardware, options.rate, options.p99, options.requests)
+    bound = options.rate, options.p99, options.requests
+    plans = plan(hardware, *bound, replicas=options.replicas)
     console.print(show(plans, hardware, options.rate))
     if options.plot:
         plot(hardware, options.rate, options.p99, options.requests, options.plot)

@@ -43,6 +43,11 @@ def test_a_plan_meets_its_bound_and_one_replica_fewer_does_not() -> None:
         assert results["burst ×2"].p99_ms > results["steady"].p99_ms
 
 
+def test_the_number_of_replicas_can_be_given() -> None:
+    plans = plan.plan(HARDWARE, rate=3000, p99_ms=1, requests=2_000, replicas=12)
+    assert {replicas for replicas, _ in plans.values()} == {12}
+
+
 def test_a_deployment_restarts_every_replica_once() -> None:
     outages = {name: some for name, _, some in scenarios(25, poisson(100, 1000))}
     restarted = [place for outage in outages["deployment"] for place in outage.replicas]
