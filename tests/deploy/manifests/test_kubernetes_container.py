@@ -24,7 +24,7 @@ import pytest
 from models import BUILT_IN_MODEL
 from service.http.server import bind
 from tests.deploy.container_files import ROOT, dockerfile_stages, environment
-from tests.deploy.kubernetes import container_environment, needs_kubectl, pod_spec, rendered
+from tests.deploy.manifests.rendered import container_environment, needs_kubectl, pod_spec, rendered
 
 SAMPLE = BUILT_IN_MODEL.parent / "samples" / "3_ink_on_paper.jpg"
 CONVOY = "from service.cli import main; main()"

@@ -16,13 +16,12 @@ import yaml  # type: ignore[import-untyped]  # comes with pre-commit, its types 
 from service.http.server import LEAVE_S
 from service.settings import load_settings
 from tests.deploy.container_files import (
-    ROOT,
     compose_services,
     dockerfile_stages,
     environment,
     texts,
 )
-from tests.deploy.kubernetes import (
+from tests.deploy.manifests.rendered import (
     COMPONENTS,
     KUBERNETES,
     Resource,
@@ -33,7 +32,7 @@ from tests.deploy.kubernetes import (
 )
 
 KUBERNETES_VERSION = "1.34"
-CRDS = yaml.safe_load((ROOT / "tests" / "deploy" / "crds.yaml").read_text())
+CRDS = yaml.safe_load((Path(__file__).with_name("crds.yaml")).read_text())
 VARIANTS = [
     ("cpu",),
     ("gpu",),
