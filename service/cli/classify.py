@@ -9,8 +9,8 @@ import msgspec
 import numpy as np
 import typer
 
+from loadtest.tables import left, make_table, print_table, right
 from service.cli.options import Expectations, configure_logging, with_settings
-from service.cli.tables import left, make_table, print_table, right
 from service.engine.ranking import rank, top_k
 from service.errors import ServiceError
 from service.hosting.loading import decoder, load, open_classifier

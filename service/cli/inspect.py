@@ -11,9 +11,9 @@ import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from loadtest.tables import left, make_table, print_table, right
 from models import GPUS, NetworkReport, PlanReport, plan_report, report
 from service.cli.options import Expectations, configure_logging, with_settings
-from service.cli.tables import left, make_table, print_table, right
 from service.hosting.loading import load
 from service.settings import Settings, SettingsError
 
