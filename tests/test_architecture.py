@@ -64,7 +64,7 @@ ORDER = {
         "simulation kernels",
         "networks",
         "serving",
-        "peers gpu",
+        "peers gpu ray_serve",
     ],
 }
 
