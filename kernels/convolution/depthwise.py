@@ -14,7 +14,7 @@ from kernels.layout.strided import VECTOR
 from kernels.operations.epilogue import epilogue_arguments
 from kernels.problems.activation import Activation
 from kernels.problems.conv import ConvProblem
-from kernels.problems.refusals import wrong_axes
+from kernels.problems.refusals import not_float, wrong_axes
 
 THREADS = 128
 """Of a block."""
@@ -57,7 +57,7 @@ class DepthwiseConv:
         """None where groups = C > 1 and 2-D; else why not."""
         if not problem.is_depthwise:
             return f"groups {problem.groups}; it runs one channel a group"
-        return wrong_axes(problem, 2)
+        return not_float(problem) or wrong_axes(problem, 2)
 
     def multiplications(self, problem: ConvProblem) -> int:
         """N K P Q R S, padding included."""

@@ -5,6 +5,7 @@ from tests.support.cases.coalesced import COALESCED_CASES
 from tests.support.cases.conv import CONV_CASES
 from tests.support.cases.elementwise import ELEMENTWISE_CASES
 from tests.support.cases.linear import LINEAR_CASES
+from tests.support.cases.tensor_gemm import TENSOR_CASES
 from tests.support.cases.windows import WINDOW_CASES
 from tests.support.cases.winograd import WINOGRAD_CASES
 from tests.support.cases.winograd_nonfused import NONFUSED_CASES
@@ -15,6 +16,7 @@ CASES: tuple[KernelCase, ...] = (
     *WINDOW_CASES,
     *CONV_CASES,
     *COALESCED_CASES,
+    *TENSOR_CASES,
     *LINEAR_CASES,
     *WINOGRAD_CASES,
     *NONFUSED_CASES,
