@@ -35,14 +35,19 @@ MIN_CHUNKS = 2
 
 
 class AnyTile(Protocol):
-    """bm output pixels × bn filters of a block; the inner dimension in chunks of bk."""
+    """A block's."""
 
     @property
-    def bm(self) -> int: ...
+    def bm(self) -> int:
+        """Output pixels."""
+
     @property
-    def bn(self) -> int: ...
+    def bn(self) -> int:
+        """Filters."""
+
     @property
-    def bk(self) -> int: ...
+    def bk(self) -> int:
+        """Of the inner dimension, in a chunk."""
 
     @property
     def threads(self) -> int:
@@ -281,7 +286,12 @@ class FloatGemm(ImplicitGemm[Tile]):
         """The same for all configurations and all N."""
         return FILTER_FORM.format(groups=problem.groups)
 
-    def prepare_filter(self, weight: Filter, problem: ConvProblem, config: TileConfig[Tile]) -> Filter:  # noqa: ARG002  (one layout serves all tiles)
+    def prepare_filter(
+        self,
+        weight: Filter,
+        problem: ConvProblem,
+        config: TileConfig[Tile],  # noqa: ARG002  (one layout serves all tiles)
+    ) -> Filter:
         """K×(C/groups)×R×S → groups × R·S × C/groups × K/groups, the channels padded with zeros.
 
         The same for every configuration.

@@ -56,11 +56,15 @@ __device__ __forceinline__ void copy_unit(T* shared, const T* global, int exist,
   }
 }
 
-// x = big + small, each a TF32 number, but for 2^-22 of x.
-__device__ __forceinline__ void split_tf32(unsigned& big, unsigned& small) {
-  const float x = __int_as_float(big);
-  big = to_tf32(x);
-  small = to_tf32(x - __int_as_float(big));
+// Floats to TF32 numbers; `small` is what they lack, but for 2^-22 of them.
+template <int COUNT>
+__device__ __forceinline__ void split_tf32(unsigned (&big)[COUNT], unsigned (&small)[COUNT]) {
+#pragma unroll
+  for (int i = 0; i < COUNT; ++i) {
+    const auto x = __int_as_float(big[i]);
+    big[i] = to_tf32(x);
+    small[i] = to_tf32(x - __int_as_float(big[i]));
+  }
 }
 
 // The factors of one step: 32 bytes of the inner dimension of a warp's pixels and filters.
@@ -97,13 +101,9 @@ __device__ __forceinline__ void multiply_step(Sums<M, N>& sums, Fragments<M, N>&
   if constexpr (PRECISION == Precision::TF32X3) {
     Fragments<M, N> small;
 #pragma unroll
-    for (int m = 0; m < M; ++m)
+    for (int m = 0; m < M; ++m) split_tf32(factors.x[m], small.x[m]);
 #pragma unroll
-      for (int i = 0; i < 4; ++i) split_tf32(factors.x[m][i], small.x[m][i]);
-#pragma unroll
-    for (int n = 0; n < N; ++n)
-#pragma unroll
-      for (int i = 0; i < 2; ++i) split_tf32(factors.weight[n][i], small.weight[n][i]);
+    for (int n = 0; n < N; ++n) split_tf32(factors.weight[n], small.weight[n]);
     multiply<PRECISION>(sums, small, factors);
     multiply<PRECISION>(sums, factors, small);
   }

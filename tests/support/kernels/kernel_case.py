@@ -23,6 +23,9 @@ HALF_POISON = np.uint16(0x7EAD)
 """Likewise, where half is stored."""
 
 
+FLOAT = np.dtype(np.float32)
+
+
 @dataclass(frozen=True)
 class Placed:
     """Memory, and the byte in it at which an operand begins."""
@@ -36,7 +39,8 @@ class Check:
     """Inputs by operand, and the answer: `expected` in float64, within `bound` of it.
 
     The answer is written where `layout` says. An operand that `y` is computed in place of is named
-    in `in_place`; its memory is y's. `stored` is the type of y. What a kernel leaves in operands of `scratch` is its own.
+    in `in_place`; its memory is y's. `stored` is the type of y. What a kernel leaves in operands of
+    `scratch` is its own.
     """
 
     inputs: Mapping[str, Placed]
@@ -45,7 +49,7 @@ class Check:
     bound: Array | float
     in_place: str | None = None
     scratch: tuple[str, ...] = ()
-    stored: np.dtype[Any] = np.dtype(np.float32)
+    stored: np.dtype[Any] = FLOAT
 
 
 @dataclass(frozen=True)
