@@ -59,9 +59,9 @@ float half_to_float(unsigned word) {
 
 float bfloat16_to_float(unsigned word) { return from_bits(word << 16); }
 
-// A device adds a few products to c at once and truncates the sum: 4 on sm_70, 4 TF32 or 8 half ones
-// on sm_80 (Fasi et al. 2021, "Numerical behavior of NVIDIA tensor cores", table 3). Here 4, whose
-// sum is exact before; a device keeps but a few bits more than a float has.
+// A device adds several products to c at once and truncates the sum (Fasi et al. 2021, "Numerical
+// behavior of NVIDIA tensor cores"). Here 4 products, whose sum is exact before it is truncated; a
+// device keeps a few bits more than a float has.
 constexpr int at_once = 4;
 
 class Truncating {
