@@ -153,8 +153,8 @@ class TensorConv(ImplicitGemm[TensorTile]):
         rows[..., :c] = weight.reshape(problem.k, c, taps).transpose(0, 2, 1)
         if problem.precision is Precision.TF32:
             rows = to_tf32(rows)
-        rows = rows.reshape(problem.k, -1)
-        return np.pad(rows, ((0, 0), (0, -rows.shape[1] % (16 // stored.itemsize))))
+        end = -rows[0].size % (16 // stored.itemsize)
+        return np.pad(rows.reshape(problem.k, -1), ((0, 0), (0, end)))
 
 
 def to_tf32(x: Filter) -> Filter:

@@ -16,7 +16,10 @@ FILTER_FORM = "{groups} x taps x channels x filters"
 
 
 def check_operands(problem: ConvProblem, x: Pixels, y: Pixels, residual: Pixels | None) -> None:
-    """Raise ValueError unless the pixels have the problem's channels."""
+    """Raise ValueError unless the pixels have the problem's channels, stored as its precision."""
+    stored = problem.precision.stored
+    if any(each is not None and each.stored != stored for each in (x, y, residual)):
+        raise ValueError(f"a convolution in {problem.precision.value} has tensors of {stored}")
     if x.channels != problem.c:
         raise ValueError(f"{problem.c} channels, but x has {x.channels}")
     for name, each in (("y", y), ("the residual", residual)):

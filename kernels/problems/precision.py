@@ -5,6 +5,24 @@ from typing import Any
 
 import numpy as np
 
+Stored = np.dtype[np.floating[Any]]
+"""What the numbers of a tensor are in memory: FLOAT or HALF."""
+
+FLOAT: Stored = np.dtype(np.float32)
+HALF: Stored = np.dtype(np.float16)
+
+
+def one_type(first: Stored, *others: Stored) -> Stored:
+    """The type that all are. Raises ValueError where they differ."""
+    if any(each != first for each in others):
+        raise ValueError(f"tensors of {first} and of {', '.join(map(str, others))}")
+    return first
+
+
+def element(stored: Stored) -> str:
+    """Its C++ type (kernels/src/half.cuh)."""
+    return "Half" if stored == HALF else "float"
+
 
 @unique
 class Precision(Enum):
@@ -20,9 +38,9 @@ class Precision(Enum):
     FP16 = "fp16"
 
     @property
-    def stored(self) -> np.dtype[np.floating[Any]]:
+    def stored(self) -> Stored:
         """What activations and a convolution's weights are stored in."""
-        return np.dtype(np.float16 if self is Precision.FP16 else np.float32)
+        return HALF if self is Precision.FP16 else FLOAT
 
     @property
     def least_architecture(self) -> int:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from kernels.convolution.algorithms import ConvChoice, candidates
 from kernels.convolution.implicit_gemm import TILES, TileConfig
-from kernels.convolution.tensor_gemm import to_tf32
+from kernels.convolution.tensor_gemm import TENSOR_TILES, to_tf32
 from kernels.problems.precision import Precision
 from tests.cusim.device import CusimDevice, Order
 from tests.kernels.convolution.test_implicit_gemm import layers
@@ -87,13 +87,12 @@ def test_three_tf32_products_are_at_most_twice_as_far_off_as_float32(
 def test_every_configuration_is_among_the_cases(precision: Precision) -> None:
     wanted = {
         launch.instantiation
-        for layer in DIRECT_LAYERS + GEMM_LAYERS
-        for problem in [replace(layer.problem, precision=precision)]
-        for config in TENSOR.configs(problem)
-        for launch in TENSOR.launches(problem, config, layer.x, layer.y)
+        for layer in [at_precision(each, precision) for each in DIRECT_LAYERS + GEMM_LAYERS]
+        for config in TENSOR.configs(layer.problem)
+        for launch in TENSOR.launches(layer.problem, config, layer.x, layer.y)
     }
     units = 2 if precision is Precision.FP16 else 1
-    assert len(wanted) == units * len(TENSOR.tiles(DIRECT_LAYERS[0].problem))
+    assert len(wanted) == units * len(TENSOR_TILES)
     assert wanted <= set(INSTANTIATIONS)
 
 
@@ -114,7 +113,8 @@ def test_a_filter_has_a_row_a_filter_filled_up_with_zeros() -> None:
     problem = replace(conv_problem(1, 6, 10, window((4, 4), (1, 3)), 2), precision=Precision.FP16)
     weight = normal(problem.filter_shape)
     prepared = TENSOR.prepare_filter(weight, problem, TENSOR.configs(problem)[0])
-    assert (prepared.dtype, prepared.shape) == (np.float16, (10, 16))  # 3 taps of 4, to 16 bytes
+    assert prepared.dtype == np.float16
+    assert prepared.shape == (10, 16)  # 3 taps of 4, to 16 bytes
     assert prepared[8, 2 * 4 + 1] == weight[8, 1, 0, 2].astype(np.float16)
     assert np.count_nonzero(prepared) == weight.size
 

@@ -17,7 +17,14 @@ PRECISIONS = (Precision.TF32, Precision.TF32X3, Precision.FP16)
 
 def at_precision(layer: Layer, precision: Precision) -> Layer:
     """The layer, computed at a precision."""
-    return replace(layer, problem=replace(layer.problem, precision=precision))
+    stored = precision.stored
+    return replace(
+        layer,
+        problem=replace(layer.problem, precision=precision),
+        x=replace(layer.x, stored=stored),
+        y=replace(layer.y, stored=stored),
+        residual=layer.residual and replace(layer.residual, stored=stored),
+    )
 
 
 def _in_turn(precision: Precision) -> Iterator[KernelCase]:

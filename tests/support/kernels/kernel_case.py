@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from kernels.device.device import ALIGNMENT, Device, Stream
 from kernels.device.launch import Launch
 from kernels.layout.strided import Strided
+from kernels.problems.precision import HALF, Stored
 from tests.support.tolerance import Array, assert_within
 
 POISON = np.uint32(0x7FC0DEAD)
@@ -21,9 +22,6 @@ POISON = np.uint32(0x7FC0DEAD)
 
 HALF_POISON = np.uint16(0x7EAD)
 """Likewise, where half is stored."""
-
-
-FLOAT = np.dtype(np.float32)
 
 
 @dataclass(frozen=True)
@@ -39,8 +37,8 @@ class Check:
     """Inputs by operand, and the answer: `expected` in float64, within `bound` of it.
 
     The answer is written where `layout` says. An operand that `y` is computed in place of is named
-    in `in_place`; its memory is y's. `stored` is the type of y. What a kernel leaves in operands of
-    `scratch` is its own.
+    in `in_place`; its memory is y's. What a kernel leaves in operands of `scratch` is its own.
+    `bound` leaves out that y is rounded to what it is stored in.
     """
 
     inputs: Mapping[str, Placed]
@@ -49,7 +47,6 @@ class Check:
     bound: Array | float
     in_place: str | None = None
     scratch: tuple[str, ...] = ()
-    stored: np.dtype[Any] = FLOAT
 
 
 @dataclass(frozen=True)
@@ -66,21 +63,17 @@ class KernelCase:
 
 
 def placed(array: Array, layout: Strided) -> Placed:
-    """A tensor's elements where `layout` has them, poison everywhere else.
-
-    They are stored as float16 where they are it, else as float32.
-    """
-    stored = np.dtype(np.float16 if array.dtype == np.float16 else np.float32)
-    memory = poisoned(layout, stored)
+    """A tensor's elements, stored where and as `layout` says, poison everywhere else."""
+    memory = poisoned(layout)
     view(memory, layout)[...] = array
-    return Placed(memory, layout.offset * stored.itemsize)
+    return Placed(memory, layout.offset * memory.itemsize)
 
 
-def poisoned(layout: Strided, stored: np.dtype[Any]) -> Array:
+def poisoned(layout: Strided) -> Array:
     """Memory for a tensor from a 16-byte boundary to a little past its end, nothing in it yet."""
     ends = ((size - 1) * stride for size, stride in zip(layout.shape, layout.strides, strict=True))
-    poison = HALF_POISON if stored == np.float16 else POISON
-    return np.full(layout.offset + sum(ends) + 1 + 4, poison).view(stored)
+    poison = HALF_POISON if layout.stored == HALF else POISON
+    return np.full(layout.offset + sum(ends) + 1 + 4, poison).view(layout.stored)
 
 
 def view(memory: Array, layout: Strided) -> Array:
@@ -98,7 +91,7 @@ def run(case: KernelCase, device: Device) -> Array:
     memories = {name: operand.memory for name, operand in check.inputs.items()}
     begins = {name: operand.begin for name, operand in check.inputs.items()}
     # In place y is the input's memory, and its address the input's.
-    y = memories.pop(check.in_place) if check.in_place else poisoned(check.layout, check.stored)
+    y = memories.pop(check.in_place) if check.in_place else poisoned(check.layout)
     memories["y"] = y.copy()
     begins["y"] = check.layout.offset * y.itemsize
 
@@ -132,11 +125,17 @@ def _hold(memory: Array, check: Check) -> None:
     y = view(memory, check.layout)
     unknown = np.isnan(check.expected)
     assert np.all(np.isnan(y[unknown])), "NaN was lost"
-    known = (np.where(unknown, 0.0, each) for each in (y, check.expected, check.bound))
+    bound = check.bound + storage_error(np.abs(check.expected) + check.bound, check.layout.stored)
+    known = (np.where(unknown, 0.0, each) for each in (y, check.expected, bound))
     assert_within(*known)
-    untouched = poisoned(check.layout, check.stored)
+    untouched = poisoned(check.layout)
     y[...] = untouched[0]
     assert memory.tobytes() == untouched.tobytes(), "something was written around the output"
+
+
+def storage_error(sizes: Array, stored: Stored) -> Array | float:
+    """Of a number that is written as half: half a unit in the last place; nothing for a float."""
+    return np.maximum(2.0**-11 * sizes, 2.0**-25) if stored == HALF else 0.0
 
 
 def launch(launched: Launch, device: Device, addresses: Mapping[str, int], stream: Stream) -> None:
