@@ -1,0 +1,110 @@
+"""Networks at every precision: scores, plans, and what is refused."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from kernels.device.device import Device
+from kernels.problems.precision import FLOAT, HALF, Precision
+from models import BUILT_IN_MODEL, UnsupportedModelError, load_classifier
+from models.classifier import Classifier
+from models.engines.tolerance import relative_error
+from models.graph import Conv
+from models.plan import build_plan
+from models.precision import at_precision
+from tests.support.models.engines import (
+    H200_CHOICE,
+    classifier_of,
+    network_of,
+    network_tolerance,
+    opened,
+    pixels,
+    reference_scores,
+)
+from tests.support.models.graphs import GraphBuilder
+from tests.support.models.plans import check_operands
+from tests.support.networks import LIGHT_NETWORKS, light_network
+
+REDUCED = pytest.mark.parametrize(
+    "precision", [each for each in Precision if each is not Precision.FP32], ids=lambda p: p.value
+)
+
+
+@pytest.fixture(scope="module")
+def digits() -> Classifier:
+    return load_classifier(BUILT_IN_MODEL)
+
+
+def _error(classifier: Classifier, device: Device, n: int) -> float:
+    images = pixels(classifier, n)
+    engine = opened(classifier, device, max_batch=n)
+    error = relative_error(engine.run(images), reference_scores(classifier, images))
+    engine.close()
+    return error
+
+
+@REDUCED
+def test_digits_are_within_the_tolerance(
+    device: Device, digits: Classifier, precision: Precision
+) -> None:
+    at = replace(digits, precision=precision)
+    assert _error(at, device, 3) <= network_tolerance(at.rewritten.graph)
+
+
+@REDUCED
+def test_squeezenet_is_within_the_tolerance(device: Device, precision: Precision) -> None:
+    at = replace(network_of("squeezenet", light_network("squeezenet")), precision=precision)
+    assert _error(at, device, 1) <= network_tolerance(at.rewritten.graph)
+
+
+@pytest.mark.slow
+@REDUCED
+@pytest.mark.parametrize("name", LIGHT_NETWORKS)
+def test_every_network_is_within_the_tolerance(
+    device: Device, name: str, precision: Precision
+) -> None:
+    at = replace(network_of(name, light_network(name)), precision=precision)
+    assert _error(at, device, 1) <= network_tolerance(at.rewritten.graph)
+
+
+@REDUCED
+@pytest.mark.parametrize("name", LIGHT_NETWORKS)
+def test_a_plan_stores_as_its_precision_says(name: str, precision: Precision) -> None:
+    classifier = network_of(name, light_network(name))
+    graph = classifier.rewritten.graph
+    strict = build_plan(graph, classifier.preprocessing, 2, H200_CHOICE)
+    plan = build_plan(at_precision(graph, precision), classifier.preprocessing, 2, H200_CHOICE)
+    check_operands(plan)
+    if precision is Precision.FP16:
+        assert len(plan.steps) <= len(strict.steps)
+        assert plan.arena_bytes < 0.75 * strict.arena_bytes
+
+
+@REDUCED
+def test_every_convolution_has_the_precision(digits: Classifier, precision: Precision) -> None:
+    graph = replace(digits, precision=precision).rewritten.graph
+    convs = [node for node in graph.nodes if isinstance(node, Conv)]
+    assert {node.problem.precision for node in convs} == {precision}
+    assert {graph.values[node.output].stored for node in convs} == {precision.stored}
+    assert graph.values[graph.outputs[0]].stored == FLOAT
+
+
+def test_scores_of_a_network_without_a_linear_layer_are_converted(device: Device) -> None:
+    b = GraphBuilder(0, x=(3, 5, 5))
+    graph = b.build(b.reshape("flat", b.conv("c", "x", 4, 5), (4,)))
+    classifier = replace(classifier_of(graph), precision=Precision.FP16)
+    assert classifier.rewritten.graph.values["flat"].stored == HALF
+    assert _error(classifier, device, 2) <= network_tolerance(classifier.rewritten.graph)
+
+
+def test_a_weight_that_is_too_large_for_float16_is_refused_by_its_layer() -> None:
+    b = GraphBuilder(0, x=(3, 5, 5))
+    graph = b.build(b.reshape("flat", b.conv("c", "x", 4, 5), (4,)))
+    (conv,) = (node for node in graph.nodes if isinstance(node, Conv))
+    weight = np.array(graph.weights[conv.weight])
+    weight.flat[3] = 7e4
+    graph = replace(graph, weights={**graph.weights, conv.weight: weight})
+    at_precision(graph, Precision.TF32X3)
+    with pytest.raises(UnsupportedModelError, match=rf"{conv.name} has a weight of 7e\+04"):
+        at_precision(graph, Precision.FP16)
