@@ -16,7 +16,7 @@ from service.hosting.loading import load
 from service.settings import Settings, SettingsError
 
 
-@with_settings("model", "preset", "tuning", "external_data")
+@with_settings("model", "preset", "precision", "tuning", "external_data")
 def inspect(
     settings: Settings,
     n: Annotated[int, typer.Option("-n", min=1, help="Batch size to cost.")] = 1,

@@ -110,7 +110,7 @@ def find_models(folder: Path) -> list[ModelFile]:
 
 def load(settings: Settings, expectations: Sequence[str] | None) -> Classifier:
     """The one model that the settings name."""
-    return load_classifier(
+    classifier = load_classifier(
         _path(settings),
         overrides={
             **parse_assignments(expectations or ()),
@@ -119,6 +119,7 @@ def load(settings: Settings, expectations: Sequence[str] | None) -> Classifier:
         },
         limits=_limits(settings),
     )
+    return replace(classifier, precision=settings.precision)
 
 
 def open_classifier(classifier: Classifier, settings: Settings, max_batch: int) -> Engine:
@@ -153,7 +154,8 @@ def _path(settings: Settings) -> Path:
 
 
 def _load_one(settings: Settings, file: ModelFile) -> Classifier:
-    return replace(load_classifier(file.path, limits=_limits(settings)), name=file.name)
+    classifier = load_classifier(file.path, limits=_limits(settings))
+    return replace(classifier, name=file.name, precision=settings.precision)
 
 
 def _open(

@@ -6,13 +6,16 @@ import numpy as np
 import pytest
 
 from kernels.device.device import Device
+from kernels.problems.pool import PoolKind
 from kernels.problems.precision import FLOAT, HALF, Precision
-from models import BUILT_IN_MODEL, UnsupportedModelError, load_classifier
+from models import BUILT_IN_MODEL, EngineError, UnsupportedModelError, load_classifier
 from models.classifier import Classifier
+from models.engines.open_engine import check_architecture
 from models.engines.tolerance import relative_error
-from models.graph import Conv
+from models.graph import Conv, Graph
 from models.plan import build_plan
 from models.precision import at_precision
+from tests.cusim.device import CusimDevice
 from tests.support.models.engines import (
     H200_CHOICE,
     classifier_of,
@@ -77,7 +80,7 @@ def test_a_plan_stores_as_its_precision_says(name: str, precision: Precision) ->
     plan = build_plan(at_precision(graph, precision), classifier.preprocessing, 2, H200_CHOICE)
     check_operands(plan)
     if precision is Precision.FP16:
-        assert len(plan.steps) <= len(strict.steps)
+        assert len(plan.steps) <= len(strict.steps) + 1  # scores, where no linear layer is last
         assert plan.arena_bytes < 0.75 * strict.arena_bytes
 
 
@@ -90,17 +93,21 @@ def test_every_convolution_has_the_precision(digits: Classifier, precision: Prec
     assert graph.values[graph.outputs[0]].stored == FLOAT
 
 
-def test_scores_of_a_network_without_a_linear_layer_are_converted(device: Device) -> None:
+def _without_linear() -> Graph:
     b = GraphBuilder(0, x=(3, 5, 5))
-    graph = b.build(b.reshape("flat", b.conv("c", "x", 4, 5), (4,)))
+    pooled = b.pool("pooled", b.conv("c", "x", 4, 3), PoolKind.MAX, 5)
+    return b.build(b.reshape("flat", pooled, (4,)))
+
+
+def test_scores_of_a_network_without_a_linear_layer_are_converted(device: Device) -> None:
+    graph = _without_linear()
     classifier = replace(classifier_of(graph), precision=Precision.FP16)
     assert classifier.rewritten.graph.values["flat"].stored == HALF
     assert _error(classifier, device, 2) <= network_tolerance(classifier.rewritten.graph)
 
 
 def test_a_weight_that_is_too_large_for_float16_is_refused_by_its_layer() -> None:
-    b = GraphBuilder(0, x=(3, 5, 5))
-    graph = b.build(b.reshape("flat", b.conv("c", "x", 4, 5), (4,)))
+    graph = _without_linear()
     (conv,) = (node for node in graph.nodes if isinstance(node, Conv))
     weight = np.array(graph.weights[conv.weight])
     weight.flat[3] = 7e4
@@ -108,3 +115,12 @@ def test_a_weight_that_is_too_large_for_float16_is_refused_by_its_layer() -> Non
     at_precision(graph, Precision.TF32X3)
     with pytest.raises(UnsupportedModelError, match=rf"{conv.name} has a weight of 7e\+04"):
         at_precision(graph, Precision.FP16)
+
+
+def test_tf32_is_refused_where_tensor_cores_lack_it() -> None:
+    turing = CusimDevice()
+    turing.architecture = "75"
+    check_architecture(turing, Precision.FP16)
+    with pytest.raises(EngineError, match=r"\(sm_75\) has no tensor cores for tf32; .*needs sm_80"):
+        check_architecture(turing, Precision.TF32)
+    turing.close()

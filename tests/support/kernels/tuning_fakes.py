@@ -79,7 +79,8 @@ class Clock:
         self.runs.append((len(operands), copies, replays))
         used = {operand for launch in launches for operand in launch.operands}
         for each in (operands[0], operands[-1]):
-            x, counters = np.empty(64, np.float32), np.zeros(1, np.uint32)
+            stored = np.float16 if problem.endswith("fp16") else np.float32
+            x, counters = np.empty(64, stored), np.zeros(1, np.uint32)
             stream = device.stream()
             device.download(x, each["x"], stream)
             if "counters" in used:
