@@ -9,8 +9,7 @@
 //   ROWS = OUTPUTS.
 //   For 8 rows, two blocks of 256 threads per multiprocessor spilled 160 bytes per thread on sm_80;
 //   three of 128 spill none.
-// Layouts: x and y are rows with any pitch; weight, stored as x is, is K × C, rows padded with
-// zeros
+// Layouts: x and y are rows with any pitch; weight is stored as x is, K × C, rows padded with zeros
 //   to 4 channels.
 // Launch: (ceil(K / OUTPUTS), ceil(rows / ROWS)) blocks of one to MAX_WARPS whole warps:
 //   fewer warps where many sums need many registers.

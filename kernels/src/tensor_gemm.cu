@@ -1,28 +1,26 @@
-// Convolution as an implicit matrix product on tensor cores: y = activation(conv(x, weight) + bias
-// + residual), at three precisions.
+// Convolution as an implicit matrix product on tensor cores, at three precisions:
+// y = activation(conv(x, weight) + bias + residual).
 //
 //   FP16    x, weight, residual and y are half; products are exact, their sums float.
-//   TF32    all are float; of a factor's mantissa 10 bits are multiplied.
-//   TF32X3  float, with a float's accuracy: each factor is the sum of two TF32 numbers, big +
-//   small.
-//           Of the four products the smallest is left out, 2^-22 of the whole, and the others are
-//           summed smallest first. Tensor cores truncate sums, which would err in one direction
-//           over a long sum: they sum one chunk, and chunks are added in float, rounded.
+//   TF32    All are float; 11 bits of each factor are multiplied.
+//   TF32X3  All are float, and y has a float's accuracy: each factor is the sum of two TF32
+//           numbers, big + small. Of the four products the smallest is left out, 2^-22 of the
+//           whole; the others are summed smallest first. Tensor cores truncate sums, which errs in
+//           one direction: they sum one chunk only, and chunks are added in float, rounded.
 //
 // Algorithm: as implicit_gemm.cu, with tiles of BM pixels x BN filters, of which a warp multiplies
 //   WM x WN by mma.sync. Both factors lie in shared memory as rows of 128 bytes of the inner
-//   dimension, one row a pixel or a filter. A fragment's registers are then those of ldmatrix at
+//   dimension, a row for each pixel or filter. ldmatrix then gives the registers of a fragment at
 //   every precision: 8 rows x 16 bytes are 8 x 8 halves, or 8 x 4 floats.
-//   Row r has its 16-byte vector v at v ^ r % 8, so that the 8 rows of one matrix, and the 8
-//   vectors that neighbouring threads copy, lie in different banks.
+//   Row r has its 16-byte vector v at v ^ r % 8: the 8 rows of a matrix, and the 8 vectors that
+//   neighbouring threads copy, lie in different banks.
 // Layouts: x, residual, y are N·D·H·W pixels with any pitch. The inner dimension is T·R·S taps x
-//   channels padded to UNIT: what is copied at once, 16 bytes, or 8 for images of 3 half channels.
+//   channels, padded to UNIT: what is copied at once, 16 bytes, or 8 of images with 3 channels.
 //   weight is G x K/G x inner, padded to 16 bytes with zeros (kernels/convolution/tensor_gemm.py,
-//   prepare_filter). The sums of a tile are BM x (BN + 8) floats, so that 4 rows that one warp
+//   prepare_filter). A tile's sums are BM x (BN + 8) floats, so that the rows that half a warp
 //   writes at once lie in different banks; the workspace is tiles x splits of them.
-// Launch: (tiles, splits, groups) blocks, tiles of filters fastest, of BM / WM · BN / WN warps,
-// with
-//   STAGES chunks of both factors, or the tile's sums, and 16 bytes a pixel of shared memory.
+// Launch: (tiles, splits, groups) blocks, tiles of filters fastest, of BM / WM · BN / WN warps.
+//   Dynamic shared memory: STAGES chunks of both factors, or a tile's sums; 16 bytes a pixel.
 #include "implicit_gemm.cuh"
 
 // kernels/problems/precision.py, those that tensor cores compute.
