@@ -8,13 +8,21 @@ import pytest
 from kernels.device.device import Device
 from kernels.problems.pool import PoolKind
 from kernels.problems.precision import FLOAT, HALF, Precision
-from models import BUILT_IN_MODEL, EngineError, UnsupportedModelError, load_classifier
+from models import (
+    BUILT_IN_MODEL,
+    DeviceKind,
+    EngineError,
+    UnsupportedModelError,
+    load_classifier,
+    open_engine,
+)
 from models.classifier import Classifier
 from models.engines.open_engine import check_architecture
 from models.engines.tolerance import relative_error
 from models.graph import Conv, Graph
 from models.plan import build_plan
 from models.precision import at_precision
+from service.images.decode import ImageLimits, prepare_image
 from tests.cusim.device import CusimDevice
 from tests.support.models.engines import (
     H200_CHOICE,
@@ -27,8 +35,9 @@ from tests.support.models.engines import (
 )
 from tests.support.models.graphs import GraphBuilder
 from tests.support.models.plans import check_operands
-from tests.support.networks import LIGHT_NETWORKS, light_network
+from tests.support.networks import LIGHT_NETWORKS, SHARED, SQUEEZENET, light_network, needs_shared
 
+LIMITS = ImageLimits(20_000_000, 50_000_000)
 REDUCED = pytest.mark.parametrize(
     "precision", [each for each in Precision if each is not Precision.FP32], ids=lambda p: p.value
 )
@@ -124,3 +133,24 @@ def test_tf32_is_refused_where_tensor_cores_lack_it() -> None:
     with pytest.raises(EngineError, match=r"\(sm_75\) has no tensor cores for tf32; .*needs sm_80"):
         check_architecture(turing, Precision.TF32)
     turing.close()
+
+
+@needs_shared
+@pytest.mark.slow
+@REDUCED
+def test_squeezenet_names_photographs_as_at_float32(precision: Precision) -> None:
+    classifier = load_classifier(SQUEEZENET, overrides={"preset": "caffe"})
+    files = sorted((SHARED / "data/images").glob("*.JPEG"))[::10]
+    images = np.stack(
+        [prepare_image(f.read_bytes(), classifier.preprocessing, LIMITS).run() for f in files]
+    )
+    assert len(images) >= 20
+    cusim = CusimDevice()
+    engine = opened(replace(classifier, precision=precision), cusim)
+    expected = open_engine(classifier, device=DeviceKind.CPU, max_batch=1)
+    for image in images:
+        ours, theirs = engine.run(image[np.newaxis]), expected.run(image[np.newaxis])
+        assert ours.argmax() == theirs.argmax()
+    engine.close()
+    expected.close()
+    cusim.close()
