@@ -27,22 +27,35 @@ RUN python3 -m venv /tools \
  && find /opt/convoy -type d \( -name test -o -name tests \) -prune -exec rm -rf {} +
 
 COPY . .
-RUN /tools/bin/pip wheel --no-cache-dir --no-index --no-deps --no-build-isolation --wheel-dir /wheels . \
+# The SBOM lists what the locks have brought into /opt/convoy; SOURCE_DATE_EPOCH dates it.
+RUN mkdir -p /app/opt/convoy \
+ && /tools/bin/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible \
+    --output-file /app/opt/convoy/sbom.cdx.json /opt/convoy/bin/python \
+ && /tools/bin/pip wheel --no-cache-dir --no-index --no-deps --no-build-isolation --wheel-dir /wheels . \
  && /tools/bin/pip --python /opt/convoy/bin/python install \
     --no-cache-dir --no-compile --no-index --no-deps --no-warn-script-location --root /app /wheels/*
 
 
 FROM ${BASE}
 ARG BASE
+# docker build --build-arg REVISION="$(git rev-parse HEAD)" --build-arg CREATED="$(date -u +%FT%TZ)"
+ARG VERSION=0.1.0
+ARG REVISION=
+ARG CREATED=
 LABEL org.opencontainers.image.title="Convoy" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${REVISION}" \
+      org.opencontainers.image.created="${CREATED}" \
       org.opencontainers.image.description="Serves ONNX image classifiers with its own convolution kernels and low-latency dynamic batching" \
       org.opencontainers.image.base.name="${BASE}"
 
 # The id is fixed, so that volumes can be owned by it, and numeric below, so that Kubernetes can see that
 # it is not root.
+# A volume that is mounted on the cache takes its owner from the image.
 RUN useradd --uid 10001 --user-group --no-log-init --no-create-home --home-dir /tmp \
     --shell /usr/sbin/nologin convoy \
  && mkdir /models \
+ && mkdir -p /tmp/.cache/convoy && chown -R convoy: /tmp/.cache \
  && rm -rf /usr/local/lib/python3*/site-packages/pip* /usr/local/lib/python3*/ensurepip /usr/local/bin/pip*
 
 COPY --from=build /opt/convoy /opt/convoy

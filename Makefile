@@ -16,7 +16,7 @@ SERVE_FLAGS = $(if $(HOST),--host $(HOST)) $(if $(PORT),--port $(PORT)) $(if $(D
 
 .DEFAULT_GOAL := help
 .PHONY: help serve test test-all test-gpu lint check format bench bench-peers bench-workers bench-gpu gpu-proof poisson soak \
-	train clean lock
+	docs train clean lock
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/make \1\t\2/' | expand -t 18
@@ -33,7 +33,8 @@ $(VENV)/dev.stamp: $(VENV)/serve.stamp
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
-serve: $(VENV)/serve.stamp  ## serve the built-in model, or MODEL=path.onnx (HOST, PORT, DEVICE)
+serve: $(VENV)/serve.stamp  ## serve the built-in model, or MODEL=path.onnx or a name (HOST, PORT, DEVICE)
+	$(if $(MODEL),[ -e "$(MODEL)" ] || $(BIN)/convoy pull "$(MODEL)")
 	$(BIN)/convoy serve $(SERVE_FLAGS) $(if $(MODEL),"$(MODEL)")
 
 test: $(VENV)/dev.stamp  ## the test suite
@@ -84,6 +85,9 @@ bench-gpu: $(VENV)/dev.stamp  ## on a GPU: kernels, networks, requests, beside c
 	$(BIN)/python -m benchmarks.gpu run --out $(OUT) --seconds $(SECONDS_TO_SPEND)
 	$(BIN)/python -m benchmarks.gpu report --out $(OUT)
 
+docs: $(VENV)/serve.stamp  ## write docs/settings.md
+	PYTHONPATH=. $(BIN)/python docs/settings.py
+
 train: $(VENV)/dev.stamp  ## train the built-in digits model again (installs torch)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[train]'
 	$(BIN)/python -m models.digits.train
@@ -98,8 +102,9 @@ lock: $(VENV)/dev.stamp  ## write constraints.txt from the installed versions, a
 	{ $(BIN)/pip freeze --exclude-editable | grep -v '^cuda-toolkit='; \
 	  grep -iE '^(cupy|nvidia|torch)' constraints.txt; } | sort -fsu -t= -k1,1 | sort -f > constraints.new
 	mv constraints.new constraints.txt
-	$(BIN)/python -c 'import tomllib; \
-	  print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")' \
+	$(BIN)/python -c 'import tomllib; project = tomllib.load(open("pyproject.toml", "rb")); \
+	  extras = project["project"]["optional-dependencies"]; \
+	  print(*project["build-system"]["requires"], *extras["sbom"], sep="\n")' \
 	  | $(LOCK) - -o deploy/locks/build.txt
 	set -e; for name in cpu cuda12 cuda13; do \
 	  extra=$${name#cpu}; set -- pyproject.toml $${extra:+--extra $$extra}; \

@@ -19,9 +19,9 @@ from loadtest.loops import Arrivals
 from loadtest.report import as_json, as_table, plot
 from loadtest.summary import Load
 from loadtest.sweep import MAX_RATE, Found
+from loadtest.tables import print_table
 
 _INTERRUPTED = 130  # what shells report after SIGINT
-_PIPED_WIDTH = 200  # of tables, where a terminal would fold them
 _UNITS_S = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, None: 1.0}
 _HEADER = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+):(.*)")  # RFC 9110, section 5.6.2
 
@@ -40,6 +40,7 @@ def _positive_seconds(text: str | float) -> float:
 
 
 def _url(text: str) -> str:
+    text = text if "://" in text else f"http://{text}"
     try:
         parts = urlsplit(text)
         wrong = parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0
@@ -147,7 +148,8 @@ def loadtest(
     if missing := [package for package in needed if find_spec(package) is None]:
         raise LoadTestError(
             f"{' and '.join(missing)}: not installed; "
-            "run pip install -c constraints.txt -e '.[loadtest]'"
+            "from a checkout run .venv/bin/pip install -c constraints.txt -e '.[loadtest]'. "
+            "Convoy's image has no load generator: run it from a checkout"
         )
     from loadtest.run import Conditions, run  # noqa: PLC0415  needs the extra `loadtest`
 
@@ -171,9 +173,7 @@ def loadtest(
     console = Console(stderr=True)
     with Progress(console=console, disable=not console.is_terminal, transient=True) as bar:
         found = uvloop.run(run(conditions, bodies, headers, loads, find=find, bar=bar))
-    tables = Console()
-    tables = tables if tables.is_terminal else Console(width=_PIPED_WIDTH)
-    tables.print(as_table(found))
+    print_table(as_table(found))
     if find:
         bound = f"p99 within {conditions.p99_bound_ms:g} ms and no errors"
         best = f"highest rate with {bound}: {found.best.load}" if found.best else None

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from rich.text import Text
 
 from loadtest.summary import QUANTILES, Summary
 from loadtest.sweep import Found
+from models import __version__
 
 
 def as_json(conditions: Mapping[str, Any], images: int, found: Found) -> bytes:
@@ -25,7 +25,7 @@ def as_json(conditions: Mapping[str, Any], images: int, found: Found) -> bytes:
     content = {
         **conditions,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "convoy": version("convoy"),
+        "convoy": __version__,
         "images": images,
         "highest_rate": found.best.load.rate if found.best else None,
         "limited_by_client": found.limited_by_client,

@@ -8,8 +8,9 @@ from kernels.tuning.autotune import TOP_CANDIDATES
 from kernels.tuning.store import DEFAULT_STORE as DEFAULT_TUNING
 from models.classifier import Classifier, load_classifier
 from models.digits import MODEL_PATH as BUILT_IN_MODEL
-from models.engines.engine import Batch, DeviceKind, Engine, Images, Pixels, Scores
+from models.engines.engine import Batch, DeviceKind, Engine, Image, Images, Pixels, Scores
 from models.engines.open_engine import open_engine
+from models.engines.original import Original
 from models.errors import (
     DeviceLostError,
     EngineError,
@@ -32,6 +33,8 @@ from models.reports.report import NetworkReport, NodeReport, report
 from models.tuning.precompile import GPUS_OF, precompile
 from models.tuning.tune import ProblemReport, TuningReport, tune
 
+__version__ = "0.1.0"
+
 __all__ = [
     "BUILT_IN_MODEL",
     "DEFAULT_TUNING",
@@ -48,12 +51,14 @@ __all__ = [
     "EngineError",
     "FileLimits",
     "Fit",
+    "Image",
     "Images",
     "Layout",
     "ModelError",
     "ModelFileError",
     "NetworkReport",
     "NodeReport",
+    "Original",
     "OutputKind",
     "Pixels",
     "PlanReport",
@@ -64,6 +69,7 @@ __all__ = [
     "Scores",
     "TuningReport",
     "UnsupportedModelError",
+    "__version__",
     "load_classifier",
     "open_engine",
     "plan_report",

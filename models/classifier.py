@@ -4,13 +4,13 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import prod
 from pathlib import Path
 
 from kernels.problems.precision import Precision
+from models import imagenet
 from models.description import load_preprocessing
 from models.errors import UnsupportedModelError
-from models.graph import Graph, Identity, Reshape, Softmax
+from models.graph import Graph, Identity, Reshape, Shape, Softmax
 from models.onnx_loader import (
     FileLimits,
     LoadedModel,
@@ -65,9 +65,23 @@ def load_classifier(
     preprocessing = load_preprocessing(path, image_shape(proto), overrides)
     network = load_proto(path.stem, proto, preprocessing.input_shape)
     graph = network.graph
-    classes = prod(graph.shape(graph.outputs[0]))
+    classes = _classes(path, graph.shape(graph.outputs[0]))
+    if classes == imagenet.CLASSES and not preprocessing.labels:
+        _log.warning("%s has 1000 classes and no labels: they are taken as ImageNet's", path.name)
+        preprocessing = replace(preprocessing, labels=imagenet.labels())
     check_labels(preprocessing, classes)
     return Classifier(path.stem, network, _settle_output(path, network, preprocessing), classes)
+
+
+def _classes(path: Path, shape: Shape) -> int:
+    """How many scores an image gets; UnsupportedModelError for an output that is no vector."""
+    classes, *others = sorted(shape, reverse=True) or [1]
+    if any(size != 1 for size in others):
+        raise UnsupportedModelError(
+            f"{path} gives {'×'.join(map(str, shape))} values an image; Convoy runs classifiers,"
+            " whose output is one score a class. Is it a detector, a segmenter or a backbone?"
+        )
+    return classes
 
 
 def _settle_output(path: Path, network: LoadedModel, preprocessing: Preprocessing) -> Preprocessing:

@@ -21,6 +21,7 @@ import logging
 import math
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
+from difflib import get_close_matches
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -178,8 +179,10 @@ def _parse(source: str, table: Mapping[str, object], folder: Path = Path()) -> d
             values[key] = parse(value)
         except ValueError:
             shown = str(value) if isinstance(value, Path) else repr(value)
+            meant = get_close_matches(shown.strip("'"), PRESETS, n=1) if key == "preset" else []
             raise PreprocessingError(
                 f"{source}: {key} = {shown} is not allowed; it must be {right}"
+                + "".join(f". Did you mean {name}?" for name in meant)
             ) from None
     if "size" in values:
         if "height" in values or "width" in values:

@@ -30,7 +30,7 @@ from models.preprocessing import Preprocessing
 class Region(Enum):
     """A part of device memory, by what it holds."""
 
-    INPUT = "input"  # uint8 images, N×H×W×C
+    INPUT = "input"  # images: uint8, N×H×W×C, or float32 tensors as the model takes them
     OUTPUT = "output"  # float scores
     ARENA = "arena"  # everything in between
     COUNTERS = "counters"  # all zero before and after every step
@@ -85,12 +85,15 @@ class Plan:
         return lower_bound(self.buffers)
 
 
-def build_plan(graph: Graph, preprocessing: Preprocessing, n: int, choose: Choose) -> Plan:
+def build_plan(
+    graph: Graph, preprocessing: Preprocessing, n: int, choose: Choose, *, tensors: bool = False
+) -> Plan:
     """The plan of a rewritten classifier for n images; `choose` settles each Conv's algorithm.
 
-    Raises ValueError where a tensor is too large for a kernel's indices.
+    The images are pixels, or `tensors`, which are normalised already. Raises ValueError where a
+    tensor is too large for a kernel's indices.
     """
-    tape, place = lower(graph, preprocessing, n, choose)
+    tape, place = lower(graph, preprocessing, n, choose, tensors=tensors)
     lives: dict[str, tuple[int, int]] = {}
     for index, step in enumerate(tape.steps):
         for operand in step.operands.values():

@@ -6,6 +6,7 @@ A clip is a sequence of frames: its pixels are D×H×W×C, those of an image H×
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum, unique
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -79,6 +80,11 @@ class Preprocessing:
         *spatial, channels = self.image_shape
         return self.image_shape if self.layout is Layout.NHWC else (channels, *spatial)
 
+    @property
+    def forms(self) -> Mapping["np.dtype[Any]", tuple[int, ...]]:
+        """One image's shape by its type: uint8 pixels, or a float32 tensor, normalised already."""
+        return {np.dtype(np.uint8): self.image_shape, np.dtype(np.float32): self.input_shape}
+
 
 @dataclass(frozen=True, slots=True)
 class Preset:
@@ -147,3 +153,12 @@ def normalisation(
     """(multiplier, offset), one entry a channel: x = pixel · multiplier + offset."""
     mean, std = np.array(preprocessing.mean), np.array(preprocessing.std)
     return (preprocessing.scale / std).astype(np.float32), (-mean / std).astype(np.float32)
+
+
+def normalised(images: NDArray[np.uint8], preprocessing: Preprocessing) -> NDArray[np.float32]:
+    """Pixels N×H×W×C as the model takes them: normalised, its channels first or last."""
+    multiplier, offset = normalisation(preprocessing)
+    tensors = images * multiplier + offset
+    if preprocessing.layout is Layout.NCHW:
+        tensors = np.moveaxis(tensors, -1, 1)
+    return np.ascontiguousarray(tensors, np.float32)

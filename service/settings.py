@@ -5,13 +5,14 @@ reads the environment.
 """
 
 import os
+import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from models import DEFAULT_TUNING, DeviceKind, Precision
 from service.engine.cgroups import available_memory
@@ -36,8 +37,8 @@ class Settings(BaseModel):
     )
 
     model: Path | None = None
-    """ONNX model file, or a folder with one folder per model. [default: digits, the built-in
-    model]"""
+    """ONNX model file, a folder with model.onnx or with one folder per model, or the name of a
+    model that was pulled. [default: digits, the built-in model]"""
     default_model: str | None = None
     """Model behind /v1/classify, where several are served."""
     preset: str | None = None
@@ -69,6 +70,9 @@ class Settings(BaseModel):
     workers: int = Field(default=0, ge=0, le=64)
     """Processes for HTTP and decoding, beside the engine process; 0: one process does
     everything."""
+    notice_s: float = Field(default=0, ge=0, le=3600)
+    """Time that requests are still answered after SIGTERM, while readiness fails: more than health
+    checks of a proxy take to notice."""
     drain_s: float = Field(default=20, ge=0, le=3600)
     """Longest wait for accepted requests at shutdown."""
     engine_timeout_s: float | None = Field(default=None, ge=0, le=86_400)
@@ -89,6 +93,8 @@ class Settings(BaseModel):
     behind a proxy is the proxy's; 0: no limit."""
     api_key_file: Path | None = None
     """Text file with one API key per line; if given, requests need a key."""
+    cors_origin: str | None = None
+    """Origin whose pages may call the server from a browser, as https://example.org; or *."""
     metrics_port: int | None = Field(default=None, ge=0, le=65535)
     """Separate port for /metrics, without API keys; 0: any free port."""
     log_format: LogFormat = LogFormat.TEXT
@@ -101,8 +107,17 @@ class Settings(BaseModel):
         default=None,
         description=f"Results of `convoy tune`, used on a GPU. [default: {DEFAULT_TUNING}]",
     )
+    catalogue: Path | None = None
+    """TOML file with more models for `convoy pull`."""
     external_data: bool = False
     """Allow weights in other files in the model's folder."""
+
+    @field_validator("cors_origin")
+    @classmethod
+    def _is_origin(cls, origin: str | None) -> str | None:
+        if origin and not re.fullmatch(r"\*|https?://[!-.0-~]+", origin):
+            raise ValueError("must be an origin, as https://example.org, or *")
+        return origin
 
     @model_validator(mode="after")
     def _queue_holds_a_batch(self) -> Self:

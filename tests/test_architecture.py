@@ -36,7 +36,7 @@ ORDER = {
         "tuning",
     ],
     "models": [
-        "errors graph arena",
+        "errors graph arena imagenet",
         "preprocessing open_gpu cost precision reference onnx_loader rewrite",
         "description",
         "classifier",

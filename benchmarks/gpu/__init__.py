@@ -1,1 +1,1 @@
-"""A GPU that is at hand for a while: what is proved on it, what is measured, and what travels."""
+"""Measurements on a GPU that is available for a short time: proof, plan, run, report, carry."""

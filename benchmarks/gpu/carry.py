@@ -106,9 +106,9 @@ def photographs(source: Path, folder: Path) -> None:
     for name in ("squeezenet1.1-fp16.onnx", "imagenet_labels.txt"):
         shutil.copy(source / name, folder / name)
     shutil.copy(source / "images" / "labels.csv", folder / "images" / "labels.csv")
-    pictures = sorted((source / "images").glob("*.JPEG"))
-    for picture in pictures[:: max(1, len(pictures) // PHOTOGRAPHS)][:PHOTOGRAPHS]:
-        shutil.copy(picture, folder / "images" / picture.name)
+    images = sorted((source / "images").glob("*.JPEG"))
+    for image in images[:: max(1, len(images) // PHOTOGRAPHS)][:PHOTOGRAPHS]:
+        shutil.copy(image, folder / "images" / image.name)
 
 
 def compiler(file: Path) -> None:

@@ -106,7 +106,7 @@ def _requests(device: str = "cuda", load_s: float = LOAD_S) -> Measure:
 
 
 def main(kind: str, side: str, out: Path, commit: str) -> None:
-    """A worker on the GPU. It dies with who started it: nothing stays on the GPU beside the next.
+    """A worker on the GPU. It dies with the run that started it, so the next run has the GPU alone.
 
     SystemExit with what is missing, where there is no GPU or no such library.
     """

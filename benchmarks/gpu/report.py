@@ -39,7 +39,7 @@ def of_last(lines: Sequence[Row]) -> list[Row]:
 def results(lines: Sequence[Row], folder: Path) -> str:
     """RESULTS.md in Markdown; plots lie beside it."""
     if not lines:
-        return "# Measured on a GPU\n\nNothing is measured: no GPU has been at hand.\n"
+        return "# Measured on a GPU\n\nNothing has been measured on a GPU yet.\n"
     lines = of_last(lines)
     rows, last = rows_of(lines), lines[-1]
     layers = [row for row in rows if row["unit"].startswith(LAYER)]
@@ -62,7 +62,7 @@ def results(lines: Sequence[Row], folder: Path) -> str:
 def section(lines: Sequence[Row]) -> str:
     """The README's: a line a suite and N, a line a network."""
     if not lines:
-        return "Nothing is measured on a GPU yet: none has been at hand."
+        return "Nothing has been measured on a GPU yet."
     lines = of_last(lines)
     rows = rows_of(lines)
     told = [f"On {lines[-1]['device']}, commit {lines[-1]['commit']}, strict float32:", ""]

@@ -1,4 +1,4 @@
-"""Pictures of kernel measurements; Matplotlib is in the extra `dev`."""
+"""Plots of kernel measurements; Matplotlib is in the extra `dev`."""
 
 from collections.abc import Sequence
 from pathlib import Path

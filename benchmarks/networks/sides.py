@@ -48,18 +48,18 @@ class ConvoyNetwork(CudaEngine):
     name = "convoy"
 
     def __init__(self, classifier: Classifier, device: Device, n: int, choose: Choose) -> None:
-        self._n = n
+        self._form = (np.dtype(np.uint8), n)
         super().__init__(classifier, device, max_batch=n, choose=choose)
         self.warm_up()
 
     def _load(self, progress: Progress) -> Mapping[Instantiation, Kernel]:
-        """Only the plan for N = n is wanted: the others' kernels take long to compile."""
-        self._plans = {self._n: self._plans[self._n]}
+        """Only the plan for n images' pixels is wanted: others' kernels take long to compile."""
+        self._plans = {self._form: self._plans[self._form]}
         return super()._load(progress)
 
     def queued_us(self, runs: int) -> list[float]:
         """See NetworkSide."""
-        graph = self._graphs[self._n]
+        graph = self._graphs[self._form]
 
         def once() -> None:
             graph.replay(self._stream)

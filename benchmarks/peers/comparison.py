@@ -27,7 +27,7 @@ from benchmarks.serving.served import served_on_cpu
 from benchmarks.serving.targets import CONVOY, no_op
 from loadtest.images import SAMPLES, load_images
 from models import BUILT_IN_MODEL, DeviceKind, load_classifier, open_engine
-from models.engines.onnxruntime_engine import with_normalisation
+from models.engines.normalised import with_normalisation
 from service.images.decode import ImageLimits, prepare_image
 
 NOOP, DIGITS = "noop", "digits"

@@ -20,7 +20,7 @@ from service.hosting.pipeline import ModelInfo
 from service.hosting.repository import Repository
 from service.http.server import http_settings, run_server
 from service.images.decode import ImageLimits, prepare_image
-from service.images.pool import Cost, Decoding
+from service.images.decode_pool import Cost, Decoding
 from service.processes import Options, prepare, run_workers
 
 CONVOY = "Convoy"

@@ -333,7 +333,8 @@ def _cupy() -> Any:
         import cupy  # noqa: PLC0415  (a machine that serves on its CPU has none)
     except ImportError as error:
         raise DeviceError(
-            f"CuPy cannot be imported ({error}); it is in the extra that matches the driver:"
-            " pip install 'convoy[cuda13]' or 'convoy[cuda12]'"
+            f"CuPy cannot be imported ({error}); from a checkout run"
+            " .venv/bin/pip install -c constraints.txt -e '.[cuda13]' (or cuda12, to match the"
+            " driver); as an image use one built with EXTRA=cuda13"
         ) from error
     return cupy

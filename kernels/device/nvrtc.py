@@ -130,6 +130,6 @@ def _load() -> ctypes.CDLL:
 
 
 _HOW_TO_INSTALL = (
-    "NVRTC was not found. It is in the extra that brings CuPy: pip install 'convoy[cuda13]' "
-    "(or cuda12, to match the driver)"
+    "NVRTC was not found. From a checkout run .venv/bin/pip install -c constraints.txt -e"
+    " '.[cuda13]' (or cuda12, to match the driver); as an image use one built with EXTRA=cuda13"
 )

@@ -11,7 +11,8 @@ __device__ __forceinline__ bool last_of_split(unsigned* counter, unsigned splits
   __shared__ unsigned before;
   __syncthreads();
   if (threadIdx.x == 0) {
-    __threadfence();  // what the block wrote, which the barrier showed this thread, before it counts
+    __threadfence();  // what the block wrote, which the barrier showed this thread, before it
+                      // counts
     before = atomicAdd(counter, 1u);
     __threadfence();  // what the other blocks wrote, before this one reads it behind the barrier
   }

@@ -7,8 +7,9 @@ the CPU. Everything is allocated, compiled and uploaded before the first request
 nothing on the device.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import accumulate
+from typing import Any
 
 import numpy as np
 
@@ -24,13 +25,15 @@ from kernels.device.device import (
 )
 from models.arena import aligned
 from models.classifier import Classifier
-from models.engines.engine import Batch, Scores, batch_size
+from models.engines.engine import Batch, Image, Scores, batch_size
 from models.errors import DeviceLostError, EngineError
 from models.lowering import Choose
 from models.plan import Location, Plan, Region, Step, build_plan
 
 Progress = Callable[[Collection[Instantiation]], Iterable[Instantiation]]
 """Wraps an iterable to show progress, as tqdm does."""
+
+_Form = tuple["np.dtype[Any]", int]  # pixels or tensors, and N
 
 
 class CudaEngine:
@@ -39,7 +42,8 @@ class CudaEngine:
     A device that is lost is DeviceLostError, whatever was asked of the engine.
 
     One allocation holds the weights, which all plans share, and after them the images, the scores,
-    the counters and the arena, each as large as the largest plan needs.
+    the counters and the arena, each as large as the largest plan needs. Every N has a plan for
+    pixels and one for tensors; a batch of both runs one after the other.
     """
 
     fallback_reason = ""
@@ -58,10 +62,14 @@ class CudaEngine:
         p = classifier.preprocessing
         self._name, self._device = classifier.name, device
         self._max_batch, self._classes = max_batch, classifier.classes
-        self._image_shape = p.image_shape
+        self._preprocessing = p
         graph = classifier.rewritten.graph
-        self._plans = {n: build_plan(graph, p, n, choose) for n in range(1, max_batch + 1)}
-        self._graphs: dict[int, Graph] = {}  # by N
+        self._plans: dict[_Form, Plan] = {
+            (dtype, n): build_plan(graph, p, n, choose, tensors=dtype == np.float32)
+            for dtype in p.forms
+            for n in range(1, max_batch + 1)
+        }
+        self._graphs: dict[_Form, Graph] = {}
         self._buffer: Buffer | None = None
         try:
             self._kernels = self._load(progress)
@@ -94,12 +102,13 @@ class CudaEngine:
 
     @property
     def plans(self) -> Mapping[int, Plan]:
-        """The plan of each N."""
-        return self._plans
+        """The plan of each N, for pixels."""
+        return {n: plan for (dtype, n), plan in self._plans.items() if dtype == np.uint8}
 
     def warm_up(self) -> None:
         """Run every N step by step, then capture it and run that, the largest N first."""
-        for n, plan in sorted(self._plans.items(), reverse=True):
+        for form, plan in sorted(self._plans.items(), key=lambda each: -each[0][1]):
+            dtype, n = form
             self._run_step_by_step(plan)
             try:
                 with self._device.capture(self._stream) as graph:
@@ -107,38 +116,52 @@ class CudaEngine:
                         self._launch(step)
             except DeviceError as error:
                 raise _failure(error, f"{self._name} cannot be captured at N = {n}") from error
-            self._graphs[n] = graph
-            self.run(np.zeros((n, *self._image_shape), np.uint8))
+            self._graphs[form] = graph
+            self.run(np.zeros((n, *self._preprocessing.forms[dtype]), dtype))
 
     def run(self, images: Batch) -> Scores:
-        """N of H×W×C uint8 → N×classes; EngineError for a shape the model does not take."""
-        return self._run(images, lambda n: self._graphs[n].replay(self._stream))
+        """N pixels or tensors → N×classes; EngineError for a shape the model does not take."""
+        return self._run(images, lambda form: self._graphs[form].replay(self._stream))
 
     def run_step_by_step(self, images: Batch) -> Scores:
         """As `run`, without the captured graph: a step that fails is named."""
-        return self._run(images, lambda n: self._run_step_by_step(self._plans[n]))
+        return self._run(images, lambda form: self._run_step_by_step(self._plans[form]))
 
-    def _run(self, images: Batch, compute: Callable[[int], None]) -> Scores:
-        n = batch_size(images, self._image_shape, self._max_batch)
-        if n not in self._graphs:
+    def _run(self, images: Batch, compute: Callable[[_Form], None]) -> Scores:
+        n = batch_size(images, self._preprocessing, self._max_batch)
+        if not self._graphs:
             raise EngineError("the engine is closed or not warmed up")
-        plan = self._plans[n]
+        scores = np.empty((n, self._classes), np.float32)
+        places: dict[np.dtype[Any], list[int]] = {}
+        for place, image in enumerate(images):
+            places.setdefault(image.dtype, []).append(place)
+        for dtype, alike in places.items():
+            scores[alike] = self._run_alike(
+                (dtype, len(alike)), [images[place] for place in alike], compute
+            )
+        return scores
+
+    def _run_alike(
+        self, form: _Form, images: Sequence[Image], compute: Callable[[_Form], None]
+    ) -> Scores:
+        """The scores of images of one form, which the next run overwrites."""
+        (dtype, n), plan = form, self._plans[form]
         pinned, raw = self._images[: plan.input_bytes], self._scores[: plan.output_bytes]
-        for place, image in zip(pinned.reshape(n, *self._image_shape), images, strict=True):
+        places = pinned.view(dtype).reshape(n, *self._preprocessing.forms[dtype])
+        for place, image in zip(places, images, strict=True):
             place[...] = image
         try:
             self._device.upload(self._begins[Region.INPUT], pinned, self._stream)
-            compute(n)
+            compute(form)
             self._device.download(raw, self._begins[Region.OUTPUT], self._stream)
             self._stream.synchronize()
         except DeviceError as error:
             raise _failure(error, f"{self._name} failed on a batch of {n}") from error
-        rows = np.lib.stride_tricks.as_strided(
+        return np.lib.stride_tricks.as_strided(
             raw.view(np.float32)[plan.score_offset :],
             (n, self._classes),
             (4 * plan.score_pitch, 4),
         )
-        return rows.copy()
 
     def close(self) -> None:
         """Free the device's memory; a second call does nothing."""

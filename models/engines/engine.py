@@ -8,12 +8,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.errors import EngineError
+from models.preprocessing import Preprocessing
 
 # N×H×W×C, pixels 0..255 in the order the model's channels have; N×D×H×W×C for clips of D frames.
 Pixels = NDArray[np.uint8]  # one image, H×W×C, in the model's size and order
 Images = NDArray[np.uint8]
-# As one array, or one array per image: an engine copies them anyway.
-Batch = Images | Sequence[NDArray[np.uint8]]
+# One image as the network takes it, normalised: C×H×W, or H×W×C where that is the model's layout.
+Tensor = NDArray[np.float32]
+Image = Pixels | Tensor
+# As one array, or one array per image: an engine copies them anyway. Pixels and tensors may mix.
+Batch = Images | Tensor | Sequence[Image]
 Scores = NDArray[np.float32]  # N×classes, one row an image
 
 
@@ -50,14 +54,15 @@ class Engine(Protocol):
         """Free the device's memory; the engine is not used again."""
 
 
-def batch_size(images: Batch, image_shape: tuple[int, ...], max_batch: int) -> int:
-    """N, where `images` are 1 to `max_batch` of `image_shape`; EngineError where they are not."""
+def batch_size(images: Batch, preprocessing: Preprocessing, max_batch: int) -> int:
+    """N, where `images` are 1 to `max_batch` pixels or tensors of a model, or EngineError."""
     n = len(images)
-    if not 1 <= n <= max_batch or any(image.shape != image_shape for image in images):
-        shapes = ", ".join(sorted({str(image.shape) for image in images}))
+    forms = preprocessing.forms
+    if not 1 <= n <= max_batch or any(image.shape != forms.get(image.dtype) for image in images):
+        got = ", ".join(sorted({f"{image.dtype}{image.shape}" for image in images}))
         raise EngineError(
-            f"got {n} images of shape {shapes or 'unknown'}; the engine takes 1 to {max_batch}"
-            f" images of {image_shape}"
+            f"got {n} images of {got or 'unknown shape'}; the engine takes 1 to {max_batch}"
+            f" images of {' or '.join(f'{dtype}{shape}' for dtype, shape in forms.items())}"
         )
     return n
 

@@ -1,7 +1,7 @@
 """The engine for machines without a GPU: ONNX Runtime on the loader's normal form."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from functools import partial
 from time import perf_counter
@@ -12,14 +12,11 @@ os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # noqa: TID251  set, not re
 
 import numpy as np
 import onnxruntime as ort
-from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from models.classifier import Classifier
-from models.engines.engine import Batch, Images, Scores, batch_size
+from models.engines.engine import Batch, Images, Pixels, Scores, Tensor, batch_size
+from models.engines.normalised import PIXELS, TENSORS, with_either_input
 from models.errors import EngineError
-from models.preprocessing import Layout, Preprocessing, normalisation
-
-_PIXELS = "convoy/pixels"
 
 # How much faster parallel images must be, and in how many tries.
 _CLEARLY = 0.97
@@ -29,7 +26,8 @@ _TRIES = 3
 class OnnxRuntimeEngine:
     """Runs a classifier on the CPU; `threads` = 0 leaves their number to ONNX Runtime.
 
-    Normalisation runs inside the session, so `run` takes the decoder's bytes as they are.
+    Normalisation runs inside the session, so `run` takes the decoder's bytes as they are. Pixels
+    and tensors of one batch run together.
 
     ONNX Runtime splits each layer over all threads, which wait for each other after every layer.
     Where another task (decoding, say) takes a core, all threads wait for the delayed one. If the
@@ -51,10 +49,11 @@ class OnnxRuntimeEngine:
         self.fallback_reason = fallback_reason
         self._max_batch = max_batch
         self._classes = classifier.classes
-        self._image_shape = p.image_shape
+        self._preprocessing, self._image_shape = p, p.image_shape
+        self._no_tensors = np.empty((0, *p.input_shape), np.float32)
         self._gathered: Images | None = None
         self._threads = threads
-        model = with_normalisation(classifier.network.proto, p).SerializeToString()
+        model = with_either_input(classifier.network.proto, p).SerializeToString()
         try:
             self._session: ort.InferenceSession | None = _session(model, threads)
             self._single: ort.InferenceSession | None = None
@@ -98,8 +97,8 @@ class OnnxRuntimeEngine:
             self._single = None
 
     def run(self, images: Batch) -> Scores:
-        """N of H×W×C uint8 → N×classes; EngineError for a shape the model does not take."""
-        n = batch_size(images, self._image_shape, self._max_batch)
+        """N pixels or tensors → N×classes; EngineError for a shape the model does not take."""
+        n = batch_size(images, self._preprocessing, self._max_batch)
         if self._session is None:
             raise EngineError("the engine is closed")
         scores = []
@@ -109,7 +108,7 @@ class OnnxRuntimeEngine:
                 apart = n - n % self._threads
                 scores.append(self._run_side_by_side(self._side_by_side, images[:apart]))
             if apart < n:
-                scores.append(self._scores(self._session, self._gather(images[apart:])))
+                scores.append(self._scores(self._session, images[apart:]))
         except Exception as error:  # as above
             raise EngineError(f"ONNX Runtime failed on a batch of {n}: {error}") from error
         return scores[0] if len(scores) == 1 else np.concatenate(scores)
@@ -137,11 +136,24 @@ class OnnxRuntimeEngine:
             other.result()
         return scores
 
-    def _scores(self, session: ort.InferenceSession, images: Images) -> Scores:
-        (scores,) = session.run(None, {_PIXELS: images})
-        return np.reshape(scores, (len(images), self._classes))
+    def _scores(self, session: ort.InferenceSession, images: Batch) -> Scores:
+        tensors = [place for place, image in enumerate(images) if image.dtype == np.float32]
+        if not tensors:
+            return self._joint(session, self._gather(images), self._no_tensors)  # type: ignore[arg-type]
+        pixels = [place for place, image in enumerate(images) if image.dtype != np.float32]
+        scores = np.empty((len(images), self._classes), np.float32)
+        scores[pixels + tensors] = self._joint(
+            session,
+            np.array([images[place] for place in pixels], np.uint8).reshape(-1, *self._image_shape),
+            np.stack([images[place] for place in tensors]),
+        )
+        return scores
 
-    def _gather(self, images: Batch) -> Images:
+    def _joint(self, session: ort.InferenceSession, pixels: Images, tensors: Tensor) -> Scores:
+        (scores,) = session.run(None, {PIXELS: pixels, TENSORS: tensors})
+        return np.reshape(scores, (len(pixels) + len(tensors), self._classes))
+
+    def _gather(self, images: Images | Sequence[Pixels]) -> Images:
         """The images as one array; several are copied into a buffer that is reused."""
         if isinstance(images, np.ndarray):
             return images
@@ -169,34 +181,3 @@ def _seconds(run: Callable[[], Scores]) -> float:
     started = perf_counter()
     run()
     return perf_counter() - started
-
-
-def with_normalisation(model: ModelProto, preprocessing: Preprocessing) -> ModelProto:
-    """`model` with uint8 pixels N×H×W×C as its input: x = pixel · multiplier + offset, then NCHW.
-
-    `model` itself is left as it is.
-    """
-    multiplier, offset = normalisation(preprocessing)
-    result = ModelProto()
-    result.CopyFrom(model)
-    graph = result.graph
-    image = graph.input[0].name
-    transposed = preprocessing.layout is Layout.NCHW
-    last = "convoy/shifted" if transposed else image
-    nodes = [
-        helper.make_node("Cast", [_PIXELS], ["convoy/float"], to=TensorProto.FLOAT),
-        helper.make_node("Mul", ["convoy/float", "convoy/multiplier"], ["convoy/scaled"]),
-        helper.make_node("Add", ["convoy/scaled", "convoy/offset"], [last]),
-    ]
-    if transposed:
-        *spatial, channels = range(1, 1 + len(preprocessing.image_shape))  # axes
-        order = [0, channels, *spatial]
-        nodes.append(helper.make_node("Transpose", [last], [image], perm=order))
-    nodes.extend(graph.node)
-    del graph.node[:]
-    graph.node.extend(nodes)
-    graph.initializer.append(numpy_helper.from_array(multiplier, "convoy/multiplier"))
-    graph.initializer.append(numpy_helper.from_array(offset, "convoy/offset"))
-    shape = [None, *preprocessing.image_shape]
-    graph.input[0].CopyFrom(helper.make_tensor_value_info(_PIXELS, TensorProto.UINT8, shape))
-    return result

@@ -29,10 +29,15 @@ __all__ = [
 ]
 
 
-def lower(graph: Graph, preprocessing: Preprocessing, n: int, choose: Choose) -> tuple[Tape, Place]:
-    """The launches for n images, and the place of their scores: one dense row per image."""
+def lower(
+    graph: Graph, preprocessing: Preprocessing, n: int, choose: Choose, *, tensors: bool = False
+) -> tuple[Tape, Place]:
+    """The launches for n images, and the place of their scores: one dense row per image.
+
+    The images are pixels, or `tensors`, which are normalised already.
+    """
     to = Context(graph, n, choose)
-    to.preprocess(preprocessing)
+    to.preprocess(preprocessing, tensors=tensors)
     for index, node in enumerate(graph.nodes):
         to.index = index
         lower_node(to, node)

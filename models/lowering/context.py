@@ -1,6 +1,7 @@
 """The state of a lowering: where values lie, what may be overwritten, and the tape so far."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from math import prod
 
 import numpy as np
@@ -8,7 +9,7 @@ import numpy as np
 from kernels.convolution.algorithms import ConvChoice
 from kernels.layout.pixels import Pixels
 from kernels.layout.strided import Strided
-from kernels.operations.preprocess import pixels_to_floats_launch
+from kernels.operations.preprocess import pixels_to_floats_launch, planes_to_pixels_launch
 from kernels.problems.conv import ConvProblem
 from kernels.problems.precision import FLOAT, Stored
 from models.graph import Graph
@@ -20,7 +21,7 @@ from models.preprocessing import Layout, Preprocessing, normalisation
 Choose = Callable[[ConvProblem], ConvChoice]
 
 INPUT = "convoy/images"
-"""The buffer of uint8 images, N×H×W×C."""
+"""The buffer of the images: uint8, N×H×W×C; or tensors, float32, N×C×H×W or N×H×W×C."""
 
 
 class Context:
@@ -128,8 +129,11 @@ class Context:
             self.reshape_copy(scores.strided, at(scores), place)
         return place
 
-    def preprocess(self, p: Preprocessing) -> None:
-        """From uint8 images to the network's input: x = pixel · multiplier + offset."""
+    def preprocess(self, p: Preprocessing, *, tensors: bool = False) -> None:
+        """From uint8 images to the network's input: x = pixel · multiplier + offset.
+
+        Tensors are the input already; theirs may only lie otherwise.
+        """
         (value,) = self.graph.inputs
         stored = self.graph.values[value].stored
         *spatial, channels = p.image_shape
@@ -145,14 +149,23 @@ class Context:
             # A pixel's padding becomes 0: the first convolution may read whole vectors.
             written = Pixels(pixels_of(place).pitch, pixels_of(place).pitch, stored=stored)
         self.settle(value, place)
+        if tensors:
+            moved = 4 * channels + stored.itemsize * written.channels
+            self.tape.begin(INPUT, Cost(0, pixels * moved))
+            x = self.tape.buffer(INPUT, 4 * pixels * channels)
+            if place.pixels is None:
+                floats = replace(place.strided, stored=FLOAT)
+                self.tape.copy(floats, x, place.strided, at(place))
+            else:
+                launch = planes_to_pixels_launch(channels, self.n, prod(spatial), written)
+                self.tape.emit(launch, x=x, y=at(place))
+            return
         multiplier, offset = (np.pad(v, (0, written.channels - channels)) for v in normalisation(p))
-        floats = pixels * channels
-        self.tape.begin(
-            INPUT, Cost(2 * floats, floats + stored.itemsize * pixels * written.channels)
-        )
+        read = pixels * channels
+        self.tape.begin(INPUT, Cost(2 * read, read + stored.itemsize * pixels * written.channels))
         self.tape.emit(
             pixels_to_floats_launch(channels, pixels, written),
-            images=self.tape.buffer(INPUT, floats),
+            images=self.tape.buffer(INPUT, read),
             multiplier=self.tape.weight("convoy/multiplier", lambda: multiplier),
             offset=self.tape.weight("convoy/offset", lambda: offset),
             y=at(place),

@@ -7,6 +7,7 @@ A file may be hostile: `limits` counts its fields before it is parsed, its nodes
 inlined, its axes and numbers before anything is computed, and what the rewrite rules will walk.
 """
 
+import re
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -70,6 +71,10 @@ def load_proto(name: str, proto: ModelProto, input_shape: Shape | None = None) -
     return LoadedModel(name, graph, ir.serde.serialize_model(model))
 
 
+# Operators on integers; those of constants alone are folded before.
+_QUANTISED = re.compile("^QLinear|QuantizeLinear$|Integer$")
+
+
 def _typed_graph(name: str, model: ir.Model) -> Graph:
     importer = Importer(
         frozenset(str(output.name) for node in model.graph for output in node.outputs)
@@ -80,6 +85,10 @@ def _typed_graph(name: str, model: ir.Model) -> Graph:
                 f"input {value.name} holds {value.dtype}; only float32 and float16 are supported"
             )
     inputs = tuple(importer.declare(value) for value in model.graph.inputs)
+    if quantised := sorted({n.op_type for n in model.graph if _QUANTISED.search(n.op_type)}):
+        raise UnsupportedModelError(
+            f"quantised models are not supported ({', '.join(quantised)}); export it in float32"
+        )
     problems: list[_Problem] = []
     for ir_node in model.graph:
         node = OnnxNode(ir_node)

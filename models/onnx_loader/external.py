@@ -1,4 +1,8 @@
-"""Weights that a model keeps in other files, which must be inside its own folder."""
+"""Weights that a model keeps in other files, which must be inside its own folder.
+
+Files directly in the folder are always read, as exporters write them (`model.onnx.data`); those in
+folders inside it only where that is allowed.
+"""
 
 from pathlib import Path
 
@@ -15,21 +19,17 @@ def read_external_data(path: Path, model: ModelProto, *, allowed: bool, max_byte
     """Read the external data of `model` into its tensors.
 
     `path` is the model's; `max_bytes` bounds its file and its external data together.
-    Raises ModelFileError where external data is not `allowed`, not safe to read, or missing.
+    Raises ModelFileError where external data is not safe to read, missing, or in an inner folder
+    and that is not `allowed`.
     """
     external = [t for t in tensors(model) if t.data_location == TensorProto.EXTERNAL]
     if not external:
         return
-    if not allowed:
-        raise ModelFileError(
-            f"{path} keeps {len(external)} weights in other files ({external[0].name}, ...);"
-            " pass --external-data to read them from the model's own folder"
-        )
     folder = path.resolve().parent
     room = max_bytes - path.stat().st_size
     for tensor in external:
         try:
-            room -= _check(path, folder, tensor)
+            room -= _check(path, folder, tensor, inner=allowed)
             if room < 0:
                 raise ModelFileError(f"{path} and its external data exceed {max_bytes:,} bytes")
             load_external_data_for_tensor(tensor, str(folder))
@@ -42,7 +42,7 @@ def read_external_data(path: Path, model: ModelProto, *, allowed: bool, max_byte
         del tensor.external_data[:]
 
 
-def _check(path: Path, folder: Path, tensor: TensorProto) -> int:
+def _check(path: Path, folder: Path, tensor: TensorProto, *, inner: bool) -> int:
     """The number of bytes `tensor` keeps in another file; ModelFileError unless that is safe."""
     info = ExternalDataInfo(tensor)
     offset, length = info.offset or 0, info.length
@@ -56,6 +56,8 @@ def _check(path: Path, folder: Path, tensor: TensorProto) -> int:
             f"{where} is refused: it must be a plain relative path inside the model's folder,"
             " with no '..' and no symbolic link"
         )
+    if file.parent != folder and not inner:
+        raise ModelFileError(f"{where} is in another folder; pass --external-data to read it")
     if not file.is_file():
         what = "is not a regular file" if file.exists() else "does not exist"
         raise ModelFileError(f"{where} {what}; copy it beside the model")

@@ -31,7 +31,7 @@ _Checked = TypeVar("_Checked", bytes, ModelProto)
 class FileLimits:
     """Limits of a model file.
 
-    `external_data` allows weights in files beside the model, and only inside its folder;
+    `external_data` allows weights in folders inside the model's own, not only directly in it;
     `max_bytes` bounds the model and its external data together.
     """
 

@@ -1,6 +1,7 @@
 """Compiling a model's kernels ahead of time, on a machine that needs no GPU."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 
 from kernels.device.compile import DEFAULT_CACHE, compile_all
@@ -49,8 +50,8 @@ def precompile(
     wanted: dict[Instantiation, None] = {}
     gpus = {gpu for arch in architectures for gpu in GPUS_OF[arch]}
     for choose in (*map(heuristic, gpus), *_measured(tuning, architectures)):
-        for n in range(1, max_batch + 1):
-            plan = build_plan(graph, classifier.preprocessing, n, choose)
+        for n, tensors in product(range(1, max_batch + 1), (False, True)):
+            plan = build_plan(graph, classifier.preprocessing, n, choose, tensors=tensors)
             wanted |= dict.fromkeys(step.launch.instantiation for step in plan.steps)
     try:
         compile_all(wanted, architectures, cache, progress)

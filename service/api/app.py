@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from http import HTTPStatus
-from importlib.metadata import version
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -12,6 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import Receive, Scope, Send
 
+from models import __version__
 from service.api import v1, v2
 from service.api.page import add_pages
 from service.api.page.headers import with_headers
@@ -20,6 +20,17 @@ from service.hosting.repository import Repository
 from service.http.asgi import serve
 from service.http.exchange import Endpoint
 from service.http.responses import CRASHED, error_response, refusal
+
+# Allows nothing by itself: every answer names the origin that may call, where there is one.
+_PREFLIGHT = Response(
+    status_code=204,
+    headers={
+        "access-control-allow-methods": "GET, POST",
+        "access-control-allow-headers": "authorization, content-type, "
+        "inference-header-content-length, x-api-key, x-priority, x-request-id, x-timeout-ms",
+        "access-control-max-age": "600",
+    },
+)
 
 
 class App(FastAPI):
@@ -39,6 +50,9 @@ class App(FastAPI):
                 return
         elif scope["type"] == "http":
             send = with_headers(send)
+            if b"access-control-request-method" in dict(scope["headers"]):
+                await _PREFLIGHT(scope, receive, send)
+                return
             if scope["method"] == "HEAD":
                 scope = {**scope, "method": "GET"}
         await super().__call__(scope, receive, send)
@@ -57,7 +71,7 @@ def create_app(repository: Repository, *, metrics: bool = True) -> App:
     """
     app = App(
         title="Convoy",
-        version=version("convoy"),
+        version=__version__,
         description='Send images, get labels. Every error is `{"error": "..."}`.',
         docs_url=None,
         redoc_url=None,

@@ -38,6 +38,25 @@ class ClassifyAnswer(TypedDict):
     timing_ms: Timing
 
 
+class Model(TypedDict):
+    """A served model."""
+
+    name: str
+    default: Annotated[bool, Field(description="whether `POST /v1/classify` asks this model")]
+    state: Annotated[str, Field(examples=["ready"])]
+    classes: int
+    labels: Annotated[list[str], Field(description="one a class; empty: classes have no names")]
+    image: Annotated[list[int], Field(description="height, width and channels of its input")]
+    device: str
+    max_batch: int
+
+
+class ModelsAnswer(TypedDict):
+    """The answer of `GET /v1/models`."""
+
+    models: list[Model]
+
+
 class ErrorAnswer(TypedDict):
     """The one format of all errors."""
 

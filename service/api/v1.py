@@ -8,8 +8,15 @@ from fastapi import Depends, FastAPI, Query
 from pydantic import TypeAdapter
 from starlette.responses import Response
 
-from service.api.schemas import ClassifyAnswer, ImageResult, Timing, errors
-from service.api.urgency import Priority, Timeout, urgency_from, validated
+from service.api.deadline import Priority, Timeout, urgency_from, validated
+from service.api.schemas import (
+    ClassifyAnswer,
+    ImageResult,
+    Model,
+    ModelsAnswer,
+    Timing,
+    errors,
+)
 from service.batching.policy import Urgency
 from service.engine.ranking import top_k
 from service.errors import InvalidParameterError, ModelNotFoundError
@@ -78,6 +85,27 @@ def add_routes(app: FastAPI, repository: Repository) -> dict[str, Endpoint]:
         repository.find(model)
         raise LookupError(f"requests to {model!r} must reach its endpoint")
 
+    async def list_models() -> Response:
+        """List the models with their labels."""
+        return json_response(
+            ModelsAnswer(
+                models=[
+                    Model(
+                        name=name,
+                        default=pipeline is default,
+                        state=pipeline.runner.state.value,
+                        classes=pipeline.runner.classes,
+                        labels=list(pipeline.info.labels),
+                        image=list(pipeline.info.image_shape),
+                        device=pipeline.runner.device,
+                        max_batch=pipeline.runner.max_batch,
+                    )
+                    for name, pipeline in repository.models.items()
+                ]
+            )
+        )
+
+    app.add_api_route("/v1/models", list_models, response_model=ModelsAnswer, tags=["models"])
     for path, route, classes in (
         (CLASSIFY_PATH, classify, default.runner.classes if default else None),
         (model_path("{model}"), classify_by, None),

@@ -21,11 +21,11 @@ from math import inf
 from typing import Generic, NamedTuple, TypeVar
 
 from service.batching.alarm import Alarm
+from service.batching.device_turns import Turn, Turns
 from service.batching.dispatcher import Dispatcher
 from service.batching.latency import Latency
 from service.batching.policy import NO_HURRY, Urgency, due
-from service.batching.turns import Turn, Turns
-from service.batching.waiting import Answered, Request, Then, Waiting
+from service.batching.queue import Answered, OnOutcome, Request, Waiting
 from service.callbacks import call_safely
 from service.errors import (
     DeadlineError,
@@ -120,7 +120,9 @@ class Batcher(Generic[T, R]):
     def latency(self, latency: Latency) -> None:
         self._dispatcher.latency = latency
 
-    def post(self, items: Sequence[T], then: Then[R], urgency: Urgency = NO_HURRY) -> Request[T, R]:
+    def post(
+        self, items: Sequence[T], then: OnOutcome[R], urgency: Urgency = NO_HURRY
+    ) -> Request[T, R]:
         """Queue `items`, all or none; `then` is called once with the outcome, after this returns.
 
         Raises DeadlineError if they cannot be expected to meet their deadline, and

@@ -1,18 +1,17 @@
-"""The command line: `convoy serve`, `classify`, `inspect`, `tune`, `compile`, `loadtest`.
+"""The command line: `convoy serve`, `pull`, `models`, `classify`, `inspect` and others.
 
 Exit status 0: success; 1: failure; 2: invalid command line or setting; 75: the GPU was lost, and a
 new process may get it again. An error is one line on standard error, without a traceback.
 """
 
-from importlib.metadata import version
 from typing import Annotated
 
 import typer
 
 from loadtest import LoadTestError, OptionsError
 from loadtest.command import loadtest
-from models import DeviceLostError, ModelError
-from service.cli import classify, inspect, serve, tune
+from models import DeviceLostError, ModelError, __version__
+from service.cli import check, classify, inspect, pull, serve, tune
 from service.cli import compile as compile_ahead
 from service.errors import ServiceError
 from service.http.server import DEVICE_LOST, ListenError
@@ -49,7 +48,7 @@ def _status_of(error: Exception) -> int:
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"convoy {version('convoy')}")
+        typer.echo(f"convoy {__version__}")
         raise typer.Exit
 
 
@@ -66,7 +65,10 @@ def _convoy(
 
 
 app.command("serve")(serve.serve)
+app.command("models")(pull.list_models)
+app.command("pull")(pull.pull_model)
 app.command("classify")(classify.classify)
+app.command("check")(check.check)
 app.command("inspect")(inspect.inspect)
 app.command("tune")(tune.tune)
 app.command("compile")(compile_ahead.compile_ahead)

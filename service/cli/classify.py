@@ -9,8 +9,8 @@ import msgspec
 import numpy as np
 import typer
 
+from loadtest.tables import left, make_table, print_table, right
 from service.cli.options import Expectations, configure_logging, with_settings
-from service.cli.tables import left, make_table, print_table, right
 from service.engine.ranking import rank, top_k
 from service.errors import ServiceError
 from service.hosting.loading import decoder, load, open_classifier
@@ -46,12 +46,11 @@ def classify(
     prepare, meaning = decoder(classifier, settings), classifier.preprocessing
     rows: list[tuple[str, str, str]] = []
     failed = False
-    for file in _files(images):
+    for file in with_folders(images):
         name = os.fsencode(file).decode("utf-8", "replace")  # file names need not be UTF-8
         try:
-            with file.open("rb") as opened:
-                data = opened.read(settings.max_body_bytes + 1)  # one more shows that it is more
-            (row,) = rank(engine.run(prepare(data).run()[np.newaxis]), meaning.output)
+            pixels = prepare(read_image(file, settings)).run()
+            (row,) = rank(engine.run(pixels[np.newaxis]), meaning.output)
             predictions = top_k(row, k, meaning.output, meaning.labels)
         except (OSError, ServiceError) as error:
             failed = True
@@ -72,7 +71,13 @@ def classify(
         raise typer.Exit(1)
 
 
-def _files(paths: Sequence[Path]) -> Iterator[Path]:
+def read_image(file: Path, settings: Settings) -> bytes:
+    """A file's bytes, at most one more than a request may have."""
+    with file.open("rb") as opened:
+        return opened.read(settings.max_body_bytes + 1)
+
+
+def with_folders(paths: Sequence[Path]) -> Iterator[Path]:
     """Files as given; for a folder, the image files directly in it, sorted by name."""
     for path in paths:
         if path.is_dir():

@@ -1,5 +1,6 @@
 """`convoy compile`: a model's CUDA kernels ahead of time."""
 
+from contextlib import ExitStack
 from typing import Annotated
 
 import typer
@@ -23,13 +24,20 @@ def compile_ahead(
     """Compile a model's CUDA kernels ahead of time, so that engines start warm. Needs no GPU."""
     configure_logging()
     classifier = load(settings, expectations)
-    with Progress(console=Console(stderr=True)) as bar:
+    with ExitStack() as shown:
+        bar = Progress(console=Console(stderr=True))
         task = bar.add_task("compiling kernels", total=None)
+
+        def show(done: int, total: int) -> None:
+            if not bar.live.is_started:  # an earlier error is one line, without a bar
+                shown.enter_context(bar)
+            bar.update(task, completed=done, total=total)
+
         count = precompile(
             classifier,
             [name.strip() for name in arch.split(",")],
             max_batch=settings.max_batch,
             tuning=settings.tuning,
-            progress=lambda done, total: bar.update(task, completed=done, total=total),
+            progress=show,
         )
     typer.echo(f"{count} kernels are compiled and cached")

@@ -2,6 +2,8 @@
 
 from collections import defaultdict
 from dataclasses import asdict
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Annotated
 
 import msgspec
@@ -9,11 +11,14 @@ import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from loadtest.tables import left, make_table, print_table, right
 from models import GPUS, NetworkReport, PlanReport, plan_report, report
 from service.cli.options import Expectations, configure_logging, with_settings
-from service.cli.tables import left, make_table, print_table, right
 from service.hosting.loading import load
 from service.settings import Settings, SettingsError
+
+# Characters of a node's name and of its algorithm in 80 columns.
+_NAME, _ALGORITHM = 32, 24
 
 
 @with_settings("model", "preset", "precision", "tuning", "external_data")
@@ -27,17 +32,34 @@ def inspect(
     gpu: Annotated[
         str, typer.Option(help=f"GPU to plan for, with --plan: {', '.join(GPUS)}.")
     ] = "h200",
+    wide: Annotated[
+        bool, typer.Option("--wide", help="Show all that is known of each node, in wide columns.")
+    ] = False,
+    why: Annotated[
+        bool, typer.Option("--why", help="Show why algorithms and rules refused, one reason a row.")
+    ] = False,
+    plot_file: Annotated[
+        Path | None,
+        typer.Option("--plot", metavar="FILE", help="Plot the time by layer on --gpu as a PNG."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show a model's nodes after rewriting: their cost, their algorithms, and why others refuse."""
+    """Show a model's nodes after rewriting: their cost, and the algorithm that --gpu would run."""
     if gpu not in GPUS:
         raise SettingsError(f"--gpu: {gpu} is not known; there are {', '.join(GPUS)}")
     configure_logging()
     classifier = load(settings, expectations)
-    if plan:
-        print_report(plan_report(classifier, n, GPUS[gpu], settings.tuning), as_json=as_json)
+    network, planned = report(classifier, n), plan_report(classifier, n, GPUS[gpu], settings.tuning)
+    if plot_file is not None:
+        plot_times(planned, plot_file)
+    if as_json or plan:
+        print_report(planned if plan else network, as_json=as_json)
+    elif why:
+        print_table(Group(*_refusals(network)))
+    elif wide:
+        print_report(network, as_json=False)
     else:
-        print_report(report(classifier, n), as_json=as_json)
+        print_table(_summary(network, planned))
 
 
 def print_report(report: NetworkReport | PlanReport, *, as_json: bool) -> None:
@@ -57,6 +79,57 @@ def _to_json(report: NetworkReport | PlanReport) -> str:
     else:
         totals = {"flops": report.flops, "bytes": report.bytes}
     return msgspec.json.format(msgspec.json.encode({**asdict(report), **totals})).decode()
+
+
+def plot_times(plan: PlanReport, file: Path) -> None:
+    """Write a bar per node to a PNG; SettingsError without matplotlib."""
+    if find_spec("matplotlib") is None:
+        raise SettingsError(
+            "--plot: matplotlib is not installed; from a checkout run "
+            ".venv/bin/pip install -c constraints.txt -e '.[loadtest]'"
+        )
+    from matplotlib.figure import Figure  # noqa: PLC0415  in the extra `loadtest`
+
+    us: dict[str, float] = defaultdict(float)
+    for step in plan.steps:
+        us[step.name] += step.roofline_us
+    figure = Figure(figsize=(8, 1 + 0.2 * len(us)), layout="constrained")
+    panel = figure.add_subplot()
+    panel.barh([_shortened(name) for name in us], list(us.values()))
+    panel.invert_yaxis()  # the first layer above
+    panel.set_xlabel("µs at the roofline, computed from the data sheet")
+    panel.set_title(f"{plan.name}, N = {plan.n}, {plan.gpu.name}", loc="left")
+    figure.savefig(file, dpi=120)
+
+
+def _summary(network: NetworkReport, plan: PlanReport) -> RenderableType:
+    """The totals, then a row per node that fits into 80 columns."""
+    chosen = {step.name: step.chosen for step in plan.steps if step.chosen}
+    rows = (
+        (
+            _shortened(node.name),
+            "x".join(map(str, node.shape)),
+            f"{node.flops / 1e6:,.1f}",
+            chosen.get(node.name, node.operation.lower())[:_ALGORITHM].rstrip(" ,"),
+        )
+        for node in network.nodes
+    )
+    columns = [*left("node", "output"), *right("MFLOP"), *left("algorithm")]
+    legend = f"Algorithms are those of {plan.gpu.name} (--gpu). --wide, --why, --plan show more."
+    return Group(Text(_totals(network)), Text(legend), Text(), make_table(columns, rows))
+
+
+def _shortened(name: str) -> str:
+    """The end of a long name, where names differ."""
+    return name if len(name) <= _NAME else f"…{name[1 - _NAME :]}"
+
+
+def _totals(report: NetworkReport) -> str:
+    return (
+        f"{report.name}, N = {report.n}: {report.nodes_loaded} nodes became {len(report.nodes)}; "
+        f"{report.flops / 1e9:,.3f} GFLOP, {report.bytes / 1e6:,.1f} MB moved, "
+        f"{report.weight_bytes / 1e6:,.1f} MB of weights"
+    )
 
 
 def _network_table(report: NetworkReport) -> RenderableType:
@@ -79,12 +152,9 @@ def _network_table(report: NetworkReport) -> RenderableType:
         )
         for node in report.nodes
     )
-    totals = (
-        f"{report.name}, N = {report.n}: {report.nodes_loaded} nodes became {len(report.nodes)}; "
-        f"{report.flops / 1e9:,.3f} GFLOP, {report.bytes / 1e6:,.1f} MB moved, "
-        f"{report.weight_bytes / 1e6:,.1f} MB of weights"
+    return Group(
+        Text(_totals(report)), Text(), make_table(columns, rows), Text(), *_refusals(report)
     )
-    return Group(make_table(columns, rows), Text(), Text(totals), *_refusals(report))
 
 
 def _refusals(report: NetworkReport) -> list[RenderableType]:
@@ -95,12 +165,12 @@ def _refusals(report: NetworkReport) -> list[RenderableType]:
         for refusal in (*by_algorithm, *node.refusals):
             nodes_of[refusal].append(node.name)
     if not nodes_of:
-        return []
+        return [Text("nothing was refused")]
     rows = (
-        (*refusal, ", ".join(names[:3]) + (f" and {len(names) - 3} more" if names[3:] else ""))
+        (*refusal, names[0] + (f" and {len(names) - 1} more" if names[1:] else ""))
         for refusal, names in sorted(nodes_of.items())
     )
-    return [Text(), make_table(left("refused by", "because", "nodes"), rows)]
+    return [make_table(left("refused by", "because", "nodes"), rows)]
 
 
 def _plan_table(report: PlanReport) -> RenderableType:

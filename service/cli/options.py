@@ -3,6 +3,7 @@
 import inspect
 import logging
 from collections.abc import Callable
+from enum import Enum, EnumMeta
 from functools import wraps
 from typing import Annotated, Any
 
@@ -51,9 +52,12 @@ def _parameter(name: str, *, required: bool) -> inspect.Parameter:
     """A setting as a parameter of a Typer command; None: not given."""
     field = Settings.model_fields[name]
     option: Any
+    annotation: Any = field.annotation
     if name == "model":
         text = (
-            "ONNX model file, or `digits`, the built-in model." if required else field.description
+            "ONNX model file, a folder with model.onnx, or a name: `digits`, or of `convoy models`."
+            if required
+            else field.description
         )
         option = typer.Argument(help=text, show_default=False)
     else:
@@ -61,12 +65,16 @@ def _parameter(name: str, *, required: bool) -> inspect.Parameter:
         default = getattr(field.default, "value", field.default)
         plain = default is None or default is False
         flag = "--" + name.replace("_", "-")
+        members: list[Enum] = list(annotation) if isinstance(annotation, EnumMeta) else []
+        kinds = [str(member.value) for member in members]
+        if kinds:  # text: our own settings say what is wrong with it
+            annotation = str
         option = typer.Option(
             flag + flag.replace("--", "/--no-", 1) if default is True else flag,
             help=field.description if plain else f"{field.description} [default: {default}]",
             show_default=False,
+            metavar=f"<{'|'.join(kinds)}>" if kinds else None,
         )
-    annotation: Any = field.annotation
     return inspect.Parameter(
         name,
         inspect.Parameter.KEYWORD_ONLY,

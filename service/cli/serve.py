@@ -93,6 +93,7 @@ def serve_models(
                 access_log=settings.access_log,
                 edge=edge,
                 announce=announce,
+                notice_s=settings.notice_s,
             )
         make_for_worker = partial(
             make,
@@ -108,6 +109,7 @@ def serve_models(
             access_log=settings.access_log,
             metrics=settings.metrics_port is None,
             edge=edge,
+            notice_s=settings.notice_s,
         )
         return run_workers(repository, listener, options, announce)
 
@@ -119,7 +121,8 @@ def edge_options(settings: Settings) -> EdgeOptions:
             import_module("service.telemetry.tracing")
         except ImportError as error:
             raise SettingsError(
-                "--otel: OpenTelemetry is not installed; pip install 'convoy[otel]'"
+                "--otel: OpenTelemetry is not installed; from a checkout run "
+                ".venv/bin/pip install -c constraints.txt -e '.[otel]'"
             ) from error
     servers = settings.workers or 1  # each takes its share of the connections
     limits = Limits(
@@ -132,7 +135,7 @@ def edge_options(settings: Settings) -> EdgeOptions:
         keys = Keys(settings.api_key_file) if settings.api_key_file is not None else None
     except KeysError as error:
         raise SettingsError(f"--api-key-file: {error}") from error
-    return EdgeOptions(limits, keys, settings.log_format, settings.otel)
+    return EdgeOptions(limits, keys, settings.log_format, settings.otel, settings.cors_origin)
 
 
 def _announce(host: str, port: int, repository: Repository) -> None:
@@ -147,6 +150,6 @@ def _announce(host: str, port: int, repository: Repository) -> None:
         image = Path(os.path.relpath(samples[0])) if samples else image
     typer.echo(
         f"Convoy serves {', '.join(repository.models)} at {url} on {first.runner.device}, "
-        f"in batches of up to {first.runner.max_batch}. Try:\n"
+        f"in batches of up to {first.runner.max_batch}. Open {url}/ in a browser, or try:\n"
         f"  curl -F file=@{image} {url}{path}"
     )

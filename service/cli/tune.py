@@ -10,10 +10,10 @@ from rich.console import Console, Group, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
+from loadtest.tables import left, make_table, print_table, right
 from models import DEFAULT_TUNING, TOP_CANDIDATES, ProblemReport, TuningReport
 from models import tune as measure
 from service.cli.options import Expectations, configure_logging, with_settings
-from service.cli.tables import left, make_table, print_table, right
 from service.hosting.loading import load
 from service.settings import Settings
 

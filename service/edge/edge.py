@@ -34,7 +34,7 @@ _log = logging.getLogger("convoy")
 _SANE_ID = re.compile(rb"[!-~]{1,128}").fullmatch
 
 # Without a key: health checks by load balancers, and the page on which users enter their key.
-_HEALTH = frozenset((b"/v2/health/live", b"/v2/health/ready"))
+_HEALTH = frozenset((b"/healthz", b"/v2/health/live", b"/v2/health/ready"))
 _OPEN = _HEALTH | {b"/"}
 _OPEN_FOLDERS = (b"/page/", b"/docs/")
 _READS = (b"GET", b"HEAD")
@@ -70,6 +70,7 @@ class EdgeOptions:
     keys: Keys | None = None
     log_format: LogFormat = LogFormat.TEXT
     traced: bool = False
+    cors_origin: str | None = None  # whose pages may read answers; every answer names it
 
 
 class Edge:
@@ -164,6 +165,8 @@ class Edge:
         path = record.path
         if record.method in _READS and (path in _OPEN or path.startswith(_OPEN_FOLDERS)):
             return None
+        if record.method == b"OPTIONS" and b"access-control-request-method" in record.headers:
+            return None  # browsers ask without a key whether they may send one
         holder: object = network_of(record.client)
         key = None
         if self.keys is not None:

@@ -15,13 +15,13 @@ from enum import Enum, unique
 from math import inf
 from time import monotonic
 
-from models import DeviceLostError, Engine, EngineError, OutputKind, Pixels
+from models import DeviceLostError, Engine, EngineError, Image, OutputKind
 from service.batching.batcher import Batcher, BatchRecord
+from service.batching.device_turns import Turns
 from service.batching.policy import NO_HURRY, Urgency
-from service.batching.turns import Turns
-from service.batching.waiting import Request, Then
+from service.batching.queue import OnOutcome, Request
+from service.engine.engine_thread import EngineThread
 from service.engine.ranking import ScoreRow
-from service.engine.thread import EngineThread
 from service.engine.watchdog import Bounds, Restarts
 from service.errors import NotReadyError, ServiceError, ShuttingDownError, ThreadLostError
 
@@ -108,12 +108,12 @@ class EngineRunner:
         self.state.check_ready()
 
     def post(
-        self, pixels: Sequence[Pixels], then: Then[ScoreRow], urgency: Urgency = NO_HURRY
-    ) -> Request[Pixels, ScoreRow]:
+        self, images: Sequence[Image], then: OnOutcome[ScoreRow], urgency: Urgency = NO_HURRY
+    ) -> Request[Image, ScoreRow]:
         """Score images, as `Batcher.post` runs items; or NotReadyError."""
         if self._engine is None:  # refuses requests that were admitted earlier, too
             self.check_ready()
-        return self.batcher.post(pixels, then, urgency)
+        return self.batcher.post(images, then, urgency)
 
     async def warm_up(self) -> None:
         """Warm the engine up and measure it; raises what the engine raises."""
@@ -152,7 +152,7 @@ class EngineRunner:
         _, stuck = await asyncio.wait(closings, timeout=timeout_s)
         return not stuck
 
-    async def _run(self, images: Sequence[Pixels]) -> Sequence[ScoreRow]:
+    async def _run(self, images: Sequence[Image]) -> Sequence[ScoreRow]:
         engine, size = self._engine, len(images)
         if engine is None:
             raise EngineError("there is no engine")

@@ -1,7 +1,7 @@
 """One request's images on their way to scores. Callbacks, no task.
 
 wanted ── admit ─┬─ files ── headers ── decode pool ─┬─ batcher ── scores
-                 └─ pixels ──────────────────────────┘
+                 └─ images ──────────────────────────┘
 """
 
 from collections.abc import Callable, Sequence
@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
-from models import Pixels
+from models import Image, Pixels
 from service.batching.policy import NO_HURRY, Urgency
-from service.batching.waiting import Answered
+from service.batching.queue import Answered
 from service.engine.ranking import ScoreRow
 from service.errors import ServiceError
 from service.hosting.admission import Reservation
-from service.images.pool import Decoding
+from service.images.decode_pool import Decoding
 
 if TYPE_CHECKING:
     from service.hosting.pipeline import Pipeline
@@ -32,8 +32,8 @@ Outcome = Scored | Exception
 class Wanted(NamedTuple):
     """What a request asks for."""
 
-    files: Sequence[bytes]  # encoded images; none where there are pixels
-    pixels: Sequence[Pixels] | None  # H×W×C as `ModelInfo.image_shape` says; may be views
+    files: Sequence[bytes]  # encoded images; none where there are decoded ones
+    images: Sequence[Image] | None  # decoded: pixels or tensors as `ModelInfo` says; may be views
     urgency: Urgency = NO_HURRY
     form: Any = None  # of the answer, for the endpoint
 
@@ -74,9 +74,9 @@ class Inference:
         EngineFailedError, ShuttingDownError.
         """
         self._urgency = wanted.urgency
-        if wanted.pixels is not None:
-            self._reservation.admit(len(wanted.pixels))
-            self._score(wanted.pixels)
+        if wanted.images is not None:
+            self._reservation.admit(len(wanted.images))
+            self._score(wanted.images)
             return
         files = wanted.files
         self._reservation.admit(len(files))
@@ -136,11 +136,11 @@ class Inference:
         except Exception as refused:  # noqa: BLE001  passed on to the request
             self._end(refused)
 
-    def _score(self, pixels: Sequence[Pixels]) -> None:
+    def _score(self, images: Sequence[Image]) -> None:
         self.decoded_at = perf_counter()
         then = self._then
         if then is not None:
-            self._under_way = (self._pipeline.runner.post(pixels, then, self._urgency),)
+            self._under_way = (self._pipeline.runner.post(images, then, self._urgency),)
             self._then = None  # breaks a reference cycle
 
     def _end(self, failure: Exception) -> None:

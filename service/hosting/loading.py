@@ -1,6 +1,6 @@
-"""Opens the models to serve: one file, or a folder with a folder for each model.
+"""Opens the models to serve: one file, a folder with model.onnx, or a folder of such folders.
 
-models/                      convoy serve models
+models/                      convoy serve models, or convoy serve models/digits
     digits/
         model.onnx           optionally with model.toml and labels.txt beside it
     flowers/
@@ -27,9 +27,10 @@ from models import (
     load_classifier,
     open_engine,
 )
+from service.hosting.catalogue import pulled, read_catalogue
 from service.hosting.pipeline import ModelInfo
 from service.images.decode import ImageLimits, prepare_image
-from service.images.pool import Decoding
+from service.images.decode_pool import Decoding
 from service.settings import Settings, SettingsError, parse_assignments
 
 BUILT_IN_NAME = "digits"
@@ -66,8 +67,8 @@ def open_models(settings: Settings, expectations: Sequence[str] | None) -> Itera
     with a folder of several.
     """
     folder = settings.model
-    if folder is None or not folder.is_dir():
-        yield _open(partial(load, settings, expectations), _path(settings), settings, "1")
+    if folder is None or not folder.is_dir() or (folder / _FILE).is_file():
+        yield _open(partial(load, settings, expectations), model_file(settings), settings, "1")
         return
     if expectations or settings.preset is not None or settings.labels is not None:
         raise SettingsError(
@@ -88,14 +89,8 @@ def find_models(folder: Path) -> list[ModelFile]:
     ModelFileError: a folder without a model, a name that cannot be part of a URL, or no folder.
     """
     found = []
-    for place in sorted(folder.iterdir()):
-        if place.name.startswith(".") or not place.is_dir():
-            continue
-        if not _NAME.fullmatch(place.name):
-            raise ModelFileError(
-                f"{place}: invalid model name; use letters, digits, dots, dashes and underscores, "
-                "and not `stats`"
-            )
+    folders = (place for place in folder.iterdir() if place.is_dir())
+    for place in map(_checked, sorted(p for p in folders if not p.name.startswith("."))):
         versions = [int(p.name) for p in place.iterdir() if p.name.isdecimal() and p.is_dir()]
         version = str(max(versions, default=1))
         candidates = (place / _FILE, place / version / _FILE)
@@ -110,8 +105,9 @@ def find_models(folder: Path) -> list[ModelFile]:
 
 def load(settings: Settings, expectations: Sequence[str] | None) -> Classifier:
     """The one model that the settings name."""
+    path = model_file(settings)
     classifier = load_classifier(
-        _path(settings),
+        path,
         overrides={
             **parse_assignments(expectations or ()),
             "preset": settings.preset,
@@ -119,7 +115,10 @@ def load(settings: Settings, expectations: Sequence[str] | None) -> Classifier:
         },
         limits=_limits(settings),
     )
-    return replace(classifier, precision=settings.precision)
+    classifier = replace(classifier, precision=settings.precision)
+    if path in (settings.model, BUILT_IN_MODEL):
+        return classifier
+    return replace(classifier, name=_checked(path.resolve().parent).name)  # of a folder
 
 
 def open_classifier(classifier: Classifier, settings: Settings, max_batch: int) -> Engine:
@@ -148,9 +147,27 @@ def decoder(classifier: Classifier, settings: Settings) -> Callable[[bytes], Dec
     )
 
 
-def _path(settings: Settings) -> Path:
+def model_file(settings: Settings) -> Path:
+    """The one model's file; that of a folder is model.onnx."""
     path = settings.model
-    return BUILT_IN_MODEL if path is None or path == Path(BUILT_IN_NAME) else path
+    if path is None or path == Path(BUILT_IN_NAME):
+        return BUILT_IN_MODEL
+    if not path.exists() and path.name == str(path):
+        if (found := pulled(path.name)) is not None:
+            return found
+        if path.name in read_catalogue(settings.catalogue):
+            raise ModelFileError(f"{path} is not here yet; get it with: convoy pull {path}")
+    return path / _FILE if path.is_dir() else path
+
+
+def _checked(folder: Path) -> Path:
+    """A model's folder; ModelFileError if its name cannot be part of a URL."""
+    if not _NAME.fullmatch(folder.name):
+        raise ModelFileError(
+            f"{folder}: invalid model name; use letters, digits, dots, dashes and underscores, "
+            "and not `stats`"
+        )
+    return folder
 
 
 def _load_one(settings: Settings, file: ModelFile) -> Classifier:
@@ -193,4 +210,7 @@ def _info(classifier: Classifier, version: str) -> ModelInfo:
         scores=classifier.network.graph.outputs[0],
         output=meaning.output,
         labels=meaning.labels,
+        channels=meaning.channels,
+        tensor=classifier.network.graph.inputs[0],
+        tensor_shape=meaning.input_shape,
     )

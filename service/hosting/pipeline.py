@@ -4,12 +4,12 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from models import OutputKind
+from models import ChannelOrder, OutputKind
 from service.engine.runner import EngineRunner, State
-from service.engine.workers import Workers
+from service.engine.threads import Workers
 from service.hosting.admission import Admission, ByteRoom, Reservation
 from service.hosting.inference import Inference, Outcome, Wanted
-from service.images.pool import DecodePool, Decoding
+from service.images.decode_pool import DecodePool, Decoding
 from service.telemetry.metrics import ModelMetrics
 
 
@@ -23,6 +23,9 @@ class ModelInfo:
     scores: str  # the output's name in the model
     output: OutputKind
     labels: Sequence[str]  # empty: clients see class indices alone
+    channels: ChannelOrder = ChannelOrder.RGB  # the engine's; clients send RGB, or grey
+    tensor: str = ""  # the name of the model's own input; empty: clients cannot send that
+    tensor_shape: tuple[int, ...] = ()  # of one image in that input, float32
 
 
 class Pipeline:

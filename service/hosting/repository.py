@@ -8,14 +8,14 @@ import asyncio
 from collections.abc import Callable
 
 from models import Engine, EngineError
-from service.batching.turns import Turns
+from service.batching.device_turns import Turns
 from service.engine.runner import EngineRunner, State
+from service.engine.threads import Workers
 from service.engine.watchdog import Bounds
-from service.engine.workers import Workers
-from service.errors import ModelNotFoundError
+from service.errors import ModelNotFoundError, ShuttingDownError
 from service.hosting.admission import ByteRoom
 from service.hosting.pipeline import ModelInfo, Pipeline
-from service.images.pool import DecodePool, Decoding
+from service.images.decode_pool import DecodePool, Decoding
 from service.telemetry.metrics import Metrics, ModelMetrics
 
 # Room for bodies: the largest one, and this much for every image that may wait.
@@ -72,6 +72,7 @@ class Repository:
         self._turns = Turns()  # on the one device
         self._measure_s = measure_s
         self._bounds = bounds
+        self._leaving = False
         self._failed = asyncio.Event()
         self._failure: EngineError | None = None
 
@@ -151,9 +152,15 @@ class Repository:
         return all(pipeline.runner.state is State.READY for pipeline in self.models.values())
 
     def check_ready(self) -> None:
-        """Raise NotReadyError or ShuttingDownError unless every model accepts requests."""
+        """Raise NotReadyError or ShuttingDownError unless clients should send requests here."""
+        if self._leaving:
+            raise ShuttingDownError("the server is about to shut down; send requests elsewhere")
         for pipeline in self.models.values():
             pipeline.runner.check_ready()
+
+    def leave(self) -> None:
+        """Fail readiness from now on; requests are still accepted."""
+        self._leaving = True
 
     def exposition(self) -> "asyncio.Future[bytes]":
         """Every metric in Prometheus' text format, made in a thread: GPU drivers may be slow."""

@@ -18,7 +18,7 @@ from service.http.compression import CODINGS
 
 IMAGE_TYPES = ("image/jpeg", "image/png", "image/webp", "application/octet-stream")
 FORM_TYPE = "multipart/form-data"
-FILE_FIELDS = ("file", "files")
+FILE_FIELDS = ("file", "files", "image", "images")
 
 Headers = Mapping[bytes, bytes]  # names in lower case; the last of each name
 

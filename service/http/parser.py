@@ -107,9 +107,10 @@ class Parser:
         framing.check_framing(version, headers, named)
         self._headers = []  # for trailers, which are counted and dropped
         keep_alive = version != "1.0" and llhttp.should_keep_alive()
+        expects = self._expects and version != "1.0"  # RFC 9110, section 10.1.1
         method = llhttp.get_method()
         self._connection.on_head(
-            Head(method, self._target, headers, named, version, keep_alive, self._expects)
+            Head(method, self._target, headers, named, version, keep_alive, expects)
         )
 
     def on_body(self, body: bytes) -> None:

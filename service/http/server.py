@@ -1,6 +1,6 @@
 """Runs an application until a signal: listen, warm up, announce, drain, close.
 
-    SIGTERM or SIGINT -> refuse new requests, health says so -> finish those inside -> exit
+    SIGTERM or SIGINT -> fail readiness, serve for `notice_s` -> refuse, finish those inside -> exit
 
 A second signal skips the wait.
 """
@@ -95,11 +95,20 @@ def http_settings(
         log_config=None,
         access_log=False,  # uvicorn's own
         server_header=False,
+        headers=list(_cors_headers(edge.cors_origin if edge else None)),
         lifespan="off",
         ws="none",
         http=Connection,
         timeout_graceful_shutdown=LEAVE_S,
     )
+
+
+def _cors_headers(origin: str | None) -> Iterator[tuple[str, str]]:
+    """What tells browsers which origin's pages may read answers."""
+    if origin:
+        yield "access-control-allow-origin", origin
+        exposed = "inference-header-content-length, retry-after, x-request-id"
+        yield "access-control-expose-headers", exposed
 
 
 class Server(uvicorn.Server):
@@ -111,10 +120,12 @@ class Server(uvicorn.Server):
         repository: Repository,
         drain_s: float,
         announce: Callable[[], None],
+        notice_s: float = 0,
     ) -> None:
         super().__init__(config)
         self._repository = repository
         self._drain_s = drain_s
+        self._notice_s = notice_s
         self._announce = announce
         self._tasks: list[asyncio.Task[None]] = []
         self._draining: asyncio.Task[None] | None = None
@@ -158,7 +169,7 @@ class Server(uvicorn.Server):
     def stop(self) -> None:
         """Drain; the second call ends the wait."""
         if self._draining is None:
-            self._draining = asyncio.create_task(self._drain())
+            self._draining = asyncio.create_task(self._leave())
             return
         self.drained = not self._draining.cancel()  # False: there were requests to wait for
         self.should_exit = self.force_exit = True
@@ -190,6 +201,16 @@ class Server(uvicorn.Server):
         await asyncio.sleep(_REFUSE_S)
         self._fail(failure)
 
+    async def _leave(self) -> None:
+        if self._notice_s:
+            _log.info("shutting down in %g seconds: readiness fails from now on", self._notice_s)
+            self._give_notice()
+            await asyncio.sleep(self._notice_s)
+        await self._drain()
+
+    def _give_notice(self) -> None:
+        self._repository.leave()
+
     async def _drain(self) -> None:
         _log.info("shutting down: finishing %d requests", self._repository.requests)
         self.drained = await self._repository.drain(self._drain_s)
@@ -209,13 +230,14 @@ def run_server(
     access_log: bool,
     edge: EdgeOptions | None = None,
     announce: Callable[[], None],
+    notice_s: float = 0,
 ) -> bool:
     """Serve until a signal, then close the repository; `announce` is called once it is ready.
 
     True if every accepted request was answered within `drain_s`. Otherwise see `outcome_of`.
     """
     config = http_settings(app, access_log=access_log, edge=edge, endpoints=endpoints)
-    server = Server(config, repository, drain_s, announce)
+    server = Server(config, repository, drain_s, announce, notice_s)
     server.run(sockets=[listener])
     return outcome_of(server)
 

@@ -25,10 +25,10 @@ from PIL import Image, UnidentifiedImageError
 
 from models import ChannelOrder, Fit, Pixels, Preprocessing
 from service.errors import ImageError, PayloadTooLargeError
+from service.images.decode_pool import Cost, Decoding
 from service.images.file import ImageFile, ImageFormat
 from service.images.header import parse_image_file
 from service.images.png import check_png
-from service.images.pool import Cost, Decoding
 
 # The limits below apply before Pillow reads the file, so its own limit and warnings add nothing.
 Image.MAX_IMAGE_PIXELS = None

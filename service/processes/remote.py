@@ -6,10 +6,12 @@ from itertools import count
 from time import perf_counter
 from typing import Any
 
-from models import Pixels
+import numpy as np
+
+from models import Image
 from service import errors
 from service.batching.policy import NO_HURRY, Urgency
-from service.batching.waiting import Answered, Then
+from service.batching.queue import Answered, OnOutcome
 from service.callbacks import call_safely
 from service.engine.ranking import ScoreRow, rank
 from service.engine.runner import EngineRunner, State
@@ -27,7 +29,7 @@ class Pending:
     runner: "RemoteRunner"
     number: int
     slots: list[int]
-    then: Then[ScoreRow]
+    then: OnOutcome[ScoreRow]
 
     def withdraw(self) -> None:
         """Its result is no longer wanted: what of it is not dispatched yet never is."""
@@ -77,7 +79,8 @@ class RemoteRunner:
         self.link, self._place = link, len(link.runners)
         link.runners.append(self)
         self._output = model.info.output
-        self._images, self._scores = shared.images[worker], shared.scores[worker]
+        self._pixels, self._tensors = shared.pixels[worker], shared.tensors[worker]
+        self._scores = shared.scores[worker]
         self.free = list(range(model.max_images))  # slots; the last is taken: it is in a cache
         self._refusing = False
         self.update("WARMING", 0, 0, 0.0, 0.0, 0.0)
@@ -113,17 +116,19 @@ class RemoteRunner:
             raise DeadlineError(done - now, urgency.deadline - now)
 
     def post(
-        self, pixels: Sequence[Pixels], then: Then[ScoreRow], urgency: Urgency = NO_HURRY
+        self, images: Sequence[Image], then: OnOutcome[ScoreRow], urgency: Urgency = NO_HURRY
     ) -> Pending:
         """Have images scored; raises and tells what `EngineRunner.post` does."""
         link = self.link
         if link.lost:
             raise ShuttingDownError(_LOST)
-        pending = Pending(self, next(link.numbers), [self.free.pop() for _ in pixels], then)
-        for slot, image in zip(pending.slots, pixels, strict=True):
-            self._images[slot] = image
+        pending = Pending(self, next(link.numbers), [self.free.pop() for _ in images], then)
+        tensors = any(image.dtype == np.float32 for image in images)  # all, or none
+        places = self._tensors if tensors else self._pixels
+        for slot, image in zip(pending.slots, images, strict=True):
+            places[slot] = image
         link.pending[pending.number] = pending
-        link.wire.say("submit", pending.number, self._place, pending.slots, *urgency)
+        link.wire.say("submit", pending.number, self._place, pending.slots, tensors, *urgency)
         return pending
 
     def end(self, pending: Pending, what: str, *about: Any) -> None:

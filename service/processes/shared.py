@@ -2,7 +2,7 @@
 
     inside   images inside, a row a worker        the worker writes
     counts   a row a process, see `Counts`        the process writes; the rows add up
-    images   decoded pixels, a slot an image      the worker writes, the engine reads
+    images   pixels or tensors, a slot an image   the worker writes, the engine reads
     scores   of the image in the same slot        the main process writes, the worker reads
 
 Each worker has slots of its own. It may use a slot again once the request is withdrawn, even while
@@ -22,7 +22,7 @@ from prometheus_client.registry import Collector
 
 from service.hosting.admission import Admission
 from service.hosting.pipeline import ModelInfo
-from service.images.pool import Decoding
+from service.images.decode_pool import Decoding
 from service.telemetry.counts import Counts
 
 _LINE = 8  # numbers of a cache line, which no two processes write to
@@ -81,7 +81,11 @@ class SharedModel:
         # The main process has the last row.
         self.counts = memory.rows(workers + 1, len(Counts(max_batch).row))
         slots = workers, model.max_images
-        self.images = memory.array((*slots, *model.info.image_shape), np.uint8)
+        bytes_each = prod(model.info.image_shape)
+        tensors = memory.array((*slots, *(model.info.tensor_shape or (bytes_each,))), np.float32)
+        pixels = tensors.reshape(*slots, -1).view(np.uint8)[..., :bytes_each]
+        # Slots of either kind, in the same memory.
+        self.pixels, self.tensors = pixels.reshape(*slots, *model.info.image_shape), tensors
         self.scores = memory.array((*slots, model.classes), np.float32)
 
 
@@ -123,10 +127,17 @@ class SharedAdmission(Admission):
 
 
 class Crew(Collector):
-    """Of each worker: whether it listens, how often it was replaced, the threads that it lost."""
+    """For each worker: whether it listens, its connections, replacements and lost threads."""
 
     def __init__(self, memory: Memory, workers: int) -> None:
-        self.listening, self.replaced, self.lost_threads = memory.rows(3, workers)
+        rows = memory.rows(4, workers)
+        self.listening, self.connections, self.replaced, self.lost_threads = rows
+
+    def has_most(self, worker: int) -> bool:
+        """Whether another worker that listens has fewer connections."""
+        own = self.connections[worker]
+        others = zip(self.listening, self.connections, strict=True)
+        return any(listens and connections < own for listens, connections in others)
 
     def collect(self) -> Iterable[Metric]:
         """For Prometheus."""

@@ -20,7 +20,7 @@ from typing import Any
 import uvicorn
 
 from service.batching.policy import Urgency
-from service.batching.waiting import Answered, Request
+from service.batching.queue import Answered, Request
 from service.engine.ranking import ScoreRow
 from service.engine.runner import EngineRunner
 from service.errors import ServiceError
@@ -107,10 +107,17 @@ class Session:
                 posted.withdraw()
 
     def _submit(
-        self, number: int, place: int, slots: list[int], deadline: float, priority: int
+        self,
+        number: int,
+        place: int,
+        slots: list[int],
+        tensors: bool,
+        deadline: float,
+        priority: int,
     ) -> None:
         runner, shared = self._models[place]
-        images, scores = shared.images[self._number], shared.scores[self._number]
+        images = (shared.tensors if tensors else shared.pixels)[self._number]
+        scores = shared.scores[self._number]
 
         def then(outcome: Answered[ScoreRow] | ServiceError) -> None:
             self._open.pop(number, None)
@@ -123,8 +130,8 @@ class Session:
             self.wire.say("done", number, *outcome[1:])
 
         try:
-            pixels = [images[slot] for slot in slots]
-            self._open[number] = runner.post(pixels, then, Urgency(deadline, priority))
+            own = [images[slot] for slot in slots]
+            self._open[number] = runner.post(own, then, Urgency(deadline, priority))
         except ServiceError as error:
             then(error)
 
@@ -141,7 +148,8 @@ class _Supervisor(Server):
             self._tell("status", self._status())  # the workers before any client
             announce()
 
-        super().__init__(config, repository, outfit.options.drain_s, announce_everywhere)
+        options = outfit.options
+        super().__init__(config, repository, options.drain_s, announce_everywhere, options.notice_s)
         metrics, workers = repository.metrics, outfit.options.workers
         self._crew = Crew(outfit.memory, workers)
         self._models: list[_Model] = []
@@ -188,6 +196,9 @@ class _Supervisor(Server):
         await self._all_listen.wait()  # so that L(n) is not measured while they start
         await super()._warm_up()
 
+    def _give_notice(self) -> None:
+        self._tell("leave")  # workers answer for readiness
+
     async def _drain(self) -> None:
         _log.info("shutting down: the workers finish what is inside")
         for runner, _ in self._models:
@@ -208,8 +219,8 @@ class _Supervisor(Server):
             began = monotonic()
             try:
                 status = await self._live(number)
-            except (OSError, EOFError) as error:  # of the process that forks
-                _log.error("worker %d cannot be started: %s", number, error)
+            except Exception:  # noqa: BLE001  logged; a few of them end the service
+                _log.exception("worker %d cannot be started", number)
                 status = 1
             if self._ending:
                 self.drained = self.drained and status == 0

@@ -4,7 +4,7 @@ main     ["status", a row a model]                               first, and ten 
          ["reload"]                                              read files again
          ["drain"]                                               said again: do not wait
 worker   ["listening"]
-         ["submit", request, model, slots, deadline, priority]   one of these answers it:
+         ["submit", request, model, slots, tensors, deadline, priority]   one of these answers it:
 main     ["done", request, batch size, queue_s, compute_s]
          ["failed", request, error, text, attributes]
 worker   ["withdraw", request]                                   unless this comes first

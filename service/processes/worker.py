@@ -28,9 +28,9 @@ from service.processes.shared import (
 from service.processes.wire import Wire
 from service.telemetry.metrics import ModelMetrics
 
-# After it accepted a connection a worker leaves the next to others, which may have fewer; and where
-# as many files are open as may be, it accepts none for a while.
-_YIELD_S, _FULL_S = 0.001, 1.0
+# How long, and how often, a worker leaves a connection to workers that have fewer; and how long it
+# accepts none while no more files can be opened.
+_YIELD_S, _YIELDS, _FULL_S = 0.001, 20, 1.0
 
 # Ctrl-C and init systems send them to a group of processes; only the main process follows them.
 GROUP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -49,6 +49,7 @@ class Options:
     access_log: bool
     metrics: bool = True  # whether the clients' port tells them
     edge: EdgeOptions = field(default_factory=EdgeOptions)
+    notice_s: float = 0
 
 
 class Outfit(NamedTuple):
@@ -85,6 +86,7 @@ def work(outfit: Outfit, number: int, end: socket.socket) -> None:
     )
     server = _Server(config, repository, options.drain_s, announce=lambda: None)
     server.listener, server.link = outfit.listener, link
+    server.crew, server.number = crew, number
     lost, before = metrics.lost_decode_threads, crew.lost_threads[number]
 
     def count_lost() -> None:
@@ -109,6 +111,8 @@ class _Server(Server):
 
     listener: socket.socket
     link: Link
+    crew: Crew
+    number: int
     count_lost: Callable[[], None]
     _accepting: asyncio.Task[None] | None = None
 
@@ -126,7 +130,12 @@ class _Server(Server):
         return await super().on_tick(counter)
 
     async def _follow(self) -> None:
-        commands = {"status": self._start, "drain": self.stop, "reload": self._read_again}
+        commands = {
+            "status": self._start,
+            "leave": self._repository.leave,
+            "drain": self.stop,
+            "reload": self._read_again,
+        }
         await self.link.follow(commands)
         self.should_exit = True
 
@@ -140,13 +149,30 @@ class _Server(Server):
         loop = asyncio.get_running_loop()
         protocol: Any = self.config.http_protocol_class
         make = partial(protocol, self.config, self.server_state, self.lifespan.state)
+        self.listener.setblocking(False)
         while True:
+            await self._turn(loop)
             try:
-                connection, _ = await loop.sock_accept(self.listener)
+                connection, _ = self.listener.accept()
+            except BlockingIOError:  # another worker has it
+                continue
             except OSError as error:
                 _log.error("no connection can be accepted: %s", error)
                 await asyncio.sleep(_FULL_S)
                 continue
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             await loop.connect_accepted_socket(make, connection)
+
+    async def _turn(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Wait for a connection, and leave it to a worker that has fewer for a few milliseconds."""
+        arrived = asyncio.Event()
+        loop.add_reader(self.listener, arrived.set)
+        try:
+            await arrived.wait()
+        finally:
+            loop.remove_reader(self.listener)
+        for _ in range(_YIELDS):
+            self.crew.connections[self.number] = len(self.server_state.connections)
+            if not self.crew.has_most(self.number):
+                return
             await asyncio.sleep(_YIELD_S)

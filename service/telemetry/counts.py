@@ -20,7 +20,8 @@ Histogram = tuple[list[tuple[str, float]], float]
 
 _SECONDS = (
     *(0.00025, 0.0005, 0.001, 0.002, 0.003, 0.005, 0.0075),
-    *(0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0),
+    *(0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.125, 0.15, 0.175, 0.2, 0.25, 0.3, 0.35, 0.4, 0.5),
+    *(1.0, 2.0, 5.0, 10.0),
 )
 _MICROSECONDS = tuple(round(seconds * 1e6) for seconds in _SECONDS)
 _BOUNDS = [*map(floatToGoString, _SECONDS), "+Inf"]

@@ -51,6 +51,13 @@ class GpuCollector(Collector):
             if gauge.samples:
                 yield gauge
 
+    @property
+    def facts(self) -> dict[str, str]:
+        """The GPUs' names and the driver's version."""
+        nvml = self._nvml
+        names = map(nvml.nvmlDeviceGetName, self._gpus.values())
+        return {"gpus": ", ".join(names), "driver": str(nvml.nvmlSystemGetDriverVersion())}
+
 
 def open_gpus() -> GpuCollector | None:
     """A collector of all GPUs; None without a binding, a driver or a GPU."""

@@ -6,6 +6,7 @@ prometheus_client formats them: see docs/decisions/counting.md.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from operator import attrgetter
+from platform import python_version
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily as Counter
@@ -15,6 +16,7 @@ from prometheus_client.core import InfoMetricFamily as Info
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
+from models import __version__
 from service.batching.batcher import BatchRecord
 from service.telemetry.counts import Counts, Totals
 from service.telemetry.gpus import open_gpus
@@ -62,6 +64,9 @@ class Metrics(Collector):
         gpus = open_gpus()
         if gpus is not None:
             self._registry.register(gpus)
+        self._facts = {"version": __version__, "python": python_version()} | (
+            gpus.facts if gpus else {"gpus": "", "driver": ""}
+        )
         self._registry.register(self)
 
     def add(self, collector: Collector) -> None:
@@ -116,6 +121,7 @@ class Metrics(Collector):
             if model.engine is not None:
                 device, reason = model.engine()
                 engines.add_metric([name], {"device": device, "fallback_reason": reason})
+        yield Info("convoy", "This Convoy, its Python and its GPUs.", self._facts)
         yield from (requests, images, failed, duration, phases, sizes, engines, *self._gauges())
         yield Counter(
             "convoy_lost_decode_threads",

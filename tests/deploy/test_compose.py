@@ -5,17 +5,21 @@ from typing import Any
 
 import pytest
 
+from kernels.device.compile import DEFAULT_CACHE
 from service.settings import PREFIX, Settings
 from tests.deploy.container_files import (
     ROOT,
     compose_services,
     dockerfile_stages,
+    environment,
     pyproject,
     texts,
 )
 
 Service = dict[str, Any]
-SERVICES = compose_services()
+ALL = compose_services()
+SERVICES = {name: s for name, s in ALL.items() if s["image"].startswith("convoy:")}
+OTHERS = {name: s for name, s in ALL.items() if name not in SERVICES}
 
 
 @pytest.fixture(params=SERVICES, ids=str)
@@ -24,7 +28,7 @@ def service(request: pytest.FixtureRequest) -> Service:
 
 
 def test_the_default_is_one_service_on_the_cpu() -> None:
-    default = {name: s for name, s in SERVICES.items() if "profiles" not in s}
+    default = {name: s for name, s in ALL.items() if "profiles" not in s}
     assert list(default) == ["convoy"]
     assert default["convoy"]["build"] == "."
     assert "deploy" not in default["convoy"]
@@ -51,7 +55,14 @@ def test_the_root_is_read_only_with_a_bounded_tmpfs(service: Service) -> None:
     path, _, options = tmpfs.partition(":")
     assert path == "/tmp"
     assert {"size=64m", "noexec", "nosuid", "nodev"} <= set(options.split(","))
-    assert all(volume.endswith(":ro") for volume in service["volumes"])
+    models, cache = service["volumes"]
+    assert models.endswith(":/models:ro")
+    assert cache == f"cache:{path}/{DEFAULT_CACHE.parent.relative_to('~')}"
+    image = dockerfile_stages()[-1]
+    assert environment(image)["HOME"] == path
+    assert f"mkdir -p {path}/.cache/convoy && chown -R convoy: {path}/.cache" in " ".join(
+        texts(image, "RUN")
+    )
 
 
 def test_no_privilege_is_left(service: Service) -> None:
@@ -67,11 +78,26 @@ def test_memory_and_processes_are_bounded(service: Service) -> None:
 
 
 def test_only_this_machine_reaches_the_port(service: Service) -> None:
-    (port,) = service["ports"]
+    (port,) = service["ports"] or SERVICES["convoy"]["ports"]  # none: a proxy has it
     host, published, inside = port.split(":")
     assert host == "127.0.0.1"
     assert published == str(Settings().port)
     assert [inside] == texts(dockerfile_stages()[-1], "EXPOSE")
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_services_have_a_version_few_rights_and_a_loopback_port(name: str) -> None:
+    other = OTHERS[name]
+    assert re.fullmatch(r"docker\.io/[\w/-]+:v?\d+\.\d+(\.\d+)?", other["image"])
+    assert other["read_only"] is True
+    assert other["cap_drop"] == ["ALL"]
+    assert other["security_opt"] == ["no-new-privileges:true"]
+    assert other["mem_limit"]
+    assert other["pids_limit"]
+    assert [port.split(":")[0] for port in other["ports"]] == ["127.0.0.1"]
+    for volume in other["volumes"]:
+        source, _, options = volume.partition(":")
+        assert not source.startswith(".") or ((ROOT / source).exists() and options.endswith(":ro"))
 
 
 def test_stopping_waits_longer_than_the_server_drains(service: Service) -> None:

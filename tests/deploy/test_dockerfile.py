@@ -1,8 +1,17 @@
 """The Dockerfile says what the deployment promises; building it is not a matter of this suite."""
 
+import json
+import os
 import re
+import shutil
+import subprocess
+import sys
+from importlib.metadata import distributions
+from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from service.settings import load_settings
 from tests.deploy.container_files import (
@@ -14,6 +23,10 @@ from tests.deploy.container_files import (
     pyproject,
     texts,
 )
+
+RUNTIME = [
+    canonicalize_name(Requirement(text).name) for text in pyproject()["project"]["dependencies"]
+]
 
 
 @pytest.fixture(scope="module")
@@ -102,6 +115,40 @@ def test_the_health_check_is_a_script_of_the_image(final: list[Instruction]) -> 
     words = Instruction("CMD", check.partition("CMD ")[2]).exec_form()
     assert words == ["python", "/opt/convoy/healthcheck.py"]
     assert "deploy/healthcheck.py /opt/convoy/" in texts(final, "COPY")
+
+
+def test_the_labels_say_what_the_image_holds(final: list[Instruction]) -> None:
+    (label,) = texts(final, "LABEL")
+    project = pyproject()["project"]
+    names = re.findall(r"org\.opencontainers\.image\.([\w.]+)=", label)
+    assert names == ["title", "version", "revision", "created", "description", "base.name"]
+    assert f'description="{project["description"]}"' in label
+    arguments = dict(text.partition("=")[::2] for text in texts(final, "ARG"))
+    assert arguments["VERSION"] == project["version"]
+    assert {f"${{{name}}}" for name in arguments} <= set(re.findall(r"\$\{\w+\}", label))
+
+
+def test_the_sbom_lists_every_package_of_the_environment(
+    build: list[Instruction], tmp_path: Path
+) -> None:
+    """The build's own command, over the environment of this test instead of the image's."""
+    cyclonedx = shutil.which("cyclonedx-py")
+    if cyclonedx is None:
+        pytest.skip("there is no cyclonedx-py; pip install -e '.[sbom]'")
+    commands = [command.split() for run in texts(build, "RUN") for command in run.split(" && ")]
+    ((_, *words),) = (words for words in commands if words[0].endswith("/cyclonedx-py"))
+    written = Path(words[words.index("--output-file") + 1])
+    assert written == Path("/app/opt/convoy/sbom.cdx.json")  # COPY --from=build /app /
+    paths = {str(written): str(tmp_path / written.name), "/opt/convoy/bin/python": sys.executable}
+    arguments = [paths.get(word, word) for word in words]
+    environ = {**os.environ, "PYTHONPATH": ""}  # the interpreter that is listed reads it
+    subprocess.run([cyclonedx, *arguments], cwd=ROOT, env=environ, check=True)
+    sbom = json.loads((tmp_path / written.name).read_text())
+    assert sbom["bomFormat"] == "CycloneDX"
+    assert sbom["metadata"]["component"]["name"] == "convoy"
+    listed = {canonicalize_name(each["name"]): each["version"] for each in sbom["components"]}
+    installed = {canonicalize_name(d.name): d.version for d in distributions()}
+    assert {name: listed.get(name) for name in RUNTIME} == {n: installed[n] for n in RUNTIME}
 
 
 def test_the_build_sees_what_is_installed_and_nothing_else() -> None:

@@ -38,7 +38,8 @@ def wanted(name: str) -> list[Requirement]:
     """What pyproject.toml asks for in this lock's place."""
     project = pyproject()["project"]
     if name == "build":
-        texts = pyproject()["build-system"]["requires"]
+        extras = pyproject()["project"]["optional-dependencies"]
+        texts = pyproject()["build-system"]["requires"] + extras["sbom"]
     else:
         extras = project["optional-dependencies"]
         texts = project["dependencies"] + (extras[name] if name != "cpu" else [])
@@ -70,7 +71,7 @@ def test_every_version_is_the_tested_one(name: str) -> None:
     pairs = (line.split("==") for line in lines)
     constraints: dict[str, str] = {canonicalize_name(name): version for name, version in pairs}
     locked = entries(name)
-    if name != "build":  # the build's tool is in no environment but the image's
+    if name != "build":  # the build's tools are in no environment but the image's
         assert set(locked) - set(constraints) <= UNCONSTRAINED
     assert {p: v for p, v in locked.items() if constraints.get(p, v) != v} == {}
 

@@ -84,11 +84,16 @@ def test_a_bound_that_no_rate_keeps_is_exit_status_1(loadtest: Run) -> None:
     assert "no rate had p99 within 0.001 ms" in out
 
 
+def test_an_address_without_a_scheme_is_one_of_http(loadtest: Run) -> None:
+    status, _, error = loadtest("localhost:1", "--timeout", "1s")
+    assert status == 1
+    assert "http://localhost:1" in error
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
         (["ftp://x"], "ftp://x is not a server's address, as http://127.0.0.1:8000"),
-        (["127.0.0.1:8000"], "is not a server's address"),
         (["http://"], "is not a server's address"),
         (["http://x:port"], "is not a server's address"),
         (["http://x/?a=b"], "is not a server's address"),

@@ -8,7 +8,9 @@ from fastapi import FastAPI
 from starlette.responses import FileResponse, HTMLResponse, Response
 from starlette.staticfiles import StaticFiles
 
+from models import BUILT_IN_MODEL
 from service.api.page.headers import page_headers
+from service.http.responses import json_response
 
 _FOLDER = Path(__file__).parent
 
@@ -48,4 +50,12 @@ def add_pages(app: FastAPI) -> None:
         f"/{swagger}",
         _Files("public, max-age=31536000, immutable", packages=[("fastapi_swagger", "resources")]),
     )
+    samples = BUILT_IN_MODEL.parent / "samples"
+    names = sorted(sample.name for sample in samples.iterdir())
+
+    @app.get("/page/examples.json", include_in_schema=False)
+    async def examples() -> Response:
+        return json_response(names)
+
+    app.mount("/page/examples", _Files("no-cache", directory=samples))
     app.mount("/page", _Files("no-cache", directory=_FOLDER / "files"))

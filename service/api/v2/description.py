@@ -3,16 +3,22 @@
 Each typed dictionary is followed by the function that fills it in; FastAPI documents both.
 """
 
-from importlib.metadata import version
-from typing import Annotated, Any
+from typing import (
+    Annotated,
+    Any,
+    NotRequired,  # pydantic requires this one before Python 3.12
+)
 
 from fastapi import Depends, Request
 from pydantic import Field
-from typing_extensions import TypedDict  # pydantic requires this one before Python 3.12
+from typing_extensions import (
+    TypedDict,
+)
 
+from models import ChannelOrder, __version__
 from service.api.v2.request import INPUT
 from service.engine.runner import State
-from service.hosting.pipeline import Pipeline
+from service.hosting.pipeline import ModelInfo, Pipeline
 from service.hosting.repository import Repository
 from service.telemetry.statistics import Duration
 
@@ -98,7 +104,7 @@ class ServerMetadata(TypedDict):
 
 async def server_metadata() -> ServerMetadata:
     """Describe the server and the extensions of the protocol that it supports."""
-    return ServerMetadata(name="convoy", version=version("convoy"), extensions=EXTENSIONS)
+    return ServerMetadata(name="convoy", version=__version__, extensions=EXTENSIONS)
 
 
 class TensorMetadata(TypedDict):
@@ -107,10 +113,20 @@ class TensorMetadata(TypedDict):
     name: str
     datatype: str
     shape: list[int]
+    parameters: NotRequired[dict[str, str]]
+
+
+def has_own_input(info: ModelInfo) -> bool:
+    """Whether the model's own input is listed: clients take two inputs of one name for one."""
+    return info.tensor not in ("", INPUT)
+
+
+def _content(channels: ChannelOrder) -> str:
+    return ("grey" if channels is ChannelOrder.GREY else "RGB") + " pixels, 0 to 255"
 
 
 class ModelMetadata(TypedDict):
-    """A model's inputs and outputs."""
+    """A model's outputs and inputs, of which a request has one."""
 
     name: str
     versions: list[str]
@@ -123,13 +139,24 @@ async def model_metadata(pipeline: Asked) -> ModelMetadata:
     """Describe a model's inputs and outputs."""
     info = pipeline.info
     # Files are not declared, though accepted: perf_analyzer sends made-up data for each input.
-    pixels = TensorMetadata(name=INPUT, datatype="UINT8", shape=[-1, *info.image_shape])
+    pixels = TensorMetadata(
+        name=INPUT,
+        datatype="UINT8",
+        shape=[-1, *info.image_shape],
+        parameters={"content": _content(info.channels)},
+    )
+    own = TensorMetadata(
+        name=info.tensor,
+        datatype="FP32",
+        shape=[-1, *info.tensor_shape],
+        parameters={"content": "normalised as the model expects; send it instead of the pixels"},
+    )
     scores = TensorMetadata(name=info.scores, datatype="FP32", shape=[-1, pipeline.runner.classes])
     return ModelMetadata(
         name=info.name,
         versions=[info.version],
         platform=PLATFORM,
-        inputs=[pixels],
+        inputs=[pixels, own] if has_own_input(info) else [pixels],
         outputs=[scores],
     )
 
@@ -146,6 +173,15 @@ async def model_config(pipeline: Asked) -> dict[str, Any]:
         "allow_ragged_batch": False,
         "optional": False,
     }
+    own = {
+        "name": info.tensor,
+        "data_type": "TYPE_FP32",
+        "format": "FORMAT_NONE",
+        "dims": list(info.tensor_shape),
+        "is_shape_tensor": False,
+        "allow_ragged_batch": False,
+        "optional": True,
+    }
     scores = {
         "name": info.scores,
         "data_type": "TYPE_FP32",
@@ -160,7 +196,7 @@ async def model_config(pipeline: Asked) -> dict[str, Any]:
         "backend": "convoy",
         "version_policy": {"latest": {"num_versions": 1}},
         "max_batch_size": runner.max_batch,
-        "input": [pixels],
+        "input": [pixels, own] if has_own_input(info) else [pixels],
         "output": [scores],
         "instance_group": [{"name": info.name, "kind": kind, "count": 1}],
         "dynamic_batching": {

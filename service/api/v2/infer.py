@@ -57,8 +57,8 @@ class Infer:
         asked = parse_request(body, _json_length(record.headers), info, most)
         urgency = urgency_of(record.started, asked.timeout_s, asked.priority)
         accepted = record.headers.get(b"accept-encoding", b"").decode("latin-1")
-        pixels = None if asked.pixels is None else list(asked.pixels)
-        return Wanted(asked.files, pixels, urgency, (asked, accepted))
+        images = None if asked.images is None else list(asked.images)
+        return Wanted(asked.files, images, urgency, (asked, accepted))
 
     def answer(
         self, form: tuple[InferRequest, str], scored: Scored, count: Callable[[], Phases]

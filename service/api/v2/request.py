@@ -4,10 +4,11 @@
     body = JSON | tensor                 Inference-Header-Content-Length is the JSON's length
     body = tensor                        Inference-Header-Content-Length: 0
 
-A model has one input, `image`, in one of two forms:
+A request has one input: `image`, or the one that the model itself has, under its own name.
 
-    UINT8 [n, H, W, C]       pixels as the engine takes them; what the metadata declares
-    BYTES [n] or [n, 1]      JPEG, PNG or WebP files, which the server decodes; in JSON as base64
+    image     UINT8 [n, H, W, C]       RGB pixels in the model's size, or grey ones; not normalised
+    image     BYTES [n] or [n, 1]      JPEG, PNG or WebP files; in JSON as base64
+    its own   FP32 [n, C, H, W]        normalised as the model expects; or [n, H, W, C], if it does
 
 Binary tensors are little-endian; a 4-byte length precedes each element of a BYTES tensor.
 
@@ -25,7 +26,8 @@ import numpy as np
 from msgspec import Meta
 from numpy.typing import NDArray
 
-from service.api.v2.tensor_json import read_files, read_pixels, wrong_size
+from models import ChannelOrder
+from service.api.v2.tensor_json import read_files, read_numbers, read_pixels, wrong_size
 from service.errors import BadRequestError, PayloadTooLargeError, TooManyImagesError
 from service.hosting.pipeline import ModelInfo
 
@@ -80,15 +82,18 @@ class InputTensor(msgspec.Struct):
     """The one input."""
 
     name: Annotated[str, Meta(examples=[INPUT])]
-    datatype: Annotated[str, Meta(examples=["UINT8", "BYTES"])]
+    datatype: Annotated[str, Meta(examples=["UINT8", "BYTES", "FP32"])]
     shape: Annotated[
         list[Whole],
-        Meta(max_length=8, description="[n, H, W, C] of pixels, [n] of encoded images"),
+        Meta(
+            max_length=8,
+            description="[n, H, W, C] of RGB pixels, [n] of encoded images, [n, C, H, W] of FP32",
+        ),
     ]
     data: Annotated[
         msgspec.Raw,
         Meta(
-            description="numbers from 0 to 255, or base64, flat or nested as `shape`; "
+            description="numbers from 0 to 255, base64, or FP32; flat or nested as `shape`; "
             "absent if binary data follows the JSON",
             extra_json_schema={"type": "array"},
         ),
@@ -151,10 +156,10 @@ _decode = msgspec.json.Decoder(InferenceJson).decode
 
 @dataclass(frozen=True, slots=True)
 class InferRequest:
-    """n images, encoded or as pixels, and the form of the answer."""
+    """n images, encoded or decoded, and the form of the answer."""
 
-    files: list[bytes]  # n of them; empty if there are pixels
-    pixels: NDArray[np.uint8] | None  # n×H×W×C
+    files: list[bytes]  # n of them; empty if there are images
+    images: NDArray[np.uint8] | NDArray[np.float32] | None  # n pixels or tensors
     id: str = ""
     priority: int = 0  # 0: the default; otherwise 1 is the highest
     timeout_s: float | None = None
@@ -167,7 +172,7 @@ def parse_request(
 ) -> InferRequest:
     """A request from its body; `header_length` is None without the header.
 
-    The pixels may be a view of `body`. Takes time in proportion to the body's length.
+    The images may be a view of `body`. Takes time in proportion to the body's length.
     BadRequestError: invalid. PayloadTooLargeError: too much JSON, or more than `max_images`.
     """
     if header_length == 0:
@@ -183,14 +188,14 @@ def parse_request(
             "so send tensors as binary data, after the JSON"
         )
     asked = read_json(_decode, body[:end])
-    tensor = _only("input", asked.inputs, INPUT, info)
-    output = _only("output", asked.outputs or [OutputTensor(info.scores)], info.scores, info)
+    tensor = _only("input", asked.inputs, [name for name in (INPUT, info.tensor) if name], info)
+    output = _only("output", asked.outputs or [OutputTensor(info.scores)], [info.scores], info)
     wanted = output.parameters or OutputParameters()
     parameters = asked.parameters or RequestParameters()
-    files, pixels = _read_input(tensor, memoryview(body)[end:], info, max_images)
+    files, images = _read_input(tensor, memoryview(body)[end:], info, max_images)
     return InferRequest(
         files,
-        pixels,
+        images,
         id=asked.id,
         priority=parameters.priority,
         timeout_s=parameters.timeout / 1e6 if parameters.timeout else None,
@@ -212,13 +217,13 @@ def _parse_raw(body: bytes, info: ModelInfo) -> InferRequest:
     return InferRequest([], _as_pixels(body, 1, info), binary=True)
 
 
-def _only(kind: str, tensors: Sequence[_Tensor], name: str, info: ModelInfo) -> _Tensor:
-    """The one tensor of the request, which has this name and is not in shared memory."""
+def _only(kind: str, tensors: Sequence[_Tensor], names: Sequence[str], info: ModelInfo) -> _Tensor:
+    """The one tensor of the request, which has one of these names and is not in shared memory."""
     for tensor in tensors:
-        if tensor.name != name:
+        if tensor.name not in names:
             raise BadRequestError(
                 f"unexpected inference {kind} '{tensor.name[:50]}' for model '{info.name}'; "
-                f"its {kind} is '{name}'"
+                f"its {kind} is {' or '.join(map(repr, dict.fromkeys(names)))}"
             )
         if tensor.parameters and tensor.parameters.shared_memory_region is not None:
             raise BadRequestError("shared memory is not supported; send tensors in the body")
@@ -231,9 +236,9 @@ def _only(kind: str, tensors: Sequence[_Tensor], name: str, info: ModelInfo) -> 
 
 def _read_input(
     tensor: InputTensor, binary: memoryview, info: ModelInfo, max_images: int
-) -> tuple[list[bytes], NDArray[np.uint8] | None]:
-    """The files or the pixels of the input; `binary` is what follows the JSON."""
-    n = _image_count(tensor.datatype, tensor.shape, info)
+) -> tuple[list[bytes], NDArray[np.uint8] | NDArray[np.float32] | None]:
+    """The files, pixels or tensors of the input; `binary` is what follows the JSON."""
+    n = _image_count(tensor, info)
     if n > max_images:
         raise TooManyImagesError(
             f"{n} images in one request; at most {max_images} are allowed, so send several requests"
@@ -245,33 +250,53 @@ def _read_input(
             raise BadRequestError(f"{len(binary)} bytes follow the JSON, but no tensor claims them")
         if not data.startswith(b"["):
             raise BadRequestError(
-                f"input '{INPUT}' has no `data`: send a list, or binary data with binary_data_size"
+                f"input '{tensor.name}' has no `data`: send a list, or binary data with "
+                "binary_data_size"
             )
     elif size != len(binary):
         raise BadRequestError(
-            f"input '{INPUT}': binary_data_size is {size}, "
+            f"input '{tensor.name}': binary_data_size is {size}, "
             f"but {len(binary)} bytes follow the JSON of Inference-Header-Content-Length"
         )
     if tensor.datatype == "UINT8":
         if size is None:
-            return [], read_pixels(data, (n, *info.image_shape))
+            return [], _in_engine_order(read_pixels(data, (n, *info.image_shape)), info)
         return [], _as_pixels(binary, n, info)
+    if tensor.datatype == "FP32":
+        shape = (n, *info.tensor_shape)
+        values = read_numbers(data, shape) if size is None else _as_tensor(binary, shape)
+        if not np.isfinite(values).all():
+            raise BadRequestError(f"input '{tensor.name}' has a value that is NaN or infinite")
+        return [], values
     files = read_files(data, n) if size is None else _elements(binary, n)
     if not all(files):
         raise BadRequestError(f"element {files.index(b'') + 1} of input '{INPUT}' is empty")
     return files, None
 
 
-def _image_count(datatype: str, shape: Sequence[int], info: ModelInfo) -> int:
-    """n, of a supported datatype and shape."""
-    n, *rest = shape or [0]
-    if n and (datatype, rest) in (("UINT8", [*info.image_shape]), ("BYTES", []), ("BYTES", [1])):
+def _image_count(tensor: InputTensor, info: ModelInfo) -> int:
+    """n, of a supported name, datatype and shape."""
+    n, *rest = tensor.shape or [0]
+    forms = [
+        (INPUT, "UINT8", [*info.image_shape]),
+        (INPUT, "BYTES", []),
+        (INPUT, "BYTES", [1]),
+        (info.tensor, "FP32", [*info.tensor_shape]),
+    ]
+    if n and (tensor.name, tensor.datatype, rest) in forms:
         return n
-    height, width, channels = info.image_shape
+    channels = "grey" if info.channels is ChannelOrder.GREY else "RGB"
+    takes = (
+        f"input '{INPUT}' of model '{info.name}' takes UINT8 {channels} pixels of shape "
+        f"{['n', *info.image_shape]}, not normalised, or BYTES of shape [n], each a JPEG, PNG or "
+        "WebP file"
+    )
+    if info.tensor:
+        takes += f"; '{info.tensor}' takes FP32 of shape {['n', *info.tensor_shape]}, normalised"
     raise BadRequestError(
-        f"input '{INPUT}' of model '{info.name}' takes UINT8 pixels of shape "
-        f"[n, {height}, {width}, {channels}], not normalised, or BYTES of shape [n], each a JPEG, "
-        f"PNG or WebP file; got {datatype[:20]} of shape {str(list(shape))[:80]}"
+        f"{takes}; got {tensor.datatype[:20]} of shape {str(list(tensor.shape))[:80]}".replace(
+            "['n'", "[n"
+        )
     )
 
 
@@ -279,7 +304,19 @@ def _as_pixels(data: bytes | memoryview, n: int, info: ModelInfo) -> NDArray[np.
     expected = n * math.prod(info.image_shape)
     if len(data) != expected:
         raise wrong_size(len(data), expected)
-    return np.frombuffer(data, np.uint8).reshape(n, *info.image_shape)
+    return _in_engine_order(np.frombuffer(data, np.uint8).reshape(n, *info.image_shape), info)
+
+
+def _in_engine_order(pixels: NDArray[np.uint8], info: ModelInfo) -> NDArray[np.uint8]:
+    """RGB pixels as the engine takes them: a view."""
+    return pixels[..., ::-1] if info.channels is ChannelOrder.BGR else pixels
+
+
+def _as_tensor(data: memoryview, shape: tuple[int, ...]) -> NDArray[np.float32]:
+    if len(data) != 4 * math.prod(shape):
+        raise wrong_size(len(data) // 4, math.prod(shape))
+    # A copy: the data may begin at any byte.
+    return np.frombuffer(bytes(data), "<f4").reshape(shape).astype(np.float32, copy=False)
 
 
 def _elements(data: memoryview, n: int) -> list[bytes]:

@@ -32,6 +32,7 @@ _decode_index = msgspec.json.Decoder(IndexRequest).decode
 router = APIRouter()
 router.add_api_route("/v2/health/live", description.live, tags=["health"])
 router.add_api_route("/v2/health/ready", description.ready, tags=["health"], responses=errors(503))
+router.add_api_route("/healthz", description.ready, tags=["health"], responses=errors(503))
 router.add_api_route("/v2", description.server_metadata, tags=["models"])
 # Before the models' own paths: no model can be named stats.
 router.add_api_route("/v2/models/stats", description.every_statistics, tags=["models"])
@@ -64,8 +65,9 @@ async def index(request: Request, models: Models) -> list[IndexEntry]:
 async def infer(pipeline: Asked) -> InferAnswer:
     """Score n images.
 
-    The input `image` is UINT8 pixels, or BYTES: JPEG, PNG or WebP files. Triton's binary tensor
-    data, classification and schedule policy extensions are supported.
+    The input `image` is UINT8 pixels, RGB for every model, or BYTES: JPEG, PNG or WebP files. The
+    model's own input, under its own name, is FP32, normalised. Triton's binary tensor data,
+    classification and schedule policy extensions are supported.
     """
     raise LookupError(f"requests to {pipeline.info.name!r} must reach its endpoint")
 

@@ -28,9 +28,27 @@ def read_pixels(data: bytes, shape: Sequence[int]) -> NDArray[np.uint8]:
     first axis may be absent if it is 1. BadRequestError: another structure, another number of
     elements, or an element that is not a whole number from 0 to 255.
     """
-    skeleton = data.translate(None, _DIGITS + _SPACE)
+    flat = _flat(data, shape, _DIGITS, "whole numbers from 0 to 255")
+    try:
+        # bytes() refuses numbers above 255.
+        pixels = bytes(_numbers(b"[%b]" % flat))
+    except ValueError:  # msgspec's errors too
+        raise _not("whole numbers from 0 to 255") from None
+    return np.frombuffer(pixels, np.uint8).reshape(shape)
+
+
+def read_numbers(data: bytes, shape: Sequence[int]) -> NDArray[np.float32]:
+    """The numbers of a valid JSON array, nested as for `read_pixels`; too large: infinite."""
+    flat = _flat(data, shape, _DIGITS + b"+-.eE", "numbers")
+    with np.errstate(over="ignore"):
+        return np.fromstring(flat.decode(), np.float64, sep=",").reshape(shape).astype(np.float32)
+
+
+def _flat(data: bytes, shape: Sequence[int], digits: bytes, numbers: str) -> bytes:
+    """The numbers alone, with commas; `digits` are the characters that they may have."""
+    skeleton = data.translate(None, digits + _SPACE)
     if skeleton.translate(None, b"[],"):
-        raise _not_pixels()
+        raise _not(numbers)
     count = skeleton.count(b",") + bool(data.strip(b"[]" + _SPACE))
     if count != prod(shape):
         raise wrong_size(count, prod(shape))
@@ -40,12 +58,7 @@ def read_pixels(data: bytes, shape: Sequence[int]) -> NDArray[np.uint8]:
         raise BadRequestError(
             f"`data` must be one flat list, or lists nested as the shape {list(shape)}"
         )
-    try:
-        # bytes() refuses numbers above 255.
-        pixels = bytes(_numbers(b"[%b]" % data.translate(None, b"[]" + _SPACE)))
-    except ValueError:  # msgspec's errors too
-        raise _not_pixels() from None
-    return np.frombuffer(pixels, np.uint8).reshape(shape)
+    return data.translate(None, b"[]" + _SPACE)
 
 
 def _is_nested_as(skeleton: bytes, shape: Sequence[int]) -> bool:
@@ -84,5 +97,5 @@ def wrong_size(got: int, expected: int) -> BadRequestError:
     return BadRequestError(f"unexpected total size: got {got} elements, expecting {expected}")
 
 
-def _not_pixels() -> BadRequestError:
-    return BadRequestError("`data` must be whole numbers from 0 to 255")
+def _not(numbers: str) -> BadRequestError:
+    return BadRequestError(f"`data` must be {numbers}")

@@ -16,6 +16,7 @@ from tests.cusim.device import CusimDevice
 from tests.support import ROOT
 from tests.support.cases import CASES
 from tests.support.kernels.kernel_case import KernelCase
+from tests.support.networks import needs_shared
 
 
 def saying(*lines: object, then: str = "") -> list[str]:
@@ -115,10 +116,32 @@ def test_without_photographs_nothing_is_skipped_in_silence() -> None:
     device.close()
 
 
+def checkout(folder: Path) -> Path:
+    """A copy of this one, beside the same data and with the same kernels built."""
+    copy = folder / "convoy"
+    for package in ("benchmarks", "kernels", "loadtest", "models", "service", "tests"):
+        shutil.copytree(ROOT / package, copy / package)
+    (copy / ".cache").symlink_to(ROOT / ".cache")
+    (folder / "shared").symlink_to(ROOT.resolve().parent / "shared")
+    return copy
+
+
+@needs_shared
 @pytest.mark.slow
-def test_the_simulator_is_proved_by_the_command_itself() -> None:
+@pytest.mark.parametrize("broken", [None, *BREAKS])
+def test_the_command_ends_with_status_0_or_with_1_where_a_kernel_is_broken(
+    broken: str | None, tmp_path: Path
+) -> None:
+    copy = checkout(tmp_path)
+    if broken is not None:
+        source = copy / "kernels" / "src" / broken
+        source.write_text(source.read_text().replace(*BREAKS[broken]))
     command = [sys.executable, "-m", "benchmarks.gpu", "proof", "--device", "cusim"]
-    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert run.returncode == 0, run.stdout + run.stderr
-    assert run.stdout.splitlines()[-1] == "PROVED"
-    assert "20 of 132 instantiations" in run.stdout
+    run = subprocess.run(command, cwd=copy, capture_output=True, text=True, check=False)
+    said = run.stdout.splitlines()[-1]
+    if broken is None:
+        assert (run.returncode, said) == (0, "PROVED"), run.stdout + run.stderr
+        assert "20 of 132 instantiations" in run.stdout
+    else:
+        assert run.returncode == 1
+        assert said.startswith("NOT PROVED: kernels are right")

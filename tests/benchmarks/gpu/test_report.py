@@ -70,8 +70,8 @@ def test_the_tables_are_those_of_the_lines(tmp_path: Path) -> None:
 
 
 def test_without_lines_it_says_that_nothing_is_measured(tmp_path: Path) -> None:
-    assert "Nothing is measured" in results([], tmp_path)
-    assert "Nothing is measured" in section([])
+    assert "Nothing has been measured" in results([], tmp_path)
+    assert "Nothing has been measured" in section([])
 
 
 def test_only_the_last_commit_and_device_are_told(tmp_path: Path) -> None:

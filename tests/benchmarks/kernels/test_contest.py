@@ -66,7 +66,7 @@ def test_what_is_slow_when_probed_is_not_run_often() -> None:
     assert (Cache.WARM, 5, 10) in fair.timed
 
 
-def test_what_a_replay_costs_by_itself_drops_nobody() -> None:
+def test_what_a_replay_costs_by_itself_drops_no_candidate() -> None:
     candidates = [made_up(name, 2, replay_us=7) for name in ("first", "second")]
     contest(candidates)  # probes take 5.5 µs a copy, screens 3.4
     assert (Cache.WARM, 5, 10) in candidates[1].timed

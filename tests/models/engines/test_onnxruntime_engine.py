@@ -24,6 +24,7 @@ from models import (
 from models.engines import onnxruntime_engine
 from models.engines.onnxruntime_engine import OnnxRuntimeEngine
 from models.errors import ModelError, UnsupportedModelError
+from models.preprocessing import normalised
 from tests.support.onnx_models import run_onnxruntime
 
 RNG = np.random.default_rng(3)
@@ -220,3 +221,22 @@ def test_a_model_with_open_sizes_takes_them_from_its_description(tmp_path: Path)
     engine = OnnxRuntimeEngine(classifier, max_batch=2)
     images = pixels(2)
     np.testing.assert_allclose(engine.run(images), expected_scores(images), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_tensors_are_taken_as_they_are_alone_and_among_pixels(
+    tmp_path: Path, layout: str, threads: int
+) -> None:
+    classifier = load_classifier(save(tmp_path, small(layout)))
+    engine = OnnxRuntimeEngine(classifier, max_batch=4, threads=threads)
+    engine.warm_up()
+    images = RNG.integers(0, 256, (4, 16, 16, 3)).astype(np.uint8)
+    tensors = normalised(images, classifier.preprocessing)
+    expected = engine.run(images)
+    np.testing.assert_allclose(engine.run(tensors), expected, atol=1e-5)
+    mixed = [tensors[0], images[1], images[2], tensors[3]]
+    np.testing.assert_allclose(engine.run(mixed), expected, atol=1e-5)
+    np.testing.assert_allclose(engine.run([tensors[0]]), expected[:1], atol=1e-5)
+    with pytest.raises(EngineError, match="float64"):
+        engine.run([tensors[0].astype(np.float64)])

@@ -132,18 +132,22 @@ def test_a_file_over_the_limit_is_refused_before_it_is_read(tmp_path: Path) -> N
         read_model(path, FileLimits(max_bytes=size - 1))
 
 
-def test_external_data_needs_the_flag(tmp_path: Path) -> None:
-    weights_file(tmp_path / "w.bin")
-    path = save(tmp_path / "m.onnx", with_external_weight("w.bin"))
-    with pytest.raises(ModelFileError, match="--external-data"):
+def test_external_data_in_another_folder_needs_the_flag(tmp_path: Path) -> None:
+    weights_file(tmp_path / "weights/w.bin")
+    path = save(tmp_path / "m.onnx", with_external_weight("weights/w.bin"))
+    with pytest.raises(ModelFileError, match="in another folder; pass --external-data"):
         load_model(path)
 
 
-@pytest.mark.parametrize("location", ["w.bin", "weights/w.bin"])
-def test_external_data_inside_the_models_folder_is_read(tmp_path: Path, location: str) -> None:
+@pytest.mark.parametrize(
+    ("location", "limits"), [("m.onnx.data", FileLimits()), ("weights/w.bin", EXTERNAL)]
+)
+def test_external_data_inside_the_models_folder_is_read(
+    tmp_path: Path, location: str, limits: FileLimits
+) -> None:
     weights_file(tmp_path / location)
     path = save(tmp_path / "m.onnx", with_external_weight(location))
-    model = load_model(path, limits=EXTERNAL)
+    model = load_model(path, limits=limits)
     (weight,) = model.graph.weights.values()
     assert weight.ravel().tolist() == [1, 2, 3]
 

@@ -86,3 +86,12 @@ def test_a_second_output_is_refused_where_it_is_the_models(body: str, message: s
 def test_broadcasting_that_moves_the_batch_axis_is_refused(op: str) -> None:
     with pytest.raises(UnsupportedModelError, match="move its batch axis"):
         load(f"p = GlobalAveragePool(x) q = Flatten(p) y = {op}(x, q)", x="float[N,4,4,4] x")
+
+
+def test_a_quantised_model_is_named_so_whatever_else_it_lacks() -> None:
+    body = (
+        "z = Cast<to = 2>(s) u = Det(x) q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z)"
+        " y = Relu(d)"
+    )
+    with pytest.raises(UnsupportedModelError, match=r"^quantised models are not supported"):
+        load(body)

@@ -182,9 +182,9 @@ async def test_a_misspelt_parameter_is_refused_with_the_right_one() -> None:
         ),
         (
             422,
-            "unknown form field 'image'; send images in the field 'file'",
+            "unknown form field 'photo'; send images in the field 'file'",
             FORM,
-            b'--b\r\nContent-Disposition: form-data; name="image"\r\n\r\n1\r\n--b--\r\n',
+            b'--b\r\nContent-Disposition: form-data; name="photo"\r\n\r\n1\r\n--b--\r\n',
         ),
         (422, "'file'", FORM, b"--b\r\nX-Nothing: 1\r\n\r\n1\r\n--b--\r\n"),
     ],
@@ -322,7 +322,12 @@ async def test_the_openapi_document_tells_bodies_parameters_and_errors() -> None
     operation = document["paths"][PATH]["post"]
     content = operation["requestBody"]["content"]
     assert set(content) == {*IMAGE_TYPES, "multipart/form-data"}
-    assert set(content["multipart/form-data"]["schema"]["properties"]) == {"file", "files"}
+    assert set(content["multipart/form-data"]["schema"]["properties"]) == {
+        "file",
+        "files",
+        "image",
+        "images",
+    }
     top_k, timeout, priority = operation["parameters"]
     assert (timeout["name"], priority["name"]) == ("X-Timeout-Ms", "X-Priority")
     expected = {"type": "integer", "minimum": 1, "maximum": CLASSES, "default": 5}

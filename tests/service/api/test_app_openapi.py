@@ -55,7 +55,10 @@ def _tensors() -> st.SearchStrategy[dict[str, Any]]:
     pixels = st.integers(1, 9).map(
         lambda n: {"datatype": "UINT8", "shape": [n, 32, 32, 1], "data": _PIXELS * n}
     )
-    return (files | pixels).map(lambda tensor: {"name": "image", **tensor})
+    planes = st.integers(1, 9).map(
+        lambda n: {"datatype": "FP32", "shape": [n, 1, 32, 32], "data": _PIXELS * n}
+    )
+    return (files | pixels | planes).map(lambda tensor: {"name": "image", **tensor})
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +115,7 @@ def ask(api: Any, mode: GenerationMode, examples: int) -> dict[str, Counter[int]
 
 def check_allowed(api: Any, examples: int) -> None:
     statuses = ask(api, GenerationMode.POSITIVE, examples)
-    assert len(statuses) == 18
+    assert len(statuses) == 20
     for label, seen in statuses.items():
         assert seen[200], (label, seen)
     for path in ("/v1/classify", "/v2/models/{model}/infer"):

@@ -10,10 +10,10 @@ from random import Random
 import pytest
 
 from service.batching.batcher import Batcher
+from service.batching.device_turns import Turns
 from service.batching.latency import Latency
 from service.batching.policy import Urgency
-from service.batching.turns import Turns
-from service.batching.waiting import Answered
+from service.batching.queue import Answered
 from service.errors import DeadlineError, EngineFailedError
 from tests.support.service.desk import in_virtual_time, submit
 from tests.support.service.virtual_time import now, turns, until

@@ -17,9 +17,9 @@ import pytest
 from hypothesis import example, given, settings
 
 from service.batching.batcher import Batcher, BatchRecord
+from service.batching.device_turns import Turns
 from service.batching.policy import NO_HURRY, Urgency, due
-from service.batching.turns import Turns
-from service.batching.waiting import Answered
+from service.batching.queue import Answered
 from service.errors import (
     DeadlineError,
     EngineFailedError,

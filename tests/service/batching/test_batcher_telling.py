@@ -7,7 +7,7 @@ from typing import Any
 
 from service.batching.batcher import Batcher
 from service.batching.latency import Latency
-from service.batching.waiting import Answered
+from service.batching.queue import Answered
 from tests.support.service.desk import Desk, in_virtual_time
 from tests.support.service.virtual_time import now, turns, until
 

@@ -2,12 +2,15 @@
 
 import json
 from math import prod
+from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from models import BUILT_IN_MODEL, GPUS, NetworkReport, load_classifier, plan_report, report
 from models.graph import Conv
-from service.cli.inspect import print_report
+from service.cli.inspect import _shortened, print_report
+from tests.support.command_line import Run
 
 
 @pytest.fixture(scope="module")
@@ -72,3 +75,36 @@ def test_a_plan_is_shown_launch_by_launch_with_its_totals(
     parsed = json.loads(capsys.readouterr().out)
     assert parsed["launches"] == 11
     assert parsed["gpu"]["multiprocessors"] == 132
+
+
+def test_the_summary_comes_first_and_fits_into_80_columns(
+    convoy: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    status, out, _ = convoy("inspect", "digits")
+    assert status == 0
+    first, *_, last = out.strip().splitlines()
+    assert first.startswith("digits, N = 1: 20 nodes became 11")
+    assert max(map(len, map(str.rstrip, out.splitlines()))) <= 80
+    assert last.split()[-1] in ("gemm", "linear", "softmax")
+    assert "direct" in out
+
+
+def test_refusals_are_one_row_a_reason(convoy: Run) -> None:
+    status, out, _ = convoy("inspect", "digits", "--why")
+    assert status == 0
+    rows = [line for line in out.splitlines() if "stride 2x2; it runs stride 1" in line]
+    assert rows
+    assert len(out.splitlines()) == len(set(out.splitlines()))
+
+
+def test_the_time_by_layer_is_plotted(convoy: Run, tmp_path: Path) -> None:
+    status, _, _ = convoy("inspect", "digits", "--plot", tmp_path / "digits.png")
+    assert status == 0
+    with Image.open(tmp_path / "digits.png") as image:
+        assert image.width > 500
+
+
+def test_long_names_keep_their_ends() -> None:
+    name = "/features/denseblock4/denselayer16/conv2/Conv"
+    assert _shortened(name) == "…" + name[-31:]
+    assert len(_shortened(name)) == 32

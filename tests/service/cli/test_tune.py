@@ -11,9 +11,9 @@ import pytest
 from kernels.convolution.direct import DirectConv
 from kernels.convolution.gemm import GemmConv
 from kernels.tuning.store import Outcome, TuningStore
+from loadtest.tables import print_table
 from models import TOP_CANDIDATES, ProblemReport, TuningReport
 from models.tuning.tune import Ranked
-from service.cli.tables import print_table
 from service.cli.tune import tuning_table
 from tests.cusim.device import CusimDevice
 from tests.service.cli.test_cli import SAMPLES

@@ -330,7 +330,7 @@ async def test_a_warm_up_is_bounded_only_where_a_setting_says_so() -> None:
 async def test_a_warm_up_that_lasts_is_mentioned(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("service.engine.thread._REMIND_S", 0.01)
+    monkeypatch.setattr("service.engine.engine_thread._REMIND_S", 0.01)
     gate = threading.Event()
     repository = make_repository(FakeEngine(warm_up=lambda: gate.wait(30)))
     warming = asyncio.create_task(repository.warm_up())

@@ -66,9 +66,19 @@ def test_a_model_that_cannot_be_had_is_named(
 
 
 def test_a_folder_without_models_is_no_folder_of_models(tmp_path: Path) -> None:
-    (tmp_path / "model.onnx").write_bytes(BUILT_IN_MODEL.read_bytes())
+    (tmp_path / "other.onnx").write_bytes(BUILT_IN_MODEL.read_bytes())
     with pytest.raises(ModelFileError, match="has no models; put each in a folder"):
         find_models(tmp_path)
+
+
+def test_a_folder_that_holds_the_model_itself_gives_it_its_name(tmp_path: Path) -> None:
+    folder = tmp_path / "flowers"
+    folder.mkdir()
+    shutil.copy(BUILT_IN_MODEL, folder / "model.onnx")
+    (opened,) = open_models(models_in(folder), ["preset=digits"])
+    assert (opened.info.name, opened.info.version) == ("flowers", "1")
+    with pytest.raises(ModelFileError, match="invalid model name"):
+        list(open_models(models_in(folder.rename(tmp_path / "my flowers")), None))
 
 
 @pytest.mark.parametrize(

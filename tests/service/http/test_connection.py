@@ -129,6 +129,17 @@ async def test_a_client_that_expects_100_continue_receives_it() -> None:
 
 
 @run
+async def test_a_client_of_http_1_0_receives_no_100_continue() -> None:
+    async with served() as server:
+        http = await server.connect()
+        head = post(b"", "expect: 100-continue").replace(b"Length: 0", b"Length: 1")
+        http.send(head.replace(b"HTTP/1.1", b"HTTP/1.0"))
+        await asyncio.sleep(0.05)
+        http.send(b"7")
+        assert (await http.head()).startswith(b"HTTP/1.1 200 ")
+
+
+@run
 async def test_pipelined_requests_are_answered_in_their_order() -> None:
     gate = threading.Event()
     async with served(FakeEngine(gate=gate)) as server:

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from models.preprocessing import ChannelOrder, Fit, Preprocessing
 from service.errors import ServiceError
 from service.images.decode import ImageLimits, prepare_image
-from service.images.pool import Cost
+from service.images.decode_pool import Cost
 from tests.service.images.test_decode import GREY, RGB
 from tests.support.images.damage import damaged, good_files, pretended
 

@@ -5,7 +5,7 @@ import inspect
 import random
 import socket
 import threading
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from math import inf
@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models import EngineError, Images, OutputKind, Pixels, Scores
+from models import Batch, EngineError, OutputKind, Pixels, Scores
 from service.batching.batcher import Batcher
 from service.batching.policy import NO_HURRY, Urgency
 from service.engine.runner import EngineRunner, State
@@ -58,7 +58,7 @@ class TagEngine:
 
     def warm_up(self) -> None: ...
 
-    def run(self, images: Sequence[Images] | Images) -> Scores:
+    def run(self, images: Batch) -> Scores:
         self.begun.append(len(images))
         assert self.gate.wait(10)
         tags = [int(each.flat[0]) for each in images]

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from models import __version__
 from service.telemetry.gpus import open_gpus
 from service.telemetry.metrics import Metrics
 from tests.support.service.client import samples_in
@@ -36,6 +37,12 @@ class FakeNvml(ModuleType):
 
     def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
         return index
+
+    def nvmlDeviceGetName(self, gpu: int) -> str:
+        return f"Fake {gpu}"
+
+    def nvmlSystemGetDriverVersion(self) -> str:
+        return "580.1"
 
     def nvmlDeviceGetUUID(self, gpu: int) -> str:
         return f"GPU-{gpu}"
@@ -77,6 +84,14 @@ def test_each_gpu_tells_what_it_knows_under_the_names_that_perf_analyzer_reads(
         ("nv_gpu_memory_used_bytes", "GPU-1"): 2**30 + 1,
         ("nv_gpu_power_usage", "GPU-0"): 123.456,
     }
+
+
+def test_the_gpus_and_the_version_are_facts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml())
+    text = Metrics(max_batch=1).exposition().decode()
+    (facts,) = [labels for name, labels, _ in samples_in(text) if name == "convoy_info"]
+    assert (facts["gpus"], facts["driver"]) == ("Fake 0, Fake 1", "580.1")
+    assert facts["version"] == __version__
 
 
 def test_a_gpu_that_is_lost_is_not_told_of(monkeypatch: pytest.MonkeyPatch) -> None:

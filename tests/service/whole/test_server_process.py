@@ -227,6 +227,23 @@ def test_a_signal_lets_what_is_in_flight_finish_and_the_exit_status_is_0(
             server.classify(1)
 
 
+def test_readiness_fails_before_requests_are_refused() -> None:
+    with running("--notice-s", "1") as server:
+        server.process.terminate()
+        until(lambda: server.exchange("GET", "/v2/health/ready")[0] == 503)
+        assert server.exchange("GET", "/v2/health/live")[0] == 200
+        assert [server.classify(digit) for digit in range(10)] == list(range(10))
+        assert server.process.wait(10) == 0
+
+
+def test_a_second_signal_ends_the_notice() -> None:
+    with running("--notice-s", "60") as server:
+        server.process.terminate()
+        until(lambda: server.exchange("GET", "/v2/health/ready")[0] == 503)
+        server.process.terminate()
+        server.process.wait(10)
+
+
 def test_a_signal_when_nothing_is_in_flight_ends_it_at_once() -> None:
     with running() as server, server.raw(head("Content-Length: 1") + b"1") as idle:
         # A connection that is only kept open holds nobody up.

@@ -239,13 +239,13 @@ def counters(service: Service) -> tuple[float, ...]:
 
 
 def test_connections_are_shared(service: Service) -> None:
-    """Opened at once, as a client with a pool does: no worker has all of them."""
+    """Also those that a client with a pool opens at once."""
     for _ in range(3):
         opened = [service.connect() for _ in range(12)]
         for connection in opened:
             assert connection.exchange("GET", "/v2/health/live")[0] == 200
         shares = Counter(map(service.worker_of, opened))
-        assert max(shares.values()) <= 10, shares
+        assert max(shares.values()) <= 8, shares
         for connection in opened:
             connection.close()
 

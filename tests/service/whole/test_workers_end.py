@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -44,6 +45,16 @@ def test_a_signal_lets_what_is_inside_finish_and_the_exit_status_is_0(
         assert not any(is_there(worker) for worker in workers)
         with pytest.raises(ConnectionRefusedError):
             service.connect()
+
+
+def test_readiness_of_every_worker_fails_before_requests_are_refused(tmp_path: Path) -> None:
+    with running(tmp_path, "--notice-s", "1.5") as service, service.one_each() as each:
+        service.process.terminate()
+        for worker in each.values():
+            while worker.exchange("GET", "/v2/health/ready")[0] != 503:
+                time.sleep(0.01)
+        assert [worker.classify(n) for n, worker in enumerate(each.values())] == [*range(WORKERS)]
+        assert service.process.wait(10) == 0
 
 
 def test_a_sigterm_to_every_process_lets_what_is_inside_finish_too(tmp_path: Path) -> None:

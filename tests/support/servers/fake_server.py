@@ -26,6 +26,7 @@ def main() -> int:
     """Serve until a signal."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--delay-s", type=float, default=0.0)
+    parser.add_argument("--notice-s", type=float, default=0.0)
     parser.add_argument("--drain-s", type=float, default=10.0)
     parser.add_argument("--max-body-bytes", type=int, default=100_000)
     parser.add_argument("--max-queue", type=int, default=32)
@@ -73,6 +74,7 @@ def main() -> int:
         app.endpoints,
         repository,
         listener,
+        notice_s=options.notice_s,
         drain_s=options.drain_s,
         access_log=False,
         edge=EdgeOptions(

@@ -25,6 +25,7 @@ def main() -> int:
     """Serve until a signal."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--notice-s", type=float, default=0.0)
     parser.add_argument("--drain-s", type=float, default=10.0)
     parser.add_argument("--max-queue", type=int, default=32)
     parser.add_argument("--control", type=Path, help="folder of files that tell the engine how")
@@ -68,7 +69,11 @@ def main() -> int:
         answered = run_workers(
             repository,
             listener,
-            Options(options.workers, made, configure, options.drain_s, access_log=False),
+            Options(
+                *(options.workers, made, configure, options.drain_s),
+                access_log=False,
+                notice_s=options.notice_s,
+            ),
             announce=lambda: print(port, flush=True),
         )
     except (EngineError, WorkersError) as error:

@@ -6,7 +6,7 @@ from typing import Any, Protocol, TypeVar
 
 from service.batching.batcher import Batcher, BatchRecord
 from service.batching.policy import NO_HURRY, Urgency
-from service.batching.waiting import Answered, Then
+from service.batching.queue import Answered, OnOutcome
 from service.errors import ServiceError
 from service.hosting.inference import Withdrawable
 from tests.support.service import virtual_time
@@ -57,7 +57,9 @@ class Desk:
 class Poster(Protocol[T_contra, R]):
     """A batcher, or a runner."""
 
-    def post(self, items: Sequence[T_contra], then: Then[R], urgency: Urgency, /) -> Withdrawable:
+    def post(
+        self, items: Sequence[T_contra], then: OnOutcome[R], urgency: Urgency, /
+    ) -> Withdrawable:
         """Have items run."""
 
 

@@ -12,7 +12,7 @@ from service.engine.watchdog import Bounds
 from service.errors import ImageError
 from service.hosting.pipeline import ModelInfo
 from service.hosting.repository import Repository
-from service.images.pool import Cost, Decoding
+from service.images.decode_pool import Cost, Decoding
 
 CLASSES = 10
 LABELS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
@@ -77,7 +77,11 @@ def decode_digit(data: bytes) -> Pixels:
 
 def free(decode: Callable[[bytes], Pixels]) -> Callable[[bytes], Decoding]:
     """What prepares images whose decoding costs nothing."""
-    return lambda data: Decoding(Cost(), partial(decode, data))
+    return partial(_free, decode)  # which, unlike a lambda, can be sent to another process
+
+
+def _free(decode: Callable[[bytes], Pixels], data: bytes) -> Decoding:
+    return Decoding(Cost(), partial(decode, data))
 
 
 def make_repository(

@@ -1,22 +1,18 @@
-// The page at /: sends images, shows the answers and the traffic.
+// The page at /: sends images, shows the model, the answers and the traffic.
 
+import * as answers from "./answers.js";
+import * as api from "./api.js";
 import { ask, askForKey } from "./ask.js";
 import { drawingPad } from "./pad.js";
 import { watchTraffic } from "./traffic.js";
 
-const TOP_K = 5;
-const MOST_ANSWERS = 20; // older ones are removed, with their images
-const PHASES = ["receive", "decode", "queue", "compute", "respond"];
+const AT_ONCE = 6; // requests; browsers open so many connections
 const DIGITS = "digits";
 
 const $ = (id) => document.getElementById(id);
-
-function element(name, text = "", className = "") {
-  const made = document.createElement(name);
-  made.textContent = text;
-  if (className) made.className = className;
-  return made;
-}
+const waiting = []; // [file, answer]
+let sending = 0;
+let models = [];
 
 /** The error message of an answer. */
 async function refusal(response) {
@@ -28,16 +24,24 @@ async function refusal(response) {
 }
 
 function classifyPath() {
-  return `v1/models/${encodeURIComponent($("model").value)}/classify?top_k=${TOP_K}`;
+  return `v1/models/${encodeURIComponent($("model").value)}/classify?top_k=${$("top-k").value}`;
 }
 
 // One request per image: the server forms the batches.
-async function send(files) {
-  $("errors").textContent = "";
-  await Promise.all([...files].map(sendOne));
+function send(files) {
+  if (!sending) $("errors").replaceChildren();
+  for (const file of files) waiting.push([file, answers.add(file)]);
+  while (sending < AT_ONCE && waiting.length) next();
 }
 
-async function sendOne(file) {
+async function next() {
+  sending += 1;
+  while (waiting.length) await sendOne(...waiting.shift());
+  sending -= 1;
+}
+
+async function sendOne(file, answer) {
+  if (!answer.item.isConnected) return; // removed before its turn
   const path = classifyPath();
   try {
     const response = await ask(path, {
@@ -45,90 +49,17 @@ async function sendOne(file) {
       headers: { "content-type": "application/octet-stream" },
       body: file,
     });
-    if (response.ok) show(file, path, await response.json());
-    else complain(`${file.name}: ${await refusal(response)}`);
+    if (response.ok) answers.show(answer, path, await response.json());
+    else answers.fail(answer, await refusal(response));
   } catch {
-    complain(`${file.name}: cannot reach the server`);
+    answers.fail(answer, "cannot reach the server");
   }
-}
-
-function complain(text) {
-  const errors = $("errors");
-  errors.textContent = errors.textContent ? `${errors.textContent}\n${text}` : text;
-}
-
-const percent = (probability) => `${(100 * probability).toFixed(1)} %`;
-
-function show(file, path, answer) {
-  const item = $("answer").content.firstElementChild.cloneNode(true);
-  const image = item.querySelector("img");
-  image.src = URL.createObjectURL(file);
-  image.alt = file.name;
-  const { predictions } = answer.results[0];
-  item.querySelector("h3").textContent = file.name;
-  item.querySelector(".bars").append(...predictions.map(bar));
-  showTiming(item, answer.timing_ms);
-  showCurl(item, file, path);
-  $("answers").prepend(item);
-  for (const old of [...$("answers").children].slice(MOST_ANSWERS)) {
-    URL.revokeObjectURL(old.querySelector("img").src);
-    old.remove();
-  }
-  $("none").hidden = true;
-  const [best] = predictions;
-  $("latest").textContent = `${file.name}: ${best.label}, ${percent(best.probability)}`;
-}
-
-function bar({ label, probability }) {
-  const item = element("li");
-  const track = element("span", "", "track");
-  const filled = element("div", "", "bar");
-  filled.style.width = `${100 * probability}%`;
-  track.append(filled);
-  const name = element("span", label, "label");
-  name.title = label;
-  item.append(name, track, element("span", percent(probability), "value"));
-  return item;
-}
-
-function showTiming(item, timing) {
-  const line = item.querySelector(".phases");
-  const legend = item.querySelector(".legend");
-  for (const phase of PHASES) {
-    const part = element("span", "", phase);
-    part.style.flexGrow = timing[phase];
-    line.append(part);
-    const entry = element("li");
-    entry.append(element("i", "", phase), `${phase} ${timing[phase].toFixed(2)} ms`);
-    legend.append(entry);
-  }
-  legend.append(element("li", `total ${timing.total.toFixed(2)} ms`));
-  const entries = [...legend.children].map(({ textContent }) => textContent);
-  line.setAttribute("aria-label", `Time spent: ${entries.join(", ")}`);
-}
-
-function showCurl(item, file, path) {
-  const quoted = (text) => `'${text.replaceAll("'", "'\\''")}'`;
-  const url = new URL(path, document.baseURI).href;
-  const line = `curl --data-binary ${quoted(`@${file.name}`)} -H 'content-type: application/octet-stream' ${quoted(url)}`;
-  item.querySelector("code").textContent = line;
-  const button = item.querySelector("button");
-  button.addEventListener("click", async () => {
-    try {
-      await navigator.clipboard.writeText(line);
-      button.textContent = "Copied";
-    } catch {
-      // Browsers deny the clipboard to pages over plain HTTP from another host.
-      getSelection().selectAllChildren(item.querySelector("code"));
-      button.textContent = "Selected";
-    }
-  });
 }
 
 function takeDrops() {
   const drop = $("drop");
-  $("files").addEventListener("change", async (event) => {
-    await send(event.target.files);
+  $("files").addEventListener("change", (event) => {
+    send([...event.target.files]);
     event.target.value = ""; // so that the same image can be sent again
   });
   for (const kind of ["dragover", "drop"]) {
@@ -139,18 +70,58 @@ function takeDrops() {
   addEventListener("dragleave", () => drop.classList.remove("over"));
   addEventListener("drop", (event) => {
     drop.classList.remove("over");
-    send(event.dataTransfer.files);
+    send([...event.dataTransfer.files]);
   });
-  addEventListener("paste", (event) => send(event.clipboardData.files));
+  addEventListener("paste", (event) => send([...event.clipboardData.files]));
 }
 
 async function listModels() {
-  const response = await ask("v2/repository/index", { method: "POST" });
+  const response = await ask("v1/models");
   if (!response.ok) throw new Error(await refusal(response));
-  const models = await response.json();
+  ({ models } = await response.json());
   $("model").replaceChildren(...models.map(({ name }) => new Option(name, name)));
   $("models").hidden = models.length < 2;
-  return models.map(({ name }) => name);
+}
+
+function showModel() {
+  const model = models.find(({ name }) => name === $("model").value);
+  const [height, width, channels] = model.image;
+  const facts = {
+    Model: model.name,
+    Classes: model.classes,
+    Input: `${width} × ${height} ${channels === 1 ? "grey" : "RGB"}`,
+    Device: model.device,
+    "Largest batch": model.max_batch,
+  };
+  $("card").replaceChildren(
+    ...Object.entries(facts).map(([name, value]) => {
+      const row = answers.element("div");
+      row.append(answers.element("dt", name), answers.element("dd", String(value)));
+      return row;
+    }),
+  );
+  for (const option of $("top-k").options) option.disabled = Number(option.value) > model.classes;
+  $("draw").hidden = $("examples").hidden = model.name !== DIGITS;
+}
+
+async function listExamples() {
+  const response = await fetch("page/examples.json");
+  $("examples").replaceChildren(
+    ...(await response.json()).map((name) => {
+      const button = answers.element("button");
+      button.type = "button";
+      button.title = `Classify ${name}`;
+      const image = answers.element("img");
+      image.src = `page/examples/${name}`;
+      image.alt = `Classify ${name}`;
+      button.append(image);
+      button.addEventListener("click", async () => {
+        const blob = await (await fetch(image.src)).blob();
+        send([new File([blob], name, { type: blob.type })]);
+      });
+      return button;
+    }),
+  );
 }
 
 async function serverState() {
@@ -158,15 +129,12 @@ async function serverState() {
   return response.ok ? "ready" : refusal(response);
 }
 
-function offerPad() {
-  $("draw").hidden = $("model").value !== DIGITS;
-}
-
 async function connect() {
   try {
-    const names = await listModels();
-    offerPad();
-    $("state").textContent = `${names.length > 1 ? `${names.length} models` : names[0]}: ${await serverState()}`;
+    await listModels();
+    showModel();
+    const names = models.length > 1 ? `${models.length} models` : models[0].name;
+    $("state").textContent = `${names}: ${await serverState()}`;
   } catch (error) {
     $("state").textContent = error.message;
   }
@@ -174,17 +142,13 @@ async function connect() {
 
 async function start() {
   takeDrops();
+  answers.start();
+  api.start();
   drawingPad($("pad"), $("draw"), (drawing) => send([drawing]));
-  $("model").addEventListener("change", offerPad);
+  $("model").addEventListener("change", showModel);
   askForKey($("entry"), connect);
-  await connect();
-  watchTraffic({
-    rate: $("rate"),
-    line: $("rates").querySelector("polyline"),
-    most: $("most"),
-    batches: $("batches"),
-    sizes: $("sizes"),
-  });
+  await Promise.all([connect(), listExamples()]);
+  watchTraffic($);
 }
 
 start();

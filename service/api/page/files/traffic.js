@@ -37,13 +37,42 @@ function batchSizes(text) {
     });
 }
 
-/** Update the elements of `show` once a second. */
-export function watchTraffic(show) {
+/** Requests by duration, of all models: [bound in seconds, requests up to it]. */
+function durations(text) {
+  const upTo = new Map();
+  for (const { labels, value } of samples(text, "convoy_request_duration_seconds_bucket")) {
+    const bound = labels.le === "+Inf" ? Infinity : Number(labels.le);
+    upTo.set(bound, (upTo.get(bound) ?? 0) + value);
+  }
+  return [...upTo].sort(([one], [other]) => one - other);
+}
+
+/** The bound in milliseconds that a share of the requests since `before` kept, as text. */
+function quantile(share, now, before) {
+  const counts = now.map(([bound, count], i) => [bound, count - (before[i]?.[1] ?? 0)]);
+  const total = counts.at(-1)?.[1] ?? 0;
+  if (total <= 0) return "–";
+  const [bound] = counts.find(([, count]) => count >= share * total);
+  return Number.isFinite(bound) ? `≤ ${1000 * bound} ms` : "> 10 s";
+}
+
+const sum = (text, name) => samples(text, name).reduce((all, { value }) => all + value, 0);
+
+/** Update the page's elements, which `find` has by id, once a second. */
+export function watchTraffic(find) {
+  const show = {
+    rate: find("rate"),
+    line: find("rates").querySelector("polyline"),
+    most: find("most"),
+    batches: find("batches"),
+    sizes: find("sizes"),
+  };
   const rates = [];
+  const history = []; // of durations, over the chart's window
   let last = null;
 
   function showRate(text, seconds) {
-    const images = samples(text, "convoy_images_total").reduce((sum, { value }) => sum + value, 0);
+    const images = sum(text, "convoy_images_total");
     // A counter that fell belongs to a restarted server.
     const rate = last && images >= last.images ? (images - last.images) / (seconds - last.seconds) : 0;
     last = { images, seconds };
@@ -59,6 +88,14 @@ export function watchTraffic(show) {
       rates.map((value, i) => `${begin + i * step},${HEIGHT - 2 - (value / most) * (HEIGHT - 4)}`).join(" "),
     );
     showSizes(batchSizes(text));
+    history.push(durations(text));
+    if (history.length > WINDOW) history.shift();
+    find("p50").textContent = quantile(0.5, history.at(-1), history[0]);
+    find("p99").textContent = quantile(0.99, history.at(-1), history[0]);
+    find("depth").textContent = sum(text, "convoy_queue_depth");
+    const gpus = samples(text, "nv_gpu_utilization");
+    find("gpu").parentElement.hidden = !gpus.length;
+    find("gpu").textContent = gpus.map(({ value }) => `${(100 * value).toFixed(0)} %`).join(", ");
   }
 
   function showSizes(sizes) {

@@ -1,14 +1,11 @@
 """The pages at / and /docs: nothing is from elsewhere, and in a browser they do what they say."""
 
 import re
-import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import httpx
 import pytest
@@ -18,19 +15,10 @@ if TYPE_CHECKING:
 
 from models import BUILT_IN_MODEL
 from tests.support import ROOT
+from tests.support.service.browser import IN_A_BROWSER, SAMPLES, SEVEN, convoy_at, expect, opened
 from tests.support.service.client import serving
 
-playwright = pytest.importorskip("playwright.sync_api", reason="the browser tests need playwright")
-expect = playwright.expect
-
-
 PAGE = ROOT / "service/api/page"
-SAMPLES = BUILT_IN_MODEL.parent / "samples"
-SEVEN = SAMPLES / "7_faint_on_grey.jpg"
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-IN_A_BROWSER = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium to drive")
-# Nothing but loopback: without these, Chromium talks to its maker at every start.
-_QUIET = ("--disable-background-networking", "--disable-component-update", "--disable-sync")
 
 
 @pytest.mark.anyio
@@ -109,73 +97,8 @@ def test_nothing_comes_from_elsewhere() -> None:
         assert "innerHTML" not in text, file
 
 
-@contextmanager
-def convoy_at(*flags: str | Path) -> Iterator[str]:
-    """Where a real server of the built-in model listens."""
-    command = [sys.executable, "-c", "from service.cli import main; main()", "serve", "--port", "0"]
-    command += map(str, flags)
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
-        assert process.stdout is not None
-        match = re.search(r"http://\S+:\d+", process.stdout.readline())
-        assert match
-        try:
-            yield match[0]
-        finally:
-            process.terminate()
-
-
-@pytest.fixture(scope="module")
-def address() -> Iterator[str]:
-    """A real server of the built-in model."""
-    with convoy_at() as address:
-        yield address
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator["Browser"]:
-    with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(
-            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu", *_QUIET]
-        )
-        yield browser
-        browser.close()
-
-
-@contextmanager
-def opened(
-    browser: "Browser", address: str, scheme: Literal["light", "dark"] = "light"
-) -> Iterator["Page"]:
-    """A page in a window of its own. Fails where a script does, asks elsewhere, or is forbidden."""
-    page = browser.new_page(color_scheme=scheme, viewport={"width": 1000, "height": 1100})
-    faults: list[str] = []
-    origin = address.removesuffix("/docs")
-    page.on("pageerror", lambda error: faults.append(str(error)))
-    page.on("request", lambda asked: _stays_here(asked.url, origin, faults))
-    page.on("console", lambda said: _keeps_the_policy(said.text, faults))
-    page.goto(address)
-    yield page
-    page.close()
-    assert faults == []
-
-
-def _stays_here(url: str, origin: str, faults: list[str]) -> None:
-    if not url.startswith((origin + "/", "blob:", "data:")):
-        faults.append(f"asked for {url}")
-
-
-def _keeps_the_policy(text: str, faults: list[str]) -> None:
-    if re.search("content security policy|permissions policy|cross-origin", text, re.IGNORECASE):
-        faults.append(text)
-
-
-@pytest.fixture
-def page(browser: "Browser", address: str) -> Iterator["Page"]:
-    with opened(browser, address) as page:
-        yield page
-
-
 @IN_A_BROWSER
-def test_a_image_is_answered_with_bars_phases_and_the_curl_line_that_does_the_same(
+def test_an_image_is_answered_with_bars_phases_and_code_that_does_the_same(
     page: "Page",
 ) -> None:
     expect(page.get_by_role("status").first).to_have_text("digits: ready")
@@ -186,14 +109,22 @@ def test_a_image_is_answered_with_bars_phases_and_the_curl_line_that_does_the_sa
     expect(answer.locator(".bars .label").first).to_have_text("7")
     expect(page.locator("#latest")).to_contain_text("7_faint_on_grey.jpg: 7,")
     assert answer.locator("img").evaluate("image => image.naturalWidth") > 0
+    expect(answer.locator("h3")).to_have_text("7")
+    expect(answer.locator(".time")).to_contain_text(" ms, of which ")
+    expect(answer.locator(".legend")).to_be_hidden()
+    answer.locator(".time").click()
     legend = answer.locator(".legend li").all_inner_texts()
     names = [text.split()[0] for text in legend]
     assert names == ["receive", "decode", "queue", "compute", "respond", "total"]
     *parts, total = (float(text.split()[1]) for text in legend)
     assert sum(parts) == pytest.approx(total, abs=0.05)
-    line = answer.locator("code").inner_text()
+    page.get_by_text("Use the API").click()
+    line, python = page.locator("#curl").inner_text(), page.locator("#python").inner_text()
     done = subprocess.run(line, shell=True, cwd=SAMPLES, capture_output=True, text=True, check=True)
     assert done.stdout.startswith('{"model":"digits","results":[{"predictions":[{"index":7')
+    command = [sys.executable, "-c", python]
+    done = subprocess.run(command, cwd=SAMPLES, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("[{'index': 7, 'label': '7'")
 
 
 @IN_A_BROWSER
@@ -203,8 +134,10 @@ def test_several_images_are_answered_each_under_its_name_and_counted(page: "Page
     page.get_by_label("Choose images").set_input_files(images)
     expect(page.locator(".answer")).to_have_count(len(images))
     for item in page.locator(".answer").all():
-        name = item.locator("h3").inner_text()
-        expect(item.locator(".bars .label").first).to_have_text(name[0])
+        name = item.locator(".name").inner_text()
+        expect(item.locator("h3")).to_have_text(name[0])
+    names = page.locator(".answer .name").all_inner_texts()
+    assert names == [image.name for image in reversed(images)]  # in the order sent, newest first
     expect(page.locator("#batches")).not_to_have_text(str(batches))
     expect(page.locator("#sizes li")).to_have_count(8)
 
@@ -214,7 +147,8 @@ def test_what_is_no_image_is_refused_by_name_and_the_next_one_taken(page: "Page"
     page.get_by_label("Choose images").set_input_files(BUILT_IN_MODEL)
     expect(page.get_by_role("alert")).to_contain_text("digits.onnx: unrecognised image format")
     page.get_by_label("Choose images").set_input_files(SEVEN)
-    expect(page.locator(".answer")).to_have_count(1)
+    expect(page.locator(".answer")).to_have_count(2)
+    expect(page.locator(".answer h3").first).to_have_text("7")
     expect(page.locator("#errors")).to_be_empty()
 
 
@@ -228,7 +162,7 @@ def test_a_digit_is_drawn_with_the_mouse(page: "Page") -> None:
         if corner == 0:
             page.mouse.down()
     page.mouse.up()
-    page.get_by_role("button", name="Classify").click()
+    page.get_by_role("button", name="Classify", exact=True).click()
     expect(page.locator(".bars .label").first).to_have_text("7")
     page.get_by_role("button", name="Clear").click()
     assert _ink(page) == 0

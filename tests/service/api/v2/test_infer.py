@@ -273,7 +273,7 @@ async def test_of_several_models_one_may_be_the_default() -> None:
     for name in ("a", "b"):
         repository.add(fake_info(name), FakeEngine(), free(decode_digit))
     await repository.warm_up()
-    with pytest.raises(ValueError, match="two models 'a'"):
+    with pytest.raises(ValueError, match="two models are named 'a'"):
         repository.add(fake_info("a"), FakeEngine(), free(decode_digit))
     async with AppClient(create_app(repository)) as client:
         assert (await client.post("/v1/classify", content=b"1")).json()["model"] == "b"

@@ -118,10 +118,12 @@ def test_a_request_that_makes_no_sense_is_told_so(
     shows(7)(client.infer("digits", files(7)))
 
 
-def test_normalised_planes_and_shared_memory_are_refused_saying_what_to_send(client: Any) -> None:
+def test_planes_under_another_name_and_shared_memory_are_refused_saying_what_to_send(
+    client: Any,
+) -> None:
     planes = triton.InferInput("image", [1, 3, 4, 6], "FP32")
     planes.set_data_from_numpy(np.zeros((1, 3, 4, 6), np.float32))
-    with pytest.raises(InferenceServerException, match=r"takes UINT8 pixels.* not normalised"):
+    with pytest.raises(InferenceServerException, match=r"takes UINT8 RGB pixels.* 'x' takes FP32"):
         client.infer(CHANNELS, [planes])
     shared = triton.InferInput("image", [1, 4, 6, 3], "UINT8")
     shared.set_shared_memory("region", 72)

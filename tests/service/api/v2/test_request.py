@@ -12,14 +12,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from models import OutputKind
+from models import ChannelOrder, OutputKind
 from service.api.v2.answer import format_answer
 from service.api.v2.request import MAX_JSON_BYTES, InferRequest, parse_request
 from service.engine.ranking import rank
 from service.errors import BadRequestError, EngineFailedError, ServiceError
 from service.hosting.pipeline import ModelInfo
 
-INFO = ModelInfo("m", "1", (2, 3, 1), "scores", OutputKind.LOGITS, ("cat", "dog", "owl"))
+INFO = ModelInfo(
+    "m",
+    "1",
+    (2, 3, 1),
+    "scores",
+    OutputKind.LOGITS,
+    ("cat", "dog", "owl"),
+    ChannelOrder.GREY,
+    tensor="x",
+    tensor_shape=(1, 2, 3),
+)
 PIXELS = list(range(6))
 FILE = b"\xff\xd8\xff and more"
 
@@ -44,12 +54,11 @@ def parse(body: bytes, header_length: int | None = None) -> InferRequest:
 
 
 def pixels_of(asked: InferRequest) -> list[int]:
-    assert asked.pixels is not None
+    assert asked.images is not None
     assert asked.files == []
-    assert asked.pixels.dtype == np.uint8
-    assert asked.pixels.shape[1:] == INFO.image_shape
-    values: list[int] = asked.pixels.ravel().tolist()
-    return values
+    assert asked.images.dtype == np.uint8
+    assert asked.images.shape[1:] == INFO.image_shape
+    return [int(value) for value in asked.images.ravel()]
 
 
 @pytest.mark.parametrize(
@@ -79,13 +88,13 @@ def test_files_come_as_a_bytes_tensor(shape: list[int]) -> None:
     text = [base64.b64encode(file).decode() for file in (FILE, b"second")]
     asked = parse(*request({"datatype": "BYTES", "shape": shape, "data": text}))
     assert asked.files == [FILE, b"second"]
-    assert asked.pixels is None
+    assert asked.images is None
 
 
 @pytest.mark.parametrize("body", [FILE, b"\x89PNG\r\n\x1a\n....", b"RIFF....WEBP"])
 def test_a_raw_body_that_begins_like_a_file_is_one(body: bytes) -> None:
     asked = parse(body, 0)
-    assert (asked.files, asked.pixels, asked.binary) == ([body], None, True)
+    assert (asked.files, asked.images, asked.binary) == ([body], None, True)
 
 
 def test_any_other_raw_body_is_one_image_of_pixels() -> None:
@@ -141,7 +150,7 @@ NESTING = "one flat list, or lists nested as the shape"
         ((b'{"inputs": []}', None), "expected 1 input but got 0"),
         (request({"name": "data_0"}), "unexpected inference input 'data_0' for model 'm'; .*image"),
         (request({"name": 7}), r"Expected `str`, got `int` - at `\$.inputs\[0\].name`"),
-        (request({"datatype": "FP32"}), r"UINT8 pixels of shape \[n, 2, 3, 1\].* got FP32"),
+        (request({"datatype": "FP32"}), r"UINT8 grey pixels of shape \[n, 2, 3, 1\].* got FP32"),
         (request({"datatype": None}), r"Expected `str`, got `null` - at `\$.inputs\[0\].datatype`"),
         (request({"shape": [1] * 9}), r"`array` of length <= 8 - at `\$.inputs\[0\].shape`"),
         (request({"shape": [2, 3, 1]}), r"of shape \[2, 3, 1\]"),

@@ -42,7 +42,22 @@ def _is_channels(answer: Any) -> None:
         "name": CHANNELS,
         "versions": ["3"],
         "platform": "convoy_onnx",
-        "inputs": [{"name": "image", "datatype": "UINT8", "shape": [-1, 4, 6, 3]}],
+        "inputs": [
+            {
+                "name": "image",
+                "datatype": "UINT8",
+                "shape": [-1, 4, 6, 3],
+                "parameters": {"content": "RGB pixels, 0 to 255"},
+            },
+            {
+                "name": "x",
+                "datatype": "FP32",
+                "shape": [-1, 3, 4, 6],
+                "parameters": {
+                    "content": "normalised as the model expects; send it instead of the pixels"
+                },
+            },
+        ],
         "outputs": [{"name": "amount", "datatype": "FP32", "shape": [-1, 3]}],
     }
 
@@ -50,7 +65,8 @@ def _is_channels(answer: Any) -> None:
 def _is_configuration(answer: Any) -> None:
     """What perf_analyzer and Triton's image_client read of it."""
     assert (answer["name"], answer["max_batch_size"]) == (CHANNELS, 8)
-    (pixels,), (scores,) = answer["input"], answer["output"]
+    (pixels, own), (scores,) = answer["input"], answer["output"]
+    assert (own["name"], own["data_type"], own["dims"]) == ("x", "TYPE_FP32", [3, 4, 6])
     assert (pixels["name"], pixels["data_type"], pixels["dims"]) == (
         "image",
         "TYPE_UINT8",

@@ -18,7 +18,7 @@ from models import (
     Scores,
 )
 from service.images.decode import ImageLimits, prepare_image
-from service.images.pool import Decoding
+from service.images.decode_pool import Decoding
 from tests.support.service.fakes import CLASSES, decode_digit, free, one_hot
 
 SLOW_S = 0.6

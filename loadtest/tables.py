@@ -1,4 +1,4 @@
-"""Tables on standard output."""
+"""Tables on standard output, also those of `convoy classify`, `inspect` and `tune`."""
 
 from collections.abc import Iterable
 

@@ -10,7 +10,7 @@ from math import inf
 
 import pytest
 
-from service.engine.workers import StrayError, Workers
+from service.engine.threads import StrayError, Workers
 from service.errors import ThreadLostError
 
 pytestmark = pytest.mark.anyio
@@ -245,7 +245,7 @@ async def test_a_thread_that_died_is_replaced_and_its_job_is_an_error() -> None:
     workers = Workers("test", 1, bound_s=10)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("threading.excepthook", lambda _: None)
-        patch.setattr("service.engine.workers._outcome", lambda *_: fail(SystemExit()))
+        patch.setattr("service.engine.threads._outcome", lambda *_: fail(SystemExit()))
         (thread,) = workers._threads
         job = workers.run(abs, -1)
         thread.join(10)
@@ -275,7 +275,7 @@ async def test_time_in_which_the_whole_process_stood_still_is_nobodys_fault(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = [1000.0]
-    monkeypatch.setattr("service.engine.workers.monotonic", lambda: clock[0])
+    monkeypatch.setattr("service.engine.threads.monotonic", lambda: clock[0])
     workers = Workers("test", 1, bound_s=4)
     gate = threading.Event()
     job = workers.run(gate.wait, 10)

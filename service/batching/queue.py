@@ -29,7 +29,7 @@ class Answered(NamedTuple, Generic[R]):
 
 
 # Called in the event loop with the outcome: once, unless the request is withdrawn.
-Then = Callable[[Answered[R] | ServiceError], None]
+OnOutcome = Callable[[Answered[R] | ServiceError], None]
 
 
 @dataclass(eq=False, slots=True)
@@ -39,7 +39,7 @@ class Request(Generic[T, R]):
     waiting: "Waiting[T, R]"
     items: tuple[T, ...]
     submitted: float  # clock seconds
-    then: Then[R] | None  # None once it was called, or is withdrawn
+    then: OnOutcome[R] | None  # None once it was called, or is withdrawn
     due: float  # clock seconds, see `service/batching/policy.py`
     deadline: float
     left: int  # items that wait

@@ -16,7 +16,7 @@ from operator import call
 from typing import NamedTuple
 
 from models import Pixels
-from service.engine.workers import Job, Workers
+from service.engine.threads import Job, Workers
 from service.errors import DecodersBusyError, PayloadTooLargeError
 
 # Gets the pixels, or the error instead.

@@ -11,7 +11,7 @@ import numpy as np
 from models import Batch, Engine, EngineError, OutputKind
 from service.batching.latency import Latency, measure
 from service.engine.ranking import ScoreRow, rank
-from service.engine.workers import Workers
+from service.engine.threads import Workers
 
 # How often a long warm-up is logged.
 _REMIND_S = 60.0

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.batching.turns import Turn, Turns
+from service.batching.device_turns import Turn, Turns
 
 
 class Model:

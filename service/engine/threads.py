@@ -32,7 +32,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 # Gets what a function returned, or what it raised, in the event loop.
-Then = Callable[[R, Exception | None], None]
+OnDone = Callable[[R, Exception | None], None]
 
 # How often jobs with a bound are checked: this, or _LOOKS times within the bound.
 _PERIOD_S = 0.5
@@ -51,7 +51,7 @@ class Job:
 
     function: Callable[[Any], Any]
     argument: Any
-    then: Then[Any] | None  # None once it is withdrawn
+    then: OnDone[Any] | None  # None once it is withdrawn
     bound_s: float
     loop: asyncio.AbstractEventLoop
     spent_s: float = -1.0  # in its thread, as seen by `look`; negative: not yet seen there
@@ -158,7 +158,7 @@ class Workers:
         self,
         function: Callable[[T], R],
         argument: T,
-        then: Then[R],
+        then: OnDone[R],
         bound_s: float | None = None,
         patience_s: float = 0.0,
     ) -> Job | None:

@@ -10,7 +10,7 @@ import pytest
 
 from models import Pixels
 from service.errors import DecodersBusyError, PayloadTooLargeError, ThreadLostError
-from service.images.pool import Cost, DecodePool, Decoding
+from service.images.decode_pool import Cost, DecodePool, Decoding
 from tests.support.service.client import until
 
 MB = 2**20

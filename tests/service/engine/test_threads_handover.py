@@ -11,8 +11,8 @@ import time
 
 import pytest
 
-from service.engine.workers import Workers
-from tests.service.engine.test_workers import fail
+from service.engine.threads import Workers
+from tests.service.engine.test_threads import fail
 
 pytestmark = pytest.mark.anyio
 
@@ -53,7 +53,7 @@ async def test_workers_that_have_ended_leave_no_file_open() -> None:
 
 _ENDS_WHILE_IT_WORKS = """
 import asyncio, atexit, time
-from service.engine.workers import Workers
+from service.engine.threads import Workers
 
 async def main():
     atexit.register(time.sleep, 0.3)
@@ -138,7 +138,7 @@ async def test_a_thread_that_cannot_be_put_on_a_core_works_all_the_same(
     def refuse(_core: int | None, _thread: int) -> None:
         raise OSError(22, "Invalid argument")
 
-    monkeypatch.setattr("service.engine.workers.keep_on", refuse)
+    monkeypatch.setattr("service.engine.threads.keep_on", refuse)
     workers = Workers("test", 1)
     assert await workers.run(abs, -1, patience_s=10) == 1
     assert await workers.run(abs, -2) == 2

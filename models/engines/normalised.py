@@ -1,0 +1,87 @@
+"""A network as ONNX, with its normalisation inside: x = pixel · multiplier + offset."""
+
+from collections.abc import Sequence
+
+from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
+
+from models.preprocessing import Layout, Preprocessing, normalisation
+
+PIXELS = "convoy/pixels"  # uint8, N×H×W×C
+TENSORS = "convoy/tensors"  # float32, M×C×H×W or M×H×W×C, as the model takes them
+
+
+def with_normalisation(model: ModelProto, preprocessing: Preprocessing) -> ModelProto:
+    """A copy of `model` with the input PIXELS."""
+    nodes = _normalise(preprocessing, model.graph.input[0].name)
+    return _before(model, preprocessing, nodes, [_pixels(preprocessing)])
+
+
+def with_either_input(model: ModelProto, preprocessing: Preprocessing) -> ModelProto:
+    """A copy of `model` for N + M images, with the inputs PIXELS and TENSORS; one may be empty.
+
+    The scores are those of the pixels, then those of the tensors. One session serves both: without
+    tensors, the copy that joins them is not made.
+    """
+    joined = _tensor(preprocessing, "convoy/joined")
+    normalised = _normalise(preprocessing, "convoy/normalised")
+    join = helper.make_node("Concat", ["convoy/normalised", TENSORS], [joined.name], axis=0)
+    alone = helper.make_graph(_normalise(preprocessing, joined.name), "pixels", [], [joined])
+    both = helper.make_graph([*normalised, join], "both", [], [joined])
+    nodes = [
+        helper.make_node("Size", [TENSORS], ["convoy/size"]),
+        helper.make_node("Cast", ["convoy/size"], ["convoy/some"], to=TensorProto.BOOL),
+        helper.make_node(
+            "If",
+            ["convoy/some"],
+            [model.graph.input[0].name],
+            then_branch=both,
+            else_branch=alone,
+        ),
+    ]
+    inputs = [_pixels(preprocessing), _tensor(preprocessing, TENSORS)]
+    return _before(model, preprocessing, nodes, inputs)
+
+
+def _pixels(preprocessing: Preprocessing) -> ValueInfoProto:
+    shape = [None, *preprocessing.image_shape]
+    return helper.make_tensor_value_info(PIXELS, TensorProto.UINT8, shape)
+
+
+def _tensor(preprocessing: Preprocessing, name: str) -> ValueInfoProto:
+    shape = [None, *preprocessing.input_shape]
+    return helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+
+
+def _normalise(preprocessing: Preprocessing, output: str) -> list[NodeProto]:
+    """Nodes from PIXELS to the model's input, called `output`."""
+    transposed = preprocessing.layout is Layout.NCHW
+    last = "convoy/shifted" if transposed else output
+    nodes = [
+        helper.make_node("Cast", [PIXELS], ["convoy/float"], to=TensorProto.FLOAT),
+        helper.make_node("Mul", ["convoy/float", "convoy/multiplier"], ["convoy/scaled"]),
+        helper.make_node("Add", ["convoy/scaled", "convoy/offset"], [last]),
+    ]
+    if transposed:
+        *spatial, channels = range(1, 1 + len(preprocessing.image_shape))  # axes
+        nodes.append(helper.make_node("Transpose", [last], [output], perm=[0, channels, *spatial]))
+    return nodes
+
+
+def _before(
+    model: ModelProto,
+    preprocessing: Preprocessing,
+    nodes: Sequence[NodeProto],
+    inputs: Sequence[ValueInfoProto],
+) -> ModelProto:
+    """A copy of `model` with other inputs, and nodes that make the model's own of them."""
+    multiplier, offset = normalisation(preprocessing)
+    result = ModelProto()
+    result.CopyFrom(model)
+    graph = result.graph
+    for place, node in enumerate(nodes):
+        graph.node.insert(place, node)
+    graph.initializer.append(numpy_helper.from_array(multiplier, "convoy/multiplier"))
+    graph.initializer.append(numpy_helper.from_array(offset, "convoy/offset"))
+    del graph.input[:]
+    graph.input.extend(inputs)
+    return result

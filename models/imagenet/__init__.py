@@ -1,0 +1,13 @@
+"""The 1000 classes of ImageNet's challenge (ILSVRC 2012), in the order that models have them."""
+
+from functools import cache
+from pathlib import Path
+
+CLASSES = 1000
+
+
+@cache
+def labels() -> tuple[str, ...]:
+    """One label a class; a few classes share one."""
+    text = Path(__file__).with_name("labels.txt").read_text(encoding="utf-8")
+    return tuple(text.splitlines())

@@ -1,0 +1,150 @@
+"""Models by name: where each file is, and the files that were pulled.
+
+    name ─ catalogue.toml, --catalogue ─ Entry ─ download ─ sum ─ PULLED/NAME/model.onnx
+
+A file takes its place only once its size and SHA-256 are right; one that is incomplete is resumed.
+"""
+
+import fcntl
+import hashlib
+import json
+import tomllib
+from collections.abc import Callable, Mapping
+from difflib import get_close_matches
+from http.client import HTTPException
+from pathlib import Path
+from typing import BinaryIO
+from urllib.error import HTTPError
+from urllib.request import Request, build_opener
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from models import ModelFileError
+
+PULLED = Path("~/.cache/convoy/models")
+
+_SHIPPED = Path(__file__).with_suffix(".toml")
+_TRIES = 5
+_CHUNK = 2**16
+_STALLED_S = 30.0  # without a byte from the server
+
+
+class Entry(BaseModel):
+    """One model of a catalogue; its file says what the fields are."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    url: str = Field(pattern="^https?://")
+    sha256: str = Field(pattern="^[0-9a-f]{64}$")
+    bytes: int = Field(gt=0)
+    licence: str
+    preset: str
+    labels: tuple[str, ...] = ()
+    top1: float | None = None
+
+
+def read_catalogue(more: Path | None = None) -> dict[str, Entry]:
+    """All entries by name; those of the file `more` come first. ModelFileError: it is invalid."""
+    entries: dict[str, Entry] = {}
+    for path in (_SHIPPED, more):
+        if path is None:
+            continue
+        try:
+            table = tomllib.loads(path.read_text(encoding="utf-8"))
+            entries |= {name: Entry.model_validate(each) for name, each in table.items()}
+        except ValidationError as error:
+            problem = error.errors(include_url=False)[0]
+            where = ".".join(map(str, problem["loc"]))
+            raise ModelFileError(f"{path}: {where}: {problem['msg']}") from error
+        except (OSError, ValueError) as error:  # ValueError: not TOML, or not UTF-8
+            raise ModelFileError(f"{path} cannot be read: {error}") from error
+    return entries
+
+
+def find_entry(name: str, entries: Mapping[str, Entry]) -> Entry:
+    """The entry of that name; ModelFileError names similar ones."""
+    if name in entries:
+        return entries[name]
+    near = get_close_matches(name, entries)
+    hint = f"did you mean {' or '.join(near)}?" if near else "`convoy models` lists all"
+    raise ModelFileError(f"there is no model {name} in the catalogue; {hint}")
+
+
+def pulled(name: str, folder: Path = PULLED) -> Path | None:
+    """The file of a model that was pulled; None if it was not."""
+    path = folder.expanduser() / name / "model.onnx"
+    return path if path.is_file() else None
+
+
+def pull(name: str, entry: Entry, progress: Callable[[int], None], folder: Path = PULLED) -> Path:
+    """Download a model unless it is there; `progress` gets the bytes so far. Returns its file.
+
+    ModelFileError: no server has the file, or what it sends is not the file.
+    """
+    target = folder.expanduser() / name / "model.onnx"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if target.is_file() and _sum(target) == entry.sha256:
+        return target
+    part = target.with_suffix(f".{entry.sha256[:16]}.part")
+    with part.open("ab") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # of two pulls, the second waits and finds all there
+        for left in reversed(range(_TRIES)):
+            try:
+                _download(entry, file, progress)
+                break
+            except (OSError, HTTPException) as error:
+                gone = isinstance(error, HTTPError) and error.code < 500
+                if gone or not left:
+                    raise ModelFileError(
+                        f"{name} cannot be pulled from {entry.url}: {error}; "
+                        "pull it again to resume"
+                    ) from error
+        if part.is_file():
+            if _sum(part) != entry.sha256:
+                part.unlink()
+                raise ModelFileError(
+                    f"{entry.url} does not have the file of {name}: its SHA-256 is another"
+                )
+            _describe(target.parent, entry)
+            part.replace(target)
+    return target
+
+
+def _download(entry: Entry, file: BinaryIO, progress: Callable[[int], None]) -> None:
+    """Append what is missing; OSError or HTTPException if the connection breaks before the end."""
+    begin = file.seek(0, 2)
+    if begin > entry.bytes:
+        begin = file.truncate(0)
+    progress(begin)
+    if begin == entry.bytes:
+        return
+    headers = {"Range": f"bytes={begin}-"} if begin else {}
+    request = Request(entry.url, headers=headers)  # noqa: S310  its scheme is http or https
+    with build_opener().open(request, timeout=_STALLED_S) as response:
+        wanted = f"bytes {begin}-"
+        if begin and not response.headers.get("content-range", "").startswith(wanted):
+            begin = file.truncate(0)  # the server sends all of it
+        while chunk := response.read1(min(_CHUNK, entry.bytes - begin + 1)):
+            begin += len(chunk)
+            if begin > entry.bytes:
+                file.truncate(0)
+                raise ModelFileError(f"{entry.url} has more than {entry.bytes:,} bytes")
+            file.write(chunk)
+            progress(begin)
+    file.flush()
+    if begin < entry.bytes:
+        raise ConnectionError(f"the server closed the connection after {begin:,} bytes")
+
+
+def _sum(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _describe(folder: Path, entry: Entry) -> None:
+    """Write the model's model.toml, and its labels."""
+    lines = [f"preset = {json.dumps(entry.preset)}"]
+    if entry.labels:
+        lines.append('labels = "labels.txt"')
+        (folder / "labels.txt").write_text("\n".join(entry.labels) + "\n", encoding="utf-8")
+    (folder / "model.toml").write_text("\n".join(lines) + "\n", encoding="utf-8")

@@ -1,0 +1,1 @@
+"""deploy/kubernetes: what it renders to, and the container that it describes."""

@@ -1,0 +1,220 @@
+"""The image's command under the manifest's constraints: environment, user, read-only root, signals.
+
+What is not here: the image's own filesystem and Python, seccomp, and the limits of cgroups. Ports
+and the writable folder differ from the container's, so that tests run side by side.
+"""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pytest
+
+from models import BUILT_IN_MODEL
+from service.http.server import bind
+from tests.deploy.container_files import ROOT, dockerfile_stages, environment
+from tests.deploy.manifests.rendered import container_environment, needs_kubectl, pod_spec, rendered
+
+SAMPLE = BUILT_IN_MODEL.parent / "samples" / "3_ink_on_paper.jpg"
+CONVOY = "from service.cli import main; main()"
+
+# A private mount namespace, in which only the folder $1 can be written to; then the manifest's user
+# without capabilities. Nothing is forked, so signals reach Convoy as they would in the container.
+CONFINE = """
+set -e
+mount -t tmpfs -o size=64m,mode=1777,noexec,nosuid,nodev tmpfs "$1"
+cut -d' ' -f2 /proc/self/mounts | while read -r place; do
+    case "$place" in "$1" | /proc | /proc/* | /sys | /sys/* | /dev | /dev/*) continue ;; esac
+    mount -o remount,bind,ro "$place" 2>/dev/null || umount -l "$place"
+done
+user="$2"; group="$3"; shift 3
+exec setpriv --reuid "$user" --regid "$group" --clear-groups --no-new-privs \
+    --bounding-set=-all --inh-caps=-all -- "$@"
+"""
+
+
+def confinable() -> bool:
+    """Whether this process may make a read-only root for another."""
+    if os.geteuid() or not (shutil.which("unshare") and shutil.which("setpriv")):
+        return False
+    trial = ["unshare", "--mount", "mount", "-o", "remount,bind,ro", "/"]
+    return subprocess.run(trial, capture_output=True, check=False).returncode == 0
+
+
+pytestmark = [
+    needs_kubectl,
+    pytest.mark.skipif(
+        not confinable(), reason="a read-only root needs root, setpriv and mount namespaces"
+    ),
+]
+
+
+@dataclass(frozen=True)
+class Container:
+    """A running container, and what the manifest says of it."""
+
+    process: "subprocess.Popen[bytes]"
+    spec: dict[str, object]
+    url: str
+    metrics_url: str
+    writable: Path
+
+    def probe(self, name: str) -> int:
+        """The status that the kubelet would get; 0: no connection."""
+        probe = self.spec[f"{name}Probe"]
+        assert isinstance(probe, dict)
+        try:
+            return httpx.get(self.url + probe["httpGet"]["path"], timeout=5).status_code
+        except httpx.ConnectError:
+            return 0
+
+    def facts(self, name: str) -> str:
+        """A file of the process under /proc."""
+        return Path(f"/proc/{self.process.pid}/{name}").read_text()
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that are free now."""
+    with ExitStack() as stack:
+        bound = [stack.enter_context(bind("127.0.0.1", 0)) for _ in range(count)]
+        return [listener.getsockname()[1] for listener in bound]
+
+
+@contextmanager
+def container(overlay: str, *arguments: str, **environ: str) -> Iterator[Container]:
+    """The overlay's container, ready by its start-up probe; stopped if it still runs."""
+    resources = rendered(overlay)
+    pod = pod_spec(resources)
+    (spec,) = pod["containers"]
+    user = {**pod.get("securityContext", {}), **spec["securityContext"]}
+    port, metrics = free_ports(2)
+    (entrypoint,) = (i.exec_form() for i in dockerfile_stages()[-1] if i.name == "ENTRYPOINT")
+    (default,) = (i.exec_form() for i in dockerfile_stages()[-1] if i.name == "CMD")
+    assert entrypoint == ["convoy"]
+    words = list(arguments) or spec.get("args", default)
+    # Readable by the user; pytest's own folders are not.
+    folder = Path(tempfile.mkdtemp(prefix="convoy-container-"))
+    folder.chmod(0o755)
+    image = environment(dockerfile_stages()[-1])
+    environ = {
+        **image,
+        **container_environment(resources),
+        "PATH": os.environ["PATH"],
+        "HOME": str(folder),
+        "TMPDIR": str(folder),
+        "CONVOY_PORT": str(port),
+        "CONVOY_METRICS_PORT": str(metrics),
+        **environ,
+    }
+    confine = ["unshare", "--mount", "--propagation", "private", "sh", "-c", CONFINE, "sh"]
+    limits = [str(folder), str(user["runAsUser"]), str(user["runAsGroup"])]
+    command = [*confine, *limits, sys.executable, "-c", CONVOY, *words]
+    process = subprocess.Popen(command, cwd=ROOT, env=environ, stderr=subprocess.PIPE)
+    local = "http://127.0.0.1"
+    try:
+        yield ready(Container(process, spec, f"{local}:{port}", f"{local}:{metrics}", folder))
+    finally:
+        process.kill()
+        process.communicate()
+        folder.rmdir()
+
+
+def ready(running: Container) -> Container:
+    """Wait as long as the start-up probe allows."""
+    probe = running.spec.get("startupProbe") or running.spec["readinessProbe"]
+    assert isinstance(probe, dict)
+    deadline = time.monotonic() + probe["periodSeconds"] * probe.get("failureThreshold", 30)
+    while running.probe("readiness") != 200:
+        assert running.process.poll() is None, running.process.communicate()[1].decode()
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    return running
+
+
+def test_it_serves_confined_and_drains_on_sigterm() -> None:
+    with container("cpu") as running, ThreadPoolExecutor(8) as pool:
+        status = running.facts("status")
+        assert re.findall(r"^[UG]id:(.*)$", status, re.MULTILINE) == ["\t10001" * 4] * 2
+        assert set(re.findall(r"^Cap\w+:\t(\w+)$", status, re.MULTILINE)) == {"0" * 16}
+        assert "NoNewPrivs:\t1" in status
+        mounts = [line.split(" ")[4:6] for line in running.facts("mountinfo").splitlines()]
+        writable = [
+            place
+            for place, options in mounts
+            if "rw" in options.split(",") and not place.startswith(("/proc", "/sys", "/dev"))
+        ]
+        assert writable == [str(running.writable)]
+
+        assert running.probe("liveness") == 200
+        image = SAMPLE.read_bytes()
+
+        def classify(client: httpx.Client) -> list[tuple[int, str]]:
+            """Ask until the server refuses or is gone."""
+            answers: list[tuple[int, str]] = []
+            while not answers or answers[-1][0] == 200:
+                try:
+                    answer = client.post(f"{running.url}/v1/classify?top_k=1", content=image)
+                except httpx.TransportError:
+                    answers.append((0, ""))
+                    continue
+                said = answer.json()
+                label = said["results"][0]["predictions"][0]["label"] if "results" in said else ""
+                answers.append((answer.status_code, label))
+            return answers
+
+        clients = [httpx.Client(timeout=30, trust_env=False) for _ in range(8)]
+        asked = [pool.submit(classify, client) for client in clients]
+        time.sleep(1)
+        assert (
+            "convoy_phase_duration_seconds_sum" in httpx.get(f"{running.metrics_url}/metrics").text
+        )
+        running.process.terminate()
+        grace = pod_spec(rendered("cpu"))["terminationGracePeriodSeconds"]
+        assert running.process.wait(grace) == 0
+        answers = [pair for each in asked for pair in each.result()]
+        assert {label for status, label in answers if status == 200} == {"3"}
+        assert {status for status, _ in answers} <= {200, 503, 0}
+        for client in clients:
+            client.close()
+
+
+def test_the_log_is_json() -> None:
+    with container("cpu") as running:
+        running.process.terminate()
+        _, log = running.process.communicate(timeout=30)
+    assert all(json.loads(line) for line in log.splitlines())
+
+
+def test_kserve_clients_see_the_model_by_the_name_of_the_inference_service() -> None:
+    """Over a folder as storageUri leaves it, with {{.Name}} replaced as by KServe."""
+    resources = rendered("kserve")
+    name = resources["InferenceService"]["metadata"]["name"]
+    environ = container_environment(resources)
+    assert environ["CONVOY_DEFAULT_MODEL"] == "{{.Name}}"
+    with tempfile.TemporaryDirectory() as models:
+        Path(models).chmod(0o755)
+        folder = Path(models, name)
+        folder.mkdir()
+        for suffix in (".onnx", ".toml"):
+            shutil.copy(BUILT_IN_MODEL.with_suffix(suffix), folder / f"model{suffix}")
+        shutil.copy(BUILT_IN_MODEL.with_name("labels.txt"), folder)
+        (spec,) = resources["ClusterServingRuntime"]["spec"]["containers"]
+        arguments = [models if word == "/mnt/models" else word for word in spec["args"]]
+        assert arguments != spec["args"]
+        with container("kserve", *arguments, CONVOY_DEFAULT_MODEL=name) as running:
+            answer = httpx.get(f"{running.url}/v2/models/{name}", timeout=10)
+            assert (answer.status_code, answer.json()["name"]) == (200, name)
+            assert httpx.get(f"{running.url}/v2/models/{name}/ready").status_code == 200
+            running.process.terminate()
+            assert running.process.wait(30) == 0

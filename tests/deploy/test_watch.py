@@ -1,0 +1,215 @@
+"""The Compose profile `watch`: rules by promtool, and every panel's query on a real Prometheus."""
+
+import json
+import re
+import shutil
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any, cast
+
+import httpx
+import pytest
+import yaml  # type: ignore[import-untyped]  # comes with pre-commit, its types do not
+
+from models import BUILT_IN_MODEL
+from tests.deploy.container_files import ROOT, compose_services
+from tests.test_end_to_end import Served, served
+
+PROMETHEUS = ROOT / "deploy" / "prometheus"
+GRAFANA = ROOT / "deploy" / "grafana"
+DASHBOARD = json.loads((GRAFANA / "dashboards" / "convoy.json").read_text())
+PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
+SAMPLES = sorted((BUILT_IN_MODEL.parent / "samples").iterdir())
+
+needs_promtool = pytest.mark.skipif(
+    shutil.which("promtool") is None, reason="there is no promtool; Debian: prometheus"
+)
+needs_prometheus = pytest.mark.skipif(
+    shutil.which("prometheus") is None, reason="there is no prometheus; Debian: prometheus"
+)
+
+# A GPU's metrics, as service/telemetry/gpus.py exports them: the server under test runs on the CPU.
+GPU = b"""nv_gpu_memory_used_bytes{gpu_uuid="x"} 60
+nv_gpu_memory_total_bytes{gpu_uuid="x"} 80
+nv_gpu_utilization{gpu_uuid="x"} 0.5
+"""
+
+
+@needs_promtool
+@pytest.mark.parametrize(
+    "arguments",
+    ["check config prometheus.yml", "check rules rules.yml", "test rules rules_test.yml"],
+)
+def test_promtool_accepts(arguments: str) -> None:
+    command = ["promtool", *arguments.split()]
+    run = subprocess.run(command, cwd=PROMETHEUS, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stdout + run.stderr
+
+
+def test_every_alert_has_a_unit_test_in_which_it_fires_and_one_in_which_it_does_not() -> None:
+    groups = yaml.safe_load((PROMETHEUS / "rules.yml").read_text())["groups"]
+    alerts = {rule["alert"] for group in groups for rule in group["rules"] if "alert" in rule}
+    tests = yaml.safe_load((PROMETHEUS / "rules_test.yml").read_text())["tests"]
+    cases = [case for test in tests for case in test.get("alert_rule_test", ())]
+    assert {case["alertname"] for case in cases if case["exp_alerts"]} == alerts
+    silent = {case["alertname"] for case in cases if not case["exp_alerts"]}
+    assert silent == alerts - {"ConvoyDecodeSlow"}  # the rule of ConvoyQueueSlow, another phase
+
+
+def test_prometheus_finds_the_servers_of_the_compose_file() -> None:
+    (scrape,) = yaml.safe_load((PROMETHEUS / "prometheus.yml").read_text())["scrape_configs"]
+    (discovery,) = scrape["dns_sd_configs"]
+    services = compose_services()
+    ours = {name: s for name, s in services.items() if s["image"].startswith("convoy:")}
+    assert set(discovery["names"]) == set(ours)
+    ports = {port.split(":")[-1] for service in ours.values() for port in service["ports"]}
+    assert ports == {str(discovery["port"])}
+
+
+def test_grafana_reads_the_prometheus_of_the_compose_file() -> None:
+    file = GRAFANA / "provisioning" / "datasources" / "prometheus.yml"
+    (source,) = yaml.safe_load(file.read_text())["datasources"]
+    assert source["url"] == "http://prometheus:9090"
+    assert {panel["datasource"]["uid"] for panel in PANELS} == {source["uid"]}
+    provider = (GRAFANA / "provisioning" / "dashboards" / "convoy.yml").read_text()
+    (folder,) = re.findall(r"path: (\S+)", provider)
+    mounts = [volume.split(":")[1] for volume in compose_services()["grafana"]["volumes"]]
+    assert folder in mounts
+
+
+def test_the_dashboard_answers_in_order() -> None:
+    rows = [panel["title"] for panel in DASHBOARD["panels"] if panel["type"] == "row"]
+    assert rows == [
+        "Is it serving?",
+        "How fast?",
+        "Where is the time?",
+        "How full are the batches?",
+        "How full is the GPU?",
+    ]
+    assert len({panel["id"] for panel in DASHBOARD["panels"]}) == len(DASHBOARD["panels"])
+
+
+class Prometheus:
+    """A running Prometheus."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    def query(self, expression: str) -> list[dict[str, Any]]:
+        """The samples of an instant query."""
+        answer = httpx.get(f"{self.url}/api/v1/query", params={"query": expression}, timeout=10)
+        assert answer.status_code == 200, answer.text
+        return cast("list[dict[str, Any]]", answer.json()["data"]["result"])
+
+
+@pytest.fixture(scope="module")
+def gpu_exporter() -> Iterator[str]:
+    """The address of a page with a GPU's metrics."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Type", "text/plain; version=0.0.4")
+            self.end_headers()
+            self.wfile.write(GPU)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield f"127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Served]:
+    with served("--device", "cpu") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def prometheus(
+    tmp_path_factory: pytest.TempPathFactory, server: Served, gpu_exporter: str
+) -> Iterator[Prometheus]:
+    """Debian's Prometheus with our rules, over these targets instead of Compose's."""
+    folder = tmp_path_factory.mktemp("prometheus")
+    config = yaml.safe_load((PROMETHEUS / "prometheus.yml").read_text())
+    config["global"] = {"scrape_interval": "300ms", "evaluation_interval": "300ms"}
+    (scrape,) = config["scrape_configs"]
+    del scrape["dns_sd_configs"]
+    targets = [server.url.removeprefix("http://"), gpu_exporter]
+    scrape["static_configs"] = [{"targets": targets}]
+    (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
+    shutil.copy(PROMETHEUS / "rules.yml", folder)
+    log = folder / "log"
+    with log.open("w") as lines:
+        process = subprocess.Popen(
+            [
+                *("prometheus", f"--config.file={folder}/prometheus.yml"),
+                *(f"--storage.tsdb.path={folder}/data", "--web.listen-address=127.0.0.1:0"),
+            ],
+            stderr=lines,
+        )
+    try:
+        yield Prometheus(f"http://{address(process, log)}")
+    finally:
+        process.terminate()
+        process.wait(20)
+
+
+def address(process: "subprocess.Popen[bytes]", log: Path) -> str:
+    """Where it listens, from its log once it is ready."""
+    deadline = time.monotonic() + 60
+    while "Server is ready" not in log.read_text():
+        assert process.poll() is None, log.read_text()
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    (found,) = re.findall(r'msg="Listening on" address=(\S+)', log.read_text())
+    return str(found)
+
+
+@needs_prometheus
+def test_every_query_of_the_dashboard_returns_data(prometheus: Prometheus, server: Served) -> None:
+    expressions = [target["expr"] for panel in PANELS for target in panel["targets"]]
+    assert len(expressions) == len(set(expressions)) > 15
+    images = [sample.read_bytes() for sample in SAMPLES]
+    deadline = time.monotonic() + 60
+    missing = expressions
+    while missing:
+        assert time.monotonic() < deadline, missing
+        for image in images:
+            server.classify(image)
+        missing = [each for each in missing if not finite(prometheus.query(each))]
+    (waiting,) = prometheus.query('count(up{job="convoy"} == 1)')
+    assert waiting["value"][1] == "2"
+    assert prometheus.query('ALERTS{alertstate="firing"}') == []
+
+
+@needs_prometheus
+def test_what_is_scraped_is_what_was_served(prometheus: Prometheus, server: Served) -> None:
+    server.classify(SAMPLES[0].read_bytes())
+    text = httpx.get(f"{server.url}/metrics").text
+    (count,) = re.findall(r'^convoy_images_total\{model="digits"\} (\S+)$', text, re.MULTILINE)
+    deadline = time.monotonic() + 30
+    while float(value(prometheus.query("convoy_images_total"))) != float(count):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def finite(samples: list[dict[str, Any]]) -> bool:
+    """Whether there is data, and all of it is numbers."""
+    return bool(samples) and not {s["value"][1] for s in samples} & {"NaN", "+Inf", "-Inf"}
+
+
+def value(samples: list[dict[str, Any]]) -> str:
+    """The value of the only sample; NaN: none yet."""
+    return str(samples[0]["value"][1]) if samples else "nan"

@@ -1,0 +1,54 @@
+"""A classifier from its file: what is one, and what is not."""
+
+import logging
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx import numpy_helper, parser
+
+from models import UnsupportedModelError, load_classifier
+from models.errors import PreprocessingError
+
+
+def save(path: Path, body: str, classes: int = 3) -> Path:
+    model = parser.parse_model(
+        f"""<ir_version: 10, opset_import: ["" : 17]>
+        g (float[N,3,8,8] x) => (float[N,{classes},h,w] y) {{ {body} }}"""
+    )
+    weight = np.zeros((classes, 3, 1, 1), np.float32)
+    if "w)" in body:
+        model.graph.initializer.append(numpy_helper.from_array(weight, "w"))
+    path.write_bytes(model.SerializeToString())
+    return path
+
+
+def test_an_output_that_is_no_vector_is_refused_for_what_it_is(tmp_path: Path) -> None:
+    path = save(tmp_path / "backbone.onnx", "y = Relu(x)")
+    with pytest.raises(UnsupportedModelError, match="gives 3×8×8 values an image"):
+        load_classifier(path)
+
+
+def test_axes_of_one_do_not_matter(tmp_path: Path) -> None:
+    assert load_classifier(save(tmp_path / "m.onnx", "y = GlobalAveragePool(x)")).classes == 3
+
+
+@pytest.mark.parametrize(
+    ("preset", "says"), [("imgnet", "Did you mean imagenet?"), ("zzz", '"digits"$')]
+)
+def test_a_preset_that_is_misspelt_gets_the_nearest(tmp_path: Path, preset: str, says: str) -> None:
+    path = save(tmp_path / "m.onnx", "y = GlobalAveragePool(x)")
+    with pytest.raises(PreprocessingError, match=says):
+        load_classifier(path, overrides={"preset": preset})
+
+
+@pytest.mark.parametrize(("classes", "labelled"), [(1000, True), (999, False)])
+def test_a_thousand_classes_without_labels_are_imagenets_and_a_line_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, classes: int, labelled: bool
+) -> None:
+    path = save(tmp_path / "m.onnx", "p = GlobalAveragePool(x) y = Conv(p, w)", classes)
+    with caplog.at_level(logging.WARNING, "models.classifier"):
+        classifier = load_classifier(path, overrides={"preset": "imagenet"})
+    labels = classifier.preprocessing.labels
+    assert (len(labels), labels[:1]) == ((1000, ("tench",)) if labelled else (0, ()))
+    assert ("taken as ImageNet's" in caplog.text) is labelled

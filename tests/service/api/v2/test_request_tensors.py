@@ -1,0 +1,70 @@
+"""Tensors and pixels of the V2 protocol: what reaches the engine."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from models import ChannelOrder
+from service.api.v2.request import parse_request
+from service.errors import BadRequestError
+from tests.service.api.v2.test_request import INFO, parse, request
+
+
+def tensor(values: list[Any], **fields: Any) -> dict[str, Any]:
+    """The model's own input, two images of 1×2×3."""
+    own = {"name": "x", "datatype": "FP32", "shape": [2, 1, 2, 3], "data": values}
+    return {**own, **fields}
+
+
+VALUES = [-1.5, 0, 1e-3, 2, 3, 4.25, *range(6)]
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_the_models_own_input_is_taken_as_it_is_in_json(nested: bool) -> None:
+    data = np.array(VALUES).reshape(2, 1, 2, 3).tolist() if nested else VALUES
+    images = parse(*request(tensor(data))).images
+    assert images is not None
+    assert images.dtype == np.dtype(np.float32)
+    assert images.shape == (2, 1, 2, 3)
+    np.testing.assert_array_equal(images.ravel(), np.array(VALUES, np.float32))
+
+
+def test_the_models_own_input_is_taken_as_it_is_in_binary() -> None:
+    data = np.array(VALUES, "<f4").tobytes()
+    own = tensor([], parameters={"binary_data_size": len(data)})
+    del own["data"]
+    images = parse(*request(own, data)).images
+    assert images is not None
+    np.testing.assert_array_equal(images.ravel(), np.array(VALUES, np.float32))
+
+
+@pytest.mark.parametrize(
+    ("own", "says"),
+    [
+        (tensor(VALUES[:-1]), "got 11 elements, expecting 12"),
+        (tensor([*VALUES[:-1], 1e39]), "input 'x' has a value that is NaN or infinite"),
+        (tensor([*VALUES[:-1], "1"]), "`data` must be numbers"),
+        (tensor([*VALUES[:-1], None]), "`data` must be numbers"),
+        (tensor(VALUES, shape=[2, 2, 3, 1]), r"'x' takes FP32 of shape \[n, 1, 2, 3\], normalised"),
+        (tensor(VALUES, name="image"), "'image' .* takes UINT8 grey pixels"),
+        (tensor(VALUES, datatype="FP64"), "got FP64"),
+        (tensor(VALUES, name="y"), "unexpected inference input 'y'.*'image' or 'x'"),
+    ],
+)
+def test_a_tensor_that_is_not_the_models_is_refused(own: dict[str, Any], says: str) -> None:
+    with pytest.raises(BadRequestError, match=says):
+        parse(*request(own))
+
+
+def test_pixels_are_rgb_for_every_model() -> None:
+    info = replace(INFO, image_shape=(1, 2, 3), channels=ChannelOrder.BGR)
+    for body in (
+        request({"shape": [1, 1, 2, 3]}),
+        request({"shape": [1, 1, 2, 3], "parameters": {"binary_data_size": 6}}, bytes(range(6))),
+        (bytes(range(6)), 0),
+    ):
+        images = parse_request(*body, info, max_images=4).images
+        assert images is not None
+        assert images.tolist() == [[[[2, 1, 0], [5, 4, 3]]]]

@@ -1,0 +1,43 @@
+"""`convoy check`: the answers of both, side by side."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+from models import BUILT_IN_MODEL, Original
+from tests.support.command_line import Run
+
+SAMPLES = BUILT_IN_MODEL.parent / "samples"
+
+
+def test_a_model_agrees_with_onnx_runtime_on_every_image(convoy: Run) -> None:
+    status, out, _ = convoy("check", "digits", SAMPLES, "--device", "cpu")
+    assert status == 0
+    assert "10 of 10 labels agree" in out
+    assert "7_faint_on_grey.jpg" in out
+
+
+def test_scores_that_differ_are_status_1(
+    convoy: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    model = onnx.load(BUILT_IN_MODEL)
+    weight = model.graph.initializer[0]
+    weight.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(weight) * 1.1, weight.name))
+    onnx.save(model, tmp_path / "other.onnx")
+    init = Original.__init__
+    monkeypatch.setattr(
+        Original, "__init__", lambda self, _, c: init(self, tmp_path / "other.onnx", c)
+    )
+    status, out, _ = convoy("check", "digits", SAMPLES, "--device", "cpu")
+    assert status == 1
+    assert "0.001 is allowed" in out
+
+
+def test_an_image_that_cannot_be_read_is_status_1(convoy: Run, tmp_path: Path) -> None:
+    (tmp_path / "bad.png").write_bytes(np.zeros(9, np.uint8).tobytes())
+    status, _, error = convoy("check", "digits", tmp_path, "--device", "cpu")
+    assert status == 1
+    assert "bad.png" in error

@@ -1,0 +1,204 @@
+"""Models by name, pulled from a server that stalls, truncates, lies and redirects."""
+
+import hashlib
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from models import BUILT_IN_MODEL, ModelFileError
+from service.hosting import catalogue
+from service.hosting.catalogue import Entry, find_entry, pull, pulled, read_catalogue
+from service.hosting.loading import open_models
+from service.settings import Settings
+
+FILE = BUILT_IN_MODEL.read_bytes()
+HALF = len(FILE) // 2
+
+Answer = Callable[[BaseHTTPRequestHandler, int], None]  # the handler, and where the range begins
+
+
+def send(handler: BaseHTTPRequestHandler, begin: int, data: bytes) -> None:
+    """`data`, said to be all from `begin` to the end of the file."""
+    handler.send_response(206 if begin else 200)
+    handler.send_header("content-length", str(len(FILE) - begin))
+    if begin:
+        handler.send_header("content-range", f"bytes {begin}-{len(FILE) - 1}/{len(FILE)}")
+    handler.end_headers()
+    handler.wfile.write(data)
+
+
+def whole(handler: BaseHTTPRequestHandler, begin: int) -> None:
+    send(handler, begin, FILE[begin:])
+
+
+def half(handler: BaseHTTPRequestHandler, begin: int) -> None:
+    send(handler, begin, FILE[begin:][:HALF])
+
+
+def no_ranges(handler: BaseHTTPRequestHandler, begin: int) -> None:
+    whole(handler, 0)
+
+
+def stall(handler: BaseHTTPRequestHandler, begin: int) -> None:
+    send(handler, begin, FILE[begin:][:HALF])
+    handler.wfile.flush()
+    threading.Event().wait(3.0)
+
+
+def lie(handler: BaseHTTPRequestHandler, begin: int) -> None:
+    send(handler, begin, bytes(len(FILE) - begin))
+
+
+def too_long(handler: BaseHTTPRequestHandler, begin: int) -> None:
+    handler.send_response(200)
+    handler.end_headers()
+    handler.wfile.write(FILE + b"more")
+
+
+def redirect(handler: BaseHTTPRequestHandler, begin: int) -> None:
+    handler.send_response(302)
+    handler.send_header("location", "/elsewhere")
+    handler.end_headers()
+
+
+def status(code: int) -> Answer:
+    return lambda handler, begin: handler.send_error(code)
+
+
+@contextmanager
+def server(*answers: Answer) -> Iterator[tuple[Entry, list[int]]]:
+    """An entry whose file a server has, which answers so, one after another; where ranges began."""
+    waiting, asked = iter(answers), list[int]()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(int(self.headers.get("range", "bytes=0-")[6:-1]))
+            next(waiting)(self, asked[-1])
+
+        def log_message(self, *_: object) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as listening:
+        thread = threading.Thread(target=listening.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            url = f"http://127.0.0.1:{listening.server_port}/model.onnx"
+            sum_ = hashlib.sha256(FILE).hexdigest()
+            yield (
+                Entry(url=url, sha256=sum_, bytes=len(FILE), licence="MIT", preset="digits"),
+                asked,
+            )
+        finally:
+            listening.shutdown()
+            thread.join()
+
+
+@pytest.fixture(autouse=True)
+def direct(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    monkeypatch.setattr(catalogue, "_STALLED_S", 1.0)
+
+
+@pytest.mark.parametrize(
+    ("answers", "begins"),
+    [
+        ([whole], [0]),
+        ([redirect, whole], [0, 0]),
+        ([half, whole], [0, HALF]),
+        ([stall, whole], [0, HALF]),
+        ([half, no_ranges], [0, HALF]),
+        ([status(503), whole], [0, 0]),
+    ],
+    ids=["whole", "redirected", "truncated", "stalled", "no ranges", "unavailable"],
+)
+def test_a_file_is_whole_in_the_end_and_its_progress_is_told(
+    tmp_path: Path, answers: list[Answer], begins: list[int]
+) -> None:
+    seen: list[int] = []
+    with server(*answers) as (entry, asked):
+        path = pull("one", entry, seen.append, tmp_path)
+        assert pull("one", entry, seen.append, tmp_path) == path  # without another request
+    assert asked == begins
+    assert path.read_bytes() == FILE
+    assert seen[-1] == len(FILE)
+    assert sorted(each.name for each in path.parent.iterdir()) == ["model.onnx", "model.toml"]
+
+
+@pytest.mark.parametrize(
+    ("answers", "says"),
+    [
+        ([lie], "its SHA-256 is another"),
+        ([too_long], "has more than"),
+        ([status(404)], "404"),
+        ([status(503)] * 5, "503.*pull it again"),
+    ],
+)
+def test_what_is_not_the_file_never_takes_its_place(
+    tmp_path: Path, answers: list[Answer], says: str
+) -> None:
+    with (
+        server(*answers) as (entry, _),
+        pytest.raises(ModelFileError, match=says),
+    ):
+        pull("one", entry, lambda _: None, tmp_path)
+    assert pulled("one", tmp_path) is None
+
+
+def test_an_interrupted_pull_is_resumed_by_the_next(tmp_path: Path) -> None:
+    def interrupt(done: int) -> None:
+        if done >= HALF:
+            raise KeyboardInterrupt
+
+    with server(whole, whole) as (entry, asked):
+        with pytest.raises(KeyboardInterrupt):
+            pull("one", entry, interrupt, tmp_path)
+        path = pull("one", entry, lambda _: None, tmp_path)
+    assert asked[1] >= HALF
+    assert path.read_bytes() == FILE
+
+
+def test_a_proxy_is_asked_where_the_environment_names_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with server(whole) as (entry, _):
+        monkeypatch.setenv("http_proxy", entry.url.rpartition("/")[0])
+        elsewhere = entry.model_copy(update={"url": "http://models.invalid/model.onnx"})
+        assert pull("one", elsewhere, lambda _: None, tmp_path).read_bytes() == FILE
+
+
+def test_a_model_that_was_pulled_is_served_by_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    more = tmp_path / "more.toml"
+    with server(whole) as (entry, _):
+        labels = [f"label {number}" for number in range(10)]
+        fields = entry.model_dump(exclude={"top1"}) | {"labels": labels}
+        more.write_text(
+            "[mine]\n" + "".join(f"{key} = {value!r}\n" for key, value in fields.items())
+        )
+        settings = Settings(model=Path("mine"), catalogue=more, threads=1, max_batch=1)
+        with pytest.raises(ModelFileError, match="get it with: convoy pull mine"):
+            list(open_models(settings, None))
+        entries = read_catalogue(more)
+        pull("mine", entries["mine"], lambda _: None)
+    (opened,) = open_models(settings, None)
+    assert opened.info.name == "mine"
+    assert list(opened.info.labels) == labels
+
+
+def test_the_shipped_catalogue_is_valid_and_a_slip_gets_near_names() -> None:
+    entries = read_catalogue()
+    assert len({entry.sha256 for entry in entries.values()}) == len(entries) >= 10
+    with pytest.raises(ModelFileError, match=r"did you mean squeezenet1\.1"):
+        find_entry("squeezenet", entries)
+
+
+def test_a_catalogue_that_is_invalid_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "more.toml"
+    path.write_text("[mine]\nurl = 'file:///etc/passwd'\n")
+    with pytest.raises(ModelFileError, match=r"more\.toml: url"):
+        read_catalogue(path)

@@ -1,0 +1,93 @@
+"""Chromium on a page of a real server, as fixtures to import into a conftest."""
+
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import pytest
+
+from models import BUILT_IN_MODEL
+from tests.support import ROOT
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+playwright = pytest.importorskip("playwright.sync_api", reason="the browser tests need playwright")
+expect = playwright.expect
+
+SAMPLES = BUILT_IN_MODEL.parent / "samples"
+SEVEN = SAMPLES / "7_faint_on_grey.jpg"
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+IN_A_BROWSER = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium to drive")
+# Nothing but loopback: without these, Chromium talks to its maker at every start.
+_QUIET = ("--disable-background-networking", "--disable-component-update", "--disable-sync")
+
+
+@contextmanager
+def convoy_at(*flags: str | Path) -> Iterator[str]:
+    """Where a real server of the built-in model listens."""
+    command = [sys.executable, "-c", "from service.cli import main; main()", "serve", "--port", "0"]
+    command += map(str, flags)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
+        assert process.stdout is not None
+        match = re.search(r"http://\S+:\d+", process.stdout.readline())
+        assert match
+        try:
+            yield match[0]
+        finally:
+            process.terminate()
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    """A real server of the built-in model."""
+    with convoy_at() as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator["Browser"]:
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(
+            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu", *_QUIET]
+        )
+        yield browser
+        browser.close()
+
+
+@contextmanager
+def opened(
+    browser: "Browser", address: str, scheme: Literal["light", "dark"] = "light"
+) -> Iterator["Page"]:
+    """A page in a window of its own. Fails where a script does, asks elsewhere, or is forbidden."""
+    page = browser.new_page(color_scheme=scheme, viewport={"width": 1000, "height": 1100})
+    faults: list[str] = []
+    origin = address.removesuffix("/docs")
+    page.on("pageerror", lambda error: faults.append(str(error)))
+    page.on("request", lambda asked: _stays_here(asked.url, origin, faults))
+    page.on("console", lambda said: _keeps_the_policy(said.text, faults))
+    page.goto(address)
+    yield page
+    page.close()
+    assert faults == []
+
+
+def _stays_here(url: str, origin: str, faults: list[str]) -> None:
+    if not url.startswith((origin + "/", "blob:", "data:")):
+        faults.append(f"asked for {url}")
+
+
+def _keeps_the_policy(text: str, faults: list[str]) -> None:
+    if re.search("content security policy|permissions policy|cross-origin", text, re.IGNORECASE):
+        faults.append(text)
+
+
+@pytest.fixture
+def page(browser: "Browser", address: str) -> Iterator["Page"]:
+    with opened(browser, address) as page:
+        yield page

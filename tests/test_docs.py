@@ -1,0 +1,122 @@
+"""The documentation: its commands print what it shows, its links lead somewhere."""
+
+import json
+import re
+import runpy
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from models.description import _KEYS
+from service.settings import Settings
+from tests.support import ROOT
+from tests.support.command_line import Run, convoy
+from tests.support.servers.several_models import convoy_serve
+
+__all__ = ["convoy"]
+
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+README = PAGES[0].read_text(encoding="utf-8")
+SERVER = "127.0.0.1:8000"
+CONVOY = f"{shlex.quote(sys.executable)} -c 'from service.cli import main; main()'"
+
+
+def shown(text: str) -> Iterator[tuple[str, str]]:
+    """Each command after `$ `, and what is shown below it."""
+    for block in re.findall(r"(?m)^    \$ .*\n(?:    .*\n)*", text):
+        command, *output = block.splitlines()
+        yield command.removeprefix("    $ "), "\n".join(line[4:] for line in output)
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    with convoy_serve("digits", "--device", "cpu") as port:
+        yield f"127.0.0.1:{port}"
+
+
+def without_times(text: str) -> Any:
+    try:
+        answer = json.loads(text)
+    except ValueError:
+        return [line.split() for line in text.strip().splitlines()]
+    return {key: value for key, value in answer.items() if key != "timing_ms"}
+
+
+def run(command: str) -> str:
+    result = subprocess.run(
+        command, shell=True, cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+@pytest.mark.parametrize(("command", "output"), list(shown(README)))
+def test_a_command_of_the_readme_prints_what_is_shown(
+    address: str, command: str, output: str
+) -> None:
+    command = re.sub("^convoy ", f"{CONVOY} ", command.replace(SERVER, address))
+    assert without_times(run(command)) == without_times(output)
+
+
+def test_the_readmes_python_prints_the_label(address: str) -> None:
+    (code,) = re.findall(r"With Python:\n\n((?:    .*\n)+)", README)
+    code = re.sub("(?m)^    ", "", code).replace(SERVER, address)
+    assert "'label': '7'" in run(f"{shlex.quote(sys.executable)} -c {shlex.quote(code)}")
+
+
+def test_the_clients_of_the_documentation_are_answered(address: str) -> None:
+    text = (ROOT / "docs/http-api.md").read_text()
+    examples = re.findall(
+        r"\n((?:    .*\n|\n)*    import (?:httpx|numpy).*\n(?:    .*\n|\n)*)", text
+    )
+    assert len(examples) == 2
+    image = ROOT / "models/digits/samples/7_faint_on_grey.jpg"
+    for example in examples:
+        code = re.sub("(?m)^    ", "", example).replace(SERVER, address)
+        code = code.replace('"cat.jpg"', repr(str(image)))
+        assert "7" in run(f"{shlex.quote(sys.executable)} -c {shlex.quote(code)}")
+
+
+def test_the_readme_is_one_page() -> None:
+    assert len(README.splitlines()) <= 150
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_link_leads_to_a_file(page: Path) -> None:
+    links = re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text(encoding="utf-8"))
+    assert [link for link in links if ":" not in link and not (page.parent / link).exists()] == []
+
+
+def test_the_settings_page_is_what_make_docs_writes() -> None:
+    page = runpy.run_path(str(ROOT / "docs/settings.py"))["page"]()
+    assert (ROOT / "docs/settings.md").read_text(encoding="utf-8") == page
+    assert page.count("| `CONVOY_") == len(Settings.model_fields)
+
+
+def test_every_key_of_a_description_is_documented() -> None:
+    text = (ROOT / "docs/models.md").read_text(encoding="utf-8")
+    assert [key for key in _KEYS if f"`{key}`" not in text] == []
+
+
+COMMANDS = sorted(
+    {
+        line.strip().removeprefix("$ ").partition("  #")[0]
+        for page in (*PAGES, *sorted((ROOT / "deploy").rglob("*.md")))
+        for line in page.read_text(encoding="utf-8").splitlines()
+        if re.match(r"    (\$ )?convoy \w", line)
+    }
+)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_and_flag_that_is_shown_exists(command: str, convoy: Run) -> None:
+    _, name, *rest = shlex.split(command)
+    status, out, _ = convoy(name, "--help")
+    assert status == 0
+    flags = [word.partition("=")[0] for word in rest if word.startswith("--")]
+    assert [flag for flag in flags if not re.search(rf"{flag}[ ,/]", out)] == []
