@@ -20,6 +20,7 @@ from kernels.problems.activation import Activation
 from kernels.problems.binary_operation import BinaryOp
 from kernels.problems.conv import ConvProblem
 from kernels.problems.pool import PoolKind, PoolProblem
+from kernels.problems.precision import FLOAT, Stored
 
 Weight = NDArray[np.float32]
 Shape = tuple[int, ...]
@@ -45,6 +46,7 @@ class Value:
     name: str
     shape: Shape
     inside: ChannelSlice | None = None
+    stored: Stored = FLOAT
 
 
 @dataclass(frozen=True, kw_only=True)
