@@ -1,4 +1,4 @@
-"""How far right scores may lie apart, which the arithmetic says and no measurement."""
+"""The rounding error that correct scores may have, derived from the arithmetic, not measured."""
 
 from collections.abc import Callable
 from math import prod, sqrt
@@ -19,7 +19,7 @@ Choice = Callable[[ConvProblem], ConvChoice]
 
 
 _ROUNDED = 2.0**13
-"""Of a number that is rounded to 11 bits, in u."""
+"""The relative error of rounding a number to 11 bits, in units of u."""
 
 _FACTORS = {
     Precision.FP32: 0.0,
@@ -27,17 +27,17 @@ _FACTORS = {
     Precision.TF32X3: 3 * 4 + 2 * 24,  # 2^-22 thrice; 24 truncated sums of products in a chunk
     Precision.FP16: _ROUNDED,  # the weights; x was rounded where it was stored
 }
-"""What a convolution's factors lack of themselves, in u."""
+"""The relative error of a product's factors by precision, in units of u."""
 
 
 def network_tolerance(graph: Graph, choose: Choice | None = None) -> float:
-    """How far float32 scores may lie from float64 ones, relative to the largest score.
+    """The largest difference allowed between computed and float64 scores, over the largest score.
 
     A sum of L products whose rounding errors are independent errs by about √L·u relative to its
     size, u = eps / 2 (Higham and Mary 2019, "A new approach to probabilistic rounding error
-    analysis", theorem 3.1), any other node by a few u. Networks keep the size of activations from
-    layer to layer, or no float32 would do; then the layers' errors add up, at most linearly.
-    A value that is stored as float16 is rounded to 11 bits, 2^13 u. Without `choose` every
+    analysis", theorem 3.1), any other node by a few u. Activations have about the same size in all
+    layers; then the layers' errors add up, at most linearly. A value that is stored as float16 is
+    rounded to 11 bits, 2^13 u. Without `choose` every
     convolution sums its products directly.
     """
     u = float(np.finfo(np.float32).eps) / 2
