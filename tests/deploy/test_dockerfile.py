@@ -146,7 +146,7 @@ def test_the_sbom_lists_every_package_of_the_environment(
     subprocess.run([cyclonedx, *arguments], cwd=ROOT, env=environ, check=True)
     sbom = json.loads((tmp_path / written.name).read_text())
     assert sbom["bomFormat"] == "CycloneDX"
-    assert sbom["metadata"]["component"]["name"] == "convoy"
+    assert sbom["metadata"]["component"]["name"] == pyproject()["project"]["name"]
     listed = {canonicalize_name(each["name"]): each["version"] for each in sbom["components"]}
     installed = {canonicalize_name(d.name): d.version for d in distributions()}
     assert {name: listed.get(name) for name in RUNTIME} == {n: installed[n] for n in RUNTIME}
