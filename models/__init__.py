@@ -8,7 +8,7 @@ from kernels.tuning.store import DEFAULT_STORE as DEFAULT_TUNING
 from models.classifier import Classifier, load_classifier
 from models.digits import MODEL_PATH as BUILT_IN_MODEL
 from models.engines.engine import Batch, DeviceKind, Engine, Image, Images, Pixels, Scores
-from models.engines.open_engine import open_engine
+from models.engines.open_engine import Place, every_gpu, open_engine, open_engines
 from models.engines.original import Original
 from models.errors import (
     DeviceLostError,
@@ -60,6 +60,7 @@ __all__ = [
     "Original",
     "OutputKind",
     "Pixels",
+    "Place",
     "PlanReport",
     "Preprocessing",
     "PreprocessingError",
@@ -68,8 +69,10 @@ __all__ = [
     "TuningReport",
     "UnsupportedModelError",
     "__version__",
+    "every_gpu",
     "load_classifier",
     "open_engine",
+    "open_engines",
     "plan_report",
     "precompile",
     "report",
