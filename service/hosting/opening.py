@@ -29,7 +29,7 @@ def add_models(
     """Open the models; ModelError, or SettingsError if the default is not among them."""
     for opened in open_models(settings, expectations):
         decode = decoder(opened.classifier, settings)
-        repository.add(opened.info, opened.engine, decode, opened.reopen)
+        repository.add(opened.info, opened.engines, decode, opened.reopen)
     if settings.default_model not in (None, *repository.models):
         raise SettingsError(
             f"--default-model: {settings.default_model} is not served; "

@@ -5,7 +5,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from models import ChannelOrder, OutputKind
-from service.engine.runner import EngineRunner, State
+from service.engine.runner import EngineRunner
+from service.engine.supervised_engine import State
 from service.engine.threads import Workers
 from service.hosting.admission import Admission, ByteRoom, Reservation
 from service.hosting.inference import Inference, Outcome, Wanted
@@ -57,16 +58,13 @@ class Pipeline:
             room=room,
             expected_wait_s=runner.batcher.expected_wait_s,
         )
+        metrics.engines = lambda: runner.engines
         metrics.pending = lambda: runner.batcher.depth
         metrics.watch(
             {
                 "convoy_ready": (
                     "1 while the model accepts requests.",
                     lambda: float(runner.state is State.READY),
-                ),
-                "convoy_engine_restarts_total": (
-                    "Attempted restarts of an engine that hung or failed.",
-                    lambda: runner.restarts,
                 ),
                 "convoy_queue_depth": (
                     "Images waiting for a batch.",

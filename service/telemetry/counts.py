@@ -11,7 +11,7 @@ from itertools import accumulate
 
 from prometheus_client.utils import floatToGoString
 
-from service.batching.batcher import BatchRecord
+from service.batching.worker import BatchRecord
 from service.errors import ServiceError
 from service.telemetry.statistics import CLIENT_CLOSED_REQUEST, REASONS, Duration, Phases
 

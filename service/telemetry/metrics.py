@@ -4,7 +4,7 @@ Both read `service.telemetry.counts`, as /v2/models/stats does. Plain integers c
 prometheus_client formats them: see docs/decisions/counting.md.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from platform import python_version
 
@@ -17,8 +17,9 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from models import __version__
-from service.batching.batcher import BatchRecord
+from service.batching.worker import BatchRecord
 from service.engine.cores import available_cores, cpu_model
+from service.engine.runner import EngineStatus
 from service.telemetry.counts import Counts, Totals
 from service.telemetry.gpus import open_gpus
 
@@ -33,7 +34,7 @@ class ModelMetrics:
         self.answered = counts.answered
         self.refused = counts.refused
         self.pending: Callable[[], float] = int  # images waiting for a batch
-        self.engine: Callable[[], tuple[str, str]] | None = None  # device, fallback_reason
+        self.engines: Callable[[], Sequence[EngineStatus]] = tuple
         self.gauges: dict[str, tuple[str, Callable[[], float]]] = {}
 
     def batch(self, record: BatchRecord) -> None:
@@ -108,11 +109,14 @@ class Metrics(Collector):
             labels=["model", "phase"],
         )
         sizes = Histogram("convoy_batch_size", "Images per batch.", labels=["model"])
-        engines = Info(
+        info = Info(
             "convoy_engine",
-            "The model's device; why it is the CPU where --device auto looked for a GPU.",
-            labels=["model"],
+            "An engine's device; why it is the CPU where --device auto looked for a GPU.",
+            labels=["model", "engine"],
         )
+        engines = [
+            kind(name, text, labels=["model", "engine", "device"]) for kind, name, text in _ENGINE
+        ]
         for model in self.models:
             name, totals = model.name, model.statistics
             for status, count in totals.requests.items():
@@ -123,11 +127,13 @@ class Metrics(Collector):
             for phase, histogram in totals.phases.items():
                 phases.add_metric([name, phase], *histogram)
             sizes.add_metric([name], *totals.batch_size)
-            if model.engine is not None:
-                device, reason = model.engine()
-                engines.add_metric([name], {"device": device, "fallback_reason": reason})
+            for number, (device, reason, *values) in enumerate(model.engines()):
+                info.add_metric([name, str(number)], {"device": device, "fallback_reason": reason})
+                for family, value in zip(engines, values, strict=True):
+                    family.add_metric([name, str(number), device], float(value))
         yield Info("convoy", "This Convoy, its Python and its machine.", self._facts)
-        yield from (requests, images, failed, duration, phases, sizes, engines, *self._gauges())
+        yield from (requests, images, failed, duration, phases, sizes, info, *engines)
+        yield from self._gauges()
         yield Counter(
             "convoy_lost_decode_threads",
             "Decode threads that hung or died; each was replaced.",
@@ -144,6 +150,15 @@ class Metrics(Collector):
                 families[name].add_metric([model.name], read())
         return families.values()
 
+
+# The fields of EngineStatus after the first two.
+_ENGINE: Sequence[tuple[type[Counter] | type[Gauge], str, str]] = (
+    (Gauge, "convoy_engine_ready", "1 while the engine takes batches."),
+    (Counter, "convoy_engine_restarts", "Attempted restarts of an engine that hung or failed."),
+    (Counter, "convoy_engine_batches", "Batches that the engine ended, failed ones included."),
+    (Counter, "convoy_engine_images", "Images in those batches."),
+    (Counter, "convoy_engine_busy_seconds", "Time in those batches."),
+)
 
 # Triton's counters: name, help, attribute of Totals.
 _TRITON = (

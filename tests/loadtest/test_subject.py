@@ -1,15 +1,19 @@
 """The model, its device and its machine, from a server's metrics."""
 
+from functools import partial
+
 import pytest
 
 from loadtest.subject import Subject, subject
+from service.engine.runner import EngineStatus
 from service.telemetry.metrics import Metrics
 
 
 def test_the_device_and_the_machine_are_those_of_the_metrics() -> None:
     metrics = Metrics(max_batch=4)
-    metrics.model("digits", "1").engine = lambda: ("cpu (ONNX Runtime)", "")
-    metrics.model("other", "1").engine = lambda: ("NVIDIA H200", "")
+    for model, device in (("digits", "cpu (ONNX Runtime)"), ("other", "NVIDIA H200")):
+        status = EngineStatus(device, "", ready=True, restarts=0, batches=0, images=0, busy_s=0)
+        metrics.model(model, "1").engines = partial(list, [status])
     found = subject("digits", metrics.exposition().decode())
     assert found.device == "cpu (ONNX Runtime)"
     assert found.machine.endswith(" cores")
