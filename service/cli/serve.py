@@ -16,13 +16,13 @@ from models import BUILT_IN_MODEL
 from service.api.app import create_app
 from service.api.v1 import CLASSIFY_PATH, model_path
 from service.cli.options import Expectations, configure_logging, with_settings
-from service.edge.edge import EdgeOptions, Limits
+from service.edge.edge import Limits
 from service.edge.keys import Keys, KeysError
 from service.engine.watchdog import Bounds
 from service.hosting.loading import decoder, open_models
 from service.hosting.repository import Repository
 from service.http.metrics_port import metrics_port
-from service.http.server import bind, ended_by_sigterm, run_server
+from service.http.server import ServerOptions, bind, ended_by_sigterm, run_server
 from service.processes import Options, prepare, run_workers
 from service.settings import Settings, SettingsError
 
@@ -42,12 +42,12 @@ def serve(
     Each setting is a flag and an environment variable: --max-batch is CONVOY_MAX_BATCH.
     """
     configure_logging(verbose=verbose, log_format=settings.log_format)
-    if not serve_models(settings, expectations, edge_options(settings), verbose=verbose):
+    if not serve_models(settings, expectations, server_options(settings), verbose=verbose):
         raise typer.Exit(1)
 
 
 def serve_models(
-    settings: Settings, expectations: Sequence[str] | None, edge: EdgeOptions, *, verbose: bool
+    settings: Settings, expectations: Sequence[str] | None, options: ServerOptions, *, verbose: bool
 ) -> bool:
     """Serve until a signal; False if accepted requests remained unanswered."""
     with ExitStack() as stack:
@@ -84,38 +84,20 @@ def serve_models(
         announce = partial(_announce, settings.host, listener.getsockname()[1], repository)
         if not settings.workers:
             app = create_app(repository, metrics=settings.metrics_port is None)
-            return run_server(
-                app,
-                app.endpoints,
-                repository,
-                listener,
-                drain_s=settings.drain_s,
-                access_log=settings.access_log,
-                edge=edge,
-                announce=announce,
-                notice_s=settings.notice_s,
-            )
+            return run_server(app, app.endpoints, repository, listener, options, announce)
         make_for_worker = partial(
             make,
             decode_threads=max(1, settings.thread_count // settings.workers),
             decode_bytes=settings.decode_bytes // settings.workers,
         )
         configure = partial(configure_logging, verbose=verbose, log_format=settings.log_format)
-        options = Options(
-            settings.workers,
-            make_for_worker,
-            configure,
-            drain_s=settings.drain_s,
-            access_log=settings.access_log,
-            metrics=settings.metrics_port is None,
-            edge=edge,
-            notice_s=settings.notice_s,
-        )
-        return run_workers(repository, listener, options, announce)
+        metrics = settings.metrics_port is None
+        workers = Options(settings.workers, make_for_worker, configure, options, metrics)
+        return run_workers(repository, listener, workers, announce)
 
 
-def edge_options(settings: Settings) -> EdgeOptions:
-    """Limits, API keys and tracing; SettingsError: a bad key file, or no OpenTelemetry."""
+def server_options(settings: Settings) -> ServerOptions:
+    """How to serve; SettingsError: a bad key file, or no OpenTelemetry."""
     if settings.otel:
         try:
             import_module("service.telemetry.tracing")
@@ -135,7 +117,16 @@ def edge_options(settings: Settings) -> EdgeOptions:
         keys = Keys(settings.api_key_file) if settings.api_key_file is not None else None
     except KeysError as error:
         raise SettingsError(f"--api-key-file: {error}") from error
-    return EdgeOptions(limits, keys, settings.log_format, settings.otel, settings.cors_origin)
+    return ServerOptions(
+        limits,
+        keys,
+        settings.access_log,
+        settings.log_format,
+        settings.otel,
+        settings.cors_origin,
+        settings.notice_s,
+        settings.drain_s,
+    )
 
 
 def _announce(host: str, port: int, repository: Repository) -> None:

@@ -11,7 +11,7 @@ import resource
 import secrets
 import sys
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import count
 from math import ceil
 from time import perf_counter
@@ -25,7 +25,6 @@ from service.errors import (
     TooManyFromClientError,
     UnauthorizedError,
 )
-from service.telemetry.logs import AccessLog, LogFormat, line_writer
 from service.telemetry.record import OnEnd, RequestRecord
 
 _log = logging.getLogger("convoy")
@@ -62,25 +61,11 @@ class Limits:
     rate: float = 0.0  # requests a second of one client; 0: any
 
 
-@dataclass(frozen=True, slots=True)
-class EdgeOptions:
-    """The parts of an edge that can be sent to another process."""
-
-    limits: Limits = field(default_factory=Limits)
-    keys: Keys | None = None
-    log_format: LogFormat = LogFormat.TEXT
-    traced: bool = False
-    cors_origin: str | None = None  # whose pages may read answers; every answer names it
-
-
 class Edge:
     """The edge of all connections of a server; used from its event loop."""
 
     def __init__(
-        self,
-        limits: Limits | None = None,
-        keys: Keys | None = None,
-        on_end: Collection[OnEnd] = (),
+        self, limits: Limits | None = None, keys: Keys | None = None, on_end: Collection[OnEnd] = ()
     ) -> None:
         """`on_end` are called with each request that was answered or whose client left."""
         self.limits = limits = limits or Limits()
@@ -199,40 +184,25 @@ class Edge:
         return None
 
 
-def make_edge(options: EdgeOptions, *, access_log: bool) -> Edge:
-    """An edge for a server in this process."""
-    on_end: list[OnEnd] = []
-    if access_log:
-        on_end.append(AccessLog(line_writer(options.log_format)))
-    if options.traced:
-        from service.telemetry.tracing import Traces  # noqa: PLC0415  needs the extra `otel`
-
-        on_end.append(Traces())
-    limits = replace(options.limits, connections=_allow(options.limits.connections))
-    return Edge(limits, options.keys, on_end)
-
-
-def _allow(connections: int) -> int:
-    """Raise the limit on open files for so many connections; return how many it allows."""
+def allowed(limits: Limits) -> Limits:
+    """Raise the limit on open files for so many connections; returns the limits that it allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         open_now = len(os.listdir("/proc/self/fd"))
     except OSError:  # not on Linux
         open_now = _FEW_FILES
     others = open_now + _MORE_FILES + SPARE
-    wanted = connections + others
+    wanted = limits.connections + others
     if soft >= wanted or soft == resource.RLIM_INFINITY:
-        return connections
-    allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
-    if allowed < wanted:
-        connections = max(1, allowed - others)
-        _log.warning(
-            "allowing %d connections only: the system limits open files to %d (ulimit -Hn)",
-            connections,
-            allowed,
-        )
-    return connections
+        return limits
+    files = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (files, hard))
+    if files == wanted:
+        return limits
+    limits = replace(limits, connections=max(1, files - others))
+    only = "allowing %d connections only: the system limits open files to %d (ulimit -Hn)"
+    _log.warning(only, limits.connections, files)
+    return limits
 
 
 def _presented(headers: Mapping[bytes, bytes]) -> bytes:

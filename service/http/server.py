@@ -13,16 +13,20 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 
 import uvicorn
 from starlette.types import ASGIApp
 
 from models import DeviceLostError
-from service.edge.edge import EdgeOptions, make_edge
+from service.edge.edge import Edge, Limits, allowed
+from service.edge.keys import Keys
 from service.hosting.repository import Repository
 from service.http.connection import Connection
 from service.http.exchange import Endpoint
 from service.http.uvicorn_adapter import ConvoyConfig
+from service.telemetry.logs import AccessLog, LogFormat, line_writer
+from service.telemetry.record import OnEnd
 
 # Seconds after draining for the last answers to be sent, and for an engine to finish its call.
 LEAVE_S = 2
@@ -80,35 +84,47 @@ def ended_by_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGHUP, hangup)
 
 
+@dataclass(frozen=True, slots=True)
+class ServerOptions:
+    """How to serve; can be sent to another process."""
+
+    limits: Limits = field(default_factory=Limits)
+    keys: Keys | None = None
+    access_log: bool = True
+    log_format: LogFormat = LogFormat.TEXT
+    traced: bool = False
+    cors_origin: str | None = None  # whose pages may read answers; every answer names it
+    notice_s: float = 0.0
+    drain_s: float = 20.0
+
+
 def http_settings(
-    app: ASGIApp,
-    *,
-    access_log: bool,
-    edge: EdgeOptions | None = None,
-    endpoints: Mapping[str, Endpoint] | None = None,
+    app: ASGIApp, options: ServerOptions, endpoints: Mapping[str, Endpoint] | None = None
 ) -> ConvoyConfig:
     """The settings of uvicorn for any application; benchmarks compare Convoy with a bare one."""
+    on_end: list[OnEnd] = []
+    if options.access_log:
+        on_end.append(AccessLog(line_writer(options.log_format)))
+    if options.traced:
+        from service.telemetry.tracing import Traces  # noqa: PLC0415  needs the extra `otel`
+
+        on_end.append(Traces())
+    exposed = "inference-header-content-length, retry-after, x-request-id"
+    origin = options.cors_origin
+    cors = {"access-control-allow-origin": origin, "access-control-expose-headers": exposed}
     return ConvoyConfig(
         app,
-        make_edge(edge or EdgeOptions(), access_log=access_log),
+        Edge(allowed(options.limits), options.keys, on_end),
         {path.encode(): endpoint for path, endpoint in (endpoints or {}).items()},
         log_config=None,
         access_log=False,  # uvicorn's own
         server_header=False,
-        headers=list(_cors_headers(edge.cors_origin if edge else None)),
+        headers=list(cors.items()) if origin else [],
         lifespan="off",
         ws="none",
         http=Connection,
         timeout_graceful_shutdown=LEAVE_S,
     )
-
-
-def _cors_headers(origin: str | None) -> Iterator[tuple[str, str]]:
-    """What tells browsers which origin's pages may read answers."""
-    if origin:
-        yield "access-control-allow-origin", origin
-        exposed = "inference-header-content-length, retry-after, x-request-id"
-        yield "access-control-expose-headers", exposed
 
 
 class Server(uvicorn.Server):
@@ -118,14 +134,12 @@ class Server(uvicorn.Server):
         self,
         config: uvicorn.Config,
         repository: Repository,
-        drain_s: float,
+        options: ServerOptions,
         announce: Callable[[], None],
-        notice_s: float = 0,
     ) -> None:
         super().__init__(config)
         self._repository = repository
-        self._drain_s = drain_s
-        self._notice_s = notice_s
+        self._options = options
         self._announce = announce
         self._tasks: list[asyncio.Task[None]] = []
         self._draining: asyncio.Task[None] | None = None
@@ -202,10 +216,10 @@ class Server(uvicorn.Server):
         self._fail(failure)
 
     async def _leave(self) -> None:
-        if self._notice_s:
-            _log.info("shutting down in %g seconds: readiness fails from now on", self._notice_s)
+        if notice_s := self._options.notice_s:
+            _log.info("shutting down in %g seconds: readiness fails from now on", notice_s)
             self._give_notice()
-            await asyncio.sleep(self._notice_s)
+            await asyncio.sleep(notice_s)
         await self._drain()
 
     def _give_notice(self) -> None:
@@ -213,7 +227,7 @@ class Server(uvicorn.Server):
 
     async def _drain(self) -> None:
         _log.info("shutting down: finishing %d requests", self._repository.requests)
-        self.drained = await self._repository.drain(self._drain_s)
+        self.drained = await self._repository.drain(self._options.drain_s)
         if not self.drained:
             _log.error("giving up %d requests", self._repository.requests)
             await self._repository.give_up()
@@ -225,19 +239,14 @@ def run_server(
     endpoints: Mapping[str, Endpoint],
     repository: Repository,
     listener: socket.socket,
-    *,
-    drain_s: float,
-    access_log: bool,
-    edge: EdgeOptions | None = None,
+    options: ServerOptions,
     announce: Callable[[], None],
-    notice_s: float = 0,
 ) -> bool:
     """Serve until a signal, then close the repository; `announce` is called once it is ready.
 
     True if every accepted request was answered within `drain_s`. Otherwise see `outcome_of`.
     """
-    config = http_settings(app, access_log=access_log, edge=edge, endpoints=endpoints)
-    server = Server(config, repository, drain_s, announce, notice_s)
+    server = Server(http_settings(app, options, endpoints), repository, options, announce)
     server.run(sockets=[listener])
     return outcome_of(server)
 

@@ -32,7 +32,7 @@ class Pending:
     then: OnOutcome[ScoreRow]
 
     def withdraw(self) -> None:
-        """Its result is no longer wanted: what of it is not dispatched yet never is."""
+        """Discard its result; what is not dispatched yet never is."""
         link = self.runner.link
         if link.pending.pop(self.number, None) is not None:
             self.runner.free += self.slots

@@ -31,8 +31,8 @@ _LINE = 8  # numbers of a cache line, which no two processes write to
 class Memory:
     """Arrays of zeros; in a process that it is pickled for the same, taken in the same order.
 
-    An anonymous file: nothing is left behind however processes end, nothing counts against
-    /dev/shm, which containers keep small, and pages that are never touched take no memory.
+    An anonymous file: it is gone with the processes, does not count against /dev/shm, which
+    containers keep small, and takes no memory for pages that are never touched.
     """
 
     def __init__(self) -> None:

@@ -107,13 +107,7 @@ class Session:
                 posted.withdraw()
 
     def _submit(
-        self,
-        number: int,
-        place: int,
-        slots: list[int],
-        tensors: bool,
-        deadline: float,
-        priority: int,
+        self, number: int, place: int, slots: list[int], tensors: bool, *urgency: Any
     ) -> None:
         runner, shared = self._models[place]
         images = (shared.tensors if tensors else shared.pixels)[self._number]
@@ -122,8 +116,8 @@ class Session:
         def then(outcome: Answered[ScoreRow] | ServiceError) -> None:
             self._open.pop(number, None)
             if isinstance(outcome, ServiceError):
-                error = type(outcome).__name__, str(outcome), vars(outcome)
-                self.wire.say("failed", number, *error)
+                kind = type(outcome).__name__
+                self.wire.say("failed", number, kind, str(outcome), vars(outcome))
                 return
             for slot, row in zip(slots, outcome.results, strict=True):
                 scores[slot] = row.scores
@@ -131,7 +125,7 @@ class Session:
 
         try:
             own = [images[slot] for slot in slots]
-            self._open[number] = runner.post(own, then, Urgency(deadline, priority))
+            self._open[number] = runner.post(own, then, Urgency(*urgency))
         except ServiceError as error:
             then(error)
 
@@ -148,8 +142,7 @@ class _Supervisor(Server):
             self._tell("status", self._status())  # the workers before any client
             announce()
 
-        options = outfit.options
-        super().__init__(config, repository, options.drain_s, announce_everywhere, options.notice_s)
+        super().__init__(config, repository, outfit.options.server, announce_everywhere)
         metrics, workers = repository.metrics, outfit.options.workers
         self._crew = Crew(outfit.memory, workers)
         self._models: list[_Model] = []
@@ -203,7 +196,7 @@ class _Supervisor(Server):
         _log.info("shutting down: the workers finish what is inside")
         for runner, _ in self._models:
             runner.refuse()
-        await self._end_workers(self._drain_s)
+        await self._end_workers(self._options.drain_s)
         self.should_exit = True
 
     async def _end_workers(self, timeout_s: float) -> None:
@@ -220,17 +213,19 @@ class _Supervisor(Server):
             try:
                 status = await self._live(number)
             except Exception:  # noqa: BLE001  logged; a few of them end the service
-                _log.exception("worker %d cannot be started", number)
+                _log.exception("starting or following worker %d failed", number)
                 status = 1
+            another = "" if self._ending else "; another takes its place"
+            if another or status:
+                _log.error("worker %d ended with status %d%s", number, status, another)
             if self._ending:
                 self.drained = self.drained and status == 0
                 return
             self._crew.replaced[number] += 1
-            _log.error("worker %d ended with status %d; another takes its place", number, status)
             short = short + 1 if monotonic() - began < _SHORT_S else 0
             if short == _TOO_MANY:
                 reason = f"worker {number} ended as soon as it was started, {short} times in a row"
-                self.failure, self.should_exit = WorkersError(reason), True
+                self._fail(WorkersError(reason))
                 return
             await asyncio.sleep(short * _PAUSE_S)
 
@@ -253,14 +248,16 @@ class _Supervisor(Server):
             if self._ending:
                 session.wire.say("drain")
 
-        await session.serve(self._status(), listens)
-        self._crew.listening[number] = 0
-        await asyncio.to_thread(process.join, LEAVE_S)
-        process.kill()  # where it holds on
-        await asyncio.to_thread(process.join)
-        del self._alive[number]
-        for _, shared in self._models:
-            shared.inside[number][0] = 0
+        try:
+            await session.serve(self._status(), listens)
+            await asyncio.to_thread(process.join, LEAVE_S)
+        finally:
+            self._crew.listening[number] = 0
+            process.kill()  # where it holds on
+            await asyncio.to_thread(process.join)
+            del self._alive[number]
+            for _, shared in self._models:
+                shared.inside[number][0] = 0
         return process.exitcode or 0
 
 

@@ -7,24 +7,16 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, cast
 
 from service.api.app import create_app
-from service.edge.edge import EdgeOptions
 from service.engine.runner import EngineRunner
 from service.hosting.repository import Repository
-from service.http.server import Server, http_settings
+from service.http.server import Server, ServerOptions, http_settings
 from service.processes.remote import Link, RemoteRunner
-from service.processes.shared import (
-    Crew,
-    Memory,
-    Model,
-    SharedAdmission,
-    SharedCounts,
-    SharedModel,
-)  # fmt: skip
+from service.processes.shared import Crew, Memory, Model, SharedAdmission, SharedCounts, SharedModel
 from service.processes.wire import Wire
 from service.telemetry.metrics import ModelMetrics
 
@@ -45,11 +37,8 @@ class Options:
     workers: int
     make_repository: Callable[[], Repository]  # without models
     configure: Callable[[], None]  # called first: sets up the log
-    drain_s: float
-    access_log: bool
-    metrics: bool = True  # whether the clients' port tells them
-    edge: EdgeOptions = field(default_factory=EdgeOptions)
-    notice_s: float = 0
+    server: ServerOptions
+    metrics: bool = True  # whether the clients' port has them
 
 
 class Outfit(NamedTuple):
@@ -81,18 +70,11 @@ def work(outfit: Outfit, number: int, end: socket.socket) -> None:
         pipeline = repository.join(model.info, runner, model.prepare, metrics.models[-1])
         pipeline.admission = SharedAdmission(pipeline.admission, shared.inside, number)
     app = create_app(repository, metrics=options.metrics)
-    config = http_settings(
-        app, access_log=options.access_log, edge=options.edge, endpoints=app.endpoints
-    )
-    server = _Server(config, repository, options.drain_s, announce=lambda: None)
+    config = http_settings(app, options.server, app.endpoints)
+    server = _Server(config, repository, options.server, announce=lambda: None)
     server.listener, server.link = outfit.listener, link
     server.crew, server.number = crew, number
-    lost, before = metrics.lost_decode_threads, crew.lost_threads[number]
-
-    def count_lost() -> None:
-        crew.lost_threads[number] = before + int(lost())
-
-    server.count_lost = count_lost
+    server.lost, server.lost_before = metrics.lost_decode_threads, crew.lost_threads[number]
     metrics.lost_decode_threads = lambda: sum(crew.lost_threads)
     metrics.add(crew)
     metrics.process = outfit.main  # each its own, the counters would go up and down
@@ -113,12 +95,13 @@ class _Server(Server):
     link: Link
     crew: Crew
     number: int
-    count_lost: Callable[[], None]
+    lost: Callable[[], float]  # decode threads
+    lost_before = 0  # by workers in whose place this one is
     _accepting: asyncio.Task[None] | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        self._following = asyncio.create_task(self._follow())
+        self._tasks.append(asyncio.create_task(self._follow()))
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         if self._accepting is not None:
@@ -126,7 +109,7 @@ class _Server(Server):
         await super().shutdown(sockets)
 
     async def on_tick(self, counter: int) -> bool:
-        self.count_lost()
+        self.crew.lost_threads[self.number] = self.lost_before + int(self.lost())
         return await super().on_tick(counter)
 
     async def _follow(self) -> None:

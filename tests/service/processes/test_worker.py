@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from service.api.app import create_app
-from service.http.server import http_settings
+from service.http.server import ServerOptions, http_settings
 from service.processes.remote import Link
 from service.processes.shared import Crew, Memory
 from service.processes.wire import Wire
@@ -20,9 +20,10 @@ from tests.support.service.fakes import make_repository
 
 def server_on(listener: socket.socket, crew: Crew | None = None, number: int = 0) -> _Server:
     repository = make_repository()
-    config = http_settings(create_app(repository), access_log=False)
+    options = ServerOptions(access_log=False)
+    config = http_settings(create_app(repository), options)
     config.load()
-    server = _Server(config, repository, 1.0, announce=lambda: None)
+    server = _Server(config, repository, options, announce=lambda: None)
     server.lifespan = config.lifespan_class(config)
     server.listener = listener
     server.crew, server.number = crew or Crew(Memory(), 1), number

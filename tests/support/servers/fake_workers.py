@@ -16,7 +16,7 @@ import numpy as np
 from models import EngineError, Images, Scores
 from service.cli.options import configure_logging
 from service.hosting.repository import Repository
-from service.http.server import bind
+from service.http.server import ServerOptions, bind
 from service.processes import Options, WorkersError, prepare, run_workers
 from tests.support.service.fakes import FakeEngine, decode_digit, fake_info, free, one_hot
 
@@ -70,9 +70,8 @@ def main() -> int:
             repository,
             listener,
             Options(
-                *(options.workers, made, configure, options.drain_s),
-                access_log=False,
-                notice_s=options.notice_s,
+                *(options.workers, made, configure),
+                ServerOptions(access_log=False, notice_s=options.notice_s, drain_s=options.drain_s),
             ),
             announce=lambda: print(port, flush=True),
         )
