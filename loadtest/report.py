@@ -8,11 +8,11 @@ from typing import Any
 
 import msgspec
 from rich.console import Group
-from rich.table import Table
 from rich.text import Text
 
 from loadtest.summary import QUANTILES, Summary
 from loadtest.sweep import Found
+from loadtest.tables import left, make_table, right
 from models import __version__
 
 
@@ -36,11 +36,10 @@ def as_json(conditions: Mapping[str, Any], images: int, found: Found) -> bytes:
 
 def as_table(found: Found) -> Group:
     """One row for each load, and notes on some; for the best or last load also its phases."""
-    table = _table("load", *("requests", "answers/s", "p50 ms", "p90", "p99", "p99.9", "max"))
-    for heading in ("errors", "mean batch", "send lag, p99 ms"):
-        table.add_column(heading, justify="right")
-    for each in found.steps:
-        table.add_row(
+    headings = ("requests", "answers/s", "p50 ms", "p90", "p99", "p99.9", "max", "errors")
+    columns = [*left("load"), *right(*headings, "mean batch", "send lag, p99 ms")]
+    rows = (
+        (
             str(each.load),
             f"{each.requests:,}",
             f"{each.throughput:,.1f}",
@@ -49,13 +48,17 @@ def as_table(found: Found) -> Group:
             _mean_batch(each.batch_sizes or {}),
             milliseconds(each.send_lag_ms["p99"]),
         )
-    group = Group(table, *(Text(note) for each in found.steps for note in _notes(each)))
+        for each in found.steps
+    )
+    group = Group(
+        make_table(columns, rows), *(Text(note) for each in found.steps for note in _notes(each))
+    )
     closer = found.best or found.steps[-1]
     if closer.phases_ms:
-        phases = _table("in the server", *(f"{name} ms" for name in closer.phases_ms))
-        for q in ("p50", "p99"):
-            phases.add_row(q, *(milliseconds(one[q]) for one in closer.phases_ms.values()))
-        group.renderables.extend([Text(), phases])
+        columns = [*left("in the server"), *right(*(f"{name} ms" for name in closer.phases_ms))]
+        phases = closer.phases_ms.values()
+        rows = ((q, *(milliseconds(one[q]) for one in phases)) for q in ("p50", "p99"))
+        group.renderables.extend([Text(), make_table(columns, rows)])
     if closer.batch_sizes:
         group.renderables.extend([Text(), Text(f"batches: {_counts(closer.batch_sizes)}")])
     return group
@@ -101,14 +104,6 @@ def plot(found: Found, file: Path, *, title: str, bound_ms: float | None = None)
     panel.set_title(title, loc="left", fontsize="medium")
     panel.legend()
     figure.savefig(file, dpi=120)
-
-
-def _table(first: str, *others: str) -> Table:
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column(first, no_wrap=True)
-    for heading in others:
-        table.add_column(heading, justify="right", no_wrap=True)
-    return table
 
 
 def _counts(numbers: Mapping[Any, int]) -> str:

@@ -117,12 +117,8 @@ class Edge:
             return self.connections.open(new, connections, asyncio.get_running_loop().time())
         except TooManyConnectionsError as error:
             if not self._refused:
-                _log.warning(
-                    "refused a connection from %s: %s (--max-connections, "
-                    "--max-connections-per-address)",
-                    new.address,
-                    error,
-                )
+                flags = "--max-connections, --max-connections-per-address"
+                _log.warning("refused a connection from %s: %s (%s)", new.address, error, flags)
             self._refused += 1
             raise
 
@@ -130,17 +126,16 @@ class Edge:
         """Sweep over the connections as long as there are any."""
         if not self.sweeping:
             self.sweeping = True
-            loop = asyncio.get_running_loop()
-            loop.call_later(self.limits.sweep_s, self._sweep, loop, connections)
+            asyncio.get_running_loop().call_later(self.limits.sweep_s, self._sweep, connections)
 
-    def _sweep(self, loop: asyncio.AbstractEventLoop, connections: Collection[Connection]) -> None:
+    def _sweep(self, connections: Collection[Connection]) -> None:
         self.sweeping = False
         if connections:
             self._watch(connections)  # first, so that an error below does not end the sweeps
         if self._refused > 1:
             _log.warning("refused %d more connections", self._refused - 1)
         self._refused = 0
-        now = loop.time()
+        now = asyncio.get_running_loop().time()
         if self._rates is not None:
             self._rates.forget(now)
         for connection in tuple(connections):
@@ -155,7 +150,10 @@ class Edge:
         holder: object = network_of(record.client)
         key = None
         if self.keys is not None:
-            key = self.keys.find(_presented(record.headers))
+            scheme, _, token = record.headers.get(b"authorization", b"").partition(b" ")
+            bearer = scheme.lower() == b"bearer"
+            presented = token if bearer else record.headers.get(b"x-api-key", b"")
+            key = self.keys.find(presented.strip())
             holder = key or holder
         if self._rates is not None:
             # A wrong key takes a token of its address: this limits the rate of guesses.
@@ -203,11 +201,3 @@ def allowed(limits: Limits) -> Limits:
     only = "allowing %d connections only: the system limits open files to %d (ulimit -Hn)"
     _log.warning(only, limits.connections, files)
     return limits
-
-
-def _presented(headers: Mapping[bytes, bytes]) -> bytes:
-    """The API key of a request; empty if it has none."""
-    scheme, _, token = headers.get(b"authorization", b"").partition(b" ")
-    if scheme.lower() == b"bearer":
-        return token.strip()
-    return headers.get(b"x-api-key", b"").strip()

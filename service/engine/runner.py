@@ -103,16 +103,12 @@ class EngineRunner:
         """Why the model runs on the CPU where `auto` looked for a GPU; otherwise empty."""
         return self._described.fallback_reason
 
-    def check_ready(self) -> None:
-        """Raise NotReadyError or ShuttingDownError unless new requests are taken."""
-        self.state.check_ready()
-
     def post(
         self, images: Sequence[Image], then: OnOutcome[ScoreRow], urgency: Urgency = NO_HURRY
     ) -> Request[Image, ScoreRow]:
         """Score images, as `Batcher.post` runs items; or NotReadyError."""
         if self._engine is None:  # refuses requests that were admitted earlier, too
-            self.check_ready()
+            self.state.check_ready()
         return self.batcher.post(images, then, urgency)
 
     async def warm_up(self) -> None:

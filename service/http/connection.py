@@ -25,8 +25,8 @@ from service.http.exchange import Exchange
 from service.http.parser import Head, Parser
 from service.http.turns import Refusal, Turn, Turns, Work
 from service.http.uvicorn_adapter import AsgiCall, ConvoyConfig, Peers, ServerState
+from service.telemetry.counts import CLIENT_CLOSED_REQUEST
 from service.telemetry.record import RequestRecord
-from service.telemetry.statistics import CLIENT_CLOSED_REQUEST
 
 MAX_PIPELINED = 100
 """Requests that may wait on a connection: one read can bring 14,000, which take 3 kB each."""
@@ -138,8 +138,9 @@ class Connection(asyncio.Protocol):
         self._stage = _BODY
         self._since = self._loop.time()
         named = head.named
-        request_id = self._edge.request_id(named)
-        record = RequestRecord(request_id, self._peers.address, head.method, head.target, named)
+        request_id, address = self._edge.request_id(named), self._peers.address
+        path, _, query = head.target.partition(b"?")
+        record = RequestRecord(request_id, address, head.method, path, query, named)
         self._parsing = turn = Turn(record, head.keep_alive, head.expects_continue)
         turn.work = self._work(turn, head)
         self._turns.add(turn)
@@ -271,7 +272,7 @@ class Connection(asyncio.Protocol):
         turn, self._parsing = self._parsing, None
         if turn is None:  # there is no head
             request_id = self._edge.request_id({})
-            record = RequestRecord(request_id, self._peers.address, b"-", b"-", {})
+            record = RequestRecord(request_id, self._peers.address, b"-", b"-", b"", {})
             turn = Turn(record, keep_alive=False)
             self._turns.queue.append(turn)
         elif turn.record.status:  # its answer is written, or part of it
@@ -284,10 +285,7 @@ class Connection(asyncio.Protocol):
         self._turns.go_on()
 
     def _linger(self) -> None:
-        """Announce the end of the answers, and give the client time to read them.
-
-        A close would reset the connection if more data arrives, and could overtake the answers.
-        """
+        """End the answers, and give the client time to read them: a close could overtake them."""
         self._transport.write_eof()
         self._deaf = True
         self._parsing = None

@@ -144,10 +144,7 @@ class Parser:
         return llhttp
 
     def _stay(self) -> bytes:
-        """Ignore a request to upgrade, as servers may: return the head without it.
-
-        llhttp is replaced, since it takes no body after such a head.
-        """
+        """A head without its request to upgrade, for another llhttp: this one takes no body."""
         was, self._llhttp = self._llhttp, self._new()
         version = was.get_http_version().encode()
         lines = [b"%b %b HTTP/%b" % (was.get_method(), self._target, version)]

@@ -70,10 +70,9 @@ def bind(host: str, port: int, settings: str = "--host and --port") -> socket.so
 
 @contextlib.contextmanager
 def ended_by_sigterm() -> Iterator[None]:
-    """Let SIGTERM end the process at once, with the usual status, until the server runs.
+    """Until the server runs: SIGTERM ends the process, with the usual status; SIGHUP is ignored.
 
-    The first process of a container receives only signals that it handles. SIGHUP is ignored:
-    there is no file to read again yet.
+    The first process of a container receives only signals that it handles.
     """
     before = signal.signal(signal.SIGTERM, lambda number, _: os._exit(128 + number))
     hangup = signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -151,11 +150,8 @@ class Server(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         """Drain on a signal; uvicorn's own method kills the process with it in the end."""
         loop = asyncio.get_running_loop()
-        handlers = {
-            signal.SIGINT: self.stop,
-            signal.SIGTERM: self.stop,
-            signal.SIGHUP: self._read_again,
-        }
+        stop, again = self.stop, self._read_again
+        handlers = {signal.SIGINT: stop, signal.SIGTERM: stop, signal.SIGHUP: again}
         before = {number: signal.getsignal(number) for number in handlers}
         for number, handler in handlers.items():
             loop.add_signal_handler(number, handler)
@@ -263,9 +259,8 @@ def outcome_of(server: Server) -> bool:
         _log.error("an engine does not return from its last batch; exiting without it")
         logging.shutdown()
         sys.stdout.flush()
-        if isinstance(server.failure, DeviceLostError):
-            os._exit(DEVICE_LOST)
-        os._exit(0 if server.drained and server.failure is None else 1)
+        lost = isinstance(server.failure, DeviceLostError)
+        os._exit(DEVICE_LOST if lost else int(not server.drained or server.failure is not None))
     if server.failure is not None:
         raise server.failure
     return server.drained

@@ -90,10 +90,7 @@ class SharedModel:
 
 
 class SharedCounts(Counts):
-    """One process's counts of a model; what it tells is of all processes.
-
-    A process in another's place goes on from its counts, so that they never go down.
-    """
+    """One process's counts, summed with all others'; a process in another's place continues its."""
 
     def __init__(self, max_batch: int, rows: Sequence[Any], own: int) -> None:
         super().__init__(max_batch)
@@ -105,15 +102,12 @@ class SharedCounts(Counts):
 
 
 class SharedAdmission(Admission):
-    """One bound on the images inside all workers.
-
-    Workers that admit at the same moment may exceed it, each by one request.
-    """
+    """One bound on the images inside all workers, which each may exceed by a request at once."""
 
     def __init__(self, like: Admission, inside: Sequence[Any], own: int) -> None:
         """With the bounds that another has."""
-        bounds = ("max_images", "max_images_a_request", "room", "expected_wait_s")
-        super().__init__(**{name: getattr(like, name) for name in bounds})
+        bounds = ("max_images", "max_images_a_request", "max_body_bytes", "room", "expected_wait_s")
+        super().__init__(*[getattr(like, name) for name in bounds])
         self._rows, self._own = inside, inside[own]
 
     @property

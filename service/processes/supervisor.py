@@ -48,10 +48,7 @@ class WorkersError(Exception):
 
 
 def prepare(modules: list[str]) -> None:
-    """Start the process that forks workers, which reads their code and these `modules`.
-
-    Best called before there are engines: it takes a second or more, beside them.
-    """
+    """Start the process that forks workers; it imports these `modules` while engines are opened."""
     get_context("forkserver").set_forkserver_preload([work.__module__, *modules])
     resource_tracker.ensure_running()  # which would unblock them
     before = signal.pthread_sigmask(signal.SIG_BLOCK, GROUP_SIGNALS)  # it inherits that

@@ -4,7 +4,8 @@ Both read `service.telemetry.counts`, as /v2/models/stats does. Plain integers c
 prometheus_client formats them: see docs/decisions/counting.md.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from operator import attrgetter
 from platform import python_version
 
@@ -17,36 +18,21 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from models import __version__
-from service.batching.batcher import BatchRecord
-from service.telemetry.counts import Counts, Totals
+from service.telemetry.counts import Counts
 from service.telemetry.gpus import open_gpus
 
 
+@dataclass(eq=False)
 class ModelMetrics:
-    """One model's counts and gauges; changed on one event loop."""
+    """One model's counts, and gauges that are read at every scrape."""
 
-    def __init__(self, name: str, version: str, counts: Counts) -> None:
-        self.name = name
-        self.version = version
-        self.counts = counts
-        self.answered = counts.answered
-        self.refused = counts.refused
-        self.pending: Callable[[], float] = int  # images waiting for a batch
-        self.engine: Callable[[], tuple[str, str]] | None = None  # device, fallback_reason
-        self.gauges: dict[str, tuple[str, Callable[[], float]]] = {}
-
-    def batch(self, record: BatchRecord) -> None:
-        """Count a batch."""
-        self.counts.batch(record)
-
-    def watch(self, gauges: Mapping[str, tuple[str, Callable[[], float]]]) -> None:
-        """Add gauges, read at every scrape: {name: (help, read)}; `_total` makes a counter."""
-        self.gauges.update(gauges)
-
-    @property
-    def statistics(self) -> Totals:
-        """The counts so far."""
-        return self.counts.sum()
+    name: str
+    version: str
+    counts: Counts
+    pending: Callable[[], float] = int  # images waiting for a batch
+    engine: Callable[[], tuple[str, str]] | None = None  # device, fallback_reason
+    # Help and value by name; `_total` makes a counter.
+    gauges: dict[str, tuple[str, Callable[[], float]]] = field(default_factory=dict)
 
 
 class Metrics(Collector):
@@ -61,17 +47,12 @@ class Metrics(Collector):
         self.process: int | str = "self"
         self._registry = CollectorRegistry()
         ProcessCollector(pid=lambda: self.process, registry=self._registry)
-        gpus = open_gpus()
-        if gpus is not None:
-            self._registry.register(gpus)
-        self._facts = {"version": __version__, "python": python_version()} | (
-            gpus.facts if gpus else {"gpus": "", "driver": ""}
-        )
-        self._registry.register(self)
-
-    def add(self, collector: Collector) -> None:
-        """Export another collector's metrics, too."""
-        self._registry.register(collector)
+        self.add = self._registry.register  # another collector's metrics
+        self._facts = {"version": __version__, "python": python_version(), "gpus": "", "driver": ""}
+        if gpus := open_gpus():
+            self.add(gpus)
+            self._facts |= gpus.facts
+        self.add(self)
 
     def model(self, name: str, version: str) -> ModelMetrics:
         """Add a model."""
@@ -109,7 +90,7 @@ class Metrics(Collector):
             labels=["model"],
         )
         for model in self.models:
-            name, totals = model.name, model.statistics
+            name, totals = model.name, model.counts.sum()
             for status, count in totals.requests.items():
                 requests.add_metric([name, str(status)], count)
             images.add_metric([name], totals.inferences)
@@ -155,24 +136,20 @@ _TRITON = (
 
 def _triton_lines(models: Iterable[ModelMetrics]) -> Iterator[str]:
     """The metrics under Triton's names; prometheus_client would add `_total` to them."""
-    scraped = [(_labels(model), model.statistics, model.pending()) for model in models]
+    scraped = [(_labels(model), model.counts.sum(), model.pending()) for model in models]
     for name, text, attribute in _TRITON:
-        yield _head(name, text, "counter")
+        yield f"# HELP {name} {text}\n# TYPE {name} counter\n"
         for labels, totals, _ in scraped:
             yield f"{name}{{{labels}}} {attrgetter(attribute)(totals)}\n"
     name = "nv_inference_request_failure"
-    yield _head(name, "Requests refused or failed, by reason", "counter")
+    yield f"# HELP {name} Requests refused or failed, by reason\n# TYPE {name} counter\n"
     for labels, totals, _ in scraped:
         for reason, count in totals.failures.items():
             yield f'{name}{{{labels},reason="{reason}"}} {count}\n'
     name = "nv_inference_pending_request_count"
-    yield _head(name, "Images waiting for a batch", "gauge")
+    yield f"# HELP {name} Images waiting for a batch\n# TYPE {name} gauge\n"
     for labels, _, pending in scraped:
         yield f"{name}{{{labels}}} {pending:.0f}\n"
-
-
-def _head(name: str, text: str, kind: str) -> str:
-    return f"# HELP {name} {text}\n# TYPE {name} {kind}\n"
 
 
 def _labels(model: ModelMetrics) -> str:

@@ -7,9 +7,8 @@ from starlette.requests import ClientDisconnect
 
 from service.api.schemas import errors
 from service.api.v2 import description
-from service.api.v2.answer import InferAnswer
 from service.api.v2.description import Asked, IndexEntry, Models, index_entry
-from service.api.v2.infer import Infer
+from service.api.v2.infer import Infer, InferAnswer
 from service.api.v2.refusals import router as refusals
 from service.api.v2.request import IndexRequest, InferenceJson, content_of, read_json
 from service.errors import PayloadTooLargeError
@@ -17,7 +16,7 @@ from service.hosting.repository import Repository
 from service.http.body import content_coding
 from service.http.compression import inflate
 from service.http.exchange import Endpoint
-from service.telemetry.statistics import CLIENT_CLOSED_REQUEST
+from service.telemetry.counts import CLIENT_CLOSED_REQUEST
 
 _MAX_INDEX_BYTES = 4096
 
@@ -112,7 +111,7 @@ def add_routes(app: FastAPI, repository: Repository) -> dict[str, Endpoint]:
     app.include_router(refusals)
     endpoints: dict[str, Endpoint] = {}
     for name, pipeline in repository.models.items():
-        infers = Infer(pipeline, repository.max_body_bytes)
+        infers = Infer(pipeline)
         for path in _PATHS:
             endpoints[path.format(model=name, version=pipeline.info.version) + "/infer"] = infers
     return endpoints

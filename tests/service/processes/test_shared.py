@@ -12,7 +12,7 @@ from service.batching.batcher import BatchRecord
 from service.errors import QueueFullError
 from service.hosting.admission import Admission, ByteRoom, Reservation
 from service.processes.shared import Crew, Memory, Model, SharedAdmission, SharedCounts, SharedModel
-from service.telemetry.statistics import Phases
+from service.telemetry.counts import Phases
 from tests.support.service.client import metric_in
 from tests.support.service.fakes import CLASSES, decode_digit, fake_info
 
@@ -93,7 +93,11 @@ def test_counts_of_all_processes_add_up_and_outlive_a_worker() -> None:
 
 def test_images_inside_are_bounded_over_all_workers() -> None:
     own = Admission(
-        max_images=5, max_images_a_request=5, room=ByteRoom(100), expected_wait_s=lambda: 2.0
+        max_images=5,
+        max_images_a_request=5,
+        max_body_bytes=100,
+        room=ByteRoom(100),
+        expected_wait_s=lambda: 2.0,
     )
     one, other = two_processes()
     first, second = SharedAdmission(own, one.inside, 0), SharedAdmission(own, other.inside, 1)
