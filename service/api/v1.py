@@ -8,6 +8,7 @@ from fastapi import Depends, FastAPI, Header, Query
 from pydantic import TypeAdapter, ValidationError
 from starlette.responses import Response
 
+from models import PRECISION
 from service.api.schemas import ClassifyAnswer, ImageResult, Model, ModelsAnswer, errors
 from service.batching.policy import DEFAULT_PRIORITY, LOWEST_PRIORITY, NO_HURRY, Urgency, urgency_of
 from service.engine.ranking import top_k
@@ -101,6 +102,7 @@ def add_routes(app: FastAPI, repository: Repository) -> dict[str, Endpoint]:
                         labels=list(pipeline.info.labels),
                         image=list(pipeline.info.image_shape),
                         device=pipeline.runner.device,
+                        precision=PRECISION,
                         max_batch=pipeline.runner.max_batch,
                     )
                     for name, pipeline in repository.models.items()

@@ -7,13 +7,12 @@ from contextlib import ExitStack
 from functools import partial
 from importlib import import_module
 from math import ceil
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from models import BUILT_IN_MODEL
 from service.api.app import create_app
+from service.api.page import EXAMPLES
 from service.api.v1 import CLASSIFY_PATH, model_path
 from service.cli.options import Expectations, configure_logging, with_settings
 from service.edge.edge import Limits
@@ -135,10 +134,7 @@ def _announce(host: str, port: int, repository: Repository) -> None:
     url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
     first = repository.default or next(iter(repository.models.values()))
     path = CLASSIFY_PATH if repository.default else model_path(first.info.name)
-    image = Path("image.jpg")
-    if first.info.name == BUILT_IN_MODEL.stem:
-        samples = sorted((BUILT_IN_MODEL.parent / "samples").glob("*"))
-        image = Path(os.path.relpath(samples[0])) if samples else image
+    image = os.path.relpath(EXAMPLES["grey" if first.info.image_shape[-1] == 1 else "colour"][0])
     typer.echo(
         f"Convoy serves {', '.join(repository.models)} at {url} on {first.runner.device}, "
         f"in batches of up to {first.runner.max_batch}. Open {url}/ in a browser, or try:\n"
