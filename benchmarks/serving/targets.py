@@ -18,10 +18,11 @@ from service.api.app import create_app
 from service.engine.cores import available_cores
 from service.hosting.pipeline import ModelInfo
 from service.hosting.repository import Repository
-from service.http.server import ServerOptions, http_settings, run_server
+from service.http.server import http_settings, run_server
 from service.images.decode import ImageLimits, prepare_image
 from service.images.decode_pool import Cost, Decoding
 from service.processes import Options, prepare, run_workers
+from service.settings import Settings
 
 CONVOY = "Convoy"
 
@@ -29,7 +30,7 @@ _SIDE = 224
 _CLASSES = 1000
 _TOP_5 = b'{"predictions":[' + b",".join([b'{"index":1,"probability":0.5}'] * 5) + b"]}"
 
-_QUIET = ServerOptions(access_log=False, drain_s=1)
+_QUIET = Settings(access_log=False, drain_s=1)
 
 
 async def _bare_app(_: Scope, receive: Receive, send: Send) -> None:
@@ -140,10 +141,11 @@ def serve_nothing(
     repository.add(info, engine, read)
     if not workers:
         app = create_app(repository)
-        run_server(app, app.endpoints, repository, listener, _QUIET, _say_nothing)
+        run_server(app, app.endpoints, repository, listener, _QUIET, None, _say_nothing)
         return
     made = partial(make, decode_threads=-(-decode_threads // workers))
-    options = Options(workers, made, configure=_say_nothing, server=_QUIET)
+    settings = _QUIET.model_copy(update={"workers": workers})
+    options = Options(settings, None, made, configure=_say_nothing)
     run_workers(repository, listener, options, announce=_say_nothing)
 
 

@@ -2,11 +2,9 @@
 
 import logging
 import os
-from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
 from importlib import import_module
-from math import ceil
 from typing import Annotated
 
 import typer
@@ -15,13 +13,12 @@ from service.api.app import create_app
 from service.api.page import EXAMPLES
 from service.api.v1 import CLASSIFY_PATH, model_path
 from service.cli.options import Expectations, configure_logging, with_settings
-from service.edge.edge import Limits
-from service.edge.keys import Keys, KeysError
+from service.edge.keys import Keys
 from service.engine.watchdog import Bounds
 from service.hosting.loading import decoder, open_models
 from service.hosting.repository import Repository
 from service.http.metrics_port import metrics_port
-from service.http.server import ServerOptions, bind, ended_by_sigterm, run_server
+from service.http.server import bind, ended_by_sigterm, run_server
 from service.processes import Options, prepare, run_workers
 from service.settings import Settings, SettingsError
 
@@ -40,15 +37,9 @@ def serve(
 
     Each setting is a flag and an environment variable: --max-batch is CONVOY_MAX_BATCH.
     """
-    configure_logging(verbose=verbose, log_format=settings.log_format)
-    if not serve_models(settings, expectations, server_options(settings), verbose=verbose):
-        raise typer.Exit(1)
-
-
-def serve_models(
-    settings: Settings, expectations: Sequence[str] | None, options: ServerOptions, *, verbose: bool
-) -> bool:
-    """Serve until a signal; False if accepted requests remained unanswered."""
+    configure = partial(configure_logging, verbose=verbose, log_format=settings.log_format)
+    configure()
+    keys = _keys(settings)
     with ExitStack() as stack:
         stack.enter_context(ended_by_sigterm())
         # Before the models, which may take long to open: an address in use fails at once.
@@ -68,9 +59,8 @@ def serve_models(
         )
         repository = make(decode_threads=0 if settings.workers else settings.thread_count)
         if settings.metrics_port is not None:
-            scraped = metrics_port(
-                settings.host, settings.metrics_port, repository.metrics.exposition
-            )
+            exposition = repository.metrics.exposition
+            scraped = metrics_port(settings.host, settings.metrics_port, exposition)
             _log.info("metrics are at port %d", stack.enter_context(scraped))
         for opened in open_models(settings, expectations):
             decode = decoder(opened.classifier, settings)
@@ -83,20 +73,23 @@ def serve_models(
         announce = partial(_announce, settings.host, listener.getsockname()[1], repository)
         if not settings.workers:
             app = create_app(repository, metrics=settings.metrics_port is None)
-            return run_server(app, app.endpoints, repository, listener, options, announce)
-        make_for_worker = partial(
-            make,
-            decode_threads=max(1, settings.thread_count // settings.workers),
-            decode_bytes=settings.decode_bytes // settings.workers,
-        )
-        configure = partial(configure_logging, verbose=verbose, log_format=settings.log_format)
-        metrics = settings.metrics_port is None
-        workers = Options(settings.workers, make_for_worker, configure, options, metrics)
-        return run_workers(repository, listener, workers, announce)
+            all_answered = run_server(
+                app, app.endpoints, repository, listener, settings, keys, announce
+            )
+        else:
+            make_for_worker = partial(
+                make,
+                decode_threads=max(1, settings.thread_count // settings.workers),
+                decode_bytes=settings.decode_bytes // settings.workers,
+            )
+            options = Options(settings, keys, make_for_worker, configure)
+            all_answered = run_workers(repository, listener, options, announce)
+    if not all_answered:
+        raise typer.Exit(1)
 
 
-def server_options(settings: Settings) -> ServerOptions:
-    """How to serve; SettingsError: a bad key file, or no OpenTelemetry."""
+def _keys(settings: Settings) -> Keys | None:
+    """The API keys; SettingsError: a bad file of keys, or no OpenTelemetry."""
     if settings.otel:
         try:
             import_module("service.telemetry.tracing")
@@ -105,27 +98,7 @@ def server_options(settings: Settings) -> ServerOptions:
                 "--otel: OpenTelemetry is not installed; from a checkout run "
                 ".venv/bin/pip install -c constraints.txt -e '.[otel]'"
             ) from error
-    servers = settings.workers or 1  # each takes its share of the connections
-    limits = Limits(
-        connections=ceil(settings.max_connections / servers),
-        per_address=ceil(settings.connections_per_address / servers),
-        per_client=settings.max_per_client,
-        rate=settings.max_rate,
-    )
-    try:
-        keys = Keys(settings.api_key_file) if settings.api_key_file is not None else None
-    except KeysError as error:
-        raise SettingsError(f"--api-key-file: {error}") from error
-    return ServerOptions(
-        limits,
-        keys,
-        settings.access_log,
-        settings.log_format,
-        settings.otel,
-        settings.cors_origin,
-        settings.notice_s,
-        settings.drain_s,
-    )
+    return Keys(settings.api_key_file) if settings.api_key_file is not None else None
 
 
 def _announce(host: str, port: int, repository: Repository) -> None:

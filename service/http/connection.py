@@ -248,6 +248,7 @@ class Connection(asyncio.Protocol):
         self._state.total_requests += 1
         turn.record.status = turn.record.status or HTTPStatus.INTERNAL_SERVER_ERROR
         self._edge.leave(turn.record)
+        del turn.work  # breaks a reference cycle
         if self._stage == _REFUSED or self._transport.is_closing():
             return
         if not self._turns.queue:

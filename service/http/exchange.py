@@ -193,11 +193,9 @@ class Exchange:
         if isinstance(error, ServiceError):
             response = refusal(error)
         else:
-            request_id = record.id.decode()
+            about = {"request_id": record.id.decode()}
             _log.error(
-                *("request %s failed unexpectedly", request_id),
-                exc_info=error,
-                extra={"request_id": request_id},
+                "request %(request_id)s failed unexpectedly", about, exc_info=error, extra=about
             )
             response = error_response(500, CRASHED)
         seconds = perf_counter() - record.started

@@ -13,7 +13,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from math import ceil
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -25,7 +25,8 @@ from service.hosting.repository import Repository
 from service.http.connection import Connection
 from service.http.exchange import Endpoint
 from service.http.uvicorn_adapter import ConvoyConfig
-from service.telemetry.logs import AccessLog, LogFormat, line_writer
+from service.settings import Settings
+from service.telemetry.logs import AccessLog, line_writer
 from service.telemetry.record import OnEnd
 
 # Seconds after draining for the last answers to be sent, and for an engine to finish its call.
@@ -83,37 +84,33 @@ def ended_by_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGHUP, hangup)
 
 
-@dataclass(frozen=True, slots=True)
-class ServerOptions:
-    """How to serve; can be sent to another process."""
-
-    limits: Limits = field(default_factory=Limits)
-    keys: Keys | None = None
-    access_log: bool = True
-    log_format: LogFormat = LogFormat.TEXT
-    traced: bool = False
-    cors_origin: str | None = None  # whose pages may read answers; every answer names it
-    notice_s: float = 0.0
-    drain_s: float = 20.0
-
-
 def http_settings(
-    app: ASGIApp, options: ServerOptions, endpoints: Mapping[str, Endpoint] | None = None
+    app: ASGIApp,
+    settings: Settings,
+    keys: Keys | None = None,
+    endpoints: Mapping[str, Endpoint] | None = None,
 ) -> ConvoyConfig:
     """The settings of uvicorn for any application; benchmarks compare Convoy with a bare one."""
     on_end: list[OnEnd] = []
-    if options.access_log:
-        on_end.append(AccessLog(line_writer(options.log_format)))
-    if options.traced:
+    if settings.access_log:
+        on_end.append(AccessLog(line_writer(settings.log_format)))
+    if settings.otel:
         from service.telemetry.tracing import Traces  # noqa: PLC0415  needs the extra `otel`
 
         on_end.append(Traces())
+    servers = settings.workers or 1  # each takes its share of the connections
+    limits = Limits(
+        connections=ceil(settings.max_connections / servers),
+        per_address=ceil(settings.connections_per_address / servers),
+        per_client=settings.max_per_client,
+        rate=settings.max_rate,
+    )
     exposed = "inference-header-content-length, retry-after, x-request-id"
-    origin = options.cors_origin
+    origin = settings.cors_origin
     cors = {"access-control-allow-origin": origin, "access-control-expose-headers": exposed}
     return ConvoyConfig(
         app,
-        Edge(allowed(options.limits), options.keys, on_end),
+        Edge(allowed(limits), keys, on_end),
         {path.encode(): endpoint for path, endpoint in (endpoints or {}).items()},
         log_config=None,
         access_log=False,  # uvicorn's own
@@ -133,12 +130,12 @@ class Server(uvicorn.Server):
         self,
         config: uvicorn.Config,
         repository: Repository,
-        options: ServerOptions,
+        settings: Settings,
         announce: Callable[[], None],
     ) -> None:
         super().__init__(config)
         self._repository = repository
-        self._options = options
+        self._settings = settings
         self._announce = announce
         self._tasks: list[asyncio.Task[None]] = []
         self._draining: asyncio.Task[None] | None = None
@@ -212,7 +209,7 @@ class Server(uvicorn.Server):
         self._fail(failure)
 
     async def _leave(self) -> None:
-        if notice_s := self._options.notice_s:
+        if notice_s := self._settings.notice_s:
             _log.info("shutting down in %g seconds: readiness fails from now on", notice_s)
             self._give_notice()
             await asyncio.sleep(notice_s)
@@ -223,7 +220,7 @@ class Server(uvicorn.Server):
 
     async def _drain(self) -> None:
         _log.info("shutting down: finishing %d requests", self._repository.requests)
-        self.drained = await self._repository.drain(self._options.drain_s)
+        self.drained = await self._repository.drain(self._settings.drain_s)
         if not self.drained:
             _log.error("giving up %d requests", self._repository.requests)
             await self._repository.give_up()
@@ -235,14 +232,16 @@ def run_server(
     endpoints: Mapping[str, Endpoint],
     repository: Repository,
     listener: socket.socket,
-    options: ServerOptions,
+    settings: Settings,
+    keys: Keys | None,
     announce: Callable[[], None],
 ) -> bool:
     """Serve until a signal, then close the repository; `announce` is called once it is ready.
 
     True if every accepted request was answered within `drain_s`. Otherwise see `outcome_of`.
     """
-    server = Server(http_settings(app, options, endpoints), repository, options, announce)
+    config = http_settings(app, settings, keys, endpoints)
+    server = Server(config, repository, settings, announce)
     server.run(sockets=[listener])
     return outcome_of(server)
 

@@ -89,18 +89,6 @@ class SharedModel:
         self.scores = memory.array((*slots, model.classes), np.float32)
 
 
-class SharedCounts(Counts):
-    """One process's counts, summed with all others'; a process in another's place continues its."""
-
-    def __init__(self, max_batch: int, rows: Sequence[Any], own: int) -> None:
-        super().__init__(max_batch)
-        self.row, self._rows = rows[own], rows
-
-    def rows(self) -> Sequence[Any]:
-        """All that add up."""
-        return self._rows
-
-
 class SharedAdmission(Admission):
     """One bound on the images inside all workers, which each may exceed by a request at once."""
 

@@ -27,9 +27,10 @@ from service.errors import ServiceError
 from service.hosting.repository import Repository
 from service.http.server import LEAVE_S, ListenError, Server, outcome_of
 from service.processes.remote import status_of
-from service.processes.shared import Crew, Memory, Model, SharedAdmission, SharedCounts, SharedModel
+from service.processes.shared import Crew, Memory, Model, SharedAdmission, SharedModel
 from service.processes.wire import Wire
 from service.processes.worker import GROUP_SIGNALS, Options, Outfit, work
+from service.telemetry.counts import Counts
 
 # Connections that no worker has accepted yet: as many as uvicorn has it.
 _BACKLOG = 2048
@@ -139,13 +140,13 @@ class _Supervisor(Server):
             self._tell("status", self._status())  # the workers before any client
             announce()
 
-        super().__init__(config, repository, outfit.options.server, announce_everywhere)
-        metrics, workers = repository.metrics, outfit.options.workers
+        super().__init__(config, repository, outfit.options.settings, announce_everywhere)
+        metrics, workers = repository.metrics, outfit.options.settings.workers
         self._crew = Crew(outfit.memory, workers)
         self._models: list[_Model] = []
         for pipeline, model in zip(repository.models.values(), outfit.models, strict=True):
             shared = SharedModel(outfit.memory, workers, model, metrics.max_batch)
-            pipeline.metrics.counts = SharedCounts(metrics.max_batch, shared.counts, workers)
+            pipeline.metrics.counts = Counts(metrics.max_batch, shared.counts, workers)
             pipeline.admission = SharedAdmission(pipeline.admission, shared.inside, 0)
             self._models.append((pipeline.runner, shared))
         metrics.lost_decode_threads = lambda: sum(self._crew.lost_threads)
@@ -157,7 +158,7 @@ class _Supervisor(Server):
         self._ending = False
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        workers = range(self._outfit.options.workers)
+        workers = range(self._outfit.options.settings.workers)
         self._keepers = [asyncio.create_task(self._keep(number)) for number in workers]
         await super().startup(sockets)
 
@@ -193,7 +194,7 @@ class _Supervisor(Server):
         _log.info("shutting down: the workers finish what is inside")
         for runner, _ in self._models:
             runner.refuse()
-        await self._end_workers(self._options.drain_s)
+        await self._end_workers(self._settings.drain_s)
         self.should_exit = True
 
     async def _end_workers(self, timeout_s: float) -> None:
@@ -240,7 +241,7 @@ class _Supervisor(Server):
         def listens() -> None:
             _log.info("worker %d listens", number)
             self._crew.listening[number] = 1
-            if sum(self._crew.listening) == self._outfit.options.workers:
+            if sum(self._crew.listening) == self._outfit.options.settings.workers:
                 self._all_listen.set()
             if self._ending:
                 session.wire.say("drain")

@@ -12,12 +12,15 @@ from functools import partial
 from typing import Any, NamedTuple, cast
 
 from service.api.app import create_app
+from service.edge.keys import Keys
 from service.engine.runner import EngineRunner
 from service.hosting.repository import Repository
-from service.http.server import Server, ServerOptions, http_settings
+from service.http.server import Server, http_settings
 from service.processes.remote import Link, RemoteRunner
-from service.processes.shared import Crew, Memory, Model, SharedAdmission, SharedCounts, SharedModel
+from service.processes.shared import Crew, Memory, Model, SharedAdmission, SharedModel
 from service.processes.wire import Wire
+from service.settings import Settings
+from service.telemetry.counts import Counts
 from service.telemetry.metrics import ModelMetrics
 
 # How long, and how often, a worker leaves a connection to workers that have fewer; and how long it
@@ -34,11 +37,10 @@ _log = logging.getLogger("convoy")
 class Options:
     """How workers serve."""
 
-    workers: int
+    settings: Settings
+    keys: Keys | None
     make_repository: Callable[[], Repository]  # without models
     configure: Callable[[], None]  # called first: sets up the log
-    server: ServerOptions
-    metrics: bool = True  # whether the clients' port has them
 
 
 class Outfit(NamedTuple):
@@ -55,23 +57,23 @@ def work(outfit: Outfit, number: int, end: socket.socket) -> None:
     """Serve until the main process says to stop, or ends; the whole life of a worker."""
     signal.pthread_sigmask(signal.SIG_BLOCK, GROUP_SIGNALS)
     gc.freeze()  # the collector would write to, and so copy, what forked workers share
-    options = outfit.options
+    options, settings = outfit.options, outfit.options.settings
     options.configure()
     logging.setLogRecordFactory(partial(_record, f"worker-{number}: "))
     repository, link = options.make_repository(), Link(Wire(end))
     metrics, room = repository.metrics, repository.room
-    room.most = max(repository.max_body_bytes, room.most // options.workers)
-    crew = Crew(outfit.memory, options.workers)
+    room.most = max(repository.max_body_bytes, room.most // settings.workers)
+    crew = Crew(outfit.memory, settings.workers)
     for model in outfit.models:
-        shared = SharedModel(outfit.memory, options.workers, model, metrics.max_batch)
-        counts = SharedCounts(metrics.max_batch, shared.counts, number)
+        shared = SharedModel(outfit.memory, settings.workers, model, metrics.max_batch)
+        counts = Counts(metrics.max_batch, shared.counts, number)
         metrics.models.append(ModelMetrics(model.info.name, model.info.version, counts))
         runner = cast(EngineRunner, RemoteRunner(link, model, shared, number))
         pipeline = repository.join(model.info, runner, model.prepare, metrics.models[-1])
         pipeline.admission = SharedAdmission(pipeline.admission, shared.inside, number)
-    app = create_app(repository, metrics=options.metrics)
-    config = http_settings(app, options.server, app.endpoints)
-    server = _Server(config, repository, options.server, announce=lambda: None)
+    app = create_app(repository, metrics=settings.metrics_port is None)
+    config = http_settings(app, settings, options.keys, app.endpoints)
+    server = _Server(config, repository, settings, announce=lambda: None)
     server.listener, server.link = outfit.listener, link
     server.crew, server.number = crew, number
     server.lost, server.lost_before = metrics.lost_decode_threads, crew.lost_threads[number]

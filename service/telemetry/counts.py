@@ -14,7 +14,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from prometheus_client.utils import floatToGoString
 
@@ -97,13 +97,11 @@ _SIZES = _HISTOGRAMS + len(Phases._fields) * _WIDTH
 class Counts:
     """Counts one model's requests and batches."""
 
-    def __init__(self, max_batch: int) -> None:
+    def __init__(self, max_batch: int, rows: Sequence[Any] = (), own: int = 0) -> None:
+        """`rows` add up; this counts in its `own`, and so continues what is there."""
         self._max_batch = max_batch
-        self.row = [0] * (_SIZES + 3 * max_batch)
-
-    def rows(self) -> Sequence[Sequence[int]]:
-        """The rows that add up."""
-        return [self.row]
+        self.rows = rows or [[0] * (_SIZES + 3 * max_batch)]
+        self.row = self.rows[own]
 
     def answered(self, images: int, phases: Phases) -> None:
         """Count a request answered 200."""
@@ -134,7 +132,7 @@ class Counts:
 
     def sum(self) -> "Totals":
         """The sum over all rows."""
-        return Totals(self.rows(), self._max_batch)
+        return Totals(self.rows, self._max_batch)
 
 
 class Totals:

@@ -18,6 +18,7 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from models import __version__
+from service.engine.cores import available_cores, cpu_model
 from service.telemetry.counts import Counts
 from service.telemetry.gpus import open_gpus
 
@@ -48,7 +49,14 @@ class Metrics(Collector):
         self._registry = CollectorRegistry()
         ProcessCollector(pid=lambda: self.process, registry=self._registry)
         self.add = self._registry.register  # another collector's metrics
-        self._facts = {"version": __version__, "python": python_version(), "gpus": "", "driver": ""}
+        self._facts = {
+            "version": __version__,
+            "python": python_version(),
+            "cpu": cpu_model(),
+            "cores": str(available_cores()),
+            "gpus": "",
+            "driver": "",
+        }
         if gpus := open_gpus():
             self.add(gpus)
             self._facts |= gpus.facts
@@ -102,7 +110,7 @@ class Metrics(Collector):
             if model.engine is not None:
                 device, reason = model.engine()
                 engines.add_metric([name], {"device": device, "fallback_reason": reason})
-        yield Info("convoy", "This Convoy, its Python and its GPUs.", self._facts)
+        yield Info("convoy", "This Convoy, its Python and its machine.", self._facts)
         yield from (requests, images, failed, duration, phases, sizes, engines, *self._gauges())
         yield Counter(
             "convoy_lost_decode_threads",

@@ -1,5 +1,7 @@
 """The paths of the V2 protocol."""
 
+import re
+
 import msgspec
 from fastapi import APIRouter, FastAPI, Request
 from starlette.exceptions import HTTPException
@@ -20,10 +22,7 @@ from service.telemetry.counts import CLIENT_CLOSED_REQUEST
 
 _MAX_INDEX_BYTES = 4096
 
-_PATHS = {
-    "/v2/models/{model}": ["model"],
-    "/v2/models/{model}/versions/{version}": ["model", "version"],
-}
+_PATHS = ("/v2/models/{model}", "/v2/models/{model}/versions/{version}")
 _BINARY = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
 
 _decode_index = msgspec.json.Decoder(IndexRequest).decode
@@ -71,10 +70,10 @@ async def infer(pipeline: Asked) -> InferAnswer:
     raise LookupError(f"requests to {pipeline.info.name!r} must reach its endpoint")
 
 
-for _path, _names in _PATHS.items():
+for _path in _PATHS:
     _parameters = [
         {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
-        for name in _names
+        for name in re.findall(r"{(\w+)}", _path)
     ]
     for _end, _route, _statuses in (
         ("", description.model_metadata, [404]),

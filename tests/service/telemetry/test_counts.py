@@ -81,7 +81,7 @@ def test_rows_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
     two.refused(503, 0.1)
     three.batch(ran(3, ms=40))
     for counts in every:
-        monkeypatch.setattr(counts, "rows", lambda: rows)
+        monkeypatch.setattr(counts, "rows", rows)
         told = counts.sum()
         assert (told.inferences, told.requests) == (3, {200: 2, 503: 1})
         assert told.duration[1] == pytest.approx(0.41)

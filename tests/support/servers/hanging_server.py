@@ -12,7 +12,8 @@ from models import Batch, Scores
 from service.api.app import create_app
 from service.cli.options import configure_logging
 from service.engine.watchdog import Bounds
-from service.http.server import ServerOptions, bind, run_server
+from service.http.server import bind, run_server
+from service.settings import Settings
 from tests.support.service.fakes import FakeEngine, make_repository
 
 
@@ -50,7 +51,8 @@ def main() -> int:
         app.endpoints,
         repository,
         listener,
-        ServerOptions(access_log=False, drain_s=10),
+        Settings(access_log=False, drain_s=10),
+        keys=None,
         announce=lambda: print(port, flush=True),
     )
     return 0 if answered else 1
