@@ -17,7 +17,7 @@ from models.engines.engine import (
     Pixels,
     Scores,
 )
-from models.engines.open_engine import open_engine
+from models.engines.open_engine import Place, every_gpu, open_engine, open_engines
 from models.engines.original import Original
 from models.errors import (
     DeviceLostError,
@@ -70,6 +70,7 @@ __all__ = [
     "Original",
     "OutputKind",
     "Pixels",
+    "Place",
     "PlanReport",
     "Preprocessing",
     "PreprocessingError",
@@ -78,8 +79,10 @@ __all__ = [
     "TuningReport",
     "UnsupportedModelError",
     "__version__",
+    "every_gpu",
     "load_classifier",
     "open_engine",
+    "open_engines",
     "plan_report",
     "precompile",
     "report",

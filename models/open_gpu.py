@@ -4,11 +4,21 @@ from kernels.device.device import Device, DeviceError
 from models.errors import EngineError
 
 
-def open_gpu(advice: str) -> Device:
-    """The first GPU. Raises EngineError where none is available; `advice` ends its message."""
+def open_gpu(advice: str, number: int = 0) -> Device:
+    """A GPU, by CUDA's number. EngineError where there is none; `advice` ends its message."""
     from kernels.device.cuda_device import CudaDevice  # noqa: PLC0415  only where a GPU is asked for
 
     try:
-        return CudaDevice()
+        return CudaDevice(number)
+    except DeviceError as error:
+        raise EngineError(f"{error}. {advice}") from error
+
+
+def count_gpus(advice: str) -> int:
+    """How many GPUs CUDA_VISIBLE_DEVICES shows; EngineError as in `open_gpu`."""
+    from kernels.device.cuda_device import count_devices  # noqa: PLC0415  as above
+
+    try:
+        return count_devices()
     except DeviceError as error:
         raise EngineError(f"{error}. {advice}") from error

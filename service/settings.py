@@ -12,14 +12,25 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
-from models import DEFAULT_TUNING, DeviceKind
+from models import DEFAULT_TUNING, DeviceKind, Place, every_gpu
 from service.engine.cgroups import available_memory
 from service.engine.cores import available_cores
 from service.telemetry.logs import LogFormat
 
 PREFIX = "CONVOY_"
+
+# GPUs by number, every GPU, or engines on the CPU.
+_PLACES = re.compile(r"cuda:\d{1,3}(,cuda:\d{1,3}){0,63}|cuda:all|cpu:([1-9]|[1-5]\d|6[0-4])")
 
 # The default share of memory for decoding; the rest is for the model, its engine and bodies.
 _DECODE_SHARE = 4
@@ -47,6 +58,9 @@ class Settings(BaseModel):
     """Text file with one label per line, instead of the model's own."""
     device: DeviceKind = DeviceKind.AUTO
     """Where the model runs."""
+    devices: str | None = None
+    """Several engines for one queue, instead of --device: cuda:0,cuda:1 for these GPUs, cuda:all
+    for every GPU, or cpu:2 for two engines with half the threads each."""
     host: str = Field(default="127.0.0.1", min_length=1)
     """Address to listen on."""
     port: int = Field(default=8000, ge=0, le=65535)
@@ -109,6 +123,15 @@ class Settings(BaseModel):
     external_data: bool = False
     """Allow weights in other files in the model's folder."""
 
+    @field_validator("devices")
+    @classmethod
+    def _are_places(cls, devices: str | None, info: ValidationInfo) -> str | None:
+        if devices and not _PLACES.fullmatch(devices):
+            raise ValueError("must be GPUs, as cuda:0,cuda:1, or cuda:all, or cpu:2")
+        if devices and info.data.get("device", DeviceKind.AUTO) is not DeviceKind.AUTO:
+            raise ValueError("replaces --device; give one of them")
+        return devices
+
     @field_validator("cors_origin")
     @classmethod
     def _is_origin(cls, origin: str | None) -> str | None:
@@ -121,6 +144,31 @@ class Settings(BaseModel):
         if self.max_queue < self.max_batch:
             raise ValueError(f"must be at least max_batch, {self.max_batch}")
         return self
+
+    @property
+    def places(self) -> Sequence[Place]:
+        """Where each engine runs; EngineError: `cuda:all` without a GPU."""
+        if not self.devices:
+            return [Place(self.device)]
+        if self.devices == "cuda:all":
+            return every_gpu()
+        kinds = [each.split(":") for each in self.devices.split(",")]
+        if kinds[0][0] == "cpu":
+            return [Place(DeviceKind.CPU)] * int(kinds[0][1])
+        return [Place(DeviceKind.CUDA, int(number)) for _, number in kinds]
+
+    @property
+    def engine_threads(self) -> int:
+        """Threads of one engine on the CPU; SettingsError: there are more engines than threads."""
+        engines = 1
+        if self.devices and self.devices.startswith("cpu"):
+            engines = len(self.places)
+        if engines > self.thread_count:
+            raise SettingsError(
+                f"--devices: {self.devices} needs a thread for each engine, and there are "
+                f"{self.thread_count}; ask for fewer engines, or set --threads"
+            )
+        return self.thread_count // engines
 
     @property
     def max_body_bytes(self) -> int:

@@ -246,7 +246,7 @@ def _decoded(classifier: Classifier, files: Iterable[Path]) -> Images:
 
 def on_gpu() -> Subject:
     """All of it, on the GPU. Raises DeviceError."""
-    return Subject(CudaDevice(CACHE), carried.data())
+    return Subject(CudaDevice(cache=CACHE), carried.data())
 
 
 def simulated(device: Device | None = None) -> Subject:

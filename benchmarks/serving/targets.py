@@ -138,7 +138,7 @@ def serve_nothing(
     info = ModelInfo("no-op", "1", _BLANK.shape, "scores", OutputKind.LOGITS, labels=())
     make = partial(Repository, max_batch=engine.max_batch, max_queue=128, max_body_bytes=20_000_000)
     repository = make(decode_threads=0 if workers else decode_threads)
-    repository.add(info, engine, read)
+    repository.add(info, [engine], read)
     if not workers:
         app = create_app(repository)
         run_server(app, app.endpoints, repository, listener, _QUIET, None, _say_nothing)

@@ -1,7 +1,8 @@
 """Convoy's latency policy beside others', simulated: `python -m benchmarks.serving.overhead
 --simulate`.
 
-    python -m benchmarks.simulation [--requests N] [--seeds N] [--plots FOLDER] [--json FILE]
+    python -m benchmarks.simulation [--requests N] [--seeds N] [--engines K]
+        [--plots FOLDER] [--json FILE]
 
 The policy is the code that serves (`service/batching/policy.py`); the engine, the arrivals and the
 clock are made up, so this says how decisions compare and nothing of any machine. See `simulation/`
@@ -161,6 +162,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--requests", type=int, default=6000, help="a run, of each seed (%(default)s)"
     )
     parser.add_argument("--seeds", type=int, default=3, help="runs a point (%(default)s)")
+    parser.add_argument("--engines", type=int, default=1, help="of the server (%(default)s)")
     parser.add_argument("--processes", type=int, default=2, help="at once (%(default)s)")
     parser.add_argument("--plots", type=Path, metavar="FOLDER", help="draw PNGs there")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers there")
@@ -174,10 +176,14 @@ def main(command_line: Sequence[str] | None = None) -> None:
     """Simulate, show, and write down what was asked for; exit status 1 where it is not met."""
     arguments = parse_arguments(command_line)
     comparisons = run(
-        list(sweep()), arguments.requests, arguments.seeds, max(1, arguments.processes)
+        list(sweep(arguments.engines)),
+        arguments.requests,
+        arguments.seeds,
+        max(1, arguments.processes),
     )
     met = show(comparisons, Console(highlight=False, soft_wrap=True))
     setup = {"requests": arguments.requests, "seeds": arguments.seeds}
+    setup |= {"engines": arguments.engines}
     stands = {"date": now(), "commit": commit(), **versions("numpy"), **setup}
     if arguments.json:
         rows = [{**stands, **as_row(each)} for each in comparisons]

@@ -45,10 +45,11 @@ def run(point: Point, scheduler: str, requests: int, seeds: Sequence[int]) -> Re
     objective = min(point.timeout_s, 2 * point.seconds[-1])
     for seed in seeds:
         outcome = simulate(
-            SCHEDULERS[scheduler](point.seconds, objective, seed),
+            SCHEDULERS[scheduler](point.seconds, objective, seed, point.engines),
             point.seconds,
             point.requests(requests, seed),
             seed=seed,
+            engines=point.engines,
         )
         latencies.append(np.array(outcome.latencies[int(_WARM_UP * len(outcome.latencies)) :]))
         answered += len(outcome.latencies)

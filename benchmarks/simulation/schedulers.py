@@ -29,8 +29,9 @@ from service.batching.policy import Claim, due
 class Convoy:
     """The policy that serves, behind the same queue discipline as in the batcher."""
 
-    def __init__(self, latency: Latency) -> None:
-        self._dispatcher = Dispatcher(latency)
+    def __init__(self, *latencies: Latency) -> None:
+        """With what is known of each engine."""
+        self._dispatcher = Dispatcher(*latencies)
         self._deadlines = 0
 
     def place(self, now: float, item: Item, queue: Sequence[Item]) -> int | None:
@@ -46,20 +47,22 @@ class Convoy:
         self._dispatcher.arrived(now, 1)
         return place
 
-    def decide(self, now: float, queue: Sequence[Item], _: bool) -> Choice:
+    def decide(self, now: float, queue: Sequence[Item], engine: int | None) -> Choice:
         """The policy's decision."""
+        if engine is None:
+            engine = self._dispatcher.first_free(now)
         claims: list[Claim] = []
         if self._deadlines:
             claims = [Claim(1, item.deadline) for item in queue]
-        return Choice(*self._dispatcher.decide(now, len(queue), claims)[:3])
+        return Choice(*self._dispatcher.decide(now, len(queue), claims, engine)[:3])
 
-    def dispatched(self, now: float, items: int) -> None:
+    def dispatched(self, now: float, items: int, engine: int) -> None:
         """Tell the policy."""
-        self._dispatcher.dispatched(now, items)
+        self._dispatcher.dispatched(now, items, engine)
 
-    def answered(self, now: float, waiting: int) -> None:
+    def answered(self, now: float, waiting: int, engine: int) -> None:
         """Tell the policy."""
-        self._dispatcher.answered(now, waiting)
+        self._dispatcher.answered(now, waiting, engine)
 
     def _due(self, item: Item) -> float:
         return due(item.arrived, item.urgency)
@@ -75,19 +78,19 @@ class _Fifo:
         """At the end."""
         return len(queue)
 
-    def dispatched(self, now: float, items: int) -> None:
+    def dispatched(self, now: float, items: int, engine: int) -> None:
         """Of no interest."""
 
-    def answered(self, now: float, waiting: int) -> None:
+    def answered(self, now: float, waiting: int, engine: int) -> None:
         """Of no interest."""
 
 
 class TritonDefault(_Fifo):
     """As many as there are, at once."""
 
-    def decide(self, _: float, queue: Sequence[Item], busy: bool) -> Choice:
+    def decide(self, _: float, queue: Sequence[Item], engine: int | None) -> Choice:
         """All that fit."""
-        return Choice() if busy else Choice(min(self._max_batch, len(queue)))
+        return Choice() if engine is None else Choice(min(self._max_batch, len(queue)))
 
 
 class FixedDelay(_Fifo):
@@ -97,9 +100,9 @@ class FixedDelay(_Fifo):
         super().__init__(max_batch)
         self._delay_s = delay_s
 
-    def decide(self, now: float, queue: Sequence[Item], busy: bool) -> Choice:
+    def decide(self, now: float, queue: Sequence[Item], engine: int | None) -> Choice:
         """Drop what is late; dispatch, or wait on."""
-        if busy:
+        if engine is None:
             return Choice()
         late = _late(now, queue)
         left = len(queue) - len(late)
@@ -119,24 +122,25 @@ class Clipper(_Fifo):
         super().__init__(max_batch)
         self._objective_s = objective_s
         self._largest = 1.0
-        self._started, self._items = 0.0, 0
+        self._begun: dict[int, tuple[float, int]] = {}  # by engine: when, items
 
-    def decide(self, now: float, queue: Sequence[Item], busy: bool) -> Choice:
+    def decide(self, now: float, queue: Sequence[Item], engine: int | None) -> Choice:
         """Drop what is late, dispatch up to the present largest."""
-        if busy:
+        if engine is None:
             return Choice()
         late = _late(now, queue)
         return Choice(min(int(self._largest), len(queue) - len(late)), inf, late)
 
-    def dispatched(self, now: float, items: int) -> None:
+    def dispatched(self, now: float, items: int, engine: int) -> None:
         """Remember when, and how many."""
-        self._started, self._items = now, items
+        self._begun[engine] = now, items
 
-    def answered(self, now: float, _: int) -> None:
+    def answered(self, now: float, _: int, engine: int) -> None:
         """Grow or shrink."""
-        if now - self._started > self._objective_s:
+        started, items = self._begun[engine]
+        if now - started > self._objective_s:
             self._largest = max(1.0, self._largest * 0.9)
-        elif self._items >= int(self._largest):
+        elif items >= int(self._largest):
             self._largest = min(float(self._max_batch), self._largest + 1)
 
 
@@ -149,9 +153,9 @@ class Nexus(_Fifo):
         within = [n for n, took in enumerate(seconds, 1) if 2 * took <= objective_s]
         self._window = max(within, default=1)
 
-    def decide(self, now: float, queue: Sequence[Item], busy: bool) -> Choice:
+    def decide(self, now: float, queue: Sequence[Item], engine: int | None) -> Choice:
         """Slide the window to where all of it would be in time."""
-        if busy:
+        if engine is None:
             return Choice()
         for place in range(len(queue)):
             items = min(self._window, len(queue) - place)
@@ -168,15 +172,18 @@ def _late(now: float, queue: Sequence[Item]) -> list[int]:
 
 CONVOY = "Convoy"
 
-# (L(1..max_batch) in seconds, latency objective in seconds, seed) → a scheduler in its first state
-SCHEDULERS: Mapping[str, Callable[[Sequence[float], float, int], Scheduler]] = {
-    CONVOY: lambda seconds, _, seed: Convoy(measured(seconds, seed)),
+# (L(1..max_batch) in seconds, latency objective in seconds, seed, engines) → a scheduler in its
+# first state
+SCHEDULERS: Mapping[str, Callable[[Sequence[float], float, int, int], Scheduler]] = {
+    CONVOY: lambda seconds, _, seed, engines: Convoy(
+        *(measured(seconds, seed + engine) for engine in range(engines))
+    ),
     "delay 0": lambda seconds, *_: FixedDelay(len(seconds), 0.0),
     "delay 1 ms": lambda seconds, *_: FixedDelay(len(seconds), 0.001),
     "delay 5 ms": lambda seconds, *_: FixedDelay(len(seconds), 0.005),
     "Triton": lambda seconds, *_: TritonDefault(len(seconds)),
-    "Clipper": lambda seconds, objective, _: Clipper(len(seconds), objective),
-    "Nexus": lambda seconds, objective, _: Nexus(seconds, objective),
+    "Clipper": lambda seconds, objective, *_: Clipper(len(seconds), objective),
+    "Nexus": lambda seconds, objective, *_: Nexus(seconds, objective),
 }
 
 

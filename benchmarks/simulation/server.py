@@ -1,7 +1,8 @@
-"""One engine and its queue, event by event: arrivals, ends of batches, moments to look again.
+"""Engines and their queue, event by event: arrivals, ends of batches, moments to look again.
 
 Time is a number, in seconds. A batch of n takes L(n) times noise; the scheduler is called with what
-happens and asked what to do whenever something has happened, as the batcher's worker is.
+happens and asked what to do whenever something has happened, as the batcher's workers are: for the
+engine whose batch ended, or else for the one that has been idle longest.
 """
 
 import heapq
@@ -43,14 +44,14 @@ class Scheduler(Protocol):
     def place(self, now: float, item: Item, queue: Sequence[Item], /) -> int | None:
         """Where in the queue an arrival goes; None refuses it."""
 
-    def decide(self, now: float, queue: Sequence[Item], busy: bool, /) -> Choice:
-        """What to do now; while a batch runs nothing can be dispatched."""
+    def decide(self, now: float, queue: Sequence[Item], engine: int | None, /) -> Choice:
+        """What an idle engine should do now; None: all run, and nothing can be dispatched."""
 
-    def dispatched(self, now: float, items: int, /) -> None:
-        """A batch was begun."""
+    def dispatched(self, now: float, items: int, engine: int, /) -> None:
+        """An engine began a batch."""
 
-    def answered(self, now: float, waiting: int, /) -> None:
-        """The batch has ended, and so many items wait."""
+    def answered(self, now: float, waiting: int, engine: int, /) -> None:
+        """An engine's batch has ended, and so many items wait."""
 
 
 @dataclass(frozen=True)
@@ -83,9 +84,10 @@ def simulate(
     *,
     seed: int = 0,
     noise: float = 0.03,
+    engines: int = 1,
 ) -> Outcome:
     """Run `workload` to its end; `seconds` are L(1..max_batch), `noise` its relative deviation."""
-    return _Server(scheduler, seconds, workload, seed, noise).run()
+    return _Server(scheduler, seconds, workload, seed, noise, engines).run()
 
 
 class _Server:
@@ -96,6 +98,7 @@ class _Server:
         workload: Workload,
         seed: int,
         noise: float,
+        engines: int,
     ) -> None:
         self._scheduler = scheduler
         self._seconds = seconds
@@ -106,8 +109,9 @@ class _Server:
         self._coming: list[tuple[float, int, Item]] = []
         self._numbers = 0
         self._queue: list[Item] = []
-        self._batch: list[Item] = []
-        self._ends = self._look_again = inf
+        self._running: list[tuple[float, int, list[Item]]] = []  # a heap: ends, engine, batch
+        self._idle = list(range(engines))  # the longest first
+        self._look_again = inf
         self._outcome = Outcome()
         for item in workload.arrivals:
             self._come(item)
@@ -119,45 +123,55 @@ class _Server:
         outcome = self._outcome
         while True:
             arrival = self._coming[0][0] if self._coming else inf
-            now = min(arrival, self._ends, self._look_again)
+            ends = self._running[0][0] if self._running else inf
+            now = min(arrival, ends, self._look_again)
             if now == inf:
                 assert not self._queue, "items wait, and no event is left"
                 return outcome
             outcome.ended = now
-            if self._ends <= now:
-                self._answer(now)
+            ended = []
+            while self._running and self._running[0][0] <= now:
+                ended.append(self._answer(now))
             # Requests that arrive at the same time are seen together, as by an event loop.
             while self._coming and self._coming[0][0] <= now:
                 self._arrive(now, heapq.heappop(self._coming)[2])
-            self._decide(now)
+            self._look_again = inf
+            for engine in ended or self._idle[:1]:
+                self._decide(now, engine)
+            if not self._idle:
+                self._decide(now, None)
 
-    def _decide(self, now: float) -> None:
-        self._look_again = inf
+    def _decide(self, now: float, engine: int | None) -> None:
         if not self._queue:
             return
-        choice = self._scheduler.decide(now, self._queue, bool(self._batch))
+        choice = self._scheduler.decide(now, self._queue, engine)
         for place in sorted(choice.refused, reverse=True):
             self._refuse(now, self._queue.pop(place))
-        if choice.dispatch and not self._batch:
-            self._batch = self._queue[: choice.dispatch]
+        if choice.dispatch and engine is not None:
+            batch = self._queue[: choice.dispatch]
             del self._queue[: choice.dispatch]
-            items = len(self._batch)
-            self._ends = now + self._seconds[items - 1] * exp(self._noise.gauss(0, self._deviation))
+            items = len(batch)
+            took = self._seconds[items - 1] * exp(self._noise.gauss(0, self._deviation))
+            heapq.heappush(self._running, (now + took, engine, batch))
+            self._idle.remove(engine)
             self._outcome.sizes.append(items)
-            self._scheduler.dispatched(now, items)
-            self._decide(now)  # some of the others may now be too late
+            self._scheduler.dispatched(now, items, engine)
+            if self._idle:
+                self._decide(now, self._idle[0])
         else:
             self._look_again = max(choice.look_again, now)
 
-    def _answer(self, now: float) -> None:
-        batch, self._batch, self._ends = self._batch, [], inf
-        self._scheduler.answered(now, len(self._queue))
+    def _answer(self, now: float) -> int:
+        _, engine, batch = heapq.heappop(self._running)
+        self._idle.append(engine)
+        self._scheduler.answered(now, len(self._queue), engine)
         for item in batch:
             if now <= item.deadline:
                 self._outcome.latencies.append(now - item.arrived)
             else:
                 self._outcome.late += 1
             self._think(now, item.client)
+        return engine
 
     def _refuse(self, now: float, item: Item) -> None:
         self._outcome.refused += 1

@@ -29,8 +29,9 @@ class Point:
 
     profile: str
     workload: str
-    load: float
+    load: float  # of capacity, or clients an engine
     timeout: float = inf  # in L(max_batch)
+    engines: int = 1
 
     @property
     def seconds(self) -> Sequence[float]:
@@ -53,12 +54,12 @@ class Point:
             mean, think = _THINKING[self.workload]
             mean_s = max(mean * self.seconds[0], _HTTP_S)
             return Workload(
-                clients=int(self.load),
+                clients=int(self.load) * self.engines,
                 think=lambda draw: mean_s * think(draw),
                 requests=count,
                 timeout_s=self.timeout_s,
             )
-        rate = self.load * capacity(self.seconds)
+        rate = self.load * capacity(self.seconds) * self.engines
         moments = _ARRIVING[self.workload](np.random.default_rng(seed), rate, count, self.seconds)
         return Workload([Item(t, t + self.timeout_s) for t in moments])
 
@@ -121,16 +122,16 @@ OVERLOADS = (0.5, 0.8, 1.0, 1.2, 1.5)
 TIMEOUTS = (1.5, 3.0, 10.0)
 
 
-def sweep() -> Iterator[Point]:
+def sweep(engines: int = 1) -> Iterator[Point]:
     """Every point."""
     for profile in PROFILES:
         for workload in _ARRIVING:
             for load in LOADS:
-                yield Point(profile, workload, load)
+                yield Point(profile, workload, load, engines=engines)
         for workload in _THINKING:
             for clients in CLIENTS:
-                yield Point(profile, workload, clients)
+                yield Point(profile, workload, clients, engines=engines)
         for workload in ("Poisson", "bursts"):
             for timeout in TIMEOUTS:
                 for load in OVERLOADS:
-                    yield Point(profile, workload, load, timeout)
+                    yield Point(profile, workload, load, timeout, engines)

@@ -44,21 +44,22 @@ _FP32_LANES = {"75": 64, "80": 64}
 
 
 class CudaDevice:
-    """A Device (kernels.device.device): the first GPU that CUDA_VISIBLE_DEVICES shows.
+    """A Device (kernels.device.device): one of the GPUs that CUDA_VISIBLE_DEVICES shows.
 
-    `cache` is the folder of compiled kernels. Raises DeviceError where CuPy is not installed or no
-    GPU is available.
+    `number` is CUDA's; `cache` is the folder of compiled kernels. Raises DeviceError where CuPy is
+    not installed or the GPU is not available.
     """
 
-    def __init__(self, cache: Path = DEFAULT_CACHE) -> None:
+    def __init__(self, number: int = 0, cache: Path = DEFAULT_CACHE) -> None:
         self._cupy = _cupy()
         self._cuda = self._cupy.cuda
+        self.number = number
         runtime = self._cuda.runtime
         try:
-            runtime.setDevice(0)
-            properties = runtime.getDeviceProperties(0)
+            self._use()
+            properties = runtime.getDeviceProperties(number)
         except runtime.CUDARuntimeError as error:
-            raise DeviceError(f"no CUDA device answers: {error}") from error
+            raise DeviceError(f"CUDA device {number} does not answer: {error}") from error
         self.name: str = properties["name"].decode()
         self.architecture = architecture((properties["major"], properties["minor"]))
         self.multiprocessors: int = properties["multiProcessorCount"]
@@ -79,7 +80,7 @@ class CudaDevice:
     def _attribute(self, name: str) -> int:
         """Clock rates are in kHz, widths in bits."""
         runtime = self._cuda.runtime
-        value: int = runtime.deviceGetAttribute(getattr(runtime, f"cudaDevAttr{name}"), 0)
+        value: int = runtime.deviceGetAttribute(getattr(runtime, f"cudaDevAttr{name}"), self.number)
         return value
 
     @property
@@ -101,7 +102,6 @@ class CudaDevice:
         with self._faults(), NamedTemporaryFile(suffix=".cubin") as file:
             file.write(cubin.code)
             file.flush()
-            self._cuda.runtime.setDevice(0)  # gives this thread the device's context
             raw = self._cupy.RawModule(path=file.name).get_function(cubin.name)
             return Kernel(
                 instantiation,
@@ -113,6 +113,7 @@ class CudaDevice:
 
     def allocate(self, nbytes: int) -> "CudaBuffer":
         """See Device."""
+        self._use()
         try:
             return CudaBuffer(self._cuda.memory.Memory(nbytes), nbytes)
         except self._cuda.runtime.CUDARuntimeError as error:
@@ -120,6 +121,7 @@ class CudaDevice:
 
     def pinned(self, nbytes: int) -> NDArray[np.uint8]:
         """See Device."""
+        self._use()
         try:
             memory = self._cuda.alloc_pinned_memory(nbytes)
         except self._cuda.runtime.CUDARuntimeError as error:
@@ -181,7 +183,7 @@ class CudaDevice:
         if min(*grid, *block) < 1:  # RawKernel would launch 1 instead of 0
             raise LaunchError(kernel, f"no threads ({geometry})")
         raw = kernel.function
-        self._cuda.runtime.setDevice(0)  # gives this thread the device's context
+        self._use()
         try:
             # More than 48 KiB must be asked for. It is never lowered: a captured launch needs it.
             if shared_bytes > raw.max_dynamic_shared_size_bytes:  # noqa: PLR1730  only if it must
@@ -229,10 +231,17 @@ class CudaDevice:
         with self._faults():
             self._cuda.runtime.deviceSynchronize()
 
+    def _use(self) -> None:
+        """Give this thread the device's context: CUDA's calls are for the thread's device."""
+        if getattr(_thread, "device", None) != self.number:
+            self._cuda.runtime.setDevice(self.number)
+            _thread.device = self.number
+
     @contextmanager
     def _faults(self) -> Iterator[None]:
         """Raise CUDA's asynchronous errors, which any later call may report, as FaultError."""
         try:
+            self._use()
             yield
         except (
             self._cuda.runtime.CUDARuntimeError,
@@ -240,6 +249,8 @@ class CudaDevice:
         ) as error:
             raise FaultError(str(error)) from error
 
+
+_thread = threading.local()  # whose `device` is the thread's
 
 Faults = Callable[[], AbstractContextManager[None]]
 
@@ -303,6 +314,15 @@ class CudaGraph:
             raise DeviceError("a graph was replayed before its capture had ended")
         with self._faults():
             self.cupy.launch(_own(stream).cupy)
+
+
+def count_devices() -> int:
+    """How many GPUs CUDA_VISIBLE_DEVICES shows; DeviceError where CuPy or a GPU is missing."""
+    runtime = _cupy().cuda.runtime
+    try:
+        return int(runtime.getDeviceCount())
+    except runtime.CUDARuntimeError as error:
+        raise DeviceError(f"no CUDA device answers: {error}") from error
 
 
 def _own(stream: Stream) -> CudaStream:

@@ -12,6 +12,7 @@ from itertools import accumulate
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kernels.device.device import (
     Buffer,
@@ -22,6 +23,7 @@ from kernels.device.device import (
     Instantiation,
     Kernel,
     OutOfMemoryError,
+    Stream,
 )
 from models.arena import aligned
 from models.classifier import Classifier
@@ -36,14 +38,35 @@ Progress = Callable[[Collection[Instantiation]], Iterable[Instantiation]]
 _Form = tuple["np.dtype[Any]", int]  # pixels or tensors, and N
 
 
+class _Weights:
+    """Weights on a device, until the last engine that uses them releases them."""
+
+    def __init__(self, device: Device, stream: Stream, arrays: Mapping[str, NDArray[Any]]) -> None:
+        sizes = [aligned(array.nbytes) for array in arrays.values()]
+        self._buffer = device.allocate(max(sum(sizes), 1))
+        begins = accumulate(sizes, initial=self._buffer.address)
+        self.begins = dict(zip(arrays, begins, strict=False))
+        self.users = 0
+        for key, array in arrays.items():
+            device.upload(self.begins[key], np.ascontiguousarray(array), stream)
+        stream.synchronize()
+
+    def release(self) -> None:
+        """One engine fewer uses them."""
+        self.users -= 1
+        if not self.users:
+            self._buffer.free()
+
+
 class CudaEngine:
     """Runs a classifier in fp32 on a device; one thread at a time may call `run`.
 
     A device that is lost is DeviceLostError, whatever was asked of the engine.
 
-    One allocation holds the weights, which all plans share, and after them the images, the scores,
-    the counters and the arena, each as large as the largest plan needs. Every N has a plan for
-    pixels and one for tensors; a batch of both runs one after the other.
+    One allocation holds the weights, which all plans share, and so do engines on the same device,
+    together with the plans and the loaded kernels. Another holds the images, the scores, the
+    counters and the arena, each as large as the largest plan needs. Every N has a plan for pixels
+    and one for tensors; a batch of both runs one after the other.
     """
 
     fallback_reason = ""
@@ -56,25 +79,33 @@ class CudaEngine:
         max_batch: int,
         choose: Choose,
         progress: Progress = iter,
+        beside: "CudaEngine | None" = None,
     ) -> None:
+        """`beside` is an open engine of the same classifier on the same device, to share with."""
         if max_batch < 1:
             raise EngineError(f"max_batch must be at least 1, got {max_batch}")
         p = classifier.preprocessing
-        self._name, self._device = classifier.name, device
+        self._name, self._device, self.gpu = classifier.name, device, device
         self._max_batch, self._classes = max_batch, classifier.classes
         self._preprocessing = p
         graph = classifier.rewritten.graph
-        self._plans: dict[_Form, Plan] = {
-            (dtype, n): build_plan(graph, p, n, choose, tensors=dtype == np.float32)
-            for dtype in p.forms
-            for n in range(1, max_batch + 1)
-        }
+        self._plans: Mapping[_Form, Plan] = (
+            beside._plans
+            if beside
+            else {
+                (dtype, n): build_plan(graph, p, n, choose, tensors=dtype == np.float32)
+                for dtype in p.forms
+                for n in range(1, max_batch + 1)
+            }
+        )
         self._graphs: dict[_Form, Graph] = {}
+        self._kernels: Mapping[Instantiation, Kernel]
         self._buffer: Buffer | None = None
+        self._weights: _Weights | None = None
         try:
-            self._kernels = self._load(progress)
+            self._kernels = beside._kernels if beside else self._load(progress)
             self._stream = device.stream()
-            self._allocate()
+            self._allocate(beside)
         except OutOfMemoryError as error:
             self._free()
             raise EngineError(
@@ -167,7 +198,7 @@ class CudaEngine:
         """Free the device's memory; a second call does nothing."""
         try:
             if self._buffer is not None:
-                self._device.synchronize()
+                self._stream.synchronize()
         except DeviceError as error:
             raise _failure(error, f"{self._name} cannot be closed") from error
         finally:
@@ -178,6 +209,9 @@ class CudaEngine:
         if self._buffer is not None:
             buffer, self._buffer = self._buffer, None
             buffer.free()
+        if self._weights is not None:
+            weights, self._weights = self._weights, None
+            weights.release()
 
     def _run_step_by_step(self, plan: Plan) -> None:
         """Wait after every step, so that the error names the step."""
@@ -200,25 +234,27 @@ class CudaEngine:
             instantiation: self._device.load(instantiation) for instantiation in progress(every)
         }
 
-    def _allocate(self) -> None:
+    def _allocate(self, beside: "CudaEngine | None") -> None:
         plans = self._plans.values()
         makers = {key: make for plan in plans for key, make in plan.weights.items()}
-        weights = {key: make() for key, make in makers.items()}
+        weights = beside._weights if beside else None
+        if weights is None:
+            arrays = {key: make() for key, make in makers.items()}
+            weights = _Weights(self._device, self._stream, arrays)
+        weights.users += 1
+        self._weights = weights
         largest = {
             Region.INPUT: max(plan.input_bytes for plan in plans),
             Region.OUTPUT: max(plan.output_bytes for plan in plans),
             Region.COUNTERS: max(plan.counter_bytes for plan in plans),
             Region.ARENA: max(plan.arena_bytes for plan in plans),
         }
-        sizes = [*(array.nbytes for array in weights.values()), *largest.values()]
-        buffer = self._buffer = self._device.allocate(sum(map(aligned, sizes)))
-        begins = accumulate(map(aligned, sizes), initial=buffer.address)
-        self._weights = {key: next(begins) for key in weights}
-        self._begins = {region: next(begins) for region in largest}
+        sizes = [aligned(size) for size in largest.values()]
+        buffer = self._buffer = self._device.allocate(sum(sizes))
+        begins = accumulate(sizes, initial=buffer.address)
+        self._begins = dict(zip(largest, begins, strict=False))
         self._images = self._device.pinned(largest[Region.INPUT])
         self._scores = self._device.pinned(largest[Region.OUTPUT])
-        for key, array in weights.items():
-            self._device.upload(self._weights[key], np.ascontiguousarray(array), self._stream)
         if largest[Region.COUNTERS]:
             counters = self._begins[Region.COUNTERS]
             self._device.fill(counters, largest[Region.COUNTERS], 0, self._stream)
@@ -226,8 +262,8 @@ class CudaEngine:
 
     def _launch(self, step: Step) -> None:
         def address(at: Location) -> int:
-            if at.weight is not None:
-                return self._weights[at.weight]
+            if at.weight is not None and self._weights is not None:
+                return self._weights.begins[at.weight]
             return self._begins[at.region] + at.offset
 
         launch = step.launch

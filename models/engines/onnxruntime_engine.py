@@ -33,6 +33,9 @@ class OnnxRuntimeEngine:
     Where another task (decoding, say) takes a core, all threads wait for the delayed one. If the
     warm-up measures it to be faster, as many images as there are threads therefore run in
     parallel, one thread each; this needs a second copy of the weights.
+
+    Engines of one classifier share sessions of one thread, and with them their weights; a session
+    of several threads is each engine's own, as are its threads.
     """
 
     def __init__(
@@ -42,7 +45,9 @@ class OnnxRuntimeEngine:
         max_batch: int,
         threads: int = 0,
         fallback_reason: str = "",
+        beside: "OnnxRuntimeEngine | None" = None,
     ) -> None:
+        """`beside` is an engine of the same classifier that is not warm yet, to share with."""
         if max_batch < 1:
             raise EngineError(f"max_batch must be at least 1, got {max_batch}")
         p = classifier.preprocessing
@@ -53,12 +58,16 @@ class OnnxRuntimeEngine:
         self._no_tensors = np.empty((0, *p.input_shape), np.float32)
         self._gathered: Images | None = None
         self._threads = threads
+        self._session: ort.InferenceSession | None = None
+        self._single: ort.InferenceSession | None = None
+        if beside is not None:
+            self._session = beside._session if threads == 1 else None
+            self._single = beside._single
         model = with_either_input(classifier.network.proto, p).SerializeToString()
         try:
-            self._session: ort.InferenceSession | None = _session(model, threads)
-            self._single: ort.InferenceSession | None = None
+            self._session = self._session or _session(model, threads)
             if 1 < threads <= max_batch:
-                self._single = _session(model, 1)
+                self._single = self._single or _session(model, 1)
         except Exception as error:  # its own exceptions share no base class but this
             raise EngineError(f"ONNX Runtime cannot open {classifier.name}: {error}") from error
         self._beside = ThreadPoolExecutor(max(1, threads - 1), "beside")  # starts none yet

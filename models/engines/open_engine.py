@@ -1,6 +1,8 @@
 """Which engine runs a classifier on a device."""
 
 import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -10,10 +12,47 @@ from models.engines.engine import DeviceKind, Engine
 from models.engines.onnxruntime_engine import OnnxRuntimeEngine
 from models.engines.proved_engine import Fallback, ProvedEngine, prove
 from models.errors import EngineError
-from models.open_gpu import open_gpu
+from models.open_gpu import count_gpus, open_gpu
 from models.tuning.measured import choose_for
 
+_NO_GPU = "Use --device cpu where there is no GPU"
+
 _log = logging.getLogger("convoy")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where one engine runs."""
+
+    kind: DeviceKind
+    number: int = 0  # of the GPU
+
+
+def every_gpu() -> Sequence[Place]:
+    """All GPUs; EngineError where there is none."""
+    return [Place(DeviceKind.CUDA, number) for number in range(count_gpus(_NO_GPU))]
+
+
+def open_engines(
+    classifier: Classifier,
+    places: Sequence[Place],
+    *,
+    max_batch: int,
+    threads: int = 0,
+    tuning: Path | None = None,
+    progress: Progress = iter,
+) -> Sequence[Engine]:
+    """An engine for each place, as `open_engine` opens one; `threads` are one engine's.
+
+    Engines in the same place share what they can: weights, plans, kernels. AUTO is one engine's.
+    """
+    engines: list[Engine] = []
+    last: dict[Place, Engine] = {}
+    for place in places:
+        beside = last.get(place)
+        last[place] = _open(classifier, place, max_batch, threads, tuning, progress, beside)
+        engines.append(last[place])
+    return engines
 
 
 def open_engine(
@@ -33,10 +72,27 @@ def open_engine(
     Runtime's. EngineError where the device cannot be had; AUTO takes the CPU then, and where the
     comparison fails, and logs why.
     """
+    return _open(classifier, Place(device), max_batch, threads, tuning, progress)
+
+
+def _open(
+    classifier: Classifier,
+    place: Place,
+    max_batch: int,
+    threads: int,
+    tuning: Path | None,
+    progress: Progress,
+    beside: Engine | None = None,
+) -> Engine:
+    """`beside` is an engine of the classifier in the same place that is not warm yet."""
 
     def on_cpu(reason: str = "") -> Engine:
         return OnnxRuntimeEngine(
-            classifier, max_batch=max_batch, threads=threads, fallback_reason=reason
+            classifier,
+            max_batch=max_batch,
+            threads=threads,
+            fallback_reason=reason,
+            beside=beside if isinstance(beside, OnnxRuntimeEngine) else None,
         )
 
     def fall_back(failure: EngineError) -> Engine:
@@ -44,15 +100,19 @@ def open_engine(
         return on_cpu(str(failure))
 
     def on_gpu(fallback: Fallback | None) -> Engine:
-        gpu = open_gpu("Use --device cpu where there is no GPU")
+        other = beside.engine if isinstance(beside, ProvedEngine) else None
+        its = other if isinstance(other, CudaEngine) else None
+        gpu = its.gpu if its else open_gpu(_NO_GPU, place.number)
         choose = choose_for(gpu, classifier.rewritten.graph, max_batch, tuning)
-        engine = CudaEngine(classifier, gpu, max_batch=max_batch, choose=choose, progress=progress)
+        engine = CudaEngine(
+            classifier, gpu, max_batch=max_batch, choose=choose, progress=progress, beside=its
+        )
         check = partial(prove, classifier=classifier, choose=choose, threads=threads)
         return ProvedEngine(engine, check, fallback)
 
-    if device is DeviceKind.CPU:
+    if place.kind is DeviceKind.CPU:
         return on_cpu()
-    if device is DeviceKind.CUDA:
+    if place.kind is DeviceKind.CUDA:
         return on_gpu(None)
     try:
         return on_gpu(fall_back)

@@ -1,31 +1,35 @@
 """Dynamic batching: combines items of separate requests into batches. No HTTP, no device.
 
-    post ── waiting (by due time) ── policy ── run ── outcomes
-                             refuse ┘  └ look again at a time
+    post ── waiting (by due time) ── policy ─┬─ run on engine 0 ─┬─ outcomes
+                             refuse ┘  └ look │        ...        │
+                                        again └─ run on engine k ─┘
 
-One worker task runs one batch at a time. The policy (`service/batching/policy.py`) decides what to
-dispatch when and which requests cannot meet their deadlines; the batcher carries that out.
+Each engine has a worker task, which runs one batch at a time. An idle worker asks the policy
+(`service/batching/policy.py`) what to dispatch when and which requests cannot meet their deadlines,
+and carries that out; an arrival wakes the worker that has been idle longest.
 
 Each posted request gets exactly one outcome: its results; EngineFailedError if a batch with one of
 its items failed; DeadlineError once it cannot be in time; or ShuttingDownError if `close` ran out
 of time. Outcomes are callbacks, not futures: waking a task costs more than everything else here. A
-withdrawn request leaves the queue at once; results of its running items are discarded.
+withdrawn request leaves the queue at once; results of its running items are discarded. The items of
+one request may run on several engines at once.
 """
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextvars import Context
-from dataclasses import dataclass
+from functools import partial
 from math import inf
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, TypeVar
 
 from service.batching.alarm import Alarm
-from service.batching.device_turns import Turn, Turns
+from service.batching.device_turns import Turns
 from service.batching.dispatcher import Dispatcher
 from service.batching.latency import Latency
-from service.batching.policy import NO_HURRY, Urgency, due
+from service.batching.policy import NO_HURRY, Decision, Urgency, due
 from service.batching.queue import Answered, OnOutcome, Request, Waiting
+from service.batching.worker import Batch, BatchRecord, Run, Worker
 from service.callbacks import call_safely
 from service.errors import (
     DeadlineError,
@@ -41,39 +45,23 @@ R = TypeVar("R")
 _TIMER_ERROR_S = 0.001
 
 
-class BatchRecord(NamedTuple):
-    """One batch that ended, for metrics."""
-
-    size: int
-    compute_s: float
-    failed: bool
-
-
-@dataclass(eq=False, slots=True)
-class _Batch(Generic[T, R]):
-    """A running batch; `parts` says how many of its items are from which request, in order."""
-
-    dispatched: float  # clock seconds
-    items: list[T]
-    parts: list[tuple[Request[T, R], int]]
-
-
 class Batcher(Generic[T, R]):
-    """Collects items into batches of at most `max_batch` for `run`, which runs one at a time.
+    """Collects items into batches of at most `max_batch` for engines, numbered from 0.
 
-    `run` takes items in the order in which they are due and returns one result for each, in the
-    same order. The caller bounds how many items wait. `latency` is what is known of L(n); it
-    learns. Batchers with the same `turns` share one device, in proportion to `weight`. `on_batch`
-    is called with every ended batch. `clock` returns seconds. Used from one event loop.
+    Each of `runs` is an engine, called with one batch at a time: it takes items in the order in
+    which they are due and returns one result for each, in the same order. The caller bounds how
+    many items wait. `latency` is what is known of each engine's L(n); it learns. `turns` has the
+    turns of each engine's device, which it shares with batchers of other models in proportion to
+    `weight`. `on_batch` is called with every ended batch. `clock` returns seconds. Used from one
+    event loop.
     """
 
     def __init__(
         self,
-        run: Callable[[Sequence[T]], Awaitable[Sequence[R]]],
-        *,
+        *runs: Run[T, R],
         max_batch: int,
         latency: Latency | None = None,
-        turns: Turns | None = None,
+        turns: Sequence[Turns] = (),
         weight: float = 1.0,
         on_batch: Callable[[BatchRecord], None] = lambda _: None,
         clock: Callable[[], float] = time.perf_counter,
@@ -81,18 +69,18 @@ class Batcher(Generic[T, R]):
     ) -> None:
         if max_batch < 1:
             raise ValueError(f"max_batch {max_batch} must be at least 1")
-        self._run = run
         self._max_batch = max_batch
-        self._dispatcher = Dispatcher(latency or Latency.unknown(max_batch))
-        self._changed = asyncio.Event()  # wakes the idle worker
-        self._turn: Turn | None = turns.join(self._changed.set, weight) if turns else None
+        self._dispatcher = Dispatcher(*(latency or Latency.unknown(max_batch) for _ in runs))
+        self._workers = [Worker(number, run) for number, run in enumerate(runs)]
+        for worker, its in zip(self._workers, turns, strict=False):
+            worker.turn = its.join(worker.changed.set, weight)
+        self._idle: list[Worker[T, R]] = []  # those that wait for a change, the longest first
+        self._working = 0  # tasks that have not ended
         self._on_batch = on_batch
         self._clock = clock
         self._alarm = Alarm(self._on_alarm, clock, timer_error_s)
         self._waiting: Waiting[T, R] = Waiting()
-        self._running: _Batch[T, R] | None = None
-        self._undelivered: list[tuple[_Batch[T, R], list[R], float]] = []
-        self._worker: asyncio.Task[None] | None = None
+        self._undelivered: list[tuple[Batch[T, R], list[R], float]] = []
         self._closing = False
         self._stopped = asyncio.Event()
 
@@ -103,22 +91,34 @@ class Batcher(Generic[T, R]):
 
     @property
     def in_flight(self) -> int:
-        """Number of items in the running batch."""
-        return len(self._running.items) if self._running else 0
+        """Number of items in running batches."""
+        return sum(len(worker.batch.items) for worker in self._workers if worker.batch)
 
     @property
     def busy_until(self) -> float:
-        """When the running batch should be done, in clock seconds; 0 where none runs."""
-        return self._dispatcher.batch_ends if self._running else 0.0
+        """When an engine should be free, in clock seconds; 0 where one is."""
+        if self._any_free():
+            return 0.0
+        return self._dispatcher.ends(self._dispatcher.first_free(self._clock()))
 
-    @property
-    def latency(self) -> Latency:
-        """Measured latency by batch size; may be set."""
-        return self._dispatcher.latency
+    def latency(self, engine: int = 0) -> Latency:
+        """An engine's measured latency by batch size."""
+        return self._dispatcher.latency(engine)
 
-    @latency.setter
-    def latency(self, latency: Latency) -> None:
-        self._dispatcher.latency = latency
+    def learn(self, latency: Latency, engine: int = 0) -> None:
+        """Replace what is known of an engine's latency."""
+        self._dispatcher.learn(latency, engine)
+
+    def serve(self, engine: int, *, serves: bool) -> None:
+        """Let an engine take batches, or no more after the one it runs."""
+        self._dispatcher.serve(engine, serves=serves)
+        worker = self._workers[engine]
+        worker.serves = serves
+        if serves:
+            worker.changed.set()
+        elif worker in self._idle:
+            self._idle.remove(worker)
+            self._wake()
 
     def post(
         self, items: Sequence[T], then: OnOutcome[R], urgency: Urgency = NO_HURRY
@@ -145,19 +145,16 @@ class Batcher(Generic[T, R]):
         self._waiting.enter(request)
         if not self._dispatcher.short:
             self._dispatcher.arrived(now, count)
-        if self._worker is None:
-            # An empty context: the task must not inherit context variables of its first request.
-            self._worker = loop.create_task(self._work(), name="batcher", context=Context())
-            # Runs even if the task is cancelled before its first step.
-            self._worker.add_done_callback(lambda _: self._end())
-        self._changed.set()
-        if urgency.deadline < inf and self._running:
+        if not self._working:
+            self._start(loop)
+        self._wake()
+        if urgency.deadline < inf and not self._any_free():
             loop.call_soon(self._on_alarm, now)
         return request
 
     def fail_waiting(self, failure: Callable[[], ServiceError]) -> None:
-        """Fail the waiting requests, except those with items in the running batch."""
-        running = [request for request, _ in self._running.parts] if self._running else []
+        """Fail the waiting requests, except those with items in a running batch."""
+        running = set(self._running())
         for request in self._waiting.all():
             if request not in running:
                 self._fail(request, failure())
@@ -169,15 +166,17 @@ class Batcher(Generic[T, R]):
         is cancelled. A second call may shorten the wait of the first.
         """
         self._closing = True
-        if self._worker is None:
+        if not self._working:
             return
-        self._changed.set()
+        self._wake_all()
         try:
             async with asyncio.timeout(timeout_s):
                 await self._stopped.wait()
         except TimeoutError:
             # Not awaited: `run` may ignore its cancellation.
-            self._worker.cancel()
+            for worker in self._workers:
+                if worker.task:
+                    worker.task.cancel()
             self._stop()
 
     def check_deadline(self, count: int, urgency: Urgency) -> None:
@@ -186,34 +185,56 @@ class Batcher(Generic[T, R]):
             return
         now = self._clock()
         ahead = self._waiting.ahead_of(due(now, urgency))
-        others_until = self._turn.busy_until if self._turn else None
-        done = self._dispatcher.completion(now, ahead, count, others_until)
+        self._see_others()
+        done = self._dispatcher.completion(now, ahead, count)
         if done > urgency.deadline:
             raise DeadlineError(done - now, urgency.deadline - now)
 
     def expected_wait_s(self) -> float:
         """Seconds until all items that wait or run now will be done."""
         wait_s = self._dispatcher.wait_s(self._clock(), self.depth)
-        return wait_s / self._turn.share if self._turn else wait_s
+        shares = [worker.turn.share for worker in self._workers if worker.turn]
+        return wait_s * len(shares) / sum(shares) if shares else wait_s
 
-    async def _work(self) -> None:
+    def _start(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Start the workers."""
+        self._working = len(self._workers)
+        for worker in self._workers:
+            # An empty context: the task must not inherit context variables of its first request.
+            worker.task = loop.create_task(self._work(worker), name="batcher", context=Context())
+            # Runs even if the task is cancelled before its first step.
+            worker.task.add_done_callback(partial(self._end, worker))
+
+    async def _work(self, worker: Worker[T, R]) -> None:
         """Run batches until closed and drained."""
         # `run` may have swallowed a cancellation, so check for one.
-        while not self._cancelled():
+        while not worker.cancelled:
             if self._dispatcher.short:
                 await self._gather()
             # No await between here and the wait, so no change is missed.
-            self._changed.clear()
+            worker.changed.clear()
             now = self._clock()
-            size = self._look(now) if self._waiting or not self._alone() else 0
+            size = 0
+            if not worker.serves and worker.turn:
+                worker.turn.let_go()
+            elif worker.serves and (self._waiting or not worker.alone):
+                size = self._look(now, worker)
             if size:
                 items, parts = self._waiting.take(size)
                 if items:
-                    await self._carry(_Batch(now, items, parts))
+                    await self._carry(worker, Batch(now, items, parts))
             elif self._closing and not self._waiting:
                 return
             else:
-                await self._changed.wait()
+                await self._wait(worker)
+
+    async def _wait(self, worker: Worker[T, R]) -> None:
+        """Wait for a change; arrivals wake only workers that are free."""
+        if worker.free:
+            self._idle.append(worker)
+        await worker.changed.wait()
+        if worker in self._idle:
+            self._idle.remove(worker)
 
     async def _gather(self) -> None:
         """Let the event loop read what has arrived before a short batch begins.
@@ -226,70 +247,92 @@ class Batcher(Generic[T, R]):
             depth = self.depth
             await asyncio.sleep(0)
 
-    def _alone(self) -> bool:
-        """Whether no other model uses the device."""
-        return self._turn is None or self._turn.alone
-
-    def _look(self, now: float) -> int:
-        """Carry out the policy's refusals and timer; returns how many items to dispatch."""
-        requests, claims = self._waiting.claims()
-        decision = self._dispatcher.decide(now, self.depth, claims)
+    def _look(self, now: float, worker: Worker[T, R]) -> int:
+        """Carry out the policy; returns how many items an idle worker's engine should run."""
+        decision = self._decide(now, worker, taking=True)
         size = decision.dispatch
-        if self._closing and not self._running and not size:
+        if self._closing and not size:
             size = min(self.depth, self._max_batch)  # nothing more can arrive
-        others_until = None
-        if self._turn and not self._turn.alone and not self._running:
+        if worker.turn and not worker.alone:
             if not size:
-                self._turn.let_go()
-            elif not self._turn.take():
-                others_until, size = self._turn.busy_until, 0
-                decision = self._dispatcher.decide(now, self.depth, claims, others_until)
-        for place in decision.refused:
-            request = requests[place]
-            done = self._dispatcher.completion(now, 0, request.left, others_until)
-            self._fail(request, DeadlineError(done - now, request.deadline - now))
-        self._alarm.cancel()
-        if not size and decision.look_again < inf:
-            exact = not self._running and others_until is None
-            self._alarm.set(decision.look_again, exact=exact)
+                worker.turn.let_go()
+            elif not worker.turn.take():
+                decision, size = self._decide(now, worker), 0
+                self._wake()  # another engine's device may be free
+        self._obey(now, decision, size)
         return size
 
+    def _decide(self, now: float, worker: Worker[T, R], *, taking: bool = False) -> Decision:
+        """The policy's decision; a device that is to be taken counts as free."""
+        self._see_others(worker if taking else None)
+        return self._dispatcher.decide(now, self.depth, self._waiting.claims(), worker.number)
+
+    def _obey(self, now: float, decision: Decision, size: int = 0) -> None:
+        """Carry out the policy's refusals, and its timer where nothing is dispatched."""
+        if decision.refused:
+            requests = self._waiting.all()
+            for request in [requests[place] for place in decision.refused]:
+                done = self._dispatcher.completion(now, 0, request.left)
+                self._fail(request, DeadlineError(done - now, request.deadline - now))
+        self._alarm.cancel()
+        if not size and decision.look_again < inf:
+            self._alarm.set(decision.look_again, exact=self._any_free())
+
+    def _see_others(self, taking: Worker[T, R] | None = None) -> None:
+        """Note which devices other models have."""
+        for worker in self._workers:
+            if worker.turn and not worker.alone:
+                until = None if worker is taking else worker.turn.busy_until
+                self._dispatcher.hold(worker.number, until)
+
     def _on_alarm(self, now: float) -> None:
-        if self._running:
-            self._look(now)
-        else:
-            self._changed.set()
+        if self._any_free():
+            self._wake()
+        else:  # too late for some
+            first = self._workers[self._dispatcher.first_free(now)]
+            self._obey(now, self._decide(now, first))
 
-    def _cancelled(self) -> bool:
-        """Whether `close` or the event loop has cancelled the worker."""
-        return self._worker is not None and self._worker.cancelling() > 0
+    def _any_free(self) -> bool:
+        """Whether an engine could run a batch now."""
+        return any(worker.free for worker in self._workers)
 
-    async def _carry(self, batch: _Batch[T, R]) -> None:
+    def _wake(self) -> None:
+        """Have the worker that has been idle longest look at the queue."""
+        if self._idle:
+            self._idle[0].changed.set()
+
+    def _wake_all(self) -> None:
+        for worker in self._workers:
+            worker.changed.set()
+
+    async def _carry(self, worker: Worker[T, R], batch: Batch[T, R]) -> None:
         """Run one batch and deliver its outcome."""
-        self._running = batch
-        self._dispatcher.dispatched(batch.dispatched, len(batch.items))
-        if self._turn:
-            self._turn.until = self._dispatcher.batch_ends
-        if self._waiting.deadlines:
-            self._look(batch.dispatched)  # some may now be too late
+        worker.batch = batch
+        self._dispatcher.dispatched(batch.dispatched, len(batch.items), worker.number)
+        if worker.turn:
+            worker.turn.until = self._dispatcher.ends(worker.number)
+        if self._waiting:
+            if self._waiting.deadlines and not self._any_free():
+                self._on_alarm(batch.dispatched)  # some may now be too late
+            self._wake()
         results: list[R] = []
         error: BaseException | None = None
         try:
-            results = list(await self._run(batch.items))
+            results = list(await worker.run(batch.items))
             if len(results) != len(batch.items):
                 raise ValueError(f"{len(results)} results for a batch of {len(batch.items)}")
         # BaseException: a stray CancelledError or a native library's panic must not stop the
         # worker. Errors meant for the worker or the process propagate.
         except BaseException as raised:
-            if self._ends_work(raised):
+            if worker.ends_by(raised):
                 raise
             error = raised
-        self._running = None
+        worker.batch = None
         now = self._clock()
-        compute_s = now - batch.dispatched
-        self._dispatcher.answered(now, self.depth, failed=error is not None)
-        if self._turn:
-            self._turn.spent(compute_s)
+        size, compute_s, failed = len(batch.items), now - batch.dispatched, error is not None
+        self._dispatcher.answered(now, self.depth, worker.number, failed=failed)
+        if worker.turn:
+            worker.turn.spent(compute_s)
         if error is None:
             self._undelivered.append((batch, results, compute_s))
             if self._dispatcher.short:
@@ -297,34 +340,23 @@ class Batcher(Generic[T, R]):
             else:  # start the next batch before answers are made of this one
                 asyncio.get_running_loop().call_soon(self._deliver)
         else:
-            for request, _ in batch.parts:
+            for request, _, _ in batch.parts:
                 failure = EngineFailedError("the engine failed on this batch; try again")
                 failure.__cause__ = error
                 self._fail(request, failure)
-        call_safely(self._on_batch, BatchRecord(len(batch.items), compute_s, error is not None))
-
-    def _ends_work(self, error: BaseException) -> bool:
-        """Whether an error from `run` is meant for the worker or the process, not the batch."""
-        if isinstance(error, asyncio.CancelledError):
-            return self._cancelled()
-        return isinstance(error, KeyboardInterrupt | SystemExit | GeneratorExit)
+        call_safely(self._on_batch, BatchRecord(size, compute_s, failed, worker.number))
 
     def _deliver(self) -> None:
-        """Deliver results to their requests, in the order of the batches."""
+        """Deliver results to their requests, in the order in which the batches ended."""
         undelivered, self._undelivered = self._undelivered, []
         for batch, results, compute_s in undelivered:
-            size = len(batch.items)
-            first = 0
-            for request, count in batch.parts:
-                own = results[first : first + count]
-                first += count
-                if count < len(request.items):
-                    request.results += own
-                    own = request.results
-                    if len(own) < len(request.items):
-                        continue
-                queue_s = batch.dispatched - request.submitted
-                self._tell(request, Answered(own, size, queue_s, compute_s))
+            begins = 0
+            for request, first, count in batch.parts:
+                own = results[begins : begins + count]
+                begins += count
+                if count == len(request.items) or (own := request.gather(first, own)):
+                    queue_s = batch.dispatched - request.submitted
+                    self._tell(request, Answered(own, len(batch.items), queue_s, compute_s))
 
     def _fail(self, request: Request[T, R], failure: ServiceError) -> None:
         """Fail a request, unless it has its outcome."""
@@ -336,17 +368,30 @@ class Batcher(Generic[T, R]):
         if then is not None:
             call_safely(then, outcome)
 
+    def _running(self) -> Iterator[Request[T, R]]:
+        """The requests with items in running batches."""
+        for worker in self._workers:
+            if worker.batch:
+                yield from (request for request, _, _ in worker.batch.parts)
+
     def _stop(self) -> None:
         """Refuse more and fail all that waits or runs, each with its own exception."""
         self._closing = True
-        parts, self._running = self._running.parts if self._running else [], None
-        for request in [*self._waiting.all(), *(request for request, _ in parts)]:
+        for request in [*self._waiting.all(), *self._running()]:
             self._fail(request, ShuttingDownError("the server shut down before this was done"))
+        for worker in self._workers:
+            worker.batch = None
         self._alarm.cancel()
         self._stopped.set()
 
-    def _end(self) -> None:
-        """The worker has ended, and with it the last `run`: the device is free."""
-        self._stop()
-        if self._turn:
-            self._turn.let_go()
+    def _end(self, worker: Worker[T, R], _: asyncio.Task[None]) -> None:
+        """A worker has ended, and with it its last `run`: the engine's device is free.
+
+        The last one, or one that did not end because of `close`, ends the batcher.
+        """
+        self._working -= 1
+        if not self._working or self._waiting or not self._closing:
+            self._stop()
+        self._wake_all()
+        if worker.turn:
+            worker.turn.let_go()

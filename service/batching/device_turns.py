@@ -46,6 +46,11 @@ class Turn:
         return self._turns.members == 1
 
     @property
+    def waits(self) -> bool:
+        """Whether it waits for the device."""
+        return self in self._turns.waiting
+
+    @property
     def busy_until(self) -> float | None:
         """When another model's batch should be done; None if no other model has the device."""
         holder = self._turns.holder

@@ -3,11 +3,20 @@
 The batcher reports events and asks for decisions; the simulator does the same with its own clock.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from math import inf
 
 from service.batching.latency import Latency
-from service.batching.policy import SHORT_S, Claim, Decision, View, completion, decide
+from service.batching.policy import (
+    SHORT_S,
+    Claim,
+    Decision,
+    Slot,
+    View,
+    completion,
+    decide,
+    seconds_of,
+)
 from service.batching.traffic import Traffic
 
 # Of short batches, and of single items that take as long as expected, every fourth is recorded.
@@ -20,137 +29,183 @@ _NOTHING = Decision()
 _ONE = Decision(dispatch=1)
 
 
-class Dispatcher:
-    """Decides for a batcher that runs one batch at a time. Times are seconds of one clock."""
+class _Engine:
+    """What is known of one engine."""
 
-    __slots__ = (
-        *("_batches", "_least", "_pause", "_running", "_short", "_started", "_traffic"),
-        "_latency",
-    )
+    __slots__ = ("held", "items", "latency", "least", "pause", "serves", "started")
 
     def __init__(self, latency: Latency) -> None:
-        self._latency = latency
-        self._traffic = Traffic()
-        self._batches = 0  # dispatched
-        self._running = 0  # items
-        self._started = 0.0
-        self._pause = _NOTHING  # the decision to wait, while it holds
-        self._least = inf  # seconds of the shortest recent batch
-        # Short batches never wait, so traffic need not be tracked. Judged by the shortest: a busy
-        # event loop adds to the time of most.
-        self._short = latency.known and latency.seconds[0] < SHORT_S
+        self.latency = latency
+        self.items = 0  # in the running batch
+        self.started = 0.0
+        self.least = inf  # seconds of the shortest recent batch
+        self.pause = _NOTHING  # the decision to wait, while it holds
+        self.held: float | None = None  # when another model's batch should end; None: none runs
+        self.serves = True
 
     @property
-    def latency(self) -> Latency:
-        """Measured latency by batch size; it learns."""
-        return self._latency
+    def ends(self) -> float | None:
+        """When the running batch should end, of this model or another; None: none runs."""
+        return self.started + self.latency.of(self.items) if self.items else self.held
 
-    @latency.setter
-    def latency(self, latency: Latency) -> None:
-        self._latency = latency
-        short = latency.known and min(latency.seconds[0], self._least) < SHORT_S
-        if short and not self._short:
-            self._traffic = Traffic()  # not updated from now on
-        self._short = short
+    def free(self, now: float) -> float:
+        """When it should be free; what is overdue is expected to be overdue as long again."""
+        ends = self.ends
+        return now if ends is None else max(ends, 2 * now - ends)
+
+    @property
+    def short(self) -> bool:
+        """Whether batches are too short to wait for more items.
+
+        Judged by the shortest: a busy event loop adds to the time of most.
+        """
+        return self.latency.known and min(self.latency.seconds[0], self.least) < SHORT_S
+
+
+class Dispatcher:
+    """Decides for the engines of one queue, by number. Times are seconds of one clock."""
+
+    __slots__ = ("_batches", "_engines", "_short", "_traffic")
+
+    def __init__(self, *latencies: Latency) -> None:
+        """With what is known of each engine."""
+        self._engines = [_Engine(latency) for latency in latencies]
+        self._traffic = Traffic(len(latencies))
+        self._batches = 0  # dispatched
+        # Short batches never wait, so traffic need not be tracked.
+        self._short = all(engine.short for engine in self._engines)
 
     @property
     def short(self) -> bool:
         """Whether batches are too short to wait for more items."""
         return self._short
 
+    def latency(self, engine: int = 0) -> Latency:
+        """Measured latency by batch size; it learns."""
+        return self._engines[engine].latency
+
+    def learn(self, latency: Latency, engine: int = 0) -> None:
+        """Replace what is known of an engine."""
+        self._engines[engine].latency = latency
+        short = all(each.short for each in self._engines)
+        if short and not self._short:
+            self._traffic = Traffic(len(self._engines))  # not updated from now on
+        self._short = short
+
+    def serve(self, engine: int, *, serves: bool) -> None:
+        """Count on an engine or not: one that restarts takes no batches."""
+        self._engines[engine].serves = serves
+
+    def hold(self, engine: int, until: float | None) -> None:
+        """Another model's batch has the engine's device until then; None: none has."""
+        self._engines[engine].held = until
+
     def arrived(self, now: float, items: int) -> None:
         """Items arrived."""
         if not self._short:
-            self._traffic.arrived(now, items, self._latency.seconds[0])
+            self._traffic.arrived(now, items, self._engines[0].latency.seconds[0])
 
-    def dispatched(self, now: float, items: int) -> None:
+    def dispatched(self, now: float, items: int, engine: int = 0) -> None:
         """A batch began."""
-        self._running, self._started = items, now
+        its = self._engines[engine]
+        its.items, its.started = items, now
         self._batches += 1
         if not self._short:
-            self._traffic.dispatched(now)
+            self._traffic.dispatched(now, engine)
 
-    def answered(self, now: float, depth: int, *, failed: bool = False) -> None:
+    def answered(self, now: float, depth: int, engine: int = 0, *, failed: bool = False) -> None:
         """The batch ended, with `depth` items waiting; failed batches do not count for L(n)."""
-        items, took_s = self._running, now - self._started
-        self._running = 0
+        its = self._engines[engine]
+        items, took_s = its.items, now - its.started
+        its.items = 0
         if failed:
-            self._traffic.failed(now)
+            self._traffic.failed(now, engine)
             return
-        self._least = min(took_s, self._least * _FORGET)
+        its.least = min(took_s, its.least * _FORGET)
         sampled = self._batches % _SAMPLE == 0
         if self._short:
             if sampled:
-                self.latency = self._latency.observed(items, took_s)
+                self.learn(its.latency.observed(items, took_s), engine)
             return
         # Recording takes microseconds, so skip single items that took as long as expected.
-        usual = items == 1 and not depth and abs(took_s - self._latency.of(1)) < 0.1 * took_s
+        usual = items == 1 and not depth and abs(took_s - its.latency.of(1)) < 0.1 * took_s
         if sampled or not usual:
-            self.latency = self._latency.observed(items, took_s)
-        shortest_s = self._latency.seconds[0]
-        self._traffic.answered(now, items, took_s, shortest_s, alone=not depth)
+            self.learn(its.latency.observed(items, took_s), engine)
+        shortest_s = its.latency.seconds[0]
+        self._traffic.answered(now, items, took_s, shortest_s, alone=not depth, engine=engine)
 
-    @property
-    def batch_ends(self) -> float:
-        """When the running batch should end."""
-        return self._started + self._latency.of(self._running)
+    def ends(self, engine: int = 0) -> float:
+        """When the engine's batch should end; 0 where none runs."""
+        return self._engines[engine].ends or 0.0
+
+    def first_free(self, now: float) -> int:
+        """The engine that should be free first."""
+        if len(self._engines) == 1:
+            return 0
+        _, engine = min((each.free(now), number) for number, each in self._counted())
+        return engine
 
     def decide(
-        self,
-        now: float,
-        depth: int,
-        claims: Sequence[Claim] = (),
-        others_until: float | None = None,
+        self, now: float, depth: int, claims: Sequence[Claim] = (), engine: int = 0
     ) -> Decision:
-        """What to do with `depth` waiting items; `claims` is empty if none has a deadline.
+        """What this engine, the first that is free, should do with `depth` waiting items.
 
-        `others_until` is when another model's batch on the device should end; None: none runs.
+        `claims` is empty if none has a deadline.
         """
+        its = self._engines[engine]
         if not claims:
-            if not depth or self._running or others_until is not None:
+            if not depth or its.items or its.held is not None:
                 return _NOTHING
             if self._short:
-                return Decision(min(depth, self._latency.max_batch))
-            if depth == 1 and not self._traffic.expecting:
+                return Decision(min(depth, its.latency.max_batch))
+            if depth == 1 and not self._traffic.expecting(engine):
                 return _ONE
-            if depth < self._pause.enough and now < self._pause.look_again:
-                return self._pause
-        decision = decide(self._view(now, depth, claims, others_until))
-        self._pause = _NOTHING if claims else decision
+            if depth < its.pause.enough and now < its.pause.look_again:
+                return its.pause
+        decision = decide(self._view(now, depth, claims, engine))
+        its.pause = _NOTHING if claims else decision
         return decision
 
-    def completion(
-        self, now: float, ahead: int, items: int, others_until: float | None = None
-    ) -> float:
+    def completion(self, now: float, ahead: int, items: int) -> float:
         """When `items` that arrive now would be done, behind `ahead` items."""
-        return completion(self._view(now, ahead, (), others_until), ahead, items)
+        return completion(self._view(now, ahead, (), self.first_free(now)), ahead, items)
 
     def wait_s(self, now: float, depth: int) -> float:
-        """Seconds until the running batch and `depth` waiting items will be done.
+        """Seconds until the running batches and `depth` waiting items will be done.
 
         An overdue batch is assumed to take as long again as it has taken, and so are those after
-        it.
+        it on its engine.
         """
-        waiting = self._latency.of(depth)
-        if not self._running:
-            return waiting
-        expected, passed = self._latency.of(self._running), now - self._started
-        if passed <= expected:
-            return expected - passed + waiting
-        batches = -(-depth // self._latency.max_batch)
-        return passed + max(waiting, batches * passed)
+        slots = []
+        for _, engine in self._counted():
+            ends, passed, latency = engine.ends, now - engine.started, engine.latency
+            if engine.items and ends is not None and ends < now:
+                ends = now + passed
+                latency = Latency(tuple(max(each, passed) for each in latency.seconds))
+            slots.append(Slot(now if ends is None else max(now, ends), latency))
+        slots.sort()
+        return max(slots[0].free + seconds_of(slots, depth), slots[-1].free) - now
 
-    def _view(
-        self, now: float, depth: int, claims: Sequence[Claim], others_until: float | None
-    ) -> View:
-        traffic = self._traffic
+    def _counted(self) -> Iterator[tuple[int, _Engine]]:
+        """The engines that serve; all where none does, as they will again."""
+        none = not any(engine.serves for engine in self._engines)
+        return ((n, engine) for n, engine in enumerate(self._engines) if engine.serves or none)
+
+    def _view(self, now: float, depth: int, claims: Sequence[Claim], engine: int) -> View:
+        traffic, its = self._traffic, self._engines[engine]
+        others: tuple[Slot, ...] = ()
+        if len(self._engines) > 1:
+            others = tuple(
+                Slot(each.free(now), each.latency) for _, each in self._counted() if each is not its
+            )
         return View(
             now,
             depth,
-            self._latency,
-            self.batch_ends if self._running else others_until,
+            its.latency,
+            its.ends,
             traffic.idle,
             self._batches,
-            traffic.prospects(now),
+            traffic.prospects(now, engine),
             claims,
+            others,
         )

@@ -20,6 +20,7 @@ L(n) is the measured latency of a batch of n items.
 """
 
 from collections.abc import Sequence
+from heapq import heapify, heapreplace
 from math import inf
 from typing import NamedTuple
 
@@ -72,17 +73,30 @@ class Claim(NamedTuple):
     deadline: float  # clock seconds; inf: none
 
 
+class Slot(NamedTuple):
+    """One engine; the earliest is the first in order."""
+
+    free: float  # clock seconds when its batch should end; not before now
+    latency: Latency
+
+
 class View(NamedTuple):
-    """The state of a batcher; times are seconds of its clock."""
+    """The state of a batcher, for the engine that is free first; times are seconds of its clock."""
 
     now: float
     depth: int  # items that wait
     latency: Latency
     busy_until: float | None = None  # when the running batch should end; None: none runs
-    idle: float = 0.0  # share of recent time in which nothing ran
+    idle: float = 0.0  # share of recent time in which the engine ran nothing
     batches: int = 1  # dispatched so far
     prospects: Sequence[Prospect] = ()
     claims: Sequence[Claim] = ()  # all waiting items in order; empty if none has a deadline
+    others: tuple[Slot, ...] = ()  # the other engines
+
+    @property
+    def slots(self) -> list[Slot]:
+        """All engines, the one that takes the next batch first."""
+        return [Slot(_free(self), self.latency), *self.others]
 
 
 class Decision(NamedTuple):
@@ -112,7 +126,27 @@ def due(now: float, urgency: Urgency = NO_HURRY) -> float:
 
 def completion(view: View, ahead: int, items: int) -> float:
     """When `items` that arrive now would be done, behind `ahead` items."""
-    return _free(view) + view.latency.of(ahead + items)
+    return _free(view) + seconds_of(view.slots, ahead + items)
+
+
+def seconds_of(slots: Sequence[Slot], items: int) -> float:
+    """Seconds until `items` are done, after the first of `slots`, the earliest, is free.
+
+    Each batch goes to the engine that is free first.
+    """
+    if len(slots) == 1:
+        return slots[0].latency.of(items)
+    heap = list(slots)
+    heapify(heap)
+    begins = last = heap[0].free
+    while items:
+        free, latency = heap[0]
+        idle = sum(slot.free <= free for slot in heap)  # these share what waits
+        size = min(-(-items // idle), latency.max_batch)
+        last = max(last, free + latency.of(size))
+        items -= size
+        heapreplace(heap, Slot(free + latency.of(size), latency))
+    return last - begins
 
 
 def decide(view: View) -> Decision:
@@ -145,7 +179,12 @@ def _size(view: View, most: int) -> int:
     spared = min(_MOST_SPARED, view.idle / 4) if view.depth < len(seconds) else 0.0
     least = best * (1 - spared)
     small = next(n for n in range(1, most + 1) if efficiency[n - 1] >= least)
-    return small if small <= most // 2 else most
+    size = small if small <= most // 2 else most
+    idle = 1 + sum(other.free <= view.now for other in view.others)
+    share = -(-view.depth // idle)
+    # Smaller batches take more time in all: engines that are seldom idle have none to spare.
+    spare = idle * seconds[share - 1] * (1 - view.idle) <= seconds[size - 1] if share < size else 0
+    return share if spare else size
 
 
 def _pause(view: View, depth: int, size: int) -> tuple[float | None, int]:
@@ -153,6 +192,7 @@ def _pause(view: View, depth: int, size: int) -> tuple[float | None, int]:
     latency = view.latency
     most = latency.max_batch
     best, moment, enough = _GAIN, None, 0
+    taken = min((other.free for other in view.others), default=inf)  # then by another engine
     if depth >= most or latency.seconds[0] < SHORT_S:
         return moment, enough
     for since, more, by in view.prospects:
@@ -164,7 +204,7 @@ def _pause(view: View, depth: int, size: int) -> tuple[float | None, int]:
             without = max(without, both)
         for until, items in by:
             filled = min(most, depth + round(items))
-            if filled > depth and until > view.now + _SOON_S:
+            if filled > depth and view.now + _SOON_S < until < taken:
                 gain = filled / (until - since + latency.of(filled)) / without
                 if gain > best:
                     best, moment, enough = gain, until, filled
@@ -173,9 +213,9 @@ def _pause(view: View, depth: int, size: int) -> tuple[float | None, int]:
 
 def _by_deadlines(view: View) -> Decision:
     """`decide` where an item has a deadline."""
-    free, latency = _free(view), view.latency
-    busy = view.busy_until is not None
-    last_chance = [claim.deadline - latency.of(claim.items) for claim in view.claims]
+    slots, latency = view.slots, view.latency
+    free, busy = slots[0].free, view.busy_until is not None
+    last_chance = [claim.deadline - seconds_of(slots, claim.items) for claim in view.claims]
     too_late = [moment < free or (busy and moment <= view.now) for moment in last_chance]
     refused = tuple(place for place, late in enumerate(too_late) if late)
     left = [place for place, late in enumerate(too_late) if not late]
@@ -197,8 +237,8 @@ def _sacrifice(view: View, claims: Sequence[Claim]) -> tuple[int, int]:
 
     The choice by which the most items meet their deadlines, and the first of equals.
     """
-    latency = view.latency
-    horizon = _HORIZON * latency.max_batch
+    latency, others = view.latency, view.others
+    horizon = _HORIZON * latency.max_batch * (1 + len(others))
     best, choice = -1, (0, 0)
     for skipped in range(len(claims)):
         if skipped and claims[skipped - 1].deadline >= view.now + latency.within(latency.max_batch):
@@ -209,7 +249,8 @@ def _sacrifice(view: View, claims: Sequence[Claim]) -> tuple[int, int]:
             if len(deadlines) >= horizon:
                 break
         size = _size(view, max(1, _fitting(latency, deadlines, 0, view.now)))
-        made = size + _made(latency, deadlines, size, view.now + latency.within(size))
+        busy = Slot(view.now + latency.within(size), latency)
+        made = size + _made([busy, *others], deadlines, size)
         if made > best:
             best, choice = made, (skipped, size)
     return choice
@@ -225,13 +266,15 @@ def _fitting(latency: Latency, deadlines: Sequence[float], first: int, start: fl
     return min(latency.max_batch, len(deadlines) - first)
 
 
-def _made(latency: Latency, deadlines: Sequence[float], first: int, start: float) -> int:
+def _made(slots: list[Slot], deadlines: Sequence[float], first: int) -> int:
     """How many items from index `first` are in time, in the largest possible batches."""
+    heapify(slots)
     made = 0
     while first < len(deadlines):
+        start, latency = slots[0]
         size = _fitting(latency, deadlines, first, start)
         if size:
             made += size
-            start += latency.within(size)
+            heapreplace(slots, Slot(start + latency.within(size), latency))
         first += size or 1
     return made

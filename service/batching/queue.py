@@ -17,14 +17,11 @@ _due = attrgetter("due")
 
 
 class Answered(NamedTuple, Generic[R]):
-    """A request's results, one an item, in order, and the times of its last item.
-
-    Batches run one after another, so the last item waits the longest.
-    """
+    """A request's results, one an item, in order, and the times of its batch that ended last."""
 
     results: list[R]
-    batch_size: int  # items in the last item's batch
-    queue_s: float  # from when the request was posted until that batch was dispatched
+    batch_size: int  # items in that batch, of all requests
+    queue_s: float  # from when the request was posted until it was dispatched
     compute_s: float  # from then to its results
 
 
@@ -34,7 +31,7 @@ OnOutcome = Callable[[Answered[R] | ServiceError], None]
 
 @dataclass(eq=False, slots=True)
 class Request(Generic[T, R]):
-    """A posted request. Its items are dispatched in order; `results` are those of the first."""
+    """A posted request. Its items are dispatched in order."""
 
     waiting: "Waiting[T, R]"
     items: tuple[T, ...]
@@ -43,12 +40,26 @@ class Request(Generic[T, R]):
     due: float  # clock seconds, see `service/batching/policy.py`
     deadline: float
     left: int  # items that wait
-    results: list[R] = field(default_factory=list)
+    parts: dict[int, list[R]] = field(default_factory=dict)  # see `gather`
+
+    def gather(self, first: int, results: list[R]) -> list[R]:
+        """Keep the results from item `first` on; returns all once they are complete, else none.
+
+        Parts that run on several engines may end in any order.
+        """
+        self.parts[first] = results
+        if sum(map(len, self.parts.values())) < len(self.items):
+            return []
+        return [each for _, part in sorted(self.parts.items()) for each in part]
 
     def withdraw(self) -> None:
         """Never call `then`; nor dispatch the items that wait."""
         self.then = None
         self.waiting.leave(self)
+
+
+# What a batch has of a request: the first item and how many.
+Part = tuple[Request[T, R], int, int]
 
 
 class Waiting(Generic[T, R]):
@@ -87,16 +98,16 @@ class Waiting(Generic[T, R]):
             self.depth -= request.left
             request.left = 0
 
-    def take(self, most: int) -> tuple[list[T], list[tuple[Request[T, R], int]]]:
-        """Up to `most` items from the front, and how many of them each request has."""
+    def take(self, most: int) -> tuple[list[T], list[Part[T, R]]]:
+        """Up to `most` items from the front, and which requests they are parts of."""
         items: list[T] = []
-        parts: list[tuple[Request[T, R], int]] = []
+        parts: list[Part[T, R]] = []
         while self._requests and len(items) < most:
             request = self._requests[0]
             first = len(request.items) - request.left
             count = min(request.left, most - len(items))
             items += request.items[first : first + count]
-            parts.append((request, count))
+            parts.append((request, first, count))
             request.left -= count
             self.depth -= count
             if not request.left:
@@ -104,9 +115,8 @@ class Waiting(Generic[T, R]):
                 self.deadlines -= request.deadline < inf
         return items, parts
 
-    def claims(self) -> tuple[Sequence[Request[T, R]], Sequence[Claim]]:
-        """The requests and what they claim; both empty where none has a deadline."""
+    def claims(self) -> Sequence[Claim]:
+        """What the requests claim, in order; empty where none has a deadline."""
         if not self.deadlines:
-            return (), ()
-        requests = self.all()
-        return requests, [Claim(request.left, request.deadline) for request in requests]
+            return ()
+        return [Claim(request.left, request.deadline) for request in self._requests]

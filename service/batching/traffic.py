@@ -125,60 +125,74 @@ class Echo:
 
 
 class Traffic:
-    """Recent arrivals and batches, as the dispatcher reports them; has no clock."""
+    """Recent arrivals and batches, as the dispatcher reports them; has no clock.
 
-    def __init__(self) -> None:
-        self._answers = Echo()
+    Each engine has its own echo of answers: windows after answers of several would overlap.
+    """
+
+    def __init__(self, engines: int = 1) -> None:
+        self._answers = [Echo() for _ in range(engines)]
         self._bursts = Echo()
-        self._free_since = self._idle_until = inf
+        self._free_since = [inf] * engines
+        self._waiting_since = inf  # the first arrival after the last batch began
         self._busy_s = 0.0  # moving averages, a batch
         self._idle_s = 0.0
 
     @property
     def idle(self) -> float:
-        """The recent share of time with nothing to do."""
+        """The recent share of an engine's time with nothing to do."""
         both = self._busy_s + self._idle_s
         return self._idle_s / both if both else 0.0
 
-    @property
-    def expecting(self) -> bool:
-        """Whether there is evidence of arrivals after any event."""
-        return self._answers.expecting or self._bursts.expecting
+    def expecting(self, engine: int = 0) -> bool:
+        """Whether there is evidence of arrivals after an answer of this engine, or in bursts."""
+        return self._answers[engine].expecting or self._bursts.expecting
 
     def arrived(self, now: float, items: int, shortest_s: float) -> None:
         """Items came; `shortest_s` is L(1)."""
-        self._idle_until = min(self._idle_until, now)
-        self._answers.arrived(now, items)
+        self._waiting_since = min(self._waiting_since, now)
+        for answers in self._answers:
+            answers.arrived(now, items)
         if self._bursts.is_open(now):
             self._bursts.arrived(now, items)
         else:
             self._bursts.happened(now, 1, _WINDOW * shortest_s)
 
-    def dispatched(self, now: float) -> None:
+    def dispatched(self, now: float, engine: int = 0) -> None:
         """A batch began."""
-        if self._free_since < inf:
-            idle_s = min(self._idle_until, now) - self._free_since
+        free_since = self._free_since[engine]
+        if free_since < inf:
+            idle_s = max(0.0, min(self._waiting_since, now) - free_since)
             self._idle_s += _NEWEST_BATCH * (idle_s - self._idle_s)
+        self._waiting_since = inf
 
     def answered(
-        self, now: float, items: int, took_s: float, shortest_s: float, *, alone: bool
+        self,
+        now: float,
+        items: int,
+        took_s: float,
+        shortest_s: float,
+        *,
+        alone: bool,
+        engine: int = 0,
     ) -> None:
         """A batch of `items` ended; `alone`: no other item waits.
 
         What follows a single item that was alone does not matter: no other item could wait for it.
         """
         self._busy_s += _NEWEST_BATCH * (took_s - self._busy_s)
-        self._free_since, self._idle_until = now, inf
+        self._free_since[engine] = now
         if items > 1 or not alone:
-            self._answers.happened(now, items, _WINDOW * shortest_s)
+            self._answers[engine].happened(now, items, _WINDOW * shortest_s)
 
-    def failed(self, now: float) -> None:
+    def failed(self, now: float, engine: int = 0) -> None:
         """A batch failed; retries are neither a burst nor the pace of clients."""
-        self._free_since, self._idle_until = now, inf
-        self._answers.forget()
+        self._free_since[engine] = now
+        for answers in self._answers:
+            answers.forget()
         self._bursts.forget()
 
-    def prospects(self, now: float) -> Sequence[Prospect]:
-        """The arrivals to expect."""
-        both = (self._answers.prospect(now), self._bursts.prospect(now))
+    def prospects(self, now: float, engine: int = 0) -> Sequence[Prospect]:
+        """The arrivals that a batch of this engine may expect."""
+        both = (self._answers[engine].prospect(now), self._bursts.prospect(now))
         return [prospect for prospect in both if prospect is not None]

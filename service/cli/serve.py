@@ -64,7 +64,7 @@ def serve(
             _log.info("metrics are at port %d", stack.enter_context(scraped))
         for opened in open_models(settings, expectations):
             decode = decoder(opened.classifier, settings)
-            repository.add(opened.info, opened.engine, decode, opened.reopen)
+            repository.add(opened.info, opened.engines, decode, opened.reopen)
         if settings.default_model not in (None, *repository.models):
             raise SettingsError(
                 f"--default-model: {settings.default_model} is not served; "

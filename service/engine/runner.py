@@ -1,134 +1,139 @@
-"""One model's engine, from decoded images to rows of scores: batches, in a thread of its own.
+"""One model's engines, from decoded images to rows of scores: one queue, a thread for each engine.
 
-A watchdog restarts an engine that hangs or keeps failing:
+A batch goes to an idle engine. While one restarts (`service/engine/supervised_engine.py`), the
+others serve:
 
-    READY ── RESTARTING (the batch fails with 500, waiting requests with 503) ── READY, or FAILED
+    engines  one is READY   none is, one is RESTARTING   all are FAILED
+    runner   READY          RESTARTING                   FAILED
+             the batch      the batch fails with 500, waiting requests with 503
+             fails with 500
 
-A hung engine is abandoned with its thread. FAILED is final, and reported so that the process can
-end. After a lost device no other engine is tried: only a new process helps.
+FAILED is final, and reported so that the process can end.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from enum import Enum, unique
-from math import inf
-from time import monotonic
+from functools import partial
+from typing import NamedTuple
 
-from models import DeviceLostError, Engine, EngineError, Image, OutputKind
-from service.batching.batcher import Batcher, BatchRecord
+from models import Engine, EngineError, Image, OutputKind
+from service.batching.batcher import Batcher
 from service.batching.device_turns import Turns
 from service.batching.policy import NO_HURRY, Urgency
 from service.batching.queue import OnOutcome, Request
-from service.engine.engine_thread import EngineThread
+from service.batching.worker import BatchRecord
 from service.engine.ranking import ScoreRow
-from service.engine.watchdog import Bounds, Restarts
-from service.errors import NotReadyError, ServiceError, ShuttingDownError, ThreadLostError
-
-# Batches that fail in a row before the engine is restarted.
-_FAILURES = 5
+from service.engine.supervised_engine import State, SupervisedEngine
+from service.engine.watchdog import Bounds
+from service.errors import NotReadyError, ServiceError, ShuttingDownError
 
 _log = logging.getLogger("convoy")
 
 
-@unique
-class State(Enum):
-    """Whether a runner takes requests, and why not; the value goes into error messages."""
+class EngineStatus(NamedTuple):
+    """One engine, for metrics."""
 
-    WARMING = "warming up"
-    READY = "ready"
-    RESTARTING = "restarting: its engine hung or failed"
-    FAILED = "broken: its engine failed"
-    DRAINING = "shutting down"
-
-    def check_ready(self) -> None:
-        """Raise NotReadyError or ShuttingDownError unless new requests are taken."""
-        if self is State.READY:
-            return
-        if self is State.DRAINING:
-            raise ShuttingDownError("the server is shutting down; send the request again elsewhere")
-        raise NotReadyError(f"the model is {self.value}; try again in a second")
+    device: str
+    fallback_reason: str  # why it is on the CPU where `auto` looked for a GPU; else empty
+    ready: bool
+    restarts: int
+    batches: int
+    images: int
+    busy_s: float
 
 
 class EngineRunner:
-    """Batches requests for one engine, and restarts it."""
+    """Batches requests for engines of one model, and restarts them."""
 
     def __init__(
         self,
-        engine: Engine,
+        engines: Sequence[Engine],
         image_shape: tuple[int, ...],
         output: OutputKind,
         *,
-        turns: Turns | None = None,
+        turns: Sequence[Turns] = (),
         on_batch: Callable[[BatchRecord], None],
         measure_s: float = 0.0,
         bounds: Bounds | None = None,
-        reopen: Callable[[], Engine] | None = None,
+        reopen: Callable[[int], Engine] | None = None,
         on_failure: Callable[[EngineError], None] = lambda _: None,
     ) -> None:
-        """`turns` are shared by the models on one device.
+        """`turns` are those of each engine's device, which models share.
 
-        Warming up measures L(n) for about `measure_s` seconds. `reopen` opens a new engine after
-        one that exceeds the `bounds` or fails repeatedly; without it the former makes the runner
-        FAILED, and the latter is kept. `on_failure` is called when the runner is FAILED.
+        `measure_s` and `bounds` as in SupervisedEngine; `reopen` takes the number of the engine to
+        replace. `on_failure` is called when the runner is FAILED.
         """
-        self.classes = engine.classes
-        self.max_batch = engine.max_batch
-        self._described = engine
+        self.classes, self.max_batch = engines[0].classes, engines[0].max_batch
         self.state = State.WARMING
-        self.restarts = 0  # tried so far
-        self.batcher = Batcher(
-            self._run, max_batch=engine.max_batch, turns=turns, on_batch=on_batch
-        )
-        self._image_shape = image_shape
-        self._output = output
-        self._measure_s = measure_s
-        self._bounds = bounds or Bounds()
-        self._reopen = reopen
+        self._engines = [
+            SupervisedEngine(
+                engine,
+                image_shape,
+                output,
+                name=f"engine {number} of {len(engines)}" if len(engines) > 1 else "the engine",
+                on_change=self._follow,
+                measure_s=measure_s,
+                bounds=bounds,
+                reopen=partial(reopen, number) if reopen else None,
+            )
+            for number, engine in enumerate(engines)
+        ]
+        self._serving = len(engines)
+        self._ran = [(0, 0, 0.0)] * len(engines)  # batches, images, seconds
+        self._on_batch = on_batch
         self._on_failure = on_failure
-        self._engine: EngineThread | None = EngineThread(engine, image_shape, output)
-        self._threads = [self._engine]  # those not yet closed, stuck ones included
-        self._restarting: asyncio.Task[None] | None = None
-        self._recent = Restarts()
-        self._warm_up_s = 0.0
-        self._failures = 0  # in a row
+        self.batcher = Batcher(
+            *(partial(self._run, number) for number in range(len(engines))),
+            max_batch=self.max_batch,
+            turns=turns,
+            on_batch=self._count,
+        )
 
     @property
     def device(self) -> str:
-        """The device's name."""
-        return self._described.device
+        """The devices' names, each once."""
+        return ", ".join(dict.fromkeys(engine.described.device for engine in self._engines))
 
     @property
-    def fallback_reason(self) -> str:
-        """Why the model runs on the CPU where `auto` looked for a GPU; otherwise empty."""
-        return self._described.fallback_reason
+    def engines(self) -> Sequence[EngineStatus]:
+        """Each engine now, in the order of the devices."""
+        return [
+            EngineStatus(
+                engine.described.device,
+                engine.described.fallback_reason,
+                engine.state is State.READY,
+                engine.restarts,
+                *ran,
+            )
+            for engine, ran in zip(self._engines, self._ran, strict=True)
+        ]
 
     def post(
         self, images: Sequence[Image], then: OnOutcome[ScoreRow], urgency: Urgency = NO_HURRY
     ) -> Request[Image, ScoreRow]:
         """Score images, as `Batcher.post` runs items; or NotReadyError."""
-        if self._engine is None:  # refuses requests that were admitted earlier, too
+        if not self._serving:  # refuses requests that were admitted earlier, too
             self.state.check_ready()
         return self.batcher.post(images, then, urgency)
 
     async def warm_up(self) -> None:
-        """Warm the engine up and measure it; raises what the engine raises."""
-        (engine,) = self._threads
-        bound_s, started = self._bounds.warm_up_s or inf, monotonic()
-        try:
-            self.batcher.latency = await engine.warm_up(self._measure_s, bound_s)
-        except Exception as error:
-            self.state = State.FAILED
-            if isinstance(error, ThreadLostError):
-                raise EngineError(f"the engine is not warm within {bound_s:g} s") from error
-            raise
-        self._warm_up_s = monotonic() - started
+        """Warm the engines up and measure them, one after another; raises what they raise."""
+        for number, engine in enumerate(self._engines):
+            try:
+                await engine.warm_up()
+            except Exception:
+                self.state = State.FAILED
+                raise
+            self.batcher.learn(engine.latency, number)
         if self.state is State.WARMING:  # draining may have begun
             self.state = State.READY
 
     def refuse(self) -> None:
         """Take no new requests."""
         self.state = State.DRAINING
+        for engine in self._engines:
+            engine.given_up = True
 
     async def give_up(self) -> None:
         """Fail waiting and running requests with ShuttingDownError."""
@@ -136,87 +141,54 @@ class EngineRunner:
         await self.batcher.close(timeout_s=0)
 
     async def close(self, timeout_s: float) -> bool:
-        """Fail all requests and close the engine; False if a call does not return in time.
+        """Fail all requests and close the engines; False if a call does not return in time.
 
         The thread of that call cannot be ended, so the process has to exit without it.
         """
         await self.give_up()
-        if self._restarting:
-            self._restarting.cancel()
-        closings = [thread.close() for thread in self._threads]
+        closings = [closing for engine in self._engines for closing in engine.close()]
         # A timeout cancels nothing: an engine that is free again is still closed.
         _, stuck = await asyncio.wait(closings, timeout=timeout_s)
         return not stuck
 
-    async def _run(self, images: Sequence[Image]) -> Sequence[ScoreRow]:
-        engine, size = self._engine, len(images)
-        if engine is None:
-            raise EngineError("there is no engine")
-        bound_s = self._bounds.batch(self.batcher.latency, size)
-        try:
-            rows = await engine.run(images, bound_s)
-        except ThreadLostError:
-            self._replace(engine, f"it did not end a batch of {size} within {bound_s:.1f} s")
-            raise
-        except DeviceLostError as error:
-            self._replace(engine, str(error), lost=True)
-            raise
-        except Exception as error:
-            self._failures += 1
-            if self._failures == _FAILURES and self._reopen is not None:
-                self._replace(engine, f"it failed on {_FAILURES} batches in a row: {error}")
-            raise
-        self._failures = 0
-        return rows
+    async def _run(self, number: int, images: Sequence[Image]) -> Sequence[ScoreRow]:
+        return await self._engines[number].run(images, self.batcher.latency(number))
 
-    def _replace(self, engine: EngineThread, why: str, *, lost: bool = False) -> None:
-        """Abandon an engine, which closes once it is free, and start another if not `lost`.
+    def _count(self, record: BatchRecord) -> None:
+        batches, images, busy_s = self._ran[record.engine]
+        ran = batches + 1, images + record.size, busy_s + record.compute_s
+        self._ran[record.engine] = ran
+        self._on_batch(record)
 
-        Waiting requests fail at once and can go elsewhere, since a restart takes any time.
+    def _follow(self, engine: SupervisedEngine) -> None:
+        """An engine stopped serving, or serves again.
+
+        While none serves, waiting requests fail at once and can go elsewhere, since a restart may
+        take any time.
         """
-        engine.close()
-        self._engine = None
-        if self.state is State.DRAINING:
-            _log.error("the engine is given up: %s", why)
-            self.batcher.fail_waiting(
-                lambda: ShuttingDownError("the engine failed while the server was shutting down")
-            )
-        elif lost:
-            self._fail(DeviceLostError(f"the device is lost: {why}"))
-        elif self._reopen is None or not self._recent.another(monotonic()):
-            self._fail(EngineError(f"the engine is given up for good: {why}"))
-        else:
-            _log.error("the engine is restarted: %s", why)
-            self.state = State.RESTARTING
-            self.batcher.fail_waiting(self._refusal)
-            self.restarts += 1
-            self._restarting = asyncio.create_task(self._restart(self._reopen))
-
-    async def _restart(self, reopen: Callable[[], Engine]) -> None:
-        bound_s, started = self._bounds.restart(self._warm_up_s), monotonic()
-        engine = EngineThread(None, self._image_shape, self._output)
-        self._threads = [thread for thread in self._threads if not thread.closed] + [engine]
-        try:
-            await engine.open(reopen, bound_s)
-            self.batcher.latency = await engine.warm_up(self._measure_s, bound_s)
-        except Exception as error:  # noqa: BLE001  passed to `on_failure`
-            self._fail(EngineError(f"the engine cannot be restarted: {error}"), error)
-            return
-        _log.warning("the engine is ready again after %.1f s", monotonic() - started)
-        self._engine, self._failures = engine, 0
-        self._described = engine.engine or self._described
-        if self.state is State.RESTARTING:  # draining may have begun
-            self.state = State.READY
-
-    def _fail(self, failure: EngineError, cause: Exception | None = None) -> None:
-        failure.__cause__ = cause
+        ready = engine.state is State.READY
+        number = self._engines.index(engine)
+        if ready:
+            self.batcher.learn(engine.latency, number)
+        self.batcher.serve(number, serves=ready)
+        states = [each.state for each in self._engines]
+        self._serving = states.count(State.READY)
+        final = all(state is State.FAILED for state in states)
         if self.state is not State.DRAINING:
-            self.state = State.FAILED
-        self.batcher.fail_waiting(self._refusal)
-        self._on_failure(failure)
+            best = State.READY if self._serving else State.RESTARTING
+            self.state = State.FAILED if final else best
+        if not self._serving:
+            self.batcher.fail_waiting(self._refusal)
+        if engine.failure:
+            if final and self.state is not State.DRAINING:
+                self._on_failure(engine.failure)
+            else:
+                _log.error("%s; %d of %d serve", engine.failure, self._serving, len(states))
 
     def _refusal(self) -> ServiceError:
+        if self.state is State.DRAINING:
+            return ShuttingDownError("the engine failed while the server was shutting down")
         return NotReadyError(
             f"the model is {self.state.value}; try again in a few seconds, or elsewhere",
-            self._warm_up_s,
+            max(engine.warm_up_s for engine in self._engines),
         )

@@ -23,9 +23,10 @@ from models import (
     FileLimits,
     ModelError,
     ModelFileError,
+    Place,
     UnsupportedModelError,
     load_classifier,
-    open_engine,
+    open_engines,
 )
 from service.hosting.catalogue import pulled, read_catalogue
 from service.hosting.pipeline import ModelInfo
@@ -43,12 +44,14 @@ _NAME = re.compile(r"(?!stats$)[A-Za-z0-9][A-Za-z0-9._-]*")
 
 @dataclass(frozen=True)
 class Opened:
-    """A model with its engine, not warmed up."""
+    """A model with its engines, not warmed up."""
 
     info: ModelInfo
     classifier: Classifier
-    engine: Engine
-    reopen: Callable[[], Engine]  # opens another engine from the same file
+    engines: Sequence[Engine]
+    # Opens another engine from the same file in place of one, by number. It shares no memory with
+    # the others: what they share may be why one failed.
+    reopen: Callable[[int], Engine]
 
 
 @dataclass(frozen=True)
@@ -122,16 +125,24 @@ def load(settings: Settings, expectations: Sequence[str] | None) -> Classifier:
 
 def open_classifier(classifier: Classifier, settings: Settings, max_batch: int) -> Engine:
     """An engine for a model of images; UnsupportedModelError for a model of clips."""
+    (engine,) = open_places(classifier, settings, max_batch, [Place(settings.device)])
+    return engine
+
+
+def open_places(
+    classifier: Classifier, settings: Settings, max_batch: int, places: Sequence[Place]
+) -> Sequence[Engine]:
+    """As `open_classifier`, an engine for each place; EngineError where one cannot be opened."""
     if classifier.preprocessing.frames is not None:
         raise UnsupportedModelError(
             f"{classifier.name} takes clips of {classifier.preprocessing.frames} frames, and "
             "Convoy serves images only; `convoy inspect` and `convoy compile` work for clips"
         )
-    return open_engine(
+    return open_engines(
         classifier,
-        device=settings.device,
+        places,
         max_batch=max_batch,
-        threads=settings.thread_count,
+        threads=settings.engine_threads,
         tuning=settings.tuning,
         progress=partial(track, description="compiling kernels", console=Console(stderr=True)),
     )
@@ -177,17 +188,19 @@ def _open(
     load_it: Callable[[], Classifier], path: Path, settings: Settings, version: str
 ) -> Opened:
     classifier, stamp = load_it(), _stamp(path)
-    engine = open_classifier(classifier, settings, settings.max_batch)
+    places = settings.places
+    engines = open_places(classifier, settings, settings.max_batch, places)
     info, meaning = _info(classifier, version), classifier.preprocessing
 
     # It loads the file again rather than keep the weights in memory.
-    def reopen() -> Engine:
+    def reopen(number: int) -> Engine:
         again = load_it()
         if _stamp(path) != stamp or again.preprocessing != meaning:
             raise ModelFileError(f"{path} or its model.toml has changed since the server started")
-        return open_classifier(again, settings, settings.max_batch)
+        (engine,) = open_places(again, settings, settings.max_batch, [places[number]])
+        return engine
 
-    return Opened(info, classifier, engine, reopen)
+    return Opened(info, classifier, engines, reopen)
 
 
 def _stamp(path: Path) -> tuple[int, int]:

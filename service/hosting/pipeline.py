@@ -5,7 +5,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from models import ChannelOrder, OutputKind
-from service.engine.runner import EngineRunner, State
+from service.engine.runner import EngineRunner
+from service.engine.supervised_engine import State
 from service.engine.threads import Workers
 from service.hosting.admission import Admission
 from service.images.decode_pool import DecodePool, Decoding
@@ -41,15 +42,12 @@ class Pipeline:
 
     def __post_init__(self) -> None:
         runner = self.runner
+        self.metrics.engines = lambda: runner.engines
         self.metrics.pending = lambda: runner.batcher.depth
         self.metrics.gauges |= {
             "convoy_ready": (
                 "1 while the model accepts requests.",
                 lambda: float(runner.state is State.READY),
-            ),
-            "convoy_engine_restarts_total": (
-                "Attempted restarts of an engine that hung or failed.",
-                lambda: runner.restarts,
             ),
             "convoy_queue_depth": ("Images waiting for a batch.", lambda: runner.batcher.depth),
             "convoy_images_inside": (

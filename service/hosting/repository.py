@@ -1,16 +1,19 @@
 """The models that one process serves.
 
-Each model has its own engine, engine thread, batcher and bound on images. All share the device
-(their batches take turns), the decode threads, the room for bodies and the metrics.
+Each model has its own engines with their threads, its batcher and bound on images. All share the
+devices (the batches of the models' first engines take turns, those of the second, and so on), the
+decode threads, the room for bodies and the metrics.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from models import Engine, EngineError
 from service.batching.device_turns import Turns
-from service.engine.runner import EngineRunner, State
+from service.engine.runner import EngineRunner
+from service.engine.supervised_engine import State
 from service.engine.threads import Workers
 from service.engine.watchdog import Bounds
 from service.errors import ModelNotFoundError, ShuttingDownError
@@ -67,7 +70,7 @@ class Repository:
         self._reader = Workers("read", min(1, decode_threads), **pace)
         self.metrics.lost_decode_threads = lambda: self._decoders.lost + self._reader.lost
         self._teller = Workers("metrics", 1, bound_s=_TELL_S)
-        self._turns = Turns()  # on the one device
+        self._turns: defaultdict[int, Turns] = defaultdict(Turns)  # of the engines with a number
         self._measure_s = measure_s
         self._bounds = bounds
         self._leaving = False
@@ -77,24 +80,23 @@ class Repository:
     def add(
         self,
         info: ModelInfo,
-        engine: Engine,
+        engines: Sequence[Engine],
         prepare: Callable[[bytes], Decoding],
-        reopen: Callable[[], Engine] | None = None,
+        reopen: Callable[[int], Engine] | None = None,
     ) -> Pipeline:
-        """Add a model; `close` will close it. `reopen` opens a new engine after a failure."""
+        """Add a model; `close` will close it. `reopen` replaces an engine by its number."""
         metrics = self.metrics.model(info.name, info.version)
         runner = EngineRunner(
-            engine,
+            engines,
             info.image_shape,
             info.output,
-            turns=self._turns,
+            turns=[self._turns[number] for number in range(len(engines))],
             on_batch=lambda record: metrics.counts.batch(record),  # noqa: PLW0108  may be replaced
             measure_s=self._measure_s,
             bounds=self._bounds,
             reopen=reopen,
             on_failure=self._fail,
         )
-        metrics.engine = lambda: (runner.device, runner.fallback_reason)
         return self.join(info, runner, prepare, metrics)
 
     def join(

@@ -14,7 +14,8 @@ from service.batching.policy import NO_HURRY, Urgency
 from service.batching.queue import Answered, OnOutcome
 from service.callbacks import call_safely
 from service.engine.ranking import ScoreRow, rank
-from service.engine.runner import EngineRunner, State
+from service.engine.runner import EngineRunner, EngineStatus
+from service.engine.supervised_engine import State
 from service.errors import DeadlineError, ServiceError, ShuttingDownError
 from service.processes.shared import Model, SharedModel
 from service.processes.wire import Wire
@@ -83,13 +84,20 @@ class RemoteRunner:
         self._scores = shared.scores[worker]
         self.free = list(range(model.max_images))  # slots; the last is taken: it is in a cache
         self._refusing = False
-        self.update("WARMING", 0, 0, 0.0, 0.0, 0.0)
+        self.update("WARMING", [], 0, 0.0, 0.0, 0.0)
 
     def update(
-        self, state: str, restarts: int, depth: int, wait_s: float, busy_until: float, run_s: float
+        self,
+        state: str,
+        engines: Sequence[Sequence[Any]],
+        depth: int,
+        wait_s: float,
+        busy_until: float,
+        run_s: float,
     ) -> None:
         """Take what `status_of` the runner in the main process was."""
-        self._state, self.restarts, self.depth = State[state], restarts, depth
+        self._state, self.depth = State[state], depth
+        self.engines = [EngineStatus(*each) for each in engines]
         self._wait_s, self._busy_until, self._run_s = wait_s, busy_until, run_s
 
     @property
@@ -155,8 +163,8 @@ class RemoteRunner:
 def status_of(runner: EngineRunner) -> Sequence[Any]:
     """How it is now, as `RemoteRunner.update` takes it."""
     queue = runner.batcher
-    load = queue.depth, queue.expected_wait_s(), queue.busy_until, queue.latency.of(1)
-    return runner.state.name, runner.restarts, *load
+    load = queue.depth, queue.expected_wait_s(), queue.busy_until, queue.latency().of(1)
+    return runner.state.name, runner.engines, *load
 
 
 def _error(kind: str, text: str, attributes: Mapping[str, float]) -> ServiceError:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from prometheus_client.utils import floatToGoString
 
-from service.batching.batcher import BatchRecord
+from service.batching.worker import BatchRecord
 from service.errors import ServiceError
 
 # nginx's status for a client that left before its answer.

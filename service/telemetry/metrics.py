@@ -4,10 +4,11 @@ Both read `service.telemetry.counts`, as /v2/models/stats does. Plain integers c
 prometheus_client formats them: see docs/decisions/counting.md.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from platform import python_version
+from typing import Any
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily as Counter
@@ -19,6 +20,7 @@ from prometheus_client.registry import Collector
 
 from models import __version__
 from service.engine.cores import available_cores, cpu_model
+from service.engine.runner import EngineStatus
 from service.telemetry.counts import Counts
 from service.telemetry.gpus import open_gpus
 
@@ -31,7 +33,7 @@ class ModelMetrics:
     version: str
     counts: Counts
     pending: Callable[[], float] = int  # images waiting for a batch
-    engine: Callable[[], tuple[str, str]] | None = None  # device, fallback_reason
+    engines: Callable[[], Sequence[EngineStatus]] = tuple
     # Help and value by name; `_total` makes a counter.
     gauges: dict[str, tuple[str, Callable[[], float]]] = field(default_factory=dict)
 
@@ -74,60 +76,49 @@ class Metrics(Collector):
 
     def collect(self) -> Iterable[Metric]:
         """Convoy's own metrics, with a value for each model."""
-        requests = Counter(
-            "convoy_requests",
-            "Requests to a model by status; 499: the client left before the answer.",
-            labels=["model", "status"],
-        )
-        images = Counter("convoy_images", "Images answered.", labels=["model"])
-        failed = Counter("convoy_failed_batches", "Batches that failed.", labels=["model"])
-        duration = Histogram(
-            "convoy_request_duration_seconds",
-            "Time from the head of a request to its answer, for status 200.",
-            labels=["model"],
-        )
-        phases = Histogram(
-            "convoy_phase_duration_seconds",
-            "Time in each phase of a request, for status 200.",
-            labels=["model", "phase"],
-        )
-        sizes = Histogram("convoy_batch_size", "Images per batch.", labels=["model"])
-        engines = Info(
-            "convoy_engine",
-            "The model's device; why it is the CPU where --device auto looked for a GPU.",
-            labels=["model"],
-        )
-        for model in self.models:
-            name, totals = model.name, model.counts.sum()
-            for status, count in totals.requests.items():
-                requests.add_metric([name, str(status)], count)
-            images.add_metric([name], totals.inferences)
-            failed.add_metric([name], totals.failed_batches)
-            duration.add_metric([name], *totals.duration)
-            for phase, histogram in totals.phases.items():
-                phases.add_metric([name, phase], *histogram)
-            sizes.add_metric([name], *totals.batch_size)
-            if model.engine is not None:
-                device, reason = model.engine()
-                engines.add_metric([name], {"device": device, "fallback_reason": reason})
-        yield Info("convoy", "This Convoy, its Python and its machine.", self._facts)
-        yield from (requests, images, failed, duration, phases, sizes, engines, *self._gauges())
-        yield Counter(
-            "convoy_lost_decode_threads",
-            "Decode threads that hung or died; each was replaced.",
-            self.lost_decode_threads(),
-        )
+        families: dict[str, Any] = {}
 
-    def _gauges(self) -> Iterable[Metric]:
-        families: dict[str, Counter | Gauge] = {}
+        def add(kind: Any, name: str, text: str, *value: Any, **labels: str) -> None:
+            if name not in families:
+                families[name] = kind(name, text, labels=["model", *labels])
+            families[name].add_metric([model.name, *labels.values()], *value)
+
         for model in self.models:
+            done = model.counts.sum()
+            for status, count in done.requests.items():
+                add(Counter, "convoy_requests", _REQUESTS, count, status=str(status))
+            add(Counter, "convoy_images", "Images answered.", done.inferences)
+            add(Counter, "convoy_failed_batches", "Batches that failed.", done.failed_batches)
+            add(Histogram, "convoy_request_duration_seconds", _DURATION, *done.duration)
+            for phase, histogram in done.phases.items():
+                add(Histogram, "convoy_phase_duration_seconds", _PHASE, *histogram, phase=phase)
+            add(Histogram, "convoy_batch_size", "Images per batch.", *done.batch_size)
+            for number, (device, reason, *values) in enumerate(model.engines()):
+                about = {"device": device, "fallback_reason": reason}
+                add(Info, "convoy_engine", _ENGINE, about, engine=str(number))
+                for (kind, name, text), value in zip(_OF_ENGINE, values, strict=True):
+                    add(kind, name, text, float(value), engine=str(number), device=device)
             for name, (text, read) in model.gauges.items():
-                if name not in families:
-                    kind = Counter if name.endswith("_total") else Gauge
-                    families[name] = kind(name, text, labels=["model"])
-                families[name].add_metric([model.name], read())
-        return families.values()
+                add(Counter if name.endswith("_total") else Gauge, name, text, read())
+        yield Info("convoy", "This Convoy, its Python and its machine.", self._facts)
+        yield from families.values()
+        lost = "Decode threads that hung or died; each was replaced."
+        yield Counter("convoy_lost_decode_threads", lost, self.lost_decode_threads())
 
+
+_REQUESTS = "Requests to a model by status; 499: the client left before the answer."
+_DURATION = "Time from the head of a request to its answer, for status 200."
+_PHASE = "Time in each phase of a request, for status 200."
+_ENGINE = "An engine's device; why it is the CPU where --device auto looked for a GPU."
+
+# The fields of EngineStatus after the first two.
+_OF_ENGINE: Sequence[tuple[type[Counter] | type[Gauge], str, str]] = (
+    (Gauge, "convoy_engine_ready", "1 while the engine takes batches."),
+    (Counter, "convoy_engine_restarts", "Attempted restarts of an engine that hung or failed."),
+    (Counter, "convoy_engine_batches", "Batches that the engine ended, failed ones included."),
+    (Counter, "convoy_engine_images", "Images in those batches."),
+    (Counter, "convoy_engine_busy_seconds", "Time in those batches."),
+)
 
 # Triton's counters: name, help, attribute of Totals.
 _TRITON = (

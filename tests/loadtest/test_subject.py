@@ -3,13 +3,15 @@
 import pytest
 
 from loadtest.subject import Subject, subject
+from service.engine.runner import EngineStatus
 from service.telemetry.metrics import Metrics
 
 
 def test_the_device_and_the_machine_are_those_of_the_metrics() -> None:
     metrics = Metrics(max_batch=4)
-    metrics.model("digits", "1").engine = lambda: ("cpu (ONNX Runtime)", "")
-    metrics.model("other", "1").engine = lambda: ("NVIDIA H200", "")
+    for name, device in {"digits": "cpu (ONNX Runtime)", "other": "NVIDIA H200"}.items():
+        status = EngineStatus(device, "", True, *(0, 0, 0), 0.0)
+        metrics.model(name, "1").engines = lambda status=status: [status]  # type: ignore[misc]
     found = subject("digits", metrics.exposition().decode())
     assert found.device == "cpu (ONNX Runtime)"
     assert found.machine.endswith(" cores")

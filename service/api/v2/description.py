@@ -11,7 +11,7 @@ from typing_extensions import TypedDict  # pydantic requires this one before Pyt
 
 from models import ChannelOrder, __version__
 from service.api.v2.request import INPUT
-from service.engine.runner import State
+from service.engine.supervised_engine import State
 from service.hosting.pipeline import ModelInfo, Pipeline
 from service.hosting.repository import Repository
 from service.telemetry.counts import Duration

@@ -53,7 +53,7 @@ def test_requests_of_equal_length_in_turn_wait_as_in_one_queue_for_all_servers()
 def test_one_replica_does_what_the_simulated_server_does(load: float) -> None:
     arrivals = poisson(load * BATCHES.capacity, 30_000)
     ours = simulate(BATCHES, 1, arrivals).latencies
-    scheduler = SCHEDULERS[CONVOY](BATCHES.seconds, 1.0, 0)
+    scheduler = SCHEDULERS[CONVOY](BATCHES.seconds, 1.0, 0, 1)
     workload = Workload([Item(moment) for moment in arrivals.tolist()])
     theirs = simulate_one(scheduler, BATCHES.seconds, workload).latencies
     assert np.quantile(ours, [0.5, 0.99]) == pytest.approx(

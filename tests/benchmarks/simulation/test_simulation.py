@@ -117,11 +117,15 @@ def test_nexus_holds_its_batches_to_half_the_objective() -> None:
 
 @pytest.mark.parametrize("load", [0.3, 0.7, 1.1])
 @pytest.mark.parametrize("timeout", [inf, 3.0])
-def test_the_policy_simulated_is_the_one_that_serves(load: float, timeout: float) -> None:
+@pytest.mark.parametrize("engines", [1, 2, 3])
+def test_the_policy_simulated_is_the_one_that_serves(
+    load: float, timeout: float, engines: int
+) -> None:
     """The batcher in virtual time dispatches the same batches and refuses the same requests."""
-    point = Point("steps", "Poisson", load, timeout)
+    point = Point("steps", "Poisson", load, timeout, engines)
     workload = point.requests(400, seed=3)
-    simulated = play(Convoy(Latency(tuple(point.seconds))), point.seconds, workload, noise=0.0)
+    latencies = [Latency(tuple(point.seconds))] * engines
+    simulated = play(Convoy(*latencies), point.seconds, workload, noise=0.0, engines=engines)
     sizes: list[int] = []
     refused = 0
 
@@ -140,7 +144,7 @@ def test_the_policy_simulated_is_the_one_that_serves(load: float, timeout: float
 
     async def main() -> None:
         batcher = Batcher[Item, Item](
-            run,
+            *[run] * engines,
             max_batch=8,
             latency=Latency(tuple(point.seconds)),
             clock=virtual_time.now,
@@ -245,7 +249,7 @@ def test_the_command_shows_and_writes_and_draws(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     points = [Point("flat", "closed, quick", 8), Point("flat", "Poisson", 1.2, 3.0)]
-    monkeypatch.setattr(simulate, "sweep", lambda: points)
+    monkeypatch.setattr(simulate, "sweep", lambda *_: points)
     rows, plots = tmp_path / "rows.json", tmp_path / "plots"
     arguments = ["--requests", "1500", "--seeds", "2", "--processes", "1"]
     service.main(["--simulate", *arguments, "--json", str(rows), "--plots", str(plots)])

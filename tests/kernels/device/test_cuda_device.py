@@ -27,14 +27,14 @@ def test_where_there_is_cupy_but_no_gpu_the_error_is_cudas(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "cupy", FakeCupy(devices=0))
-    with pytest.raises(DeviceError, match="no CUDA device answers: cudaError100"):
+    with pytest.raises(DeviceError, match="CUDA device 0 does not answer: cudaError100"):
         CudaDevice()
 
 
 def test_every_call_after_a_fault_says_which(monkeypatch: pytest.MonkeyPatch) -> None:
     cupy = FakeCupy()
     monkeypatch.setitem(sys.modules, "cupy", cupy)
-    device = CudaDevice(CACHE)
+    device = CudaDevice(cache=CACHE)
     stream = device.stream()
     kernel = device.load(Instantiation("lrn.cu", "lrn"))
     cupy.fault = ILLEGAL_ADDRESS
@@ -49,7 +49,7 @@ def test_every_call_after_a_fault_says_which(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_its_peaks_and_versions_are_what_cuda_tells(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cupy", FakeCupy())
-    device = CudaDevice(CACHE)
+    device = CudaDevice(cache=CACHE)
     assert device.peak_flops == pytest.approx(66.9e12, rel=0.001)  # the H200's data sheet
     assert device.peak_bandwidth == pytest.approx(4.8e12, rel=0.03)
     assert device.driver == "CUDA 12.8"
@@ -67,7 +67,7 @@ def test_one_thread_does_not_wait_for_what_another_compiles(
         return Cubin(b"", instantiation.kernel, Resources(0, 0, 0, 0, 0))
 
     monkeypatch.setattr("kernels.device.cuda_device.compile_kernel", compiling)
-    device = CudaDevice(CACHE)
+    device = CudaDevice(cache=CACHE)
     with ThreadPoolExecutor(2) as pool:
         names = [Instantiation("lrn.cu", name) for name in ("one", "other")]
         kernels = list(pool.map(device.load, names))
@@ -79,7 +79,7 @@ def test_more_shared_memory_than_48_kib_is_asked_for_once_and_never_given_back(
 ) -> None:
     cupy = FakeCupy()
     monkeypatch.setitem(sys.modules, "cupy", cupy)
-    device = CudaDevice(CACHE)
+    device = CudaDevice(cache=CACHE)
     stream = device.stream()
     kernel = device.load(Instantiation("lrn.cu", "lrn"))
     granted = []
@@ -93,7 +93,7 @@ def test_cupy_is_given_the_machine_code_that_was_compiled(monkeypatch: pytest.Mo
     cupy = FakeCupy()
     monkeypatch.setitem(sys.modules, "cupy", cupy)
     lrn = Instantiation("lrn.cu", "lrn")
-    CudaDevice(CACHE).load(lrn)
+    CudaDevice(cache=CACHE).load(lrn)
     assert cupy.loaded == [compile_kernel(lrn, "90a", CACHE).code]
 
 
@@ -116,7 +116,7 @@ from kernels.device.cuda_device import CudaDevice
 from kernels.device.device import FaultError
 from kernels.operations.elementwise import fill_launch
 from kernels.layout.strided import Strided
-device = CudaDevice(Path({str(CACHE)!r}))
+device = CudaDevice(cache=Path({str(CACHE)!r}))
 stream = device.stream()
 launch = fill_launch(Strided.contiguous((64,)), 1.0)
 kernel = device.load(launch.instantiation)

@@ -152,4 +152,4 @@ def test_a_device_is_refused_with_cudas_words_where_cupy_finds_no_gpu() -> None:
     said = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     ).stdout
-    assert said.startswith(("a GPU:", "no CUDA device answers: cudaError"))
+    assert said.startswith(("a GPU:", "CUDA device 0 does not answer: cudaError"))

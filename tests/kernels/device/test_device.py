@@ -43,7 +43,7 @@ def device(request: pytest.FixtureRequest) -> Iterator[Device]:
     elif request.param == "fake cupy":
         with pytest.MonkeyPatch.context() as patch:
             patch.setitem(sys.modules, "cupy", FakeCupy())
-            yield CudaDevice(CACHE)
+            yield CudaDevice(cache=CACHE)
     else:
         simulated = CusimDevice()
         yield simulated

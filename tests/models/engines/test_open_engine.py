@@ -23,7 +23,7 @@ def test_a_start_rewrites_the_network_once_or_where_nobody_reads_it_never(
 
     device = CusimDevice()
     monkeypatch.setattr("models.classifier.rewrite", counted)
-    monkeypatch.setattr("kernels.device.cuda_device.CudaDevice", lambda: device)
+    monkeypatch.setattr("kernels.device.cuda_device.CudaDevice", lambda *_: device)
     monkeypatch.setattr("models.tuning.measured.DEFAULT_STORE", Path("no/such/tuning.json"))
     engine = open_engine(load_classifier(BUILT_IN_MODEL), device=kind, max_batch=2)
     engine.warm_up()

@@ -36,7 +36,7 @@ MAX_BATCH = 3
 @pytest.fixture(autouse=True)
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[CusimDevice]:
     device = CusimDevice()
-    monkeypatch.setattr("kernels.device.cuda_device.CudaDevice", lambda: device)
+    monkeypatch.setattr("kernels.device.cuda_device.CudaDevice", lambda *_: device)
     monkeypatch.setattr("models.tuning.measured.DEFAULT_STORE", Path("no/such/tuning.json"))
     yield device
     device.close()
@@ -110,7 +110,7 @@ def test_wrong_scores_make_auto_take_the_cpu_and_say_why_and_cuda_fail(
 def test_where_no_gpu_answers_auto_takes_the_cpu_and_says_why(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def none() -> CusimDevice:
+    def none(_: int) -> CusimDevice:
         raise DeviceError("no CUDA device answers: no driver")
 
     monkeypatch.setattr("kernels.device.cuda_device.CudaDevice", none)

@@ -57,7 +57,7 @@ def device() -> Iterator[CusimDevice]:
 @pytest.fixture(autouse=True)
 def gpu(device: CusimDevice, monkeypatch: pytest.MonkeyPatch) -> None:
     """The simulator answers where a GPU is asked for; the user's own measurements are not seen."""
-    monkeypatch.setattr("kernels.device.cuda_device.CudaDevice", lambda: device)
+    monkeypatch.setattr("kernels.device.cuda_device.CudaDevice", lambda *_: device)
     monkeypatch.setattr("models.tuning.measured.DEFAULT_STORE", Path("no/such/tuning.json"))
     # Few algorithms, whatever else there is: each takes time to compile and to simulate.
     monkeypatch.setattr("kernels.convolution.algorithms.ALGORITHMS", (DirectConv(), GemmConv()))

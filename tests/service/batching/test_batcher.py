@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from service.batching.batcher import Batcher, BatchRecord
+from service.batching.batcher import Batcher
 from service.batching.queue import Answered
+from service.batching.worker import BatchRecord
 from service.errors import EngineFailedError, ShuttingDownError
 from tests.support.service import virtual_time
 from tests.support.service.desk import Desk, in_virtual_time, letters, outcomes, submit

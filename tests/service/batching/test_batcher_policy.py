@@ -43,7 +43,7 @@ class Server:
             self._run,
             max_batch=8,
             latency=latency if known else None,
-            turns=device,
+            turns=[device] if device else (),
             weight=weight,
             clock=now,
             timer_error_s=0,
@@ -306,7 +306,7 @@ async def test_batches_of_models_that_share_a_device_never_overlap() -> None:
     inside = 0
 
     def batcher() -> Batcher[str, str]:
-        return Batcher(run, max_batch=4, turns=device, clock=now, timer_error_s=0)
+        return Batcher(run, max_batch=4, turns=[device], clock=now, timer_error_s=0)
 
     async def run(items: Sequence[str]) -> Sequence[str]:
         nonlocal inside

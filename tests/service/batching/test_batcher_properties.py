@@ -1,6 +1,7 @@
 """The batcher under every interleaving of arrivals, cancellations, failures and shutdown.
 
-Requests have deadlines and priorities, and another model may want the device too. Hypothesis
+Requests have deadlines and priorities, there are one to three engines, and another model may want
+their devices too. Hypothesis
 writes a scenario; it is played in virtual time beside a model of what has to happen: a plain list
 of the items that wait. The model is compared at every dispatch, and whenever nothing is left to
 do at a moment; the outcomes are judged at the end. How many travel and who is refused is the
@@ -10,16 +11,18 @@ policy's business, so long as it refuses only who has a deadline.
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from math import inf
 from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
 
-from service.batching.batcher import Batcher, BatchRecord
+from service.batching.batcher import Batcher
 from service.batching.device_turns import Turns
 from service.batching.policy import NO_HURRY, Urgency, due
 from service.batching.queue import Answered
+from service.batching.worker import BatchRecord
 from service.errors import (
     DeadlineError,
     EngineFailedError,
@@ -72,6 +75,7 @@ class Client:
 class Batch:
     items: list[Item]
     start: float
+    engine: int
     end: float | None = None  # None while it runs, and where it was cut short by `close`
     fault: BaseException | None = None
     failed: bool = False
@@ -88,16 +92,17 @@ class Play:
         ]
         self.waiting: list[Item] = []
         self.batches: list[Batch] = []
-        self.running: Batch | None = None
+        self.ended: list[Batch] = []
+        self.running: dict[int, Batch] = {}  # by engine
         self.wrong_batches: list[tuple[list[Item], list[Item]]] = []
         self.records: list[BatchRecord] = []
         self.closed_at: float | None = None
-        self.turns = Turns()
-        self.rivals_inside = 0
+        self.turns = [Turns() for _ in range(scenario.engines)]
+        self.rivals_inside = [0] * scenario.engines
         self.batcher = Batcher[Item, Result](
-            self.run_batch,
+            *(partial(self.run_batch, engine) for engine in range(scenario.engines)),
             max_batch=scenario.max_batch,
-            turns=self.turns if scenario.rivals else None,
+            turns=self.turns if scenario.rivals else (),
             on_batch=self.records.append,
             clock=now,
             timer_error_s=0,
@@ -144,15 +149,16 @@ class Play:
 
     async def compete(self, rival: Rival) -> None:
         granted = asyncio.Event()
-        turn = self.turns.join(granted.set)
+        device = rival.device % self.scenario.engines
+        turn = self.turns[device].join(granted.set)
         await until(rival.comes.second, rival.comes.turns)
         while not turn.take():
             granted.clear()
             await granted.wait()
-        assert self.running is None, "two batches on one device"
-        self.rivals_inside += 1
+        assert device not in self.running, "two batches on one device"
+        self.rivals_inside[device] += 1
         await until(now() + rival.stays_s, rival.comes.turns)
-        self.rivals_inside -= 1
+        self.rivals_inside[device] -= 1
         turn.spent(rival.stays_s)
         turn.let_go()
 
@@ -171,26 +177,27 @@ class Play:
     def forget(self, client: Client) -> None:
         self.waiting = [item for item in self.waiting if item not in client.items]
 
-    async def run_batch(self, items: Sequence[Item]) -> Any:
+    async def run_batch(self, engine: int, items: Sequence[Item]) -> Any:
         """The engine. Some of those who wait, in order, and nobody who has left."""
         order = self.staying()
         last = order.index(items[-1]) if items and items[-1] in order else -1
         passed_over = [item for item in order[: last + 1] if item not in items]
         expected = [item for item in order[: last + 1] if item in items]
         # Judged at the end: raised here it would be just another failure of the engine.
-        if self.running or self.rivals_inside or not items or len(items) > self.scenario.max_batch:
+        taken = engine in self.running or self.rivals_inside[engine]
+        if taken or not items or len(items) > self.scenario.max_batch:
             self.wrong_batches.append((list(items), order))
         if list(items) != expected:
             self.wrong_batches.append((list(items), expected))
         for number, _ in passed_over:
             self.clients[number].passed_over = True
         self.waiting = [item for item in self.waiting if item not in items]
-        self.running = batch = Batch(list(items), start=now())
+        self.running[engine] = batch = Batch(list(items), now(), engine)
         self.batches.append(batch)
         try:
             return await self.compute(batch)
         finally:
-            self.running = None
+            del self.running[engine]
 
     async def compute(self, batch: Batch) -> Any:
         index = len(self.batches) - 1
@@ -198,6 +205,7 @@ class Play:
         pace = paces[index] if index < len(paces) else Pace(Moment(1, 0), Ending.RESULTS)
         await until(now() + pace.takes.second, pace.takes.turns)
         batch.end = now()
+        self.ended.append(batch)
         batch.failed = pace.ending is not Ending.RESULTS
         if batch.failed:
             for number, _ in batch.items:
@@ -218,13 +226,14 @@ class Play:
     def check_at_rest(self) -> None:
         """Nothing is left to do at this moment, so the clock is about to move on."""
         assert self.batcher.depth == len(self.waiting)
-        assert self.batcher.in_flight == (len(self.running.items) if self.running else 0)
-        busy = self.running or self.rivals_inside
-        assert busy or not self.waiting, "the engine idles while items wait"
+        assert self.batcher.in_flight == sum(len(b.items) for b in self.running.values())
+        for engine, rivals in enumerate(self.rivals_inside):
+            busy = engine in self.running or rivals
+            assert busy or not self.waiting, "an engine idles while items wait"
 
     def check_outcomes(self) -> None:
         assert self.wrong_batches == []
-        assert self.running is None
+        assert self.running == {}
         assert self.waiting == []
         carried = {item: batch for batch in self.batches for item in batch.items}
         assert len(carried) == sum(len(batch.items) for batch in self.batches), "run once at most"
@@ -246,7 +255,7 @@ class Play:
             assert type(outcome) is client.expected_refusal
             assert batches == []
         elif isinstance(outcome, Answered):
-            last = carried[client.items[-1]]
+            last = max(batches, key=self.ended.index)
             assert outcome == Answered(
                 results=[("result", item) for item in client.items],
                 batch_size=len(last.items),
@@ -257,7 +266,7 @@ class Play:
             assert client.has_deadline
             assert outcome.allowed_s <= outcome.expected_s
         elif isinstance(outcome, EngineFailedError):
-            (failed,) = (batch for batch in {id(b): b for b in batches}.values() if batch.failed)
+            failed = min((b for b in batches if b.failed), key=self.ended.index)
             assert outcome.__cause__ is not None
             assert failed.fault is None or outcome.__cause__ is failed.fault
         elif isinstance(outcome, ShuttingDownError):
@@ -272,11 +281,11 @@ class Play:
         assert self.records == [
             BatchRecord(
                 size=len(batch.items),
-                compute_s=batch.end - batch.start,
+                compute_s=(batch.end or 0) - batch.start,
                 failed=batch.failed,
+                engine=batch.engine,
             )
-            for batch in self.batches
-            if batch.end is not None
+            for batch in self.ended
         ]
 
 

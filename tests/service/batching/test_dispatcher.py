@@ -84,7 +84,7 @@ def test_a_busy_event_loop_does_not_make_short_batches_long() -> None:
     """Most batches seem to take milliseconds, for what else the loop does before it looks."""
     clients = Clients(30e-6, steady(0.001))
     clients.play(2000, lambda draw: 0.0 if draw.random() < 0.1 else 0.002 * draw.random())
-    assert clients.dispatcher.latency.of(1) > SHORT_S
+    assert clients.dispatcher.latency().of(1) > SHORT_S
     assert clients.waits == 0
 
 

@@ -125,7 +125,7 @@ def test_a_client_that_is_answered_alone_and_comes_back_makes_nobody_expected() 
         assert not traffic.prospects(now)
         traffic.dispatched(now)
         traffic.answered(now + 1.0, 1, 1.0, 1.0, alone=True)
-    assert not traffic.expecting
+    assert not traffic.expecting()
 
 
 def test_two_clients_that_miss_each_other_are_found_out() -> None:
@@ -148,7 +148,7 @@ def test_who_tries_again_after_a_failure_is_no_burst() -> None:
         traffic.arrived(0.01 * number, 1, 1.0)
         traffic.dispatched(0.01 * number)
         traffic.failed(0.01 * number)
-    assert not traffic.expecting
+    assert not traffic.expecting()
 
 
 def test_idle_is_the_share_of_the_time_with_nothing_to_do() -> None:

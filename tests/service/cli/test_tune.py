@@ -37,7 +37,7 @@ def device() -> Iterator[CusimDevice]:
 @pytest.fixture
 def gpu(device: CusimDevice, monkeypatch: pytest.MonkeyPatch) -> CusimDevice:
     """The simulator, which answers where a GPU is asked for."""
-    monkeypatch.setattr("kernels.device.cuda_device.CudaDevice", lambda: device)
+    monkeypatch.setattr("kernels.device.cuda_device.CudaDevice", lambda *_: device)
     # Few algorithms, whatever else there is: each takes time to compile and to simulate.
     monkeypatch.setattr("kernels.convolution.algorithms.ALGORITHMS", (DirectConv(), GemmConv()))
     return device

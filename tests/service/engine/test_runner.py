@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from models import Batch, EngineError, Pixels, Scores
-from service.engine.runner import EngineRunner, State
+from service.engine.runner import EngineRunner
+from service.engine.supervised_engine import State
 from service.engine.watchdog import Bounds
 from service.errors import EngineFailedError, ShuttingDownError, ThreadLostError
 from service.hosting.admission import Reservation
@@ -347,13 +348,12 @@ def only(repository: Repository) -> Pipeline:
     return pipeline
 
 
-def expire(pipeline: Pipeline) -> None:
+def expire(pipeline: Pipeline, engine: int = 0) -> None:
     """More time passes than what the engine is at may take."""
     runner = pipeline.runner
     assert isinstance(runner, EngineRunner)
-    assert runner._engine is not None
     for seconds in (0, 1001):
-        runner._engine._workers.look(seconds)
+        runner._engines[engine]._engine._workers.look(seconds)
 
 
 async def score(pipeline: Pipeline, held: Reservation | None = None) -> Scored:

@@ -99,17 +99,17 @@ def test_an_engine_is_opened_again_from_the_file_unless_that_has_changed(tmp_pat
     shutil.copy(BUILT_IN_MODEL.with_suffix(".toml"), tmp_path / "model.toml")
     shutil.copy(BUILT_IN_MODEL.with_name("labels.txt"), tmp_path)
     (opened,) = open_models(models_in(file), None)
-    again = opened.reopen()
+    again = opened.reopen(0)
     again.warm_up()
     image = np.full((1, *opened.info.image_shape), 7, np.uint8)
-    np.testing.assert_array_equal(again.run(image), opened.engine.run(image))
+    np.testing.assert_array_equal(again.run(image), opened.engines[0].run(image))
     labels = tmp_path / "labels.txt"
     text = labels.read_text()
     labels.write_text(text.replace("9", "nine") if "9" in text else text[::-1])
     with pytest.raises(ModelFileError, match="has changed since"):
-        opened.reopen()
+        opened.reopen(0)
     labels.write_text(text)
-    opened.reopen()
+    opened.reopen(0)
     os.utime(file, (1, 1))
     with pytest.raises(ModelFileError, match="has changed since"):
-        opened.reopen()
+        opened.reopen(0)

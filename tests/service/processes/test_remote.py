@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from models import Batch, EngineError, OutputKind, Pixels, Scores
 from service.batching.batcher import Batcher
 from service.batching.policy import NO_HURRY, Urgency
-from service.engine.runner import EngineRunner, State
+from service.engine.runner import EngineRunner
+from service.engine.supervised_engine import State
 from service.errors import (
     DeadlineError,
     EngineFailedError,
@@ -119,7 +120,7 @@ async def sides(
 ) -> AsyncIterator[tuple[TagEngine, EngineRunner, list[Side]]]:
     """An engine, and workers' sides of it."""
     engine = TagEngine()
-    runner = EngineRunner(engine, SHAPE, OutputKind.LOGITS, on_batch=lambda _: None)
+    runner = EngineRunner([engine], SHAPE, OutputKind.LOGITS, on_batch=lambda _: None)
     info = replace(fake_info(), image_shape=SHAPE)
     model = Model(info, decode_digit, slots, CLASSES, 4, "fake")  # type: ignore[arg-type]
     shared = SharedModel(Memory(), count, model, 4)
@@ -219,7 +220,7 @@ async def test_the_batcher_has_the_last_word_on_deadlines() -> None:
         # What was told of the queue is enough to know these, without asking.
         with pytest.raises(DeadlineError, match="passed"):
             side.runner.check_deadline(1, Urgency(now - 1))
-        side.runner.update("READY", 0, 3, 50.0, now + 20, 5.0)
+        side.runner.update("READY", [], 3, 50.0, now + 20, 5.0)
         assert side.runner.expected_wait_s() == 50
         side.runner.check_deadline(1, Urgency(now + 26))
         with pytest.raises(DeadlineError):
@@ -241,10 +242,11 @@ async def test_a_priority_may_be_any_number(priority: int) -> None:
 async def test_the_main_process_says_how_the_model_is_and_when_to_leave() -> None:
     async with sides() as (_, runner, (side,)):
         side.runner.state.check_ready()
-        runner.restarts += 2
+        runner._engines[0].restarts += 2
         runner.refuse()
         side.session.wire.say("status", [status_of(runner)])
-        await until(lambda: side.runner.restarts == 2)
+        await until(lambda: side.runner.engines == runner.engines)
+        assert side.runner.engines[0].restarts == 2
         assert side.runner.state is State.DRAINING
         with pytest.raises(ShuttingDownError):
             side.runner.state.check_ready()
@@ -306,10 +308,10 @@ def test_it_has_what_a_pipeline_uses_of_a_runner_and_its_batcher() -> None:
             wanted = inspect.signature(getattr(kind, name))
             found = inspect.signature(getattr(RemoteRunner, name))
             assert len(found.parameters) == len(wanted.parameters), name
-    runner = EngineRunner(TagEngine(), SHAPE, OutputKind.LOGITS, on_batch=lambda _: None)
+    runner = EngineRunner([TagEngine()], SHAPE, OutputKind.LOGITS, on_batch=lambda _: None)
     model = Model(fake_info(), decode_digit, 1, CLASSES, 4, "fake")  # type: ignore[arg-type]
     remote = RemoteRunner(Link(None), model, SharedModel(Memory(), 1, model, 4), 0)  # type: ignore[arg-type]
-    for name in ("classes", "max_batch", "device", "restarts", "state"):
+    for name in ("classes", "max_batch", "device", "state"):
         assert getattr(remote, name) == getattr(runner, name), name
     assert remote.batcher.depth == runner.batcher.depth
 

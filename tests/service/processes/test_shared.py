@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from service.batching.batcher import BatchRecord
+from service.batching.worker import BatchRecord
 from service.errors import QueueFullError
 from service.hosting.admission import Admission, ByteRoom, Reservation
 from service.processes.shared import Crew, Memory, Model, SharedAdmission, SharedModel

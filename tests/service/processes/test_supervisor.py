@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from service.engine.runner import State
+from service.engine.supervised_engine import State
 from service.errors import ShuttingDownError
 from tests.service.processes.test_remote import sides
 from tests.support.service.client import until

@@ -11,7 +11,7 @@ import pytest
 from models import EngineError
 from service.api.app import create_app
 from service.api.v2.description import index_entry, model_statistics
-from service.batching.batcher import BatchRecord
+from service.batching.worker import BatchRecord
 from service.hosting.repository import Repository
 from service.telemetry.counts import Counts, Phases
 from service.telemetry.metrics import Metrics
@@ -153,7 +153,7 @@ def two_models(**engines: FakeEngine) -> Repository:
     """Fakes, warm, by their names."""
     repository = Repository(max_batch=8, max_queue=16, max_body_bytes=10_000, decode_threads=1)
     for name, engine in engines.items():
-        repository.add(fake_info(name), engine, free(decode_digit))
+        repository.add(fake_info(name), [engine], free(decode_digit))
     return repository
 
 

@@ -23,7 +23,7 @@ async def test_a_picture_posted_to_the_server_is_answered_by_cuda_source() -> No
     meaning = digits.preprocessing
     info = ModelInfo("digits", "1", meaning.image_shape, "logits", meaning.output, meaning.labels)
     repository = Repository(max_batch=4, max_queue=16, max_body_bytes=20_000_000, decode_threads=1)
-    repository.add(info, engine, lambda data: prepare_image(data, meaning, LIMITS))
+    repository.add(info, [engine], lambda data: prepare_image(data, meaning, LIMITS))
     await repository.warm_up()
     transport = httpx.ASGITransport(create_app(repository))
     async with httpx.AsyncClient(transport=transport, base_url="http://convoy") as client:

@@ -52,7 +52,7 @@ async def test_a_request_passes_the_stages_in_their_order(stages: list[tuple[str
             max_batch=2, max_queue=8, max_body_bytes=2**20, decode_threads=1, measure_s=0.01
         )
         (opened,) = open_models(settings, None)
-        repository.add(opened.info, opened.engine, decoder(opened.classifier, settings))
+        repository.add(opened.info, opened.engines, decoder(opened.classifier, settings))
         await repository.warm_up()
         app = create_app(repository)
         image = min((BUILT_IN_MODEL.parent / "samples").iterdir()).read_bytes()

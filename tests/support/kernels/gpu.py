@@ -12,7 +12,7 @@ from tests.support.kernels.resources import CACHE
 def open_gpu(config: pytest.Config, cache: Path = CACHE) -> CudaDevice:
     """The GPU. Where none answers the test is skipped, but fails where `-m gpu` asks for one."""
     try:
-        return CudaDevice(cache)
+        return CudaDevice(cache=cache)
     except DeviceError as error:
         if "gpu" in config.getoption("markexpr"):
             pytest.fail(f"-m gpu asks for a GPU: {error}", pytrace=False)

@@ -60,8 +60,8 @@ def main() -> int:
     )
     repository = make_repository(decode_threads=0)
     engine = FakeEngine(warm_up=warm_up, scores=scores)
-    repository.add(fake_info(), engine, free(decode_digit))
-    repository.add(fake_info("other"), FakeEngine(scores=upside_down), free(decode_digit))
+    repository.add(fake_info(), [engine], free(decode_digit))
+    repository.add(fake_info("other"), [FakeEngine(scores=upside_down)], free(decode_digit))
     listener = bind("127.0.0.1", 0)
     port = listener.getsockname()[1]
     try:

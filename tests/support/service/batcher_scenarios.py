@@ -70,6 +70,7 @@ class Rival:
 
     comes: Moment
     stays_s: int
+    device: int = 0
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,7 @@ class Scenario:
     paces: list[Pace]  # of the batches in turn; those after them take one second and succeed
     closing: Closing | None
     rivals: list[Rival]
+    engines: int = 1
 
 
 def moments(seconds: int) -> st.SearchStrategy[Moment]:
@@ -103,5 +105,7 @@ SCENARIOS = st.builds(
     ),
     paces=st.lists(st.builds(Pace, moments(3), ENDINGS), max_size=8),
     closing=st.none() | st.builds(Closing, moments(6), st.none() | st.integers(0, 3)),
-    rivals=st.just([]) | st.lists(st.builds(Rival, moments(6), st.integers(0, 2)), max_size=3),
+    rivals=st.just([])
+    | st.lists(st.builds(Rival, moments(6), st.integers(0, 2), st.integers(0, 2)), max_size=3),
+    engines=st.integers(1, 3),
 )

@@ -4,9 +4,10 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Protocol, TypeVar
 
-from service.batching.batcher import Batcher, BatchRecord
+from service.batching.batcher import Batcher
 from service.batching.policy import NO_HURRY, Urgency
 from service.batching.queue import Answered, OnOutcome
+from service.batching.worker import BatchRecord
 from service.errors import ServiceError
 from service.hosting.inference import Withdrawable
 from tests.support.service import virtual_time

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
@@ -98,8 +98,12 @@ def make_repository(
     bounds: Bounds | None = None,
     decode_s: float = 10,
     reopen: Callable[[], Engine] | None = None,
+    others: Sequence[FakeEngine] = (),
 ) -> Repository:
-    """One model over fakes, not yet warm; `prepare` in place of a `decode` that costs nothing."""
+    """One model over fakes, not yet warm; `prepare` in place of a `decode` that costs nothing.
+
+    `others` are engines beside the first.
+    """
     engine = engine or FakeEngine()
     repository = Repository(
         max_batch=engine.max_batch,
@@ -111,7 +115,17 @@ def make_repository(
         decode_s=decode_s,
         decode_bytes=decode_bytes,
     )
-    repository.add(fake_info(output=output), engine, prepare or free(decode), reopen)
+
+    def again(_: int) -> Engine:
+        assert reopen is not None
+        return reopen()
+
+    repository.add(
+        fake_info(output=output),
+        [engine, *others],
+        prepare or free(decode),
+        again if reopen else None,
+    )
     return repository
 
 

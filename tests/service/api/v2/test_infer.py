@@ -271,10 +271,10 @@ async def test_of_several_models_one_may_be_the_default() -> None:
         max_batch=8, max_queue=8, max_body_bytes=1000, decode_threads=1, default="b"
     )
     for name in ("a", "b"):
-        repository.add(fake_info(name), FakeEngine(), free(decode_digit))
+        repository.add(fake_info(name), [FakeEngine()], free(decode_digit))
     await repository.warm_up()
     with pytest.raises(ValueError, match="two models are named 'a'"):
-        repository.add(fake_info("a"), FakeEngine(), free(decode_digit))
+        repository.add(fake_info("a"), [FakeEngine()], free(decode_digit))
     async with AppClient(create_app(repository)) as client:
         assert (await client.post("/v1/classify", content=b"1")).json()["model"] == "b"
         assert (await client.post("/v1/models/a/classify", content=b"1")).json()["model"] == "a"
