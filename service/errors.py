@@ -13,87 +13,72 @@ class ServiceError(Exception):
 
     status: ClassVar[int] = 500
 
+    def __init_subclass__(cls, status: int | None = None) -> None:
+        cls.status = status or cls.status
+
     def headers(self) -> dict[str, str]:
         """Headers that the answer adds."""
         return {}
 
 
-class BadRequestError(ServiceError):
+class BadRequestError(ServiceError, status=400):
     """A malformed request: no body, broken multipart."""
-
-    status = 400
 
 
 class ImageError(BadRequestError):
     """Truncated or corrupt image data, in a supported format."""
 
 
-class UnauthorizedError(ServiceError):
+class UnauthorizedError(ServiceError, status=401):
     """A missing or unknown API key."""
-
-    status = 401
 
     def headers(self) -> dict[str, str]:
         """The expected scheme (RFC 6750)."""
         return {"WWW-Authenticate": "Bearer"}
 
 
-class ModelNotFoundError(ServiceError):
+class ModelNotFoundError(ServiceError, status=404):
     """An unknown model or version."""
 
-    status = 404
 
-
-class RequestTimeoutError(ServiceError):
+class RequestTimeoutError(ServiceError, status=408):
     """A head or body that did not arrive in time."""
 
-    status = 408
 
-
-class PayloadTooLargeError(ServiceError):
+class PayloadTooLargeError(ServiceError, status=413):
     """More bytes in a body, or pixels in an image, than the settings allow."""
-
-    status = 413
 
 
 class TooManyImagesError(PayloadTooLargeError):
     """More images in one request than the queue can hold."""
 
 
-class TargetTooLongError(ServiceError):
+class TargetTooLongError(ServiceError, status=414):
     """A path with query beyond its length limit."""
 
-    status = 414
 
-
-class UnsupportedMediaTypeError(ServiceError):
+class UnsupportedMediaTypeError(ServiceError, status=415):
     """An unsupported Content-Type or image format, or an animation."""
 
-    status = 415
+
+class ExpectationError(ServiceError, status=417):
+    """An Expect header with another value than 100-continue."""
 
 
-class InvalidParameterError(ServiceError):
+class InvalidParameterError(ServiceError, status=422):
     """A query parameter or form field with a wrong name or value."""
 
-    status = 422
 
-
-class HeadTooLargeError(ServiceError):
+class HeadTooLargeError(ServiceError, status=431):
     """A request line with headers beyond its length limit."""
 
-    status = 431
 
-
-class UnsupportedError(ServiceError):
+class UnsupportedError(ServiceError, status=501):
     """A part of the protocol that this server does not implement."""
 
-    status = 501
 
-
-class DeadlineError(ServiceError):
+class DeadlineError(ServiceError, status=504):
     """A request that cannot meet its deadline; any work on it has stopped."""
-
-    status = 504
 
     def __init__(self, expected_s: float, allowed_s: float) -> None:
         """Both count from now: to the expected end, and to the deadline (negative: passed)."""
@@ -107,10 +92,8 @@ class DeadlineError(ServiceError):
         self.allowed_s = allowed_s
 
 
-class HttpVersionError(ServiceError):
+class HttpVersionError(ServiceError, status=505):
     """An HTTP version other than 1.0 and 1.1."""
-
-    status = 505
 
 
 # A hang is answered 500 rather than 503, which proxies and clients retry elsewhere: an input that
@@ -125,10 +108,8 @@ class EngineFailedError(ServiceError):
     """The engine raised, hung, or returned scores that are not finite; a later request may pass."""
 
 
-class RetryableError(ServiceError):
+class RetryableError(ServiceError, status=503):
     """Base class of temporary conditions; the answer carries Retry-After."""
-
-    status = 503
 
     def __init__(self, message: str, retry_after_s: float = 1.0) -> None:
         super().__init__(message)
@@ -139,16 +120,12 @@ class RetryableError(ServiceError):
         return {"Retry-After": str(max(1, ceil(self.retry_after_s)))}
 
 
-class QueueFullError(RetryableError):
+class QueueFullError(RetryableError, status=429):
     """A full queue; none of the request's images were queued."""
 
-    status = 429
 
-
-class TooManyFromClientError(RetryableError):
+class TooManyFromClientError(RetryableError, status=429):
     """A client at its limit of concurrent requests or of requests per second."""
-
-    status = 429
 
 
 class TooManyConnectionsError(RetryableError):

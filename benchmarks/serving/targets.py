@@ -22,12 +22,15 @@ from service.http.server import http_settings, run_server
 from service.images.decode import ImageLimits, prepare_image
 from service.images.decode_pool import Cost, Decoding
 from service.processes import Options, prepare, run_workers
+from service.settings import Settings
 
 CONVOY = "Convoy"
 
 _SIDE = 224
 _CLASSES = 1000
 _TOP_5 = b'{"predictions":[' + b",".join([b'{"index":1,"probability":0.5}'] * 5) + b"]}"
+
+_QUIET = Settings(access_log=False, drain_s=1)
 
 
 async def _bare_app(_: Scope, receive: Receive, send: Send) -> None:
@@ -48,7 +51,7 @@ async def _bare_app(_: Scope, receive: Receive, send: Send) -> None:
 
 def asgi_route(listener: socket.socket) -> None:
     """That application behind Convoy's own connections."""
-    uvicorn.Server(http_settings(_bare_app, access_log=False)).run(sockets=[listener])
+    uvicorn.Server(http_settings(_bare_app, _QUIET)).run(sockets=[listener])
 
 
 app = FastAPI()
@@ -63,7 +66,7 @@ async def read_and_answer(request: Request) -> Response:
 
 def fastapi_route(listener: socket.socket) -> None:
     """The FastAPI route behind Convoy's own connections."""
-    uvicorn.Server(http_settings(app, access_log=False)).run(sockets=[listener])
+    uvicorn.Server(http_settings(app, _QUIET)).run(sockets=[listener])
 
 
 def stock_uvicorn(listener: socket.socket) -> None:
@@ -138,18 +141,11 @@ def serve_nothing(
     repository.add(info, [engine], read)
     if not workers:
         app = create_app(repository)
-        run_server(
-            app,
-            app.endpoints,
-            repository,
-            listener,
-            drain_s=1,
-            access_log=False,
-            announce=_say_nothing,
-        )
+        run_server(app, app.endpoints, repository, listener, _QUIET, None, _say_nothing)
         return
     made = partial(make, decode_threads=-(-decode_threads // workers))
-    options = Options(workers, made, configure=_say_nothing, drain_s=1, access_log=False)
+    settings = _QUIET.model_copy(update={"workers": workers})
+    options = Options(settings, None, made, configure=_say_nothing)
     run_workers(repository, listener, options, announce=_say_nothing)
 
 

@@ -4,20 +4,19 @@ from collections.abc import Mapping
 from typing import Any
 
 from rich.console import Group
-from rich.table import Table
 from rich.text import Text
 
 from loadtest.summary import QUANTILES, Summary, enough
 from loadtest.sweep import Found
+from loadtest.tables import left, make_table, right
 
 
 def as_table(found: Found) -> Group:
     """One row for each load, and notes on some; for the best or last load also its phases."""
-    table = _table("load", *("requests", "answers/s", "p50 ms", "p90", "p99", "p99.9", "max"))
-    for heading in ("errors", "mean batch", "send lag, p99 ms"):
-        table.add_column(heading, justify="right")
-    for each in found.steps:
-        table.add_row(
+    headings = ("requests", "answers/s", "p50 ms", "p90", "p99", "p99.9", "max", "errors")
+    columns = [*left("load"), *right(*headings, "mean batch", "send lag, p99 ms")]
+    rows = (
+        (
             str(each.load),
             f"{each.requests:,}",
             f"{each.throughput:,.1f}",
@@ -26,14 +25,18 @@ def as_table(found: Found) -> Group:
             _mean_batch(each.batch_sizes or {}),
             milliseconds(each.send_lag_ms["p99"]),
         )
-    group = Group(table, *(Text(note) for each in found.steps for note in _notes(each)))
+        for each in found.steps
+    )
+    group = Group(
+        make_table(columns, rows), *(Text(note) for each in found.steps for note in _notes(each))
+    )
     closer = found.best or found.steps[-1]
     if closer.phases_ms:
-        phases = _table("in the server", *(f"{name} ms" for name in closer.phases_ms))
-        for q in ("p50", "p99"):
-            if enough(closer.answered, q):
-                phases.add_row(q, *(milliseconds(one[q]) for one in closer.phases_ms.values()))
-        group.renderables.extend([Text(), phases])
+        columns = [*left("in the server"), *right(*(f"{name} ms" for name in closer.phases_ms))]
+        phases = closer.phases_ms.values()
+        shown = [q for q in ("p50", "p99") if enough(closer.answered, q)]
+        rows = ((q, *(milliseconds(one[q]) for one in phases)) for q in shown)
+        group.renderables.extend([Text(), make_table(columns, rows)])
     if closer.batch_sizes:
         group.renderables.extend([Text(), Text(f"batches: {_counts(closer.batch_sizes)}")])
     return group
@@ -44,14 +47,6 @@ def milliseconds(value: float | None) -> str:
     if value is None:
         return "-"
     return f"{value:,.2f}" if value < 100 else f"{value:,.0f}"
-
-
-def _table(first: str, *others: str) -> Table:
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column(first, no_wrap=True)
-    for heading in others:
-        table.add_column(heading, justify="right", no_wrap=True)
-    return table
 
 
 def _counts(numbers: Mapping[Any, int]) -> str:

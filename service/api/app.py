@@ -14,8 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from models import __version__
 from service.api import v1, v2
-from service.api.page import add_pages
-from service.api.page.headers import with_headers
+from service.api.page import add_pages, with_headers
 from service.errors import ServiceError
 from service.hosting.repository import Repository
 from service.http.asgi import serve
@@ -109,12 +108,10 @@ def create_app(
 
 
 async def _on_service_error(_: Request, error: ServiceError) -> Response:
-    """A request that a route refuses."""
     return refusal(error)
 
 
 async def _on_http_error(request: Request, error: HTTPException) -> Response:
-    """A request that the router refuses: an unknown path, or a method that the path lacks."""
     message = error.detail
     headers = dict(error.headers or {})
     if message == HTTPStatus.NOT_FOUND.phrase:
@@ -126,11 +123,7 @@ async def _on_http_error(request: Request, error: HTTPException) -> Response:
 
 
 async def _on_invalid_request(_: Request, error: RequestValidationError) -> Response:
-    """A request with parameters that FastAPI finds invalid."""
-    problems = (
-        f"{'.'.join(str(part) for part in problem['loc'])}: {problem['msg']}"
-        for problem in error.errors()
-    )
+    problems = [f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()]
     return error_response(422, "; ".join(problems))
 
 

@@ -1,41 +1,28 @@
 """Convoy's own interface: images in, labels out."""
 
-from collections.abc import Callable
-from typing import Annotated, Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, NamedTuple, TypeVar
 from urllib.parse import parse_qsl
 
-from fastapi import Depends, FastAPI, Query
-from pydantic import TypeAdapter
+from fastapi import Depends, FastAPI, Header, Query
+from pydantic import TypeAdapter, ValidationError
 from starlette.responses import Response
 
 from models import PRECISION
-from service.api.deadline import Priority, Timeout, urgency_from, validated
-from service.api.schemas import (
-    ClassifyAnswer,
-    ImageResult,
-    Model,
-    ModelsAnswer,
-    Timing,
-    errors,
-)
-from service.batching.policy import Urgency
+from service.api.schemas import ClassifyAnswer, ImageResult, Model, ModelsAnswer, errors
+from service.batching.policy import DEFAULT_PRIORITY, LOWEST_PRIORITY, NO_HURRY, Urgency, urgency_of
 from service.engine.ranking import top_k
 from service.errors import InvalidParameterError, ModelNotFoundError
 from service.hosting.inference import Scored, Wanted
 from service.hosting.pipeline import Pipeline
 from service.hosting.repository import Repository
-from service.http.body import (
-    FILE_FIELDS,
-    FORM_TYPE,
-    IMAGE_TYPES,
-    Headers,
-    form_boundary,
-    images_of,
-)
+from service.http.body import FILE_FIELDS, FORM_TYPE, IMAGE_TYPES, Headers, form_boundary, images_of
 from service.http.exchange import Endpoint
 from service.http.responses import json_response
+from service.telemetry.counts import PHASES, Phases
 from service.telemetry.record import RequestRecord
-from service.telemetry.statistics import Phases
+
+T = TypeVar("T")
 
 CLASSIFY_PATH = "/v1/classify"
 DEFAULT_TOP_K = 5
@@ -58,6 +45,22 @@ _BODY = {
         FORM_TYPE: {"schema": _FORM},
     },
 }
+
+TIMEOUT_HEADER = "X-Timeout-Ms"
+PRIORITY_HEADER = "X-Priority"
+
+_DEADLINE = "deadline, in milliseconds after the request arrived; default: none"
+_LEVELS = f"1: highest; {LOWEST_PRIORITY} and above: lowest; 0: the default, {DEFAULT_PRIORITY}"
+
+# FastAPI documents these types; pydantic validates by them here.
+Timeout = Annotated[
+    float, Header(alias=TIMEOUT_HEADER, gt=0, allow_inf_nan=False, description=_DEADLINE)
+]
+Priority = Annotated[int, Header(alias=PRIORITY_HEADER, ge=0, description=_LEVELS)]
+
+_TIMEOUT, _PRIORITY = (name.lower().encode() for name in (TIMEOUT_HEADER, PRIORITY_HEADER))
+_timeout = TypeAdapter[float](Timeout).validator.validate_python
+_priority = TypeAdapter[int](Priority).validator.validate_python
 
 
 def model_path(name: str) -> str:
@@ -122,8 +125,7 @@ def add_routes(app: FastAPI, repository: Repository) -> dict[str, Endpoint]:
             tags=["classify"],
         )
     endpoints: dict[str, Endpoint] = {
-        model_path(name): Classify(pipeline, repository.max_body_bytes)
-        for name, pipeline in repository.models.items()
+        model_path(name): Classify(pipeline) for name, pipeline in repository.models.items()
     }
     if default:
         endpoints[CLASSIFY_PATH] = endpoints[model_path(default.info.name)]
@@ -141,9 +143,8 @@ class _Asked(NamedTuple):
 class Classify:
     """Images in, labels out."""
 
-    def __init__(self, pipeline: Pipeline, max_body_bytes: int) -> None:
+    def __init__(self, pipeline: Pipeline) -> None:
         self.pipeline = pipeline
-        self.max_body_bytes = max_body_bytes
         classes = pipeline.runner.classes
         self._few = min(DEFAULT_TOP_K, classes)
         self._asked_classes = query_parser(classes)
@@ -175,15 +176,8 @@ class Classify:
             ImageResult(predictions=top_k(row, classes, info.output, info.labels))
             for row in scored.results
         ]
-        total, receive, decode, queue, compute, respond = count()
-        timing = Timing(
-            receive=receive / 1e3,
-            decode=decode / 1e3,
-            queue=queue / 1e3,
-            compute=compute / 1e3,
-            respond=respond / 1e3,
-            total=total / 1e3,
-        )
+        total, *parts = [us / 1e3 for us in count()]
+        timing: Any = {**dict(zip(PHASES, parts, strict=True)), "total": total}
         return json_response(ClassifyAnswer(model=info.name, results=results, timing_ms=timing))
 
 
@@ -222,3 +216,30 @@ def _documented(classes: int | None) -> Callable[..., Any]:
         """Document the parameters; `Classify.check` reads them."""
 
     return parameters
+
+
+def urgency_from(headers: Mapping[bytes, bytes], started: float) -> Urgency:
+    """The urgency of a request that began to arrive at `started` (clock seconds).
+
+    InvalidParameterError: a header's value is not what `Timeout` or `Priority` allows.
+    """
+    timeout, priority = headers.get(_TIMEOUT), headers.get(_PRIORITY, b"0")
+    if timeout is None and priority == b"0":
+        return NO_HURRY
+    level, timeout_s = 0, None
+    if priority != b"0":
+        rule = f"{PRIORITY_HEADER} must be a whole number: 1 is the highest priority, 0 the default"
+        level = validated(_priority, priority, rule)
+    if timeout is not None:
+        rule = f"{TIMEOUT_HEADER} must be a positive number of milliseconds"
+        timeout_s = validated(_timeout, timeout, rule) / 1e3
+    return urgency_of(started, timeout_s, level)
+
+
+def validated(validate: Callable[[bytes | str], T], value: bytes | str, rule: str) -> T:
+    """A parameter's parsed value; InvalidParameterError, with the `rule`, if it is invalid."""
+    try:
+        return validate(value)
+    except ValidationError:
+        shown = value if isinstance(value, str) else value.decode("latin-1")
+        raise InvalidParameterError(f"{rule}; got {shown[:20]!r}") from None

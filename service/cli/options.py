@@ -2,12 +2,15 @@
 
 import inspect
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from enum import Enum, EnumMeta
 from functools import wraps
 from typing import Annotated, Any
 
 import typer
+from rich.console import Console
+from rich.progress import Progress, ProgressColumn
 
 from service.settings import Settings, load_settings
 from service.telemetry.logs import LogFormat, TextFormatter, line_writer
@@ -99,3 +102,18 @@ def configure_logging(*, verbose: bool = False, log_format: LogFormat | None = N
     # Malformed requests are answered and counted, not logged.
     logging.getLogger("python_multipart").setLevel(logging.ERROR)
     logging.getLogger("uvicorn.error").setLevel(logging.INFO if verbose else logging.ERROR)
+
+
+@contextmanager
+def progress(*columns: ProgressColumn) -> Iterator[Callable[[str, int, int], None]]:
+    """A bar on standard error, from its first update: an earlier error is one line without it."""
+    with ExitStack() as shown:
+        bar = Progress(*columns, console=Console(stderr=True))
+        task = bar.add_task("", total=None)
+
+        def show(what: str, done: int, total: int) -> None:
+            if not bar.live.is_started:
+                shown.enter_context(bar)
+            bar.update(task, description=what, completed=done, total=total)
+
+        yield show

@@ -2,11 +2,9 @@
 
 import logging
 import os
-from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
 from importlib import import_module
-from math import ceil
 from typing import Annotated
 
 import typer
@@ -15,8 +13,7 @@ from service.api.app import create_app
 from service.api.page import EXAMPLES
 from service.api.v1 import CLASSIFY_PATH, model_path
 from service.cli.options import Expectations, configure_logging, with_settings
-from service.edge.edge import EdgeOptions, Limits
-from service.edge.keys import Keys, KeysError
+from service.edge.keys import Keys
 from service.hosting.opening import add_models, make_repository
 from service.hosting.repository import Repository
 from service.http.metrics_port import metrics_port
@@ -39,15 +36,9 @@ def serve(
 
     Each setting is a flag and an environment variable: --max-batch is CONVOY_MAX_BATCH.
     """
-    configure_logging(verbose=verbose, log_format=settings.log_format)
-    if not serve_models(settings, expectations, edge_options(settings), verbose=verbose):
-        raise typer.Exit(1)
-
-
-def serve_models(
-    settings: Settings, expectations: Sequence[str] | None, edge: EdgeOptions, *, verbose: bool
-) -> bool:
-    """Serve until a signal; False if accepted requests remained unanswered."""
+    configure = partial(configure_logging, verbose=verbose, log_format=settings.log_format)
+    configure()
+    keys = _keys(settings)
     with ExitStack() as stack:
         stack.enter_context(ended_by_sigterm())
         # Before the models, which may take long to open: an address in use fails at once.
@@ -59,46 +50,30 @@ def serve_models(
         make = partial(make_repository, settings)
         repository = make(decode_threads=0 if settings.workers else settings.thread_count)
         if settings.metrics_port is not None:
-            scraped = metrics_port(
-                settings.host, settings.metrics_port, repository.metrics.exposition
-            )
+            exposition = repository.metrics.exposition
+            scraped = metrics_port(settings.host, settings.metrics_port, exposition)
             _log.info("metrics are at port %d", stack.enter_context(scraped))
         add_models(repository, settings, expectations)
         announce = partial(_announce, settings.host, listener.getsockname()[1], repository)
         if not settings.workers:
             app = create_app(repository, metrics=settings.metrics_port is None)
-            return run_server(
-                app,
-                app.endpoints,
-                repository,
-                listener,
-                drain_s=settings.drain_s,
-                access_log=settings.access_log,
-                edge=edge,
-                announce=announce,
-                notice_s=settings.notice_s,
+            all_answered = run_server(
+                app, app.endpoints, repository, listener, settings, keys, announce
             )
-        make_for_worker = partial(
-            make,
-            decode_threads=max(1, settings.thread_count // settings.workers),
-            decode_bytes=settings.decode_bytes // settings.workers,
-        )
-        configure = partial(configure_logging, verbose=verbose, log_format=settings.log_format)
-        options = Options(
-            settings.workers,
-            make_for_worker,
-            configure,
-            drain_s=settings.drain_s,
-            access_log=settings.access_log,
-            metrics=settings.metrics_port is None,
-            edge=edge,
-            notice_s=settings.notice_s,
-        )
-        return run_workers(repository, listener, options, announce)
+        else:
+            make_for_worker = partial(
+                make,
+                decode_threads=max(1, settings.thread_count // settings.workers),
+                decode_bytes=settings.decode_bytes // settings.workers,
+            )
+            options = Options(settings, keys, make_for_worker, configure)
+            all_answered = run_workers(repository, listener, options, announce)
+    if not all_answered:
+        raise typer.Exit(1)
 
 
-def edge_options(settings: Settings) -> EdgeOptions:
-    """Limits, API keys and tracing; SettingsError: a bad key file, or no OpenTelemetry."""
+def _keys(settings: Settings) -> Keys | None:
+    """The API keys; SettingsError: a bad file of keys, or no OpenTelemetry."""
     if settings.otel:
         try:
             import_module("service.telemetry.tracing")
@@ -107,18 +82,7 @@ def edge_options(settings: Settings) -> EdgeOptions:
                 "--otel: OpenTelemetry is not installed; from a checkout run "
                 ".venv/bin/pip install -c constraints.txt -e '.[otel]'"
             ) from error
-    servers = settings.workers or 1  # each takes its share of the connections
-    limits = Limits(
-        connections=ceil(settings.max_connections / servers),
-        per_address=ceil(settings.connections_per_address / servers),
-        per_client=settings.max_per_client,
-        rate=settings.max_rate,
-    )
-    try:
-        keys = Keys(settings.api_key_file) if settings.api_key_file is not None else None
-    except KeysError as error:
-        raise SettingsError(f"--api-key-file: {error}") from error
-    return EdgeOptions(limits, keys, settings.log_format, settings.otel, settings.cors_origin)
+    return Keys(settings.api_key_file) if settings.api_key_file is not None else None
 
 
 def _announce(host: str, port: int, repository: Repository) -> None:

@@ -1,19 +1,18 @@
 """`convoy tune`: a progress bar while it measures, then a table of winners and their margins."""
 
-from contextlib import ExitStack
 from itertools import groupby
 from operator import attrgetter
 from typing import Annotated
 
 import typer
-from rich.console import Console, Group, RenderableType
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.console import Group, RenderableType
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
 from loadtest.tables import left, make_table, print_table, right
 from models import DEFAULT_TUNING, TOP_CANDIDATES, ProblemReport, TuningReport
 from models import tune as measure
-from service.cli.options import Expectations, configure_logging, with_settings
+from service.cli.options import Expectations, configure_logging, progress, with_settings
 from service.hosting.loading import load
 from service.settings import Settings
 
@@ -40,16 +39,8 @@ def tune(
     configure_logging()
     classifier = load(settings, expectations)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    bar = Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True))
-    task = bar.add_task("", total=None)
     try:
-        with ExitStack() as shown:
-
-            def show(what: str, done: int, total: int) -> None:
-                if not bar.live.is_started:  # an earlier error is one line, without a bar
-                    shown.enter_context(bar)
-                bar.update(task, description=what, completed=done, total=total)
-
+        with progress(*columns, TimeRemainingColumn()) as show:
             report = measure(
                 classifier,
                 max_batch=settings.max_batch,

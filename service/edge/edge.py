@@ -11,7 +11,7 @@ import resource
 import secrets
 import sys
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import count
 from math import ceil
 from time import perf_counter
@@ -25,7 +25,6 @@ from service.errors import (
     TooManyFromClientError,
     UnauthorizedError,
 )
-from service.telemetry.logs import AccessLog, LogFormat, line_writer
 from service.telemetry.record import OnEnd, RequestRecord
 
 _log = logging.getLogger("convoy")
@@ -62,25 +61,11 @@ class Limits:
     rate: float = 0.0  # requests a second of one client; 0: any
 
 
-@dataclass(frozen=True, slots=True)
-class EdgeOptions:
-    """The parts of an edge that can be sent to another process."""
-
-    limits: Limits = field(default_factory=Limits)
-    keys: Keys | None = None
-    log_format: LogFormat = LogFormat.TEXT
-    traced: bool = False
-    cors_origin: str | None = None  # whose pages may read answers; every answer names it
-
-
 class Edge:
     """The edge of all connections of a server; used from its event loop."""
 
     def __init__(
-        self,
-        limits: Limits | None = None,
-        keys: Keys | None = None,
-        on_end: Collection[OnEnd] = (),
+        self, limits: Limits | None = None, keys: Keys | None = None, on_end: Collection[OnEnd] = ()
     ) -> None:
         """`on_end` are called with each request that was answered or whose client left."""
         self.limits = limits = limits or Limits()
@@ -132,12 +117,8 @@ class Edge:
             return self.connections.open(new, connections, asyncio.get_running_loop().time())
         except TooManyConnectionsError as error:
             if not self._refused:
-                _log.warning(
-                    "refused a connection from %s: %s (--max-connections, "
-                    "--max-connections-per-address)",
-                    new.address,
-                    error,
-                )
+                flags = "--max-connections, --max-connections-per-address"
+                _log.warning("refused a connection from %s: %s (%s)", new.address, error, flags)
             self._refused += 1
             raise
 
@@ -145,17 +126,16 @@ class Edge:
         """Sweep over the connections as long as there are any."""
         if not self.sweeping:
             self.sweeping = True
-            loop = asyncio.get_running_loop()
-            loop.call_later(self.limits.sweep_s, self._sweep, loop, connections)
+            asyncio.get_running_loop().call_later(self.limits.sweep_s, self._sweep, connections)
 
-    def _sweep(self, loop: asyncio.AbstractEventLoop, connections: Collection[Connection]) -> None:
+    def _sweep(self, connections: Collection[Connection]) -> None:
         self.sweeping = False
         if connections:
             self._watch(connections)  # first, so that an error below does not end the sweeps
         if self._refused > 1:
             _log.warning("refused %d more connections", self._refused - 1)
         self._refused = 0
-        now = loop.time()
+        now = asyncio.get_running_loop().time()
         if self._rates is not None:
             self._rates.forget(now)
         for connection in tuple(connections):
@@ -170,7 +150,10 @@ class Edge:
         holder: object = network_of(record.client)
         key = None
         if self.keys is not None:
-            key = self.keys.find(_presented(record.headers))
+            scheme, _, token = record.headers.get(b"authorization", b"").partition(b" ")
+            bearer = scheme.lower() == b"bearer"
+            presented = token if bearer else record.headers.get(b"x-api-key", b"")
+            key = self.keys.find(presented.strip())
             holder = key or holder
         if self._rates is not None:
             # A wrong key takes a token of its address: this limits the rate of guesses.
@@ -199,45 +182,22 @@ class Edge:
         return None
 
 
-def make_edge(options: EdgeOptions, *, access_log: bool) -> Edge:
-    """An edge for a server in this process."""
-    on_end: list[OnEnd] = []
-    if access_log:
-        on_end.append(AccessLog(line_writer(options.log_format)))
-    if options.traced:
-        from service.telemetry.tracing import Traces  # noqa: PLC0415  needs the extra `otel`
-
-        on_end.append(Traces())
-    limits = replace(options.limits, connections=_allow(options.limits.connections))
-    return Edge(limits, options.keys, on_end)
-
-
-def _allow(connections: int) -> int:
-    """Raise the limit on open files for so many connections; return how many it allows."""
+def allowed(limits: Limits) -> Limits:
+    """Raise the limit on open files for so many connections; returns the limits that it allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         open_now = len(os.listdir("/proc/self/fd"))
     except OSError:  # not on Linux
         open_now = _FEW_FILES
     others = open_now + _MORE_FILES + SPARE
-    wanted = connections + others
+    wanted = limits.connections + others
     if soft >= wanted or soft == resource.RLIM_INFINITY:
-        return connections
-    allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
-    if allowed < wanted:
-        connections = max(1, allowed - others)
-        _log.warning(
-            "allowing %d connections only: the system limits open files to %d (ulimit -Hn)",
-            connections,
-            allowed,
-        )
-    return connections
-
-
-def _presented(headers: Mapping[bytes, bytes]) -> bytes:
-    """The API key of a request; empty if it has none."""
-    scheme, _, token = headers.get(b"authorization", b"").partition(b" ")
-    if scheme.lower() == b"bearer":
-        return token.strip()
-    return headers.get(b"x-api-key", b"").strip()
+        return limits
+    files = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (files, hard))
+    if files == wanted:
+        return limits
+    limits = replace(limits, connections=max(1, files - others))
+    only = "allowing %d connections only: the system limits open files to %d (ulimit -Hn)"
+    _log.warning(only, limits.connections, files)
+    return limits

@@ -9,6 +9,8 @@ import re
 from hashlib import sha256
 from pathlib import Path
 
+from service.settings import SettingsError
+
 # The characters that an HTTP header carries unchanged.
 _SANE = re.compile(r"[!-~]+").fullmatch
 
@@ -17,15 +19,11 @@ _OTHERS_READ = 0o004
 _log = logging.getLogger("convoy")
 
 
-class KeysError(ValueError):
-    """The file of API keys cannot be used; the message names it."""
-
-
 class Keys:
     """The API keys of a file."""
 
     def __init__(self, file: Path) -> None:
-        """KeysError: the file cannot be read, has no key, or has one that fits in no header."""
+        """SettingsError: the file cannot be read, has no key, or has one that fits in no header."""
         self._file = file
         self._digests = _read(file)
 
@@ -42,7 +40,7 @@ class Keys:
         """Read the file again; keep the current keys if it cannot be used."""
         try:
             self._digests = _read(self._file)
-        except KeysError as error:
+        except SettingsError as error:
             _log.error("keeping the current API keys: %s", error)
         else:
             _log.info("read %d API keys from %s", len(self._digests), self._file)
@@ -55,16 +53,18 @@ def _read(file: Path) -> list[tuple[str, bytes]]:
         mode = file.stat().st_mode
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-        raise KeysError(f"cannot read {file}: {reason}") from None
+        raise SettingsError(f"--api-key-file: cannot read {file}: {reason}") from None
     digests = []
     for number, line in enumerate(text.splitlines(), start=1):
         key = line.strip()
         if key and not key.startswith("#"):
             if not _SANE(key):
-                raise KeysError(f"{file}, line {number}: a key is ASCII without spaces")
+                raise SettingsError(
+                    f"--api-key-file: {file}, line {number}: a key is ASCII without spaces"
+                )
             digests.append((str(number), sha256(key.encode()).digest()))
     if not digests:
-        raise KeysError(f"{file} has no key; write one a line")
+        raise SettingsError(f"--api-key-file: {file} has no key; write one a line")
     if mode & _OTHERS_READ:
         _log.warning("every user of this machine can read %s; chmod o-r it", file)
     return digests

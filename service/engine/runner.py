@@ -109,16 +109,12 @@ class EngineRunner:
             for engine, ran in zip(self._engines, self._ran, strict=True)
         ]
 
-    def check_ready(self) -> None:
-        """Raise NotReadyError or ShuttingDownError unless new requests are taken."""
-        self.state.check_ready()
-
     def post(
         self, images: Sequence[Image], then: OnOutcome[ScoreRow], urgency: Urgency = NO_HURRY
     ) -> Request[Image, ScoreRow]:
         """Score images, as `Batcher.post` runs items; or NotReadyError."""
         if not self._serving:  # refuses requests that were admitted earlier, too
-            self.check_ready()
+            self.state.check_ready()
         return self.batcher.post(images, then, urgency)
 
     async def warm_up(self) -> None:

@@ -1,41 +1,33 @@
-"""Bounds on what is inside the service at once: images, and bytes of bodies being read.
-
-Used from one event loop.
-"""
+"""Bounds on what is inside at once, images and bytes of bodies; used from one event loop."""
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
 from math import ceil
 
 from service.errors import QueueFullError, TooManyImagesError
 
 
+@dataclass(eq=False, slots=True)
 class ByteRoom:
     """Bytes of bodies that are being read or decoded, of all models together."""
 
-    def __init__(self, most: int) -> None:
-        self.most = most
-        self.taken = 0
+    most: int
+    taken: int = 0
 
 
+@dataclass(eq=False)
 class Admission:
     """One model's bounds and current counts."""
 
-    def __init__(
-        self,
-        *,
-        max_images: int,
-        max_images_a_request: int,
-        room: ByteRoom,
-        expected_wait_s: Callable[[], float],
-    ) -> None:
-        self.max_images = max_images
-        self.max_images_a_request = max_images_a_request
-        self.room = room
-        self.expected_wait_s = expected_wait_s  # until all images inside now are answered
-        self.requests = 0
-        self._images = 0
-        self._emptied: asyncio.Event | None = None
+    max_images: int
+    max_images_a_request: int
+    max_body_bytes: int
+    room: ByteRoom
+    expected_wait_s: Callable[[], float]  # until all images inside now are answered
+    requests: int = 0
+    _images: int = 0
+    on_empty: asyncio.Event | None = None
 
     @property
     def images(self) -> int:
@@ -46,18 +38,12 @@ class Admission:
         """Count more images inside, or fewer."""
         self._images += images
 
-    def leave(self) -> None:
-        """Count a request out."""
-        self.requests -= 1
-        if not self.requests and self._emptied is not None:
-            self._emptied.set()
-
     async def emptied(self) -> None:
         """Wait until no request is inside."""
         while self.requests:
-            self._emptied = self._emptied or asyncio.Event()
-            self._emptied.clear()
-            await self._emptied.wait()
+            self.on_empty = self.on_empty or asyncio.Event()
+            self.on_empty.clear()
+            await self.on_empty.wait()
 
 
 class Reservation:
@@ -78,10 +64,12 @@ class Reservation:
         if self._released:
             return
         self._released = True
-        if self._bytes:
-            self.release_bytes()
-        self._admission.add(-self._images)
-        self._admission.leave()
+        admission = self._admission
+        admission.room.taken -= self._bytes
+        admission.add(-self._images)
+        admission.requests -= 1
+        if not admission.requests and admission.on_empty is not None:
+            admission.on_empty.set()
 
     def expect_room(self) -> None:
         """Raise QueueFullError if no further image could be admitted."""

@@ -5,11 +5,10 @@ wanted ── admit ─┬─ files ── headers ── decode pool ─┬─ 
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
-
-import numpy as np
 
 from models import Image, Pixels
 from service.batching.policy import NO_HURRY, Urgency
@@ -45,33 +44,24 @@ class Withdrawable(Protocol):
         """Discard the result; do not begin if that has not happened."""
 
 
+@dataclass(eq=False, slots=True)
 class Inference:
-    """The work in flight for one request."""
+    """The work in flight for one request; `then` gets its outcome, unless it is withdrawn."""
 
-    __slots__ = ("_decoded", "_pipeline", "_reservation", "_then", "_undecoded", "_under_way",
-                 "_urgency", "decoded_at", "started")  # fmt: skip
-
-    def __init__(
-        self, pipeline: "Pipeline", reservation: Reservation, then: Callable[[Outcome], None]
-    ) -> None:
-        """`then` is called once with the outcome, unless this is withdrawn."""
-        self._pipeline = pipeline
-        self._reservation = reservation
-        self._then: Callable[[Outcome], None] | None = then
-        self._under_way: Sequence[Withdrawable] = ()
-        self._urgency = NO_HURRY
-        self.started = perf_counter()
-        self.decoded_at = self.started  # perf_counter seconds
+    _pipeline: "Pipeline"
+    _reservation: Reservation
+    _then: Callable[[Outcome], None] | None
+    _under_way: Sequence[Withdrawable] = ()
+    _urgency: Urgency = NO_HURRY
+    _decoded: list[Any] = field(default_factory=list)  # pixels, or an exception
+    _undecoded: int = 0
+    decoded_at: float = field(default_factory=perf_counter)
 
     def start(self, wanted: Wanted) -> None:
         """Decode the images, where they are files, and score them.
 
-        Errors are raised here or passed to `then`:
-        QueueFullError, TooManyImagesError: the images are not admitted.
-        ImageError, PayloadTooLargeError, UnsupportedMediaTypeError: an image cannot be decoded.
-        DecodersBusyError: a large image would wait too long.
-        DeadlineError: the deadline cannot be met; checked before and after decoding.
-        EngineFailedError, ShuttingDownError.
+        Errors are raised here or passed to `then`: those of `Reservation.admit`, `prepare_image`,
+        `DecodePool.admit` and `EngineRunner.post`; deadlines are checked before decoding, too.
         """
         self._urgency = wanted.urgency
         if wanted.images is not None:
@@ -110,7 +100,7 @@ class Inference:
         """Decode all images, or none."""
         decoders = self._pipeline.decoders
         decoders.admit(*decodings)
-        self._decoded: list[Pixels | Exception] = [_NO_PIXELS] * len(decodings)
+        self._decoded = [None] * len(decodings)
         self._undecoded = len(decodings)
         posted = [
             decoders.post(decoding, partial(self._one_decoded, place))
@@ -124,15 +114,15 @@ class Inference:
         self._undecoded -= 1
         if self._undecoded:
             return
-        # Wait for all, so that the error always names the first bad image.
-        failure = _first_failure(self._decoded)
-        if failure is not None:
-            self._end(failure)
-            return
-        images = [each for each in self._decoded if not isinstance(each, Exception)]
+        # After the last, so that the error always names the first bad image. It is not raised: its
+        # traceback would keep this object, and so itself.
+        for number, each in enumerate(self._decoded):
+            if isinstance(each, Exception):
+                self._end(_named(each, number, len(self._decoded)))
+                return
         self._reservation.release_bytes()
         try:
-            self._score(images)
+            self._score(self._decoded)
         except Exception as refused:  # noqa: BLE001  passed on to the request
             self._end(refused)
 
@@ -150,9 +140,6 @@ class Inference:
             then(failure)
 
 
-_NO_PIXELS: Pixels = np.zeros((0, 0, 0), np.uint8)
-
-
 def _prepare(files: Sequence[bytes], prepare: Callable[[bytes], Decoding]) -> list[Decoding]:
     """Read the headers: what decoding each file takes. Raises the first file's error, numbered."""
     decodings = []
@@ -164,19 +151,9 @@ def _prepare(files: Sequence[bytes], prepare: Callable[[bytes], Decoding]) -> li
     return decodings
 
 
-def _first_failure(outcomes: Sequence[Pixels | Exception]) -> Exception | None:
-    """The first error, numbered."""
-    for place, outcome in enumerate(outcomes):
-        if isinstance(outcome, ServiceError):
-            return _named(outcome, place, len(outcomes))
-        if isinstance(outcome, Exception):
-            return outcome
-    return None
-
-
-def _named(error: ServiceError, place: int, images: int) -> ServiceError:
+def _named(error: Exception, place: int, images: int) -> Exception:
     """The error, saying which image where there are several."""
-    if images == 1:
+    if images == 1 or not isinstance(error, ServiceError):
         return error
     named = type(error)(f"image {place + 1} of {images}: {error}")
     named.__cause__ = error

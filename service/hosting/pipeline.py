@@ -8,8 +8,7 @@ from models import ChannelOrder, OutputKind
 from service.engine.runner import EngineRunner
 from service.engine.supervised_engine import State
 from service.engine.threads import Workers
-from service.hosting.admission import Admission, ByteRoom, Reservation
-from service.hosting.inference import Inference, Outcome, Wanted
+from service.hosting.admission import Admission
 from service.images.decode_pool import DecodePool, Decoding
 from service.telemetry.metrics import ModelMetrics
 
@@ -29,61 +28,33 @@ class ModelInfo:
     tensor_shape: tuple[int, ...] = ()  # of one image in that input, float32
 
 
+@dataclass(eq=False, slots=True)
 class Pipeline:
     """A runner with its decoders and bounds; used from one event loop."""
 
-    def __init__(
-        self,
-        info: ModelInfo,
-        runner: EngineRunner,
-        prepare: Callable[[bytes], Decoding],
-        *,
-        max_images: int,
-        max_images_a_request: int,
-        room: ByteRoom,
-        decoders: DecodePool,
-        reader: Workers,
-        metrics: ModelMetrics,
-    ) -> None:
-        """At most `max_images` are decoded, queued or running. `reader` parses long bodies."""
-        self.info = info
-        self.runner = runner
-        self.prepare = prepare
-        self.decoders = decoders
-        self.reader = reader
-        self.metrics = metrics
-        self.admission = Admission(
-            max_images=max_images,
-            max_images_a_request=max_images_a_request,
-            room=room,
-            expected_wait_s=runner.batcher.expected_wait_s,
-        )
-        metrics.engines = lambda: runner.engines
-        metrics.pending = lambda: runner.batcher.depth
-        metrics.watch(
-            {
-                "convoy_ready": (
-                    "1 while the model accepts requests.",
-                    lambda: float(runner.state is State.READY),
-                ),
-                "convoy_queue_depth": (
-                    "Images waiting for a batch.",
-                    lambda: runner.batcher.depth,
-                ),
-                "convoy_images_inside": (
-                    "Images inside, from admission to answer.",
-                    lambda: self.admission.images,
-                ),
-            }
-        )
+    info: ModelInfo
+    runner: EngineRunner
+    prepare: Callable[[bytes], Decoding]
+    admission: Admission
+    decoders: DecodePool
+    reader: Workers  # parses long bodies
+    metrics: ModelMetrics
 
-    def start(
-        self, wanted: Wanted, reservation: Reservation, then: Callable[[Outcome], None]
-    ) -> Inference:
-        """Begin a request's work; for its errors see `Inference.start`."""
-        inference = Inference(self, reservation, then)
-        inference.start(wanted)
-        return inference
+    def __post_init__(self) -> None:
+        runner = self.runner
+        self.metrics.engines = lambda: runner.engines
+        self.metrics.pending = lambda: runner.batcher.depth
+        self.metrics.gauges |= {
+            "convoy_ready": (
+                "1 while the model accepts requests.",
+                lambda: float(runner.state is State.READY),
+            ),
+            "convoy_queue_depth": ("Images waiting for a batch.", lambda: runner.batcher.depth),
+            "convoy_images_inside": (
+                "Images inside, from admission to answer.",
+                lambda: self.admission.images,
+            ),
+        }
 
     async def drain(self, timeout_s: float) -> bool:
         """Refuse new requests and finish those inside; False if `timeout_s` was too short."""

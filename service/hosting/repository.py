@@ -8,6 +8,7 @@ decode threads, the room for bodies and the metrics.
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from models import Engine, EngineError
 from service.batching.device_turns import Turns
@@ -16,7 +17,7 @@ from service.engine.supervised_engine import State
 from service.engine.threads import Workers
 from service.engine.watchdog import Bounds
 from service.errors import ModelNotFoundError, ShuttingDownError
-from service.hosting.admission import ByteRoom
+from service.hosting.admission import Admission, ByteRoom
 from service.hosting.pipeline import ModelInfo, Pipeline
 from service.images.decode_pool import DecodePool, Decoding
 from service.telemetry.metrics import Metrics, ModelMetrics
@@ -54,9 +55,8 @@ class Repository:
     ) -> None:
         """Bounds hold for each model, except bytes and decode threads, which all models share.
 
-        `max_queue` is in images; `default` names the model of `/v1/classify`; `measure_s` is how
-        long batches are timed during warm-up; `bounds` are the engines' timeouts and `decode_s`
-        that of one image; decoding takes at most `decode_bytes` of memory at once.
+        `max_queue` is in images; `default` names the model of `/v1/classify`; warm-up times batches
+        for `measure_s`; `bounds` are the engines' timeouts and `decode_s` that of one image.
         """
         self.max_body_bytes = max_body_bytes
         self.metrics = Metrics(max_batch=max_batch)
@@ -64,12 +64,10 @@ class Repository:
         self._default = default
         self._max_queue = max_queue
         self.room = ByteRoom(max_body_bytes + max_queue * _BYTES_AN_IMAGE)
-        self._decoders = DecodePool(
-            decode_threads, decode_bytes, bound_s=decode_s, nice=_DECODE_NICE
-        )
+        pace: Any = {"bound_s": decode_s, "nice": _DECODE_NICE}
+        self._decoders = DecodePool(decode_threads, decode_bytes, **pace)
         # One thread: parsing a body holds the GIL, so a second would gain nothing.
-        readers = min(1, decode_threads)
-        self._reader = Workers("read", readers, bound_s=decode_s, nice=_DECODE_NICE)
+        self._reader = Workers("read", min(1, decode_threads), **pace)
         self.metrics.lost_decode_threads = lambda: self._decoders.lost + self._reader.lost
         self._teller = Workers("metrics", 1, bound_s=_TELL_S)
         self._turns: defaultdict[int, Turns] = defaultdict(Turns)  # of the engines with a number
@@ -93,7 +91,7 @@ class Repository:
             info.image_shape,
             info.output,
             turns=[self._turns[number] for number in range(len(engines))],
-            on_batch=metrics.batch,
+            on_batch=lambda record: metrics.counts.batch(record),  # noqa: PLW0108  may be replaced
             measure_s=self._measure_s,
             bounds=self._bounds,
             reopen=reopen,
@@ -111,17 +109,9 @@ class Repository:
         """Add a model with an existing runner."""
         if info.name in self.models:
             raise ValueError(f"two models are named {info.name!r}")
-        pipeline = Pipeline(
-            info,
-            runner,
-            prepare,
-            max_images=self._max_queue + runner.max_batch,
-            max_images_a_request=self._max_queue,
-            room=self.room,
-            decoders=self._decoders,
-            reader=self._reader,
-            metrics=metrics,
-        )
+        most, wait_s = self._max_queue, runner.batcher.expected_wait_s
+        admission = Admission(most + runner.max_batch, most, self.max_body_bytes, self.room, wait_s)
+        pipeline = Pipeline(info, runner, prepare, admission, self._decoders, self._reader, metrics)
         self.models[info.name] = pipeline
         return pipeline
 
@@ -135,12 +125,9 @@ class Repository:
     def find(self, name: str, version: str | None = None) -> Pipeline:
         """A model by name; ModelNotFoundError in Triton's words."""
         pipeline = self.models.get(name)
-        if pipeline is None:
-            raise ModelNotFoundError(f"Request for unknown model: '{name}' is not found")
-        if version is not None and version != pipeline.info.version:
-            raise ModelNotFoundError(
-                f"Request for unknown model: '{name}' version {version} is not found"
-            )
+        if pipeline is None or version not in (None, pipeline.info.version):
+            which = f"'{name}' version {version}" if pipeline else f"'{name}'"
+            raise ModelNotFoundError(f"Request for unknown model: {which} is not found")
         return pipeline
 
     @property
@@ -163,7 +150,7 @@ class Repository:
         if self._leaving:
             raise ShuttingDownError("the server is about to shut down; send requests elsewhere")
         for pipeline in self.models.values():
-            pipeline.runner.check_ready()
+            pipeline.runner.state.check_ready()
 
     def leave(self) -> None:
         """Fail readiness from now on; requests are still accepted."""
@@ -192,7 +179,7 @@ class Repository:
     async def drain(self, timeout_s: float) -> bool:
         """Refuse new requests and finish those inside; False if `timeout_s` was too short."""
         for pipeline in self.models.values():
-            pipeline.runner.refuse()
+            pipeline.runner.refuse()  # at once
         drained = await asyncio.gather(*(p.drain(timeout_s) for p in self.models.values()))
         return all(drained)
 

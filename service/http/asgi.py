@@ -59,11 +59,7 @@ async def _answered(answer: "asyncio.Future[Response]", receive: Receive) -> boo
 
 
 async def _send_last(response: Response, receive: Receive, send: Send) -> None:
-    """Answer a request whose body is still arriving, and close the connection.
-
-    Closing at once would reset it, and the reset could overtake the answer: the rest of the body is
-    dropped for a while before the answer ends.
-    """
+    """Answer before the body has arrived, and close: after a while, since a close resets."""
     headers = [*response.raw_headers, (b"connection", b"close")]
     await send({"type": "http.response.start", "status": response.status_code, "headers": headers})
     await send({"type": "http.response.body", "body": response.body, "more_body": True})
@@ -85,6 +81,7 @@ def _record(scope: Scope) -> RequestRecord:
         headers.get(b"x-request-id", secrets.token_hex(4).encode()),
         client[0] if client else "",
         scope["method"].encode(),
-        scope.get("raw_path", scope["path"].encode()) + b"?" + scope["query_string"],
+        scope.get("raw_path", scope["path"].encode()),
+        scope["query_string"],
         headers,
     )

@@ -53,10 +53,7 @@ def content_length(headers: Headers) -> int | None:
 
 
 def is_short(headers: Headers) -> bool:
-    """Whether to read the body to its end if it is not wanted, rather than to close the connection.
-
-    It must be short, and the client must send it without being asked.
-    """
+    """Whether an unwanted body is short, and comes unasked: then the connection need not close."""
     if b"transfer-encoding" in headers or b"expect" in headers:
         return False
     length = content_length(headers) if b"content-length" in headers else 0
@@ -64,16 +61,12 @@ def is_short(headers: Headers) -> bool:
 
 
 def _coding(headers: Headers) -> str:
-    """The Content-Encoding; empty if there is none."""
     coding = headers.get(b"content-encoding", b"").strip().lower().decode("latin-1")
     return "" if coding == "identity" else coding
 
 
 def content_coding(headers: Headers) -> str:
-    """The compression of the body, gzip or deflate; empty if there is none.
-
-    UnsupportedMediaTypeError: another Content-Encoding.
-    """
+    """gzip, deflate, or empty: none. UnsupportedMediaTypeError: another Content-Encoding."""
     coding = _coding(headers)
     if coding and coding not in CODINGS:
         raise UnsupportedMediaTypeError(

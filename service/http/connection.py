@@ -9,7 +9,6 @@ does not read its answers.
 """
 
 import asyncio
-from enum import Enum, auto
 from http import HTTPStatus
 from math import inf
 from typing import Any, cast
@@ -26,26 +25,17 @@ from service.http.exchange import Exchange
 from service.http.parser import Head, Parser
 from service.http.turns import Refusal, Turn, Turns, Work
 from service.http.uvicorn_adapter import AsgiCall, ConvoyConfig, Peers, ServerState
+from service.telemetry.counts import CLIENT_CLOSED_REQUEST
 from service.telemetry.record import RequestRecord
-from service.telemetry.statistics import CLIENT_CLOSED_REQUEST
 
 MAX_PIPELINED = 100
 """Requests that may wait on a connection: one read can bring 14,000, which take 3 kB each."""
 
 
-class _Stage(Enum):
-    """What the client owes."""
-
-    OPENED = auto()  # a first request
-    HEAD = auto()  # the rest of a head
-    BODY = auto()  # the rest of a body
-    WHOLE = auto()  # nothing: the server owes an answer
-    IDLE = auto()  # perhaps another request
-    REFUSED = auto()  # nothing: it has its last answer, and time to read it
-
-
-# As globals, for speed: an attribute of an Enum class takes longer than a function call.
-_OPENED, _HEAD, _BODY, _WHOLE, _IDLE, _REFUSED = _Stage
+# What the client owes: a first request; the rest of a head; the rest of a body; nothing, as the
+# server owes an answer; perhaps another request; nothing, as it only has time to read its last
+# answer. Plain numbers, for speed: an attribute of an Enum takes longer than a function call.
+_OPENED, _HEAD, _BODY, _WHOLE, _IDLE, _REFUSED = range(6)
 
 
 class Connection(asyncio.Protocol):
@@ -92,6 +82,8 @@ class Connection(asyncio.Protocol):
         except TooManyConnectionsError as error:
             self._refuse(error)
             self._transport.close()  # without lingering: it takes up a connection
+        if self._peers.reset:
+            self._transport.abort()
 
     def connection_lost(self, _: Exception | None) -> None:
         """Abandon the requests that are not answered: the client has left."""
@@ -146,11 +138,11 @@ class Connection(asyncio.Protocol):
         self._stage = _BODY
         self._since = self._loop.time()
         named = head.named
-        record = RequestRecord(
-            self._edge.request_id(named), self._peers.address, head.method, head.target, named
-        )
-        work = self._work(record, head)
-        self._parsing = turn = Turn(record, work, head.keep_alive, head.expects_continue)
+        request_id, address = self._edge.request_id(named), self._peers.address
+        path, _, query = head.target.partition(b"?")
+        record = RequestRecord(request_id, address, head.method, path, query, named)
+        self._parsing = turn = Turn(record, head.keep_alive, head.expects_continue)
+        turn.work = self._work(turn, head)
         self._turns.add(turn)
 
     def on_piece(self, piece: bytes) -> None:
@@ -164,25 +156,26 @@ class Connection(asyncio.Protocol):
         """Take the end of a request."""
         turn, self._parsing = self._parsing, None
         if turn is not None:
-            if self._stage is _BODY:
+            if self._stage == _BODY:
                 self._stage = _WHOLE
             self._turns.end(turn)
-            if not self._turns.queue and self._stage is _WHOLE:  # answered before its end
+            if not self._turns.queue and self._stage == _WHOLE:  # answered before its end
                 self._owe_nothing()
 
-    def _work(self, record: RequestRecord, head: Head) -> Work:
+    def _work(self, turn: Turn, head: Head) -> Work:
         """Choose what answers a request."""
+        record, write = turn.record, self._turns.write
         refused = self._edge.admit(record, health_only=self._health_only)
         if refused is not None:
-            return Refusal(refused, self._turns.write)
+            return Refusal(refused, write)
         if record.method == b"POST":
             endpoint = self._config.endpoints.get(record.path)
             if endpoint is not None:
-                return Exchange(endpoint, record, self._turns.write)
+                return Exchange(endpoint, record, write)
         try:
-            return AsgiCall(self._peers, record, head, self._turns.go_on)
+            return AsgiCall(self._peers, turn, head, self._turns.answered)
         except BadRequestError as error:
-            return Refusal(error, self._turns.write)
+            return Refusal(error, write)
 
     # --- called by uvicorn -----------------------------------------------------------------------
 
@@ -190,8 +183,6 @@ class Connection(asyncio.Protocol):
         """Close after the requests in progress."""
         for turn in self._turns.queue:
             turn.keep_alive = False
-            if isinstance(turn.work, AsgiCall):
-                turn.work.keep_alive = False
         if not self._turns.queue:
             self._transport.close()
 
@@ -224,16 +215,13 @@ class Connection(asyncio.Protocol):
         if self._transport.is_closing():
             return
         took = now - self._since
-        if self._stage is _BODY:
+        if self._stage == _BODY:
             self._inspect_body(took)
-        elif self._stage is _HEAD:
+        elif self._stage == _HEAD:
             # A head behind other requests has to wait for their answers.
             if took > limits.head_s and not self._turns.queue:
-                self._refuse(
-                    RequestTimeoutError(
-                        f"the request line and headers did not arrive within {limits.head_s:g} s"
-                    )
-                )
+                late = f"the request line and headers did not arrive within {limits.head_s:g} s"
+                self._refuse(RequestTimeoutError(late))
         else:
             owed = {_OPENED: limits.head_s, _IDLE: limits.idle_s, _REFUSED: limits.refused_s}
             if took > owed.get(self._stage, inf):
@@ -260,12 +248,13 @@ class Connection(asyncio.Protocol):
         self._state.total_requests += 1
         turn.record.status = turn.record.status or HTTPStatus.INTERNAL_SERVER_ERROR
         self._edge.leave(turn.record)
-        if self._stage is _REFUSED or self._transport.is_closing():
+        del turn.work  # breaks a reference cycle
+        if self._stage == _REFUSED or self._transport.is_closing():
             return
         if not self._turns.queue:
-            if self._stage is _WHOLE:
+            if self._stage == _WHOLE:
                 self._owe_nothing()
-            if self._stage is _IDLE and not turn.keep_alive:  # answered before `shutdown`
+            if self._stage == _IDLE and not turn.keep_alive:  # answered before `shutdown`
                 self._transport.close()
                 return
         if len(self._turns.queue) <= 1:  # the body of the last turn may still be arriving
@@ -282,26 +271,22 @@ class Connection(asyncio.Protocol):
             return
         self._deaf = True
         turn, self._parsing = self._parsing, None
-        refusal = Refusal(error, self._turns.write)
         if turn is None:  # there is no head
-            name = self._edge.request_id({})
-            record = RequestRecord(name, self._peers.address, b"-", b"-", {})
-            self._turns.queue.append(Turn(record, refusal, keep_alive=False))
+            request_id = self._edge.request_id({})
+            record = RequestRecord(request_id, self._peers.address, b"-", b"-", b"", {})
+            turn = Turn(record, keep_alive=False)
+            self._turns.queue.append(turn)
         elif turn.record.status:  # its answer is written, or part of it
             self._transport.close()
             return
-        else:
-            if turn.begun:
-                turn.record.status = error.status
-                turn.work.abandon()
-            turn.work, turn.keep_alive, turn.begun = refusal, False, False
+        elif turn.begun:
+            turn.record.status = error.status
+            turn.work.abandon()
+        turn.work, turn.keep_alive, turn.begun = Refusal(error, self._turns.write), False, False
         self._turns.go_on()
 
     def _linger(self) -> None:
-        """Announce the end of the answers, and give the client time to read them.
-
-        A close would reset the connection if more data arrives, and could overtake the answers.
-        """
+        """End the answers, and give the client time to read them: a close could overtake them."""
         self._transport.write_eof()
         self._deaf = True
         self._parsing = None

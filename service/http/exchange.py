@@ -8,6 +8,7 @@ A connection of ours drives it (`connection`), or ASGI (`asgi`): the same calls,
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter
 from typing import Any, Protocol, TypeVar
@@ -21,8 +22,8 @@ from service.hosting.pipeline import Pipeline
 from service.http.body import Headers, content_coding, content_length
 from service.http.compression import inflate
 from service.http.responses import CRASHED, error_response, refusal
+from service.telemetry.counts import CLIENT_CLOSED_REQUEST, Phases
 from service.telemetry.record import RequestRecord
-from service.telemetry.statistics import CLIENT_CLOSED_REQUEST, Phases
 
 T = TypeVar("T")
 
@@ -33,7 +34,6 @@ class Endpoint(Protocol):
     """Reads the requests to one model at a path, and formats their answers."""
 
     pipeline: Pipeline
-    max_body_bytes: int
 
     def check(self, record: RequestRecord) -> Any:
         """Read the head, for `read`; ServiceError if it is wrong."""
@@ -48,45 +48,34 @@ class Endpoint(Protocol):
         """Format the scores; `count` counts the answer as made and returns its phases."""
 
 
+@dataclass(eq=False, slots=True)
 class Exchange:
-    """A request from its head to its answer; used from one event loop."""
+    """A request from its head to its answer, which `respond` gets unless it is abandoned."""
 
-    __slots__ = (
-        *("answered", "endpoint", "record", "_respond", "_reservation", "_inference"),
-        *("_asked", "_chunks", "_length", "_held", "_received", "_form"),
-    )
-
-    def __init__(
-        self, endpoint: Endpoint, record: RequestRecord, respond: Callable[[Response], None]
-    ) -> None:
-        """`respond` is called once with the answer, unless the request is abandoned."""
-        self.endpoint = endpoint
-        self.record = record
-        self.answered = False  # or abandoned
-        self._respond = respond
-        self._reservation: Reservation  # since `begin`
-        self._inference: Inference | None = None
-        self._chunks: list[bytes] = []
-        self._length = 0  # bytes of the body so far
-        self._held = 0  # bytes reserved for it
-        self._asked: Any = None
-        self._form: Any = None
-        self._received = 0.0  # perf_counter seconds at the end of the body
+    endpoint: Endpoint
+    record: RequestRecord
+    _respond: Callable[[Response], None]
+    answered: bool = False  # or abandoned
+    _reservation: Reservation = field(init=False)  # since `begin`
+    _inference: Inference | None = None
+    _chunks: list[bytes] = field(default_factory=list)
+    _length: int = 0  # bytes of the body so far
+    _held: int = 0  # bytes reserved for it
+    _asked: Any = None
+    _form: Any = None
+    _received: float = 0.0  # perf_counter seconds at the end of the body
 
     def begin(self) -> None:
         """Start, and refuse what is wrong or too much by the head alone."""
-        endpoint = self.endpoint
-        self._reservation = reservation = Reservation(endpoint.pipeline.admission)
+        pipeline = self.endpoint.pipeline
+        self._reservation = reservation = Reservation(pipeline.admission)
         try:
-            endpoint.pipeline.runner.check_ready()
+            pipeline.runner.state.check_ready()
             reservation.expect_room()
-            self._asked = endpoint.check(self.record)
+            self._asked = self.endpoint.check(self.record)
             length = content_length(self.record.headers)
             if length is not None:
-                if length > endpoint.max_body_bytes:
-                    raise self._too_large(f"this one has {length}")
-                reservation.hold_bytes(length)
-                self._held = length
+                self._hold(length, f"this one has {length}")
         except Exception as error:  # noqa: BLE001  answered, counted and logged
             self._fail(error)
 
@@ -96,15 +85,22 @@ class Exchange:
             return
         self._chunks.append(chunk)
         self._length += len(chunk)
-        if self._length <= self._held:
-            return
-        try:  # a body of unknown length
-            if self._length > self.endpoint.max_body_bytes:
-                raise self._too_large("this one has more")
-            self._reservation.hold_bytes(self._length - self._held)
-            self._held = self._length
-        except ServiceError as error:
-            self._fail(error)
+        if self._length > self._held:
+            try:  # a body of unknown length
+                self._hold(self._length, "this one has more")
+            except ServiceError as error:
+                self._fail(error)
+
+    def _hold(self, length: int, what: str) -> None:
+        """Reserve bytes for a body of this length; PayloadTooLargeError says `what` is wrong."""
+        most = self.endpoint.pipeline.admission.max_body_bytes
+        if length > most:
+            raise PayloadTooLargeError(
+                f"at most {most} bytes are allowed in a body, and {what}; "
+                "send a smaller image, or fewer at once"
+            )
+        self._reservation.hold_bytes(length - self._held)
+        self._held = length
 
     def end(self) -> None:
         """Take the end of the body, and read it."""
@@ -117,7 +113,7 @@ class Exchange:
             headers = self.record.headers
             coding = content_coding(headers) if b"content-encoding" in headers else ""
             if coding:
-                most = self.endpoint.max_body_bytes
+                most = self.endpoint.pipeline.admission.max_body_bytes
                 self._aside(partial(inflate, coding=coding, most=most), body, self._inflated)
             else:
                 self._read(body)
@@ -130,7 +126,7 @@ class Exchange:
             return
         self._let_go()
         status = self.record.status or CLIENT_CLOSED_REQUEST
-        self.endpoint.pipeline.metrics.refused(status, perf_counter() - self.record.started)
+        self.endpoint.pipeline.metrics.counts.refused(status, perf_counter() - self.record.started)
 
     def _inflated(self, body: bytes) -> None:
         self._reservation.hold_bytes(len(body))
@@ -184,7 +180,7 @@ class Exchange:
         total_s, receive_s = perf_counter() - record.started, self._received - record.started
         decode_s = self._inference.decoded_at - self._received if self._inference else 0.0
         phases = Phases.of(total_s, receive_s, decode_s, queue_s, compute_s)
-        pipeline.metrics.answered(len(rows), phases)
+        pipeline.metrics.counts.answered(len(rows), phases)
         record.model = pipeline.info.name
         record.images, record.batch, record.phases = len(rows), batch, phases
         return phases
@@ -197,16 +193,13 @@ class Exchange:
         if isinstance(error, ServiceError):
             response = refusal(error)
         else:
-            request_id = record.id.decode()
+            about = {"request_id": record.id.decode()}
             _log.error(
-                "request %s failed unexpectedly",
-                request_id,
-                exc_info=error,
-                extra={"request_id": request_id},
+                "request %(request_id)s failed unexpectedly", about, exc_info=error, extra=about
             )
             response = error_response(500, CRASHED)
         seconds = perf_counter() - record.started
-        self.endpoint.pipeline.metrics.refused(response.status_code, seconds)
+        self.endpoint.pipeline.metrics.counts.refused(response.status_code, seconds)
         self._let_go()
         self._respond(response)
 
@@ -218,9 +211,3 @@ class Exchange:
             self._inference.withdraw()
             self._inference = None
         self._reservation.release()
-
-    def _too_large(self, what: str) -> PayloadTooLargeError:
-        return PayloadTooLargeError(
-            f"at most {self.endpoint.max_body_bytes} bytes are allowed in a body, and {what}; "
-            "send a smaller image, or fewer at once"
-        )

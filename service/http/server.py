@@ -13,16 +13,21 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from math import ceil
 
 import uvicorn
 from starlette.types import ASGIApp
 
 from models import DeviceLostError
-from service.edge.edge import EdgeOptions, make_edge
+from service.edge.edge import Edge, Limits, allowed
+from service.edge.keys import Keys
 from service.hosting.repository import Repository
 from service.http.connection import Connection
 from service.http.exchange import Endpoint
 from service.http.uvicorn_adapter import ConvoyConfig
+from service.settings import Settings
+from service.telemetry.logs import AccessLog, line_writer
+from service.telemetry.record import OnEnd
 
 # Seconds after draining for the last answers to be sent, and for an engine to finish its call.
 LEAVE_S = 2
@@ -66,10 +71,9 @@ def bind(host: str, port: int, settings: str = "--host and --port") -> socket.so
 
 @contextlib.contextmanager
 def ended_by_sigterm() -> Iterator[None]:
-    """Let SIGTERM end the process at once, with the usual status, until the server runs.
+    """Until the server runs: SIGTERM ends the process, with the usual status; SIGHUP is ignored.
 
-    The first process of a container receives only signals that it handles. SIGHUP is ignored:
-    there is no file to read again yet.
+    The first process of a container receives only signals that it handles.
     """
     before = signal.signal(signal.SIGTERM, lambda number, _: os._exit(128 + number))
     hangup = signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -82,33 +86,41 @@ def ended_by_sigterm() -> Iterator[None]:
 
 def http_settings(
     app: ASGIApp,
-    *,
-    access_log: bool,
-    edge: EdgeOptions | None = None,
+    settings: Settings,
+    keys: Keys | None = None,
     endpoints: Mapping[str, Endpoint] | None = None,
 ) -> ConvoyConfig:
     """The settings of uvicorn for any application; benchmarks compare Convoy with a bare one."""
+    on_end: list[OnEnd] = []
+    if settings.access_log:
+        on_end.append(AccessLog(line_writer(settings.log_format)))
+    if settings.otel:
+        from service.telemetry.tracing import Traces  # noqa: PLC0415  needs the extra `otel`
+
+        on_end.append(Traces())
+    servers = settings.workers or 1  # each takes its share of the connections
+    limits = Limits(
+        connections=ceil(settings.max_connections / servers),
+        per_address=ceil(settings.connections_per_address / servers),
+        per_client=settings.max_per_client,
+        rate=settings.max_rate,
+    )
+    exposed = "inference-header-content-length, retry-after, x-request-id"
+    origin = settings.cors_origin
+    cors = {"access-control-allow-origin": origin, "access-control-expose-headers": exposed}
     return ConvoyConfig(
         app,
-        make_edge(edge or EdgeOptions(), access_log=access_log),
+        Edge(allowed(limits), keys, on_end),
         {path.encode(): endpoint for path, endpoint in (endpoints or {}).items()},
         log_config=None,
         access_log=False,  # uvicorn's own
         server_header=False,
-        headers=list(_cors_headers(edge.cors_origin if edge else None)),
+        headers=list(cors.items()) if origin else [],
         lifespan="off",
         ws="none",
         http=Connection,
         timeout_graceful_shutdown=LEAVE_S,
     )
-
-
-def _cors_headers(origin: str | None) -> Iterator[tuple[str, str]]:
-    """What tells browsers which origin's pages may read answers."""
-    if origin:
-        yield "access-control-allow-origin", origin
-        exposed = "inference-header-content-length, retry-after, x-request-id"
-        yield "access-control-expose-headers", exposed
 
 
 class Server(uvicorn.Server):
@@ -118,14 +130,12 @@ class Server(uvicorn.Server):
         self,
         config: uvicorn.Config,
         repository: Repository,
-        drain_s: float,
+        settings: Settings,
         announce: Callable[[], None],
-        notice_s: float = 0,
     ) -> None:
         super().__init__(config)
         self._repository = repository
-        self._drain_s = drain_s
-        self._notice_s = notice_s
+        self._settings = settings
         self._announce = announce
         self._tasks: list[asyncio.Task[None]] = []
         self._draining: asyncio.Task[None] | None = None
@@ -137,11 +147,8 @@ class Server(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         """Drain on a signal; uvicorn's own method kills the process with it in the end."""
         loop = asyncio.get_running_loop()
-        handlers = {
-            signal.SIGINT: self.stop,
-            signal.SIGTERM: self.stop,
-            signal.SIGHUP: self._read_again,
-        }
+        stop, again = self.stop, self._read_again
+        handlers = {signal.SIGINT: stop, signal.SIGTERM: stop, signal.SIGHUP: again}
         before = {number: signal.getsignal(number) for number in handlers}
         for number, handler in handlers.items():
             loop.add_signal_handler(number, handler)
@@ -202,10 +209,10 @@ class Server(uvicorn.Server):
         self._fail(failure)
 
     async def _leave(self) -> None:
-        if self._notice_s:
-            _log.info("shutting down in %g seconds: readiness fails from now on", self._notice_s)
+        if notice_s := self._settings.notice_s:
+            _log.info("shutting down in %g seconds: readiness fails from now on", notice_s)
             self._give_notice()
-            await asyncio.sleep(self._notice_s)
+            await asyncio.sleep(notice_s)
         await self._drain()
 
     def _give_notice(self) -> None:
@@ -213,7 +220,7 @@ class Server(uvicorn.Server):
 
     async def _drain(self) -> None:
         _log.info("shutting down: finishing %d requests", self._repository.requests)
-        self.drained = await self._repository.drain(self._drain_s)
+        self.drained = await self._repository.drain(self._settings.drain_s)
         if not self.drained:
             _log.error("giving up %d requests", self._repository.requests)
             await self._repository.give_up()
@@ -225,19 +232,16 @@ def run_server(
     endpoints: Mapping[str, Endpoint],
     repository: Repository,
     listener: socket.socket,
-    *,
-    drain_s: float,
-    access_log: bool,
-    edge: EdgeOptions | None = None,
+    settings: Settings,
+    keys: Keys | None,
     announce: Callable[[], None],
-    notice_s: float = 0,
 ) -> bool:
     """Serve until a signal, then close the repository; `announce` is called once it is ready.
 
     True if every accepted request was answered within `drain_s`. Otherwise see `outcome_of`.
     """
-    config = http_settings(app, access_log=access_log, edge=edge, endpoints=endpoints)
-    server = Server(config, repository, drain_s, announce, notice_s)
+    config = http_settings(app, settings, keys, endpoints)
+    server = Server(config, repository, settings, announce)
     server.run(sockets=[listener])
     return outcome_of(server)
 
@@ -254,9 +258,8 @@ def outcome_of(server: Server) -> bool:
         _log.error("an engine does not return from its last batch; exiting without it")
         logging.shutdown()
         sys.stdout.flush()
-        if isinstance(server.failure, DeviceLostError):
-            os._exit(DEVICE_LOST)
-        os._exit(0 if server.drained and server.failure is None else 1)
+        lost = isinstance(server.failure, DeviceLostError)
+        os._exit(DEVICE_LOST if lost else int(not server.drained or server.failure is not None))
     if server.failure is not None:
         raise server.failure
     return server.drained

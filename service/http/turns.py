@@ -43,13 +43,18 @@ class Turn:
     """A request in the queue of its connection."""
 
     record: RequestRecord
-    work: Work
     keep_alive: bool
     expects: bool = False  # 100 Continue before it sends the body
+    work: Work = field(init=False)
     begun: bool = False
     whole: bool = False  # no more of it will be read
     chunks: list[bytes] = field(default_factory=list)  # of the body, received before its turn
     skipped: int = 0  # bytes received after its answer
+
+    def keeps_alive(self) -> bool:
+        """Decide, as its answer is written, whether it is not the last of its connection."""
+        self.keep_alive = self.keep_alive and (self.whole or is_short(self.record.headers))
+        return self.keep_alive
 
 
 class Turns:
@@ -111,7 +116,6 @@ class Turns:
             return
         record, body = turn.record, bytes(response.body)
         record.status, record.bytes_out = response.status_code, len(body)
-        last = not (turn.keep_alive and (turn.whole or is_short(record.headers)))
         defaults = self._peers.state.default_headers
         if defaults is not self._defaults:  # a new list each second, for the date
             self._defaults, self._default_lines = defaults, _lines(defaults)
@@ -122,13 +126,18 @@ class Turns:
                 record.id,
                 self._default_lines,
                 _lines(response.raw_headers),
-                b"connection: close\r\n" if last else b"",
+                b"" if turn.keeps_alive() else b"connection: close\r\n",
                 b"" if record.method == b"HEAD" else body,
             )
         )
-        if last and turn.whole:
-            transport.close()
-        elif last:
+        self.answered()
+
+    def answered(self) -> None:
+        """Go on after the first turn's answer, or close the connection."""
+        turn = self.queue[0]
+        if not turn.keep_alive and turn.whole:
+            self._peers.transport.close()
+        elif not turn.keep_alive:
             turn.whole = True
             self._linger()
         self.go_on()
@@ -140,8 +149,6 @@ class Turns:
             if self._peers.flow.write_paused or self._peers.transport.is_closing():
                 return False  # the client does not read answers
             turn.begun = True
-            if isinstance(work, AsgiCall):
-                work.keep_alive = turn.keep_alive
             work.begin()
             if turn.expects and not work.answered and not isinstance(work, AsgiCall):
                 self._peers.transport.write(_CONTINUE)
@@ -150,7 +157,7 @@ class Turns:
                 work.feed(chunk)
             if turn.whole:
                 work.end()
-        return work.answered and (turn.whole or isinstance(work, AsgiCall))
+        return work.answered and turn.whole
 
 
 def _lines(headers: Iterable[tuple[bytes, bytes]]) -> bytes:

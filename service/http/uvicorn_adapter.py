@@ -8,8 +8,8 @@ driven by calls. `tests/service/http/test_uvicorn_adapter.py` names every attrib
 import asyncio
 import contextvars
 import logging
-from collections.abc import Callable, Coroutine, Mapping
-from typing import Any, cast
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import unquote
 
 import httptools
@@ -24,7 +24,9 @@ from service.edge.edge import Edge
 from service.errors import BadRequestError
 from service.http.exchange import Endpoint
 from service.http.parser import Head
-from service.telemetry.record import RequestRecord
+
+if TYPE_CHECKING:
+    from service.http.turns import Turn
 
 __all__ = ["STATUS_LINE", "AsgiCall", "ConvoyConfig", "Peers", "ServerState"]
 
@@ -50,8 +52,6 @@ class ConvoyConfig(Config):
 class Peers:
     """Both ends of a connection, as uvicorn describes them."""
 
-    __slots__ = ("address", "client", "config", "flow", "server", "state", "transport")
-
     def __init__(
         self, config: ConvoyConfig, state: ServerState, transport: asyncio.Transport
     ) -> None:
@@ -61,18 +61,18 @@ class Peers:
         self.flow = FlowControl(transport)
         self.client = get_remote_addr(transport)  # address and port
         self.server = get_local_addr(transport)
-        self.address = self.client[0] if self.client else ""  # a Unix socket has none
+        # A Unix socket's client has no address, nor has one that has left already.
+        self.address = self.client[0] if self.client else ""
+        self.reset = self.client is None and bool(self.server and self.server[1])
 
 
 class AsgiCall(RequestResponseCycle):
     """One request that the application answers."""
 
-    def __init__(
-        self, peers: Peers, record: RequestRecord, head: Head, on_end: Callable[[], None]
-    ) -> None:
+    def __init__(self, peers: Peers, turn: "Turn", head: Head, on_end: Callable[[], None]) -> None:
         """`on_end` is called when the answer is written. BadRequestError: a malformed target."""
         super().__init__(
-            scope=_scope(peers, record, head),
+            scope=_scope(peers, turn, head),
             transport=peers.transport,
             flow=peers.flow,
             logger=_log,
@@ -85,7 +85,7 @@ class AsgiCall(RequestResponseCycle):
             on_response=on_end,
         )
         self._peers = peers
-        self._record = record
+        self._turn = turn
 
     @property
     def answered(self) -> bool:
@@ -95,7 +95,7 @@ class AsgiCall(RequestResponseCycle):
     def begin(self) -> None:
         """Start the application; the answers to earlier requests must have been written."""
         state = self._peers.state
-        self.default_headers = [*state.default_headers, (b"x-request-id", self._record.id)]
+        self.default_headers = [*state.default_headers, (b"x-request-id", self._turn.record.id)]
         running = self.run_asgi(cast(Any, self._peers.config.loaded_app))
         # An empty context: no request sees the context variables of another.
         task = asyncio.get_running_loop().create_task(running, context=contextvars.Context())
@@ -121,19 +121,23 @@ class AsgiCall(RequestResponseCycle):
         self.disconnected = True
         self.message_event.set()
 
-    def send(self, message: Any) -> Coroutine[Any, Any, None]:
+    async def send(self, message: Any) -> None:
         """Record what the application sends, unless the client has left, and write it."""
         if not self.disconnected:
             if message["type"] == "http.response.body":
-                self._record.bytes_out += len(message.get("body", b""))
+                self._turn.record.bytes_out += len(message.get("body", b""))
             else:
-                self._record.status = message["status"]
+                self._turn.record.status = message["status"]
+                self.keep_alive = self._turn.keeps_alive()
             # uvloop raises on a write to a connection that was reset, until it reports the reset.
             self.disconnected = self.transport.is_closing()
-        return super().send(message)
+        await super().send(message)
+        if not self.keep_alive:  # which the application may have decided
+            # `Turns` closes the connection instead of uvicorn: not while the body is arriving.
+            self._turn.keep_alive, self.keep_alive = False, True
 
 
-def _scope(peers: Peers, record: RequestRecord, head: Head) -> Any:
+def _scope(peers: Peers, turn: "Turn", head: Head) -> Any:
     """The ASGI scope of a request; BadRequestError if its target is malformed."""
     try:
         url = httptools.parse_url(head.target)
@@ -154,5 +158,5 @@ def _scope(peers: Peers, record: RequestRecord, head: Head) -> Any:
         "raw_path": config.root_path.encode("ascii") + raw_path,
         "query_string": url.query or b"",
         "headers": head.headers,
-        "state": {"record": record},
+        "state": {"record": turn.record},
     }

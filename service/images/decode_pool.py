@@ -63,10 +63,7 @@ class DecodePool:
     """Decodes images in threads; used from one event loop."""
 
     def __init__(self, threads: int, budget_bytes: int, *, bound_s: float, nice: int = 0) -> None:
-        """`bound_s` limits the time of one image; `nice` lowers the threads' priority.
-
-        With no threads, `post` decodes every image itself.
-        """
+        """`bound_s` limits the time of one image; with no threads `post` decodes every image."""
         self._large_threads = max(min(1, threads), threads // 2)
         self._quick = Workers("decode", threads, bound_s=bound_s, nice=nice)
         self._slow = Workers("decode-large", self._large_threads, bound_s=bound_s, nice=2 * nice)
@@ -86,11 +83,7 @@ class DecodePool:
         return sum(large.decoding.cost.bytes for large in self._running)
 
     def admit(self, *decodings: Decoding) -> None:
-        """Raise unless all of these can be posted now.
-
-        PayloadTooLargeError: one takes more than the whole budget. DecodersBusyError: large images
-        would wait too long.
-        """
+        """PayloadTooLargeError: one exceeds the budget. DecodersBusyError: one would wait long."""
         ahead_s = 0.0
         for cost, _ in decodings:
             if self._is_quick(cost):
@@ -110,10 +103,7 @@ class DecodePool:
             ahead_s += cost.seconds / max(1, self._large_threads)
 
     def post(self, decoding: Decoding, then: Decoded) -> Job | _Large | None:
-        """Decode an admitted image, then call `then` in the event loop.
-
-        Returns what can be withdrawn; None: both have happened already.
-        """
+        """Decode an admitted image, then call `then` in the event loop; None: it is done."""
         if self._is_quick(decoding.cost) or not self._large_threads:
             return self._quick.post(call, decoding.run, then)
         large = _Large(decoding, then)

@@ -84,10 +84,7 @@ class ImageFile(NamedTuple):
 
 
 def exif_orientation(exif: bytes | memoryview) -> int:
-    """The orientation in EXIF data (a TIFF header and its first directory), 1 if there is none.
-
-    Broken EXIF is common in files that every viewer shows, so it counts as having no orientation.
-    """
+    """The orientation in EXIF data, 1 if there is none; broken EXIF is common, and has none."""
     order = {b"II*\0": "<", b"MM\0*": ">"}.get(bytes(exif[:4]))
     if order is None:
         return 1

@@ -129,10 +129,8 @@ def _blocks(samples: int, divisor: int) -> int:
 
 
 def _weight(frame: _Frame, scans: int, *, buffered: bool) -> Weight:
-    """Coefficients of 2 bytes where there are several scans; pixels of 4, or of 1 if grey.
-
-    Grey and CMYK are copied to RGB, which takes 4 bytes more.
-    """
+    # Coefficients of 2 bytes where there are several scans; pixels of 4, or of 1 if grey. Grey and
+    # CMYK are copied to RGB, which takes 4 bytes more.
     drawn = {1: 1.3 + 4, 3: 4.3}.get(frame.components, 4.3 + 4)
     if buffered:
         return Weight(2.1 * frame.samples, drawn, 4 * frame.samples + scans)

@@ -9,22 +9,19 @@ from service.images.file import ImageFile, ImageFormat, Weight, exif_orientation
 _FORMAT = ImageFormat.PNG
 _SIGNATURE_LENGTH = 8
 _GREY, _RGB, _INDEXED, _GREY_ALPHA, _RGBA = 0, 2, 3, 4, 6
-_SAMPLES = {_GREY: 1, _RGB: 3, _INDEXED: 1, _GREY_ALPHA: 2, _RGBA: 4}
 _KEPT = frozenset({b"IHDR", b"PLTE", b"tRNS", b"IDAT", b"IEND"})
 
 # The best ratio that deflate reaches (zlib's technical details: 1032 to 1).
 _BEST_RATIO = 1032
 
-# Bytes and nanoseconds a pixel, by colour type, with transparency or without.
-_WEIGHTS = {
-    (_GREY, False): (5.3, 18),
-    (_GREY, True): (9.2, 22),
-    (_RGB, False): (4.4, 38),
-    (_RGB, True): (12.3, 48),
-    (_INDEXED, False): (5.5, 13),
-    (_INDEXED, True): (9.3, 16),
-    (_GREY_ALPHA, False): (12.2, 35),
-    (_RGBA, False): (8.4, 54),
+# Of each colour type the samples, and the bytes and nanoseconds a pixel, opaque and transparent.
+# Pillow ignores the transparent colour of types that have alpha.
+_COLOURS = {
+    _GREY: (1, (5.3, 18), (9.2, 22)),
+    _RGB: (3, (4.4, 38), (12.3, 48)),
+    _INDEXED: (1, (5.5, 13), (9.3, 16)),
+    _GREY_ALPHA: (2, (12.2, 35), (12.2, 35)),
+    _RGBA: (4, (8.4, 54), (8.4, 54)),
 }
 _WIDE_GREY = (8.1, 31)  # 16 bits, which Pillow reads into an image mode of its own
 _WIDE_NS = 2  # times as long, for twice as many bytes
@@ -62,9 +59,9 @@ def parse_png(data: bytes) -> ImageFile:
         if kind != b"tRNS" or depth != 16:
             parts.append(view[start:end])
     _FORMAT.check_size(width, height)
-    if colour not in _SAMPLES or depth not in (1, 2, 4, 8, 16):
+    if colour not in _COLOURS or depth not in (1, 2, 4, 8, 16):
         raise _FORMAT.broken("its header makes no sense")
-    row_bytes = 1 + (width * _SAMPLES[colour] * depth + 7) // 8
+    row_bytes = 1 + (width * _COLOURS[colour][0] * depth + 7) // 8
     weight = _weight(colour, depth, transparent=b"tRNS" in seen)
     least_bytes = row_bytes * height // _BEST_RATIO
     return ImageFile(
@@ -98,6 +95,6 @@ def _weight(colour: int, depth: int, *, transparent: bool) -> Weight:
     wide = depth == 16
     if wide and colour == _GREY:
         return Weight(0.0, *_WIDE_GREY)
-    # Pillow ignores the transparent colour of types that have alpha.
-    drawn, ns = _WEIGHTS.get((colour, transparent and not wide), _WEIGHTS[colour, False])
+    _, opaque, clear = _COLOURS[colour]
+    drawn, ns = clear if transparent and not wide else opaque
     return Weight(0.0, drawn, ns * _WIDE_NS if wide else ns)

@@ -51,8 +51,8 @@ def _chunks(view: memoryview, file_bytes: int) -> Iterator[tuple[bytes, memoryvi
 
 def _size(kind: bytes, payload: memoryview) -> tuple[int, int]:
     if kind == b"VP8X" and len(payload) >= 10:
-        width, height = (int.from_bytes(payload[at : at + 3], "little") + 1 for at in (4, 7))
-        return width, height
+        size = int.from_bytes(payload[4:10], "little")
+        return (size & 0xFFFFFF) + 1, (size >> 24) + 1
     if kind == b"VP8 " and bytes(payload[3:6]) == b"\x9d\x01\x2a" and len(payload) >= 10:
         width, height = struct.unpack_from("<HH", payload, 6)
         return width & 0x3FFF, height & 0x3FFF

@@ -33,7 +33,7 @@ class Pending:
     then: OnOutcome[ScoreRow]
 
     def withdraw(self) -> None:
-        """Its result is no longer wanted: what of it is not dispatched yet never is."""
+        """Discard its result; what is not dispatched yet never is."""
         link = self.runner.link
         if link.pending.pop(self.number, None) is not None:
             self.runner.free += self.slots
@@ -102,22 +102,15 @@ class RemoteRunner:
 
     @property
     def state(self) -> State:
-        """What it can do for a new request just now."""
+        """Whether it takes requests, and why not."""
         return State.DRAINING if self._refusing or self.link.lost else self._state
-
-    def check_ready(self) -> None:
-        """Raise NotReadyError or ShuttingDownError unless new requests are taken."""
-        self.state.check_ready()
 
     def expected_wait_s(self) -> float:
         """Seconds until all that is waiting or running now will have been run."""
         return self._wait_s
 
     def check_deadline(self, count: int, urgency: Urgency) -> None:
-        """Raise DeadlineError if `count` images would be late even ahead of all that waits.
-
-        The queue is the main process's, which refuses whatever else cannot be done in time.
-        """
+        """Raise DeadlineError if `count` images would be late even ahead of all that waits."""
         now = perf_counter()
         done = max(now, self._busy_until) + (self._run_s if count else 0.0)
         if done > urgency.deadline:

@@ -31,8 +31,8 @@ _LINE = 8  # numbers of a cache line, which no two processes write to
 class Memory:
     """Arrays of zeros; in a process that it is pickled for the same, taken in the same order.
 
-    An anonymous file: nothing is left behind however processes end, nothing counts against
-    /dev/shm, which containers keep small, and pages that are never touched take no memory.
+    An anonymous file: it is gone with the processes, does not count against /dev/shm, which
+    containers keep small, and takes no memory for pages that are never touched.
     """
 
     def __init__(self) -> None:
@@ -89,31 +89,13 @@ class SharedModel:
         self.scores = memory.array((*slots, model.classes), np.float32)
 
 
-class SharedCounts(Counts):
-    """One process's counts of a model; what it tells is of all processes.
-
-    A process in another's place goes on from its counts, so that they never go down.
-    """
-
-    def __init__(self, max_batch: int, rows: Sequence[Any], own: int) -> None:
-        super().__init__(max_batch)
-        self.row, self._rows = rows[own], rows
-
-    def rows(self) -> Sequence[Any]:
-        """All that add up."""
-        return self._rows
-
-
 class SharedAdmission(Admission):
-    """One bound on the images inside all workers.
-
-    Workers that admit at the same moment may exceed it, each by one request.
-    """
+    """One bound on the images inside all workers, which each may exceed by a request at once."""
 
     def __init__(self, like: Admission, inside: Sequence[Any], own: int) -> None:
         """With the bounds that another has."""
-        bounds = ("max_images", "max_images_a_request", "room", "expected_wait_s")
-        super().__init__(**{name: getattr(like, name) for name in bounds})
+        bounds = ("max_images", "max_images_a_request", "max_body_bytes", "room", "expected_wait_s")
+        super().__init__(*[getattr(like, name) for name in bounds])
         self._rows, self._own = inside, inside[own]
 
     @property

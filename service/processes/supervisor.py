@@ -27,9 +27,10 @@ from service.errors import ServiceError
 from service.hosting.repository import Repository
 from service.http.server import LEAVE_S, ListenError, Server, outcome_of
 from service.processes.remote import status_of
-from service.processes.shared import Crew, Memory, Model, SharedAdmission, SharedCounts, SharedModel
+from service.processes.shared import Crew, Memory, Model, SharedAdmission, SharedModel
 from service.processes.wire import Wire
 from service.processes.worker import GROUP_SIGNALS, Options, Outfit, work
+from service.telemetry.counts import Counts
 
 # Connections that no worker has accepted yet: as many as uvicorn has it.
 _BACKLOG = 2048
@@ -48,10 +49,7 @@ class WorkersError(Exception):
 
 
 def prepare(modules: list[str]) -> None:
-    """Start the process that forks workers, which reads their code and these `modules`.
-
-    Best called before there are engines: it takes a second or more, beside them.
-    """
+    """Start the process that forks workers; it imports these `modules` while engines are opened."""
     get_context("forkserver").set_forkserver_preload([work.__module__, *modules])
     resource_tracker.ensure_running()  # which would unblock them
     before = signal.pthread_sigmask(signal.SIG_BLOCK, GROUP_SIGNALS)  # it inherits that
@@ -107,13 +105,7 @@ class Session:
                 posted.withdraw()
 
     def _submit(
-        self,
-        number: int,
-        place: int,
-        slots: list[int],
-        tensors: bool,
-        deadline: float,
-        priority: int,
+        self, number: int, place: int, slots: list[int], tensors: bool, *urgency: Any
     ) -> None:
         runner, shared = self._models[place]
         images = (shared.tensors if tensors else shared.pixels)[self._number]
@@ -122,8 +114,8 @@ class Session:
         def then(outcome: Answered[ScoreRow] | ServiceError) -> None:
             self._open.pop(number, None)
             if isinstance(outcome, ServiceError):
-                error = type(outcome).__name__, str(outcome), vars(outcome)
-                self.wire.say("failed", number, *error)
+                kind = type(outcome).__name__
+                self.wire.say("failed", number, kind, str(outcome), vars(outcome))
                 return
             for slot, row in zip(slots, outcome.results, strict=True):
                 scores[slot] = row.scores
@@ -131,7 +123,7 @@ class Session:
 
         try:
             own = [images[slot] for slot in slots]
-            self._open[number] = runner.post(own, then, Urgency(deadline, priority))
+            self._open[number] = runner.post(own, then, Urgency(*urgency))
         except ServiceError as error:
             then(error)
 
@@ -148,14 +140,13 @@ class _Supervisor(Server):
             self._tell("status", self._status())  # the workers before any client
             announce()
 
-        options = outfit.options
-        super().__init__(config, repository, options.drain_s, announce_everywhere, options.notice_s)
-        metrics, workers = repository.metrics, outfit.options.workers
+        super().__init__(config, repository, outfit.options.settings, announce_everywhere)
+        metrics, workers = repository.metrics, outfit.options.settings.workers
         self._crew = Crew(outfit.memory, workers)
         self._models: list[_Model] = []
         for pipeline, model in zip(repository.models.values(), outfit.models, strict=True):
             shared = SharedModel(outfit.memory, workers, model, metrics.max_batch)
-            pipeline.metrics.counts = SharedCounts(metrics.max_batch, shared.counts, workers)
+            pipeline.metrics.counts = Counts(metrics.max_batch, shared.counts, workers)
             pipeline.admission = SharedAdmission(pipeline.admission, shared.inside, 0)
             self._models.append((pipeline.runner, shared))
         metrics.lost_decode_threads = lambda: sum(self._crew.lost_threads)
@@ -167,7 +158,7 @@ class _Supervisor(Server):
         self._ending = False
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        workers = range(self._outfit.options.workers)
+        workers = range(self._outfit.options.settings.workers)
         self._keepers = [asyncio.create_task(self._keep(number)) for number in workers]
         await super().startup(sockets)
 
@@ -203,7 +194,7 @@ class _Supervisor(Server):
         _log.info("shutting down: the workers finish what is inside")
         for runner, _ in self._models:
             runner.refuse()
-        await self._end_workers(self._drain_s)
+        await self._end_workers(self._settings.drain_s)
         self.should_exit = True
 
     async def _end_workers(self, timeout_s: float) -> None:
@@ -220,17 +211,19 @@ class _Supervisor(Server):
             try:
                 status = await self._live(number)
             except Exception:  # noqa: BLE001  logged; a few of them end the service
-                _log.exception("worker %d cannot be started", number)
+                _log.exception("starting or following worker %d failed", number)
                 status = 1
+            another = "" if self._ending else "; another takes its place"
+            if another or status:
+                _log.error("worker %d ended with status %d%s", number, status, another)
             if self._ending:
                 self.drained = self.drained and status == 0
                 return
             self._crew.replaced[number] += 1
-            _log.error("worker %d ended with status %d; another takes its place", number, status)
             short = short + 1 if monotonic() - began < _SHORT_S else 0
             if short == _TOO_MANY:
                 reason = f"worker {number} ended as soon as it was started, {short} times in a row"
-                self.failure, self.should_exit = WorkersError(reason), True
+                self._fail(WorkersError(reason))
                 return
             await asyncio.sleep(short * _PAUSE_S)
 
@@ -248,19 +241,21 @@ class _Supervisor(Server):
         def listens() -> None:
             _log.info("worker %d listens", number)
             self._crew.listening[number] = 1
-            if sum(self._crew.listening) == self._outfit.options.workers:
+            if sum(self._crew.listening) == self._outfit.options.settings.workers:
                 self._all_listen.set()
             if self._ending:
                 session.wire.say("drain")
 
-        await session.serve(self._status(), listens)
-        self._crew.listening[number] = 0
-        await asyncio.to_thread(process.join, LEAVE_S)
-        process.kill()  # where it holds on
-        await asyncio.to_thread(process.join)
-        del self._alive[number]
-        for _, shared in self._models:
-            shared.inside[number][0] = 0
+        try:
+            await session.serve(self._status(), listens)
+            await asyncio.to_thread(process.join, LEAVE_S)
+        finally:
+            self._crew.listening[number] = 0
+            process.kill()  # where it holds on
+            await asyncio.to_thread(process.join)
+            del self._alive[number]
+            for _, shared in self._models:
+                shared.inside[number][0] = 0
         return process.exitcode or 0
 
 

@@ -7,25 +7,20 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, cast
 
 from service.api.app import create_app
-from service.edge.edge import EdgeOptions
+from service.edge.keys import Keys
 from service.engine.runner import EngineRunner
 from service.hosting.repository import Repository
 from service.http.server import Server, http_settings
 from service.processes.remote import Link, RemoteRunner
-from service.processes.shared import (
-    Crew,
-    Memory,
-    Model,
-    SharedAdmission,
-    SharedCounts,
-    SharedModel,
-)  # fmt: skip
+from service.processes.shared import Crew, Memory, Model, SharedAdmission, SharedModel
 from service.processes.wire import Wire
+from service.settings import Settings
+from service.telemetry.counts import Counts
 from service.telemetry.metrics import ModelMetrics
 
 # How long, and how often, a worker leaves a connection to workers that have fewer; and how long it
@@ -42,14 +37,10 @@ _log = logging.getLogger("convoy")
 class Options:
     """How workers serve."""
 
-    workers: int
+    settings: Settings
+    keys: Keys | None
     make_repository: Callable[[], Repository]  # without models
     configure: Callable[[], None]  # called first: sets up the log
-    drain_s: float
-    access_log: bool
-    metrics: bool = True  # whether the clients' port tells them
-    edge: EdgeOptions = field(default_factory=EdgeOptions)
-    notice_s: float = 0
 
 
 class Outfit(NamedTuple):
@@ -66,33 +57,26 @@ def work(outfit: Outfit, number: int, end: socket.socket) -> None:
     """Serve until the main process says to stop, or ends; the whole life of a worker."""
     signal.pthread_sigmask(signal.SIG_BLOCK, GROUP_SIGNALS)
     gc.freeze()  # the collector would write to, and so copy, what forked workers share
-    options = outfit.options
+    options, settings = outfit.options, outfit.options.settings
     options.configure()
     logging.setLogRecordFactory(partial(_record, f"worker-{number}: "))
     repository, link = options.make_repository(), Link(Wire(end))
     metrics, room = repository.metrics, repository.room
-    room.most = max(repository.max_body_bytes, room.most // options.workers)
-    crew = Crew(outfit.memory, options.workers)
+    room.most = max(repository.max_body_bytes, room.most // settings.workers)
+    crew = Crew(outfit.memory, settings.workers)
     for model in outfit.models:
-        shared = SharedModel(outfit.memory, options.workers, model, metrics.max_batch)
-        counts = SharedCounts(metrics.max_batch, shared.counts, number)
+        shared = SharedModel(outfit.memory, settings.workers, model, metrics.max_batch)
+        counts = Counts(metrics.max_batch, shared.counts, number)
         metrics.models.append(ModelMetrics(model.info.name, model.info.version, counts))
         runner = cast(EngineRunner, RemoteRunner(link, model, shared, number))
         pipeline = repository.join(model.info, runner, model.prepare, metrics.models[-1])
         pipeline.admission = SharedAdmission(pipeline.admission, shared.inside, number)
-    app = create_app(repository, metrics=options.metrics)
-    config = http_settings(
-        app, access_log=options.access_log, edge=options.edge, endpoints=app.endpoints
-    )
-    server = _Server(config, repository, options.drain_s, announce=lambda: None)
+    app = create_app(repository, metrics=settings.metrics_port is None)
+    config = http_settings(app, settings, options.keys, app.endpoints)
+    server = _Server(config, repository, settings, announce=lambda: None)
     server.listener, server.link = outfit.listener, link
     server.crew, server.number = crew, number
-    lost, before = metrics.lost_decode_threads, crew.lost_threads[number]
-
-    def count_lost() -> None:
-        crew.lost_threads[number] = before + int(lost())
-
-    server.count_lost = count_lost
+    server.lost, server.lost_before = metrics.lost_decode_threads, crew.lost_threads[number]
     metrics.lost_decode_threads = lambda: sum(crew.lost_threads)
     metrics.add(crew)
     metrics.process = outfit.main  # each its own, the counters would go up and down
@@ -113,12 +97,13 @@ class _Server(Server):
     link: Link
     crew: Crew
     number: int
-    count_lost: Callable[[], None]
+    lost: Callable[[], float]  # decode threads
+    lost_before = 0  # by workers in whose place this one is
     _accepting: asyncio.Task[None] | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        self._following = asyncio.create_task(self._follow())
+        self._tasks.append(asyncio.create_task(self._follow()))
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         if self._accepting is not None:
@@ -126,7 +111,7 @@ class _Server(Server):
         await super().shutdown(sockets)
 
     async def on_tick(self, counter: int) -> bool:
-        self.count_lost()
+        self.crew.lost_threads[self.number] = self.lost_before + int(self.lost())
         return await super().on_tick(counter)
 
     async def _follow(self) -> None:

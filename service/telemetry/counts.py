@@ -1,19 +1,67 @@
 """One model's counts, as a row of integers; rows of several processes add up.
 
 `answered` and `refused` run on the event loop of HTTP, `batch` on the engine's. Times are
-nanoseconds, so that sums are exact.
+nanoseconds, so that sums are exact. The terms are those of Triton's statistics extension:
+
+    Triton   compute_input   queue   compute_infer   compute_output
+    here     decode          queue   compute         respond
+
+Triton's time of a request starts when its body is complete: it excludes our phase `receive`.
 """
 
 import time
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
+from typing import Any, NamedTuple
 
 from prometheus_client.utils import floatToGoString
 
 from service.batching.worker import BatchRecord
 from service.errors import ServiceError
-from service.telemetry.statistics import CLIENT_CLOSED_REQUEST, REASONS, Duration, Phases
+
+# nginx's status for a client that left before its answer.
+CLIENT_CLOSED_REQUEST = 499
+
+# Triton's reasons for failed requests, by HTTP status; any other status is OTHER.
+REASONS = {429: "REJECTED", 499: "CANCELED", 500: "BACKEND", 503: "REJECTED", 504: "REJECTED"}
+
+
+class Phases(NamedTuple):
+    """A request's phases in whole microseconds; they add up to `total`."""
+
+    total: int
+    receive: int  # reading the body
+    decode: int  # from bytes to pixels, including the wait for a thread
+    queue: int  # until the batch of its last image started
+    compute: int  # that batch
+    respond: int  # the rest: handing over, ranking, writing the answer
+
+    @classmethod
+    def of(
+        cls, total: float, receive: float, decode: float, queue: float, compute: float
+    ) -> "Phases":
+        """Convert from seconds; `respond` is the rest of `total`."""
+        received, decoded = int(receive * 1e6 + 0.5), int(decode * 1e6 + 0.5)
+        queued, computed = int(queue * 1e6 + 0.5), int(compute * 1e6 + 0.5)
+        parts = received + decoded + queued + computed
+        whole = max(int(total * 1e6 + 0.5), parts)
+        return cls(whole, received, decoded, queued, computed, whole - parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Duration:
+    """A count, and the total time in nanoseconds."""
+
+    count: int = 0
+    ns: int = 0
+
+    @property
+    def us(self) -> int:
+        """The time in whole microseconds."""
+        return self.ns // 1000
+
 
 # The arguments of HistogramMetricFamily.add_metric: cumulative counts by bound, and the sum.
 Histogram = tuple[list[tuple[str, float]], float]
@@ -47,15 +95,13 @@ _SIZES = _HISTOGRAMS + len(Phases._fields) * _WIDTH
 
 
 class Counts:
-    """One model's counts."""
+    """Counts one model's requests and batches."""
 
-    def __init__(self, max_batch: int) -> None:
+    def __init__(self, max_batch: int, rows: Sequence[Any] = (), own: int = 0) -> None:
+        """`rows` add up; this counts in its `own`, and so continues what is there."""
         self._max_batch = max_batch
-        self.row = [0] * (_SIZES + 3 * max_batch)
-
-    def rows(self) -> Sequence[Sequence[int]]:
-        """The rows that add up."""
-        return [self.row]
+        self.rows = rows or [[0] * (_SIZES + 3 * max_batch)]
+        self.row = self.rows[own]
 
     def answered(self, images: int, phases: Phases) -> None:
         """Count a request answered 200."""
@@ -86,7 +132,7 @@ class Counts:
 
     def sum(self) -> "Totals":
         """The sum over all rows."""
-        return Totals(self.rows(), self._max_batch)
+        return Totals(self.rows, self._max_batch)
 
 
 class Totals:

@@ -5,31 +5,19 @@ no such metrics.
 """
 
 import importlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-# Help, and how to read it of a GPU's handle by the binding.
-_READINGS: dict[str, tuple[str, Callable[[Any, Any], float]]] = {
-    "nv_gpu_utilization": (
-        "Share of time in which the GPU was busy, 0 to 1.",
-        lambda nvml, gpu: nvml.nvmlDeviceGetUtilizationRates(gpu).gpu / 100,
-    ),
-    "nv_gpu_memory_total_bytes": (
-        "Memory of the GPU.",
-        lambda nvml, gpu: nvml.nvmlDeviceGetMemoryInfo(gpu).total,
-    ),
-    "nv_gpu_memory_used_bytes": (
-        "Memory of the GPU in use, by all processes.",
-        lambda nvml, gpu: nvml.nvmlDeviceGetMemoryInfo(gpu).used,
-    ),
-    "nv_gpu_power_usage": (
-        "Power draw of the GPU, in watts.",
-        lambda nvml, gpu: nvml.nvmlDeviceGetPowerUsage(gpu) / 1000,
-    ),
-}
+# Name, help, what to ask the binding of a GPU, the part of its answer (of a number: real), unit.
+_READINGS = (
+    ("utilization", "Share of the GPU's time that it was busy.", "UtilizationRates", "gpu", 100),
+    ("memory_total_bytes", "Memory of the GPU.", "MemoryInfo", "total", 1),
+    ("memory_used_bytes", "Memory of the GPU in use, by all processes.", "MemoryInfo", "used", 1),
+    ("power_usage", "Power draw of the GPU, in watts.", "PowerUsage", "real", 1000),
+)
 
 
 class GpuCollector(Collector):
@@ -41,11 +29,12 @@ class GpuCollector(Collector):
 
     def collect(self) -> Iterable[Metric]:
         """One gauge per reading, with a value for each GPU that has it."""
-        for name, (text, read) in _READINGS.items():
-            gauge = GaugeMetricFamily(name, text, labels=["gpu_uuid"])
+        for name, text, function, part, unit in _READINGS:
+            gauge = GaugeMetricFamily(f"nv_gpu_{name}", text, labels=["gpu_uuid"])
+            read = getattr(self._nvml, f"nvmlDeviceGet{function}")
             for uuid, gpu in self._gpus.items():
                 try:
-                    gauge.add_metric([uuid], read(self._nvml, gpu))
+                    gauge.add_metric([uuid], getattr(read(gpu), part) / unit)
                 except self._nvml.NVMLError:  # not supported by this GPU, or the GPU is lost
                     continue
             if gauge.samples:

@@ -177,8 +177,7 @@ class AccessLog:
         now = time.time()
         second = int(now)
         if second != self._second:
-            self._second = second
-            self._time = time.strftime(_TIME, time.gmtime(second))
+            self._second, self._time = second, time.strftime(_TIME, time.gmtime(second))
         path = record.path.decode("latin-1")
         line = self._line % (
             self._time,

@@ -4,9 +4,11 @@ Both read `service.telemetry.counts`, as /v2/models/stats does. Plain integers c
 prometheus_client formats them: see docs/decisions/counting.md.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from operator import attrgetter
 from platform import python_version
+from typing import Any
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily as Counter
@@ -17,38 +19,23 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from models import __version__
-from service.batching.worker import BatchRecord
 from service.engine.cores import available_cores, cpu_model
 from service.engine.runner import EngineStatus
-from service.telemetry.counts import Counts, Totals
+from service.telemetry.counts import Counts
 from service.telemetry.gpus import open_gpus
 
 
+@dataclass(eq=False)
 class ModelMetrics:
-    """One model's counts and gauges; changed on one event loop."""
+    """One model's counts, and gauges that are read at every scrape."""
 
-    def __init__(self, name: str, version: str, counts: Counts) -> None:
-        self.name = name
-        self.version = version
-        self.counts = counts
-        self.answered = counts.answered
-        self.refused = counts.refused
-        self.pending: Callable[[], float] = int  # images waiting for a batch
-        self.engines: Callable[[], Sequence[EngineStatus]] = tuple
-        self.gauges: dict[str, tuple[str, Callable[[], float]]] = {}
-
-    def batch(self, record: BatchRecord) -> None:
-        """Count a batch."""
-        self.counts.batch(record)
-
-    def watch(self, gauges: Mapping[str, tuple[str, Callable[[], float]]]) -> None:
-        """Add gauges, read at every scrape: {name: (help, read)}; `_total` makes a counter."""
-        self.gauges.update(gauges)
-
-    @property
-    def statistics(self) -> Totals:
-        """The counts so far."""
-        return self.counts.sum()
+    name: str
+    version: str
+    counts: Counts
+    pending: Callable[[], float] = int  # images waiting for a batch
+    engines: Callable[[], Sequence[EngineStatus]] = tuple
+    # Help and value by name; `_total` makes a counter.
+    gauges: dict[str, tuple[str, Callable[[], float]]] = field(default_factory=dict)
 
 
 class Metrics(Collector):
@@ -63,21 +50,19 @@ class Metrics(Collector):
         self.process: int | str = "self"
         self._registry = CollectorRegistry()
         ProcessCollector(pid=lambda: self.process, registry=self._registry)
-        gpus = open_gpus()
-        if gpus is not None:
-            self._registry.register(gpus)
+        self.add = self._registry.register  # another collector's metrics
         self._facts = {
             "version": __version__,
             "python": python_version(),
             "cpu": cpu_model(),
             "cores": str(available_cores()),
-            **(gpus.facts if gpus else {"gpus": "", "driver": ""}),
+            "gpus": "",
+            "driver": "",
         }
-        self._registry.register(self)
-
-    def add(self, collector: Collector) -> None:
-        """Export another collector's metrics, too."""
-        self._registry.register(collector)
+        if gpus := open_gpus():
+            self.add(gpus)
+            self._facts |= gpus.facts
+        self.add(self)
 
     def model(self, name: str, version: str) -> ModelMetrics:
         """Add a model."""
@@ -91,68 +76,43 @@ class Metrics(Collector):
 
     def collect(self) -> Iterable[Metric]:
         """Convoy's own metrics, with a value for each model."""
-        requests = Counter(
-            "convoy_requests",
-            "Requests to a model by status; 499: the client left before the answer.",
-            labels=["model", "status"],
-        )
-        images = Counter("convoy_images", "Images answered.", labels=["model"])
-        failed = Counter("convoy_failed_batches", "Batches that failed.", labels=["model"])
-        duration = Histogram(
-            "convoy_request_duration_seconds",
-            "Time from the head of a request to its answer, for status 200.",
-            labels=["model"],
-        )
-        phases = Histogram(
-            "convoy_phase_duration_seconds",
-            "Time in each phase of a request, for status 200.",
-            labels=["model", "phase"],
-        )
-        sizes = Histogram("convoy_batch_size", "Images per batch.", labels=["model"])
-        info = Info(
-            "convoy_engine",
-            "An engine's device; why it is the CPU where --device auto looked for a GPU.",
-            labels=["model", "engine"],
-        )
-        engines = [
-            kind(name, text, labels=["model", "engine", "device"]) for kind, name, text in _ENGINE
-        ]
+        families: dict[str, Any] = {}
+
+        def add(kind: Any, name: str, text: str, *value: Any, **labels: str) -> None:
+            if name not in families:
+                families[name] = kind(name, text, labels=["model", *labels])
+            families[name].add_metric([model.name, *labels.values()], *value)
+
         for model in self.models:
-            name, totals = model.name, model.statistics
-            for status, count in totals.requests.items():
-                requests.add_metric([name, str(status)], count)
-            images.add_metric([name], totals.inferences)
-            failed.add_metric([name], totals.failed_batches)
-            duration.add_metric([name], *totals.duration)
-            for phase, histogram in totals.phases.items():
-                phases.add_metric([name, phase], *histogram)
-            sizes.add_metric([name], *totals.batch_size)
+            done = model.counts.sum()
+            for status, count in done.requests.items():
+                add(Counter, "convoy_requests", _REQUESTS, count, status=str(status))
+            add(Counter, "convoy_images", "Images answered.", done.inferences)
+            add(Counter, "convoy_failed_batches", "Batches that failed.", done.failed_batches)
+            add(Histogram, "convoy_request_duration_seconds", _DURATION, *done.duration)
+            for phase, histogram in done.phases.items():
+                add(Histogram, "convoy_phase_duration_seconds", _PHASE, *histogram, phase=phase)
+            add(Histogram, "convoy_batch_size", "Images per batch.", *done.batch_size)
             for number, (device, reason, *values) in enumerate(model.engines()):
-                info.add_metric([name, str(number)], {"device": device, "fallback_reason": reason})
-                for family, value in zip(engines, values, strict=True):
-                    family.add_metric([name, str(number), device], float(value))
-        yield Info("convoy", "This Convoy, its Python and its machine.", self._facts)
-        yield from (requests, images, failed, duration, phases, sizes, info, *engines)
-        yield from self._gauges()
-        yield Counter(
-            "convoy_lost_decode_threads",
-            "Decode threads that hung or died; each was replaced.",
-            self.lost_decode_threads(),
-        )
-
-    def _gauges(self) -> Iterable[Metric]:
-        families: dict[str, Counter | Gauge] = {}
-        for model in self.models:
+                about = {"device": device, "fallback_reason": reason}
+                add(Info, "convoy_engine", _ENGINE, about, engine=str(number))
+                for (kind, name, text), value in zip(_OF_ENGINE, values, strict=True):
+                    add(kind, name, text, float(value), engine=str(number), device=device)
             for name, (text, read) in model.gauges.items():
-                if name not in families:
-                    kind = Counter if name.endswith("_total") else Gauge
-                    families[name] = kind(name, text, labels=["model"])
-                families[name].add_metric([model.name], read())
-        return families.values()
+                add(Counter if name.endswith("_total") else Gauge, name, text, read())
+        yield Info("convoy", "This Convoy, its Python and its machine.", self._facts)
+        yield from families.values()
+        lost = "Decode threads that hung or died; each was replaced."
+        yield Counter("convoy_lost_decode_threads", lost, self.lost_decode_threads())
 
+
+_REQUESTS = "Requests to a model by status; 499: the client left before the answer."
+_DURATION = "Time from the head of a request to its answer, for status 200."
+_PHASE = "Time in each phase of a request, for status 200."
+_ENGINE = "An engine's device; why it is the CPU where --device auto looked for a GPU."
 
 # The fields of EngineStatus after the first two.
-_ENGINE: Sequence[tuple[type[Counter] | type[Gauge], str, str]] = (
+_OF_ENGINE: Sequence[tuple[type[Counter] | type[Gauge], str, str]] = (
     (Gauge, "convoy_engine_ready", "1 while the engine takes batches."),
     (Counter, "convoy_engine_restarts", "Attempted restarts of an engine that hung or failed."),
     (Counter, "convoy_engine_batches", "Batches that the engine ended, failed ones included."),
@@ -175,24 +135,20 @@ _TRITON = (
 
 def _triton_lines(models: Iterable[ModelMetrics]) -> Iterator[str]:
     """The metrics under Triton's names; prometheus_client would add `_total` to them."""
-    scraped = [(_labels(model), model.statistics, model.pending()) for model in models]
+    scraped = [(_labels(model), model.counts.sum(), model.pending()) for model in models]
     for name, text, attribute in _TRITON:
-        yield _head(name, text, "counter")
+        yield f"# HELP {name} {text}\n# TYPE {name} counter\n"
         for labels, totals, _ in scraped:
             yield f"{name}{{{labels}}} {attrgetter(attribute)(totals)}\n"
     name = "nv_inference_request_failure"
-    yield _head(name, "Requests refused or failed, by reason", "counter")
+    yield f"# HELP {name} Requests refused or failed, by reason\n# TYPE {name} counter\n"
     for labels, totals, _ in scraped:
         for reason, count in totals.failures.items():
             yield f'{name}{{{labels},reason="{reason}"}} {count}\n'
     name = "nv_inference_pending_request_count"
-    yield _head(name, "Images waiting for a batch", "gauge")
+    yield f"# HELP {name} Images waiting for a batch\n# TYPE {name} gauge\n"
     for labels, _, pending in scraped:
         yield f"{name}{{{labels}}} {pending:.0f}\n"
-
-
-def _head(name: str, text: str, kind: str) -> str:
-    return f"# HELP {name} {text}\n# TYPE {name} {kind}\n"
 
 
 def _labels(model: ModelMetrics) -> str:

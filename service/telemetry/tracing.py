@@ -63,8 +63,7 @@ class Traces:
         if record.status >= 500:
             span.set_status(Status(StatusCode.ERROR))
         if record.phases is not None and span.is_recording():
-            span.set_attribute("convoy.model", record.model)
-            span.set_attribute("convoy.images", record.images)
+            span.set_attributes({"convoy.model": record.model, "convoy.images": record.images})
             span.set_attribute("convoy.batch_size", record.batch)
             within = set_span_in_context(span)
             moment = start

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from models import OutputKind
-from service.api.deadline import urgency_from
+from service.api.v1 import urgency_from
 from service.api.v2.request import parse_request
 from service.edge.edge import Edge
 from service.errors import ServiceError

@@ -157,10 +157,10 @@ def test_sizes_are_read_off_what_the_service_exposes() -> None:
     name = 'the "other"'
     digits, other = metrics.model("digits", "1"), metrics.model(name, "1")
     for size in (1, 1, 2, 4):
-        digits.batch(ran(size))
+        digits.counts.batch(ran(size))
     before = metrics.exposition().decode()
-    digits.batch(ran(3))
-    other.batch(ran(1))
+    digits.counts.batch(ran(3))
+    other.counts.batch(ran(1))
     after = metrics.exposition().decode()
     assert batch_sizes(before, "digits") == {1: 2, 2: 1, 3: 0, 4: 1}
     assert batch_sizes(after, "digits") - batch_sizes(before, "digits") == {3: 1}

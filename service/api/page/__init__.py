@@ -7,12 +7,15 @@ from typing import Any
 from fastapi import FastAPI
 from starlette.responses import FileResponse, HTMLResponse, Response
 from starlette.staticfiles import StaticFiles
+from starlette.types import Message, Send
 
 from models import BUILT_IN_MODEL
-from service.api.page.headers import page_headers
-from service.http.responses import json_response
+from service.http.responses import BROWSER_HEADERS, LOAD_NOTHING, json_response
 
 _FOLDER = Path(__file__).parent
+
+# What a page of ours may load, beside images of a source of its own.
+_OURS = "script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'"
 
 EXAMPLES = {
     "grey": sorted((BUILT_IN_MODEL.parent / "samples").iterdir()),
@@ -65,3 +68,30 @@ def add_pages(app: FastAPI) -> None:
     for kind, (first, *_) in EXAMPLES.items():
         app.mount(f"/page/examples/{kind}", _Files("no-cache", directory=first.parent))
     app.mount("/page", _Files("no-cache", directory=_FOLDER / "files"))
+
+
+def page_headers(images: str) -> dict[str, str]:
+    """The headers of a page of ours, which shows images of this source beside our own files.
+
+    It contains its files' versions, so the browser must ask whether it has changed.
+    """
+    return {
+        "cache-control": "no-cache",
+        "cross-origin-opener-policy": "same-origin",
+        "permissions-policy": "camera=(self), geolocation=(), microphone=()",
+        "content-security-policy": f"{LOAD_NOTHING}; {_OURS} {images}",
+    }
+
+
+def with_headers(send: Send) -> Send:
+    """`send`, with BROWSER_HEADERS added to every answer that lacks them."""
+
+    async def start(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = message["headers"]
+            names = {name for name, _ in headers}
+            added = [header for header in BROWSER_HEADERS if header[0] not in names]
+            message = {**message, "headers": [*headers, *added]}
+        await send(message)
+
+    return start

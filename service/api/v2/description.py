@@ -3,24 +3,18 @@
 Each typed dictionary is followed by the function that fills it in; FastAPI documents both.
 """
 
-from typing import (
-    Annotated,
-    Any,
-    NotRequired,  # pydantic requires this one before Python 3.12
-)
+from typing import Annotated, Any, NotRequired
 
 from fastapi import Depends, Request
 from pydantic import Field
-from typing_extensions import (
-    TypedDict,
-)
+from typing_extensions import TypedDict  # pydantic requires this one before Python 3.12
 
 from models import ChannelOrder, __version__
 from service.api.v2.request import INPUT
 from service.engine.supervised_engine import State
 from service.hosting.pipeline import ModelInfo, Pipeline
 from service.hosting.repository import Repository
-from service.telemetry.statistics import Duration
+from service.telemetry.counts import Duration
 
 EXTENSIONS = [
     "classification",
@@ -90,7 +84,7 @@ class ModelReady(TypedDict):
 
 async def model_ready(pipeline: Asked) -> ModelReady:
     """Report whether a model accepts requests."""
-    pipeline.runner.check_ready()
+    pipeline.runner.state.check_ready()
     return ModelReady(name=pipeline.info.name, ready=True)
 
 
@@ -121,10 +115,6 @@ def has_own_input(info: ModelInfo) -> bool:
     return info.tensor not in ("", INPUT)
 
 
-def _content(channels: ChannelOrder) -> str:
-    return ("grey" if channels is ChannelOrder.GREY else "RGB") + " pixels, 0 to 255"
-
-
 class ModelMetadata(TypedDict):
     """A model's outputs and inputs, of which a request has one."""
 
@@ -139,18 +129,12 @@ async def model_metadata(pipeline: Asked) -> ModelMetadata:
     """Describe a model's inputs and outputs."""
     info = pipeline.info
     # Files are not declared, though accepted: perf_analyzer sends made-up data for each input.
-    pixels = TensorMetadata(
-        name=INPUT,
-        datatype="UINT8",
-        shape=[-1, *info.image_shape],
-        parameters={"content": _content(info.channels)},
-    )
-    own = TensorMetadata(
-        name=info.tensor,
-        datatype="FP32",
-        shape=[-1, *info.tensor_shape],
-        parameters={"content": "normalised as the model expects; send it instead of the pixels"},
-    )
+    pixels = TensorMetadata(name=INPUT, datatype="UINT8", shape=[-1, *info.image_shape])
+    channels = "grey" if info.channels is ChannelOrder.GREY else "RGB"
+    pixels["parameters"] = {"content": f"{channels} pixels, 0 to 255"}
+    own = TensorMetadata(name=info.tensor, datatype="FP32", shape=[-1, *info.tensor_shape])
+    instead = "normalised as the model expects; send it instead of the pixels"
+    own["parameters"] = {"content": instead}
     scores = TensorMetadata(name=info.scores, datatype="FP32", shape=[-1, pipeline.runner.classes])
     return ModelMetadata(
         name=info.name,
@@ -174,12 +158,11 @@ async def model_config(pipeline: Asked) -> dict[str, Any]:
         "optional": False,
     }
     own = {
+        **pixels,
         "name": info.tensor,
         "data_type": "TYPE_FP32",
         "format": "FORMAT_NONE",
         "dims": list(info.tensor_shape),
-        "is_shape_tensor": False,
-        "allow_ragged_batch": False,
         "optional": True,
     }
     scores = {
@@ -223,33 +206,26 @@ def index_entry(pipeline: Pipeline) -> IndexEntry:
     return IndexEntry(name=info.name, version=info.version, state=_STATES[state], reason=reason)
 
 
-class CountAndTime(TypedDict):
-    """A count, and the total time in nanoseconds."""
-
-    count: int
-    ns: int
-
-
 class InferenceStatistics(TypedDict):
     """Requests, and where their time went."""
 
-    success: CountAndTime
-    fail: CountAndTime
-    queue: CountAndTime
-    compute_input: CountAndTime
-    compute_infer: CountAndTime
-    compute_output: CountAndTime
-    cache_hit: CountAndTime
-    cache_miss: CountAndTime
+    success: Duration
+    fail: Duration
+    queue: Duration
+    compute_input: Duration
+    compute_infer: Duration
+    compute_output: Duration
+    cache_hit: Duration
+    cache_miss: Duration
 
 
 class BatchStatistics(TypedDict):
     """The batches of one size."""
 
     batch_size: int
-    compute_input: CountAndTime
-    compute_infer: CountAndTime
-    compute_output: CountAndTime
+    compute_input: Duration
+    compute_infer: Duration
+    compute_output: Duration
 
 
 class ModelStatistics(TypedDict):
@@ -284,7 +260,7 @@ async def statistics(pipeline: Asked) -> StatisticsAnswer:
 
 def model_statistics(pipeline: Pipeline) -> ModelStatistics:
     """One model's statistics."""
-    info, done = pipeline.info, pipeline.metrics.statistics
+    info, done = pipeline.info, pipeline.metrics.counts.sum()
     return ModelStatistics(
         name=info.name,
         version=info.version,
@@ -292,29 +268,25 @@ def model_statistics(pipeline: Pipeline) -> ModelStatistics:
         inference_count=done.inferences,
         execution_count=done.executions,
         inference_stats=InferenceStatistics(
-            success=_time(done.success),
-            fail=_time(done.fail),
-            queue=_time(done.queue),
-            compute_input=_time(done.compute_input),
-            compute_infer=_time(done.compute_infer),
-            compute_output=_time(done.compute_output),
-            cache_hit=_time(Duration()),
-            cache_miss=_time(Duration()),
+            success=done.success,
+            fail=done.fail,
+            queue=done.queue,
+            compute_input=done.compute_input,
+            compute_infer=done.compute_infer,
+            compute_output=done.compute_output,
+            cache_hit=Duration(),
+            cache_miss=Duration(),
         ),
         response_stats={},
         batch_stats=[
             # Images are decoded and answers are made for each request, not for each batch.
             BatchStatistics(
                 batch_size=size,
-                compute_input=CountAndTime(count=batch.count, ns=0),
-                compute_infer=_time(batch),
-                compute_output=CountAndTime(count=batch.count, ns=0),
+                compute_input=Duration(batch.count),
+                compute_infer=batch,
+                compute_output=Duration(batch.count),
             )
             for size, batch in sorted(done.batches.items())
         ],
         memory_usage=[],
     )
-
-
-def _time(duration: Duration) -> CountAndTime:
-    return CountAndTime(count=duration.count, ns=duration.ns)

@@ -1,19 +1,23 @@
 """The V2 endpoint of a model: a request's body to scores and back."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
+import msgspec
+import numpy as np
 from starlette.responses import Response
+from typing_extensions import TypedDict  # pydantic requires this one before Python 3.12
 
-from service.api.v2.answer import format_answer
 from service.api.v2.request import InferRequest, parse_request
 from service.batching.policy import urgency_of
+from service.engine.ranking import ScoreRow, finite, largest
 from service.errors import BadRequestError
 from service.hosting.inference import Scored, Wanted
-from service.hosting.pipeline import Pipeline
+from service.hosting.pipeline import ModelInfo, Pipeline
 from service.http.body import Headers, content_coding
 from service.http.compression import compress, wanted_coding
+from service.telemetry.counts import Phases
 from service.telemetry.record import RequestRecord
-from service.telemetry.statistics import Phases
 
 _HEADER_LENGTH = b"inference-header-content-length"
 
@@ -35,9 +39,8 @@ def _json_length(headers: Headers) -> int | None:
 class Infer:
     """Tensors in, scores out."""
 
-    def __init__(self, pipeline: Pipeline, max_body_bytes: int) -> None:
+    def __init__(self, pipeline: Pipeline) -> None:
         self.pipeline = pipeline
-        self.max_body_bytes = max_body_bytes
 
     def check(self, record: RequestRecord) -> RequestRecord:
         """The record; ServiceError if its headers are invalid."""
@@ -79,3 +82,67 @@ class Infer:
                 headers["content-encoding"] = coding
                 content = compress(content, coding)
         return Response(content, headers=headers, media_type=media_type)
+
+
+class InferTensor(TypedDict, total=False):
+    """A tensor with JSON `data`, or with `binary_data_size` bytes after the JSON."""
+
+    name: str
+    datatype: str
+    shape: list[int]
+    data: list[Any]
+    parameters: dict[str, Any]
+
+
+class InferAnswer(TypedDict, total=False):
+    """The scores of n images, [n, classes], or their labels if the request asks for those."""
+
+    id: str
+    model_name: str
+    model_version: str
+    outputs: list[InferTensor]
+
+
+def format_answer(
+    asked: InferRequest, rows: Sequence[ScoreRow], info: ModelInfo
+) -> tuple[bytes, int | None]:
+    """The answer's body, and the length of its JSON if a binary tensor follows.
+
+    EngineFailedError: a score is NaN or infinite.
+    """
+    for row in rows:
+        if row.ranking is None:
+            finite(row.scores)
+    output = InferTensor(name=info.scores)
+    data: bytes | list[Any]
+    if asked.classes is None:
+        scores = np.stack([row.scores for row in rows]).astype("<f4", copy=False)
+        output |= {"datatype": "FP32", "shape": list(scores.shape)}
+        data = scores.tobytes() if asked.binary else scores.ravel().tolist()
+    else:
+        k = min(asked.classes, len(rows[0].scores))
+        texts = [text for row in rows for text in _classification(row, k, info.labels)]
+        output |= {"datatype": "BYTES", "shape": [len(rows), k]}
+        data = texts
+        if asked.binary:
+            data = b"".join(
+                len(each).to_bytes(4, "little") + each for each in map(str.encode, texts)
+            )
+    answer = InferAnswer(model_name=info.name, model_version=info.version, outputs=[output])
+    if asked.id:
+        answer["id"] = asked.id
+    if not isinstance(data, bytes):
+        output["data"] = data
+        return msgspec.json.encode(answer), None
+    output["parameters"] = {"binary_data_size": len(data)}
+    head = msgspec.json.encode(answer)
+    return head + data, len(head)
+
+
+def _classification(row: ScoreRow, k: int, labels: Sequence[str]) -> list[str]:
+    """The classification extension's "value:index:label" of the k largest scores."""
+    texts = []
+    for index in largest(row.scores.astype(np.float64), k).tolist():
+        text = f"{row.scores[index]:f}:{index}"
+        texts.append(f"{text}:{labels[index]}" if index < len(labels) else text)
+    return texts

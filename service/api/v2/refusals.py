@@ -4,8 +4,9 @@ The models, logging and tracing are set when the server starts, and it maps no c
 clients may only send images. The OpenAPI document leaves these routes out.
 """
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter
 from starlette.responses import Response
+from starlette.routing import Route
 
 from service.api.v2.description import Asked
 from service.errors import ModelNotFoundError, UnsupportedError
@@ -40,27 +41,23 @@ _REFUSED = {
     "/v2/cudasharedmemory/region/{region}/register": _MEMORY,
 }
 
-router = APIRouter(include_in_schema=False)
-
-
-def _add(method: str, path: str, response: Response) -> None:
-    """Add a route that always answers with this response."""
-
-    async def respond(_: Request) -> Response:
-        return response
-
-    router.add_api_route(path, respond, methods=[method])
-
-
-for _path, _message in _REFUSED.items():
-    _add("POST", _path, refusal(UnsupportedError(_message)))
-_add("GET", "/v2/trace/setting", json_response(_TRACE))
-_add("GET", "/v2/logging", json_response(_LOGGING))
+_FIXED = [
+    *(("POST", path, refusal(UnsupportedError(why))) for path, why in _REFUSED.items()),
+    ("GET", "/v2/trace/setting", json_response(_TRACE)),
+    ("GET", "/v2/logging", json_response(_LOGGING)),
+]
 for _base in ("/v2/systemsharedmemory", "/v2/cudasharedmemory"):
     # No region is ever registered: there is none to list, and removing one succeeds.
-    _add("GET", f"{_base}/status", json_response([]))
-    _add("POST", f"{_base}/unregister", Response())
-    _add("POST", f"{_base}/region/{{region}}/unregister", Response())
+    _FIXED += [
+        ("GET", f"{_base}/status", json_response([])),
+        ("POST", f"{_base}/unregister", Response()),
+        ("POST", f"{_base}/region/{{region}}/unregister", Response()),
+    ]
+
+router = APIRouter(
+    routes=[Route(path, answer, methods=[method]) for method, path, answer in _FIXED],
+    include_in_schema=False,
+)
 
 
 @router.get("/v2/models/{model}/trace/setting")

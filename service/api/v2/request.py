@@ -27,7 +27,13 @@ from msgspec import Meta
 from numpy.typing import NDArray
 
 from models import ChannelOrder
-from service.api.v2.tensor_json import read_files, read_numbers, read_pixels, wrong_size
+from service.api.v2.tensors import (
+    Numbers,
+    files_in_binary,
+    files_in_json,
+    numbers_in_binary,
+    numbers_in_json,
+)
 from service.errors import BadRequestError, PayloadTooLargeError, TooManyImagesError
 from service.hosting.pipeline import ModelInfo
 
@@ -45,6 +51,7 @@ _FILE_MARKS = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"RIFF")
 # --- the JSON of a request; unknown fields and parameters are ignored -----------------------------
 
 Whole = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+NotSupported = Annotated[str | None, Meta(description="not supported")]
 
 
 class RequestParameters(msgspec.Struct):
@@ -63,7 +70,7 @@ class InputParameters(msgspec.Struct):
     binary_data_size: Annotated[
         Whole | None, Meta(description="bytes of this tensor, which follow the JSON")
     ] = None
-    shared_memory_region: Annotated[str | None, Meta(description="not supported")] = None
+    shared_memory_region: NotSupported = None
 
 
 class OutputParameters(msgspec.Struct):
@@ -75,7 +82,7 @@ class OutputParameters(msgspec.Struct):
     classification: Annotated[
         Whole, Meta(description="answer with this many `value:index:label`; 0: with the scores")
     ] = 0
-    shared_memory_region: Annotated[str | None, Meta(description="not supported")] = None
+    shared_memory_region: NotSupported = None
 
 
 class InputTensor(msgspec.Struct):
@@ -159,7 +166,7 @@ class InferRequest:
     """n images, encoded or decoded, and the form of the answer."""
 
     files: list[bytes]  # n of them; empty if there are images
-    images: NDArray[np.uint8] | NDArray[np.float32] | None  # n pixels or tensors
+    images: Numbers | None  # n pixels or tensors
     id: str = ""
     priority: int = 0  # 0: the default; otherwise 1 is the highest
     timeout_s: float | None = None
@@ -214,7 +221,8 @@ def _parse_raw(body: bytes, info: ModelInfo) -> InferRequest:
             f"a raw body is one JPEG, PNG or WebP file, or the {expected} bytes "
             f"of pixels {'×'.join(map(str, info.image_shape))}; this one has {len(body)} bytes"
         )
-    return InferRequest([], _as_pixels(body, 1, info), binary=True)
+    pixels = numbers_in_binary(body, (1, *info.image_shape), np.uint8)
+    return InferRequest([], _in_engine_order(pixels, info), binary=True)
 
 
 def _only(kind: str, tensors: Sequence[_Tensor], names: Sequence[str], info: ModelInfo) -> _Tensor:
@@ -236,7 +244,7 @@ def _only(kind: str, tensors: Sequence[_Tensor], names: Sequence[str], info: Mod
 
 def _read_input(
     tensor: InputTensor, binary: memoryview, info: ModelInfo, max_images: int
-) -> tuple[list[bytes], NDArray[np.uint8] | NDArray[np.float32] | None]:
+) -> tuple[list[bytes], Numbers | None]:
     """The files, pixels or tensors of the input; `binary` is what follows the JSON."""
     n = _image_count(tensor, info)
     if n > max_images:
@@ -258,20 +266,22 @@ def _read_input(
             f"input '{tensor.name}': binary_data_size is {size}, "
             f"but {len(binary)} bytes follow the JSON of Inference-Header-Content-Length"
         )
-    if tensor.datatype == "UINT8":
-        if size is None:
-            return [], _in_engine_order(read_pixels(data, (n, *info.image_shape)), info)
-        return [], _as_pixels(binary, n, info)
-    if tensor.datatype == "FP32":
-        shape = (n, *info.tensor_shape)
-        values = read_numbers(data, shape) if size is None else _as_tensor(binary, shape)
-        if not np.isfinite(values).all():
-            raise BadRequestError(f"input '{tensor.name}' has a value that is NaN or infinite")
-        return [], values
-    files = read_files(data, n) if size is None else _elements(binary, n)
-    if not all(files):
-        raise BadRequestError(f"element {files.index(b'') + 1} of input '{INPUT}' is empty")
-    return files, None
+    if tensor.datatype == "BYTES":
+        files = files_in_json(data, n) if size is None else files_in_binary(binary, n, INPUT)
+        if not all(files):
+            raise BadRequestError(f"element {files.index(b'') + 1} of input '{INPUT}' is empty")
+        return files, None
+    own = tensor.datatype == "FP32"
+    shape, kind = (info.tensor_shape, np.float32) if own else (info.image_shape, np.uint8)
+    if size is None:
+        numbers = numbers_in_json(data, (n, *shape), kind)
+    else:
+        numbers = numbers_in_binary(binary, (n, *shape), kind)
+    if not own:
+        return [], _in_engine_order(numbers, info)
+    if not np.isfinite(numbers).all():
+        raise BadRequestError(f"input '{tensor.name}' has a value that is NaN or infinite")
+    return [], numbers
 
 
 def _image_count(tensor: InputTensor, info: ModelInfo) -> int:
@@ -300,45 +310,6 @@ def _image_count(tensor: InputTensor, info: ModelInfo) -> int:
     )
 
 
-def _as_pixels(data: bytes | memoryview, n: int, info: ModelInfo) -> NDArray[np.uint8]:
-    expected = n * math.prod(info.image_shape)
-    if len(data) != expected:
-        raise wrong_size(len(data), expected)
-    return _in_engine_order(np.frombuffer(data, np.uint8).reshape(n, *info.image_shape), info)
-
-
 def _in_engine_order(pixels: NDArray[np.uint8], info: ModelInfo) -> NDArray[np.uint8]:
     """RGB pixels as the engine takes them: a view."""
     return pixels[..., ::-1] if info.channels is ChannelOrder.BGR else pixels
-
-
-def _as_tensor(data: memoryview, shape: tuple[int, ...]) -> NDArray[np.float32]:
-    if len(data) != 4 * math.prod(shape):
-        raise wrong_size(len(data) // 4, math.prod(shape))
-    # A copy: the data may begin at any byte.
-    return np.frombuffer(bytes(data), "<f4").reshape(shape).astype(np.float32, copy=False)
-
-
-def _elements(data: memoryview, n: int) -> list[bytes]:
-    """The n elements of a binary BYTES tensor."""
-    files = []
-    end = 0
-    for number in range(1, n + 1):
-        start = end + 4
-        if start > len(data):
-            raise BadRequestError(
-                f"the binary data of input '{INPUT}' ends before element {number} of {n}"
-            )
-        length = int.from_bytes(data[end:start], "little")
-        end = start + length
-        if end > len(data):
-            raise BadRequestError(
-                f"element {number} of input '{INPUT}' should have {length} bytes, "
-                f"but {len(data) - start} are left"
-            )
-        files.append(bytes(data[start:end]))
-    if end != len(data):
-        raise BadRequestError(
-            f"{len(data) - end} bytes are left after the {n} elements of input '{INPUT}'"
-        )
-    return files

@@ -1,5 +1,7 @@
 """The paths of the V2 protocol."""
 
+import re
+
 import msgspec
 from fastapi import APIRouter, FastAPI, Request
 from starlette.exceptions import HTTPException
@@ -7,9 +9,8 @@ from starlette.requests import ClientDisconnect
 
 from service.api.schemas import errors
 from service.api.v2 import description
-from service.api.v2.answer import InferAnswer
 from service.api.v2.description import Asked, IndexEntry, Models, index_entry
-from service.api.v2.infer import Infer
+from service.api.v2.infer import Infer, InferAnswer
 from service.api.v2.refusals import router as refusals
 from service.api.v2.request import IndexRequest, InferenceJson, content_of, read_json
 from service.errors import PayloadTooLargeError
@@ -17,14 +18,11 @@ from service.hosting.repository import Repository
 from service.http.body import content_coding
 from service.http.compression import inflate
 from service.http.exchange import Endpoint
-from service.telemetry.statistics import CLIENT_CLOSED_REQUEST
+from service.telemetry.counts import CLIENT_CLOSED_REQUEST
 
 _MAX_INDEX_BYTES = 4096
 
-_PATHS = {
-    "/v2/models/{model}": ["model"],
-    "/v2/models/{model}/versions/{version}": ["model", "version"],
-}
+_PATHS = ("/v2/models/{model}", "/v2/models/{model}/versions/{version}")
 _BINARY = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
 
 _decode_index = msgspec.json.Decoder(IndexRequest).decode
@@ -72,10 +70,10 @@ async def infer(pipeline: Asked) -> InferAnswer:
     raise LookupError(f"requests to {pipeline.info.name!r} must reach its endpoint")
 
 
-for _path, _names in _PATHS.items():
+for _path in _PATHS:
     _parameters = [
         {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
-        for name in _names
+        for name in re.findall(r"{(\w+)}", _path)
     ]
     for _end, _route, _statuses in (
         ("", description.model_metadata, [404]),
@@ -112,7 +110,7 @@ def add_routes(app: FastAPI, repository: Repository) -> dict[str, Endpoint]:
     app.include_router(refusals)
     endpoints: dict[str, Endpoint] = {}
     for name, pipeline in repository.models.items():
-        infers = Infer(pipeline, repository.max_body_bytes)
+        infers = Infer(pipeline)
         for path in _PATHS:
             endpoints[path.format(model=name, version=pipeline.info.version) + "/infer"] = infers
     return endpoints

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from models import EngineError, Images, Scores
-from service.api.deadline import urgency_from
+from service.api.v1 import urgency_from
 from service.batching.policy import NO_HURRY, Urgency
 from service.errors import InvalidParameterError
 from tests.support.service.client import PATH, digits, error_of, serving, until

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from service.edge.keys import Keys, KeysError
+from service.edge.keys import Keys
+from service.settings import SettingsError
 
 
 def keys_file(folder: Path, text: str | bytes, mode: int = 0o600) -> Path:
@@ -62,14 +63,14 @@ def test_a_file_that_makes_no_sense_is_one_clear_error(
     tmp_path: Path, text: str | bytes, problem: str
 ) -> None:
     file = keys_file(tmp_path, text)
-    with pytest.raises(KeysError, match=problem) as error:
+    with pytest.raises(SettingsError, match=problem) as error:
         Keys(file)
     assert str(file) in str(error.value)
     assert "two words" not in str(error.value)  # a key is not to be read in a log
 
 
 def test_a_file_that_is_not_there_is_one_clear_error(tmp_path: Path) -> None:
-    with pytest.raises(KeysError, match="No such file"):
+    with pytest.raises(SettingsError, match="No such file"):
         Keys(tmp_path / "none")
 
 

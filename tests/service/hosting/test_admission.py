@@ -22,6 +22,7 @@ def test_retry_after_is_what_the_images_inside_will_take_and_never_zero(
     admission = Admission(
         max_images=2,
         max_images_a_request=2,
+        max_body_bytes=1,
         room=ByteRoom(1),
         expected_wait_s=lambda: wait_s,
     )
@@ -53,6 +54,7 @@ def test_who_comes_back_after_that_long_is_let_in(batch_s: float, later_s: float
         admission = Admission(
             max_images=10,
             max_images_a_request=8,
+            max_body_bytes=1,
             room=ByteRoom(1),
             expected_wait_s=batcher.expected_wait_s,
         )

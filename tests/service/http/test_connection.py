@@ -118,11 +118,12 @@ async def test_an_idle_connection_keeps_nothing_of_what_it_brought() -> None:
             gc.enable()
 
 
+@pytest.mark.parametrize("value", ["100-continue", "100-Continue "])
 @run
-async def test_a_client_that_expects_100_continue_receives_it() -> None:
+async def test_a_client_that_expects_100_continue_receives_it(value: str) -> None:
     async with served() as server:
         http = await server.connect()
-        http.send(post(b"", "expect: 100-continue").replace(b"Length: 0", b"Length: 1"))
+        http.send(post(b"", f"expect: {value}").replace(b"Length: 0", b"Length: 1"))
         assert (await http.head()).startswith(b"HTTP/1.1 100 ")
         http.send(b"7")
         assert await http.digit() == 7

@@ -1,6 +1,8 @@
 """Hostile clients: endless pipelines, odd lengths and targets, upgrades."""
 
 import asyncio
+import socket
+import struct
 import threading
 from typing import Any
 
@@ -9,7 +11,7 @@ import pytest
 from service.edge.edge import Limits
 from service.edge.keys import Keys
 from service.http.connection import MAX_PIPELINED
-from service.http.framing import MAX_HEAD_BYTES
+from service.http.parser import MAX_HEAD_BYTES
 from tests.service.edge.test_edge import convoy, keys
 from tests.support.servers.listening import Listening, get, listening, post
 from tests.support.service.client import until
@@ -109,6 +111,54 @@ async def test_nothing_behind_a_body_that_is_refused_unread_is_answered() -> Non
         (await client.reply()).error(413)
         assert await client.rest() == b""
         assert [entry.status for entry in server.entries] == [413]
+
+
+LONG_BODY = "Content-Length: 200000"
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        f"POST /nothing HTTP/1.1\r\nHost: a\r\n{LONG_BODY}",
+        "POST /nothing HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 5",
+        "POST /nothing HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 5",
+        "POST /nothing HTTP/1.0\r\nContent-Length: 5",
+        f"POST /v1/classify?x=y HTTP/1.1\r\nHost: a\r\nConnection: close\r\n{LONG_BODY}",
+    ],
+)
+async def test_an_answer_before_the_body_says_that_it_is_the_last_and_is_not_reset(
+    head: str,
+) -> None:
+    async with convoy() as server:
+        client = await server.send(head.encode() + b"\r\n\r\n")
+        reply = await client.reply()
+        assert reply.status in (404, 422)
+        assert reply.headers["connection"] == "close"
+        for _ in range(4):  # a closed socket would answer by a reset
+            client.send(b"x" * 50_000)
+            await asyncio.sleep(0.01)
+        assert await client.rest() == b""
+
+
+async def test_a_short_body_that_a_route_does_not_read_is_skipped() -> None:
+    async with convoy() as server:
+        client = await server.send(
+            b"POST /nothing HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\n"
+        )
+        assert (await client.reply()).status == 404
+        client.send(b"GET /" + HEALTH)  # the body is part of it no more than of the next head
+        assert (await client.reply()).status == 200
+
+
+async def test_a_client_that_has_reset_its_connection_is_not_worked_for() -> None:
+    linger = struct.pack("ii", 1, 0)  # a close resets
+    async with convoy() as server:
+        for _ in range(20):
+            with socket.create_connection(("127.0.0.1", server.port)) as client:
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+                client.sendall(HEALTH)
+        assert (await server.ask(HEALTH)).status == 200
+        assert {entry.client for entry in server.entries} == {"127.0.0.1"}
 
 
 @pytest.mark.parametrize("target", ["http://", "http://[::1", "http://host:99999/v2", "http:///v2"])

@@ -241,7 +241,7 @@ async def test_a_priority_may_be_any_number(priority: int) -> None:
 @pytest.mark.anyio
 async def test_the_main_process_says_how_the_model_is_and_when_to_leave() -> None:
     async with sides() as (_, runner, (side,)):
-        side.runner.check_ready()
+        side.runner.state.check_ready()
         runner._engines[0].restarts += 2
         runner.refuse()
         side.session.wire.say("status", [status_of(runner)])
@@ -249,7 +249,7 @@ async def test_the_main_process_says_how_the_model_is_and_when_to_leave() -> Non
         assert side.runner.engines[0].restarts == 2
         assert side.runner.state is State.DRAINING
         with pytest.raises(ShuttingDownError):
-            side.runner.check_ready()
+            side.runner.state.check_ready()
         side.session.wire.say("drain")
         await until(lambda: side.drains == 1)
 
@@ -300,7 +300,7 @@ def test_every_error_arrives_as_it_was(error: ServiceError) -> None:
 def test_it_has_what_a_pipeline_uses_of_a_runner_and_its_batcher() -> None:
     """As the code of `service` has it: `pipeline.runner.X` and `runner.batcher.X`."""
     used = {
-        EngineRunner: ("post", "check_ready", "warm_up", "refuse", "give_up", "close"),
+        EngineRunner: ("post", "warm_up", "refuse", "give_up", "close"),
         Batcher: ("expected_wait_s", "check_deadline"),
     }
     for kind, names in used.items():

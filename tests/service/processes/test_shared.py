@@ -11,8 +11,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from service.batching.worker import BatchRecord
 from service.errors import QueueFullError
 from service.hosting.admission import Admission, ByteRoom, Reservation
-from service.processes.shared import Crew, Memory, Model, SharedAdmission, SharedCounts, SharedModel
-from service.telemetry.statistics import Phases
+from service.processes.shared import Crew, Memory, Model, SharedAdmission, SharedModel
+from service.telemetry.counts import Counts, Phases
 from tests.support.service.client import metric_in
 from tests.support.service.fakes import CLASSES, decode_digit, fake_info
 
@@ -78,22 +78,26 @@ def phases() -> Phases:
 
 def test_counts_of_all_processes_add_up_and_outlive_a_worker() -> None:
     one, other = two_processes()
-    main, first = SharedCounts(4, one.counts, WORKERS), SharedCounts(4, other.counts, 0)
+    main, first = Counts(4, one.counts, WORKERS), Counts(4, other.counts, 0)
     first.answered(2, phases())
     first.refused(503, 0.5)
     main.batch(BatchRecord(2, 0.04, failed=False))
-    for counts in (main, first, SharedCounts(4, one.counts, 2)):
+    for counts in (main, first, Counts(4, one.counts, 2)):
         told = counts.sum()
         assert (told.inferences, told.requests) == (2, {200: 1, 503: 1})
         assert told.executions == 1
-    again = SharedCounts(4, other.counts, 0)  # in the first one's place
+    again = Counts(4, other.counts, 0)  # in the first one's place
     again.answered(1, phases())
     assert main.sum().inferences == 3
 
 
 def test_images_inside_are_bounded_over_all_workers() -> None:
     own = Admission(
-        max_images=5, max_images_a_request=5, room=ByteRoom(100), expected_wait_s=lambda: 2.0
+        max_images=5,
+        max_images_a_request=5,
+        max_body_bytes=100,
+        room=ByteRoom(100),
+        expected_wait_s=lambda: 2.0,
     )
     one, other = two_processes()
     first, second = SharedAdmission(own, one.inside, 0), SharedAdmission(own, other.inside, 1)

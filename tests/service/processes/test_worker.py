@@ -14,15 +14,17 @@ from service.processes.remote import Link
 from service.processes.shared import Crew, Memory
 from service.processes.wire import Wire
 from service.processes.worker import _record, _Server
+from service.settings import Settings
 from tests.support.service.client import until
 from tests.support.service.fakes import make_repository
 
 
 def server_on(listener: socket.socket, crew: Crew | None = None, number: int = 0) -> _Server:
     repository = make_repository()
-    config = http_settings(create_app(repository), access_log=False)
+    settings = Settings(access_log=False)
+    config = http_settings(create_app(repository), settings)
     config.load()
-    server = _Server(config, repository, 1.0, announce=lambda: None)
+    server = _Server(config, repository, settings, announce=lambda: None)
     server.lifespan = config.lifespan_class(config)
     server.listener = listener
     server.crew, server.number = crew or Crew(Memory(), 1), number

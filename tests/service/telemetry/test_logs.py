@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
+from service.telemetry.counts import Phases
 from service.telemetry.logs import AccessLog, LineWriter, LogFormat
 from service.telemetry.record import RequestRecord
-from service.telemetry.statistics import Phases
 
 
 class Pipe:
@@ -45,7 +45,7 @@ def pipe() -> Iterator[Pipe]:
 
 
 def entry(**fields: Any) -> RequestRecord:
-    made = RequestRecord(b"id-1", "127.0.0.1", b"POST", b"/v1/classify?secret=1", {})
+    made = RequestRecord(b"id-1", "127.0.0.1", b"POST", b"/v1/classify", b"secret=1", {})
     made.status, made.bytes_in, made.bytes_out = 200, 12, 345
     made.ended = made.started + 0.0012345
     for name, value in fields.items():

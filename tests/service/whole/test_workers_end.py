@@ -101,6 +101,22 @@ def test_a_worker_that_does_not_leave_is_ended(tmp_path: Path) -> None:
         assert "Traceback" not in service.process.stderr.read()
 
 
+@pytest.mark.parametrize("forker", [False, True], ids=["a worker", "the fork server"])
+def test_a_process_that_is_killed_just_before_the_signal_is_logged(
+    forker: bool, tmp_path: Path
+) -> None:
+    with running(tmp_path) as service:
+        forkers = {child for child in children(service.process.pid) if children(child)}
+        os.kill(min(forkers if forker else service.workers), signal.SIGKILL)
+        service.process.terminate()
+        status = service.process.wait(20)
+        assert service.process.stderr is not None
+        error = service.process.stderr.read()
+    assert f"ended with status {255 if forker else -9}" in error
+    assert status == (0 if "another takes its place" in error else 1)
+    assert "Traceback" not in error
+
+
 def test_workers_leave_when_the_engines_process_is_gone(tmp_path: Path) -> None:
     with running(tmp_path) as service, ThreadPoolExecutor(1) as pool:
         with service.one_each() as each:

@@ -14,9 +14,9 @@ import time
 from models import EngineError
 from service.api.app import create_app
 from service.cli.options import configure_logging
-from service.edge.edge import EdgeOptions, Limits
 from service.engine.watchdog import Bounds
 from service.http.server import bind, run_server
+from service.settings import Settings
 from service.telemetry.logs import LogFormat
 from tests.service.whole.faults.pictures import faulty_scores, prepare_faulty
 from tests.support.service.fakes import FakeEngine, decode_digit, free, make_repository
@@ -74,16 +74,15 @@ def main() -> int:
         app.endpoints,
         repository,
         listener,
-        notice_s=options.notice_s,
-        drain_s=options.drain_s,
-        access_log=False,
-        edge=EdgeOptions(
-            Limits(
-                connections=options.max_connections,
-                per_address=options.per_address,
-                rate=options.rate,
-            )
+        Settings(
+            max_connections=options.max_connections,
+            max_connections_per_address=options.per_address or options.max_connections,
+            max_rate=options.rate,
+            access_log=False,
+            notice_s=options.notice_s,
+            drain_s=options.drain_s,
         ),
+        keys=None,
         announce=lambda: print(port, flush=True),
     )
     return 0 if answered else 1

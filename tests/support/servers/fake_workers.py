@@ -18,6 +18,7 @@ from service.cli.options import configure_logging
 from service.hosting.repository import Repository
 from service.http.server import bind
 from service.processes import Options, WorkersError, prepare, run_workers
+from service.settings import Settings
 from tests.support.service.fakes import FakeEngine, decode_digit, fake_info, free, one_hot
 
 
@@ -70,9 +71,13 @@ def main() -> int:
             repository,
             listener,
             Options(
-                *(options.workers, made, configure, options.drain_s),
-                access_log=False,
-                notice_s=options.notice_s,
+                Settings(
+                    workers=options.workers,
+                    access_log=False,
+                    notice_s=options.notice_s,
+                    drain_s=options.drain_s,
+                ),
+                *(None, made, configure),
             ),
             announce=lambda: print(port, flush=True),
         )

@@ -13,6 +13,7 @@ from service.api.app import create_app
 from service.cli.options import configure_logging
 from service.engine.watchdog import Bounds
 from service.http.server import bind, run_server
+from service.settings import Settings
 from tests.support.service.fakes import FakeEngine, make_repository
 
 
@@ -50,8 +51,8 @@ def main() -> int:
         app.endpoints,
         repository,
         listener,
-        drain_s=10,
-        access_log=False,
+        Settings(access_log=False, drain_s=10),
+        keys=None,
         announce=lambda: print(port, flush=True),
     )
     return 0 if answered else 1

@@ -13,6 +13,7 @@ from uvicorn.server import ServerState
 from service.api.app import create_app
 from service.hosting.repository import Repository
 from service.http.server import http_settings
+from service.settings import Settings
 from tests.support.servers.listening import Client
 from tests.support.service.client import until
 from tests.support.service.fakes import FakeEngine, make_repository
@@ -81,7 +82,7 @@ async def served(
     if stock:
         config = uvicorn.Config(watched, log_config=None, access_log=False, lifespan="off")
     else:
-        config = http_settings(watched, access_log=False, endpoints=app.endpoints)
+        config = http_settings(watched, Settings(access_log=False), endpoints=app.endpoints)
     config.load()
     state = ServerState()
     loop = asyncio.get_running_loop()

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from models import ChannelOrder, OutputKind
-from service.api.v2.answer import format_answer
+from service.api.v2.infer import format_answer
 from service.api.v2.request import MAX_JSON_BYTES, InferRequest, parse_request
 from service.engine.ranking import rank
 from service.errors import BadRequestError, EngineFailedError, ServiceError

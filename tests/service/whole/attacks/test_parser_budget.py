@@ -9,8 +9,7 @@ from typing import Any, cast
 import pytest
 
 from models import OutputKind
-from service.api.deadline import urgency_from
-from service.api.v1 import query_parser
+from service.api.v1 import query_parser, urgency_from
 from service.api.v2.request import parse_request
 from service.edge.edge import Edge
 from service.errors import ServiceError

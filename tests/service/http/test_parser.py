@@ -9,7 +9,7 @@ import pytest
 from service.edge.connections import SPARE
 from service.edge.edge import Limits
 from service.edge.keys import Keys
-from service.http.framing import MAX_HEAD_BYTES, MAX_HEADERS
+from service.http.parser import MAX_HEAD_BYTES, MAX_HEADERS
 from tests.service.edge.test_edge import BEARER, keys
 from tests.service.edge.test_edge import convoy as keyed
 from tests.service.http.test_connection_pace import convoy, error_in
@@ -121,6 +121,7 @@ HOST = b"Host: here"
         ),
         ([b"POST /v2 HTTP/1.1", HOST, *[b"Transfer-Encoding: chunked"] * 2], 400, "Transfer-Enc"),
         ([b"POST /v2 HTTP/1.0", b"Transfer-Encoding: chunked"], 400, "in HTTP/1.1 alone"),
+        ([b"POST /v2 HTTP/1.1", HOST, b"Expect: 200-ok"], 417, "must be `100-continue`"),
         ([b"GET /v2"], 505, "this server speaks HTTP/1.1"),
         ([b"GET /v2 HTTP/0.9"], 505, "this server speaks HTTP/1.1"),
         ([b"GET /v2 HTTP/1.2", HOST], 505, "this server speaks HTTP/1.1"),

@@ -5,6 +5,7 @@ import threading
 import time
 from typing import Any
 
+import msgspec
 import pytest
 
 from models import EngineError
@@ -12,9 +13,8 @@ from service.api.app import create_app
 from service.api.v2.description import index_entry, model_statistics
 from service.batching.worker import BatchRecord
 from service.hosting.repository import Repository
-from service.telemetry.counts import Counts
+from service.telemetry.counts import Counts, Phases
 from service.telemetry.metrics import Metrics
-from service.telemetry.statistics import Phases
 from tests.support.service.client import (
     AppClient,
     digits,
@@ -81,7 +81,7 @@ def test_rows_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
     two.refused(503, 0.1)
     three.batch(ran(3, ms=40))
     for counts in every:
-        monkeypatch.setattr(counts, "rows", lambda: rows)
+        monkeypatch.setattr(counts, "rows", rows)
         told = counts.sum()
         assert (told.inferences, told.requests) == (3, {200: 2, 503: 1})
         assert told.duration[1] == pytest.approx(0.41)
@@ -106,7 +106,7 @@ def test_rows_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_failures_are_told_by_tritons_reasons(status: int, reason: str) -> None:
     metrics = Metrics(max_batch=1)
-    metrics.model("m", "1").refused(status, 0.1)
+    metrics.model("m", "1").counts.refused(status, 0.1)
     told = {
         labels["reason"]: value
         for name, labels, value in samples_in(metrics.exposition().decode())
@@ -118,8 +118,8 @@ def test_failures_are_told_by_tritons_reasons(status: int, reason: str) -> None:
 def test_tritons_metrics_say_what_the_statistics_say_of_each_model() -> None:
     metrics = Metrics(max_batch=8)
     one, two = metrics.model("one", "1"), metrics.model('t"w\\o', "7")
-    one.answered(3, phases())
-    one.batch(ran(3, ms=50))
+    one.counts.answered(3, phases())
+    one.counts.batch(ran(3, ms=50))
     one.pending = lambda: 5
     text = metrics.exposition().decode()
     told = {
@@ -140,7 +140,7 @@ def test_tritons_metrics_say_what_the_statistics_say_of_each_model() -> None:
     }
     others = [labels for _, labels, _ in samples_in(text) if labels.get("version") == "7"]
     assert {labels["model"] for labels in others} == {'t"w\\o'}
-    assert two.statistics.inferences == 0
+    assert two.counts.sum().inferences == 0
     for name in told:
         kind = "gauge" if "pending" in name else "counter"
         assert f"# TYPE {name} {kind}\n{name}{{" in text
@@ -261,7 +261,7 @@ async def test_statistics_count_both_interfaces_and_what_failed() -> None:
         engine.failing = True
         assert (await client.post("/v1/classify", content=b"3")).status_code == 500
         told: Any = (await client.get("/v2/models/fake/stats")).json()["model_stats"][0]
-        assert told == model_statistics(pipeline)
+        assert told == msgspec.to_builtins(model_statistics(pipeline))
     assert (told["inference_count"], told["execution_count"]) == (2, 2)
     durations = told["inference_stats"]
     assert durations["success"]["count"] == 2
