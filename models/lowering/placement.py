@@ -52,15 +52,17 @@ def pixels_place(root: str, offset: int, n: int, spatial: Sequence[int], pixels:
     return Place(root, offset, pixels.strided(n, spatial), pixels)
 
 
-def cut(place: Place, axis: int, start: int, stop: int) -> Place:
-    """start:stop along `axis`, the batch counted as axis 0."""
+def cut(place: Place, axis: int, start: int, stop: int, step: int = 1) -> Place:
+    """start:stop:step along `axis`, the batch counted as axis 0."""
     strided = place.strided
     offset = place.offset + start * strided.strides[axis]
-    shape = (*strided.shape[:axis], stop - start, *strided.shape[axis + 1 :])
+    size = len(range(start, stop, step))
+    shape = (*strided.shape[:axis], size, *strided.shape[axis + 1 :])
+    strides = (*strided.strides[:axis], step * strided.strides[axis], *strided.strides[axis + 1 :])
     pixels = None
-    if place.pixels is not None and axis == 1:
-        pixels = Pixels(stop - start, place.pixels.pitch, offset % VECTOR)
-    view = Strided(shape, strided.strides, offset % VECTOR)
+    if place.pixels is not None and axis == 1 and step == 1:
+        pixels = Pixels(size, place.pixels.pitch, offset % VECTOR)
+    view = Strided(shape, strides, offset % VECTOR)
     return Place(place.root, offset, view, pixels)
 
 

@@ -5,6 +5,7 @@ from tests.support.cases.coalesced import COALESCED_CASES
 from tests.support.cases.conv import CONV_CASES
 from tests.support.cases.elementwise import ELEMENTWISE_CASES
 from tests.support.cases.linear import LINEAR_CASES
+from tests.support.cases.reductions import REDUCTION_CASES
 from tests.support.cases.windows import WINDOW_CASES
 from tests.support.cases.winograd import WINOGRAD_CASES
 from tests.support.cases.winograd_nonfused import NONFUSED_CASES
@@ -13,6 +14,7 @@ from tests.support.kernels.kernel_case import KernelCase
 CASES: tuple[KernelCase, ...] = (
     *ELEMENTWISE_CASES,
     *WINDOW_CASES,
+    *REDUCTION_CASES,
     *CONV_CASES,
     *COALESCED_CASES,
     *LINEAR_CASES,
