@@ -11,7 +11,10 @@ from models.graph import (
     Graph,
     Lrn,
     Node,
+    Normalise,
     Pool,
+    Reduce,
+    Resample,
     ScaleShift,
     Softmax,
 )
@@ -42,6 +45,12 @@ def flops_per_image(graph: Graph, node: Node) -> int:
             return out
         case Lrn():
             return out * (2 * node.size + 3)
+        case Normalise():
+            return 7 * out + epilogue
+        case Reduce():
+            return prod(graph.shape(node.x))
+        case Resample():
+            return 2 * out * prod(graph.shape(table)[1] for table in node.taps)
         case Softmax():
             return 4 * out
         case _:

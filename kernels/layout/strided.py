@@ -37,7 +37,7 @@ class Strided:
         return cls(tuple(shape), strides, stored=stored)
 
     def transposed(self, axes: Sequence[int]) -> "Strided":
-        """Axis i is this one's axis `axes[i]`."""
+        """Axis i is this one's axis `axes[i]`; of those not named, the first element."""
         return replace(
             self,
             shape=tuple(self.shape[axis] for axis in axes),
@@ -99,15 +99,16 @@ class Walk:
         return struct("common.cuh", "Walk", steps=self.steps, extent=self.extents, stride=stride)
 
 
-def walk(written: Strided, *read: Strided) -> Walk:
+def walk(written: Strided, *read: Strided, vectors: bool = True) -> Walk:
     """The loops that write one tensor and read others; neighbouring threads write neighbours.
 
-    All have one shape. Axes that are contiguous in every tensor are merged. Raises ValueError for
-    shapes that differ, and where several elements to be written are the same one.
+    All have one shape. Axes that are contiguous in every tensor are merged. Without `vectors`, v is
+    1. Raises ValueError for shapes that differ, and where several elements to be written are the
+    same one.
     """
     _check(written, *read)
     axes = _merged_axes(written, *read)
-    if not _vectorises(axes, [each.offset for each in (written, *read)]):
+    if not vectors or not _vectorises(axes, [each.offset for each in (written, *read)]):
         return _walk(axes, 1)
     extent, strides = axes.pop()
     axes.append((extent // VECTOR, [stride * VECTOR for stride in strides]))

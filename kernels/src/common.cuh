@@ -60,6 +60,10 @@ enum class Activation {
   ERF,
   GELU,
   GELU_TANH,
+  ELU,
+  SOFTPLUS,
+  MISH,
+  SQRT,
 };
 
 __device__ __forceinline__ float at_least(float x, float least) { return x < least ? least : x; }
@@ -71,6 +75,14 @@ __device__ __forceinline__ float clamp(float x, float least, float most) {
 
 // expf overflows to infinity for x < -88, and 1 / infinity is the 0 that is wanted.
 __device__ __forceinline__ float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
+
+// x · tanh(log(1 + e)), e = exp(x): x · n / (n + 2), n = e · (e + 2). Where e² would overflow
+// the quotient has long been 1.
+__device__ __forceinline__ float mish(float x) {
+  const float e = expf(x > 20.0f ? 20.0f : x);
+  const float n = e * (e + 2.0f);
+  return x * (n / (n + 2.0f));
+}
 
 template <Activation KIND>
 __device__ __forceinline__ float activate(float x, float a, float b) {
@@ -89,6 +101,11 @@ __device__ __forceinline__ float activate(float x, float a, float b) {
   // 1 + tanh(z) = 2 sigmoid(2z), likewise; 2 sqrt(2 / pi) = 1.5957691...
   if constexpr (KIND == Activation::GELU_TANH)
     return x * sigmoid(1.5957691216057308f * (x + 0.044715f * x * x * x));
+  if constexpr (KIND == Activation::ELU) return x > 0.0f ? b * x : a * expm1f(x);
+  // In the form whose exponential cannot overflow.
+  if constexpr (KIND == Activation::SOFTPLUS) return at_least(x, 0.0f) + log1pf(expf(-fabsf(x)));
+  if constexpr (KIND == Activation::MISH) return mish(x);
+  if constexpr (KIND == Activation::SQRT) return sqrtf(x);
   return x;
 }
 

@@ -9,7 +9,7 @@
 #include "common.cuh"
 #include "half.cuh"
 
-enum class BinaryOp { ADD, SUB, MUL, DIV };
+enum class BinaryOp { ADD, SUB, MUL, DIV, MAX, MIN, PRELU };
 
 template <BinaryOp OP>
 __device__ __forceinline__ float apply(float a, float b) {
@@ -17,6 +17,10 @@ __device__ __forceinline__ float apply(float a, float b) {
   if constexpr (OP == BinaryOp::SUB) return a - b;
   if constexpr (OP == BinaryOp::MUL) return a * b;
   if constexpr (OP == BinaryOp::DIV) return a / b;
+  // NaN stays NaN, which fmaxf and fminf would hide.
+  if constexpr (OP == BinaryOp::MAX) return a > b || a != a ? a : b;
+  if constexpr (OP == BinaryOp::MIN) return a < b || a != a ? a : b;
+  if constexpr (OP == BinaryOp::PRELU) return a >= 0.0f ? a : a * b;
 }
 
 // y = activation(x); a copy where there is none.

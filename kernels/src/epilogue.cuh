@@ -1,7 +1,7 @@
 // The end of a kernel, before it writes its sums: y = activation(sum + bias + residual).
 //
 // The activation is a kernel argument, not a template argument: a branch that all threads take
-// alike costs little beside the sums, and there are twelve activations.
+// alike costs little beside the sums, and there are many activations.
 #pragma once
 
 #include "common.cuh"
@@ -82,6 +82,14 @@ struct EpilogueOf {
         return activate<Activation::GELU>(x, a, b);
       case Activation::GELU_TANH:
         return activate<Activation::GELU_TANH>(x, a, b);
+      case Activation::ELU:
+        return activate<Activation::ELU>(x, a, b);
+      case Activation::SOFTPLUS:
+        return activate<Activation::SOFTPLUS>(x, a, b);
+      case Activation::MISH:
+        return activate<Activation::MISH>(x, a, b);
+      case Activation::SQRT:
+        return activate<Activation::SQRT>(x, a, b);
     }
     return x;
   }

@@ -7,32 +7,13 @@
 //   elements, over the lanes of a warp by shuffles, over the warps in turn.
 // Layouts: any strides; the row's own stride is 1 along the channels of NHWC.
 // Launch: one block per row.
+#include "block.cuh"
 #include "common.cuh"
 #include "half.cuh"
 
 struct Larger {
   static __device__ __forceinline__ float of(float a, float b) { return fmaxf(a, b); }
 };
-
-struct Sum {
-  static __device__ __forceinline__ float of(float a, float b) { return a + b; }
-};
-
-// Reduces the threads' values to one, for every thread.
-template <typename Both, int THREADS>
-__device__ __forceinline__ float over_block(float value) {
-  __shared__ float of_warp[THREADS / 32];
-#pragma unroll
-  for (int lane = 16; lane > 0; lane /= 2)
-    value = Both::of(value, __shfl_xor_sync(0xffffffffu, value, lane));
-  if constexpr (THREADS == 32) return value;
-  if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = value;
-  __syncthreads();
-  value = of_warp[0];
-#pragma unroll
-  for (int warp = 1; warp < THREADS / 32; ++warp) value = Both::of(value, of_warp[warp]);
-  return value;
-}
 
 template <class X, class Y, bool LOG, int RANK, int THREADS>
 __global__ void __launch_bounds__(THREADS)

@@ -20,13 +20,17 @@ from models.graph import (
     Concat,
     Constant,
     Conv,
+    Expand,
     Gemm,
     GlobalPool,
     Identity,
     Lrn,
     Node,
+    Normalise,
     Pad,
     Pool,
+    Reduce,
+    Resample,
     Reshape,
     ScaleShift,
     Slice,
@@ -35,6 +39,12 @@ from models.graph import (
 )
 from models.lowering import placement
 from models.lowering.context import Context, pixels_of
+from models.lowering.reductions import (
+    lower_expand,
+    lower_normalise,
+    lower_reduce,
+    lower_resample,
+)
 from models.lowering.tape import Cost, Operand, at
 
 
@@ -167,7 +177,8 @@ def _concat(to: Context, node: Concat) -> None:
 
 
 def _slice(to: Context, node: Slice) -> None:
-    to.view(node.output, placement.cut(to.places[node.x], node.axis + 1, node.start, node.stop))
+    cut = placement.cut(to.places[node.x], node.axis + 1, node.start, node.stop, node.step)
+    to.view(node.output, cut)
 
 
 def _transpose(to: Context, node: Transpose) -> None:
@@ -227,6 +238,7 @@ def _reshape(to: Context, node: Reshape) -> None:
     strided = x.strided
     if node.channels_last:
         seen = placement.flattened(x, to.n)
+        seen = seen and placement.with_single_axes(seen, shape)
         # Channels after the spatial axes, as in memory: H, W, C.
         strided = strided.transposed((0, *range(2, len(strided.shape)), 1))
     else:
@@ -244,12 +256,16 @@ _LOWER: Mapping[type[Node], Callable[[Context, Any], None]] = {
     Concat: _concat,
     Constant: _constant,
     Conv: _conv,
+    Expand: lower_expand,
     Gemm: _gemm,
     GlobalPool: _global_pool,
     Identity: _identity,
     Lrn: _lrn,
+    Normalise: lower_normalise,
     Pad: _pad,
     Pool: _pool,
+    Reduce: lower_reduce,
+    Resample: lower_resample,
     Reshape: _reshape,
     ScaleShift: _scale_shift,
     Slice: _slice,

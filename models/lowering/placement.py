@@ -60,16 +60,18 @@ def pixels_place(root: str, offset: int, n: int, spatial: Sequence[int], pixels:
     return Place(root, offset, pixels.strided(n, spatial), pixels)
 
 
-def cut(place: Place, axis: int, start: int, stop: int) -> Place:
-    """start:stop along `axis`, the batch counted as axis 0."""
+def cut(place: Place, axis: int, start: int, stop: int, step: int = 1) -> Place:
+    """start:stop:step along `axis`, the batch counted as axis 0."""
     strided = place.strided
     offset = place.offset + start * strided.strides[axis]
-    shape = (*strided.shape[:axis], stop - start, *strided.shape[axis + 1 :])
+    size = len(range(start, stop, step))
+    shape = (*strided.shape[:axis], size, *strided.shape[axis + 1 :])
+    strides = (*strided.strides[:axis], step * strided.strides[axis], *strided.strides[axis + 1 :])
     past = offset % aligned_elements(strided.stored)
     pixels = None
-    if place.pixels is not None and axis == 1:
-        pixels = replace(place.pixels, channels=stop - start, offset=past)
-    view = replace(strided, shape=shape, offset=past)
+    if place.pixels is not None and axis == 1 and step == 1:
+        pixels = replace(place.pixels, channels=size, offset=past)
+    view = replace(strided, shape=shape, strides=strides, offset=past)
     return Place(place.root, offset, view, pixels)
 
 

@@ -6,6 +6,7 @@ from tests.support.cases.conv import CONV_CASES
 from tests.support.cases.elementwise import ELEMENTWISE_CASES
 from tests.support.cases.half import HALF_CASES
 from tests.support.cases.linear import LINEAR_CASES
+from tests.support.cases.reductions import REDUCTION_CASES
 from tests.support.cases.tensor_gemm import TENSOR_CASES
 from tests.support.cases.windows import WINDOW_CASES
 from tests.support.cases.winograd import WINOGRAD_CASES
@@ -15,6 +16,7 @@ from tests.support.kernels.kernel_case import KernelCase
 CASES: tuple[KernelCase, ...] = (
     *ELEMENTWISE_CASES,
     *WINDOW_CASES,
+    *REDUCTION_CASES,
     *CONV_CASES,
     *COALESCED_CASES,
     *TENSOR_CASES,

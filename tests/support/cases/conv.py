@@ -168,6 +168,7 @@ CONV_CASES: tuple[KernelCase, ...] = (
             Activation(ActivationKind.CLIP, -0.5, 2.0),
             Activation(ActivationKind.LEAKY_RELU, 0.1),
             Activation(ActivationKind.HARD_SIGMOID, 0.2, 0.5),
+            Activation(ActivationKind.ELU, 1.3, 1.05),
             *(
                 Activation(kind)
                 for kind in ActivationKind
@@ -177,6 +178,8 @@ CONV_CASES: tuple[KernelCase, ...] = (
                     ActivationKind.CLIP,
                     ActivationKind.LEAKY_RELU,
                     ActivationKind.HARD_SIGMOID,
+                    ActivationKind.ELU,
+                    ActivationKind.SQRT,  # of sums near 0 it is as steep as one likes
                 )
             ),
         )
