@@ -70,10 +70,10 @@ def placed(array: Array, layout: Strided) -> Placed:
 
 
 def poisoned(layout: Strided) -> Array:
-    """Memory for a tensor from a 16-byte boundary to a little past its end, nothing in it yet."""
+    """Memory for a tensor from a 16-byte boundary to its last element, nothing in it yet."""
     ends = ((size - 1) * stride for size, stride in zip(layout.shape, layout.strides, strict=True))
     poison = HALF_POISON if layout.stored == HALF else POISON
-    return np.full(layout.offset + sum(ends) + 1 + 4, poison).view(layout.stored)
+    return np.full(layout.offset + sum(ends) + 1, poison).view(layout.stored)
 
 
 def view(memory: Array, layout: Strided) -> Array:
