@@ -85,8 +85,9 @@ bench-gpu: $(VENV)/dev.stamp  ## on a GPU: kernels, networks, requests, beside c
 	$(BIN)/python -m benchmarks.gpu run --out $(OUT) --seconds $(SECONDS_TO_SPEND)
 	$(BIN)/python -m benchmarks.gpu report --out $(OUT)
 
-docs: $(VENV)/serve.stamp  ## write docs/settings.md
+docs: $(VENV)/dev.stamp  ## write docs/settings.md, and the README's table from what was measured
 	PYTHONPATH=. $(BIN)/python docs/settings.py
+	$(BIN)/python -m benchmarks.peers --readme
 
 train: $(VENV)/dev.stamp  ## train the built-in digits model again (installs torch)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[train]'

@@ -67,6 +67,13 @@ def read(file: Path) -> list[Row]:
     return [json.loads(line) for line in lines]
 
 
+def fill(text: str, begin: str, end: str, content: str) -> str:
+    """A document with what lies between its two marks replaced. ValueError where it has none."""
+    if begin not in text or end not in text:
+        raise ValueError(f"the document has no {begin} and {end}")
+    return f"{text[: text.index(begin)]}{begin}\n{content}\n{text[text.index(end) :]}"
+
+
 def append(file: Path, rows: Iterable[Row]) -> None:
     """Add rows, there for good when this returns."""
     file.parent.mkdir(parents=True, exist_ok=True)

@@ -20,6 +20,7 @@ class Answer(NamedTuple):
 
     probabilities: dict[int, float]  # by class, of the top k
     phases_ms: tuple[float, ...]  # as the server reports them, one for each of PHASES, or empty
+    model: str = ""
 
 
 def read_answer(body: bytes) -> Answer:
@@ -34,7 +35,7 @@ def read_answer(body: bytes) -> Answer:
         raise BadAnswerError(f"not an answer to one image: {body[:80]!r}") from error
     if not found:
         raise BadAnswerError("an answer without predictions")
-    return Answer(found, phases_ms)
+    return Answer(found, phases_ms, str(content.get("model", "")))
 
 
 def same_image(one: Answer, other: Answer) -> bool:

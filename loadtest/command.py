@@ -1,10 +1,11 @@
 """`convoy loadtest`: its command line and its exit status."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import urlsplit
 
 import typer
@@ -16,10 +17,14 @@ from loadtest import LoadTestError, OptionsError
 from loadtest.images import SAMPLES, load_images
 from loadtest.journal import MIXED_UP
 from loadtest.loops import Arrivals
-from loadtest.report import as_json, as_table, plot
+from loadtest.report.record import Run, as_json, read_run
+from loadtest.report.text import as_table
 from loadtest.summary import Load
 from loadtest.sweep import MAX_RATE, Found
 from loadtest.tables import print_table
+
+if TYPE_CHECKING:
+    from loadtest.run import Conditions
 
 _INTERRUPTED = 130  # what shells report after SIGINT
 _UNITS_S = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, None: 1.0}
@@ -130,7 +135,18 @@ def loadtest(
     ] = None,
     plot_file: Annotated[
         Path | None,
-        typer.Option("--plot", metavar="FILE", help="Plot latency over throughput as a PNG."),
+        typer.Option("--plot", metavar="FILE", help="Plot latency over throughput, as PNG or SVG."),
+    ] = None,
+    report_file: Annotated[
+        Path | None,
+        typer.Option("--report", metavar="FILE", help="Write plots and tables as one HTML file."),
+    ] = None,
+    beside: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE",
+            help="JSON of an earlier run, to show beside this one in plot and report. Repeatable.",
+        ),
     ] = None,
 ) -> None:
     """Measure the latency and throughput of a running server under load.
@@ -144,7 +160,8 @@ def loadtest(
         raise OptionsError("--find-rate needs a bound, such as --p99 50ms")
     if find and rate and len(rate) > 1:
         raise OptionsError("--find-rate starts at one --rate")
-    needed = ["aiohttp", "matplotlib"] if plot_file else ["aiohttp"]
+    drawn = plot_file is not None or report_file is not None
+    needed = ["aiohttp", "matplotlib"] if drawn else ["aiohttp"]
     if missing := [package for package in needed if find_spec(package) is None]:
         raise LoadTestError(
             f"{' and '.join(missing)}: not installed; "
@@ -166,13 +183,15 @@ def loadtest(
         timeout_s=timeout,
         p99_bound_ms=None if p99 is None else p99 * 1e3,
     )
+    earlier = [read_run(file) for file in beside or ()]
     rates = rate or ([10.0] if find else [])
     loads = [Load(rate=each) for each in rates] or [Load(clients=n) for n in clients or [8]]
     bodies = load_images(images)
     headers = {name: value.strip() for name, _, value in (h.partition(":") for h in header or ())}
     console = Console(stderr=True)
     with Progress(console=console, disable=not console.is_terminal, transient=True) as bar:
-        found = uvloop.run(run(conditions, bodies, headers, loads, find=find, bar=bar))
+        asked, found = uvloop.run(run(conditions, bodies, headers, loads, find=find, bar=bar))
+    this = Run("this run", asked, found)
     print_table(as_table(found))
     if find:
         bound = f"p99 within {conditions.p99_bound_ms:g} ms and no errors"
@@ -181,11 +200,29 @@ def loadtest(
     if found.limited_by_client:
         typer.echo("the load generator, rather than the server, may be the limit")
     if json_file is not None:
-        json_file.write_bytes(as_json(asdict(conditions), len(bodies), found))
-    if plot_file is not None:
-        plot(found, plot_file, title=url, bound_ms=conditions.p99_bound_ms)
+        json_file.write_bytes(as_json(asdict(conditions), len(bodies), this))
+    if drawn:
+        _draw([this, *earlier], conditions, plot_file, report_file)
     if status := _status(found, find, max_errors, conditions.p99_bound_ms):
         raise typer.Exit(status)
+
+
+def _draw(
+    runs: Sequence[Run], conditions: "Conditions", plot_file: Path | None, report_file: Path | None
+) -> None:
+    """Write the files; needs Matplotlib."""
+    from loadtest.report.page import as_html  # noqa: PLC0415
+    from loadtest.report.plots import latency_plot  # noqa: PLC0415
+
+    bound_ms = conditions.p99_bound_ms
+    try:
+        if plot_file is not None:
+            latency_plot(runs, bound_ms).savefig(plot_file, dpi=120)
+        if report_file is not None:
+            page = as_html(runs, asdict(conditions), bound_ms)
+            report_file.write_text(page, encoding="utf-8")
+    except ValueError as error:  # a suffix that is no format
+        raise OptionsError(f"--plot {plot_file}: {error}") from error
 
 
 def _status(found: Found, find: bool, max_errors: float, p99_ms: float | None) -> int:

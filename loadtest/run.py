@@ -16,7 +16,8 @@ from loadtest.clock import Clock, precise_clock
 from loadtest.images import ImageFile
 from loadtest.journal import Journal
 from loadtest.loops import Arrivals, arrivals, closed_loop, open_loop
-from loadtest.report import milliseconds
+from loadtest.report.text import milliseconds
+from loadtest.subject import Subject, subject
 from loadtest.summary import Load, Summary, summarise
 from loadtest.sweep import Found, find_rate
 
@@ -51,7 +52,7 @@ async def run(
     *,
     find: bool,
     bar: Progress,
-) -> Found:
+) -> tuple[Subject, Found]:
     """Measure `loads` in turn, or search from the first rate; SIGINT ends the test early.
 
     Shows progress on `bar`. Raises LoadTestError unless the first request has a valid answer.
@@ -70,21 +71,24 @@ async def run(
     )
     async with client:
         with precise_clock() as clock:
-            await (client.learn() if conditions.verify else client.ask(0))
+            first = await (client.learn() if conditions.verify else client.ask(0))
+            asked = subject(first.model, await client.metrics())
             gc.freeze()  # keeps images and modules out of every collection
 
             async def measure(load: Load) -> Summary:
                 summary = await _measure(load, conditions, client, clock, stop, bar)
                 if not bar.disable:
-                    p99 = milliseconds(summary.latency_ms["p99"])
-                    bar.console.print(f"{load}: p99 {p99} ms, {summary.failed:,} errors")
+                    p50, p99 = (milliseconds(summary.shown_ms[name]) for name in ("p50", "p99"))
+                    text = f"{load}: p50 {p50} ms, p99 {p99} ms, {summary.failed:,} errors"
+                    bar.console.print(text)
                 return summary
 
             loop.add_signal_handler(signal.SIGINT, stop.set)
             try:
                 if find and conditions.p99_bound_ms is not None:
-                    return await find_rate(measure, conditions.p99_bound_ms, loads[0].rate or 1.0)
-                return Found([await measure(load) for load in loads if not stop.is_set()])
+                    start = loads[0].rate or 1.0
+                    return asked, await find_rate(measure, conditions.p99_bound_ms, start)
+                return asked, Found([await measure(load) for load in loads if not stop.is_set()])
             finally:
                 loop.remove_signal_handler(signal.SIGINT)
 

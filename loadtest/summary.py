@@ -70,6 +70,14 @@ class Summary:
         late = lag is not None and lag > max(_MAX_LAG_MS, _MAX_LAG_SHARE * (latency or 0.0))
         return self.client_cpu > _MAX_CPU or late or TOO_LATE in self.errors
 
+    @property
+    def shown_ms(self) -> Percentiles:
+        """`latency_ms`, without the percentiles for which there are too few answers."""
+        return {
+            name: value if enough(self.answered, name) else None
+            for name, value in self.latency_ms.items()
+        }
+
     def meets(self, p99_ms: float) -> bool:
         """Whether every request was answered and p99 is at most `p99_ms`."""
         p99 = self.latency_ms["p99"]
@@ -122,6 +130,12 @@ def summarise(
         client_cpu=client_cpu,
         interrupted=interrupted,
     )
+
+
+def enough(n: int, name: str) -> bool:
+    """Whether n values have that percentile: with fewer it is only their maximum."""
+    beyond = 1 - QUANTILES.get(name, 0.0)
+    return name == "max" or round(n * beyond, 6) >= 1
 
 
 def percentiles(values: NDArray[np.float64], *names: str) -> dict[str, float | None]:

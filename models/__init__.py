@@ -3,11 +3,21 @@
 Imports `kernels`, never `service`, and works without a GPU or a driver.
 """
 
+from kernels.problems.precision import Precision
 from kernels.tuning.autotune import TOP_CANDIDATES
 from kernels.tuning.store import DEFAULT_STORE as DEFAULT_TUNING
 from models.classifier import Classifier, load_classifier
 from models.digits import MODEL_PATH as BUILT_IN_MODEL
-from models.engines.engine import Batch, DeviceKind, Engine, Image, Images, Pixels, Scores
+from models.engines.engine import (
+    PRECISION,
+    Batch,
+    DeviceKind,
+    Engine,
+    Image,
+    Images,
+    Pixels,
+    Scores,
+)
 from models.engines.open_engine import open_engine
 from models.engines.original import Original
 from models.errors import (
@@ -39,6 +49,7 @@ __all__ = [
     "DEFAULT_TUNING",
     "GPUS",
     "GPUS_OF",
+    "PRECISION",
     "PRESETS",
     "TOP_CANDIDATES",
     "Batch",
@@ -61,6 +72,7 @@ __all__ = [
     "OutputKind",
     "Pixels",
     "PlanReport",
+    "Precision",
     "Preprocessing",
     "PreprocessingError",
     "ProblemReport",

@@ -20,6 +20,7 @@ from kernels.problems.activation import Activation
 from kernels.problems.binary_operation import BinaryOp
 from kernels.problems.conv import ConvProblem
 from kernels.problems.pool import PoolKind, PoolProblem
+from kernels.problems.precision import FLOAT, Stored
 from kernels.problems.reduction import ReduceKind
 
 Weight = NDArray[np.float32]
@@ -46,6 +47,7 @@ class Value:
     name: str
     shape: Shape
     inside: ChannelSlice | None = None
+    stored: Stored = FLOAT
 
 
 @dataclass(frozen=True, kw_only=True)

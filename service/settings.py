@@ -14,7 +14,7 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from models import DEFAULT_TUNING, DeviceKind
+from models import DEFAULT_TUNING, DeviceKind, Precision
 from service.engine.cgroups import available_memory
 from service.engine.cores import available_cores
 from service.telemetry.logs import LogFormat
@@ -47,6 +47,9 @@ class Settings(BaseModel):
     """Text file with one label per line, instead of the model's own."""
     device: DeviceKind = DeviceKind.AUTO
     """Where the model runs."""
+    precision: Precision = Precision.FP32
+    """How exactly a GPU computes: fp32; 3xtf32, as accurate on tensor cores; tf32; fp16. The CPU
+    always computes in fp32."""
     host: str = Field(default="127.0.0.1", min_length=1)
     """Address to listen on."""
     port: int = Field(default=8000, ge=0, le=65535)

@@ -12,6 +12,9 @@ from typing import Any
 
 import pytest
 
+from benchmarks.peers import __main__ as peers
+from benchmarks.peers.report import readme_table
+from benchmarks.rows import fill, read
 from models.description import _KEYS
 from service.settings import Settings
 from tests.support import ROOT
@@ -63,10 +66,18 @@ def test_a_command_of_the_readme_prints_what_is_shown(
     assert without_times(run(command)) == without_times(output)
 
 
-def test_the_readmes_python_prints_the_label(address: str) -> None:
-    (code,) = re.findall(r"With Python:\n\n((?:    .*\n)+)", README)
+@pytest.mark.parametrize(
+    ("client", "answer"), [("With Python", "'label': '7'"), ("With a client of Triton", ":7:7'")]
+)
+def test_the_readmes_clients_print_the_label(address: str, client: str, answer: str) -> None:
+    (code,) = re.findall(rf"{client}.*:\n\n((?:    .*\n)+)", README)
     code = re.sub("(?m)^    ", "", code).replace(SERVER, address)
-    assert "'label': '7'" in run(f"{shlex.quote(sys.executable)} -c {shlex.quote(code)}")
+    assert answer in run(f"{shlex.quote(sys.executable)} -c {shlex.quote(code)}")
+
+
+def test_the_readmes_measured_numbers_are_those_recorded_last() -> None:
+    table = readme_table(read(peers.RECORD))
+    assert fill(README, peers.BEGIN, peers.END, table) == README
 
 
 def test_the_clients_of_the_documentation_are_answered(address: str) -> None:

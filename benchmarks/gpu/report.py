@@ -1,6 +1,5 @@
 """RESULTS.md and the README's section, from the lines alone: tables, plots, and what is missing."""
 
-import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -8,7 +7,7 @@ from benchmarks.gpu.units import HTTP, LAYER, NETWORK, missing, units
 from benchmarks.kernels.plots import NoMatplotlibError, plot_speedups
 from benchmarks.kernels.report import CONVOY, GOALS, compare, reached, summarise
 from benchmarks.kernels.suites import BATCHES, SUITES
-from benchmarks.rows import Row
+from benchmarks.rows import Row, fill
 
 BEGIN, END = "<!-- benchmarks.gpu report -->", "<!-- end of the report -->"
 """Between them lies the README's section."""
@@ -87,14 +86,7 @@ def rows_of_layers(rows: Iterable[Row]) -> list[Row]:
 
 def into_readme(text: str, told: str) -> str:
     """The README with the section between its marks replaced. ValueError where it has none."""
-    if BEGIN not in text or END not in text:
-        raise ValueError(f"the README has no {BEGIN} and {END}")
-    return re.sub(
-        f"{re.escape(BEGIN)}.*{re.escape(END)}",
-        lambda _: f"{BEGIN}\n{told}\n{END}",
-        text,
-        flags=re.DOTALL,
-    )
+    return fill(text, BEGIN, END, told)
 
 
 def _table(headings: Sequence[str], cells: Iterable[Sequence[str]]) -> str:

@@ -1,6 +1,7 @@
 """Convoy beside LitServe, BentoML and Ray Serve, at the same work.
 
     python -m benchmarks.peers [--seconds N] [--rounds N] [--json FILE] [--record]
+    python -m benchmarks.peers --readme
 
 Each peer is installed from the package index into an environment of its own, once. The work is
 twice the same for all: a no-op (a JPEG is read and not decoded, 1000 scores, the five likeliest),
@@ -29,11 +30,13 @@ from benchmarks.peers.comparison import (
     of_peer,
 )
 from benchmarks.peers.environments import CACHE, NotInstalledError, environment
-from benchmarks.peers.report import show
-from benchmarks.rows import RESULTS, ROOT, Row, append
+from benchmarks.peers.report import readme_table, show
+from benchmarks.rows import RESULTS, ROOT, Row, append, fill, read
 from benchmarks.serving.overhead import where
 
 RECORD = RESULTS / "peers.jsonl"
+README = ROOT / "README.md"
+BEGIN, END = "<!-- benchmarks.peers -->", "<!-- end of benchmarks.peers -->"
 
 
 def compare(
@@ -101,6 +104,9 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--record", action="store_true", help=f"append them to {RECORD.relative_to(ROOT)}"
     )
+    parser.add_argument(
+        "--readme", action="store_true", help="measure nothing; write the README's table"
+    )
     parsed = parser.parse_args(arguments)
     if parsed.rounds < 1:
         parser.error("--rounds must be at least 1")
@@ -112,6 +118,10 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
 def main(command_line: Sequence[str] | None = None) -> None:
     """Install, measure, show, and write down what was asked for."""
     arguments = parse_arguments(command_line)
+    if arguments.readme:
+        text = README.read_text(encoding="utf-8")
+        README.write_text(fill(text, BEGIN, END, readme_table(read(RECORD))), encoding="utf-8")
+        return
     console = Console(highlight=False)
     rows = compare(
         [peer for peer in PEERS if peer.package in arguments.peers],

@@ -93,6 +93,32 @@ def _told(found: Standing) -> str:
     )
 
 
+def readme_table(rows: Sequence[Row]) -> str:
+    """What was recorded last, in Markdown: the conditions, each server at its best under load."""
+    rows = [row for row in rows if row["date"] == rows[-1]["date"]]
+    last = rows[-1]
+    packages = {peer.name: peer.package for peer in PEERS}
+    lines = [f"| | {' | '.join(WORKS.values())} |", "| --- |" + " --- |" * len(WORKS)]
+    for server in dict.fromkeys(row["server"] for row in rows):
+        cells = []
+        for work in WORKS:
+            found = best(rows, server, work, LOAD)
+            cells.append(
+                f"{found.requests_a_second:.0f}/s, {found.p99_ms:.1f} ms"
+                if found
+                else "not measured"
+            )
+        versions = next(row.get("versions", {}) for row in rows if row["server"] == server)
+        name = f"{server} {versions.get(packages.get(server), '')}".strip()
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return (
+        f"Requests per second and p99 with {LOAD} connections, each server at the best of several "
+        f"settings; {last['cpu']}, {last['cores']} cores shared by server and clients, "
+        f"ONNX Runtime {last['onnxruntime']}, {last['date'][:10]}, commit {last['commit']}:\n\n"
+        + "\n".join(lines)
+    )
+
+
 def show(rows: Sequence[Row], console: Console) -> None:
     """A table for each work and number of connections, with every setting, then Convoy's ratio."""
     for work, title in WORKS.items():

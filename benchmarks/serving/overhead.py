@@ -17,7 +17,6 @@ import io
 import json
 import multiprocessing
 import os
-import platform
 import socket
 import statistics
 import sys
@@ -46,7 +45,7 @@ from benchmarks.serving.targets import CONVOY, TARGETS, UVICORN
 from benchmarks.simulation import __main__ as simulate
 from loadtest.images import SAMPLES
 from models import BUILT_IN_MODEL
-from service.engine.cores import available_cores
+from service.engine.cores import available_cores, cpu_model
 
 BODY_BYTES = 100_000
 BODIES = (10_000, BODY_BYTES)
@@ -217,16 +216,6 @@ def where(*packages: str) -> dict[str, str | int]:
         "cores": available_cores(),
         **versions(*packages),
     }
-
-
-def cpu_model() -> str:
-    """The processor's name, as the kernel has it."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor()
 
 
 def show(measured: Sequence[Measurement], console: Console) -> None:

@@ -39,8 +39,9 @@ from rich.table import Table
 
 from benchmarks.networks.light import light_network
 from benchmarks.rows import RESULTS, ROOT, append, commit, now, versions
-from benchmarks.serving.overhead import cpu_model, jpeg_of
+from benchmarks.serving.overhead import jpeg_of
 from benchmarks.serving.served import CONVOY, served_on_cpu
+from service.engine.cores import cpu_model
 
 RECORD = RESULTS / "poisson.jsonl"
 PACKAGES = ("onnxruntime", "numpy", "pillow", "uvicorn", "uvloop", "aiohttp")

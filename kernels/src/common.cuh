@@ -1,9 +1,10 @@
 // Shared by all kernels: vectors of channels, indices along axes, activations.
 //
-// Activations lie in memory as N·H·W pixels (N·D·H·W in 3-D) of C channels each, fp32. A pixel
-// starts `pitch` floats after the one before it: more than C where channels are padded, or where
-// the pixel is a part of a wider one. A kernel on vectors of V channels requires that C, every
-// pitch and every address be multiples of V floats (kernels/layout/pixels.py, strided.py).
+// Activations lie in memory as N·H·W pixels (N·D·H·W in 3-D) of C channels each, float or half
+// (half.cuh). A pixel starts `pitch` channels after the one before it: more than C where channels
+// are padded, or where the pixel is a part of a wider one. A kernel on vectors of V channels
+// requires that C, every pitch and every address be multiples of V channels
+// (kernels/layout/pixels.py, strided.py).
 #pragma once
 
 template <int V>
@@ -143,9 +144,9 @@ __device__ __forceinline__ Places<OPERANDS> places(const Walk<RANK, OPERANDS>& w
 }
 
 // V elements of a tensor of a walk, or one repeated where the innermost axis repeats it.
-template <int V, int RANK, int OPERANDS>
-__device__ __forceinline__ Vec<V> load_step(const float* tensor, const Walk<RANK, OPERANDS>& walk,
+template <int V, class T, int RANK, int OPERANDS>
+__device__ __forceinline__ Vec<V> load_step(const T* tensor, const Walk<RANK, OPERANDS>& walk,
                                             const Places<OPERANDS>& at, int operand) {
-  const float* from = tensor + at.of[operand];
+  const T* from = tensor + at.of[operand];
   return walk.stride[operand][RANK - 1] == 0 ? splat<V>(*from) : load<V>(from);
 }

@@ -98,7 +98,7 @@ class CudaEngine:
     @property
     def device(self) -> str:
         """Where it runs, for display."""
-        return f"{self._device.name} (sm_{self._device.architecture})"
+        return f"{self._device.name} (Convoy's kernels, sm_{self._device.architecture})"
 
     @property
     def plans(self) -> Mapping[int, Plan]:

@@ -19,6 +19,8 @@ Image = Pixels | Tensor
 # As one array, or one array per image: an engine copies them anyway. Pixels and tensors may mix.
 Batch = Images | Tensor | Sequence[Image]
 Scores = NDArray[np.float32]  # N×classes, one row an image
+PRECISION = "float32"
+"""What every engine computes in; the loader turns a model's float16 into it."""
 
 
 class Engine(Protocol):
@@ -34,7 +36,7 @@ class Engine(Protocol):
 
     @property
     def device(self) -> str:
-        """Where it runs, for display: "cpu (ONNX Runtime 1.23)"."""
+        """Where it runs, with what in parentheses, for display: "cpu (ONNX Runtime 1.23)"."""
 
     @property
     def fallback_reason(self) -> str:

@@ -1,9 +1,12 @@
 """Which engine runs a classifier on a device."""
 
 import logging
+import re
 from functools import partial
 from pathlib import Path
 
+from kernels.device.device import Device
+from kernels.problems.precision import Precision
 from models.classifier import Classifier
 from models.engines.cuda_engine import CudaEngine, Progress
 from models.engines.engine import DeviceKind, Engine
@@ -45,6 +48,7 @@ def open_engine(
 
     def on_gpu(fallback: Fallback | None) -> Engine:
         gpu = open_gpu("Use --device cpu where there is no GPU")
+        check_architecture(gpu, classifier.precision)
         choose = choose_for(gpu, classifier.rewritten.graph, max_batch, tuning)
         engine = CudaEngine(classifier, gpu, max_batch=max_batch, choose=choose, progress=progress)
         check = partial(prove, classifier=classifier, choose=choose, threads=threads)
@@ -58,3 +62,13 @@ def open_engine(
         return on_gpu(fall_back)
     except EngineError as failure:
         return fall_back(failure)
+
+
+def check_architecture(gpu: Device, precision: Precision) -> None:
+    """Raise EngineError where a GPU is too old for a precision."""
+    number = re.match(r"\d+", gpu.architecture)  # none for the simulator, which runs all
+    if number and int(number[0]) < precision.least_architecture:
+        raise EngineError(
+            f"{gpu.name} (sm_{gpu.architecture}) has no tensor cores for {precision.value}; that "
+            f"needs sm_{precision.least_architecture}. Use --precision fp32 or fp16"
+        )

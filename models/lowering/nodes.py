@@ -6,7 +6,7 @@ from math import prod
 from typing import Any
 
 from kernels.layout.pixels import Pixels
-from kernels.layout.strided import VECTOR, Strided
+from kernels.layout.strided import Strided
 from kernels.operations import elementwise
 from kernels.operations.linear import linear_launch, prepare_linear_weight
 from kernels.operations.lrn import lrn_launch
@@ -137,7 +137,8 @@ def _scale_shift(to: Context, node: ScaleShift) -> None:
 
 
 def _binary(to: Context, node: Binary) -> None:
-    (a, a_at), (b, b_at) = to.tensor(node.a), to.tensor(node.b)
+    stored = to.graph.values[node.output].stored
+    (a, a_at), (b, b_at) = to.tensor(node.a, stored), to.tensor(node.b, stored)
     reads = [to.places[each] for each in (node.a, node.b) if each in to.places]
     whole = to.graph.shape(node.a) == to.graph.shape(node.output)
     y = to.output(node.output, over=node.a if whole else node.b, reads=reads)
@@ -214,13 +215,13 @@ def _gemm(to: Context, node: Gemm) -> None:
     *rows, c = x.strided.shape
     k = y.strided.shape[-1]
     x_rows, y_rows = (
-        Pixels(size, each.strided.strides[-2], each.offset % VECTOR)
+        Pixels(size, each.strided.strides[-2], each.strided.offset, each.strided.stored)
         for size, each in ((c, x), (k, y))
     )
     operands: dict[str, Operand] = {"x": at(x), "y": at(y)}
-    weight = to.graph.weights[node.weight]
+    weight, stored = to.graph.weights[node.weight], x.strided.stored
     operands["weight"] = to.tape.weight(
-        node.weight, partial(prepare_linear_weight, weight), "linear"
+        node.weight, partial(prepare_linear_weight, weight, stored), f"linear, {stored}"
     )
     if node.bias is not None:
         operands["bias"] = to.weight(node.bias)

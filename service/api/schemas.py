@@ -47,7 +47,10 @@ class Model(TypedDict):
     classes: int
     labels: Annotated[list[str], Field(description="one a class; empty: classes have no names")]
     image: Annotated[list[int], Field(description="height, width and channels of its input")]
-    device: str
+    device: Annotated[
+        str, Field(description="with its engine", examples=["cpu (ONNX Runtime 1.23)"])
+    ]
+    precision: Annotated[str, Field(description="what the engine computes in")]
     max_batch: int
 
 

@@ -8,6 +8,7 @@ from fastapi import Depends, FastAPI, Query
 from pydantic import TypeAdapter
 from starlette.responses import Response
 
+from models import PRECISION
 from service.api.deadline import Priority, Timeout, urgency_from, validated
 from service.api.schemas import (
     ClassifyAnswer,
@@ -98,6 +99,7 @@ def add_routes(app: FastAPI, repository: Repository) -> dict[str, Endpoint]:
                         labels=list(pipeline.info.labels),
                         image=list(pipeline.info.image_shape),
                         device=pipeline.runner.device,
+                        precision=PRECISION,
                         max_batch=pipeline.runner.max_batch,
                     )
                     for name, pipeline in repository.models.items()

@@ -6,10 +6,10 @@ from typing import Annotated
 import numpy as np
 import typer
 
+from loadtest.tables import left, make_table, print_table, right
 from models import Original
 from service.cli.classify import read_image, with_folders
 from service.cli.options import Expectations, configure_logging, with_settings
-from service.cli.tables import left, make_table, print_table, right
 from service.engine.ranking import ScoreRow, top_k
 from service.errors import ServiceError
 from service.hosting.loading import decoder, load, model_file, open_classifier

@@ -4,8 +4,8 @@ import typer
 from rich.console import Console
 from rich.progress import DownloadColumn, Progress, TransferSpeedColumn
 
+from loadtest.tables import left, make_table, print_table, right
 from service.cli.options import with_settings
-from service.cli.tables import left, make_table, print_table, right
 from service.hosting.catalogue import find_entry, pull, pulled, read_catalogue
 from service.hosting.loading import BUILT_IN_NAME
 from service.settings import Settings

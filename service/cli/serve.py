@@ -7,19 +7,17 @@ from contextlib import ExitStack
 from functools import partial
 from importlib import import_module
 from math import ceil
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from models import BUILT_IN_MODEL
 from service.api.app import create_app
+from service.api.page import EXAMPLES
 from service.api.v1 import CLASSIFY_PATH, model_path
 from service.cli.options import Expectations, configure_logging, with_settings
 from service.edge.edge import EdgeOptions, Limits
 from service.edge.keys import Keys, KeysError
-from service.engine.watchdog import Bounds
-from service.hosting.loading import decoder, open_models
+from service.hosting.opening import add_models, make_repository
 from service.hosting.repository import Repository
 from service.http.metrics_port import metrics_port
 from service.http.server import bind, ended_by_sigterm, run_server
@@ -58,29 +56,14 @@ def serve_models(
             if not hasattr(os, "memfd_create"):
                 raise SettingsError("--workers: only Linux has the shared memory that it needs")
             prepare(["service.cli"])
-        make = partial(
-            Repository,
-            max_batch=settings.max_batch,
-            max_queue=settings.max_queue,
-            max_body_bytes=settings.max_body_bytes,
-            decode_bytes=settings.decode_bytes,
-            default=settings.default_model,
-            bounds=Bounds(settings.engine_timeout_s, settings.warm_up_timeout_s),
-        )
+        make = partial(make_repository, settings)
         repository = make(decode_threads=0 if settings.workers else settings.thread_count)
         if settings.metrics_port is not None:
             scraped = metrics_port(
                 settings.host, settings.metrics_port, repository.metrics.exposition
             )
             _log.info("metrics are at port %d", stack.enter_context(scraped))
-        for opened in open_models(settings, expectations):
-            decode = decoder(opened.classifier, settings)
-            repository.add(opened.info, opened.engine, decode, opened.reopen)
-        if settings.default_model not in (None, *repository.models):
-            raise SettingsError(
-                f"--default-model: {settings.default_model} is not served; "
-                f"there are {', '.join(repository.models)}"
-            )
+        add_models(repository, settings, expectations)
         announce = partial(_announce, settings.host, listener.getsockname()[1], repository)
         if not settings.workers:
             app = create_app(repository, metrics=settings.metrics_port is None)
@@ -144,10 +127,7 @@ def _announce(host: str, port: int, repository: Repository) -> None:
     url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
     first = repository.default or next(iter(repository.models.values()))
     path = CLASSIFY_PATH if repository.default else model_path(first.info.name)
-    image = Path("image.jpg")
-    if first.info.name == BUILT_IN_MODEL.stem:
-        samples = sorted((BUILT_IN_MODEL.parent / "samples").glob("*"))
-        image = Path(os.path.relpath(samples[0])) if samples else image
+    image = os.path.relpath(EXAMPLES["grey" if first.info.image_shape[-1] == 1 else "colour"][0])
     typer.echo(
         f"Convoy serves {', '.join(repository.models)} at {url} on {first.runner.device}, "
         f"in batches of up to {first.runner.max_batch}. Open {url}/ in a browser, or try:\n"

@@ -7,8 +7,10 @@ would use up each period's time at its start and then all be throttled until its
 import contextlib
 import ctypes
 import os
+import platform
 from collections.abc import Callable
 from math import ceil
+from pathlib import Path
 
 from service.engine.cgroups import cpu_quota
 
@@ -18,6 +20,16 @@ def available_cores() -> int:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     # Rounded up: half a core is worth another thread.
     return max(1, ceil(min(cores or 1, cpu_quota())))
+
+
+def cpu_model() -> str:
+    """The processor's name, as the kernel has it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor()
 
 
 # libc's sched_getcpu, where threads can be pinned to cores.

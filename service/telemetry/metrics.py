@@ -18,6 +18,7 @@ from prometheus_client.registry import Collector
 
 from models import __version__
 from service.batching.batcher import BatchRecord
+from service.engine.cores import available_cores, cpu_model
 from service.telemetry.counts import Counts, Totals
 from service.telemetry.gpus import open_gpus
 
@@ -64,9 +65,13 @@ class Metrics(Collector):
         gpus = open_gpus()
         if gpus is not None:
             self._registry.register(gpus)
-        self._facts = {"version": __version__, "python": python_version()} | (
-            gpus.facts if gpus else {"gpus": "", "driver": ""}
-        )
+        self._facts = {
+            "version": __version__,
+            "python": python_version(),
+            "cpu": cpu_model(),
+            "cores": str(available_cores()),
+            **(gpus.facts if gpus else {"gpus": "", "driver": ""}),
+        }
         self._registry.register(self)
 
     def add(self, collector: Collector) -> None:
@@ -121,7 +126,7 @@ class Metrics(Collector):
             if model.engine is not None:
                 device, reason = model.engine()
                 engines.add_metric([name], {"device": device, "fallback_reason": reason})
-        yield Info("convoy", "This Convoy, its Python and its GPUs.", self._facts)
+        yield Info("convoy", "This Convoy, its Python and its machine.", self._facts)
         yield from (requests, images, failed, duration, phases, sizes, engines, *self._gauges())
         yield Counter(
             "convoy_lost_decode_threads",

@@ -17,3 +17,9 @@ def test_a_checkout_without_git_has_the_commit_that_was_carried_along(
     assert rows.commit() == "abcdef012345+"
     (tmp_path / ".git").mkdir()
     assert rows.commit() != "abcdef012345+"
+
+
+def test_a_document_is_filled_between_its_marks() -> None:
+    assert rows.fill("a\n<b>\nold\n<e>\nz", "<b>", "<e>", r"new \1") == "a\n<b>\nnew \\1\n<e>\nz"
+    with pytest.raises(ValueError, match="no <b> and <e>"):
+        rows.fill("a", "<b>", "<e>", "new")

@@ -15,7 +15,7 @@ def body(predictions: Any, **more: Any) -> bytes:
 def test_an_answer_has_probabilities_and_phases() -> None:
     timing = {**{name: n + 0.5 for n, name in enumerate(PHASES)}, "total": 12.5}
     answer = read_answer(body([{"index": 3, "label": "x", "probability": 0.75}], timing_ms=timing))
-    assert answer == Answer({3: 0.75}, (0.5, 1.5, 2.5, 3.5, 4.5))
+    assert answer == Answer({3: 0.75}, (0.5, 1.5, 2.5, 3.5, 4.5), "m")
     assert read_answer(body([{"index": 3, "probability": 1}])).phases_ms == ()
 
 

@@ -76,6 +76,25 @@ def test_the_highest_rate_within_a_bound_is_searched_for(loadtest: Run, tmp_path
     assert (tmp_path / "it.png").stat().st_size > 10_000
 
 
+def test_a_run_is_reported_beside_earlier_ones(loadtest: Run, tmp_path: Path) -> None:
+    before, report = tmp_path / "before.json", tmp_path / "report.html"
+    with scripted() as seen:
+        assert loadtest(seen.url, *SHORT, "--json", before)[0] == 0
+        assert loadtest(seen.url, *SHORT, "--beside", before, "--report", report)[0] == 0
+    page = report.read_text()
+    assert "<h2>this run: scripted</h2>" in page
+    assert "<h2>before: scripted</h2>" in page
+
+
+def test_a_plot_of_a_kind_that_does_not_exist_is_exit_status_2(
+    loadtest: Run, tmp_path: Path
+) -> None:
+    with scripted() as seen:
+        status, _, error = loadtest(seen.url, *SHORT, "--plot", tmp_path / "it.docx")
+    assert status == 2
+    assert "'docx' is not supported" in error
+
+
 def test_a_bound_that_no_rate_keeps_is_exit_status_1(loadtest: Run) -> None:
     with scripted() as seen:
         load = ("--rate", "200", "--duration", "50ms", "--warmup", "0")

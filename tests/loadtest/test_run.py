@@ -46,8 +46,8 @@ def test_an_open_loop_on_the_real_server_is_measured_shown_written_and_drawn(
         assert load["answered"] == load["requests"]
         assert load["errors"] == {}
         latency = load["latency_ms"]
-        assert 0 < latency["p50"] <= latency["p90"] <= latency["p99"] <= latency["p99.9"]
-        assert latency["p99.9"] <= latency["max"]
+        assert 0 < latency["p50"] <= latency["max"]
+        assert (latency["p99"], latency["p99.9"]) == (None, None)  # of so few answers
         server_ms = sum(load["phases_ms"][name]["p50"] for name in load["phases_ms"])
         assert 0 < server_ms < latency["max"]
         assert load["send_lag_ms"]["p50"] >= 0
@@ -163,4 +163,4 @@ def test_a_terminal_shows_progress(loadtest: Run, monkeypatch: pytest.MonkeyPatc
         _, _, error = loadtest(seen.url, "--rate", "50", "--rate", "100", *SHORT)
     told = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", error)
     assert re.search(r"50/s: \d+ answers, 0 errors", told)
-    assert re.search(r"100/s: p99 \d+\.\d+ ms, 0 errors", told)
+    assert re.search(r"100/s: p50 \d+\.\d+ ms, p99 - ms, 0 errors", told)

@@ -7,7 +7,7 @@ import pytest
 
 from loadtest.answers import PHASES
 from loadtest.journal import NOT_SENT, OK, REFUSED, TOO_LATE, Journal, Outcome
-from loadtest.summary import QUANTILES, Load, Summary, percentiles, summarise
+from loadtest.summary import QUANTILES, Load, Summary, enough, percentiles, summarise
 
 
 def summary(
@@ -53,6 +53,19 @@ def test_percentiles_agree_with_counting() -> None:
             # Enough values do not exceed it, and too few do not exceed any lesser value.
             assert (values <= least).sum() * 1000 >= thousandths * len(values)
             assert (values < least).sum() * 1000 < thousandths * len(values)
+
+
+@pytest.mark.parametrize(
+    ("n", "names"),
+    [
+        *((1, ["max"]), (2, ["p50", "max"]), (10, ["p50", "p90", "max"])),
+        *((99, ["p50", "p90", "max"]), (100, ["p50", "p90", "p99", "max"]), (1000, [*QUANTILES])),
+    ],
+)
+def test_a_percentile_needs_a_value_beyond_it(n: int, names: list[str]) -> None:
+    assert [name for name in QUANTILES if enough(n, name)] == names
+    shown = summary(journal_of(*[(1, 1, 2, OK)] * n)).shown_ms
+    assert [name for name in QUANTILES if shown[name] is not None] == names
 
 
 def test_an_empty_journal_has_no_percentiles() -> None:

@@ -14,6 +14,12 @@ from service.http.responses import json_response
 
 _FOLDER = Path(__file__).parent
 
+EXAMPLES = {
+    "grey": sorted((BUILT_IN_MODEL.parent / "samples").iterdir()),
+    "colour": sorted((_FOLDER / "photographs").glob("*.jpg")),
+}
+"""Image files to try, by the kind of images that a model takes."""
+
 
 class _Files(StaticFiles):
     """Static files with a Cache-Control header."""
@@ -50,12 +56,12 @@ def add_pages(app: FastAPI) -> None:
         f"/{swagger}",
         _Files("public, max-age=31536000, immutable", packages=[("fastapi_swagger", "resources")]),
     )
-    samples = BUILT_IN_MODEL.parent / "samples"
-    names = sorted(sample.name for sample in samples.iterdir())
+    names = {kind: sorted(file.name for file in files) for kind, files in EXAMPLES.items()}
 
     @app.get("/page/examples.json", include_in_schema=False)
     async def examples() -> Response:
         return json_response(names)
 
-    app.mount("/page/examples", _Files("no-cache", directory=samples))
+    for kind, (first, *_) in EXAMPLES.items():
+        app.mount(f"/page/examples/{kind}", _Files("no-cache", directory=first.parent))
     app.mount("/page", _Files("no-cache", directory=_FOLDER / "files"))

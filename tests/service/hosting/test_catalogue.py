@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from models import BUILT_IN_MODEL, ModelFileError
+from models import BUILT_IN_MODEL, PRESETS, ModelFileError
 from service.hosting import catalogue
 from service.hosting.catalogue import Entry, find_entry, pull, pulled, read_catalogue
 from service.hosting.loading import open_models
@@ -192,7 +192,8 @@ def test_a_model_that_was_pulled_is_served_by_its_name(
 
 def test_the_shipped_catalogue_is_valid_and_a_slip_gets_near_names() -> None:
     entries = read_catalogue()
-    assert len({entry.sha256 for entry in entries.values()}) == len(entries) >= 10
+    assert len({entry.sha256 for entry in entries.values()}) == len(entries) >= 12
+    assert {entry.preset for entry in entries.values()} <= set(PRESETS)
     with pytest.raises(ModelFileError, match=r"did you mean squeezenet1\.1"):
         find_entry("squeezenet", entries)
 

@@ -47,7 +47,7 @@ def map_case(
     """y = activation(x) of normal numbers, `spread` wide, every fifth NaN if so."""
 
     def check() -> Check:
-        numbers = np.float32(spread) * normal(x.shape)
+        numbers = x.stored.type(spread) * normal(x.shape, stored=x.stored)
         numbers.flat[::5] = np.nan if nan else numbers.flat[::5]
         expected = reference.activate(numbers.astype(np.float64), activation)
         return Check(
@@ -120,8 +120,8 @@ def binary_case(
     """y = activation(a op b); no divisor is near 0. In place of a, if so."""
 
     def check() -> Check:
-        left, right = normal(a.shape, 1), normal(b.shape, 2)
-        right += np.copysign(np.float32(0.5), right)
+        left, right = normal(a.shape, 1, a.stored), normal(b.shape, 2, b.stored)
+        right += np.copysign(b.stored.type(0.5), right)
         exact = UFUNCS[op](left.astype(np.float64), right.astype(np.float64))
         expected = reference.activate(exact, activation)
         inputs = {"a": placed(left, a), "b": placed(right, b)}
@@ -141,7 +141,7 @@ def scale_shift_case(
 
     def check() -> Check:
         numbers, scale, shift = (
-            normal(x_layout.shape),
+            normal(x_layout.shape, stored=x.stored),
             normal(vector.shape, 1),
             normal(vector.shape, 2),
         )
@@ -171,7 +171,7 @@ def shuffle_case(name: str, x: Pixels, y: Pixels, groups: int) -> KernelCase:
     x_layout, y_layout = x.strided(2, (3, 5)), y.strided(2, (3, 5))
 
     def check() -> Check:
-        numbers = normal(x_layout.shape)
+        numbers = normal(x_layout.shape, stored=x.stored)
         expected = reference.channel_shuffle(numbers, groups)
         return Check({"x": placed(numbers, x_layout)}, y_layout, expected, 0.0)
 

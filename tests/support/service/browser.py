@@ -26,6 +26,8 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 IN_A_BROWSER = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium to drive")
 # Nothing but loopback: without these, Chromium talks to its maker at every start.
 _QUIET = ("--disable-background-networking", "--disable-component-update", "--disable-sync")
+# A camera that shows a test image, and is granted.
+_CAMERA = ("--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream")
 
 
 @contextmanager
@@ -54,7 +56,7 @@ def address() -> Iterator[str]:
 def browser() -> Iterator["Browser"]:
     with playwright.sync_playwright() as driver:
         browser = driver.chromium.launch(
-            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu", *_QUIET]
+            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu", *_QUIET, *_CAMERA]
         )
         yield browser
         browser.close()

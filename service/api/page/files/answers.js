@@ -48,13 +48,18 @@ export function show(answer, path, body) {
   settle(answer);
 }
 
-/** Show an error: in the image's item, and in a list of its own. */
+/** Add to the list of errors. */
+export function complain(text) {
+  $("errors").append(element("li", text));
+}
+
+/** Show an error: in the image's item, and in the list of errors. */
 export function fail(answer, text) {
   answer.error = text;
   answer.item.querySelector("h3").textContent = "no answer";
   answer.item.querySelector(".time").textContent = text;
   answer.item.classList.add("failed");
-  $("errors").append(element("li", `${answer.name}: ${text}`));
+  complain(`${answer.name}: ${text}`);
   settle(answer);
 }
 

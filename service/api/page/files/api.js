@@ -1,5 +1,7 @@
 // The drawer "Use the API": the last request in three languages.
 
+import { hasKey } from "./ask.js";
+
 const $ = (id) => document.getElementById(id);
 
 /** Show how to send the file `name` to `path`. */
@@ -7,17 +9,22 @@ export function describe(name, path) {
   const url = new URL(path, document.baseURI).href;
   const quoted = (text) => `'${text.replaceAll("'", "'\\''")}'`;
   const literal = JSON.stringify;
+  const key = hasKey();
   $("curl").textContent =
-    `curl --data-binary ${quoted(`@${name}`)} -H 'content-type: application/octet-stream' ${quoted(url)}`;
+    `curl --data-binary ${quoted(`@${name}`)} -H 'content-type: application/octet-stream'` +
+    `${key ? ' -H "x-api-key: $KEY"' : ""} ${quoted(url)}`;
   $("python").textContent = [
     "import httpx",
     "",
     `with open(${literal(name)}, "rb") as image:`,
-    `    answer = httpx.post(${literal(url)}, files={"file": image})`,
+    `    answer = httpx.post(${literal(url)}, files={"file": image}${key ? ', headers={"x-api-key": KEY}' : ""})`,
     'print(answer.json()["results"][0]["predictions"])',
   ].join("\n");
   $("javascript").textContent = [
-    `const answer = await fetch(${literal(url)}, { method: "POST", body: file });`,
+    'const file = document.querySelector("input[type=file]").files[0];',
+    `const answer = await fetch(${literal(url)}, {`,
+    `  method: "POST",${key ? ' headers: { "x-api-key": KEY },' : ""} body: file,`,
+    "});",
     "console.log((await answer.json()).results[0].predictions);",
   ].join("\n");
   $("api").hidden = false;

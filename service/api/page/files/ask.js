@@ -2,6 +2,9 @@
 
 const STORED = "convoy-api-key";
 
+/** Whether the server wanted a key. */
+export const hasKey = () => sessionStorage.getItem(STORED) !== null;
+
 /** As fetch; the window gets "keyrequired" if the stored key is missing or rejected. */
 export async function ask(path, options = {}) {
   const headers = new Headers(options.headers);

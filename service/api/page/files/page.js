@@ -3,6 +3,7 @@
 import * as answers from "./answers.js";
 import * as api from "./api.js";
 import { ask, askForKey } from "./ask.js";
+import { camera } from "./camera.js";
 import { drawingPad } from "./pad.js";
 import { watchTraffic } from "./traffic.js";
 
@@ -13,6 +14,9 @@ const $ = (id) => document.getElementById(id);
 const waiting = []; // [file, answer]
 let sending = 0;
 let models = [];
+let examples = {}; // file names, by the kind of images that a model takes
+let showReady;
+const ready = new Promise((resolve) => (showReady = resolve)); // once the models are known
 
 /** The error message of an answer. */
 async function refusal(response) {
@@ -36,6 +40,7 @@ function send(files) {
 
 async function next() {
   sending += 1;
+  await ready;
   while (waiting.length) await sendOne(...waiting.shift());
   sending -= 1;
 }
@@ -86,11 +91,14 @@ async function listModels() {
 function showModel() {
   const model = models.find(({ name }) => name === $("model").value);
   const [height, width, channels] = model.image;
+  const [, device, engine] = model.device.match(/^(.*?)(?: \((.*)\))?$/);
   const facts = {
     Model: model.name,
     Classes: model.classes,
     Input: `${width} × ${height} ${channels === 1 ? "grey" : "RGB"}`,
-    Device: model.device,
+    Engine: engine ?? device,
+    Device: device,
+    Precision: model.precision,
     "Largest batch": model.max_batch,
   };
   $("card").replaceChildren(
@@ -100,19 +108,23 @@ function showModel() {
       return row;
     }),
   );
-  for (const option of $("top-k").options) option.disabled = Number(option.value) > model.classes;
-  $("draw").hidden = $("examples").hidden = model.name !== DIGITS;
+  const most = $("top-k");
+  for (const option of most.options) option.disabled = Number(option.value) > model.classes;
+  if (most.selectedOptions[0].disabled) {
+    most.value = [...most.options].findLast((option) => !option.disabled).value;
+  }
+  $("draw").hidden = model.name !== DIGITS;
+  showExamples(channels === 1 ? "grey" : "colour");
 }
 
-async function listExamples() {
-  const response = await fetch("page/examples.json");
+function showExamples(kind) {
   $("examples").replaceChildren(
-    ...(await response.json()).map((name) => {
+    ...examples[kind].map((name) => {
       const button = answers.element("button");
       button.type = "button";
       button.title = `Classify ${name}`;
       const image = answers.element("img");
-      image.src = `page/examples/${name}`;
+      image.src = `page/examples/${kind}/${name}`;
       image.alt = `Classify ${name}`;
       button.append(image);
       button.addEventListener("click", async () => {
@@ -133,6 +145,7 @@ async function connect() {
   try {
     await listModels();
     showModel();
+    showReady();
     const names = models.length > 1 ? `${models.length} models` : models[0].name;
     $("state").textContent = `${names}: ${await serverState()}`;
   } catch (error) {
@@ -145,9 +158,11 @@ async function start() {
   answers.start();
   api.start();
   drawingPad($("pad"), $("draw"), (drawing) => send([drawing]));
+  camera($("open-camera"), $("camera"), (still) => send([still]), answers.complain);
   $("model").addEventListener("change", showModel);
   askForKey($("entry"), connect);
-  await Promise.all([connect(), listExamples()]);
+  examples = await (await fetch("page/examples.json")).json();
+  await connect();
   watchTraffic($);
 }
 

@@ -56,6 +56,8 @@ function quantile(share, now, before) {
   return Number.isFinite(bound) ? `≤ ${1000 * bound} ms` : "> 10 s";
 }
 
+const decimals = (rate) => rate.toFixed(rate < 10 ? 1 : 0);
+
 const sum = (text, name) => samples(text, name).reduce((all, { value }) => all + value, 0);
 
 /** Update the page's elements, which `find` has by id, once a second. */
@@ -74,13 +76,17 @@ export function watchTraffic(find) {
   function showRate(text, seconds) {
     const images = sum(text, "convoy_images_total");
     // A counter that fell belongs to a restarted server.
-    const rate = last && images >= last.images ? (images - last.images) / (seconds - last.seconds) : 0;
-    last = { images, seconds };
+    const requests = sum(text, "convoy_requests_total");
+    const same = last && images >= last.images && requests >= last.requests;
+    const since = same ? last : { images, requests, seconds: -Infinity };
+    const rate = (images - since.images) / (seconds - since.seconds);
+    find("requests").textContent = decimals((requests - since.requests) / (seconds - since.seconds));
+    last = { images, requests, seconds };
     rates.push(rate);
     if (rates.length > WINDOW) rates.shift();
     const most = Math.max(1, ...rates);
-    show.rate.textContent = rate.toFixed(rate < 10 ? 1 : 0);
-    show.most.textContent = `peak ${most.toFixed(most < 10 ? 1 : 0)}`;
+    show.rate.textContent = decimals(rate);
+    show.most.textContent = `peak ${decimals(most)}`;
     const step = WIDTH / (WINDOW - 1);
     const begin = WIDTH - step * (rates.length - 1);
     show.line.setAttribute(

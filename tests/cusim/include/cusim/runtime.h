@@ -46,7 +46,7 @@ unsigned live_lanes();  // of this warp: those that have not returned
 void load_matrix(unsigned* matrices, int count, bool transposed, const void* row, Site site);
 void mma(Operands operands, float* c, const unsigned* a, const unsigned* b, Site site);
 
-void copy_async(void* shared, const void* global, int bytes, bool valid, Site site);
+void copy_async(void* shared, const void* global, int bytes, int read, Site site);
 void copy_commit();
 void copy_wait(int pending);
 

@@ -170,6 +170,7 @@ def test_a_digit_is_drawn_with_the_mouse(page: "Page") -> None:
 
 @IN_A_BROWSER
 def test_a_digit_is_drawn_and_sent_with_the_keyboard_alone(page: "Page") -> None:
+    expect(page.locator("#pad")).to_be_visible()
     page.locator("#files").focus()
     page.keyboard.press("Tab")
     expect(page.locator("#pad")).to_be_focused()
@@ -242,7 +243,7 @@ def test_a_server_that_wants_a_key_is_given_it_once_a_tab(browser: "Browser", ke
         expect(field).to_be_visible()  # wanted again
         expect(page.get_by_label("Drawing pad")).to_be_hidden()
         field.fill("right-key")
-        page.get_by_role("button", name="Use").click()
+        page.get_by_role("button", name="Use", exact=True).click()
         expect(page.get_by_role("status").first).to_have_text("digits: ready")
         expect(field).to_be_hidden()
         page.get_by_label("Choose images").set_input_files(SEVEN)

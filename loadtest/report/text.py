@@ -1,37 +1,14 @@
-"""Shows what was measured: tables, JSON, and a plot of latency over throughput."""
+"""Tables of what was measured."""
 
 from collections.abc import Mapping
-from dataclasses import asdict
-from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
-import msgspec
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from loadtest.summary import QUANTILES, Summary
+from loadtest.summary import QUANTILES, Summary, enough
 from loadtest.sweep import Found
-from models import __version__
-
-
-def as_json(conditions: Mapping[str, Any], images: int, found: Found) -> bytes:
-    """The test and every load, with the properties of its `Summary`, as indented JSON."""
-    loads = [
-        {**asdict(each), "error_share": each.error_share, "client_limited": each.client_limited}
-        for each in found.steps
-    ]
-    content = {
-        **conditions,
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "convoy": __version__,
-        "images": images,
-        "highest_rate": found.best.load.rate if found.best else None,
-        "limited_by_client": found.limited_by_client,
-        "loads": loads,
-    }
-    return msgspec.json.format(msgspec.json.encode(content))
 
 
 def as_table(found: Found) -> Group:
@@ -44,7 +21,7 @@ def as_table(found: Found) -> Group:
             str(each.load),
             f"{each.requests:,}",
             f"{each.throughput:,.1f}",
-            *(milliseconds(each.latency_ms[name]) for name in QUANTILES),
+            *(milliseconds(each.shown_ms[name]) for name in QUANTILES),
             f"{each.failed:,}",
             _mean_batch(each.batch_sizes or {}),
             milliseconds(each.send_lag_ms["p99"]),
@@ -54,7 +31,8 @@ def as_table(found: Found) -> Group:
     if closer.phases_ms:
         phases = _table("in the server", *(f"{name} ms" for name in closer.phases_ms))
         for q in ("p50", "p99"):
-            phases.add_row(q, *(milliseconds(one[q]) for one in closer.phases_ms.values()))
+            if enough(closer.answered, q):
+                phases.add_row(q, *(milliseconds(one[q]) for one in closer.phases_ms.values()))
         group.renderables.extend([Text(), phases])
     if closer.batch_sizes:
         group.renderables.extend([Text(), Text(f"batches: {_counts(closer.batch_sizes)}")])
@@ -66,41 +44,6 @@ def milliseconds(value: float | None) -> str:
     if value is None:
         return "-"
     return f"{value:,.2f}" if value < 100 else f"{value:,.0f}"
-
-
-def plot(found: Found, file: Path, *, title: str, bound_ms: float | None = None) -> None:
-    """Draw a line for each percentile to a PNG, from the lowest load to the highest.
-
-    A line turns back where an overloaded server answers less. Raises OSError. Needs Matplotlib,
-    of the extra `loadtest`.
-    """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415
-    from matplotlib.figure import Figure  # noqa: PLC0415
-
-    figure = Figure(figsize=(8, 5), layout="constrained")
-    FigureCanvasAgg(figure)
-    panel = figure.subplots()
-    measured = sorted(
-        (each for each in found.steps if each.answered),
-        key=lambda each: each.load.rate or each.load.clients or 0.0,
-    )
-    rates = [each.throughput for each in measured]
-    doubtful = [i for i, each in enumerate(measured) if each.failed or each.client_limited]
-    for name in QUANTILES:
-        if name != "max":
-            latencies = [each.latency_ms[name] or 0.0 for each in measured]
-            panel.plot(rates, latencies, "o-", label=name)
-            panel.plot([rates[i] for i in doubtful], [latencies[i] for i in doubtful], "wo", ms=3)
-    if doubtful:
-        panel.plot([], [], "ko", fillstyle="none", label="with errors, or limited by the client")
-    if bound_ms is not None:
-        panel.axhline(bound_ms, color="black", linewidth=0.8, linestyle="--", label="bound on p99")
-    panel.set(xlim=(0, None), xlabel="valid answers per second")
-    panel.set(yscale="log", ylabel="latency from the intended send time, ms")
-    panel.grid(visible=True, which="both", linewidth=0.3)
-    panel.set_title(title, loc="left", fontsize="medium")
-    panel.legend()
-    figure.savefig(file, dpi=120)
 
 
 def _table(first: str, *others: str) -> Table:

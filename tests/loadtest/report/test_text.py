@@ -1,34 +1,15 @@
-"""Tables, JSON and plots of results."""
+"""Tables of results."""
 
 import io
-import json
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
-from PIL import Image
 from rich.console import Console
 
-from loadtest.report import as_json, as_table, milliseconds, plot
+from loadtest.report.text import as_table, milliseconds
 from loadtest.summary import Load, Summary
 from loadtest.sweep import Found
-
-GOOD = Summary(
-    load=Load(rate=50),
-    seconds=10,
-    requests=500,
-    answered=500,
-    throughput=50.0,
-    latency_ms={"p50": 1.0, "p90": 2.0, "p99": 3.0, "p99.9": 123.4, "max": 1234.5, "mean": 1.5},
-    errors={},
-    late=None,
-    refused=0,
-    phases_ms={"decode": {"p50": 0.25, "p99": 0.75}},
-    batch_sizes={1: 2, 4: 2},
-    send_lag_ms={"p50": 0.1, "p99": 0.2, "max": 0.3},
-    client_cpu=0.2,
-)
-NO_LATENCY = dict.fromkeys(GOOD.latency_ms)
+from tests.loadtest.report.measured import GOOD, NO_LATENCY
 
 
 def text(*steps: Summary, best: Summary | None = None) -> str:
@@ -40,8 +21,8 @@ def text(*steps: Summary, best: Summary | None = None) -> str:
 def test_a_row_for_each_load_then_phases_and_batches_of_the_last() -> None:
     shown = text(GOOD, replace(GOOD, load=Load(clients=3), batch_sizes={2: 7}))
     rows = [" ".join(line.split()) for line in shown.splitlines()]
-    assert rows[1] == "50/s 500 50.0 1.00 2.00 3.00 123 1,234 0 2.50 0.20"
-    assert rows[2] == "3 clients 500 50.0 1.00 2.00 3.00 123 1,234 0 2.00 0.20"
+    assert rows[1] == "50/s 500 50.0 1.00 2.00 3.00 - 1,234 0 2.50 0.20"
+    assert rows[2] == "3 clients 500 50.0 1.00 2.00 3.00 - 1,234 0 2.00 0.20"
     assert "decode ms" in shown
     assert "batches: 2 ×7" in shown
 
@@ -81,20 +62,7 @@ def test_milliseconds_have_two_decimals_below_100(value: float | None, expected:
     assert milliseconds(value) == expected
 
 
-def test_json_has_the_conditions_and_what_follows_from_each_load() -> None:
-    written = json.loads(as_json({"url": "http://x"}, 10, Found([GOOD], best=GOOD)))
-    assert (written["url"], written["images"], written["highest_rate"]) == ("http://x", 10, 50)
-    (load,) = written["loads"]
-    assert load["latency_ms"] == GOOD.latency_ms
-    assert load["batch_sizes"] == {"1": 2, "4": 2}
-    assert (load["error_share"], load["client_limited"]) == (0, False)
-
-
-def test_a_plot_is_drawn_with_loads_that_failed(tmp_path: Path) -> None:
-    bad = replace(GOOD, load=Load(rate=100), throughput=60.0, errors={"429": 10})
-    silent = replace(GOOD, answered=0, latency_ms=NO_LATENCY)
-    file = tmp_path / "it.png"
-    plot(Found([bad, silent, GOOD]), file, title="http://x", bound_ms=50)
-    with Image.open(file) as drawn:
-        assert drawn.size == (960, 600)
-        assert len(drawn.convert("RGB").getcolors(1 << 20) or []) > 100
+def test_a_percentile_of_too_few_answers_is_a_dash() -> None:
+    few = text(replace(GOOD, answered=99))
+    assert " ".join(few.splitlines()[1].split()) == "50/s 500 50.0 1.00 2.00 - - 1,234 0 2.50 0.20"
+    assert [line.split()[0] for line in few.splitlines() if line.startswith("p")] == ["p50"]

@@ -1,0 +1,105 @@
+"""Plots of one run, or of several in one plot. Needs Matplotlib, of the extra `loadtest`."""
+
+from collections.abc import Sequence
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+from loadtest.answers import PHASES
+from loadtest.report.record import Run
+from loadtest.summary import QUANTILES
+
+_STYLES = {"p50": "-", "p90": "-.", "p99": "--", "p99.9": ":"}
+_COMPARED = ("p50", "p99")  # of several runs
+
+
+def title(runs: Sequence[Run]) -> str:
+    """The model, its device and the machine; a line for each run where they differ."""
+    subjects = [str(run.subject) for run in runs]
+    if len(set(subjects)) == 1:
+        return subjects[0]
+    return "\n".join(f"{run.name}: {subject}" for run, subject in zip(runs, subjects, strict=True))
+
+
+def latency_plot(runs: Sequence[Run], bound_ms: float | None = None) -> Figure:
+    """Latency over throughput: a line for each percentile, from the lowest load to the highest.
+
+    A line turns back where an overloaded server answers less. A percentile of too few answers is
+    left out. With several runs each has a colour.
+    """
+    figure = Figure(figsize=(8, 5), layout="constrained")
+    panel = figure.add_subplot()
+    names = [name for name in QUANTILES if name != "max"] if len(runs) == 1 else _COMPARED
+    handles = []
+    for number, run in enumerate(runs):
+        for place, name in enumerate(names):
+            colour = f"C{place if len(runs) == 1 else number}"
+            if _draw(panel, run, name, colour):
+                label = name if len(runs) == 1 else f"{run.name}, {name}"
+                handles.append(Line2D([], [], color=colour, ls=_STYLES[name], label=label))
+    steps = [each for run in runs for each in run.found.steps if each.answered]
+    if any(each.failed or each.client_limited for each in steps):
+        label = "with errors, or limited by the client"
+        handles.append(Line2D([], [], color="black", marker="o", mfc="white", ls="", label=label))
+    if bound_ms is not None:
+        line = panel.axhline(bound_ms, color="black", linewidth=0.8, ls="-", label="bound on p99")
+        handles.append(line)
+    panel.set(xlim=(0, None), xlabel="valid answers per second")
+    panel.set(yscale="log", ylabel="latency from the intended send time, ms")
+    _in_plain_numbers(panel)
+    panel.grid(visible=True, which="major", linewidth=0.3)
+    panel.set_title(title(runs), loc="left", fontsize="medium")
+    panel.legend(handles=handles, fontsize="small")
+    return figure
+
+
+def phase_plot(runs: Sequence[Run]) -> Figure:
+    """The median time in each phase of a request in the server: a bar for each load."""
+    rows = [
+        (f"{run.name}, {each.load}" if len(runs) > 1 else str(each.load), each.phases_ms)
+        for run in runs
+        for each in run.found.steps
+        if each.phases_ms
+    ]
+    figure = Figure(figsize=(8, 1.7 + 0.3 * len(rows)), layout="constrained")
+    panel = figure.add_subplot()
+    names = [name for name, _ in rows]
+    ends = [0.0] * len(rows)
+    for phase in PHASES:
+        widths = [phases[phase]["p50"] or 0.0 for _, phases in rows]
+        panel.barh(range(len(rows)), widths, left=ends, label=phase)
+        ends = [end + width for end, width in zip(ends, widths, strict=True)]
+    panel.set_yticks(range(len(rows)), names)
+    panel.invert_yaxis()  # the first load above
+    panel.set(xlim=(0, None), xlabel="median time in the server, ms")
+    panel.set_title(title(runs), loc="left", fontsize="medium")
+    figure.legend(loc="outside lower center", ncols=len(PHASES), fontsize="small")
+    return figure
+
+
+def _draw(panel: Axes, run: Run, name: str, colour: str) -> bool:
+    """One percentile's line; False if no load has enough answers for it."""
+    points = [
+        (each.throughput, value, bool(each.failed or each.client_limited))
+        for each in sorted(
+            (each for each in run.found.steps if each.answered),
+            key=lambda each: each.load.rate or each.load.clients or 0.0,
+        )
+        if (value := each.shown_ms[name]) is not None
+    ]
+    if points:
+        rates, values, _ = zip(*points, strict=True)
+        panel.plot(rates, values, _STYLES[name], marker="o", color=colour)
+        doubtful = [(rate, value) for rate, value, doubt in points if doubt]
+        if doubtful:
+            panel.plot(*zip(*doubtful, strict=True), "wo", ms=3)
+    return bool(points)
+
+
+def _in_plain_numbers(panel: Axes) -> None:
+    """Milliseconds as 5, 10 and 20, without powers of ten."""
+    panel.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    panel.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
+    panel.yaxis.set_minor_formatter(NullFormatter())

@@ -1,0 +1,70 @@
+"""One load test as JSON, and read back, to be shown beside later ones."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from loadtest import LoadTestError
+from loadtest.subject import Subject
+from loadtest.summary import Summary
+from loadtest.sweep import Found
+from models import __version__
+
+
+@dataclass(frozen=True)
+class Run:
+    """One load test."""
+
+    name: str
+    subject: Subject
+    found: Found
+
+
+def as_json(conditions: Mapping[str, Any], images: int, run: Run) -> bytes:
+    """The test and every load, with the properties of its `Summary`, as indented JSON."""
+    found = run.found
+    loads = [
+        {
+            **asdict(each),
+            "latency_ms": each.shown_ms,
+            "error_share": each.error_share,
+            "client_limited": each.client_limited,
+        }
+        for each in found.steps
+    ]
+    content = {
+        **conditions,
+        "subject": asdict(run.subject),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "convoy": __version__,
+        "images": images,
+        "highest_rate": found.best.load.rate if found.best else None,
+        "limited_by_client": found.limited_by_client,
+        "loads": loads,
+    }
+    return msgspec.json.format(msgspec.json.encode(content))
+
+
+@dataclass(frozen=True)
+class _File:
+    """What is read of the JSON."""
+
+    subject: Subject
+    highest_rate: float | None
+    limited_by_client: bool
+    loads: list[Summary]
+
+
+def read_run(path: Path) -> Run:
+    """A run that `as_json` wrote, named after its file; LoadTestError if it did not."""
+    try:
+        file = msgspec.json.decode(path.read_bytes(), type=_File)
+    except (OSError, ValueError) as error:
+        raise LoadTestError(f"{path} is not a result that --json wrote: {error}") from error
+    best = [each for each in file.loads if each.load.rate == file.highest_rate is not None]
+    found = Found(file.loads, best[0] if best else None, file.limited_by_client)
+    return Run(path.stem, file.subject, found)

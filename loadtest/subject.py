@@ -1,0 +1,33 @@
+"""What is measured: the model, its device, and the server's machine."""
+
+from dataclasses import dataclass
+
+from prometheus_client.parser import text_string_to_metric_families
+
+
+@dataclass(frozen=True)
+class Subject:
+    """Empty: the server does not say."""
+
+    model: str = ""
+    device: str = ""
+    machine: str = ""
+
+    def __str__(self) -> str:
+        return ", ".join(part for part in (self.model, self.device, self.machine) if part)
+
+
+def subject(model: str, exposition: str | None) -> Subject:
+    """The device and the machine are read from the text of /metrics."""
+    device, machine = "", ""
+    try:
+        for family in text_string_to_metric_families(exposition or ""):
+            for sample in family.samples:
+                labels = sample.labels
+                if sample.name == "convoy_engine_info" and labels["model"] == model:
+                    device = labels["device"]
+                elif sample.name == "convoy_info":
+                    machine = f"{labels['cpu']}, {labels['cores']} cores"
+    except (ValueError, KeyError):  # not Convoy's metrics
+        return Subject(model)
+    return Subject(model, device, machine)
