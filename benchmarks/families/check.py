@@ -1,0 +1,134 @@
+"""What Convoy makes of the exports: whether they load, launches, errors.
+
+Errors are from PyTorch's scores, the largest relative to the largest score of the image: of the
+model file run by ONNX Runtime alone, of the loader's normal form run by it, of the rewritten graph
+in NumPy's float32, and of the engine on the simulator.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+from numpy.typing import NDArray
+
+from benchmarks.families.export import FAMILIES, SIZE, N
+from benchmarks.rows import Row, commit
+from kernels.tuning.heuristic import H200, heuristic
+from models.classifier import Classifier
+from models.engines.tolerance import relative_error
+from models.errors import ModelError
+from models.graph import Graph, Node, Reshape
+from models.onnx_loader import load_proto
+from models.plan import build_plan
+from models.preprocessing import ChannelOrder, Fit, Layout, OutputKind, Preprocessing
+from models.reference import run_reference
+from models.rewrite import rewrite
+
+IMAGE = (3, SIZE, SIZE)
+PLAIN = Preprocessing(
+    height=SIZE,
+    width=SIZE,
+    fit=Fit.STRETCH,
+    resize=SIZE,
+    channels=ChannelOrder.RGB,
+    layout=Layout.NCHW,
+    scale=1 / 255,
+    mean=(0.0,) * 3,
+    std=(1.0,) * 3,
+    output=OutputKind.LOGITS,
+    labels=(),
+)
+
+
+@dataclass(frozen=True)
+class Expected:
+    """PyTorch's scores of some images."""
+
+    images: NDArray[np.float32]
+    scores: NDArray[np.float32]
+
+
+def check(folder: Path, families: Sequence[str] = FAMILIES) -> Iterator[Row]:
+    """A row for each export of the families, in the folder that `export` wrote."""
+    for name in families:
+        kept = np.load(folder / f"{name}.npz")
+        expected = Expected(kept["images"], kept["scores"])
+        for file in sorted(folder.glob(f"{name}.*.onnx")):
+            _, exporter, batch, _ = file.name.rsplit(".", 3)
+            row = {"family": name, "exporter": exporter, "batch": batch, "commit": commit()}
+            yield row | _checked(
+                file, expected, with_reference=exporter == "dynamo" and batch != "1"
+            )
+
+
+def _checked(file: Path, expected: Expected, *, with_reference: bool) -> dict[str, Any]:
+    proto = onnx.load(file)
+    found: dict[str, Any] = {"file_error": _error_of(proto, expected, at_once=False)}
+    try:
+        loaded = load_proto(file.stem, proto, IMAGE)
+    except ModelError as error:
+        return found | {"loads": False, "reason": str(error)}
+    graph = rewrite(loaded.graph).graph
+    found |= {
+        "loads": True,
+        "nodes": len(proto.graph.node),
+        "launches": len(build_plan(graph, PLAIN, 1, heuristic(H200)).steps),
+        "launches_at_8": len(build_plan(graph, PLAIN, 8, heuristic(H200)).steps),
+        "unfused": len([node for node in loaded.graph.nodes if _computes(node)]),
+        "cpu_error": _error_of(loaded.proto, expected, at_once=True),
+    }
+    if with_reference:
+        found["reference_error"] = _reference_error(graph, expected)
+    return found
+
+
+def _computes(node: Node) -> bool:
+    return not isinstance(node, Reshape)
+
+
+def _error_of(proto: onnx.ModelProto, expected: Expected, *, at_once: bool) -> float:
+    options = ort.SessionOptions()
+    options.log_severity_level = 3
+    session = ort.InferenceSession(proto.SerializeToString(), options, ["CPUExecutionProvider"])
+    name = session.get_inputs()[0].name
+    size = N if at_once else 1
+    scores = [
+        session.run(None, {name: expected.images[i : i + size]})[0] for i in range(0, N, size)
+    ]
+    return relative_error(np.concatenate(scores).reshape(N, -1), expected.scores)
+
+
+def _reference_error(graph: Graph, expected: Expected) -> float:
+    """Of one image: it takes a second or a minute."""
+    (scores,) = run_reference(graph, {graph.inputs[0]: expected.images[:1]}, np.float32).values()
+    return relative_error(scores.reshape(1, -1), expected.scores[:1])
+
+
+def simulate(folder: Path, families: Sequence[str]) -> Iterator[Row]:
+    """A row for each family: one image on Convoy's kernels, executed on the CPU."""
+    # Only a checkout has the simulator.
+    from tests.cusim.device import CusimDevice  # noqa: PLC0415
+    from tests.support.models.engines import opened  # noqa: PLC0415
+
+    for name in families:
+        kept = np.load(folder / f"{name}.npz")
+        proto = onnx.load(folder / f"{name}.dynamo.dynamic.onnx")
+        network = load_proto(name, proto, IMAGE)
+        classes = kept["scores"].shape[1]
+        device = CusimDevice()
+        engine = opened(Classifier(name, network, PLAIN, classes), device)
+        started = perf_counter()
+        scores = engine.run(kept["images"][:1].astype(np.float32))
+        yield {
+            "family": name,
+            "commit": commit(),
+            "simulated_error": relative_error(scores, kept["scores"][:1]),
+            "simulated_s": round(perf_counter() - started, 1),
+        }
+        engine.close()
+        device.close()
