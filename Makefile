@@ -93,7 +93,7 @@ train: $(VENV)/dev.stamp  ## train the built-in digits model again (installs tor
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[train]'
 	$(BIN)/python -m models.digits.train
 
-# Packages of the extras cuda12, cuda13 and bench are not installed here: their lines stay as they are.
+# Packages of the extras cuda12, cuda13, ray and bench are not installed here: their lines stay as they are.
 # cuda-toolkit, a metapackage, is 12 in one extra and 13 in another: only locks pin it.
 # A lock serves x86-64 and ARM, so it must be the same for both.
 LOCK = $(BIN)/uv pip compile --quiet --upgrade --python-version 3.12 --generate-hashes --annotation-style line \
@@ -101,7 +101,7 @@ LOCK = $(BIN)/uv pip compile --quiet --upgrade --python-version 3.12 --generate-
 
 lock: $(VENV)/dev.stamp  ## write constraints.txt from the installed versions, and the image's locks
 	{ $(BIN)/pip freeze --exclude-editable | grep -v '^cuda-toolkit='; \
-	  grep -iE '^(cupy|nvidia|torch)' constraints.txt; } | sort -fsu -t= -k1,1 | sort -f > constraints.new
+	  grep -iE '^(cupy|nvidia|ray|torch)' constraints.txt; } | sort -fsu -t= -k1,1 | sort -f > constraints.new
 	mv constraints.new constraints.txt
 	$(BIN)/python -c 'import tomllib; project = tomllib.load(open("pyproject.toml", "rb")); \
 	  extras = project["project"]["optional-dependencies"]; \

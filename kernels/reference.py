@@ -5,7 +5,7 @@ function computes in the type of its input (float64 to check a kernel, float32 t
 rounding alone) and refuses to mix types. Axes count without the batch axis: axis 0 is C.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import erf, erfc, pi, sqrt
 from typing import Any
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from kernels.problems.activation import Activation, ActivationKind
 from kernels.problems.conv import ConvProblem
 from kernels.problems.pool import PoolKind, PoolProblem
+from kernels.problems.reduction import ReduceKind
 from kernels.problems.window import Window
 
 Array = NDArray[np.floating[Any]]
@@ -173,8 +174,71 @@ def lrn(x: Array, size: int, alpha: float, beta: float, bias: float) -> Array:
     return np.asarray(x / (bias + alpha / size * total) ** beta)
 
 
-def binary(a: Array, b: Array, op: np.ufunc, activation: Activation | None = None) -> Array:
-    """y = activation(op(a, b)), broadcast after NumPy; op is np.add, subtract, multiply, divide."""
+def normalise(
+    x: Array,
+    scale: Array,
+    shift: Array,
+    axes: Sequence[int],
+    epsilon: float,
+    groups: int = 1,
+    activation: Activation | None = None,
+) -> Array:
+    """y = activation((x - mean) / sqrt(variance + epsilon) · scale + shift), any shape N×C×....
+
+    Mean and variance are over `axes`, axis 0 cut into `groups` runs; scale and shift broadcast to
+    one image (ONNX LayerNormalization, GroupNormalization, InstanceNormalization).
+    """
+    _require_one_type(x, scale, shift)
+    n, c, *rest = x.shape
+    runs = x.reshape(n, groups, c // groups, *rest)
+    over = tuple(axis + 2 for axis in axes)
+    centred = runs - runs.mean(axis=over, keepdims=True)
+    variance = np.square(centred).mean(axis=over, keepdims=True)
+    y = (centred / np.sqrt(variance + x.dtype.type(epsilon))).reshape(x.shape)
+    return activate(y * scale + shift, activation)
+
+
+_REDUCTIONS: Mapping[ReduceKind, Callable[..., Array]] = {
+    ReduceKind.SUM: np.sum,
+    ReduceKind.MEAN: np.mean,
+    ReduceKind.MAX: np.max,
+    ReduceKind.MIN: np.min,
+    ReduceKind.L2: lambda x, **along: np.sqrt(np.sum(np.square(x), **along)),
+}
+
+
+def reduce(x: Array, kind: ReduceKind, axes: Sequence[int]) -> Array:
+    """Along `axes`, which stay, each of size 1."""
+    along = tuple(axis + 1 for axis in axes)
+    return np.asarray(_REDUCTIONS[kind](x, axis=along, keepdims=True))
+
+
+def resample(x: Array, taps: Sequence[Array]) -> Array:
+    """y[c, p, q] = Σ_i,j h[p, i] · w[q, j] · x[c, h'[p, i], w'[q, j]], N×C×H×W → N×C×P×Q.
+
+    `taps` has for each spatial axis the positions read and their factors, P×T×2.
+    """
+    for axis, table in enumerate(taps, start=2):
+        positions, factors = table[..., 0].astype(np.int64), table[..., 1]
+        along = [1] * x.ndim
+        along[axis] = len(table)
+        seen = [
+            x.take(positions[:, tap], axis) * factors[:, tap].reshape(along)
+            for tap in range(table.shape[1])
+        ]
+        x = np.sum(seen, axis=0)
+    return x
+
+
+def prelu(a: Array, b: Array) -> Array:
+    """y = a where a >= 0, a · b elsewhere (ONNX PRelu); b broadcasts."""
+    return np.where(a >= 0.0, a, a * b)
+
+
+def binary(
+    a: Array, b: Array, op: Callable[[Array, Array], Array], activation: Activation | None = None
+) -> Array:
+    """y = activation(op(a, b)), broadcast after NumPy; op is np.add, np.maximum, prelu, ..."""
     _require_one_type(a, b)
     return activate(op(a, b), activation)
 
@@ -209,12 +273,26 @@ def activate(x: Array, activation: Activation | None) -> Array:
         case ActivationKind.GELU_TANH:
             # 1 + tanh(z) = 2 sigmoid(2z), likewise.
             return x * _sigmoid(2.0 * sqrt(2.0 / pi) * (x + 0.044715 * x**3))
+        case ActivationKind.ELU:
+            return np.where(x > 0.0, b * x, a * np.expm1(np.minimum(x, 0.0)))
+        case ActivationKind.SOFTPLUS:
+            return _softplus(x)
+        case ActivationKind.MISH:
+            return x * np.tanh(_softplus(x))
+        case ActivationKind.SQRT:
+            with np.errstate(invalid="ignore"):  # NaN below 0, as everywhere
+                return np.sqrt(x)
 
 
 def _sigmoid(x: Array) -> Array:
     """1 / (1 + exp(-x)), in the form whose exponential cannot overflow."""
     e = np.exp(-np.abs(x))
     return np.asarray(np.where(x >= 0.0, 1.0, e) / (1.0 + e))
+
+
+def _softplus(x: Array) -> Array:
+    """log(1 + exp(x)), likewise."""
+    return np.maximum(x, 0.0) + np.log1p(np.exp(-np.abs(x)))
 
 
 def _each(function: Callable[[float], float], x: Array) -> Array:
@@ -235,9 +313,9 @@ def concat(parts: Sequence[Array], axis: int) -> Array:
     return np.concatenate(parts, axis=axis + 1)
 
 
-def slice_axis(x: Array, axis: int, start: int, stop: int) -> Array:
-    """x[start:stop] along `axis`."""
-    return x[(slice(None),) * (axis + 1) + (slice(start, stop),)]
+def slice_axis(x: Array, axis: int, start: int, stop: int, step: int = 1) -> Array:
+    """x[start:stop:step] along `axis`."""
+    return x[(slice(None),) * (axis + 1) + (slice(start, stop, step),)]
 
 
 def reshape(x: Array, shape: Sequence[int], channels_last: bool = False) -> Array:

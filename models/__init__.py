@@ -3,6 +3,7 @@
 Imports `kernels`, never `service`, and works without a GPU or a driver.
 """
 
+from kernels.problems.precision import Precision
 from kernels.tuning.autotune import TOP_CANDIDATES
 from kernels.tuning.store import DEFAULT_STORE as DEFAULT_TUNING
 from models.classifier import Classifier, load_classifier
@@ -72,6 +73,7 @@ __all__ = [
     "Pixels",
     "Place",
     "PlanReport",
+    "Precision",
     "Preprocessing",
     "PreprocessingError",
     "ProblemReport",

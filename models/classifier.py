@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
+from kernels.problems.precision import Precision
 from models import imagenet
 from models.description import load_preprocessing
 from models.errors import UnsupportedModelError
@@ -17,6 +18,7 @@ from models.onnx_loader import (
     load_proto,
     read_model,
 )
+from models.precision import at_precision
 from models.preprocessing import OutputKind, Preprocessing, check_labels
 from models.rewrite import Rewritten, rewrite
 
@@ -31,11 +33,16 @@ class Classifier:
     network: LoadedModel
     preprocessing: Preprocessing
     classes: int
+    precision: Precision = Precision.FP32
 
     @cached_property
     def rewritten(self) -> Rewritten:
-        """The network as Convoy's kernels run it; the ONNX Runtime engine does not use it."""
-        return rewrite(self.network.graph)
+        """The network as Convoy's kernels run it; the ONNX Runtime engine does not use it.
+
+        Raises UnsupportedModelError as `at_precision`.
+        """
+        rewritten = rewrite(self.network.graph)
+        return replace(rewritten, graph=at_precision(rewritten.graph, self.precision))
 
 
 def load_classifier(

@@ -11,7 +11,10 @@ from models.graph import (
     Graph,
     Lrn,
     Node,
+    Normalise,
     Pool,
+    Reduce,
+    Resample,
     ScaleShift,
     Softmax,
 )
@@ -42,6 +45,12 @@ def flops_per_image(graph: Graph, node: Node) -> int:
             return out
         case Lrn():
             return out * (2 * node.size + 3)
+        case Normalise():
+            return 7 * out + epilogue
+        case Reduce():
+            return prod(graph.shape(node.x))
+        case Resample():
+            return 2 * out * prod(graph.shape(table)[1] for table in node.taps)
         case Softmax():
             return 4 * out
         case _:
@@ -49,8 +58,12 @@ def flops_per_image(graph: Graph, node: Node) -> int:
 
 
 def bytes_moved(graph: Graph, node: Node, n: int) -> int:
-    """Every operand read once and the output written once, as float32."""
+    """Every operand read once and the output written once; weights as the output is stored."""
     values = [name for name in node.operands() if name in graph.values]
     weights = [name for name in node.operands() if name in graph.weights]
-    elements = n * sum(prod(graph.shape(name)) for name in (*values, node.output))
-    return FLOAT_BYTES * (elements + sum(prod(graph.shape(name)) for name in weights))
+
+    def nbytes(name: str, of: str) -> int:
+        return int(graph.values[of].stored.itemsize) * prod(graph.shape(name))
+
+    moved = n * sum(nbytes(name, name) for name in (*values, node.output))
+    return moved + sum(nbytes(name, node.output) for name in weights)

@@ -20,6 +20,8 @@ from kernels.problems.activation import Activation
 from kernels.problems.binary_operation import BinaryOp
 from kernels.problems.conv import ConvProblem
 from kernels.problems.pool import PoolKind, PoolProblem
+from kernels.problems.precision import FLOAT, Stored
+from kernels.problems.reduction import ReduceKind
 
 Weight = NDArray[np.float32]
 Shape = tuple[int, ...]
@@ -45,6 +47,7 @@ class Value:
     name: str
     shape: Shape
     inside: ChannelSlice | None = None
+    stored: Stored = FLOAT
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,6 +149,45 @@ class Lrn(Node):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Normalise(Node):
+    """y = activation((x - mean) / sqrt(variance + epsilon) · scale + shift).
+
+    Mean and variance are over `axes`, axis 0 cut into `groups` runs first: LayerNormalization has
+    one axis, GroupNormalization all of them and groups, InstanceNormalization all but axis 0. scale
+    and shift are weights that broadcast to x's shape after NumPy.
+    """
+
+    x: str = operand()
+    scale: str = operand()
+    shift: str = operand()
+    axes: tuple[int, ...]
+    epsilon: float
+    groups: int = 1
+    activation: Activation | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reduce(Node):
+    """Sum, mean, maximum, minimum or L2 norm over `axes`, which stay, each of size 1."""
+
+    x: str = operand()
+    kind: ReduceKind
+    axes: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resample(Node):
+    """y[c, p, q] = Σ_i,j h[p, i] · w[q, j] · x[c, h'[p, i], w'[q, j]], over 2 or 3 spatial axes.
+
+    Resizing, and padding by what is inside the image. `taps` names a weight for each spatial axis,
+    P×T×2: for each output position the input positions that it reads, and their factors.
+    """
+
+    x: str = operand()
+    taps: tuple[str, ...] = operand()
+
+
+@dataclass(frozen=True, kw_only=True)
 class Binary(Node):
     """y = activation(a op b), broadcast after NumPy; either operand, not both, may be a weight.
 
@@ -176,12 +218,13 @@ class Concat(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class Slice(Node):
-    """x[start:stop] along `axis`, 0 <= start < stop <= size."""
+    """x[start:stop:step] along `axis`, 0 <= start < stop <= size, step >= 1."""
 
     x: str = operand()
     axis: int
     start: int
     stop: int
+    step: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -234,6 +277,13 @@ class Softmax(Node):
 @dataclass(frozen=True, kw_only=True)
 class Identity(Node):
     """y = x; Dropout too, since inference drops nothing."""
+
+    x: str = operand()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Expand(Node):
+    """x repeated along its axes of size 1, to the output value's shape."""
 
     x: str = operand()
 

@@ -1,6 +1,6 @@
 """Runs a typed graph in NumPy, node by node: the reference for every engine."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from models.graph import (
     Concat,
     Constant,
     Conv,
+    Expand,
     Gemm,
     GlobalPool,
     Graph,
@@ -22,8 +23,11 @@ from models.graph import (
     Identity,
     Lrn,
     Node,
+    Normalise,
     Pad,
     Pool,
+    Reduce,
+    Resample,
     Reshape,
     ScaleShift,
     Slice,
@@ -34,11 +38,14 @@ from models.graph import (
 Array = NDArray[np.floating[Any]]
 Float = type[np.float32] | type[np.float64]
 
-_UFUNCS: Mapping[BinaryOp, np.ufunc] = {
+_FUNCTIONS: Mapping[BinaryOp, Callable[[Array, Array], Array]] = {
     BinaryOp.ADD: np.add,
     BinaryOp.SUB: np.subtract,
     BinaryOp.MUL: np.multiply,
     BinaryOp.DIV: np.divide,
+    BinaryOp.MAX: np.maximum,
+    BinaryOp.MIN: np.minimum,
+    BinaryOp.PRELU: ops.prelu,
 }
 
 
@@ -185,16 +192,30 @@ def _compute(node: Node, memory: _Memory) -> Array:
             )
         case Lrn():
             return ops.lrn(read(node.x), node.size, node.alpha, node.beta, node.bias)
+        case Normalise():
+            return ops.normalise(
+                read(node.x),
+                read(node.scale),
+                read(node.shift),
+                node.axes,
+                node.epsilon,
+                node.groups,
+                node.activation,
+            )
+        case Reduce():
+            return ops.reduce(read(node.x), node.kind, node.axes)
+        case Resample():
+            return ops.resample(read(node.x), [read(table) for table in node.taps])
         case Binary():
             rank = len(graph.shape(node.output))
             a, b = memory.read_aligned(node.a, rank), memory.read_aligned(node.b, rank)
-            return ops.binary(a, b, _UFUNCS[node.op], node.activation)
+            return ops.binary(a, b, _FUNCTIONS[node.op], node.activation)
         case Activate():
             return ops.activate(read(node.x), node.activation)
         case Concat():
             return ops.concat([read(part) for part in node.parts], node.axis)
         case Slice():
-            return ops.slice_axis(read(node.x), node.axis, node.start, node.stop)
+            return ops.slice_axis(read(node.x), node.axis, node.start, node.stop, node.step)
         case Reshape():
             return ops.reshape(read(node.x), graph.shape(node.output), node.channels_last)
         case Transpose():
@@ -207,6 +228,9 @@ def _compute(node: Node, memory: _Memory) -> Array:
             return ops.softmax(read(node.x), node.axis, node.log)
         case Identity():
             return read(node.x)
+        case Expand():
+            x = memory.read_aligned(node.x, len(graph.shape(node.output)))
+            return np.broadcast_to(x, (memory.n, *graph.shape(node.output)))
         case Constant():
             weight = read(node.weight)
             return np.broadcast_to(weight, (memory.n, *weight.shape))

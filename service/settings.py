@@ -22,7 +22,7 @@ from pydantic import (
     model_validator,
 )
 
-from models import DEFAULT_TUNING, DeviceKind, Place, every_gpu
+from models import DEFAULT_TUNING, DeviceKind, Place, Precision, every_gpu
 from service.engine.cgroups import available_memory
 from service.engine.cores import available_cores
 from service.telemetry.logs import LogFormat
@@ -58,6 +58,9 @@ class Settings(BaseModel):
     """Text file with one label per line, instead of the model's own."""
     device: DeviceKind = DeviceKind.AUTO
     """Where the model runs."""
+    precision: Precision = Precision.FP32
+    """How exactly a GPU computes: fp32; 3xtf32, as accurate on tensor cores; tf32; fp16. The CPU
+    always computes in fp32."""
     devices: str | None = None
     """Several engines for one queue, instead of --device: cuda:0,cuda:1 for these GPUs, cuda:all
     for every GPU, or cpu:2 for two engines with half the threads each."""

@@ -37,7 +37,7 @@ ORDER = {
     ],
     "models": [
         "errors graph arena imagenet",
-        "preprocessing open_gpu cost reference onnx_loader rewrite",
+        "preprocessing open_gpu cost precision reference onnx_loader rewrite",
         "description",
         "classifier",
         "lowering",
@@ -64,7 +64,7 @@ ORDER = {
         "simulation kernels",
         "networks",
         "serving",
-        "peers gpu",
+        "peers gpu ray_serve",
     ],
 }
 

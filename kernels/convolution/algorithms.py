@@ -7,6 +7,7 @@ from kernels.convolution.coalesced import CoalescedConv
 from kernels.convolution.depthwise import DepthwiseConv
 from kernels.convolution.direct import DirectConv
 from kernels.convolution.gemm import GemmConv
+from kernels.convolution.tensor_gemm import TensorConv
 from kernels.convolution.winograd import WinogradConv
 from kernels.convolution.winograd_nonfused import NonfusedWinogradConv
 from kernels.convolution.work import Work
@@ -87,6 +88,7 @@ ALGORITHMS: tuple[Algorithm[Any], ...] = (
     GemmConv(),
     CoalescedConv(),
     DepthwiseConv(),
+    TensorConv(),
     WinogradConv(m=2, r=3, axes=2),
     WinogradConv(m=4, r=3, axes=2),
     WinogradConv(m=2, r=5, axes=2),

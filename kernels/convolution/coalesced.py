@@ -29,7 +29,7 @@ from kernels.layout.strided import VECTOR
 from kernels.operations.epilogue import epilogue_arguments
 from kernels.problems.activation import Activation
 from kernels.problems.conv import ConvProblem
-from kernels.problems.refusals import dilated, grouped, strided, wrong_axes, wrong_kernel
+from kernels.problems.refusals import dilated, grouped, not_float, strided, wrong_axes, wrong_kernel
 from kernels.problems.window import Window
 
 Taps = tuple[int, int]
@@ -141,7 +141,8 @@ class CoalescedConv:
     def supports(self, problem: ConvProblem) -> str | None:
         """None where 2-D 1×1, 3×3 or 5×5, at stride 1, dilation 1, one group."""
         return (
-            wrong_axes(problem, 2)
+            not_float(problem)
+            or wrong_axes(problem, 2)
             or wrong_kernel(problem, (1, 1), (3, 3), (5, 5))
             or strided(problem)
             or dilated(problem)

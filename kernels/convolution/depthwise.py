@@ -14,6 +14,7 @@ from kernels.layout.strided import VECTOR
 from kernels.operations.epilogue import epilogue_arguments
 from kernels.problems.activation import Activation
 from kernels.problems.conv import ConvProblem
+from kernels.problems.precision import element
 from kernels.problems.refusals import wrong_axes
 
 THREADS = 128
@@ -81,6 +82,7 @@ class DepthwiseConv:
         window = problem.window
         rows, width = window.kernel[0], config.s or window.kernel[1]
         loads = rows * ((config.run - 1) * config.stride + width)  # of a thread, 16 bytes each
+        itemsize = problem.precision.stored.itemsize
         products = 4 * rows * width * config.run
         return (
             Work(
@@ -89,9 +91,9 @@ class DepthwiseConv:
                 registers=80,
                 shared_bytes=0,
                 instructions=THREADS * (products + 4 * loads),
-                bytes=THREADS * loads * 16,
+                bytes=THREADS * loads * VECTOR * itemsize,
                 rounds=rows - 1,
-                weight_bytes=4 * problem.window.kernel_volume * problem.k,
+                weight_bytes=itemsize * problem.window.kernel_volume * problem.k,
             ),
         )
 
@@ -105,7 +107,7 @@ class DepthwiseConv:
 
     def filter_form(self, problem: ConvProblem, config: DepthwiseConfig) -> str:  # noqa: ARG002  (one layout serves all)
         """The same for all configurations and all N."""
-        return "taps x filters"
+        return f"taps x filters, {problem.precision.stored}"
 
     def prepare_filter(
         self,
@@ -116,6 +118,7 @@ class DepthwiseConv:
         """K×1×R×S → R·S × K, K padded with zeros to a multiple of 4."""
         check_filter(weight, problem)
         taps = weight.reshape(problem.k, problem.window.kernel_volume).T
+        taps = taps.astype(problem.precision.stored, copy=False)
         return np.ascontiguousarray(np.pad(taps, ((0, 0), (0, -problem.k % VECTOR))))
 
     def launches(
@@ -163,6 +166,7 @@ class DepthwiseConv:
                 instantiate(
                     "depthwise.cu",
                     "conv_depthwise",
+                    t=element(x.stored),
                     s=config.s,
                     stride=config.stride,
                     run=config.run,

@@ -3,12 +3,13 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from kernels.convolution.implicit_gemm import ImplicitGemm
+from kernels.convolution.implicit_gemm import FloatGemm
 from kernels.problems.conv import ConvProblem
+from kernels.problems.refusals import not_float
 
 
 @dataclass(frozen=True, slots=True)
-class DirectConv(ImplicitGemm):
+class DirectConv(FloatGemm):
     """y as a matrix product whose left factor is never stored: its elements are looked up in x.
 
     For each group, (N·P·Q) × (C/groups·R·S) by (C/groups·R·S) × (K/groups): Lavin & Gray, equation
@@ -20,6 +21,6 @@ class DirectConv(ImplicitGemm):
 
     name: str = "direct"
 
-    def supports(self, problem: ConvProblem) -> str | None:  # noqa: ARG002  (it takes any)
-        """None: every problem."""
-        return None
+    def supports(self, problem: ConvProblem) -> str | None:
+        """None where tensors are float32."""
+        return not_float(problem)

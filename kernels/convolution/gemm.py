@@ -3,13 +3,13 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from kernels.convolution.implicit_gemm import ImplicitGemm
+from kernels.convolution.implicit_gemm import FloatGemm
 from kernels.problems.conv import ConvProblem
-from kernels.problems.refusals import grouped, padded, strided, wrong_kernel
+from kernels.problems.refusals import grouped, not_float, padded, strided, wrong_kernel
 
 
 @dataclass(frozen=True, slots=True)
-class GemmConv(ImplicitGemm):
+class GemmConv(FloatGemm):
     """y = x · wᵀ, (N·H·W) × C by C × K: pixels of an NHWC buffer are the rows already.
 
     1×1 (1×1×1) kernels at stride 1, unpadded, one group: Jordà et al. 2021 (cuConv), section 2.3.1,
@@ -23,4 +23,10 @@ class GemmConv(ImplicitGemm):
     def supports(self, problem: ConvProblem) -> str | None:
         """None where the kernel covers one position, at stride 1, unpadded, one group."""
         one = (1,) * len(problem.window.input)
-        return wrong_kernel(problem, one) or strided(problem) or padded(problem) or grouped(problem)
+        return (
+            not_float(problem)
+            or wrong_kernel(problem, one)
+            or strided(problem)
+            or padded(problem)
+            or grouped(problem)
+        )

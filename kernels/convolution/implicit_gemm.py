@@ -1,14 +1,16 @@
 """Launches of kernels/src/implicit_gemm.cu: convolution as an implicit matrix product.
 
 What DirectConv and GemmConv share: tiles, the filter's layout, the split of the inner dimension.
+TensorConv shares the last, and the arguments (kernels/src/implicit_gemm.cuh).
 """
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from math import ceil, prod
-from typing import ClassVar
+from typing import ClassVar, Generic, Protocol, TypeVar
 
 from kernels.convolution.work import Work
+from kernels.device.device import Instantiation
 from kernels.device.launch import Launch, instantiate, int32, launch, struct, window_struct
 from kernels.layout.operands import (
     FILTER_FORM,
@@ -30,6 +32,41 @@ MAX_WORKSPACE_BYTES = 16 << 20
 MAX_SPLIT = 16
 MIN_CHUNKS = 2
 """Of the inner dimension, at least, for each block of a split."""
+
+
+class AnyTile(Protocol):
+    """A block's."""
+
+    @property
+    def bm(self) -> int:
+        """Output pixels."""
+
+    @property
+    def bn(self) -> int:
+        """Filters."""
+
+    @property
+    def bk(self) -> int:
+        """Of the inner dimension, in a chunk."""
+
+    @property
+    def threads(self) -> int:
+        """Of a block."""
+
+    @property
+    def shared_bytes(self) -> int:
+        """Of a block, static and dynamic."""
+
+    @property
+    def dynamic_bytes(self) -> int:
+        """Those that a launch asks for."""
+
+    @property
+    def sums(self) -> int:
+        """Floats of a block's sums in memory."""
+
+
+T = TypeVar("T", bound=AnyTile)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +94,16 @@ class Tile:
         """Of a block: the chunks, and the window's start for each pixel."""
         return 4 * self.stages * (self.bm * (self.bk + VECTOR) + self.bk * self.bn) + 16 * self.bm
 
+    @property
+    def dynamic_bytes(self) -> int:
+        """None: the kernel declares its shared memory."""
+        return 0
+
+    @property
+    def sums(self) -> int:
+        """Floats of a block's sums in memory."""
+        return self.bm * self.bn
+
     def __str__(self) -> str:
         return f"{self.bm}x{self.bn}x{self.bk}"
 
@@ -72,44 +119,57 @@ TILES = (
 
 
 @dataclass(frozen=True, slots=True)
-class TileConfig:
+class TileConfig(Generic[T]):
     """A tile, and over how many blocks its inner dimension is split."""
 
-    tile: Tile
+    tile: T
     split: int = 1
 
     def __str__(self) -> str:
         return str(self.tile) if self.split == 1 else f"{self.tile}/{self.split}"
 
 
+def unit(problem: ConvProblem) -> int:
+    """The channels that are copied at once: 16 bytes, or 8 where fewer half channels suffice."""
+    channels = padded(problem.c // problem.groups)
+    wide = 16 // problem.precision.stored.itemsize
+    return wide if channels % wide == 0 else VECTOR
+
+
 def inner_size(problem: ConvProblem) -> int:
     """The length of the matrix product's sums: T·R·S · C/groups, the channels padded."""
-    return problem.window.kernel_volume * padded(problem.c // problem.groups)
+    return problem.window.kernel_volume * padded(problem.c // problem.groups, unit(problem))
 
 
-def tiles(problem: ConvProblem, tile: Tile) -> int:
+def tiles(problem: ConvProblem, tile: AnyTile) -> int:
     """How many tiles cover the output of all images and groups."""
     pixels = problem.n * problem.window.output_volume
     filters = problem.k // problem.groups
     return -(-pixels // tile.bm) * -(-filters // tile.bn) * problem.groups
 
 
-class ImplicitGemm:
-    """What DirectConv and GemmConv share: all but the problems they support."""
+class ImplicitGemm(Generic[T]):
+    """What all implicit matrix products share: the split of their sums, and their arguments."""
 
     __slots__ = ()
-    POINTWISE: ClassVar[bool]
-    """Whether windows are single pixels of x, each at its output's place."""
+
+    def tiles(self, problem: ConvProblem) -> tuple[T, ...]:
+        """The tiles to choose from."""
+        raise NotImplementedError
+
+    def instantiation(self, problem: ConvProblem, tile: T) -> Instantiation:
+        """The kernel for a tile."""
+        raise NotImplementedError
 
     def multiplications(self, problem: ConvProblem) -> int:
         """N K P Q (C/groups) R S, padding included."""
         return problem.macs
 
-    def configs(self, problem: ConvProblem) -> tuple[TileConfig, ...]:
+    def configs(self, problem: ConvProblem) -> tuple[TileConfig[T], ...]:
         """Every tile with every split that leaves each block work and the workspace in bounds."""
         return tuple(
             config
-            for tile in TILES
+            for tile in self.tiles(problem)
             for config in (TileConfig(tile, split) for split in range(1, MAX_SPLIT + 1))
             if config.split == 1
             or (
@@ -118,7 +178,84 @@ class ImplicitGemm:
             )
         )
 
-    def work(self, problem: ConvProblem, config: TileConfig) -> tuple[Work]:
+    def workspace(self, problem: ConvProblem, config: TileConfig[T]) -> Mapping[str, int]:
+        """Every block's partial sums; nothing where nothing is split."""
+        if config.split == 1:
+            return {}
+        sums = tiles(problem, config.tile) * config.split * config.tile.sums
+        return {"workspace": 4 * sums}
+
+    def counter_bytes(self, problem: ConvProblem, config: TileConfig[T]) -> int:
+        """A counter for each tile, zero before and after the launch; 0 where nothing is split."""
+        return 0 if config.split == 1 else 4 * tiles(problem, config.tile)
+
+    def launches(
+        self,
+        problem: ConvProblem,
+        config: TileConfig[T],
+        x: Pixels,
+        y: Pixels,
+        residual: Pixels | None = None,
+        bias: bool = False,
+        activation: Activation | None = None,
+    ) -> tuple[Launch]:
+        """One, on x, weight, y; bias and residual if there are; workspace and counters if split.
+
+        Raises ValueError where pixels do not fit the problem, and beyond 32-bit indices.
+        """
+        check_operands(problem, x, y, residual)
+        _check_reach(problem, config.tile, x, y, residual or y)
+        tile, groups, split = config.tile, problem.groups, config.split > 1
+        c, k, wide = problem.c // groups, problem.k // groups, unit(problem)
+        sizes = struct(
+            "implicit_gemm.cuh",
+            "Sizes",
+            pixels=problem.n * problem.window.output_volume,
+            channels=c,
+            filters=k,
+            x_pitch=x.pitch,
+            residual_pitch=0 if residual is None else residual.pitch,
+            y_pitch=y.pitch,
+            x_vectors=vectors_in(x, of=wide) and (groups == 1 or c % wide == 0),
+            y_vectors=vectors_in(y, residual or y) and (groups == 1 or k % VECTOR == 0),
+        )
+        return (
+            launch(
+                self.instantiation(problem, tile),
+                (tiles(problem, tile) // groups, config.split, groups),
+                (tile.threads, 1, 1),
+                tile.dynamic_bytes,
+                x="x",
+                weight="weight",
+                bias="bias" if bias else 0,
+                residual="residual" if residual else 0,
+                y="y",
+                workspace="workspace" if split else 0,
+                counters="counters" if split else 0,
+                sizes=sizes,
+                window=window_struct(problem.window),
+                **epilogue_arguments(activation),
+            ),
+        )
+
+
+class FloatGemm(ImplicitGemm[Tile]):
+    """What DirectConv and GemmConv share: all but the problems they support."""
+
+    __slots__ = ()
+    POINTWISE: ClassVar[bool]
+    """Whether windows are single pixels of x, each at its output's place."""
+
+    def tiles(self, problem: ConvProblem) -> tuple[Tile, ...]:  # noqa: ARG002  (the same for all)
+        """The tiles to choose from."""
+        return TILES
+
+    def instantiation(self, problem: ConvProblem, tile: Tile) -> Instantiation:  # noqa: ARG002  (the same for all)
+        """The kernel for a tile."""
+        template = {**asdict(tile), "pointwise": self.POINTWISE}
+        return instantiate("implicit_gemm.cu", "conv_direct", **template)
+
+    def work(self, problem: ConvProblem, config: TileConfig[Tile]) -> tuple[Work]:
         """Every block multiplies its chunks, which are prefetched; a tile's last block adds up."""
         tile, split = config.tile, config.split > 1
         chunks = ceil(ceil(inner_size(problem) / tile.bk) / config.split)
@@ -145,80 +282,24 @@ class ImplicitGemm:
             ),
         )
 
-    def workspace(self, problem: ConvProblem, config: TileConfig) -> Mapping[str, int]:
-        """Every block's partial sums; nothing where nothing is split."""
-        if config.split == 1:
-            return {}
-        size = 4 * tiles(problem, config.tile) * config.split * config.tile.bm * config.tile.bn
-        return {"workspace": size}
-
-    def counter_bytes(self, problem: ConvProblem, config: TileConfig) -> int:
-        """A counter for each tile, zero before and after the launch; 0 where nothing is split."""
-        return 0 if config.split == 1 else 4 * tiles(problem, config.tile)
-
-    def filter_form(self, problem: ConvProblem, config: TileConfig) -> str:  # noqa: ARG002  (one layout serves all)
+    def filter_form(self, problem: ConvProblem, config: TileConfig[Tile]) -> str:  # noqa: ARG002  (one layout serves all)
         """The same for all configurations and all N."""
         return FILTER_FORM.format(groups=problem.groups)
 
-    def prepare_filter(self, weight: Filter, problem: ConvProblem, config: TileConfig) -> Filter:  # noqa: ARG002  (one layout serves all tiles)
+    def prepare_filter(
+        self,
+        weight: Filter,
+        problem: ConvProblem,
+        config: TileConfig[Tile],  # noqa: ARG002  (one layout serves all tiles)
+    ) -> Filter:
         """K×(C/groups)×R×S → groups × R·S × C/groups × K/groups, the channels padded with zeros.
 
         The same for every configuration.
         """
         return taps_by_channels_by_filters(weight, problem)
 
-    def launches(
-        self,
-        problem: ConvProblem,
-        config: TileConfig,
-        x: Pixels,
-        y: Pixels,
-        residual: Pixels | None = None,
-        bias: bool = False,
-        activation: Activation | None = None,
-    ) -> tuple[Launch]:
-        """One, on x, weight, y; bias and residual if there are; workspace and counters if split.
 
-        Raises ValueError where pixels do not fit the problem, and beyond 32-bit indices.
-        """
-        check_operands(problem, x, y, residual)
-        _check_reach(problem, config.tile, x, y, residual or y)
-        tile, groups, split = config.tile, problem.groups, config.split > 1
-        c, k = problem.c // groups, problem.k // groups
-        sizes = struct(
-            "implicit_gemm.cu",
-            "Sizes",
-            pixels=problem.n * problem.window.output_volume,
-            channels=c,
-            filters=k,
-            x_pitch=x.pitch,
-            residual_pitch=0 if residual is None else residual.pitch,
-            y_pitch=y.pitch,
-            x_vectors=vectors_in(x) and (groups == 1 or c % VECTOR == 0),
-            y_vectors=vectors_in(y, residual or y) and (groups == 1 or k % VECTOR == 0),
-        )
-        return (
-            launch(
-                instantiate(
-                    "implicit_gemm.cu", "conv_direct", **asdict(tile), pointwise=self.POINTWISE
-                ),
-                (tiles(problem, tile) // groups, config.split, groups),
-                (tile.threads, 1, 1),
-                x="x",
-                weight="weight",
-                bias="bias" if bias else 0,
-                residual="residual" if residual else 0,
-                y="y",
-                workspace="workspace" if split else 0,
-                counters="counters" if split else 0,
-                sizes=sizes,
-                window=window_struct(problem.window),
-                **epilogue_arguments(activation),
-            ),
-        )
-
-
-def _check_reach(problem: ConvProblem, tile: Tile, x: Pixels, *written: Pixels) -> None:
+def _check_reach(problem: ConvProblem, tile: AnyTile, x: Pixels, *written: Pixels) -> None:
     """Raise ValueError unless every index that the kernel forms is one of 32 bits."""
     window, k = problem.window, problem.k // problem.groups
     # Windows begin before an image's first position along an axis, and end beyond its last.

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from math import ceil, prod
 from typing import ClassVar
 
-from kernels.convolution.implicit_gemm import ImplicitGemm, TileConfig, tiles
+from kernels.convolution.implicit_gemm import FloatGemm, Tile, TileConfig, tiles
 from kernels.convolution.winograd import WinogradConv
 from kernels.convolution.work import Work
 from kernels.device.device import Instantiation
@@ -50,7 +50,7 @@ class NonfusedConfig:
     """The points of F(m, r), the algorithm of its products, and the tiles of a chunk."""
 
     points: Points
-    gemm: TileConfig
+    gemm: TileConfig[Tile]
     chunk: int
 
     def __str__(self) -> str:
@@ -58,7 +58,7 @@ class NonfusedConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class _BatchedProducts(ImplicitGemm):
+class _BatchedProducts(FloatGemm):
     """Products of many pairs of matrices: a grouped 1×1 convolution."""
 
     POINTWISE: ClassVar[bool] = True
@@ -257,11 +257,11 @@ class NonfusedWinogradConv:
             groups=positions,
         )
 
-    def _gemms(self, products: ConvProblem) -> tuple[TileConfig, ...]:
+    def _gemms(self, products: ConvProblem) -> tuple[TileConfig[Tile], ...]:
         """Configurations with mostly full tiles, split only where there are few blocks."""
         count = products.window.output_volume
 
-        def pays(config: TileConfig) -> bool:
+        def pays(config: TileConfig[Tile]) -> bool:
             blocks = config.split * tiles(products, config.tile)
             split = config.split in _SPLITS and blocks <= _ENOUGH_BLOCKS
             return config.tile.bm < max(2 * count, 17) and (config.split == 1 or split)

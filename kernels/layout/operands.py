@@ -16,7 +16,10 @@ FILTER_FORM = "{groups} x taps x channels x filters"
 
 
 def check_operands(problem: ConvProblem, x: Pixels, y: Pixels, residual: Pixels | None) -> None:
-    """Raise ValueError unless the pixels have the problem's channels."""
+    """Raise ValueError unless the pixels have the problem's channels, stored as its precision."""
+    stored = problem.precision.stored
+    if any(each is not None and each.stored != stored for each in (x, y, residual)):
+        raise ValueError(f"a convolution in {problem.precision.value} has tensors of {stored}")
     if x.channels != problem.c:
         raise ValueError(f"{problem.c} channels, but x has {x.channels}")
     for name, each in (("y", y), ("the residual", residual)):
@@ -40,15 +43,15 @@ def taps_by_channels_by_filters(weight: Filter, problem: ConvProblem) -> Filter:
     return result
 
 
-def vectors_in(*tensors: Pixels) -> bool:
-    """Whether every pixel's first channel is aligned to 16 bytes, in all of them.
+def vectors_in(*tensors: Pixels, of: int = VECTOR) -> bool:
+    """Whether every pixel's first channel is aligned to a vector `of` channels, in all of them.
 
-    Then channels can be loaded as vectors, also the last ones where their number is not a multiple
-    of 4: the rest of the vector belongs to the same pixel.
+    Then channels can be loaded as vectors, also the last ones where their number is no multiple:
+    the rest of the vector belongs to the same pixel.
     """
-    return all(each.pitch % VECTOR == each.offset % VECTOR == 0 for each in tensors)
+    return all(each.pitch % of == each.offset % of == 0 for each in tensors)
 
 
-def padded(channels: int) -> int:
+def padded(channels: int, to: int = VECTOR) -> int:
     """Rounded up to whole vectors."""
-    return -(-channels // VECTOR) * VECTOR
+    return -(-channels // to) * to

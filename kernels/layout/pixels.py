@@ -5,20 +5,22 @@ from dataclasses import dataclass
 from math import prod
 
 from kernels.layout.strided import VECTOR, Strided
+from kernels.problems.precision import FLOAT, Stored
 
 
 @dataclass(frozen=True, slots=True)
 class Pixels:
-    """N images of pixels with `channels` floats each, side by side.
+    """N images of pixels with `channels` numbers each, side by side.
 
-    A pixel starts `pitch` floats after the previous one: more than its channels where they are part
-    of a wider pixel. Padding channels count as channels where kernels must move them. The tensor's
-    address is that of its first element, `offset` floats after a multiple of 16 bytes.
+    A pixel starts `pitch` numbers after the previous one: more than its channels where they are
+    part of a wider pixel. Padding channels count as channels where kernels must move them. The
+    tensor's address is that of its first element, `offset` numbers after a multiple of 16 bytes.
     """
 
     channels: int
     pitch: int
     offset: int = 0
+    stored: Stored = FLOAT
 
     def __post_init__(self) -> None:
         if not 1 <= self.channels <= self.pitch:
@@ -28,7 +30,7 @@ class Pixels:
         """N×C×H×W (N×C×D×H×W), in ONNX's order of axes."""
         pixels = [prod(spatial[axis + 1 :]) * self.pitch for axis in range(len(spatial))]
         strides = (prod(spatial) * self.pitch, 1, *pixels)
-        return Strided((n, self.channels, *spatial), strides, self.offset)
+        return Strided((n, self.channels, *spatial), strides, self.offset, self.stored)
 
 
 def vector_width(*tensors: Pixels) -> int:

@@ -1,26 +1,28 @@
 """Where a tensor's elements lie, and how a kernel iterates over several tensors at once."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from kernels.device.launch import int32, struct
+from kernels.problems.precision import FLOAT, Stored
 
 VECTOR = 4
-"""Floats of a thread's widest load and store: 16 bytes."""
+"""Elements of a thread's widest load and store: 16 bytes of floats, 8 of halves."""
 
 
 @dataclass(frozen=True, slots=True)
 class Strided:
-    """A tensor of floats in device memory, its axes in any order.
+    """A tensor in device memory, its axes in any order.
 
-    `strides` are in floats; an axis along which elements repeat has stride 0. The tensor's address
-    is that of its first element, which lies `offset` floats after a multiple of 16 bytes.
+    `strides` are in elements; an axis along which elements repeat has stride 0. The tensor's
+    address is that of its first element, which lies `offset` elements after a multiple of 16 bytes.
     """
 
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     offset: int = 0
+    stored: Stored = FLOAT
 
     def __post_init__(self) -> None:
         if len(self.shape) != len(self.strides):
@@ -29,16 +31,17 @@ class Strided:
             raise ValueError(f"shape {self.shape} or strides {self.strides} are out of range")
 
     @classmethod
-    def contiguous(cls, shape: Sequence[int]) -> "Strided":
+    def contiguous(cls, shape: Sequence[int], stored: Stored = FLOAT) -> "Strided":
         """Row-major: the last axis fastest."""
-        return cls(tuple(shape), tuple(prod(shape[axis + 1 :]) for axis in range(len(shape))))
+        strides = tuple(prod(shape[axis + 1 :]) for axis in range(len(shape)))
+        return cls(tuple(shape), strides, stored=stored)
 
     def transposed(self, axes: Sequence[int]) -> "Strided":
-        """Axis i is this one's axis `axes[i]`."""
-        return Strided(
-            tuple(self.shape[axis] for axis in axes),
-            tuple(self.strides[axis] for axis in axes),
-            self.offset,
+        """Axis i is this one's axis `axes[i]`; of those not named, the first element."""
+        return replace(
+            self,
+            shape=tuple(self.shape[axis] for axis in axes),
+            strides=tuple(self.strides[axis] for axis in axes),
         )
 
     def split(self, axis: int, outer: int) -> "Strided":
@@ -48,7 +51,7 @@ class Strided:
             raise ValueError(f"an axis of {size} does not split into {outer} runs")
         shape = (*self.shape[:axis], outer, size // outer, *self.shape[axis + 1 :])
         strides = (*self.strides[:axis], stride * (size // outer), *self.strides[axis:])
-        return Strided(shape, strides, self.offset)
+        return replace(self, shape=shape, strides=strides)
 
     def broadcast(self, shape: Sequence[int]) -> "Strided":
         """Broadcast to `shape` by NumPy's rules. Raises ValueError where they forbid it."""
@@ -60,7 +63,7 @@ class Strided:
         repeated = tuple(
             0 if size == 1 else stride for size, stride in zip(have, strides, strict=True)
         )
-        return Strided(tuple(shape), repeated, self.offset)
+        return replace(self, shape=tuple(shape), strides=repeated)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +75,7 @@ class Walk:
     """
 
     extents: tuple[int, ...]  # steps along each axis
-    strides: tuple[tuple[int, ...], ...]  # for each tensor, floats a step
+    strides: tuple[tuple[int, ...], ...]  # for each tensor, elements a step
     v: int
 
     @property
@@ -96,15 +99,16 @@ class Walk:
         return struct("common.cuh", "Walk", steps=self.steps, extent=self.extents, stride=stride)
 
 
-def walk(written: Strided, *read: Strided) -> Walk:
+def walk(written: Strided, *read: Strided, vectors: bool = True) -> Walk:
     """The loops that write one tensor and read others; neighbouring threads write neighbours.
 
-    All have one shape. Axes that are contiguous in every tensor are merged. Raises ValueError for
-    shapes that differ, and where several elements to be written are the same one.
+    All have one shape. Axes that are contiguous in every tensor are merged. Without `vectors`, v is
+    1. Raises ValueError for shapes that differ, and where several elements to be written are the
+    same one.
     """
     _check(written, *read)
     axes = _merged_axes(written, *read)
-    if not _vectorises(axes, [each.offset for each in (written, *read)]):
+    if not vectors or not _vectorises(axes, [each.offset for each in (written, *read)]):
         return _walk(axes, 1)
     extent, strides = axes.pop()
     axes.append((extent // VECTOR, [stride * VECTOR for stride in strides]))
@@ -135,7 +139,7 @@ def _check(written: Strided, *read: Strided) -> None:
 
 def _without(axis: int, tensor: Strided) -> Strided:
     shape, strides = (each[:axis] + each[axis + 1 :] for each in (tensor.shape, tensor.strides))
-    return Strided(shape, strides, tensor.offset)
+    return replace(tensor, shape=shape, strides=strides)
 
 
 def _merged_axes(written: Strided, *read: Strided) -> Axes:
@@ -153,7 +157,7 @@ def _merged_axes(written: Strided, *read: Strided) -> Axes:
 
 
 def _vectorises(axes: Axes, offsets: list[int]) -> bool:
-    """Whether 16 bytes of the innermost axis can be moved at once, in every tensor."""
+    """Whether a vector of the innermost axis can be moved at once, in every tensor."""
     *outer, (extent, inner) = axes
     if extent % VECTOR or inner[0] != 1:
         return False

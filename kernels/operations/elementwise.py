@@ -10,6 +10,7 @@ from kernels.device.launch import Launch, Value, blocks_of_threads, instantiate,
 from kernels.layout.strided import Strided, walk
 from kernels.problems.activation import Activation
 from kernels.problems.binary_operation import BinaryOp
+from kernels.problems.precision import element, one_type
 
 
 def activation_name(activation: Activation | None) -> str:
@@ -26,14 +27,15 @@ def activation_arguments(activation: Activation | None) -> dict[str, Value]:
 
 def map_launch(x: Strided, y: Strided, activation: Activation | None = None) -> Launch:
     """y = activation(x): operands x, y. Without an activation a copy, of any strides to any."""
-    return _launch("map", {"x": x}, y, _with(activation), activation_arguments(activation))
+    template = {"x": element(x.stored), "y": element(y.stored), **_with(activation)}
+    return _launch("map", {"x": x}, y, template, activation_arguments(activation))
 
 
 def binary_launch(
     op: BinaryOp, a: Strided, b: Strided, y: Strided, activation: Activation | None = None
 ) -> Launch:
     """y = activation(a op b): operands a, b, y."""
-    template = {"op": f"BinaryOp::{op.name}", **_with(activation)}
+    template = {**_alike(a, b, y), "op": f"BinaryOp::{op.name}", **_with(activation)}
     read = {"left": a, "right": b}
     return _launch("binary", read, y, template, activation_arguments(activation)).renamed(
         {"left": "a", "right": "b"}
@@ -49,12 +51,13 @@ def scale_shift_launch(
 ) -> Launch:
     """y = activation(x · scale + shift): operands x, scale, shift, y."""
     read = {"x": x, "scale": scale, "shift": shift}
-    return _launch("scale_shift", read, y, _with(activation), activation_arguments(activation))
+    template = {**_alike(x, y), **_with(activation)}
+    return _launch("scale_shift", read, y, template, activation_arguments(activation))
 
 
 def fill_launch(y: Strided, value: float) -> Launch:
     """y = value: operand y."""
-    return _launch("fill", {}, y, {}, {"value": value})
+    return _launch("fill", {}, y, _alike(y), {"value": value})
 
 
 def channel_shuffle_launch(x: Strided, y: Strided, axis: int, groups: int) -> Launch:
@@ -66,6 +69,11 @@ def channel_shuffle_launch(x: Strided, y: Strided, axis: int, groups: int) -> La
     order[axis : axis + 2] = [axis + 1, axis]
     per_group = x.shape[axis] // groups
     return map_launch(x.split(axis, groups), y.split(axis, per_group).transposed(order))
+
+
+def _alike(*tensors: Strided) -> dict[str, TemplateArgument]:
+    """The type that tensors are stored in. Raises ValueError where they differ."""
+    return {"t": element(one_type(*(each.stored for each in tensors)))}
 
 
 def _with(activation: Activation | None) -> dict[str, TemplateArgument]:

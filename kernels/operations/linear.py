@@ -5,12 +5,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kernels.device.device import TemplateArgument
 from kernels.device.launch import Launch, instantiate, int32, launch
 from kernels.layout.operands import vectors_in
 from kernels.layout.pixels import Pixels
 from kernels.layout.strided import VECTOR
 from kernels.operations.epilogue import epilogue_arguments
 from kernels.problems.activation import Activation
+from kernels.problems.precision import FLOAT, Stored, element
 
 _ROWS_AT_ONCE = 8
 _WARP = 32
@@ -18,8 +20,9 @@ _WARP = 32
 Matrix = NDArray[np.floating[Any]]
 
 
-def prepare_linear_weight(weight: Matrix) -> Matrix:
-    """K×C, as the kernel reads it: rows padded with zeros to 16 bytes."""
+def prepare_linear_weight(weight: Matrix, stored: Stored = FLOAT) -> Matrix:
+    """K×C, as the kernel reads it: stored as x is, rows padded with zeros to 4 channels."""
+    weight = weight.astype(stored, copy=False)
     return np.ascontiguousarray(np.pad(weight, ((0, 0), (0, -weight.shape[1] % VECTOR))))
 
 
@@ -42,8 +45,15 @@ def linear_launch(
     vectors = -(-x.channels // VECTOR)
     max_warps = 4 if at_once == _ROWS_AT_ONCE else 8
     warps = min(max_warps, -(-vectors // _WARP))
+    template: dict[str, TemplateArgument] = {
+        "x": element(x.stored),
+        "y": element(y.stored),
+        "rows": at_once,
+        "outputs": outputs,
+        "max_warps": max_warps,
+    }
     return launch(
-        instantiate("linear.cu", "linear", rows=at_once, outputs=outputs, max_warps=max_warps),
+        instantiate("linear.cu", "linear", **template),
         (-(-y.channels // outputs), -(-rows // at_once), 1),
         (_WARP * warps, 1, 1),
         x="x",

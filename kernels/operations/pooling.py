@@ -12,6 +12,7 @@ from kernels.device.launch import (
 )
 from kernels.layout.pixels import Pixels, vector_width
 from kernels.problems.pool import PoolKind, PoolProblem
+from kernels.problems.precision import element, one_type
 
 _ROWS = 8
 """Warps of a block of `global_pool`: 256 threads in all."""
@@ -28,7 +29,7 @@ def pool_launch(problem: PoolProblem, n: int, x: Pixels, y: Pixels) -> Launch:
     steps = n * problem.window.output_volume * vectors
     int32(n * prod(problem.window.input) * x.pitch)
     return launch(
-        instantiate("pooling.cu", "pool", kind=_name(problem.kind), v=v),
+        instantiate("pooling.cu", "pool", t=_element(x, y), kind=_name(problem.kind), v=v),
         *blocks_of_threads(steps),
         x="x",
         y="y",
@@ -46,7 +47,7 @@ def global_pool_launch(kind: PoolKind, n: int, pixels: int, x: Pixels, y: Pixels
         raise ValueError(f"x has {x.channels} channels and y {y.channels}")
     int32(n * pixels * x.pitch)
     return launch(
-        instantiate("pooling.cu", "global_pool", kind=_name(kind), rows=_ROWS),
+        instantiate("pooling.cu", "global_pool", t=_element(x, y), kind=_name(kind), rows=_ROWS),
         (-(-x.channels // _LANES), n, 1),
         (_LANES, _ROWS, 1),
         x="x",
@@ -56,6 +57,10 @@ def global_pool_launch(kind: PoolKind, n: int, pixels: int, x: Pixels, y: Pixels
         x_pitch=x.pitch,
         y_pitch=y.pitch,
     )
+
+
+def _element(x: Pixels, y: Pixels) -> str:
+    return element(one_type(x.stored, y.stored))
 
 
 def _name(kind: PoolKind) -> str:

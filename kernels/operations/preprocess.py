@@ -1,7 +1,9 @@
 """Launches of kernels/src/preprocess.cu: a network's input as NHWC floats."""
 
+from kernels.device.device import TemplateArgument
 from kernels.device.launch import Launch, blocks_of_threads, instantiate, int32, launch
 from kernels.layout.pixels import Pixels, vector_width
+from kernels.problems.precision import element
 
 
 def pixels_to_floats_launch(
@@ -15,7 +17,8 @@ def pixels_to_floats_launch(
     """
     if y.channels < channels:
         raise ValueError(f"{channels} channels do not fit {y}")
-    template = {
+    template: dict[str, TemplateArgument] = {
+        "t": element(y.stored),
         "channels": channels,
         "padded": y.channels,
         "reversed": reverse,
@@ -45,7 +48,7 @@ def planes_to_pixels_launch(channels: int, n: int, plane: int, y: Pixels) -> Lau
     steps = n * plane * (y.channels // v)
     int32(n * plane * max(channels, y.pitch))
     return launch(
-        instantiate("preprocess.cu", "planes_to_pixels", v=v),
+        instantiate("preprocess.cu", "planes_to_pixels", t=element(y.stored), v=v),
         *blocks_of_threads(steps),
         x="x",
         y="y",

@@ -1,7 +1,9 @@
 """Launch of kernels/src/softmax.cu."""
 
+from kernels.device.device import TemplateArgument
 from kernels.device.launch import Launch, instantiate, launch
 from kernels.layout.strided import Strided, walk_rows
+from kernels.problems.precision import element
 
 _SHORT = 128
 """Longest row that a single warp takes: four elements a lane."""
@@ -12,7 +14,13 @@ def softmax_launch(x: Strided, y: Strided, axis: int, log: bool = False) -> Laun
     rows, (y_stride, x_stride) = walk_rows(axis, y, x)
     length = x.shape[axis]
     threads = 32 if length <= _SHORT else 256
-    template = {"log": log, "rank": rows.rank, "threads": threads}
+    template: dict[str, TemplateArgument] = {
+        "x": element(x.stored),
+        "y": element(y.stored),
+        "log": log,
+        "rank": rows.rank,
+        "threads": threads,
+    }
     return launch(
         instantiate("softmax.cu", "softmax", **template),
         (rows.steps, 1, 1),

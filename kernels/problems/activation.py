@@ -19,6 +19,10 @@ class ActivationKind(Enum):
     ERF = "Erf"
     GELU = "Gelu"  # x / 2 * (1 + erf(x / sqrt(2)))
     GELU_TANH = "GeluTanh"  # x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3)))
+    ELU = "Elu"  # b * x if x > 0 else a * (exp(x) - 1); ONNX's Selu has b != 1
+    SOFTPLUS = "Softplus"  # log(1 + exp(x))
+    MISH = "Mish"  # x * tanh(log(1 + exp(x)))
+    SQRT = "Sqrt"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +35,7 @@ class Activation:
 
     def __str__(self) -> str:
         name: str = self.kind.value
-        if self.kind in (ActivationKind.CLIP, ActivationKind.HARD_SIGMOID):
+        if self.kind in (ActivationKind.CLIP, ActivationKind.HARD_SIGMOID, ActivationKind.ELU):
             return f"{name}({self.a:g}, {self.b:g})"
         return f"{name}({self.a:g})" if self.kind is ActivationKind.LEAKY_RELU else name
 

@@ -11,3 +11,6 @@ class BinaryOp(Enum):
     SUB = "Sub"
     MUL = "Mul"
     DIV = "Div"
+    MAX = "Max"
+    MIN = "Min"
+    PRELU = "PRelu"  # a if a >= 0 else a * b

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 
+from kernels.problems.precision import Precision
 from kernels.problems.window import Window
 
 
@@ -18,6 +19,7 @@ class ConvProblem:
     k: int
     window: Window
     groups: int = 1
+    precision: Precision = Precision.FP32
 
     def __post_init__(self) -> None:
         if self.n < 1 or self.c < 1 or self.k < 1:
@@ -65,4 +67,5 @@ class ConvProblem:
             text += f" p{','.join(map(str, w.pads_begin + w.pads_end))}"
         if set(w.dilations) != {1}:
             text += f" d{'x'.join(map(str, w.dilations))}"
-        return text + (f" g{self.groups}" if self.groups > 1 else "")
+        text += f" g{self.groups}" if self.groups > 1 else ""
+        return text + (f" {self.precision.value}" if self.precision is not Precision.FP32 else "")

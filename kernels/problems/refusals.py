@@ -1,6 +1,9 @@
 """Reasons for an algorithm to refuse a convolution; each returns None where it does not apply."""
 
+import numpy as np
+
 from kernels.problems.conv import ConvProblem
+from kernels.problems.precision import Precision
 
 
 def wrong_axes(problem: ConvProblem, axes: int) -> str | None:
@@ -36,6 +39,17 @@ def padded(problem: ConvProblem) -> str | None:
 def grouped(problem: ConvProblem) -> str | None:
     """Its groups are more than one."""
     return None if problem.groups == 1 else f"groups {problem.groups}; it runs 1 group"
+
+
+def not_float(problem: ConvProblem) -> str | None:
+    """Its tensors are not float32."""
+    stored = problem.precision.stored
+    return None if stored == np.float32 else f"{stored} tensors; it runs float32"
+
+
+def without_tensor_cores(problem: ConvProblem) -> str | None:
+    """Its precision is float32's."""
+    return "strict float32" if problem.precision is Precision.FP32 else None
 
 
 def _x(axes: tuple[int, ...]) -> str:

@@ -1,9 +1,10 @@
 // Shared by all kernels: vectors of channels, indices along axes, activations.
 //
-// Activations lie in memory as N·H·W pixels (N·D·H·W in 3-D) of C channels each, fp32. A pixel
-// starts `pitch` floats after the one before it: more than C where channels are padded, or where
-// the pixel is a part of a wider one. A kernel on vectors of V channels requires that C, every
-// pitch and every address be multiples of V floats (kernels/layout/pixels.py, strided.py).
+// Activations lie in memory as N·H·W pixels (N·D·H·W in 3-D) of C channels each, float or half
+// (half.cuh). A pixel starts `pitch` channels after the one before it: more than C where channels
+// are padded, or where the pixel is a part of a wider one. A kernel on vectors of V channels
+// requires that C, every pitch and every address be multiples of V channels
+// (kernels/layout/pixels.py, strided.py).
 #pragma once
 
 template <int V>
@@ -59,6 +60,10 @@ enum class Activation {
   ERF,
   GELU,
   GELU_TANH,
+  ELU,
+  SOFTPLUS,
+  MISH,
+  SQRT,
 };
 
 __device__ __forceinline__ float at_least(float x, float least) { return x < least ? least : x; }
@@ -70,6 +75,14 @@ __device__ __forceinline__ float clamp(float x, float least, float most) {
 
 // expf overflows to infinity for x < -88, and 1 / infinity is the 0 that is wanted.
 __device__ __forceinline__ float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
+
+// x · tanh(log(1 + e)), e = exp(x): x · n / (n + 2), n = e · (e + 2). Where e² would overflow
+// the quotient has long been 1.
+__device__ __forceinline__ float mish(float x) {
+  const float e = expf(x > 20.0f ? 20.0f : x);
+  const float n = e * (e + 2.0f);
+  return x * (n / (n + 2.0f));
+}
 
 template <Activation KIND>
 __device__ __forceinline__ float activate(float x, float a, float b) {
@@ -88,6 +101,11 @@ __device__ __forceinline__ float activate(float x, float a, float b) {
   // 1 + tanh(z) = 2 sigmoid(2z), likewise; 2 sqrt(2 / pi) = 1.5957691...
   if constexpr (KIND == Activation::GELU_TANH)
     return x * sigmoid(1.5957691216057308f * (x + 0.044715f * x * x * x));
+  if constexpr (KIND == Activation::ELU) return x > 0.0f ? b * x : a * expm1f(x);
+  // In the form whose exponential cannot overflow.
+  if constexpr (KIND == Activation::SOFTPLUS) return at_least(x, 0.0f) + log1pf(expf(-fabsf(x)));
+  if constexpr (KIND == Activation::MISH) return mish(x);
+  if constexpr (KIND == Activation::SQRT) return sqrtf(x);
   return x;
 }
 
@@ -126,9 +144,9 @@ __device__ __forceinline__ Places<OPERANDS> places(const Walk<RANK, OPERANDS>& w
 }
 
 // V elements of a tensor of a walk, or one repeated where the innermost axis repeats it.
-template <int V, int RANK, int OPERANDS>
-__device__ __forceinline__ Vec<V> load_step(const float* tensor, const Walk<RANK, OPERANDS>& walk,
+template <int V, class T, int RANK, int OPERANDS>
+__device__ __forceinline__ Vec<V> load_step(const T* tensor, const Walk<RANK, OPERANDS>& walk,
                                             const Places<OPERANDS>& at, int operand) {
-  const float* from = tensor + at.of[operand];
+  const T* from = tensor + at.of[operand];
   return walk.stride[operand][RANK - 1] == 0 ? splat<V>(*from) : load<V>(from);
 }

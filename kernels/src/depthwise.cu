@@ -28,7 +28,7 @@ struct Sizes {
   int x_pitch;
   int residual_pitch;
   int y_pitch;
-  int x_vectors;  // whether every pixel's first channel lies at 16 bytes in x
+  int x_vectors;  // whether every pixel's first channel lies at a vector in x
   int y_vectors;  // likewise in y and in the residual
 };
 
@@ -38,7 +38,8 @@ __device__ __forceinline__ void multiply(Vec<4>& sum, const Vec<4>& x, const Vec
 }
 
 // The channels that 4 neighbouring filters read, of one pixel.
-__device__ __forceinline__ Vec<4> load_inputs(const float* pixel, int filter, const Sizes& sizes) {
+template <class T>
+__device__ __forceinline__ Vec<4> load_inputs(const T* pixel, int filter, const Sizes& sizes) {
   if (sizes.multiplier == 1 && sizes.x_vectors) return load<4>(pixel + filter);
   Vec<4> result = splat<4>(0.0f);
 #pragma unroll
@@ -47,11 +48,11 @@ __device__ __forceinline__ Vec<4> load_inputs(const float* pixel, int filter, co
   return result;
 }
 
-template <int S, int STRIDE, int RUN>
+template <class T, int S, int STRIDE, int RUN>
 __global__ void __launch_bounds__(128, 4)
-    conv_depthwise(const float* __restrict__ x, const float* __restrict__ weight, const float* bias,
-                   const float* residual, float* y, Sizes sizes, Window window, int activation,
-                   float a, float b) {
+    conv_depthwise(const T* __restrict__ x, const T* __restrict__ weight, const float* bias,
+                   const T* residual, T* y, Sizes sizes, Window window, int activation, float a,
+                   float b) {
   unsigned index = thread_index();
   if (index >= unsigned(sizes.steps)) return;
   const int filter = int(peel(index, sizes.vectors)) * 4;
@@ -70,8 +71,8 @@ __global__ void __launch_bounds__(128, 4)
   for (int q = 0; q < RUN; ++q) sums[q] = splat<4>(0.0f);
   for (int r = rows.first; r < rows.last; ++r) {
     const int h = start_h + r * window.dilation[1];
-    const float* const row = x + (image * window.input[1] + h) * width * sizes.x_pitch;
-    const float* const taps = weight + r * window.kernel[2] * filters + filter;
+    const T* const row = x + (image * window.input[1] + h) * width * sizes.x_pitch;
+    const T* const taps = weight + r * window.kernel[2] * filters + filter;
     if constexpr (S > 0) {
       constexpr int MET = (RUN - 1) * STRIDE + S;
       Vec<4> met[MET];
@@ -98,16 +99,16 @@ __global__ void __launch_bounds__(128, 4)
     }
   }
 
-  const Epilogue epilogue{bias,
-                          residual,
-                          y,
-                          sizes.residual_pitch,
-                          sizes.y_pitch,
-                          sizes.filters,
-                          sizes.y_vectors != 0,
-                          Activation(activation),
-                          a,
-                          b};
+  const EpilogueOf<T> epilogue{bias,
+                               residual,
+                               y,
+                               sizes.residual_pitch,
+                               sizes.y_pitch,
+                               sizes.filters,
+                               sizes.y_vectors != 0,
+                               Activation(activation),
+                               a,
+                               b};
   const Vec<4> bias_of = epilogue.bias_of(filter);
   const int first_pixel = (image * window.output[1] + p) * window.output[2];
   // Not unrolled: an activation's code is long.

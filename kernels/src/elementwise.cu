@@ -7,8 +7,9 @@
 // Launch: one dimension, one thread per step, the last block partial. The output may be an operand
 //   with the same strides (in place): the thread that writes an element reads it before.
 #include "common.cuh"
+#include "half.cuh"
 
-enum class BinaryOp { ADD, SUB, MUL, DIV };
+enum class BinaryOp { ADD, SUB, MUL, DIV, MAX, MIN, PRELU };
 
 template <BinaryOp OP>
 __device__ __forceinline__ float apply(float a, float b) {
@@ -16,12 +17,15 @@ __device__ __forceinline__ float apply(float a, float b) {
   if constexpr (OP == BinaryOp::SUB) return a - b;
   if constexpr (OP == BinaryOp::MUL) return a * b;
   if constexpr (OP == BinaryOp::DIV) return a / b;
+  // NaN stays NaN, which fmaxf and fminf would hide.
+  if constexpr (OP == BinaryOp::MAX) return a > b || a != a ? a : b;
+  if constexpr (OP == BinaryOp::MIN) return a < b || a != a ? a : b;
+  if constexpr (OP == BinaryOp::PRELU) return a >= 0.0f ? a : a * b;
 }
 
 // y = activation(x); a copy where there is none.
-template <Activation ACTIVATION, int RANK, int V>
-__global__ void __launch_bounds__(256)
-    map(const float* x, float* y, Walk<RANK, 2> walk, float a, float b) {
+template <class X, class Y, Activation ACTIVATION, int RANK, int V>
+__global__ void __launch_bounds__(256) map(const X* x, Y* y, Walk<RANK, 2> walk, float a, float b) {
   const unsigned step = thread_index();
   if (step >= walk.steps) return;
   const auto at = places(walk, step);
@@ -29,9 +33,9 @@ __global__ void __launch_bounds__(256)
 }
 
 // y = activation(left op right)
-template <BinaryOp OP, Activation ACTIVATION, int RANK, int V>
+template <class T, BinaryOp OP, Activation ACTIVATION, int RANK, int V>
 __global__ void __launch_bounds__(256)
-    binary(const float* left, const float* right, float* y, Walk<RANK, 3> walk, float a, float b) {
+    binary(const T* left, const T* right, T* y, Walk<RANK, 3> walk, float a, float b) {
   const unsigned step = thread_index();
   if (step >= walk.steps) return;
   const auto at = places(walk, step);
@@ -43,10 +47,10 @@ __global__ void __launch_bounds__(256)
 }
 
 // y = activation(x * scale + shift)
-template <Activation ACTIVATION, int RANK, int V>
+template <class T, Activation ACTIVATION, int RANK, int V>
 __global__ void __launch_bounds__(256)
-    scale_shift(const float* x, const float* __restrict__ scale, const float* __restrict__ shift,
-                float* y, Walk<RANK, 4> walk, float a, float b) {
+    scale_shift(const T* x, const float* __restrict__ scale, const float* __restrict__ shift, T* y,
+                Walk<RANK, 4> walk, float a, float b) {
   const unsigned step = thread_index();
   if (step >= walk.steps) return;
   const auto at = places(walk, step);
@@ -59,8 +63,8 @@ __global__ void __launch_bounds__(256)
 }
 
 // y = value
-template <int RANK, int V>
-__global__ void __launch_bounds__(256) fill(float* y, Walk<RANK, 1> walk, float value) {
+template <class T, int RANK, int V>
+__global__ void __launch_bounds__(256) fill(T* y, Walk<RANK, 1> walk, float value) {
   const unsigned step = thread_index();
   if (step >= walk.steps) return;
   store<V>(y + places(walk, step).of[0], splat<V>(value));

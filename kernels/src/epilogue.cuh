@@ -1,20 +1,22 @@
 // The end of a kernel, before it writes its sums: y = activation(sum + bias + residual).
 //
 // The activation is a kernel argument, not a template argument: a branch that all threads take
-// alike costs little beside the sums, and there are twelve activations.
+// alike costs little beside the sums, and there are many activations.
 #pragma once
 
 #include "common.cuh"
+#include "half.cuh"
 
 // Where 4 neighbouring channels of a pixel go. Channels beyond the last may belong to a neighbour:
-// they are neither used nor written.
-struct Epilogue {
-  const float* bias;      // null where there is none; from here on each by channel
-  const float* residual;  // null where there is none; may be y
-  float* y;
+// they are neither used nor written. T is what y and the residual consist of.
+template <class T>
+struct EpilogueOf {
+  const float* bias;  // null where there is none; from here on each by channel
+  const T* residual;  // null where there is none; may be y
+  T* y;
   int residual_pitch, y_pitch;
   int channels;
-  bool vectors;  // whether every pixel's first channel lies at 16 bytes, in y and in the residual
+  bool vectors;  // whether every pixel's first channel lies at a vector, in y and in the residual
   Activation activation;
   float a, b;
 
@@ -29,11 +31,11 @@ struct Epilogue {
 
   // Finishes and writes the sums of `channel` and the three after it; `channel` is one that exists.
   __device__ __forceinline__ void write(int pixel, int channel, Vec<4> sum, Vec<4> bias) const {
-    float* const to = y + (pixel * y_pitch + channel);
+    T* const to = y + (pixel * y_pitch + channel);
     const bool whole = vectors && channel + 4 <= channels;
     Vec<4> addend = splat<4>(0.0f);
     if (residual != nullptr) {
-      const float* const before = residual + (pixel * residual_pitch + channel);
+      const T* const before = residual + (pixel * residual_pitch + channel);
       if (whole) {
         addend = load<4>(before);
       } else {
@@ -50,7 +52,7 @@ struct Epilogue {
     } else {
 #pragma unroll
       for (int i = 0; i < 4; ++i)
-        if (channel + i < channels) to[i] = sum.at[i];
+        if (channel + i < channels) to[i] = T(sum.at[i]);
     }
   }
 
@@ -80,7 +82,17 @@ struct Epilogue {
         return activate<Activation::GELU>(x, a, b);
       case Activation::GELU_TANH:
         return activate<Activation::GELU_TANH>(x, a, b);
+      case Activation::ELU:
+        return activate<Activation::ELU>(x, a, b);
+      case Activation::SOFTPLUS:
+        return activate<Activation::SOFTPLUS>(x, a, b);
+      case Activation::MISH:
+        return activate<Activation::MISH>(x, a, b);
+      case Activation::SQRT:
+        return activate<Activation::SQRT>(x, a, b);
     }
     return x;
   }
 };
+
+using Epilogue = EpilogueOf<float>;

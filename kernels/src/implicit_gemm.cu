@@ -22,51 +22,7 @@
 //   tiles × splits × BM × BN.
 // Launch: (tiles, splits, groups) blocks, tiles of filters fastest, of BM / TM · BN / TN threads.
 #include "channels.cuh"
-#include "common.cuh"
-#include "epilogue.cuh"
-#include "ptx.cuh"
-#include "split.cuh"
-#include "window.cuh"
-
-// kernels/convolution/implicit_gemm.py: sizes of one launch; channels and filters of one group.
-struct Sizes {
-  int pixels;  // N·O·P·Q
-  int channels;
-  int filters;
-  int x_pitch;
-  int residual_pitch;
-  int y_pitch;
-  int x_vectors;  // whether every pixel's first channel of every group lies at 16 bytes in x
-  int y_vectors;  // likewise in y and in the residual
-};
-
-// 4 neighbouring channels at one tap of the window, and the step along the inner dimension.
-struct Column {
-  int channel;
-  int tap[3];  // T, R, S; past the last when tap[0] == T
-
-  __device__ __forceinline__ Column(int inner, int channels, const Window& window) {
-    unsigned index = inner;
-    channel = int(peel(index, channels));
-    tap[2] = int(peel(index, window.kernel[2]));
-    tap[1] = int(peel(index, window.kernel[1]));
-    tap[0] = int(index);
-  }
-
-  __device__ __forceinline__ void advance(int by, int channels, const Window& window) {
-    channel += by;
-    while (channel >= channels) {
-      channel -= channels;
-      if (++tap[2] == window.kernel[2]) {
-        tap[2] = 0;
-        if (++tap[1] == window.kernel[1]) {
-          tap[1] = 0;
-          ++tap[0];
-        }
-      }
-    }
-  }
-};
+#include "implicit_gemm.cuh"
 
 template <int BM, int BN, int BK, int TM, int TN, int STAGES, bool POINTWISE>
 __global__ void __launch_bounds__(BM / TM * (BN / TN))
@@ -98,21 +54,8 @@ __global__ void __launch_bounds__(BM / TM * (BN / TN))
   weight += size_t(group) * inner * filters;
 
   if constexpr (!POINTWISE) {
-    for (int row = thread; row < BM; row += THREADS) {
-      unsigned index = first_pixel + row;
-      const bool exists = first_pixel + row < sizes.pixels;
-      int start[3];
-#pragma unroll
-      for (int axis = 2; axis >= 0; --axis)
-        start[axis] =
-            int(peel(index, window.output[axis])) * window.stride[axis] - window.pad_begin[axis];
-      const int place = ((int(index) * window.input[0] + start[0]) * window.input[1] + start[1]) *
-                            window.input[2] +
-                        start[2];
-      // A pixel beyond the last has all its taps outside the image.
-      rows[row] =
-          make_int4(place * sizes.x_pitch, exists ? start[0] : -(1 << 30), start[1], start[2]);
-    }
+    for (int row = thread; row < BM; row += THREADS)
+      rows[row] = window_start(first_pixel + row, sizes, window);
     __syncthreads();
   }
 
@@ -225,24 +168,6 @@ __global__ void __launch_bounds__(BM / TM * (BN / TN))
     __syncthreads();
   }
 
-  const int offset = group * sizes.filters;
-  const Epilogue epilogue{bias == nullptr ? nullptr : bias + offset,
-                          residual == nullptr ? nullptr : residual + offset,
-                          y + offset,
-                          sizes.residual_pitch,
-                          sizes.y_pitch,
-                          sizes.filters,
-                          sizes.y_vectors != 0,
-                          Activation(activation),
-                          a,
-                          b};
-  const int filter = first_filter + weight_column;
-  if (filter >= sizes.filters) return;
-  const Vec<4> bias_of = epilogue.bias_of(filter);
-  for (int row = weight_row; row < BM && first_pixel + row < sizes.pixels; row += WEIGHT_ROWS) {
-    const int at = row * BN + weight_column;
-    const Vec<4> sum =
-        splits == 1 ? load<4>(partial + at) : sum_of_parts(partials + at, splits, BM * BN);
-    epilogue.write(first_pixel + row, filter, sum, bias_of);
-  }
+  write_tile<BM, BN, BN, THREADS>(partials, splits, sizes.pixels, first_pixel, first_filter,
+                                  epilogue_of(group, sizes, bias, residual, y, activation, a, b));
 }

@@ -9,14 +9,16 @@
 //   ROWS = OUTPUTS.
 //   For 8 rows, two blocks of 256 threads per multiprocessor spilled 160 bytes per thread on sm_80;
 //   three of 128 spill none.
-// Layouts: x and y are rows with any pitch; weight is K × C, rows padded with zeros to 16 bytes.
+// Layouts: x and y are rows with any pitch; weight is stored as x is, K × C, rows padded with zeros
+//   to 4 channels.
 // Launch: (ceil(K / OUTPUTS), ceil(rows / ROWS)) blocks of one to MAX_WARPS whole warps:
 //   fewer warps where many sums need many registers.
 #include "common.cuh"
 #include "epilogue.cuh"
 
 // 4 neighbouring channels; those beyond the last may belong to a neighbour, and count as 0.
-__device__ __forceinline__ Vec<4> load_channels(const float* from, int exist, bool vectors) {
+template <class T>
+__device__ __forceinline__ Vec<4> load_channels(const T* from, int exist, bool vectors) {
   if (vectors && exist >= 4) return load<4>(from);
   Vec<4> result = splat<4>(0.0f);
 #pragma unroll
@@ -40,11 +42,11 @@ __device__ __forceinline__ void exchange(float* sums, int lane) {
   if constexpr (APART > 1) exchange<KEPT, APART / 2>(sums, lane);
 }
 
-template <int ROWS, int OUTPUTS, int MAX_WARPS>
+template <class X, class Y, int ROWS, int OUTPUTS, int MAX_WARPS>
 __global__ void __launch_bounds__(32 * MAX_WARPS)
-    linear(const float* __restrict__ x, const float* __restrict__ weight, const float* bias,
-           float* y, int rows, int channels, int outputs, int x_pitch, int y_pitch, int x_vectors,
-           int y_vectors, int activation, float a, float b) {
+    linear(const X* __restrict__ x, const X* __restrict__ weight, const float* bias, Y* y, int rows,
+           int channels, int outputs, int x_pitch, int y_pitch, int x_vectors, int y_vectors,
+           int activation, float a, float b) {
   constexpr int SUMS = ROWS * OUTPUTS;
   static_assert(OUTPUTS % 4 == 0, "outputs are written 4 at a time");
   __shared__ __align__(16) float of_warp[MAX_WARPS][SUMS];
@@ -61,7 +63,7 @@ __global__ void __launch_bounds__(32 * MAX_WARPS)
           load<4>(weight + size_t(min(first_output + output, outputs - 1)) * padded + channel);
 #pragma unroll
     for (int row = 0; row < ROWS; ++row) {
-      const float* const from = x + min(first_row + row, rows - 1) * x_pitch + channel;
+      const X* const from = x + min(first_row + row, rows - 1) * x_pitch + channel;
       const Vec<4> numbers = load_channels(from, channels - channel, x_vectors);
 #pragma unroll
       for (int output = 0; output < OUTPUTS; ++output)
@@ -91,7 +93,7 @@ __global__ void __launch_bounds__(32 * MAX_WARPS)
 #pragma unroll
     for (int i = 0; i < 4; ++i) sum.at[i] += part.at[i];
   }
-  const Epilogue epilogue{
+  const EpilogueOf<Y> epilogue{
       bias, nullptr, y, 0, y_pitch, outputs, y_vectors != 0, Activation(activation), a, b};
   epilogue.write(row, output, sum, epilogue.bias_of(output));
 }

@@ -9,17 +9,22 @@
 // Layouts: pixels with any pitch in and out.
 // Launch: one dimension, one thread per element, the last block partial.
 #include "common.cuh"
+#include "half.cuh"
 
+template <class T>
 __global__ void __launch_bounds__(256)
-    lrn(const float* __restrict__ x, float* __restrict__ y, int elements, int channels, int x_pitch,
+    lrn(const T* __restrict__ x, T* __restrict__ y, int elements, int channels, int x_pitch,
         int y_pitch, int before, int after, float scale, float beta, float bias) {
   unsigned pixel = thread_index();
   if (pixel >= unsigned(elements)) return;
   const int channel = int(peel(pixel, channels));
-  const float* const from = x + pixel * x_pitch;
+  const T* const from = x + pixel * x_pitch;
   const int first = channel > before ? channel - before : 0;
   const int last = channel + after < channels ? channel + after : channels - 1;
   float sum = 0.0f;
-  for (int i = first; i <= last; ++i) sum = fmaf(from[i], from[i], sum);
-  y[pixel * y_pitch + channel] = from[channel] / powf(fmaf(scale, sum, bias), beta);
+  for (int i = first; i <= last; ++i) {
+    const float seen = from[i];
+    sum = fmaf(seen, seen, sum);
+  }
+  y[pixel * y_pitch + channel] = T(float(from[channel]) / powf(fmaf(scale, sum, bias), beta));
 }

@@ -12,6 +12,7 @@
 //   there would be too few blocks, and a warp already reads 128 contiguous bytes.
 // Layouts: N·D·H·W pixels with any pitch in, N·O·P·Q out. 2-D images have depth 1.
 #include "common.cuh"
+#include "half.cuh"
 #include "window.cuh"
 
 enum class PoolKind {
@@ -32,14 +33,14 @@ __device__ __forceinline__ float nothing_seen() {
   return KIND == PoolKind::MAX ? -infinity() : 0.0f;
 }
 
-template <PoolKind KIND, int V>
+template <class T, PoolKind KIND, int V>
 __global__ void __launch_bounds__(256, 4)
-    pool(const float* __restrict__ x, float* __restrict__ y, int steps, int vectors, int x_pitch,
+    pool(const T* __restrict__ x, T* __restrict__ y, int steps, int vectors, int x_pitch,
          int y_pitch, Window window) {
   unsigned index = thread_index();
   if (index >= unsigned(steps)) return;
   const unsigned channel = peel(index, vectors) * V;
-  float* const to = y + index * y_pitch + channel;
+  T* const to = y + index * y_pitch + channel;
 
   int start[3];
   Taps taps[3];
@@ -85,14 +86,14 @@ __global__ void __launch_bounds__(256, 4)
   store<V>(to, result);
 }
 
-template <PoolKind KIND, int ROWS>
+template <class T, PoolKind KIND, int ROWS>
 __global__ void __launch_bounds__(32 * ROWS)
-    global_pool(const float* __restrict__ x, float* __restrict__ y, int channels, int pixels,
-                int x_pitch, int y_pitch) {
+    global_pool(const T* __restrict__ x, T* __restrict__ y, int channels, int pixels, int x_pitch,
+                int y_pitch) {
   __shared__ float partial[ROWS][32];
   const int channel = blockIdx.x * 32 + threadIdx.x;
   const int row = threadIdx.y;
-  const float* const image = x + blockIdx.y * pixels * x_pitch;
+  const T* const image = x + blockIdx.y * pixels * x_pitch;
   float result = nothing_seen<KIND>();
   if (channel < channels) {
     for (int pixel = row; pixel < pixels; pixel += ROWS)
@@ -105,6 +106,6 @@ __global__ void __launch_bounds__(32 * ROWS)
     for (int other = 1; other < ROWS; ++other)
       result = combine<KIND>(result, partial[other][threadIdx.x]);
     if constexpr (KIND != PoolKind::MAX) result /= float(pixels);
-    y[blockIdx.y * y_pitch + channel] = result;
+    y[blockIdx.y * y_pitch + channel] = T(result);
   }
 }

@@ -10,13 +10,13 @@
 //   plane are contiguous. Where there are at most V channels, as in an image, the writes are
 //   contiguous too.
 #include "common.cuh"
+#include "half.cuh"
 
 // REVERSED: the output's first channel is the image's last (RGB to BGR).
-template <int CHANNELS, int PADDED, bool REVERSED, int V>
+template <class T, int CHANNELS, int PADDED, bool REVERSED, int V>
 __global__ void __launch_bounds__(256)
     pixels_to_floats(const unsigned char* __restrict__ images, const float* __restrict__ multiplier,
-                     const float* __restrict__ offset, float* __restrict__ y, int pixels,
-                     int y_pitch) {
+                     const float* __restrict__ offset, T* __restrict__ y, int pixels, int y_pitch) {
   const unsigned pixel = thread_index();
   if (pixel >= unsigned(pixels)) return;
 #pragma unroll
@@ -34,9 +34,9 @@ __global__ void __launch_bounds__(256)
   }
 }
 
-template <int V>
+template <class T, int V>
 __global__ void __launch_bounds__(256)
-    planes_to_pixels(const float* __restrict__ x, float* __restrict__ y, int steps, int pixels,
+    planes_to_pixels(const float* __restrict__ x, T* __restrict__ y, int steps, int pixels,
                      int plane, int channels, int y_pitch) {
   unsigned index = thread_index();
   if (index >= unsigned(steps)) return;

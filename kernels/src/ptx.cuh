@@ -21,14 +21,13 @@ __device__ __forceinline__ unsigned shared_address(const void* shared) {
 // different work, and __syncthreads would have to be one call.
 __device__ __forceinline__ void barrier_of_roles() { asm volatile("barrier.sync 0;" ::: "memory"); }
 
-// Copies BYTES (4, 8 or 16, both ends aligned to it) from global to shared memory, or zeros where
-// not `valid` (`global` is not read then). There when waited for, and only for the thread that
-// waited: others need a barrier after it. sm_75 has no such copies; there it is done at once.
+// Copies the first `read` of BYTES (4, 8 or 16, both ends aligned to it) from global to shared
+// memory, and zeros for the others. There when waited for, and only for the thread that waited:
+// others need a barrier after it. sm_75 has no such copies; there it is done at once.
 template <int BYTES>
-__device__ __forceinline__ void cp_async(void* shared, const void* global, bool valid = true) {
+__device__ __forceinline__ void cp_async_part(void* shared, const void* global, int read) {
   static_assert(BYTES == 4 || BYTES == 8 || BYTES == 16, "cp.async copies 4, 8 or 16 bytes");
 #if __CUDA_ARCH__ >= 800
-  const int read = valid ? BYTES : 0;
   if constexpr (BYTES == 16) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(shared)),
                  "l"(global), "r"(read)
@@ -39,10 +38,23 @@ __device__ __forceinline__ void cp_async(void* shared, const void* global, bool 
                  : "memory");
   }
 #else
-  for (int i = 0; i < BYTES / 4; i++) {
-    static_cast<unsigned*>(shared)[i] = valid ? static_cast<const unsigned*>(global)[i] : 0u;
+  if (read == 0 || read == BYTES) {
+    for (int i = 0; i < BYTES / 4; i++) {
+      static_cast<unsigned*>(shared)[i] = read ? static_cast<const unsigned*>(global)[i] : 0u;
+    }
+  } else {
+    for (int i = 0; i < BYTES / 2; i++) {
+      static_cast<unsigned short*>(shared)[i] =
+          2 * i < read ? static_cast<const unsigned short*>(global)[i] : 0;
+    }
   }
 #endif
+}
+
+// All of BYTES, or zeros where not `valid` (`global` is not read then).
+template <int BYTES>
+__device__ __forceinline__ void cp_async(void* shared, const void* global, bool valid = true) {
+  cp_async_part<BYTES>(shared, global, valid ? BYTES : 0);
 }
 
 // Ends the group of copies that this thread began since the last one it ended.
@@ -105,6 +117,40 @@ __device__ __forceinline__ void ldmatrix_x4_trans(unsigned (&matrix)[4], const v
                : "memory");
 }
 
+// Between float and half, a half being its 16 bits; rounded to the nearest, ties to even.
+__device__ __forceinline__ float float_of_half(unsigned short x) {
+  float result;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(result) : "h"(x));
+  return result;
+}
+
+__device__ __forceinline__ unsigned short half_of_float(float x) {
+  unsigned short result;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(result) : "f"(x));
+  return result;
+}
+
+// c (16x8) += a (16x16, rows) * b (16x8, columns), operands in pairs of half, by the whole warp.
+// sm_75 does one half of the 16 after the other.
+__device__ __forceinline__ void mma_m16n8k16_f16(float (&c)[4], const unsigned (&a)[4],
+                                                 const unsigned (&b)[2]) {
+#if __CUDA_ARCH__ >= 800
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+#else
+#pragma unroll
+  for (int i = 0; i < 2; ++i)
+    asm volatile(
+        "mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 "
+        "{%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[2 * i]), "r"(a[2 * i + 1]), "r"(b[i]));
+#endif
+}
+
 #if __CUDA_ARCH__ >= 800
 
 // The float nearest to x with 10 bits of mantissa, ties away from zero: an operand of a TF32 mma.
@@ -124,17 +170,7 @@ __device__ __forceinline__ void mma_m16n8k8_tf32(float (&c)[4], const unsigned (
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-// c (16x8) += a (16x16, rows) * b (16x8, columns), operands in pairs of half, by the whole warp.
-__device__ __forceinline__ void mma_m16n8k16_f16(float (&c)[4], const unsigned (&a)[4],
-                                                 const unsigned (&b)[2]) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
-      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-}
-
-// The same with operands in pairs of bfloat16.
+// As mma_m16n8k16_f16, operands in pairs of bfloat16.
 __device__ __forceinline__ void mma_m16n8k16_bf16(float (&c)[4], const unsigned (&a)[4],
                                                   const unsigned (&b)[2]) {
   asm volatile(

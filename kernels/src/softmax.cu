@@ -7,39 +7,21 @@
 //   elements, over the lanes of a warp by shuffles, over the warps in turn.
 // Layouts: any strides; the row's own stride is 1 along the channels of NHWC.
 // Launch: one block per row.
+#include "block.cuh"
 #include "common.cuh"
+#include "half.cuh"
 
 struct Larger {
   static __device__ __forceinline__ float of(float a, float b) { return fmaxf(a, b); }
 };
 
-struct Sum {
-  static __device__ __forceinline__ float of(float a, float b) { return a + b; }
-};
-
-// Reduces the threads' values to one, for every thread.
-template <typename Both, int THREADS>
-__device__ __forceinline__ float over_block(float value) {
-  __shared__ float of_warp[THREADS / 32];
-#pragma unroll
-  for (int lane = 16; lane > 0; lane /= 2)
-    value = Both::of(value, __shfl_xor_sync(0xffffffffu, value, lane));
-  if constexpr (THREADS == 32) return value;
-  if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = value;
-  __syncthreads();
-  value = of_warp[0];
-#pragma unroll
-  for (int warp = 1; warp < THREADS / 32; ++warp) value = Both::of(value, of_warp[warp]);
-  return value;
-}
-
-template <bool LOG, int RANK, int THREADS>
+template <class X, class Y, bool LOG, int RANK, int THREADS>
 __global__ void __launch_bounds__(THREADS)
-    softmax(const float* __restrict__ x, float* __restrict__ y, Walk<RANK, 2> rows, int length,
+    softmax(const X* __restrict__ x, Y* __restrict__ y, Walk<RANK, 2> rows, int length,
             int x_stride, int y_stride) {
   const auto at = places(rows, blockIdx.x);
-  const float* const from = x + at.of[1];
-  float* const to = y + at.of[0];
+  const X* const from = x + at.of[1];
+  Y* const to = y + at.of[0];
 
   // fmaxf passes over NaN, but the sum does not.
   float largest = -infinity();
@@ -53,6 +35,6 @@ __global__ void __launch_bounds__(THREADS)
   const float log_sum = LOG ? logf(sum) : 0.0f;
   for (int i = threadIdx.x; i < length; i += THREADS) {
     const float shifted = from[i * x_stride] - largest;
-    to[i * y_stride] = LOG ? shifted - log_sum : expf(shifted) / sum;
+    to[i * y_stride] = Y(LOG ? shifted - log_sum : expf(shifted) / sum);
   }
 }

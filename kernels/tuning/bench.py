@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from math import prod
 from typing import Protocol
 
 import numpy as np
@@ -12,6 +14,7 @@ from kernels.device.device import Buffer, Device
 from kernels.device.launch import Launch
 from kernels.layout.operands import Filter, padded
 from kernels.problems.conv import ConvProblem
+from kernels.problems.precision import FLOAT, HALF, Stored
 from kernels.tuning.examination import Exam, exam_of
 from kernels.tuning.search import measured_launches
 from kernels.tuning.timing import Addresses, Timing, launcher, operand_sets, set_bytes, sets_needed
@@ -59,14 +62,17 @@ class Bench:
         self._timer = timer
         self._stream = device.stream()
         self._x, self._weight, self._written, self._counters = (_Room(device) for _ in range(4))
-        # Timed on ordinary floats: whole numbers take less power, so clocks would be higher.
-        self._random = _Room(device, self._randomise)
+        # Timed on ordinary numbers: whole ones take less power, so clocks would be higher.
+        self._random = {
+            stored: _Room(device, partial(self._randomise, stored)) for stored in (FLOAT, HALF)
+        }
         self._uploaded: tuple[Exam, int] | None = None  # the layer of x, and N
         self._filters: tuple[Exam, dict[str, Filter]] | None = None
 
     def close(self) -> None:
         """Free the memory."""
-        for room in (self._x, self._weight, self._written, self._counters, self._random):
+        rooms = self._x, self._weight, self._written, self._counters, *self._random.values()
+        for room in rooms:
             room.free()
 
     def candidate(self, problem: ConvProblem, choice: ConvChoice) -> Candidate:
@@ -81,7 +87,7 @@ class Bench:
             forms[form] = np.ascontiguousarray(
                 algorithm.prepare_filter(exam.weight, problem, config)
             )
-        pixels = problem.n * problem.window.output_volume
+        y_shape, stored = _y_shape(problem), problem.precision.stored
         return Candidate(
             problem=problem,
             exam=exam,
@@ -93,7 +99,7 @@ class Bench:
                 "weight": forms[form].nbytes,
             },
             written={
-                "y": 4 * pixels * padded(problem.k),
+                "y": stored.itemsize * prod(y_shape),
                 **algorithm.workspace(problem, config),
             },
             counter_bytes=algorithm.counter_bytes(problem, config),
@@ -113,7 +119,7 @@ class Bench:
             run(stream, 0)
             ended.record(stream)
         problem = candidate.problem
-        y = np.empty((problem.n, *problem.window.output, padded(problem.k)), np.float32)
+        y = np.empty(_y_shape(problem), problem.precision.stored)
         device.download(y, addresses["y"], stream)
         counters = np.zeros(candidate.counter_bytes, np.uint8)
         if candidate.counter_bytes:
@@ -136,7 +142,8 @@ class Bench:
         return self._time(candidate, sets, copies, replays)
 
     def _time(self, candidate: Candidate, sets: int, copies: int, replays: int) -> Timing:
-        read = self._random.at_least(sets * set_bytes(candidate.read))
+        random = self._random[candidate.problem.precision.stored]
+        read = random.at_least(sets * set_bytes(candidate.read))
         written = self._written.at_least(sets * set_bytes(candidate.written))
         counters = self._counters.at_least(candidate.counter_bytes)
         if candidate.counter_bytes:
@@ -180,14 +187,20 @@ class Bench:
         (at,) = operand_sets(begin, candidate.written, 1)
         return {**at, "counters": counters}
 
-    def _randomise(self, address: int, nbytes: int) -> None:
-        """Normally distributed floats, the same block repeated."""
+    def _randomise(self, stored: Stored, address: int, nbytes: int) -> None:
+        """Normally distributed numbers, the same block repeated."""
         floats = np.random.default_rng(0).standard_normal(min(nbytes // 4, 1 << 20), np.float32)
-        octets: NDArray[np.uint8] = floats.view(np.uint8)
+        octets: NDArray[np.uint8] = floats.astype(stored).view(np.uint8)
         for begin in range(0, nbytes, len(octets)):
             part = octets[: nbytes - begin]
             self.device.upload(address + begin, part, self._stream)
         self._stream.synchronize()
+
+
+def _y_shape(problem: ConvProblem) -> tuple[int, ...]:
+    """N×P×Q×K, K padded to 16 bytes."""
+    k = padded(problem.k, 16 // problem.precision.stored.itemsize)
+    return (problem.n, *problem.window.output, k)
 
 
 class _Room:

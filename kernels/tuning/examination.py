@@ -6,11 +6,13 @@ but by far less than a half. An extra, missing or misplaced term changes y by a 
 is right where its nearest whole number is.
 
 Image i is the first one times ±2^(i // 2), which float32 scales without rounding: one reference is
-enough for every N, and images in the wrong order are detected.
+enough for every N, and images in the wrong order are detected. In float16 whole numbers end at 2048
+and all at 65504: random signs keep y far below the former, and every eighth image has one scale.
 """
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,8 +20,9 @@ from numpy.typing import NDArray
 from kernels import reference
 from kernels.layout.operands import padded
 from kernels.problems.conv import ConvProblem
+from kernels.problems.precision import HALF, Stored
 
-Floats = NDArray[np.float32]
+Floats = NDArray[np.floating[Any]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,11 +40,11 @@ class Exam:
 
     def x(self, n: int) -> Floats:
         """N×H×W×C."""
-        return np.stack([self.image * scale for scale in _scales(n)])
+        return np.stack([self.image * scale for scale in _scales(n, self.image.dtype)])
 
     def fault(self, y: Floats) -> str | None:
         """The error in y, N×P×Q×K with K padded; None where it is right."""
-        for index, (scale, image) in enumerate(zip(_scales(len(y)), y, strict=True)):
+        for index, (scale, image) in enumerate(zip(_scales(len(y), y.dtype), y, strict=True)):
             expected = self.expected * scale + self.bias
             error = np.abs(image[..., : len(self.bias)] - expected)
             # Written so that NaN is an error too.
@@ -56,9 +59,9 @@ class Exam:
         return None
 
 
-def _scales(n: int) -> Floats:
-    index = np.arange(n)
-    return ((-1.0) ** index * 2.0 ** (index // 2)).astype(np.float32)
+def _scales(n: int, stored: Stored) -> Floats:
+    index = np.arange(n) % (8 if stored == HALF else n)
+    return ((-1.0) ** index * 2.0 ** (index // 2)).astype(stored)
 
 
 @lru_cache(maxsize=2)
@@ -69,9 +72,10 @@ def exam_of(layer: ConvProblem) -> Exam:
     x = rng.choice(numbers, (1, layer.c, *layer.window.input))
     weight = rng.choice([-1.0, 1.0], layer.filter_shape)
     y = reference.conv(x.astype(np.float64), weight, layer)
-    missing = padded(layer.c) - layer.c
+    stored = layer.precision.stored
+    missing = padded(layer.c, 16 // stored.itemsize) - layer.c
     widths = [(0, 0)] * (x.ndim - 2) + [(0, missing)]
-    image = np.pad(np.moveaxis(x[0], 0, -1).astype(np.float32), widths, constant_values=np.nan)
+    image = np.pad(np.moveaxis(x[0], 0, -1).astype(stored), widths, constant_values=np.nan)
     return Exam(
         image=image,
         weight=weight.astype(np.float32),

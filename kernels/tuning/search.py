@@ -30,7 +30,11 @@ def measured_launches(problem: ConvProblem, choice: ConvChoice) -> tuple[Launch,
     A residual, an activation or a place in a Concat costs each candidate about the same. Raises
     ValueError where an index does not fit 32 bits.
     """
-    x, y = (Pixels(channels, padded(channels)) for channels in (problem.c, problem.k))
+    stored = problem.precision.stored
+    x, y = (
+        Pixels(channels, padded(channels, 16 // stored.itemsize), stored=stored)
+        for channels in (problem.c, problem.k)
+    )
     return choice.algorithm.launches(problem, choice.config, x, y, bias=True)
 
 

@@ -1,11 +1,14 @@
 """Which engine runs a classifier on a device."""
 
 import logging
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from kernels.device.device import Device
+from kernels.problems.precision import Precision
 from models.classifier import Classifier
 from models.engines.cuda_engine import CudaEngine, Progress
 from models.engines.engine import DeviceKind, Engine
@@ -103,6 +106,7 @@ def _open(
         other = beside.engine if isinstance(beside, ProvedEngine) else None
         its = other if isinstance(other, CudaEngine) else None
         gpu = its.gpu if its else open_gpu(_NO_GPU, place.number)
+        check_architecture(gpu, classifier.precision)
         choose = choose_for(gpu, classifier.rewritten.graph, max_batch, tuning)
         engine = CudaEngine(
             classifier, gpu, max_batch=max_batch, choose=choose, progress=progress, beside=its
@@ -118,3 +122,13 @@ def _open(
         return on_gpu(fall_back)
     except EngineError as failure:
         return fall_back(failure)
+
+
+def check_architecture(gpu: Device, precision: Precision) -> None:
+    """Raise EngineError where a GPU is too old for a precision."""
+    number = re.match(r"\d+", gpu.architecture)  # none for the simulator, which runs all
+    if number and int(number[0]) < precision.least_architecture:
+        raise EngineError(
+            f"{gpu.name} (sm_{gpu.architecture}) has no tensor cores for {precision.value}; that "
+            f"needs sm_{precision.least_architecture}. Use --precision fp32 or fp16"
+        )

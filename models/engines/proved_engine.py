@@ -1,7 +1,7 @@
-"""A GPU's engine that serves only once it has been proved, on the very GPU that it is to serve on.
+"""A GPU's engine that serves only after a self-test on that GPU.
 
-warm up ─ every N once, beside ONNX Runtime on the CPU ─┬─ within the tolerance ─ serve
-                                                        └─ not, or it failed ─ fallback, or raise
+warm up ─ every N once, compared with ONNX Runtime ─┬─ within the tolerance ─ serve
+                                                    └─ not, or it failed ─ fallback, or raise
 """
 
 import logging

@@ -1,4 +1,4 @@
-"""How far right scores may lie apart, which the arithmetic says and no measurement."""
+"""The rounding error that correct scores may have, derived from the arithmetic, not measured."""
 
 from collections.abc import Callable
 from math import prod, sqrt
@@ -10,6 +10,7 @@ from kernels.convolution.algorithms import ConvChoice
 from kernels.convolution.winograd import WinogradConv
 from kernels.convolution.winograd_nonfused import NonfusedWinogradConv
 from kernels.problems.conv import ConvProblem
+from kernels.problems.precision import HALF, Precision
 from kernels.winograd.matrices import winograd_matrices
 from kernels.winograd.reference import winograd_growth, winograd_roundings
 from models.graph import Conv, Gemm, GlobalPool, Graph
@@ -17,22 +18,39 @@ from models.graph import Conv, Gemm, GlobalPool, Graph
 Choice = Callable[[ConvProblem], ConvChoice]
 
 
+_ROUNDED = 2.0**13
+"""The relative error of rounding a number to 11 bits, in units of u."""
+
+_FACTORS = {
+    Precision.FP32: 0.0,
+    Precision.TF32: 2 * _ROUNDED,  # x and the weights
+    Precision.TF32X3: 3 * 4 + 2 * 24,  # 2^-22 thrice; 24 truncated sums of products in a chunk
+    Precision.FP16: _ROUNDED,  # the weights; x was rounded where it was stored
+}
+"""The relative error of a product's factors by precision, in units of u."""
+
+
 def network_tolerance(graph: Graph, choose: Choice | None = None) -> float:
-    """How far float32 scores may lie from float64 ones, relative to the largest score.
+    """The largest difference allowed between computed and float64 scores, over the largest score.
 
     A sum of L products whose rounding errors are independent errs by about √L·u relative to its
     size, u = eps / 2 (Higham and Mary 2019, "A new approach to probabilistic rounding error
-    analysis", theorem 3.1), any other node by a few u. Networks keep the size of activations from
-    layer to layer, or no float32 would do; then the layers' errors add up, at most linearly.
-    Without `choose` every convolution sums its products directly.
+    analysis", theorem 3.1), any other node by a few u. Activations have about the same size in all
+    layers; then the layers' errors add up, at most linearly. A value that is stored as float16 is
+    rounded to 11 bits, 2^13 u. Without `choose` every
+    convolution sums its products directly.
     """
     u = float(np.finfo(np.float32).eps) / 2
     errors: list[float] = []
     for node in graph.nodes:
+        if graph.values[node.output].stored == HALF:
+            errors.append(_ROUNDED)
         if isinstance(node, Conv):
             errors.append(_conv_error(node.problem, choose))
         elif isinstance(node, Gemm):
             errors.append(sqrt(graph.shape(node.weight)[1]))
+            if graph.values[node.x].stored == HALF:
+                errors.append(_ROUNDED)  # its weights
         elif isinstance(node, GlobalPool):
             errors.append(sqrt(prod(graph.shape(node.x)[1:])))
         else:
@@ -49,7 +67,7 @@ def _conv_error(problem: ConvProblem, choose: Choice | None) -> float:
             winograd_growth(matrices) ** algorithm.axes
             * sqrt(winograd_roundings(problem, matrices))
         )
-    return sqrt(prod(problem.filter_shape[1:]))
+    return sqrt(prod(problem.filter_shape[1:])) + _FACTORS[problem.precision]
 
 
 def relative_error(actual: NDArray[np.floating], expected: NDArray[np.floating]) -> float:

@@ -1,7 +1,7 @@
 """The state of a lowering: where values lie, what may be overwritten, and the tape so far."""
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from dataclasses import replace
 from math import prod
 
 import numpy as np
@@ -11,6 +11,7 @@ from kernels.layout.pixels import Pixels
 from kernels.layout.strided import Strided
 from kernels.operations.preprocess import pixels_to_floats_launch, planes_to_pixels_launch
 from kernels.problems.conv import ConvProblem
+from kernels.problems.precision import FLOAT, Stored
 from models.graph import Graph
 from models.lowering import placement
 from models.lowering.placement import Place
@@ -42,17 +43,18 @@ class Context:
         self.values_in.setdefault(place.root, []).append(value)
         return place
 
-    def fresh(self, root: str, shape: tuple[int, ...]) -> Place:
+    def fresh(self, root: str, shape: tuple[int, ...], stored: Stored) -> Place:
         """A place in a new buffer."""
-        made = placement.new_buffer(root, self.n, shape)
+        made = placement.new_buffer(root, self.n, shape, stored)
         self.tape.buffer(root, made.nbytes)
         return made.place
 
     def row_major(self, like: Place, shape: tuple[int, ...]) -> Place:
         """A place in a new buffer for what lies at `like`, its last axis fastest."""
         root = f"{like.root}/rows/{len(self.tape.steps)}/{len(self.tape.buffers)}"
-        self.tape.buffer(root, 4 * prod(shape))
-        return Place(root, 0, Strided.contiguous(shape), None)
+        stored = like.strided.stored
+        self.tape.buffer(root, stored.itemsize * prod(shape))
+        return Place(root, 0, Strided.contiguous(shape, stored), None)
 
     def output(self, value: str, over: str | None = None, reads: Sequence[Place] = ()) -> Place:
         """Where to write a value: inside its parent, over the value `over`, or in a new buffer.
@@ -67,14 +69,16 @@ class Context:
             return self.settle(value, placement.cut(parent, 1, inside.offset, end))
         if over is not None and self.may_overwrite(over, value, reads):
             return self.settle(value, self.places[over])
-        return self.settle(value, self.fresh(value, self.graph.shape(value)))
+        stored = self.graph.values[value].stored
+        return self.settle(value, self.fresh(value, self.graph.shape(value), stored))
 
     def may_overwrite(self, over: str, value: str, reads: Sequence[Place]) -> bool:
         """Whether `value` is laid out as `over` is, whose buffer no later node reads."""
         place = self.places.get(over)
         if place is None or self.graph.shape(over) != self.graph.shape(value):
             return False
-        wanted = placement.new_buffer(place.root, self.n, self.graph.shape(value)).place
+        shape, stored = self.graph.shape(value), self.graph.values[value].stored
+        wanted = placement.new_buffer(place.root, self.n, shape, stored).place
         return (
             place == wanted
             and all(read.root != place.root or read == place for read in reads)
@@ -98,27 +102,29 @@ class Context:
         if place.pixels is None:
             lies = place
             root = f"{value}/{len(self.tape.steps)}"
-            place = self.fresh(root, self.graph.shape(value))
+            place = self.fresh(root, self.graph.shape(value), lies.strided.stored)
             self.copy(lies, place)
         return place, pixels_of(place)
 
-    def tensor(self, name: str) -> tuple[Strided, Operand]:
-        """An operand that may be a value or a weight."""
+    def tensor(self, name: str, stored: Stored) -> tuple[Strided, Operand]:
+        """An operand that may be a value, or a weight to be stored so."""
         if name in self.graph.weights:
-            return Strided.contiguous(self.graph.shape(name)), self.weight(name)
+            return Strided.contiguous(self.graph.shape(name), stored), self.weight(name, stored)
         return self.places[name].strided, at(self.places[name])
 
-    def weight(self, name: str) -> WeightOperand:
-        """A weight of the graph as it is."""
-        return self.tape.weight(name, partial(self.graph.weights.__getitem__, name))
+    def weight(self, name: str, stored: Stored = FLOAT) -> WeightOperand:
+        """A weight of the graph as it is, stored so."""
+        weight = self.graph.weights[name]
+        form = "" if stored == FLOAT else str(stored)
+        return self.tape.weight(name, lambda: weight.astype(stored, copy=False), form)
 
     def dense(self, value: str) -> Place:
-        """Where the scores lie, each image's side by side."""
+        """Where the scores lie as float32, each image's side by side."""
         classes = (prod(self.graph.shape(value)),)
         place = placement.with_single_axes(self.places[value], classes)
-        if place is None or place.strided.strides[1] != 1:
+        if place is None or place.strided.strides[1] != 1 or place.strided.stored != FLOAT:
             self.tape.begin(f"{value}/scores", Cost())
-            place = self.fresh(f"{value}/scores", classes)
+            place = self.fresh(f"{value}/scores", classes, FLOAT)
             scores = self.places[value]
             self.reshape_copy(scores.strided, at(scores), place)
         return place
@@ -129,34 +135,37 @@ class Context:
         Tensors are the input already; theirs may only lie otherwise.
         """
         (value,) = self.graph.inputs
+        stored = self.graph.values[value].stored
         *spatial, channels = p.image_shape
         pixels = self.n * prod(spatial)
         if p.layout is Layout.NHWC:
             # The network itself reads H×W×C: the graph's first axis is not the channels.
             shape = self.graph.shape(value)
-            place = Place(value, 0, Strided.contiguous((self.n, *shape)), None)
-            self.tape.buffer(value, 4 * self.n * prod(shape))
-            written = Pixels(channels, channels)
+            place = Place(value, 0, Strided.contiguous((self.n, *shape), stored), None)
+            self.tape.buffer(value, stored.itemsize * self.n * prod(shape))
+            written = Pixels(channels, channels, stored=stored)
         else:
-            place = self.fresh(value, self.graph.shape(value))
+            place = self.fresh(value, self.graph.shape(value), stored)
             # A pixel's padding becomes 0: the first convolution may read whole vectors.
-            written = Pixels(pixels_of(place).pitch, pixels_of(place).pitch)
+            written = Pixels(pixels_of(place).pitch, pixels_of(place).pitch, stored=stored)
         self.settle(value, place)
         if tensors:
-            self.tape.begin(INPUT, Cost(0, 4 * pixels * (channels + written.channels)))
+            moved = 4 * channels + stored.itemsize * written.channels
+            self.tape.begin(INPUT, Cost(0, pixels * moved))
             x = self.tape.buffer(INPUT, 4 * pixels * channels)
             if place.pixels is None:
-                self.tape.copy(place.strided, x, place.strided, at(place))
+                floats = replace(place.strided, stored=FLOAT)
+                self.tape.copy(floats, x, place.strided, at(place))
             else:
                 launch = planes_to_pixels_launch(channels, self.n, prod(spatial), written)
                 self.tape.emit(launch, x=x, y=at(place))
             return
         multiplier, offset = (np.pad(v, (0, written.channels - channels)) for v in normalisation(p))
-        floats = pixels * channels
-        self.tape.begin(INPUT, Cost(2 * floats, floats + 4 * pixels * written.channels))
+        read = pixels * channels
+        self.tape.begin(INPUT, Cost(2 * read, read + stored.itemsize * pixels * written.channels))
         self.tape.emit(
             pixels_to_floats_launch(channels, pixels, written),
-            images=self.tape.buffer(INPUT, floats),
+            images=self.tape.buffer(INPUT, read),
             multiplier=self.tape.weight("convoy/multiplier", lambda: multiplier),
             offset=self.tape.weight("convoy/offset", lambda: offset),
             y=at(place),
@@ -171,9 +180,10 @@ class Context:
             return
         # No axes in common: through a row-major copy, which can be viewed in any shape.
         root = f"reshape/{len(self.tape.steps)}"
-        middle = self.tape.buffer(root, 4 * prod(x.shape))
-        self.tape.copy(x, x_at, Strided.contiguous(x.shape), middle)
-        self.tape.copy(Strided.contiguous(y.strided.shape), middle, y.strided, at(y))
+        middle = self.tape.buffer(root, x.stored.itemsize * prod(x.shape))
+        self.tape.copy(x, x_at, Strided.contiguous(x.shape, x.stored), middle)
+        rows = Strided.contiguous(y.strided.shape, x.stored)
+        self.tape.copy(rows, middle, y.strided, at(y))
 
 
 def pixels_of(place: Place) -> Pixels:

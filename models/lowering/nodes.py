@@ -6,7 +6,7 @@ from math import prod
 from typing import Any
 
 from kernels.layout.pixels import Pixels
-from kernels.layout.strided import VECTOR, Strided
+from kernels.layout.strided import Strided
 from kernels.operations import elementwise
 from kernels.operations.linear import linear_launch, prepare_linear_weight
 from kernels.operations.lrn import lrn_launch
@@ -20,13 +20,17 @@ from models.graph import (
     Concat,
     Constant,
     Conv,
+    Expand,
     Gemm,
     GlobalPool,
     Identity,
     Lrn,
     Node,
+    Normalise,
     Pad,
     Pool,
+    Reduce,
+    Resample,
     Reshape,
     ScaleShift,
     Slice,
@@ -35,6 +39,12 @@ from models.graph import (
 )
 from models.lowering import placement
 from models.lowering.context import Context, pixels_of
+from models.lowering.reductions import (
+    lower_expand,
+    lower_normalise,
+    lower_reduce,
+    lower_resample,
+)
 from models.lowering.tape import Cost, Operand, at
 
 
@@ -127,7 +137,8 @@ def _scale_shift(to: Context, node: ScaleShift) -> None:
 
 
 def _binary(to: Context, node: Binary) -> None:
-    (a, a_at), (b, b_at) = to.tensor(node.a), to.tensor(node.b)
+    stored = to.graph.values[node.output].stored
+    (a, a_at), (b, b_at) = to.tensor(node.a, stored), to.tensor(node.b, stored)
     reads = [to.places[each] for each in (node.a, node.b) if each in to.places]
     whole = to.graph.shape(node.a) == to.graph.shape(node.output)
     y = to.output(node.output, over=node.a if whole else node.b, reads=reads)
@@ -166,7 +177,8 @@ def _concat(to: Context, node: Concat) -> None:
 
 
 def _slice(to: Context, node: Slice) -> None:
-    to.view(node.output, placement.cut(to.places[node.x], node.axis + 1, node.start, node.stop))
+    cut = placement.cut(to.places[node.x], node.axis + 1, node.start, node.stop, node.step)
+    to.view(node.output, cut)
 
 
 def _transpose(to: Context, node: Transpose) -> None:
@@ -203,13 +215,13 @@ def _gemm(to: Context, node: Gemm) -> None:
     *rows, c = x.strided.shape
     k = y.strided.shape[-1]
     x_rows, y_rows = (
-        Pixels(size, each.strided.strides[-2], each.offset % VECTOR)
+        Pixels(size, each.strided.strides[-2], each.strided.offset, each.strided.stored)
         for size, each in ((c, x), (k, y))
     )
     operands: dict[str, Operand] = {"x": at(x), "y": at(y)}
-    weight = to.graph.weights[node.weight]
+    weight, stored = to.graph.weights[node.weight], x.strided.stored
     operands["weight"] = to.tape.weight(
-        node.weight, partial(prepare_linear_weight, weight), "linear"
+        node.weight, partial(prepare_linear_weight, weight, stored), f"linear, {stored}"
     )
     if node.bias is not None:
         operands["bias"] = to.weight(node.bias)
@@ -226,6 +238,7 @@ def _reshape(to: Context, node: Reshape) -> None:
     strided = x.strided
     if node.channels_last:
         seen = placement.flattened(x, to.n)
+        seen = seen and placement.with_single_axes(seen, shape)
         # Channels after the spatial axes, as in memory: H, W, C.
         strided = strided.transposed((0, *range(2, len(strided.shape)), 1))
     else:
@@ -243,12 +256,16 @@ _LOWER: Mapping[type[Node], Callable[[Context, Any], None]] = {
     Concat: _concat,
     Constant: _constant,
     Conv: _conv,
+    Expand: lower_expand,
     Gemm: _gemm,
     GlobalPool: _global_pool,
     Identity: _identity,
     Lrn: _lrn,
+    Normalise: lower_normalise,
     Pad: _pad,
     Pool: _pool,
+    Reduce: lower_reduce,
+    Resample: lower_resample,
     Reshape: _reshape,
     ScaleShift: _scale_shift,
     Slice: _slice,

@@ -6,11 +6,12 @@ view of a buffer that another value was written to: a run of channels, a flatten
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from kernels.layout.pixels import Pixels
 from kernels.layout.strided import VECTOR, Strided
+from kernels.problems.precision import FLOAT, Stored
 from models.graph import Shape
 
 PIXEL_RANKS = (1, 3, 4)
@@ -19,11 +20,11 @@ PIXEL_RANKS = (1, 3, 4)
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A value for n images: `offset` floats into the buffer `root`, in the order N, C, H, W."""
+    """A value for n images: `offset` elements into the buffer `root`, in the order N, C, H, W."""
 
     root: str
     offset: int
-    strided: Strided  # batch axis first; its `offset` is this one's, modulo a vector
+    strided: Strided  # batch axis first; its `offset` is this one's, modulo 16 bytes
     pixels: Pixels | None  # None where the channels of a pixel do not lie side by side
 
 
@@ -35,32 +36,42 @@ class NewBuffer:
     nbytes: int
 
 
-def new_buffer(root: str, n: int, shape: Shape) -> NewBuffer:
+def new_buffer(root: str, n: int, shape: Shape, stored: Stored = FLOAT) -> NewBuffer:
     """A buffer for n images of `shape`."""
     if len(shape) not in PIXEL_RANKS:
-        place = Place(root, 0, Strided.contiguous((n, *shape)), None)
-        return NewBuffer(place, 4 * n * prod(shape))
+        place = Place(root, 0, Strided.contiguous((n, *shape), stored), None)
+        return NewBuffer(place, stored.itemsize * n * prod(shape))
     channels, *spatial = shape
-    pitch = -(-channels // VECTOR) * VECTOR
-    place = pixels_place(root, 0, n, spatial, Pixels(channels, pitch))
-    return NewBuffer(place, 4 * n * prod(spatial) * pitch)
+    # To 16 bytes; of halves 4 to 8, of which an image's 3 channels would leave most unused.
+    to = VECTOR if channels <= VECTOR else aligned_elements(stored)
+    pitch = -(-channels // to) * to
+    place = pixels_place(root, 0, n, spatial, Pixels(channels, pitch, stored=stored))
+    return NewBuffer(place, stored.itemsize * n * prod(spatial) * pitch)
+
+
+def aligned_elements(stored: Stored) -> int:
+    """Of 16 bytes."""
+    return 16 // stored.itemsize
 
 
 def pixels_place(root: str, offset: int, n: int, spatial: Sequence[int], pixels: Pixels) -> Place:
-    """n images of pixels, `offset` floats into a buffer."""
-    pixels = Pixels(pixels.channels, pixels.pitch, offset % VECTOR)
+    """n images of pixels, `offset` elements into a buffer."""
+    pixels = replace(pixels, offset=offset % aligned_elements(pixels.stored))
     return Place(root, offset, pixels.strided(n, spatial), pixels)
 
 
-def cut(place: Place, axis: int, start: int, stop: int) -> Place:
-    """start:stop along `axis`, the batch counted as axis 0."""
+def cut(place: Place, axis: int, start: int, stop: int, step: int = 1) -> Place:
+    """start:stop:step along `axis`, the batch counted as axis 0."""
     strided = place.strided
     offset = place.offset + start * strided.strides[axis]
-    shape = (*strided.shape[:axis], stop - start, *strided.shape[axis + 1 :])
+    size = len(range(start, stop, step))
+    shape = (*strided.shape[:axis], size, *strided.shape[axis + 1 :])
+    strides = (*strided.strides[:axis], step * strided.strides[axis], *strided.strides[axis + 1 :])
+    past = offset % aligned_elements(strided.stored)
     pixels = None
-    if place.pixels is not None and axis == 1:
-        pixels = Pixels(stop - start, place.pixels.pitch, offset % VECTOR)
-    view = Strided(shape, strided.strides, offset % VECTOR)
+    if place.pixels is not None and axis == 1 and step == 1:
+        pixels = replace(place.pixels, channels=size, offset=past)
+    view = replace(strided, shape=shape, strides=strides, offset=past)
     return Place(place.root, offset, view, pixels)
 
 
@@ -75,7 +86,7 @@ def flattened(place: Place, n: int) -> Place | None:
     spatial = prod(place.strided.shape[2:])
     if channels != pitch and spatial > 1:
         return None
-    row = Pixels(channels * spatial, pitch * spatial)
+    row = Pixels(channels * spatial, pitch * spatial, stored=place.strided.stored)
     return pixels_place(place.root, place.offset, n, (), row)
 
 
@@ -99,12 +110,12 @@ def with_single_axes(place: Place, shape: Shape) -> Place | None:
         channels, spatial = shape[0], shape[1:]
         # The result is pixels only if the value was, or if an image has one pixel.
         if prod(spatial) == 1 and strides[0] == 1 and batch >= channels:
-            pixels = Pixels(channels, batch, place.offset % VECTOR)
+            pixels = Pixels(channels, batch, stored=place.strided.stored)
         elif place.pixels is not None and place.pixels.channels == channels:
             pixels = place.pixels
         if pixels is not None:
             return pixels_place(place.root, place.offset, n, spatial, pixels)
-    view = Strided((n, *shape), (batch, *strides), place.offset % VECTOR)
+    view = replace(place.strided, shape=(n, *shape), strides=(batch, *strides))
     return Place(place.root, place.offset, view, None)
 
 
@@ -133,13 +144,13 @@ def refined(strided: Strided, axes: tuple[int, ...]) -> Strided:
     Axes of size 1 fall away.
     """
     wanted = list(axes)
-    result = Strided(strided.shape[:1], strided.strides[:1], strided.offset)
+    result = replace(strided, shape=strided.shape[:1], strides=strided.strides[:1])
     for size, stride in zip(strided.shape[1:], strided.strides[1:], strict=True):
         rest = size
         while rest > 1:
             part = wanted.pop(0)
             rest //= part
-            result = Strided(
-                (*result.shape, part), (*result.strides, stride * rest), strided.offset
+            result = replace(
+                result, shape=(*result.shape, part), strides=(*result.strides, stride * rest)
             )
     return result

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +12,7 @@ from kernels.layout.strided import Strided
 from kernels.operations.elementwise import map_launch
 from models.lowering.placement import Place
 
-MakeWeight = Callable[[], NDArray[np.float32]]
+MakeWeight = Callable[[], NDArray[np.floating[Any]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +34,8 @@ Operand = BufferOperand | WeightOperand
 
 
 def at(place: Place) -> BufferOperand:
-    """A place's first float."""
-    return BufferOperand(place.root, 4 * place.offset)
+    """A place's first element."""
+    return BufferOperand(place.root, place.strided.stored.itemsize * place.offset)
 
 
 @dataclass(frozen=True, slots=True)

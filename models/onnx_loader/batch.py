@@ -17,7 +17,7 @@ from models.graph import Shape
 from models.onnx_loader.importer import drop_batch_axis, static_shape
 
 BATCH = "N"
-_ELEMENTWISE = {"Add", "Sub", "Mul", "Div", "Sum"}
+_ELEMENTWISE = {"Add", "Sub", "Mul", "Div", "Sum", "Max", "Min", "PRelu"}
 
 
 def make_batch_symbolic(model: ir.Model) -> None:
@@ -27,6 +27,8 @@ def make_batch_symbolic(model: ir.Model) -> None:
             _copy_batch(model.graph, node)
         elif node.op_type == "Expand":
             _expand_without_batch(model.graph, node)
+        elif node.op_type == "Resize":
+            _resize_without_batch(model.graph, node)
         elif node.op_type == "Concat":
             _repeat_constants(model.graph, node)
         elif node.op_type in _ELEMENTWISE:
@@ -77,6 +79,17 @@ def _expand_without_batch(graph: ir.Graph, node: ir.Node) -> None:
     # Expand broadcasts both ways: 1 keeps the input's size.
     target = np.array([1, *_image_shape(node)], np.int64)
     node.replace_input_with(1, _constant(graph, f"{node.outputs[0].name}/target", target))
+
+
+def _resize_without_batch(graph: ir.Graph, node: ir.Node) -> None:
+    """Sizes of the axes that are resized, which are none of the first two."""
+    sizes = node.inputs[3] if len(node.inputs) > 3 else None
+    if sizes is None:
+        return
+    axes = range(2, len(static_shape(node.outputs[0])))
+    node.attributes["axes"] = ir.AttrInt64s("axes", list(axes))
+    target = np.array(static_shape(node.outputs[0])[2:], np.int64)
+    node.replace_input_with(3, _constant(graph, f"{node.outputs[0].name}/target", target))
 
 
 def _cut_constants(graph: ir.Graph, node: ir.Node, operands: Iterable[int]) -> None:

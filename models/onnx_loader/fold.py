@@ -7,6 +7,7 @@ any size.
 
 from math import prod
 
+import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes import common as passes
 from onnxscript.optimizer import FOLDED_FROM_KEY
@@ -116,6 +117,29 @@ def fold(model: ir.Model, room: int) -> None:
     )(model)
 
 
+def _keep_batch(node: ir.Node) -> None:
+    """Squeeze without axes drops every axis of size 1: not the batch, whose size is not fixed."""
+    x = node.inputs[0] if node.inputs else None
+    named = len(node.inputs) > 1 and node.inputs[1] is not None
+    if node.op_type != "Squeeze" or named or x is None or x.const_value is not None:
+        return
+    shape = known_shape(x)
+    graph = node.graph
+    if shape is None or len(shape) < 2 or x.dtype != ir.DataType.FLOAT or graph is None:
+        return
+    axes = np.array([axis for axis, size in enumerate(shape) if axis and size == 1], np.int64)
+    name = f"{node.outputs[0].name}/axes"
+    constant = ir.Value(
+        name=name,
+        type=ir.TensorType(ir.DataType.INT64),
+        shape=ir.Shape(axes.shape),
+        const_value=ir.Tensor(axes, name=name),
+    )
+    graph.register_initializer(constant)
+    node.resize_inputs(2)
+    node.replace_input_with(1, constant)
+
+
 class _Folding(FoldConstantsPass):
     """onnxscript's folding, with bounds on each node."""
 
@@ -131,7 +155,10 @@ class _Folding(FoldConstantsPass):
 
     def process_node(self, node: ir.Node, is_function: bool) -> Replacement | None:
         """Check the shapes inferred for the node before another node uses them."""
+        _keep_batch(node)
         replacement: Replacement | None = super().process_node(node, is_function)
+        if node.op_type == "GroupNormalization" and node.inputs[0] is not None:
+            node.outputs[0].shape = node.inputs[0].shape  # onnx infers none
         for value in node.outputs:
             check_value(value)
         return replacement

@@ -1,30 +1,24 @@
 """ONNX operators of the normal form and the typed nodes they become: one function each."""
 
 from collections.abc import Callable, Mapping
-from math import prod
 
 import numpy as np
 
 from kernels.problems.activation import Activation, ActivationKind
 from kernels.problems.binary_operation import BinaryOp
-from kernels.problems.pool import PoolKind
 from models.graph import (
     Activate,
     Binary,
     Concat,
     Constant,
     Gemm,
-    GlobalPool,
     Identity,
     Lrn,
-    Pad,
-    Reshape,
     ScaleShift,
     Slice,
     Softmax,
-    Transpose,
 )
-from models.onnx_loader import windows
+from models.onnx_loader import moving, reductions, resampling, windows
 from models.onnx_loader.importer import (
     Importer,
     OnnxNode,
@@ -93,8 +87,16 @@ def _binary(op: BinaryOp) -> Operator:
     return read
 
 
-def _sum(to: Importer, node: OnnxNode) -> None:
-    """A chain of additions; Sum of one tensor is that tensor."""
+def _all_of(op: BinaryOp) -> Operator:
+    """A chain of operations on any number of tensors; of one tensor, it is that tensor."""
+
+    def read(to: Importer, node: OnnxNode) -> None:
+        _chain(to, node, op)
+
+    return read
+
+
+def _chain(to: Importer, node: OnnxNode, op: BinaryOp) -> None:
     output = to.declare(node.output)
     # Constants last: no typed node reads two of them.
     terms = sorted(_broadcast_operands(to, node), key=lambda name: name in to.weights)
@@ -106,8 +108,63 @@ def _sum(to: Importer, node: OnnxNode) -> None:
         name = node.name if last else f"{node.name}/{index}"
         shape = np.broadcast_shapes(shape, to.shape(term))
         value = output if last else to.temporary(f"{output}/{index}", shape)
-        to.nodes.append(Binary(name=name, output=value, a=total, b=term, op=BinaryOp.ADD))
+        to.nodes.append(Binary(name=name, output=value, a=total, b=term, op=op))
         total = value
+
+
+def _prelu(to: Importer, node: OnnxNode) -> None:
+    slope = node.constant(1)
+    if slope.size == 1:
+        _activate(to, node, Activation(ActivationKind.LEAKY_RELU, float(slope.item())))
+    else:
+        _binary(BinaryOp.PRELU)(to, node)
+
+
+def _elu(to: Importer, node: OnnxNode) -> None:
+    _activate(to, node, Activation(ActivationKind.ELU, node.number("alpha", 1.0), 1.0))
+
+
+def _selu(to: Importer, node: OnnxNode) -> None:
+    alpha = node.number("alpha", 1.6732632423543772)
+    gamma = node.number("gamma", 1.0507009873554805)
+    _activate(to, node, Activation(ActivationKind.ELU, alpha * gamma, gamma))
+
+
+def _pow(to: Importer, node: OnnxNode) -> None:
+    """By whole numbers that products give, and by 1/2."""
+    exponents = np.unique(node.constant(1))
+    exponent = float(exponents[0]) if exponents.size == 1 else None
+    output, x = to.declare(node.output), node.x()
+    if exponent == 0.5:
+        _activate(to, node, Activation(ActivationKind.SQRT))
+    elif exponent == 2:
+        to.nodes.append(Binary(name=node.name, output=output, a=x, b=x, op=BinaryOp.MUL))
+    elif exponent == 3:
+        square = to.temporary(f"{output}/square", to.shape(x))
+        to.nodes.append(Binary(name=square, output=square, a=x, b=x, op=BinaryOp.MUL))
+        to.nodes.append(Binary(name=node.name, output=output, a=square, b=x, op=BinaryOp.MUL))
+    else:
+        raise RefusedError(f"exponent {exponents.tolist()}: only 1/2, 2 and 3 are supported")
+
+
+def _with_number(op: BinaryOp, number: float, *, first: bool = False) -> Operator:
+    """x op number, or number op x."""
+
+    def read(to: Importer, node: OnnxNode) -> None:
+        weight = to.weight(f"{node.name}/number", np.array(number))
+        a, b = (weight, node.x()) if first else (node.x(), weight)
+        to.nodes.append(Binary(name=node.name, output=to.declare(node.output), a=a, b=b, op=op))
+
+    return read
+
+
+def _abs(to: Importer, node: OnnxNode) -> None:
+    """The larger of x and -x."""
+    output, x = to.declare(node.output), node.x()
+    minus = to.temporary(f"{output}/minus", to.shape(x))
+    weight = to.weight(f"{node.name}/number", np.array(-1.0))
+    to.nodes.append(Binary(name=minus, output=minus, a=x, b=weight, op=BinaryOp.MUL))
+    to.nodes.append(Binary(name=node.name, output=output, a=x, b=minus, op=BinaryOp.MAX))
 
 
 def _gemm(to: Importer, node: OnnxNode) -> None:
@@ -174,23 +231,6 @@ def _lrn(to: Importer, node: OnnxNode) -> None:
     )
 
 
-def _reduce_mean(to: Importer, node: OnnxNode) -> None:
-    shape = node.input_shape(0)
-    rank = len(shape)
-    given = node.constant_integers(1) if node.has(1) else list(range(rank))
-    if {axis % rank for axis in given} != set(range(2, rank)) or rank not in (4, 5):
-        raise RefusedError(f"axes={given}: only the mean over all of H×W is supported")
-    output = to.declare(node.output)
-    pooled = (shape[1], *[1] * (rank - 2))
-    if output_is_pooled := node.output_shape[1:] == pooled:
-        name = output
-    else:
-        name = to.temporary(f"{output}/pooled", pooled)
-    to.nodes.append(GlobalPool(name=node.name, output=name, x=node.x(), kind=PoolKind.AVERAGE))
-    if not output_is_pooled:
-        to.nodes.append(Reshape(name=f"{node.name}/squeeze", output=output, x=name))
-
-
 def _concat(to: Importer, node: OnnxNode) -> None:
     rank = len(node.output_shape)
     axis = node.axis(node.integer("axis", 0), rank)
@@ -221,105 +261,6 @@ def _split(to: Importer, node: OnnxNode) -> None:
         start = stop
 
 
-def _slice(to: Importer, node: OnnxNode) -> None:
-    shape = node.input_shape(0)
-    rank = len(shape)
-    starts, stops = node.constant_integers(1), node.constant_integers(2)
-    axes = node.constant_integers(3) if node.has(3) else list(range(len(starts)))
-    steps = node.constant_integers(4) if node.has(4) else [1] * len(starts)
-    cuts = []
-    for start, stop, axis, step in zip(starts, stops, axes, steps, strict=True):
-        if step != 1:
-            raise RefusedError(f"step {step} is not supported; only 1 is")
-        size = shape[axis % rank]
-        first, last, _ = slice(start, stop).indices(size)
-        if last <= first:
-            raise RefusedError(f"{start}:{stop} of {size} leaves nothing")
-        if (first, last) != (0, size):
-            cuts.append((node.axis(axis, rank), first, last))
-    _cut(to, node, cuts)
-
-
-def _gather(to: Importer, node: OnnxNode) -> None:
-    """One index, or several that follow each other, as a Slice (x[:, 0] in PyTorch)."""
-    shape, indices = node.input_shape(0), np.asarray(node.constant(1))
-    rank = len(shape)
-    axis = node.axis(node.integer("axis", 0), rank)
-    size = shape[axis + 1]
-    if not indices.size or indices.min() < -size or indices.max() >= size:
-        raise RefusedError(f"indices {indices.tolist()} of {size}: there must be some, all inside")
-    first = int(indices.flat[0]) % size
-    run = first + np.arange(indices.size)
-    if indices.ndim > 1 or (indices.reshape(-1) % size != run).any():
-        raise RefusedError(f"indices {indices.tolist()}: only one index or a run is supported")
-    _cut(to, node, [(axis, first, first + indices.size)])
-
-
-def _cut(to: Importer, node: OnnxNode, cuts: list[tuple[int, int, int]]) -> None:
-    """A chain of slices, then a Reshape where the output has fewer axes."""
-    x, shape = node.x(), list(node.input_shape(0)[1:])
-    output = to.declare(node.output)
-    squeezed = len(to.values[output].shape) < len(shape)
-    for index, (axis, start, stop) in enumerate(cuts):
-        shape[axis] = stop - start
-        last = index == len(cuts) - 1 and not squeezed
-        name = output if last else to.temporary(f"{output}/cut{index}", tuple(shape))
-        to.nodes.append(
-            Slice(name=f"{node.name}/{index}", output=name, x=x, axis=axis, start=start, stop=stop)
-        )
-        x = name
-    if squeezed:
-        to.nodes.append(Reshape(name=node.name, output=output, x=x))
-    elif not cuts:
-        to.nodes.append(Identity(name=node.name, output=output, x=x))
-
-
-def _reshape(to: Importer, node: OnnxNode) -> None:
-    before, after = node.input_shape(0), node.output_shape
-    if not after or before[0] != after[0] or prod(before[1:]) != prod(after[1:]):
-        raise RefusedError(f"it turns {before} into {after}: axis 0, the batch, must stay")
-    to.nodes.append(Reshape(name=node.name, output=to.declare(node.output), x=node.x()))
-
-
-def _transpose(to: Importer, node: OnnxNode) -> None:
-    rank = len(node.output_shape)
-    axes = node.integers("perm", list(reversed(range(rank))))
-    if sorted(axes) != list(range(len(node.input_shape(0)))):
-        raise RefusedError(f"perm={list(axes)} does not name every axis once")
-    if axes[0] != 0:
-        raise RefusedError(f"perm={list(axes)} moves axis 0, which must stay the batch")
-    order = tuple(axis - 1 for axis in axes[1:])
-    to.nodes.append(
-        Transpose(name=node.name, output=to.declare(node.output), x=node.x(), axes=order)
-    )
-
-
-def _pad(to: Importer, node: OnnxNode) -> None:
-    mode = node.text("mode", "constant")
-    if mode != "constant":
-        raise RefusedError(f"mode={mode} is not supported; only constant is")
-    rank = len(node.output_shape)
-    pads = node.constant_integers(1)
-    axes = node.constant_integers(3) if node.has(3) else list(range(rank))
-    begin, end = [0] * rank, [0] * rank
-    for index, axis in enumerate(axes):
-        begin[axis], end[axis] = pads[index], pads[index + len(axes)]
-    if min(begin + end) < 0:
-        raise RefusedError(f"pads={pads}: negative padding is not supported")
-    if begin[0] or end[0]:
-        raise RefusedError(f"pads={pads} change the batch axis")
-    to.nodes.append(
-        Pad(
-            name=node.name,
-            output=to.declare(node.output),
-            x=node.x(),
-            begin=tuple(begin[1:]),
-            end=tuple(end[1:]),
-            value=node.scalar(2, 0.0),
-        )
-    )
-
-
 def _softmax(to: Importer, node: OnnxNode) -> None:
     axis = node.axis(node.integer("axis", -1), len(node.output_shape))
     log = node.node.op_type == "LogSoftmax"
@@ -334,14 +275,13 @@ def _identity(to: Importer, node: OnnxNode) -> None:
             raise RefusedError("the mask of Dropout (its second output) is not supported")
         if node.has(2) and node.constant(2).item():
             raise RefusedError("training_mode is not supported: export the model for inference")
-    if node.node.op_type == "Expand" and node.input_shape(0) != node.output_shape:
-        raise RefusedError(f"it expands {node.input_shape(0)} to {node.output_shape}")
     if node.node.op_type == "Cast" and node.input(0).dtype != node.output.dtype:
         raise RefusedError(f"it casts {node.input(0).dtype} to {node.output.dtype}")
     to.nodes.append(Identity(name=node.name, output=to.declare(node.output), x=node.x()))
 
 
 OPERATORS: Mapping[str, Operator] = {
+    "Abs": _abs,
     "Add": _binary(BinaryOp.ADD),
     "AveragePool": windows.pool,
     "BatchNormalization": _batch_normalization,
@@ -349,38 +289,59 @@ OPERATORS: Mapping[str, Operator] = {
     "Clip": _clip,
     "Concat": _concat,
     "Conv": windows.conv,
+    "DepthToSpace": moving.depth_to_space,
     "Div": _binary(BinaryOp.DIV),
     "Dropout": _identity,
+    "Elu": _elu,
     "Erf": _activation(ActivationKind.ERF),
-    "Expand": _identity,
-    "Flatten": _reshape,
-    "Gather": _gather,
+    "Expand": moving.expand,
+    "Flatten": moving.reshape,
+    "Gather": moving.gather,
     "Gelu": _gelu,
     "Gemm": _gemm,
     "GlobalAveragePool": windows.global_pool,
     "GlobalMaxPool": windows.global_pool,
+    "GroupNormalization": reductions.group_normalization,
     "HardSigmoid": _hard_sigmoid,
     "HardSwish": _activation(ActivationKind.HARD_SWISH),
     "Identity": _identity,
+    "InstanceNormalization": reductions.instance_normalization,
     "LRN": _lrn,
+    "LayerNormalization": reductions.layer_normalization,
     "LeakyRelu": _leaky_relu,
     "LogSoftmax": _softmax,
     "MatMul": _matmul,
+    "Max": _all_of(BinaryOp.MAX),
     "MaxPool": windows.pool,
+    "Min": _all_of(BinaryOp.MIN),
+    "Mish": _activation(ActivationKind.MISH),
     "Mul": _binary(BinaryOp.MUL),
-    "Pad": _pad,
-    "ReduceMean": _reduce_mean,
+    "Neg": _with_number(BinaryOp.MUL, -1.0),
+    "PRelu": _prelu,
+    "Pad": resampling.pad,
+    "Pow": _pow,
+    "Reciprocal": _with_number(BinaryOp.DIV, 1.0, first=True),
+    "ReduceL2": reductions.reduce,
+    "ReduceMax": reductions.reduce,
+    "ReduceMean": reductions.reduce,
+    "ReduceMin": reductions.reduce,
+    "ReduceSum": reductions.reduce,
     "Relu": _activation(ActivationKind.RELU),
-    "Reshape": _reshape,
+    "Reshape": moving.reshape,
+    "Resize": resampling.resize,
+    "Selu": _selu,
     "Sigmoid": _activation(ActivationKind.SIGMOID),
-    "Slice": _slice,
+    "Slice": moving.slice_,
     "Softmax": _softmax,
+    "Softplus": _activation(ActivationKind.SOFTPLUS),
+    "SpaceToDepth": moving.space_to_depth,
     "Split": _split,
-    "Squeeze": _reshape,
+    "Sqrt": _activation(ActivationKind.SQRT),
+    "Squeeze": moving.reshape,
     "Sub": _binary(BinaryOp.SUB),
-    "Sum": _sum,
+    "Sum": _all_of(BinaryOp.ADD),
     "Swish": _activation(ActivationKind.SILU),
     "Tanh": _activation(ActivationKind.TANH),
-    "Transpose": _transpose,
-    "Unsqueeze": _reshape,
+    "Transpose": moving.transpose,
+    "Unsqueeze": moving.reshape,
 }

@@ -1,9 +1,11 @@
 """Convolution and pooling: ONNX's window attributes resolved into an explicit Window."""
 
+import numpy as np
+
 from kernels.problems.conv import ConvProblem
 from kernels.problems.pool import PoolKind, PoolProblem
 from kernels.problems.window import Window
-from models.graph import Conv, GlobalPool, Pool
+from models.graph import Conv, GlobalPool, Pool, Reshape
 from models.onnx_loader.importer import Importer, OnnxNode, RefusedError
 
 
@@ -15,8 +17,10 @@ def window(node: OnnxNode, kernel: tuple[int, ...]) -> Window:
     """
     size, output = node.input_shape(0)[2:], node.output_shape[2:]
     axes = len(size)
-    if axes not in (2, 3):
-        raise RefusedError(f"it has {axes} spatial axes; images have 2 (H, W), volumes 3 (D, H, W)")
+    if axes not in (1, 2, 3):
+        raise RefusedError(
+            f"it has {axes} spatial axes; rows have 1 (W), images 2 (H, W), volumes 3 (D, H, W)"
+        )
     strides = node.integers("strides", [1] * axes)
     dilations = node.integers("dilations", [1] * axes)
     pads = node.integers("pads", [0] * 2 * axes)
@@ -43,7 +47,27 @@ def window(node: OnnxNode, kernel: tuple[int, ...]) -> Window:
         raise RefusedError(f"auto_pad={auto_pad} is unknown")
     if min(begin + end) < 0:
         raise RefusedError(f"pads={begin + end}: negative padding is not supported")
+    if axes == 1:  # a row is an image of height 1
+        rows = (1, *size), (1, *kernel), (1, *strides), (1, *dilations), (0, *begin), (0, *end)
+        return Window(*rows, (1, *output))
     return Window(size, kernel, strides, dilations, begin, end, output)
+
+
+def _ends(to: Importer, node: OnnxNode) -> tuple[str, str]:
+    """The values to read and to write; for rows, C×W, images of height 1 between two Reshapes."""
+    output = to.declare(node.output)
+    if len(node.output_shape) != 3:
+        return node.x(), output
+    (_, c, w), (_, k, q) = node.input_shape(0), node.output_shape
+    image = to.temporary(f"{node.name}/image", (c, 1, w))
+    to.nodes.append(Reshape(name=image, output=image, x=node.x()))
+    return image, to.temporary(f"{node.name}/result", (k, 1, q))
+
+
+def _end(to: Importer, node: OnnxNode, written: str) -> None:
+    """Turn what was written back into rows."""
+    if written != node.output.name:
+        to.nodes.append(Reshape(name=f"{node.name}/rows", output=str(node.output.name), x=written))
 
 
 def conv(to: Importer, node: OnnxNode) -> None:
@@ -56,21 +80,25 @@ def conv(to: Importer, node: OnnxNode) -> None:
     k = weight.shape[0]
     groups = node.integer("group", 1)
     problem = ConvProblem(1, c, k, window(node, weight.shape[2:]), groups)
+    if weight.ndim == 3:
+        weight = weight[:, :, np.newaxis]
     if weight.shape != problem.filter_shape:
         raise RefusedError(f"filter {weight.shape} does not fit {c} channels, {groups} groups")
     if node.has(2) and node.input_shape(2) != (k,):
         raise RefusedError(f"bias {node.input_shape(2)} does not fit {k} output channels")
     bias = to.weight(str(node.input(2).name), node.constant(2)) if node.has(2) else None
+    x, y = _ends(to, node)
     to.nodes.append(
         Conv(
             name=node.name,
-            output=to.declare(node.output),
-            x=node.x(),
+            output=y,
+            x=x,
             weight=to.weight(str(node.input(1).name), weight),
             bias=bias,
             problem=problem,
         )
     )
+    _end(to, node, y)
 
 
 def pool(to: Importer, node: OnnxNode) -> None:
@@ -86,14 +114,14 @@ def pool(to: Importer, node: OnnxNode) -> None:
     problem = PoolProblem(
         kind, node.output_shape[1], window(node, node.integers("kernel_shape", []))
     )
-    to.nodes.append(
-        Pool(name=node.name, output=to.declare(node.output), x=node.x(), problem=problem)
-    )
+    x, y = _ends(to, node)
+    to.nodes.append(Pool(name=node.name, output=y, x=x, problem=problem))
+    _end(to, node, y)
 
 
 def global_pool(to: Importer, node: OnnxNode) -> None:
     """GlobalAveragePool and GlobalMaxPool."""
     kind = PoolKind.MAX if node.node.op_type == "GlobalMaxPool" else PoolKind.AVERAGE
-    to.nodes.append(
-        GlobalPool(name=node.name, output=to.declare(node.output), x=node.x(), kind=kind)
-    )
+    x, y = _ends(to, node)
+    to.nodes.append(GlobalPool(name=node.name, output=y, x=x, kind=kind))
+    _end(to, node, y)

@@ -11,21 +11,28 @@ from models.rewrite.activation_before_concat import activation_before_concat
 from models.rewrite.canonical_scale_shift import canonical_scale_shift
 from models.rewrite.channel_shuffle import channel_shuffle
 from models.rewrite.concat_in_place import concat_in_place
+from models.rewrite.drop_expand import drop_expand
 from models.rewrite.drop_identity import drop_identity
 from models.rewrite.editor import Change, Editor
 from models.rewrite.flatten_channels_last import flatten_channels_last
+from models.rewrite.fold_into_normalise import fold_into_normalise
 from models.rewrite.fold_pad import fold_pad
 from models.rewrite.fold_scale_shift import fold_scale_shift
 from models.rewrite.fold_scale_shift_ahead import fold_scale_shift_ahead
 from models.rewrite.fuse_activation import fuse_activation
 from models.rewrite.fuse_residual import fuse_residual
 from models.rewrite.global_pool import global_pool
+from models.rewrite.group_normalisation import group_normalisation
 from models.rewrite.join_slices import join_slices
+from models.rewrite.merge_reductions import merge_reductions
 from models.rewrite.merge_reshapes import merge_reshapes
 from models.rewrite.merge_scale_shifts import merge_scale_shifts
 from models.rewrite.nest_concats import nest_concats
 from models.rewrite.recognise_activation import recognise_activation
+from models.rewrite.recognise_normalisation import recognise_normalisation
 from models.rewrite.rule import Refusal, Rewrite, Rule
+from models.rewrite.sink_transpose import sink_transpose
+from models.rewrite.sum_of_parts import sum_of_parts
 
 RULES: tuple[Rule, ...] = (
     # A rule runs only once no rule above it applies. First, operations that exporters spelled out
@@ -34,12 +41,19 @@ RULES: tuple[Rule, ...] = (
     merge_reshapes,
     channel_shuffle,
     recognise_activation,
+    recognise_normalisation,
+    merge_reductions,
     global_pool,
+    drop_expand,
+    sum_of_parts,
+    group_normalisation,
+    sink_transpose,
     canonical_scale_shift,
     merge_scale_shifts,
     join_slices,
     # ... then nodes are folded into their neighbours, ...
     fold_scale_shift,
+    fold_into_normalise,
     fold_pad,
     fuse_activation,
     activation_before_concat,

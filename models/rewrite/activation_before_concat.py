@@ -8,7 +8,7 @@ write that part once more.
 from dataclasses import replace
 
 from kernels.problems.activation import ActivationKind
-from models.graph import Activate, Binary, Concat, Conv, Gemm, Node, ScaleShift, Value
+from models.graph import Activate, Binary, Concat, Conv, Gemm, Node, Normalise, ScaleShift, Value
 from models.rewrite.nonnegative import is_nonnegative
 from models.rewrite.rule import GraphView, Outcome, Refusal, Rewrite
 
@@ -49,7 +49,7 @@ def activation_before_concat(view: GraphView, node: Node) -> Outcome:
 def _obstacle(view: GraphView, part: str, concat: Concat) -> str | None:
     """Why the node that computes `part` cannot take the activation."""
     before = view.producer(part)
-    if not isinstance(before, Conv | Gemm | ScaleShift | Binary):
+    if not isinstance(before, Conv | Gemm | ScaleShift | Normalise | Binary):
         return f"{part} is not computed by a node that takes an activation"
     if before.activation is not None:
         return f"{before.name} ends in {before.activation} already"

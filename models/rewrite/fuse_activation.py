@@ -1,13 +1,13 @@
 """An activation becomes the epilogue of the node that computes its input.
 
-    f(conv(x)) = conv(x) with activation f, and likewise Gemm, ScaleShift, Add, Sub, Mul, Div
+    f(conv(x)) = conv(x) with activation f, and likewise Gemm, ScaleShift, Normalise, Add, ...
 
 Refused where that node has an activation already, or other nodes need its value.
 """
 
 from dataclasses import replace
 
-from models.graph import Activate, Binary, Conv, Gemm, Node, ScaleShift
+from models.graph import Activate, Binary, Conv, Gemm, Node, Normalise, ScaleShift
 from models.rewrite.rule import GraphView, Outcome, Refusal, Rewrite
 
 
@@ -16,7 +16,7 @@ def fuse_activation(view: GraphView, node: Node) -> Outcome:
     if not isinstance(node, Activate):
         return None
     before = view.producer(node.x)
-    if not isinstance(before, Conv | Gemm | ScaleShift | Binary):
+    if not isinstance(before, Conv | Gemm | ScaleShift | Normalise | Binary):
         return None
     if before.activation is not None:
         return Refusal(f"{before.name} ends in {before.activation} already")

@@ -1,16 +1,25 @@
-"""A Pool whose one window covers the whole image is a GlobalPool.
+"""A Pool whose one window covers the whole image, and a Reduce of all of it, is a GlobalPool.
 
 Padding does not count in a maximum, nor in an average over the positions inside the image; an
 average that counts padding must have none.
 """
 
 from kernels.problems.pool import PoolKind
-from models.graph import GlobalPool, Node, Pool
+from kernels.problems.reduction import ReduceKind
+from models.graph import GlobalPool, Node, Pool, Reduce
 from models.rewrite.rule import GraphView, Outcome, Rewrite
 
+_KINDS = {ReduceKind.MEAN: PoolKind.AVERAGE, ReduceKind.MAX: PoolKind.MAX}
 
-def global_pool(_: GraphView, node: Node) -> Outcome:
+
+def global_pool(view: GraphView, node: Node) -> Outcome:
     """The rule."""
+    if isinstance(node, Reduce):
+        rank = len(view.shape(node.x))
+        if node.kind not in _KINDS or rank not in (3, 4) or node.axes != tuple(range(1, rank)):
+            return None
+        pool = GlobalPool(name=node.name, output=node.output, x=node.x, kind=_KINDS[node.kind])
+        return Rewrite(nodes=(pool,))
     if not isinstance(node, Pool):
         return None
     kind, window = node.problem.kind, node.problem.window

@@ -25,7 +25,9 @@ def join_slices(view: GraphView, node: Node) -> Outcome:
         source = scaling
         if isinstance(scaling, ScaleShift):
             source = view.producer(scaling.x) if scaling.activation is None else None
-        if not isinstance(source, Slice) or source.axis != 0 or source.start != end:
+        if not isinstance(source, Slice) or source.axis != 0 or source.step != 1:
+            return None
+        if source.start != end:
             return None
         if x not in (None, source.x):
             return None

@@ -10,6 +10,7 @@ from models.graph import (
     Gemm,
     GlobalPool,
     Identity,
+    Normalise,
     Pool,
     Reshape,
     ScaleShift,
@@ -18,7 +19,12 @@ from models.graph import (
 )
 from models.rewrite.rule import GraphView
 
-_ALWAYS = {ActivationKind.RELU, ActivationKind.SIGMOID, ActivationKind.HARD_SIGMOID}
+_ALWAYS = {
+    ActivationKind.RELU,
+    ActivationKind.SIGMOID,
+    ActivationKind.HARD_SIGMOID,
+    ActivationKind.SOFTPLUS,
+}
 
 
 def is_nonnegative(view: GraphView, name: str) -> bool:
@@ -30,7 +36,7 @@ def is_nonnegative(view: GraphView, name: str) -> bool:
             continue
         seen.add(name)
         match view.producer(name):
-            case Conv() | Gemm() | ScaleShift() | Binary() | Activate() as node:
+            case Conv() | Gemm() | ScaleShift() | Normalise() | Binary() | Activate() as node:
                 if node.activation is None or not _is_nonnegative_activation(node.activation):
                     return False
             case (

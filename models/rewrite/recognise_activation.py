@@ -5,13 +5,19 @@
     x · Clip(x + 3, 0, 6) · 1/6           = HardSwish(x)
     Clip(x + 3, 0, 6) · 1/6               = HardSigmoid(x)    with slope 1/6 and offset 1/2
     x · (1 + Erf(x / √2)) · 1/2           = Gelu(x)
+    x · (1 + Tanh(√(2/π)·(x + 0.044715·x³))) · 1/2 = Gelu(x), the approximation
+    x · Tanh(Softplus(x))                 = Mish(x)
 
 The factors may have any order, in any number of Mul and Div nodes. Constants are compared at
 float32's precision. Where an inner value has other readers it stays for them.
 """
 
 from dataclasses import dataclass
-from math import isclose, sqrt
+from math import isclose, pi, sqrt
+
+import numpy as np
+from numpy.polynomial.polynomial import polyadd, polymul
+from numpy.typing import NDArray
 
 from kernels.problems.activation import Activation, ActivationKind
 from kernels.problems.binary_operation import BinaryOp
@@ -68,6 +74,10 @@ def _of_two_factors(view: GraphView, coefficient: float, x: str, y: str) -> _Fou
     producer = view.producer(y)
     if _near(coefficient, 1 / 2) and _one_plus_erf_input(view, y) == x:
         return _Found(x, Activation(ActivationKind.GELU))
+    if _near(coefficient, 1 / 2) and _is_one_plus_tanh(view, y, x):
+        return _Found(x, Activation(ActivationKind.GELU_TANH))
+    if _near(coefficient, 1) and _is(view, y, ActivationKind.TANH, ActivationKind.SOFTPLUS, x):
+        return _Found(x, Activation(ActivationKind.MISH))
     if isinstance(producer, Activate) and producer.x == x and _near(coefficient, 1):
         if producer.activation.kind is ActivationKind.SIGMOID:
             return _Found(x, Activation(ActivationKind.SILU))
@@ -96,6 +106,52 @@ def _one_plus_erf_input(view: GraphView, y: str) -> str | None:
     x, slope, offset = _affine(view, erf.x)
     is_erf = erf.activation.kind is ActivationKind.ERF
     return x if is_erf and offset == 0 and _near(slope, 1 / sqrt(2)) else None
+
+
+def _is(view: GraphView, y: str, outer: ActivationKind, inner: ActivationKind, x: str) -> bool:
+    """Whether y = outer(inner(x))."""
+    for kind in (outer, inner):
+        node = view.producer(y)
+        if not isinstance(node, Activate) or node.activation.kind is not kind:
+            return False
+        y = node.x
+    return y == x
+
+
+def _is_one_plus_tanh(view: GraphView, y: str, x: str) -> bool:
+    """Whether y = 1 + Tanh(√(2/π)·(x + 0.044715·x³))."""
+    tanh_output, slope, offset = _affine(view, y)
+    tanh = view.producer(tanh_output)
+    if (slope, offset) != (1, 1) or not isinstance(tanh, Activate):
+        return False
+    if tanh.activation.kind is not ActivationKind.TANH:
+        return False
+    found = _polynomial(view, tanh.x, x)
+    if found is None or len(found) != 4:
+        return False
+    exact = sqrt(2 / pi) * np.array([0, 1, 0, 0.044715])
+    return bool(np.allclose(found, exact, rtol=1e-5, atol=1e-9))
+
+
+def _polynomial(view: GraphView, y: str, x: str, depth: int = 8) -> NDArray[np.float64] | None:
+    """The coefficients of y as a polynomial of x, the constant first; None where it is none."""
+    if y == x:
+        return np.array([0.0, 1.0])
+    number = _scalar(view, y)
+    if number is not None:
+        return np.array([number])
+    node = view.producer(y)
+    if not isinstance(node, Binary) or node.activation is not None or depth == 0:
+        return None
+    sides = [_polynomial(view, each, x, depth - 1) for each in (node.a, node.b)]
+    a, b = sides
+    if a is None or b is None:
+        return None
+    if node.op is BinaryOp.ADD:
+        return np.asarray(polyadd(a, b), np.float64)
+    if node.op is BinaryOp.MUL and len(a) + len(b) <= 5:  # of degree 3 at most
+        return np.asarray(polymul(a, b), np.float64)
+    return None
 
 
 def _is_hard_sigmoid(activation: Activation) -> bool:

@@ -1,6 +1,7 @@
 """The application: the interfaces `v1` and `v2` over a repository's models; pages, metrics."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager
 from http import HTTPStatus
 from typing import Any
 
@@ -63,15 +64,22 @@ class App(FastAPI):
         return document
 
 
-def create_app(repository: Repository, *, metrics: bool = True) -> App:
+def create_app(
+    repository: Repository,
+    *,
+    metrics: bool = True,
+    lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]] | None = None,
+) -> App:
     """The routes over the repository's models; the caller warms up, drains and closes it.
 
-    Without `metrics`, /metrics answers 404: they have a port of their own.
+    Without `metrics`, /metrics answers 404: they have a port of their own. `lifespan` is what an
+    ASGI server other than ours runs the application in.
     """
     app = App(
         title="Convoy",
         version=__version__,
         description='Send images, get labels. Every error is `{"error": "..."}`.',
+        lifespan=lifespan,
         docs_url=None,
         redoc_url=None,
         exception_handlers={

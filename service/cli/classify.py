@@ -19,7 +19,9 @@ from service.settings import Settings, SettingsError
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
 
 
-@with_settings("model", "preset", "labels", "device", "threads", "tuning", "external_data")
+@with_settings(
+    "model", "preset", "labels", "device", "precision", "threads", "tuning", "external_data"
+)
 def classify(
     settings: Settings,
     images: Annotated[list[Path], typer.Argument(help="JPEG, PNG or WebP files, or folders.")],

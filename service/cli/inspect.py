@@ -21,7 +21,7 @@ from service.settings import Settings, SettingsError
 _NAME, _ALGORITHM = 32, 24
 
 
-@with_settings("model", "preset", "tuning", "external_data")
+@with_settings("model", "preset", "precision", "tuning", "external_data")
 def inspect(
     settings: Settings,
     n: Annotated[int, typer.Option("-n", min=1, help="Batch size to cost.")] = 1,

@@ -14,8 +14,7 @@ from service.api.page import EXAMPLES
 from service.api.v1 import CLASSIFY_PATH, model_path
 from service.cli.options import Expectations, configure_logging, with_settings
 from service.edge.keys import Keys
-from service.engine.watchdog import Bounds
-from service.hosting.loading import decoder, open_models
+from service.hosting.opening import add_models, make_repository
 from service.hosting.repository import Repository
 from service.http.metrics_port import metrics_port
 from service.http.server import bind, ended_by_sigterm, run_server
@@ -48,28 +47,13 @@ def serve(
             if not hasattr(os, "memfd_create"):
                 raise SettingsError("--workers: only Linux has the shared memory that it needs")
             prepare(["service.cli"])
-        make = partial(
-            Repository,
-            max_batch=settings.max_batch,
-            max_queue=settings.max_queue,
-            max_body_bytes=settings.max_body_bytes,
-            decode_bytes=settings.decode_bytes,
-            default=settings.default_model,
-            bounds=Bounds(settings.engine_timeout_s, settings.warm_up_timeout_s),
-        )
+        make = partial(make_repository, settings)
         repository = make(decode_threads=0 if settings.workers else settings.thread_count)
         if settings.metrics_port is not None:
             exposition = repository.metrics.exposition
             scraped = metrics_port(settings.host, settings.metrics_port, exposition)
             _log.info("metrics are at port %d", stack.enter_context(scraped))
-        for opened in open_models(settings, expectations):
-            decode = decoder(opened.classifier, settings)
-            repository.add(opened.info, opened.engines, decode, opened.reopen)
-        if settings.default_model not in (None, *repository.models):
-            raise SettingsError(
-                f"--default-model: {settings.default_model} is not served; "
-                f"there are {', '.join(repository.models)}"
-            )
+        add_models(repository, settings, expectations)
         announce = partial(_announce, settings.host, listener.getsockname()[1], repository)
         if not settings.workers:
             app = create_app(repository, metrics=settings.metrics_port is None)

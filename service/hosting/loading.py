@@ -118,6 +118,7 @@ def load(settings: Settings, expectations: Sequence[str] | None) -> Classifier:
         },
         limits=_limits(settings),
     )
+    classifier = replace(classifier, precision=settings.precision)
     if path in (settings.model, BUILT_IN_MODEL):
         return classifier
     return replace(classifier, name=_checked(path.resolve().parent).name)  # of a folder
@@ -181,7 +182,8 @@ def _checked(folder: Path) -> Path:
 
 
 def _load_one(settings: Settings, file: ModelFile) -> Classifier:
-    return replace(load_classifier(file.path, limits=_limits(settings)), name=file.name)
+    classifier = load_classifier(file.path, limits=_limits(settings))
+    return replace(classifier, name=file.name, precision=settings.precision)
 
 
 def _open(

@@ -136,6 +136,11 @@ class Repository:
         return sum(pipeline.admission.requests for pipeline in self.models.values())
 
     @property
+    def waiting(self) -> int:
+        """How many images wait for a batch."""
+        return sum(pipeline.runner.batcher.depth for pipeline in self.models.values())
+
+    @property
     def ready(self) -> bool:
         """Whether every model accepts requests."""
         return all(pipeline.runner.state is State.READY for pipeline in self.models.values())

@@ -12,14 +12,18 @@ What it shows, and in which build (build.py; test_defects.py plants each defect)
     asan    AddressSanitizer and UndefinedBehaviorSanitizer: reads beside a buffer too, at once.
     tsan    ThreadSanitizer: two threads of a block that touch the same memory with no barrier,
             warp operation or atomic between, whether or not it changed the result.
+    ordered what blocks store is seen by other blocks late, and in any order, until a fence; plain
+            loads never see it (runtime/stores.h). In random order a missing fence, or a load that
+            the L1 cache may answer, gives a wrong result.
 
 What it cannot show:
 
   - Blocks of a launch run one after another; where the order is random, one is left at its atomic
     operations on global memory until all others ran as far, and the last to be left goes on first.
     What blocks owe each other otherwise shows only in that results may not depend on their order.
-    Fences do nothing. A block that spins until another has done something never ends (the launch's
-    time limit ends it).
+    A block that spins until another has done something never ends (the launch's time limit ends
+    it). A fence orders a thread's own stores and those before the block's last barrier: what a
+    lane stored before __syncwarp, another lane's fence does not.
   - Buffers that an engine carves from one allocation have no red zones between them.
   - Speed, register spills, bank conflicts; how far fast arithmetic and tensor cores round.
   - __device__ variables at namespace scope would be taken for shared memory; no kernel has any.

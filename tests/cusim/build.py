@@ -34,7 +34,7 @@ class CompilerFailure(Exception):  # noqa: N818  (the code's failure, not this m
 
 @dataclass(frozen=True, slots=True)
 class Build:
-    """One way to compile the simulator and the kernels; all three run the same kernels."""
+    """One way to compile the simulator and the kernels; all run the same kernels."""
 
     name: str
     macros: tuple[str, ...]  # tell the runtime which sanitizer there is
@@ -69,7 +69,20 @@ TSAN = Build(
     link=("-fsanitize=thread",),
     environment=(("TSAN_OPTIONS", "halt_on_error=1:report_thread_leaks=0:history_size=2"),),
 )
-BUILDS = (PLAIN, ASAN, TSAN)
+# The sanitizer's instrumentation without the sanitizer: the runtime has what it calls.
+ORDERED = Build(
+    "ordered",
+    macros=("-DCUSIM_ORDERED",),
+    kernel=(
+        "-O2",
+        *_CHECKED,
+        "-fsanitize=thread",
+        "--param=tsan-instrument-func-entry-exit=0",
+        "--param=tsan-distinguish-volatile=1",
+    ),
+    link=(),
+)
+BUILDS = (PLAIN, ASAN, TSAN, ORDERED)
 
 # Line numbers alone; addr2line gives those of DWARF 5 to the wrong file.
 _COMMON = ("-g1", "-gdwarf-4", "-Wall", "-Wextra", "-fno-exceptions")

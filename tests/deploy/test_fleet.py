@@ -6,12 +6,13 @@ import os
 import re
 import shutil
 import signal
+import statistics
 import subprocess
 import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from benchmarks.rows import commit, now, versions
 from models import BUILT_IN_MODEL
 from service.http.server import bind
 from service.settings import load_settings
@@ -173,6 +175,7 @@ class Load:
         self._stop = threading.Event()
         self._pool = ThreadPoolExecutor(CLIENTS)
         self._clients: list[Future[Counter[str]]] = []
+        self.durations_s: list[float] = []  # of all requests
 
     def __enter__(self) -> "Load":
         self._clients = [self._pool.submit(self._ask) for _ in range(CLIENTS)]
@@ -195,7 +198,9 @@ class Load:
                     return ended
                 time.sleep(max(0.0, due - time.monotonic()))
                 due += self._pause_s
+                began = time.monotonic()
                 ended[self._one(client, sample)] += 1
+                self.durations_s.append(time.monotonic() - began)
         raise AssertionError("the samples never end")
 
     def _one(self, client: httpx.Client, sample: Path) -> str:
@@ -293,21 +298,40 @@ def test_metrics_of_a_replica_are_not_for_clients(tmp_path: Path) -> None:
 
 @needs_haproxy
 @pytest.mark.slow
-def test_a_minute_at_70_percent_load_with_rolling_restarts_loses_nothing(tmp_path: Path) -> None:
+def test_a_minute_at_70_percent_load_with_rolling_restarts_loses_nothing(
+    tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    """Its summary is a row of benchmarks/results/fleet.jsonl."""
     with fleet(tmp_path) as running:
         began = time.monotonic()
         with Load(running.url) as most:
             time.sleep(5)
-        rate = most.outcomes()["right"] / (time.monotonic() - began)
+        capacity = most.outcomes()["right"] / (time.monotonic() - began)
         began = time.monotonic()
-        with Load(running.url, pause_s=CLIENTS / (LOAD * rate)) as load:
+        with Load(running.url, pause_s=CLIENTS / (LOAD * capacity)) as load:
             while time.monotonic() < began + 60:
                 for replica in running.replicas:
                     time.sleep(3)
                     replica.stop()
                     replica.start()
                     running.wait_until_up()
+            seconds = time.monotonic() - began
         for replica in running.replicas:
             replica.stop()  # writes the rest of its log
-        assert sum(replica.runs for replica in running.replicas) > 4
-        check(running, most.outcomes() + load.outcomes())
+        outcomes, restarts = load.outcomes(), sum(each.runs for each in running.replicas) - 2
+        row = {
+            "at": now(),
+            "commit": commit(),
+            "versions": versions("uvicorn", "onnxruntime"),
+            "proxy": subprocess.check_output(["haproxy", "-v"], text=True).split(" ")[2],
+            "seconds": round(seconds, 1),
+            "capacity": round(capacity, 1),
+            "rate": round(sum(outcomes.values()) / seconds, 1),
+            "restarts": restarts,
+            "outcomes": outcomes,
+            "p50_ms": round(1e3 * statistics.median(load.durations_s), 1),
+            "p99_ms": round(1e3 * statistics.quantiles(load.durations_s, n=100)[-1], 1),
+        }
+        record_property("summary", json.dumps(row))
+        assert restarts > 2
+        check(running, most.outcomes() + outcomes)

@@ -195,6 +195,19 @@ def test_every_query_of_the_dashboard_returns_data(prometheus: Prometheus, serve
 
 
 @needs_prometheus
+def test_the_dashboard_is_drawn_without_grafana(
+    prometheus: Prometheus, server: Served, tmp_path: Path
+) -> None:
+    draw = pytest.importorskip("draw", reason="Matplotlib is not installed (extra `dev`)")
+    file = tmp_path / "dashboard.png"
+    deadline = time.monotonic() + 60
+    while draw.draw_dashboard(prometheus.url, file, minutes=1):
+        assert time.monotonic() < deadline
+        server.classify(SAMPLES[0].read_bytes())
+    assert file.read_bytes().startswith(b"\x89PNG")
+
+
+@needs_prometheus
 def test_what_is_scraped_is_what_was_served(prometheus: Prometheus, server: Served) -> None:
     server.classify(SAMPLES[0].read_bytes())
     text = httpx.get(f"{server.url}/metrics").text

@@ -1,5 +1,7 @@
 """The model, its device and its machine, from a server's metrics."""
 
+from functools import partial
+
 import pytest
 
 from loadtest.subject import Subject, subject
@@ -9,9 +11,9 @@ from service.telemetry.metrics import Metrics
 
 def test_the_device_and_the_machine_are_those_of_the_metrics() -> None:
     metrics = Metrics(max_batch=4)
-    for name, device in {"digits": "cpu (ONNX Runtime)", "other": "NVIDIA H200"}.items():
-        status = EngineStatus(device, "", True, *(0, 0, 0), 0.0)
-        metrics.model(name, "1").engines = lambda status=status: [status]  # type: ignore[misc]
+    for model, device in (("digits", "cpu (ONNX Runtime)"), ("other", "NVIDIA H200")):
+        status = EngineStatus(device, "", ready=True, restarts=0, batches=0, images=0, busy_s=0)
+        metrics.model(model, "1").engines = partial(list, [status])
     found = subject("digits", metrics.exposition().decode())
     assert found.device == "cpu (ONNX Runtime)"
     assert found.machine.endswith(" cores")

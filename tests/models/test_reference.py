@@ -11,6 +11,7 @@ from kernels import reference as ops
 from kernels.problems.activation import RELU, Activation, ActivationKind
 from kernels.problems.binary_operation import BinaryOp
 from kernels.problems.pool import PoolKind, PoolProblem
+from kernels.problems.reduction import ReduceKind
 from models.graph import (
     Activate,
     Binary,
@@ -19,6 +20,7 @@ from models.graph import (
     Concat,
     Constant,
     Conv,
+    Expand,
     Gemm,
     GlobalPool,
     Graph,
@@ -26,8 +28,11 @@ from models.graph import (
     Identity,
     Lrn,
     Node,
+    Normalise,
     Pad,
     Pool,
+    Reduce,
+    Resample,
     Reshape,
     ScaleShift,
     Shape,
@@ -81,6 +86,30 @@ NODES: list[Row] = [
         {"s": normal((4,)), "t": normal((4,))},
     ),
     (Lrn(name="n", output="y", x="x", size=3, alpha=0.1, beta=0.7, bias=1.0), IMAGE, {}),
+    (
+        Normalise(
+            name="n",
+            output="y",
+            x="x",
+            scale="s",
+            shift="t",
+            axes=(0, 1, 2),
+            epsilon=1e-3,
+            groups=2,
+            activation=RELU,
+        ),
+        IMAGE,
+        {"s": normal((4, 1, 1)), "t": normal((4, 1, 1))},
+    ),
+    (Reduce(name="n", output="y", x="x", kind=ReduceKind.L2, axes=(0, 2)), (1, 6, 1), {}),
+    (
+        Resample(name="n", output="y", x="x", taps=("h", "w")),
+        (4, 2, 1),
+        {
+            "h": np.array([[[0, 0.5], [5, 0.5]], [[1, 1], [2, 0]]], np.float32),
+            "w": np.array([[[3, 1]]], np.float32),
+        },
+    ),
     (Binary(name="n", output="y", a="x", b="w", op=BinaryOp.SUB), IMAGE, {"w": normal((6,))}),
     (
         Activate(name="n", output="y", x="x", activation=Activation(ActivationKind.GELU)),
@@ -88,7 +117,7 @@ NODES: list[Row] = [
         {},
     ),
     (Concat(name="n", output="y", parts=("x", "x"), axis=1), (4, 12, 6), {}),
-    (Slice(name="n", output="y", x="x", axis=0, start=1, stop=3), (2, 6, 6), {}),
+    (Slice(name="n", output="y", x="x", axis=1, start=1, stop=6, step=2), (4, 3, 6), {}),
     (Reshape(name="n", output="y", x="x", channels_last=True), (144,), {}),
     (Transpose(name="n", output="y", x="x", axes=(2, 0, 1)), (6, 4, 6), {}),
     (ChannelShuffle(name="n", output="y", x="x", groups=2), IMAGE, {}),
@@ -99,6 +128,7 @@ NODES: list[Row] = [
     ),
     (Softmax(name="n", output="y", x="x", axis=0, log=True), IMAGE, {}),
     (Identity(name="n", output="y", x="x"), IMAGE, {}),
+    (Expand(name="n", output="y", x="x"), (2, *IMAGE), {}),
     (Constant(name="n", output="y", weight="w"), (3,), {"w": normal((3,))}),
 ]
 EVERY_NODE = pytest.mark.parametrize("row", NODES, ids=lambda row: type(row[0]).__name__)
@@ -134,7 +164,15 @@ def test_epilogue_adds_bias_then_residual_then_activates() -> None:
 
 @pytest.mark.parametrize(
     ("op", "expected"),
-    [(BinaryOp.ADD, 8.0), (BinaryOp.SUB, 4.0), (BinaryOp.MUL, 12.0), (BinaryOp.DIV, 3.0)],
+    [
+        (BinaryOp.ADD, 8.0),
+        (BinaryOp.SUB, 4.0),
+        (BinaryOp.MUL, 12.0),
+        (BinaryOp.DIV, 3.0),
+        (BinaryOp.MAX, 6.0),
+        (BinaryOp.MIN, 2.0),
+        (BinaryOp.PRELU, 6.0),
+    ],
     ids=lambda entry: entry.name if isinstance(entry, BinaryOp) else None,
 )
 def test_binary_takes_its_operands_in_order(op: BinaryOp, expected: float) -> None:

@@ -21,7 +21,7 @@ void Block::begin(uint3 where, size_t first_fiber) {
   const unsigned threads = blockDim.x * blockDim.y * blockDim.z;
   index = where;
   count_ = live_ = threads;
-  at_barrier_ = 0;
+  at_barrier_ = barriers_ = 0;
   first_fiber_ = first_fiber;
   fibers_used_ = 0;
   idle_.clear();
@@ -178,6 +178,7 @@ void Block::finish() {
 
 void Block::release_barrier() {
   at_barrier_ = 0;
+  barriers_++;
   shuffle_order();
   for (unsigned i : order_) {
     if (threads_[i].state == State::AtBarrier) ready(threads_[i]);

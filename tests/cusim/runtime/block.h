@@ -7,6 +7,7 @@
 
 #include "copies.h"
 #include "fiber.h"
+#include "stores.h"
 
 namespace cusim {
 
@@ -69,8 +70,11 @@ class Block {
   void pause();
   Met meet(WarpOp op, unsigned mask, uint64_t value, Site site, Together together);
 
+  unsigned barriers() const { return barriers_; }  // that all threads have passed
+
   uint3 index;
   Thread* thread = nullptr;  // the one that runs
+  Stores stores;
   Warp& warp() { return warps_[thread->linear / 32]; }
 
  private:
@@ -90,7 +94,7 @@ class Block {
   std::vector<unsigned> order_;  // of threads
   std::vector<Thread*> queue_;   // ring of those that can go on; each is in it once at most
   size_t head_ = 0, tail_ = 0;
-  unsigned count_ = 0, live_ = 0, at_barrier_ = 0;
+  unsigned count_ = 0, live_ = 0, at_barrier_ = 0, barriers_ = 0;
   int predicates_[2] = {};
   const Thread* first_at_barrier_ = nullptr;
   size_t first_fiber_ = 0, fibers_used_ = 0;

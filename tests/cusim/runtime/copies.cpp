@@ -11,7 +11,7 @@
 
 namespace cusim {
 
-void copy_async(void* shared, const void* global, int bytes, bool valid, Site site) {
+void copy_async(void* shared, const void* global, int bytes, int read, Site site) {
   const size_t size = size_t(bytes);
   if (uintptr_t(shared) % size != 0 || uintptr_t(global) % size != 0) {
     fault(&site, "misaligned cp.async of %d bytes from %p to %p", bytes, global, shared);
@@ -19,14 +19,15 @@ void copy_async(void* shared, const void* global, int bytes, bool valid, Site si
   if (!in_shared_memory(shared, size)) {
     fault(&site, "cp.async to %p, outside the block's shared memory", shared);
   }
-  if (valid && !in_device_memory(global, size)) {
+  if (read < 0 || read > bytes) fault(&site, "cp.async reads %d of %d bytes", read, bytes);
+  if (read > 0 && !in_device_memory(global, size_t(read))) {
     fault(&site, "cp.async out of bounds: from %s", describe_address(global).c_str());
   }
   writes(shared, size);
   raw_fill(shared, poison, size);
   Copies& copies = block->thread->copies;
   copies.copies.push_back({static_cast<char*>(shared), static_cast<const char*>(global), bytes,
-                           valid, copies.committed});
+                           read, copies.committed});
   block->thread->site = site;
 }
 
@@ -38,12 +39,12 @@ void copy_wait(int pending) {
   for (; done != copies.copies.end() && done->group < copies.committed - pending; ++done) {
     const size_t size = size_t(done->bytes);
     writes(done->shared, size);
-    if (done->valid) {
-      reads(done->global, size);
-      raw_copy(done->shared, done->global, size);
-    } else {
-      raw_fill(done->shared, 0, size);
+    const size_t read = size_t(done->read);
+    if (read > 0) {
+      reads(done->global, read);
+      raw_copy(done->shared, done->global, read);
     }
+    if (read < size) raw_fill(done->shared + read, 0, size - read);
   }
   copies.copies.erase(copies.copies.begin(), done);
 }

@@ -13,7 +13,7 @@ struct Copies {
     char* shared;
     const char* global;
     int bytes;
-    bool valid;
+    int read;   // of them; the rest becomes zeros
     int group;  // how many groups were committed before its own
   };
   std::vector<Copy> copies;

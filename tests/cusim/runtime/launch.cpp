@@ -106,8 +106,11 @@ void run_one_by_one(const std::vector<unsigned>& order) {
     last.block.run();
     check_shared_memory();
     if (last.block.paused()) {
+      last.block.stores.leave();
       last.put_away();
       paused_blocks++;
+    } else {
+      last.block.stores.end();
     }
   };
   for (unsigned i : order) {
@@ -118,6 +121,7 @@ void run_one_by_one(const std::vector<unsigned>& order) {
   }
   while (paused_blocks != 0) {
     blocks[--paused_blocks]->take_out();
+    blocks[paused_blocks]->block.stores.enter();
     run();
   }
 }
@@ -140,6 +144,7 @@ void run(const Launch& what) {
   dynamic.place(what.dynamic_shared_bytes);
   set_deadline(what.deadline);
   run_one_by_one(order);
+  Stores::launch_done();
   set_deadline(0);
   check_red_zones();
   block = nullptr;
@@ -147,11 +152,9 @@ void run(const Launch& what) {
 }
 
 // Not for ThreadSanitizer, to which blocks that share the bytes of their shared memory would race.
-void after_atomic(const void* at) {
+void before_others() {
   const bool room = (paused_blocks + 2) * threads_of_a_block() <= max_fibers;
-  if (!tsan && launch->order == Order::Random && room && !in_shared_memory(at, 1)) {
-    block->pause();
-  }
+  if (!tsan && launch->order == Order::Random && room) block->pause();
 }
 
 // Marsaglia's xorshift64.

@@ -41,6 +41,9 @@ void run(const Launch& launch);
 // Of the launch's order and seed.
 unsigned random_below(unsigned bound);
 
+// The block may be left here for others that have not come as far, where the order is random.
+void before_others();
+
 // Whether all of it lies in the shared memory of the block that runs.
 bool in_shared_memory(const void* start, size_t size);
 

@@ -33,6 +33,8 @@ struct Allocation {
 };
 
 std::vector<Allocation> allocations;
+const char* memory_begin;
+const char* memory_end;
 
 void set_protection(const Allocation& allocation, int protection) {
   if (mprotect(allocation.first_page(), allocation.pages_size(), protection) != 0) {
@@ -49,6 +51,8 @@ char* map_device_memory(int file, size_t size) {
     perror("cusim: no address space for device memory");
     abort();
   }
+  memory_begin = static_cast<char*>(base);
+  memory_end = memory_begin + size;
   return static_cast<char*>(base);
 }
 
@@ -83,6 +87,10 @@ void check_red_zones() {
       fault(nullptr, "wrote out of bounds: %s", describe_address(bad).c_str());
     }
   }
+}
+
+bool is_device_memory(const void* address) {
+  return address >= memory_begin && address < memory_end;
 }
 
 bool in_device_memory(const void* start, size_t size) {

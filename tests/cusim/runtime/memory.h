@@ -20,6 +20,9 @@ void release(char* start);
 // Faults if something was written into a red zone.
 void check_red_zones();
 
+// Whether it is an address of device memory, allocated or not.
+bool is_device_memory(const void* address);
+
 // Whether all of it lies in one allocation.
 bool in_device_memory(const void* start, size_t size);
 

@@ -39,7 +39,7 @@ class Planted:
         return f"{self.subject}-{self.defect}"
 
 
-def _enumerator(kernel: Instantiation, defect: str) -> np.int32:
+def enumerator(kernel: Instantiation, defect: str) -> np.int32:
     """The value of `defect` among the enumerators of Defect in the kernel's source."""
     source = (KERNELS / kernel.source).read_text(encoding="utf-8")
     found = re.search(r"enum class Defect \{([^}]*)\}", source)
@@ -51,7 +51,7 @@ def _rotate(device: CusimDevice, defect: str) -> bool:
     threads, rounds = 64, 3
     x = np.arange(2 * threads, dtype=np.float32)
     kernel = instantiation("barriers.cu", "rotate", threads=threads, rounds=rounds)
-    arguments: list[Passed] = [x, unwritten(x.shape), _enumerator(kernel, defect)]
+    arguments: list[Passed] = [x, unwritten(x.shape), enumerator(kernel, defect)]
     _, y = launch(device, kernel, (2, 1, 1), (threads, 1, 1), arguments)
     return np.array_equal(y, np.roll(x.reshape(2, threads), -rounds, axis=1).reshape(-1))
 
@@ -60,7 +60,7 @@ def _twice(device: CusimDevice, defect: str) -> bool:
     n = 32
     x = np.arange(n, dtype=np.float32)
     kernel = instantiation("bounds.cu", "twice")
-    arguments: list[Passed] = [x, unwritten(n), np.int32(n), _enumerator(kernel, defect)]
+    arguments: list[Passed] = [x, unwritten(n), np.int32(n), enumerator(kernel, defect)]
     _, y = launch(device, kernel, (1, 1, 1), (n, 1, 1), arguments, shared_bytes=4 * n)
     return np.array_equal(y, 2 * x)
 
@@ -73,7 +73,7 @@ def _sum_rows(device: CusimDevice, defect: str) -> bool:
         x,
         unwritten(4 * threads),
         np.int32(rows),
-        _enumerator(kernel, defect),
+        enumerator(kernel, defect),
     ]
     shared = 2 * 16 * threads
     _, y = launch(device, kernel, (1, 1, 1), (threads, 1, 1), arguments, shared)
@@ -84,7 +84,7 @@ def _warp_sum(device: CusimDevice, defect: str) -> bool:
     threads = 64
     x = np.arange(threads, dtype=np.float32)
     kernel = instantiation("warps.cu", "sum", threads=threads)
-    arguments: list[Passed] = [x, unwritten(threads), _enumerator(kernel, defect)]
+    arguments: list[Passed] = [x, unwritten(threads), enumerator(kernel, defect)]
     _, y = launch(device, kernel, (1, 1, 1), (threads, 1, 1), arguments)
     return np.array_equal(y, np.repeat(x.reshape(-1, 32).sum(axis=1), 32))
 
@@ -93,7 +93,7 @@ def _load_matrix(device: CusimDevice, defect: str) -> bool:
     x = np.arange(32 * 8, dtype=np.uint16)
     rows = np.arange(32, dtype=np.int32)
     kernel = instantiation("matrices.cu", "load", count=4, trans=False)
-    arguments: list[Passed] = [x, rows, unwritten((32, 4), np.uint32), _enumerator(kernel, defect)]
+    arguments: list[Passed] = [x, rows, unwritten((32, 4), np.uint32), enumerator(kernel, defect)]
     y = launch(device, kernel, (1, 1, 1), (32, 1, 1), arguments)[2]
     return np.array_equal(y.T.reshape(-1), x.view(np.uint32))
 

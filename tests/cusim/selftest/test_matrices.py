@@ -107,3 +107,13 @@ def test_to_tf32_rounds_to_ten_bits_ties_away_from_zero(device: CusimDevice) -> 
     kernel = instantiation("matrices.cu", "round_to_tf32")
     y = launch(device, kernel, (16, 1, 1), (256, 1, 1), arguments)[-1]
     assert (y.view(np.float32) == expected).all()
+
+
+def test_mma_truncates_its_sums(device: CusimDevice) -> None:
+    product = 3 * 2.0**-25  # three quarters of a unit in the last place of 1
+    left, right = np.zeros((32, 4), np.float32), np.full((32, 2), 2.0**-12, np.float32)
+    left[THREAD == 0, :2] = product * 2.0**12  # column 0
+    c = np.ones((16, 8), np.float32)
+    assert np.float32(1 + product) > 1
+    assert (_multiply(device, "TF32", left, right, c) == 1).all()
+    assert (_multiply(device, "TF32", left, right, 0 * c) == product).all()

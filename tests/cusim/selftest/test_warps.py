@@ -101,3 +101,15 @@ def test_asynchronous_copies_of_every_size_write_zeros_where_told(size: int) -> 
     assert (y[::2] == x[::2]).all()
     assert (y[1::2] == 0).all()
     device.close()
+
+
+@pytest.mark.parametrize("size", [4, 8, 16])
+def test_asynchronous_copies_of_a_part_fill_the_rest_with_zeros(size: int) -> None:
+    device = opened()
+    x = np.random.default_rng(3).integers(1, POISON, (64, size), np.uint8)
+    kernel = instantiation("copies.cu", "copy_parts", bytes=size)
+    arguments: list[Passed] = [x, unwritten(x.shape, np.uint8)]
+    _, y = launch(device, kernel, (1, 1, 1), (64, 1, 1), arguments)
+    read = np.arange(64)[:, None] % (size + 1)
+    assert (y == np.where(np.arange(size) < read, x, 0)).all()
+    device.close()

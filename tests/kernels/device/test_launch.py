@@ -21,7 +21,7 @@ from tests.support.kernels.windows import conv_problem, window
 PAIRS = [  # neighbours of one type, which C++ could not tell apart
     ("coalesced.cu", "channels", "filters"),
     ("depthwise.cu", "vectors", "filters"),
-    ("implicit_gemm.cu", "residual_pitch", "y_pitch"),
+    ("implicit_gemm.cuh", "residual_pitch", "y_pitch"),
     ("winograd.cu", "tiles", "channels"),
     ("winograd_nonfused.cu", "first", "count"),
     ("window.cuh", "pad_begin", "pad_end"),
@@ -87,8 +87,13 @@ def test_parameters_that_change_places_are_named(sources: Path) -> None:
 
 
 def test_template_arguments_that_change_places_are_named(sources: Path) -> None:
-    swap(sources / "linear.cu", r"template <int ROWS, int OUTPUTS", "ROWS", "OUTPUTS")
-    with pytest.raises(TypeError, match="the template of linear declares OUTPUTS in place 1"):
+    swap(
+        sources / "linear.cu",
+        r"template <class X, class Y, int ROWS, int OUTPUTS",
+        "ROWS",
+        "OUTPUTS",
+    )
+    with pytest.raises(TypeError, match="the template of linear declares OUTPUTS in place 3"):
         linear_launch(1, Pixels(8, 8), Pixels(8, 8))
 
 
@@ -100,7 +105,7 @@ def test_a_field_that_python_does_not_know_is_named(sources: Path) -> None:
 
 
 def test_numbers_become_what_the_parameter_is_in_cpp() -> None:
-    kernel = instantiate("lrn.cu", "lrn")
+    kernel = instantiate("lrn.cu", "lrn", t="float")
     numbers = dict.fromkeys(("elements", "channels", "x_pitch", "y_pitch", "before", "after"), 3)
     scalars = {"scale": 0.5, "beta": 1, "bias": 2.0}
     made = launch(kernel, (1, 1, 1), (1, 1, 1), x="x", y=0, **numbers, **scalars)
@@ -114,7 +119,7 @@ def test_a_value_of_another_type_is_refused(wrong: dict[str, object]) -> None:
     numbers = dict.fromkeys(("elements", "channels", "x_pitch", "y_pitch", "before", "after"), 3)
     given: dict[str, object] = {"x": "x", "y": "y", **numbers, "scale": 1, "beta": 1, "bias": 1}
     with pytest.raises(TypeError, match=f"{next(iter(wrong))} is .* in C"):
-        launch(instantiate("lrn.cu", "lrn"), (1, 1, 1), (1, 1, 1), **(given | wrong))  # type: ignore[arg-type]
+        launch(instantiate("lrn.cu", "lrn", t="float"), (1, 1, 1), (1, 1, 1), **(given | wrong))  # type: ignore[arg-type]
 
 
 def test_an_array_of_another_length_is_refused() -> None:

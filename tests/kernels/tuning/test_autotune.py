@@ -1,6 +1,7 @@
 """Measuring on the simulator: what is examined, timed, stored, reported, and gone on with."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,10 @@ import pytest
 
 from kernels.convolution import algorithms
 from kernels.convolution.algorithms import ALGORITHMS, Algorithm
+from kernels.convolution.tensor_gemm import TensorConv
 from kernels.device.cuda_device import CudaDevice
+from kernels.problems.conv import ConvProblem
+from kernels.problems.precision import Precision
 from kernels.tuning.autotune import Search, autotune
 from kernels.tuning.search import conditions_of, finder, ranking, shortlist
 from kernels.tuning.store import TuningStore
@@ -109,7 +113,27 @@ def test_every_algorithm_passes_its_exam(
 ) -> None:
     monkeypatch.setattr(algorithms, "ALGORITHMS", (algorithm,))
     layers = (LAYER, POINTWISE, GROUPED, IN_3D, WIDE)
-    problem = next(each for each in layers if algorithm.supports(each) is None).with_batch(3)
+    at_precisions = [
+        replace(layer, n=n, precision=precision)
+        for precision, n in ((Precision.FP32, 3), (Precision.TF32X3, 3), (Precision.FP16, 17))
+        for layer in layers
+    ]
+    problem = next(each for each in at_precisions if algorithm.supports(each) is None)
+    _passes(device, store, problem)
+
+
+@pytest.mark.parametrize("precision", [Precision.TF32, Precision.FP16], ids=lambda p: p.value)
+def test_every_precision_passes_its_exam(
+    device: CusimDevice,
+    store: TuningStore,
+    monkeypatch: pytest.MonkeyPatch,
+    precision: Precision,
+) -> None:
+    monkeypatch.setattr(algorithms, "ALGORITHMS", (TensorConv(),))
+    _passes(device, store, replace(LAYER, n=17, precision=precision))
+
+
+def _passes(device: CusimDevice, store: TuningStore, problem: ConvProblem) -> None:
     search = Search(2, 1)
     clock_ = clock(device, search=search, problems=[problem])
     (outcomes,) = autotune(device, [problem], store, search, progress=silent, timer=clock_).values()

@@ -15,6 +15,7 @@ from kernels.tuning.examination import Exam, exam_of
 from kernels.winograd.matrices import Points, winograd_matrices
 from kernels.winograd.reference import winograd_conv
 from tests.support.kernels.windows import conv_problem, window, windows
+from tests.support.tolerance import Array
 
 _DEEP = conv_problem(1, 512, 7, window((9, 8), (3, 3), pads=(1, 1, 1, 1)))
 
@@ -26,7 +27,7 @@ def answer(exam: Exam, problem: ConvProblem, n: int) -> NDArray[np.float32]:
     return padded(np.moveaxis(y, 1, -1))
 
 
-def padded(y: NDArray[np.float32]) -> NDArray[np.float32]:
+def padded(y: Array) -> Array:
     widths = [(0, 0)] * (y.ndim - 1) + [(0, -y.shape[-1] % 4)]
     return np.pad(y, widths, constant_values=np.nan)
 

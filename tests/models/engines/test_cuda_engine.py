@@ -1,6 +1,7 @@
 """The engine on Convoy's own kernels: whole networks, executed on the CPU by the simulator."""
 
 import csv
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from kernels.device.device import Device, FaultError, Kernel
 from kernels.problems.pool import PoolKind
+from kernels.problems.precision import Precision
 from models import BUILT_IN_MODEL, DeviceKind, EngineError, load_classifier, open_engine
 from models.classifier import Classifier
 from models.engines.tolerance import relative_error
@@ -189,19 +191,22 @@ def test_a_network_that_reads_nhwc_is_run(device: Device) -> None:
     engine.close()
 
 
+@pytest.mark.parametrize(
+    ("precision", "tolerance"), [(Precision.FP32, 1e-5), (Precision.FP16, 1e-3)]
+)
 @pytest.mark.parametrize("layout", list(Layout))
 def test_tensors_are_taken_as_they_are_alone_and_among_pixels(
-    device: Device, layout: Layout
+    device: Device, layout: Layout, precision: Precision, tolerance: float
 ) -> None:
     b = GraphBuilder(0, x=(3, 6, 5) if layout is Layout.NCHW else (6, 5, 3))
     value = "x" if layout is Layout.NCHW else b.transpose("turned", "x", 2, 0, 1)
     flat = b.reshape("flat", b.pool("p", b.conv("c", value, 4, 3), PoolKind.MAX, 2), (4 * 5 * 4,))
     classifier = classifier_of(b.build(b.gemm("scores", flat, 7)), layout)
-    engine = opened(classifier, device, max_batch=3)
+    engine = opened(replace(classifier, precision=precision), device, max_batch=3)
     images = pixels(classifier, 3)
     tensors = normalised(images, classifier.preprocessing)
     expected = engine.run(images)
-    np.testing.assert_allclose(engine.run(tensors), expected, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(engine.run(tensors), expected, rtol=tolerance, atol=tolerance)
     mixed = engine.run([tensors[0], images[1], tensors[2]])
-    np.testing.assert_allclose(mixed, expected, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(mixed, expected, rtol=tolerance, atol=tolerance)
     engine.close()

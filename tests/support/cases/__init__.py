@@ -4,7 +4,10 @@ from kernels.device.device import Instantiation
 from tests.support.cases.coalesced import COALESCED_CASES
 from tests.support.cases.conv import CONV_CASES
 from tests.support.cases.elementwise import ELEMENTWISE_CASES
+from tests.support.cases.half import HALF_CASES
 from tests.support.cases.linear import LINEAR_CASES
+from tests.support.cases.reductions import REDUCTION_CASES
+from tests.support.cases.tensor_gemm import TENSOR_CASES
 from tests.support.cases.windows import WINDOW_CASES
 from tests.support.cases.winograd import WINOGRAD_CASES
 from tests.support.cases.winograd_nonfused import NONFUSED_CASES
@@ -13,8 +16,11 @@ from tests.support.kernels.kernel_case import KernelCase
 CASES: tuple[KernelCase, ...] = (
     *ELEMENTWISE_CASES,
     *WINDOW_CASES,
+    *REDUCTION_CASES,
     *CONV_CASES,
     *COALESCED_CASES,
+    *TENSOR_CASES,
+    *HALF_CASES,
     *LINEAR_CASES,
     *WINOGRAD_CASES,
     *NONFUSED_CASES,

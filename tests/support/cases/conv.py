@@ -11,10 +11,12 @@ from kernels.convolution.depthwise import DepthwiseConv
 from kernels.convolution.direct import DirectConv
 from kernels.convolution.gemm import GemmConv
 from kernels.convolution.implicit_gemm import TILES, Tile, TileConfig
+from kernels.convolution.tensor_gemm import to_tf32
 from kernels.convolution.winograd import WinogradConv
 from kernels.convolution.winograd_nonfused import NonfusedWinogradConv
 from kernels.problems.activation import RELU, Activation, ActivationKind
 from kernels.problems.conv import ConvProblem
+from kernels.problems.precision import Precision
 from kernels.winograd.matrices import winograd_matrices
 from kernels.winograd.reference import winograd_roundings, winograd_terms
 from tests.support.cases.elementwise import activation_error
@@ -51,11 +53,13 @@ def conv_case(layer: Layer, choice: ConvChoice) -> KernelCase:
     def check() -> Check:
         x_layout = layer.x.strided(problem.n, problem.window.input)
         y_layout = layer.y.strided(problem.n, problem.window.output)
-        x, weight = normal(x_layout.shape, 1), normal(problem.filter_shape, 2)
+        stored = problem.precision.stored
+        x = normal(x_layout.shape, 1, stored)
+        weight = normal(problem.filter_shape, 2, stored)
         if layer.nan:
             x[(0, 0, *(size // 2 for size in problem.window.input))] = np.nan
         bias = normal((problem.k,), 3) * np.float32(layer.bias)
-        residual = normal(problem.output_shape, 4) * np.float32(layer.residual is not None)
+        residual = normal(problem.output_shape, 4, stored) * stored.type(layer.residual is not None)
         residual_layout = (layer.residual or layer.y).strided(problem.n, problem.window.output)
         inputs = {
             "x": placed(x, x_layout),
@@ -66,7 +70,7 @@ def conv_case(layer: Layer, choice: ConvChoice) -> KernelCase:
             **{name: _memory(nbytes, POISON) for name, nbytes in workspace.items()},
         }
         named = {name for launch in launches for name in launch.operands}
-        operands = x, weight, bias, residual
+        operands = *(multiplied(each, problem.precision) for each in (x, weight)), bias, residual
         sums = _conv(problem, *map(exact, operands))
         error = _rounding_error(choice, problem, *map(size, operands))
         return Check(
@@ -101,7 +105,15 @@ def _rounding_error(
         terms += residual + bias.reshape(-1, *[1] * len(problem.window.input))
         return (winograd_roundings(problem, matrices) + 4) * EPS32 / 2 * terms
     length = problem.c // problem.groups * problem.window.kernel_volume
-    return (length + 4) * EPS32 * _conv(problem, x, weight, bias, residual)
+    # x = big + small, each rounded to 11 bits: both factors lack 2^-22 of themselves, and the
+    # product of the small parts is left out.
+    split = 3 * 2.0**-22 / EPS32 if problem.precision is Precision.TF32X3 else 0
+    return (length + 4 + split) * EPS32 * _conv(problem, x, weight, bias, residual)
+
+
+def multiplied(factor: Array, precision: Precision) -> Array:
+    """What of a factor is multiplied: all of it, or a TF32 number."""
+    return to_tf32(factor) if precision is Precision.TF32 else factor
 
 
 def _memory(nbytes: int, value: np.uint32) -> Placed:
@@ -126,7 +138,7 @@ def activated_bound(sum_: Array, error: Array, activation: Activation | None) ->
 
 
 def _by_every_tile(
-    algorithm: Algorithm[TileConfig], layers: tuple[Layer, ...]
+    algorithm: Algorithm[TileConfig[Tile]], layers: tuple[Layer, ...]
 ) -> Iterator[KernelCase]:
     """Each layer by each tile, split once in 1, once in 2, ... so that all of 8 come by."""
     for row, layer in enumerate(layers):
@@ -156,6 +168,7 @@ CONV_CASES: tuple[KernelCase, ...] = (
             Activation(ActivationKind.CLIP, -0.5, 2.0),
             Activation(ActivationKind.LEAKY_RELU, 0.1),
             Activation(ActivationKind.HARD_SIGMOID, 0.2, 0.5),
+            Activation(ActivationKind.ELU, 1.3, 1.05),
             *(
                 Activation(kind)
                 for kind in ActivationKind
@@ -165,6 +178,8 @@ CONV_CASES: tuple[KernelCase, ...] = (
                     ActivationKind.CLIP,
                     ActivationKind.LEAKY_RELU,
                     ActivationKind.HARD_SIGMOID,
+                    ActivationKind.ELU,
+                    ActivationKind.SQRT,  # of sums near 0 it is as steep as one likes
                 )
             ),
         )

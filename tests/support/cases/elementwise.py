@@ -1,6 +1,6 @@
 """Cases of elementwise.cu."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import sqrt
 
 import numpy as np
@@ -21,11 +21,14 @@ from tests.support.kernels.arrays import normal
 from tests.support.kernels.kernel_case import Check, KernelCase, placed
 from tests.support.tolerance import EPS32, Array
 
-UFUNCS = {
+UFUNCS: Mapping[BinaryOp, Callable[[Array, Array], Array]] = {
     BinaryOp.ADD: np.add,
     BinaryOp.SUB: np.subtract,
     BinaryOp.MUL: np.multiply,
     BinaryOp.DIV: np.divide,
+    BinaryOp.MAX: np.maximum,
+    BinaryOp.MIN: np.minimum,
+    BinaryOp.PRELU: reference.prelu,
 }
 
 _TINY = 2.0**-126  # below it float32 has fewer digits
@@ -44,7 +47,7 @@ def map_case(
     """y = activation(x) of normal numbers, `spread` wide, every fifth NaN if so."""
 
     def check() -> Check:
-        numbers = np.float32(spread) * normal(x.shape)
+        numbers = x.stored.type(spread) * normal(x.shape, stored=x.stored)
         numbers.flat[::5] = np.nan if nan else numbers.flat[::5]
         expected = reference.activate(numbers.astype(np.float64), activation)
         return Check(
@@ -92,6 +95,16 @@ def activation_error(x: Array, y: Array, activation: Activation | None) -> Array
             # exp turns the error of its argument, 4 roundings, into a relative one.
             argument = 2 * sqrt(2 / np.pi) * (np.abs(x) + 0.044715 * np.abs(x) ** 3)
             return (6 + 4 * argument) * EPS32 * size + _TINY * np.abs(x)
+        case ActivationKind.ELU:
+            return 3 * EPS32 * size + _TINY  # expm1f errs by 1
+        case ActivationKind.SOFTPLUS:
+            return 5 * EPS32 * size + _TINY  # log1pf by 1, expf by 2, and two roundings
+        case ActivationKind.MISH:
+            return 8 * EPS32 * size + _TINY * np.abs(
+                x
+            )  # e by 2, n by twice that and 2, n / (n + 2)
+        case ActivationKind.SQRT:
+            return EPS32 * np.nan_to_num(size)
 
 
 def binary_case(
@@ -107,8 +120,8 @@ def binary_case(
     """y = activation(a op b); no divisor is near 0. In place of a, if so."""
 
     def check() -> Check:
-        left, right = normal(a.shape, 1), normal(b.shape, 2)
-        right += np.copysign(np.float32(0.5), right)
+        left, right = normal(a.shape, 1, a.stored), normal(b.shape, 2, b.stored)
+        right += np.copysign(b.stored.type(0.5), right)
         exact = UFUNCS[op](left.astype(np.float64), right.astype(np.float64))
         expected = reference.activate(exact, activation)
         inputs = {"a": placed(left, a), "b": placed(right, b)}
@@ -128,7 +141,7 @@ def scale_shift_case(
 
     def check() -> Check:
         numbers, scale, shift = (
-            normal(x_layout.shape),
+            normal(x_layout.shape, stored=x.stored),
             normal(vector.shape, 1),
             normal(vector.shape, 2),
         )
@@ -158,7 +171,7 @@ def shuffle_case(name: str, x: Pixels, y: Pixels, groups: int) -> KernelCase:
     x_layout, y_layout = x.strided(2, (3, 5)), y.strided(2, (3, 5))
 
     def check() -> Check:
-        numbers = normal(x_layout.shape)
+        numbers = normal(x_layout.shape, stored=x.stored)
         expected = reference.channel_shuffle(numbers, groups)
         return Check({"x": placed(numbers, x_layout)}, y_layout, expected, 0.0)
 
@@ -179,6 +192,7 @@ _PARAMETERS = {
     ActivationKind.CLIP: (-0.7, 1.1),
     ActivationKind.LEAKY_RELU: (0.1, 0.0),
     ActivationKind.HARD_SIGMOID: (0.2, 0.5),
+    ActivationKind.ELU: (1.7, 1.05),
 }
 _WHOLE = Pixels(8, 8).strided(2, (5, 7))
 _ODD = Pixels(5, 7, offset=1).strided(2, (3, 5))
@@ -201,6 +215,8 @@ ELEMENTWISE_CASES = (
     map_case("far out", _WHOLE, _WHOLE, Activation(ActivationKind.SIGMOID), spread=60.0),
     map_case("far out", _WHOLE, _WHOLE, Activation(ActivationKind.SILU), spread=60.0),
     map_case("far out", _WHOLE, _WHOLE, Activation(ActivationKind.GELU_TANH), spread=30.0),
+    map_case("far out", _WHOLE, _WHOLE, Activation(ActivationKind.SOFTPLUS), spread=60.0),
+    map_case("far out", _WHOLE, _WHOLE, Activation(ActivationKind.MISH), spread=60.0),
     map_case("more than a block", _contiguous(1028), _contiguous(1028)),
     map_case("of a channel slice into a tensor", _SLICE, _WHOLE),
     map_case("of a tensor into a channel slice", _WHOLE, _SLICE),
@@ -218,6 +234,7 @@ ELEMENTWISE_CASES = (
     *(binary_case("of two tensors", op, _WHOLE, _WHOLE, _WHOLE) for op in BinaryOp),
     binary_case("in place", BinaryOp.ADD, _WHOLE, _WHOLE, _WHOLE, RELU, in_place=True),
     binary_case("into a channel slice", BinaryOp.ADD, _WHOLE, _SLICE, _SLICE, RELU),
+    binary_case("a slope a channel", BinaryOp.PRELU, _WHOLE, _contiguous(8, 1, 1), _WHOLE),
     binary_case("off vectors", BinaryOp.ADD, _ODD, _ODD, _ODD, RELU),
     binary_case("a number a channel", BinaryOp.ADD, _WHOLE, _contiguous(8, 1, 1), _WHOLE),
     binary_case(

@@ -21,12 +21,13 @@ def linear_case(
 
     def check() -> Check:
         x_layout, y_layout = x.strided(rows, ()), y.strided(rows, ())
-        numbers, weight = normal(x_layout.shape, 1), normal((y.channels, x.channels), 2)
+        numbers = normal(x_layout.shape, 1, x.stored)
+        weight = normal((y.channels, x.channels), 2, x.stored)
         added = normal((y.channels,), 3) * np.float32(bias)
         sums, terms = (reference.gemm(of(numbers), of(weight), of(added)) for of in (exact, size))
         inputs = {
             "x": placed(numbers, x_layout),
-            "weight": Placed(prepare_linear_weight(weight)),
+            "weight": Placed(prepare_linear_weight(weight, x.stored)),
             "bias": Placed(added),
         }
         return Check(

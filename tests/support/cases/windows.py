@@ -36,7 +36,7 @@ def pool_case(
     x_layout, y_layout = x.strided(n, seen.input), y.strided(n, seen.output)
 
     def check() -> Check:
-        numbers = normal(x_layout.shape).astype(np.float64)
+        numbers = normal(x_layout.shape, stored=x.stored).astype(np.float64)
         numbers.flat[::31] = np.nan if nan else numbers.flat[::31]
         mean_size = reference.pool(np.abs(numbers), problem)
         rounding = 0.0 if kind is PoolKind.MAX else EPS32 * (seen.kernel_volume + 2)
@@ -53,7 +53,7 @@ def global_pool_case(
     x_layout, y_layout = x.strided(n, spatial), y.strided(n, (1,) * len(spatial))
 
     def check() -> Check:
-        numbers = normal(x_layout.shape).astype(np.float64)
+        numbers = normal(x_layout.shape, stored=x.stored).astype(np.float64)
         rounding = 0.0 if kind is PoolKind.MAX else EPS32 * (prod(spatial) + 2)
         bound = rounding * reference.global_pool(np.abs(numbers), kind)
         expected = reference.global_pool(numbers, kind)
@@ -69,7 +69,7 @@ def lrn_case(
     x_layout, y_layout = x.strided(2, (3, 4)), y.strided(2, (3, 4))
 
     def check() -> Check:
-        numbers = normal(x_layout.shape).astype(np.float64)
+        numbers = normal(x_layout.shape, stored=x.stored).astype(np.float64)
         expected = reference.lrn(numbers, size, alpha, beta, bias)
         bound = EPS32 * (size + 8) * np.abs(expected)
         return Check({"x": placed(numbers, x_layout)}, y_layout, expected, bound)
@@ -84,7 +84,8 @@ def softmax_case(
     """Softmax; exp turns the rounding of its argument, eps · |x - max|, into a relative error."""
 
     def check() -> Check:
-        numbers = (np.float32(8) * normal(x.shape) + np.float32(shift)).astype(np.float64)
+        numbers = x.stored.type(8) * normal(x.shape, stored=x.stored) + x.stored.type(shift)
+        numbers = numbers.astype(np.float64)
         expected = reference.softmax(numbers, axis - 1, log)
         rounding = EPS32 * (float(np.ptp(numbers)) + x.shape[axis] + 8)
         bound = rounding * (1.0 if log else expected) + 2.0**-126

@@ -14,12 +14,14 @@ from numpy.typing import NDArray
 from kernels.device.device import ALIGNMENT, Device, Stream
 from kernels.device.launch import Launch
 from kernels.layout.strided import Strided
+from kernels.problems.precision import HALF, Stored
 from tests.support.tolerance import Array, assert_within
 
 POISON = np.uint32(0x7FC0DEAD)
 """A NaN with a payload: in what is not to be read, and in all that is to be written."""
 
-_ITEM = 4
+HALF_POISON = np.uint16(0x7EAD)
+"""Likewise, where half is stored."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,7 @@ class Check:
 
     The answer is written where `layout` says. An operand that `y` is computed in place of is named
     in `in_place`; its memory is y's. What a kernel leaves in operands of `scratch` is its own.
+    `bound` leaves out that y is rounded to what it is stored in.
     """
 
     inputs: Mapping[str, Placed]
@@ -60,25 +63,26 @@ class KernelCase:
 
 
 def placed(array: Array, layout: Strided) -> Placed:
-    """A tensor's elements as float32 where `layout` has them, poison everywhere else."""
+    """A tensor's elements, stored where and as `layout` says, poison everywhere else."""
     memory = poisoned(layout)
     view(memory, layout)[...] = array
-    return Placed(memory, layout.offset * _ITEM)
+    return Placed(memory, layout.offset * memory.itemsize)
 
 
-def poisoned(layout: Strided) -> NDArray[np.float32]:
-    """Memory for a tensor from a 16-byte boundary to a little past its end, nothing in it yet."""
+def poisoned(layout: Strided) -> Array:
+    """Memory for a tensor from a 16-byte boundary to its last element, nothing in it yet."""
     ends = ((size - 1) * stride for size, stride in zip(layout.shape, layout.strides, strict=True))
-    return np.full(layout.offset + sum(ends) + 1 + _ITEM, POISON).view(np.float32)
+    poison = HALF_POISON if layout.stored == HALF else POISON
+    return np.full(layout.offset + sum(ends) + 1, poison).view(layout.stored)
 
 
-def view(memory: NDArray[np.float32], layout: Strided) -> NDArray[np.float32]:
+def view(memory: Array, layout: Strided) -> Array:
     """The tensor in `memory`, which begins at a 16-byte boundary."""
-    strides = [stride * _ITEM for stride in layout.strides]
+    strides = [stride * memory.itemsize for stride in layout.strides]
     return np.lib.stride_tricks.as_strided(memory[layout.offset :], layout.shape, strides)
 
 
-def run(case: KernelCase, device: Device) -> NDArray[np.float32]:
+def run(case: KernelCase, device: Device) -> Array:
     """Run the case, hold the answer to its check, and return the memory of y.
 
     Fails where y is out of bounds, and where anything but y was written.
@@ -89,7 +93,7 @@ def run(case: KernelCase, device: Device) -> NDArray[np.float32]:
     # In place y is the input's memory, and its address the input's.
     y = memories.pop(check.in_place) if check.in_place else poisoned(check.layout)
     memories["y"] = y.copy()
-    begins["y"] = check.layout.offset * _ITEM
+    begins["y"] = check.layout.offset * y.itemsize
 
     stream = device.stream()
     buffers = {name: device.allocate(memory.nbytes) for name, memory in memories.items()}
@@ -116,15 +120,22 @@ def run(case: KernelCase, device: Device) -> NDArray[np.float32]:
     return result
 
 
-def _hold(memory: NDArray[np.float32], check: Check) -> None:
+def _hold(memory: Array, check: Check) -> None:
     """Fail unless the answer is in `memory`, NaN where NaN is expected, and nothing around it."""
     y = view(memory, check.layout)
     unknown = np.isnan(check.expected)
     assert np.all(np.isnan(y[unknown])), "NaN was lost"
-    known = (np.where(unknown, 0.0, each) for each in (y, check.expected, check.bound))
+    bound = check.bound + storage_error(np.abs(check.expected) + check.bound, check.layout.stored)
+    known = (np.where(unknown, 0.0, each) for each in (y, check.expected, bound))
     assert_within(*known)
-    y[...] = POISON.view(np.float32)
-    assert np.all(memory.view(np.uint32) == POISON), "something was written around the output"
+    untouched = poisoned(check.layout)
+    y[...] = untouched[0]
+    assert memory.tobytes() == untouched.tobytes(), "something was written around the output"
+
+
+def storage_error(sizes: Array, stored: Stored) -> Array | float:
+    """Of a number that is written as half: half a unit in the last place; nothing for a float."""
+    return np.maximum(2.0**-11 * sizes, 2.0**-25) if stored == HALF else 0.0
 
 
 def launch(launched: Launch, device: Device, addresses: Mapping[str, int], stream: Stream) -> None:

@@ -6,12 +6,14 @@ A change of the kernels or of the compiler changes the table, to be looked at an
 """
 
 from collections.abc import Mapping
+from functools import partial
 
-from rich.progress import Progress
+from rich.progress import Progress, TaskID
 
 from kernels.device import nvrtc
 from kernels.device.compile import Cubin, Resources, compile_all
 from kernels.device.device import Instantiation
+from kernels.problems.precision import Precision
 from tests.support import ROOT
 from tests.support.cases import INSTANTIATIONS
 
@@ -22,12 +24,27 @@ WITHOUT_SPILLS = ("80", "90a")
 TABLE = ROOT / "tests" / "kernels" / "resources.tsv"
 CACHE = ROOT / ".cache" / "cubins"
 
+NONE = "-"
+"""In the table, where a kernel is not for an architecture."""
+
 Table = dict[str, dict[str, str]]  # kernel → architecture → what it takes
 
 
 def compiler() -> str:
     """The compiler whose numbers these are; another's may differ."""
     return "NVRTC {}.{}".format(*nvrtc.version())
+
+
+def instantiations(arch: str) -> tuple[Instantiation, ...]:
+    """Those that are for an architecture: not all have tensor cores for TF32."""
+    return tuple(
+        each for each in INSTANTIATIONS if _least_architecture(each) <= int(arch.rstrip("a"))
+    )
+
+
+def _least_architecture(instantiation: Instantiation) -> int:
+    enumerator = str(dict(instantiation.arguments).get("precision", "Precision::FP32"))
+    return Precision[enumerator.removeprefix("Precision::")].least_architecture
 
 
 def table_of(cubins: Mapping[tuple[Instantiation, str], Cubin]) -> Table:
@@ -63,20 +80,24 @@ def read() -> tuple[str, Table]:
 def write(table: Table) -> None:
     """Replace the committed table."""
     lines = [[compiler(), *ARCHITECTURES]]
-    lines += [[row, *cells.values()] for row, cells in sorted(table.items())]
+    lines += [
+        [row, *(cells.get(arch, NONE) for arch in ARCHITECTURES)]
+        for row, cells in sorted(table.items())
+    ]
     TABLE.write_text("".join("\t".join(line) + "\n" for line in lines), encoding="utf-8")
+
+
+def _show(bar: Progress, task: TaskID, done: int, total: int) -> None:
+    bar.update(task, completed=done, total=total)
 
 
 def main() -> None:
     """Compile everything and write the table."""
     with Progress() as bar:
-        task = bar.add_task("compiling")
-        cubins = compile_all(
-            INSTANTIATIONS,
-            ARCHITECTURES,
-            CACHE,
-            lambda done, total: bar.update(task, completed=done, total=total),
-        )
+        cubins: dict[tuple[Instantiation, str], Cubin] = {}
+        for arch in ARCHITECTURES:
+            task = bar.add_task(f"compiling for {arch}")
+            cubins |= compile_all(instantiations(arch), [arch], CACHE, partial(_show, bar, task))
     write(table_of(cubins))
 
 

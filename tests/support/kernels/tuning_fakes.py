@@ -79,7 +79,8 @@ class Clock:
         self.runs.append((len(operands), copies, replays))
         used = {operand for launch in launches for operand in launch.operands}
         for each in (operands[0], operands[-1]):
-            x, counters = np.empty(64, np.float32), np.zeros(1, np.uint32)
+            stored = np.float16 if problem.endswith("fp16") else np.float32
+            x, counters = np.empty(64, stored), np.zeros(1, np.uint32)
             stream = device.stream()
             device.download(x, each["x"], stream)
             if "counters" in used:
@@ -119,10 +120,10 @@ class Broken(DirectConv):
 
     name: str = "broken"
 
-    def configs(self, problem: ConvProblem) -> tuple[TileConfig, ...]:
+    def configs(self, problem: ConvProblem) -> tuple[TileConfig[Tile], ...]:
         return (TILE,)
 
-    def work(self, problem: ConvProblem, config: TileConfig) -> tuple[Work]:
+    def work(self, problem: ConvProblem, config: TileConfig[Tile]) -> tuple[Work]:
         (work,) = DIRECT.work(problem, config)
         return (replace(work, instructions=100 * work.instructions),)  # its turn comes last
 
@@ -131,7 +132,7 @@ class TurnsFilter(Broken):
     def prepare_filter(self, weight: Filter, *rest: Any) -> Filter:
         return DIRECT.prepare_filter(np.ascontiguousarray(weight[:, :, ::-1]), *rest)
 
-    def filter_form(self, problem: ConvProblem, config: TileConfig) -> str:
+    def filter_form(self, problem: ConvProblem, config: TileConfig[Tile]) -> str:
         return "turned"
 
 
@@ -155,7 +156,7 @@ class ForgetsLastBlock(_Launches):
 
 
 class LeavesCounters(_Launches):
-    def counter_bytes(self, problem: ConvProblem, config: TileConfig) -> int:
+    def counter_bytes(self, problem: ConvProblem, config: TileConfig[Tile]) -> int:
         return 16
 
     def change(self, launch: Launch, *arguments: Any, **named: Any) -> tuple[Launch, ...]:
@@ -188,7 +189,7 @@ class WritesElsewhere(_Launches):
 
 
 class TakesAllMemory(_Launches):
-    def workspace(self, problem: ConvProblem, config: TileConfig) -> Mapping[str, int]:
+    def workspace(self, problem: ConvProblem, config: TileConfig[Tile]) -> Mapping[str, int]:
         return {"workspace": 1 << 50}
 
     def change(self, launch: Launch, *arguments: Any, **named: Any) -> tuple[Launch, ...]:

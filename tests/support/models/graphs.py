@@ -64,7 +64,7 @@ class GraphBuilder:
     def noise(self, name: str, shape: Shape, low: float = -1, high: float = 1) -> str:
         return self.weight(name, self.rng.uniform(low, high, shape))
 
-    def add(self, kind: type[Node], output: str, shape: Shape, **fields: Any) -> str:
+    def add(self, kind: type[Node], output: str, shape: Shape, /, **fields: Any) -> str:
         """Any node."""
         self.shapes[output] = shape
         self.nodes.append(kind(name=f"{kind.__name__.lower()}_{output}", output=output, **fields))

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from kernels.problems.activation import RELU, Activation, ActivationKind
 from kernels.problems.binary_operation import BinaryOp
 from kernels.problems.pool import PoolKind
-from models.graph import Graph, Softmax
+from kernels.problems.reduction import ReduceKind
+from models.graph import Expand, Graph, Normalise, Reduce, Resample, Softmax
 from tests.support.models.graphs import GraphBuilder
 
 T = TypeVar("T")
@@ -147,9 +148,51 @@ def hard_swish(d: Draw, y: str, x: str) -> None:
     d.b.binary(y, BinaryOp.DIV, d.b.binary(f"{y}.m", BinaryOp.MUL, x, clip), 6.0)
 
 
+def normalise(d: Draw, y: str, x: str) -> None:
+    shape = d.b.shapes[x]
+    axes, groups = d.one_of((((0,), 1), ((1, 2), 1), ((0, 1, 2), 2 if shape[0] % 2 == 0 else 1)))
+    scale, shift = (d.b.noise(f"{y}.{role}", (shape[0], 1, 1)) for role in ("g", "b"))
+    d.b.add(
+        Normalise, y, shape, x=x, scale=scale, shift=shift, axes=axes, epsilon=0.1, groups=groups
+    )
+
+
+def mlp_channels_last(d: Draw, y: str, x: str) -> None:
+    last = d.b.transpose(f"{y}.t", x, 1, 2, 0)
+    wide = d.b.activate(f"{y}.r", d.b.gemm(f"{y}.1", last, 8), RELU)
+    d.b.transpose(y, d.b.gemm(f"{y}.2", wide, d.b.shapes[x][0]), 2, 0, 1)
+
+
+def sum_of_parts(d: Draw, y: str, x: str) -> None:
+    c, h, w = d.b.shapes[x]
+    parts = d.b.reshape(f"{y}.p", x, (2, c // 2, h, w) if c % 2 == 0 else (1, c, h, w))
+    _, c, h, w = d.b.shapes[parts]
+    total = d.b.add(Reduce, f"{y}.s", (1, c, h, w), x=parts, kind=ReduceKind.SUM, axes=(0,))
+    d.b.reshape(y, total, (c, h, w))
+
+
+def reduce(d: Draw, y: str, x: str) -> None:
+    c, h, w = d.b.shapes[x]
+    first, then = d.one_of(((1, 2), (2, 1), (0, 2)))
+    kind = d.one_of(tuple(ReduceKind))
+    shape = [c, h, w]
+    shape[first] = 1
+    once = d.b.add(Reduce, f"{y}.1", tuple(shape), x=x, kind=kind, axes=(first,))
+    shape[then] = 1
+    twice = d.b.add(Reduce, f"{y}.2", tuple(shape), x=once, kind=kind, axes=(then,))
+    d.b.add(Expand, y, (c, h, w), x=twice)
+
+
+def reflect(d: Draw, y: str, x: str) -> None:
+    table = [[[at, 0.5], [at + 1, 0.5]] for at in (1, 0, 1)]
+    names = tuple(d.b.weight(f"{y}.{axis}", table) for axis in "hw")
+    d.b.add(Resample, y, d.b.shapes[x], x=x, taps=names)
+
+
 STEPS: tuple[Callable[[Draw, str, str], None], ...] = (
     # What rules look for most is drawn more often.
     *(conv, conv, scale_shift, scale_shift, activate, activate, add, add, concat, concat),
     *(arithmetic, add_constants, list_again, identity, split, scale_channels_apart),
     *(pad, pool, shuffle, silu, hard_swish),
+    *(normalise, mlp_channels_last, sum_of_parts, reduce, reflect),
 )

@@ -1,6 +1,7 @@
 // CUDA's arithmetic that C++ lacks. The fast functions are the exact ones: how far a GPU's stray is
 // for a GPU to show.
 #pragma once
+#include <cusim/runtime.h>
 #include <math.h>
 
 #include <cstring>
@@ -84,7 +85,7 @@ inline float max(float a, float b) { return fmaxf(a, b); }
 inline double min(double a, double b) { return fmin(a, b); }
 inline double max(double a, double b) { return fmax(a, b); }
 
-// Cache hints: loads and stores all the same.
+// Cache hints. Only __ldcg's matters to what is loaded: the L1 cache may hold what has changed.
 #define CUSIM_LOAD(name)         \
   template <class T>             \
   inline T name(const T* from) { \
@@ -92,10 +93,14 @@ inline double max(double a, double b) { return fmax(a, b); }
   }
 CUSIM_LOAD(__ldg)
 CUSIM_LOAD(__ldca)
-CUSIM_LOAD(__ldcg)
 CUSIM_LOAD(__ldcs)
 CUSIM_LOAD(__ldlu)
 #undef CUSIM_LOAD
+template <class T>
+inline T __ldcg(const T* from) {
+  cusim::refresh(from, sizeof(T));
+  return *from;
+}
 #define CUSIM_STORE(name)            \
   template <class T>                 \
   inline void name(T* to, T value) { \

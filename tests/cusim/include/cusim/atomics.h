@@ -5,28 +5,32 @@
 #include <cusim/arithmetic.h>
 #include <cusim/runtime.h>
 
-inline void __threadfence() { __asm__ volatile("" ::: "memory"); }
-inline void __threadfence_block() { __asm__ volatile("" ::: "memory"); }
-inline void __threadfence_system() { __asm__ volatile("" ::: "memory"); }
+inline void __threadfence() { cusim::fence(cusim::FenceScope::Device); }
+inline void __threadfence_block() { cusim::fence(cusim::FenceScope::Block); }
+inline void __threadfence_system() { cusim::fence(cusim::FenceScope::Device); }
 
 namespace cusim {
 
 // Replaces *at by change(*at); returns what was there.
 template <class Word, class T, class F>
 inline T update(T* at, F change) {
+  before_atomic(at, sizeof(T));
   Word* word = reinterpret_cast<Word*>(at);
   Word seen = __atomic_load_n(word, __ATOMIC_RELAXED);
   while (!__atomic_compare_exchange_n(word, &seen, bits<Word>(T(change(bits<T>(seen)))), false,
                                       __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
   }
-  after_atomic(at);
+  after_atomic(at, sizeof(T));
   return bits<T>(seen);
 }
 
-template <class T>
-inline T seen(const T* at, T value) {
-  after_atomic(at);
-  return value;
+// What `operation` returns, which is atomic and at that place.
+template <class T, class F>
+inline T atomic(T* at, F operation) {
+  before_atomic(at, sizeof(T));
+  const T seen = operation();
+  after_atomic(at, sizeof(T));
+  return seen;
 }
 
 }  // namespace cusim
@@ -35,25 +39,28 @@ inline T seen(const T* at, T value) {
   inline type name(type* at, type value) {                                        \
     return cusim::update<word>(at, [=](type old) -> type { return expression; }); \
   }
-#define CUSIM_ATOMICS(type, word)                                                                 \
-  CUSIM_ATOMIC(atomicExch, type, word, ((void)old, value))                                        \
-  CUSIM_ATOMIC(atomicMin, type, word, min(old, value))                                            \
-  CUSIM_ATOMIC(atomicMax, type, word, max(old, value))                                            \
-  inline type atomicAdd(type* at, type value) {                                                   \
-    return cusim::seen(at, __atomic_fetch_add(at, value, __ATOMIC_RELAXED));                      \
-  }                                                                                               \
-  inline type atomicSub(type* at, type value) {                                                   \
-    return cusim::seen(at, __atomic_fetch_sub(at, value, __ATOMIC_RELAXED));                      \
-  }                                                                                               \
-  inline type atomicAnd(type* at, type value) {                                                   \
-    return cusim::seen(at, __atomic_fetch_and(at, value, __ATOMIC_RELAXED));                      \
-  }                                                                                               \
-  inline type atomicOr(type* at, type value) {                                                    \
-    return cusim::seen(at, __atomic_fetch_or(at, value, __ATOMIC_RELAXED));                       \
-  }                                                                                               \
-  inline type atomicCAS(type* at, type expected, type value) {                                    \
-    __atomic_compare_exchange_n(at, &expected, value, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED); \
-    return cusim::seen(at, expected);                                                             \
+#define CUSIM_ATOMICS(type, word)                                                              \
+  CUSIM_ATOMIC(atomicExch, type, word, ((void)old, value))                                     \
+  CUSIM_ATOMIC(atomicMin, type, word, min(old, value))                                         \
+  CUSIM_ATOMIC(atomicMax, type, word, max(old, value))                                         \
+  inline type atomicAdd(type* at, type value) {                                                \
+    return cusim::atomic(at, [=] { return __atomic_fetch_add(at, value, __ATOMIC_RELAXED); }); \
+  }                                                                                            \
+  inline type atomicSub(type* at, type value) {                                                \
+    return cusim::atomic(at, [=] { return __atomic_fetch_sub(at, value, __ATOMIC_RELAXED); }); \
+  }                                                                                            \
+  inline type atomicAnd(type* at, type value) {                                                \
+    return cusim::atomic(at, [=] { return __atomic_fetch_and(at, value, __ATOMIC_RELAXED); }); \
+  }                                                                                            \
+  inline type atomicOr(type* at, type value) {                                                 \
+    return cusim::atomic(at, [=] { return __atomic_fetch_or(at, value, __ATOMIC_RELAXED); });  \
+  }                                                                                            \
+  inline type atomicCAS(type* at, type expected, type value) {                                 \
+    return cusim::atomic(at, [=]() mutable {                                                   \
+      __atomic_compare_exchange_n(at, &expected, value, false, __ATOMIC_RELAXED,               \
+                                  __ATOMIC_RELAXED);                                           \
+      return expected;                                                                         \
+    });                                                                                        \
   }
 CUSIM_ATOMICS(int, unsigned)
 CUSIM_ATOMICS(unsigned, unsigned)

@@ -1,5 +1,6 @@
 // The simulator's side of kernels/src/ptx.cuh: the same names, done by the runtime.
 #pragma once
+#include <cusim/narrow.h>
 #include <cusim/warp.h>
 
 #define DYNAMIC_SHARED(type, name) \
@@ -11,7 +12,12 @@ inline void barrier_of_roles() { cusim::barrier(0, cusim::Site::current()); }
 template <int BYTES>
 inline void cp_async(void* shared, const void* global, bool valid = true, CUSIM_SITE) {
   static_assert(BYTES == 4 || BYTES == 8 || BYTES == 16, "cp.async copies 4, 8 or 16 bytes");
-  cusim::copy_async(shared, global, BYTES, valid, site);
+  cusim::copy_async(shared, global, BYTES, valid ? BYTES : 0, site);
+}
+template <int BYTES>
+inline void cp_async_part(void* shared, const void* global, int read, CUSIM_SITE) {
+  static_assert(BYTES == 4 || BYTES == 8 || BYTES == 16, "cp.async copies 4, 8 or 16 bytes");
+  cusim::copy_async(shared, global, BYTES, read, site);
 }
 inline void cp_async_commit() { cusim::copy_commit(); }
 template <int PENDING>
@@ -37,6 +43,9 @@ inline void ldmatrix_x2_trans(unsigned (&matrix)[2], const void* row, CUSIM_SITE
 inline void ldmatrix_x4_trans(unsigned (&matrix)[4], const void* row, CUSIM_SITE) {
   cusim::load_matrix(matrix, 4, true, row, site);
 }
+
+inline float float_of_half(unsigned short x) { return cusim::HalfFormat::widen(x); }
+inline unsigned short half_of_float(float x) { return cusim::HalfFormat::round(x); }
 
 // cvt.rna: 13 bits go, the nearest stays, ties away from zero. Infinity and NaN stay what they are.
 inline unsigned to_tf32(float x) {

@@ -30,8 +30,17 @@ enum class Operands : uint8_t { Tf32, Half, Bfloat16 };
 // Waits for the block's other threads; returns for how many of them `predicate` was not 0.
 int barrier(int predicate, Site site);
 
-// After an atomic operation: another block may run here, if the launch's order is random.
-void after_atomic(const void* at);
+// Around an atomic operation on so many bytes. After it another block may run, if the launch's
+// order is random.
+void before_atomic(const void* at, size_t size);
+void after_atomic(const void* at, size_t size);
+
+// Who is to see what the thread stored before. Here too another block may run.
+enum class FenceScope : uint8_t { Block, Device };
+void fence(FenceScope scope);
+
+// Before a load that goes past the L1 cache.
+void refresh(const void* at, size_t size);
 
 // The values that the lanes of `mask`, all of which call this, hand over; see Met.
 struct Met {
@@ -46,7 +55,7 @@ unsigned live_lanes();  // of this warp: those that have not returned
 void load_matrix(unsigned* matrices, int count, bool transposed, const void* row, Site site);
 void mma(Operands operands, float* c, const unsigned* a, const unsigned* b, Site site);
 
-void copy_async(void* shared, const void* global, int bytes, bool valid, Site site);
+void copy_async(void* shared, const void* global, int bytes, int read, Site site);
 void copy_commit();
 void copy_wait(int pending);
 

@@ -46,6 +46,17 @@ __global__ void sum_rows(const float* x, float* y, int rows, Defect defect) {
   reinterpret_cast<float4*>(y)[(i + 1) % THREADS] = sum;
 }
 
+// One copy of BYTES a thread, of which the first threadIdx.x % (BYTES + 1) are read.
+template <int BYTES>
+__global__ void copy_parts(const unsigned char* x, unsigned char* y) {
+  __shared__ __align__(16) unsigned char staged[64 * BYTES];
+  const int i = threadIdx.x;
+  cp_async_part<BYTES>(staged + i * BYTES, x + i * BYTES, i % (BYTES + 1));
+  cp_async_commit();
+  cp_async_wait<0>();
+  for (int j = 0; j < BYTES; ++j) y[i * BYTES + j] = staged[i * BYTES + j];
+}
+
 // One copy of BYTES a thread, zeros where the thread's index is odd.
 template <int BYTES>
 __global__ void copy_even(const unsigned char* x, unsigned char* y) {

@@ -1,0 +1,133 @@
+"""One small member of each convolutional family of timm, as PyTorch exports it.
+
+Weights are random, and normalisations are as if they had seen data: a network whose every scale
+is 1 and every shift 0 hides mistakes in both. PyTorch and timm are imported only here, when asked.
+"""
+
+import io
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+FAMILIES = (
+    "resnetblur18",
+    "ecaresnet26t",
+    "resnetv2_50d_gn",
+    "legacy_seresnet18",
+    "skresnet18",
+    "resnest14d",
+    "res2net50_14w_8s",
+    "densenet121",
+    "dla46_c",
+    "dpn48b",
+    "efficientnet_b0",
+    "mixnet_s",
+    "mobilenetv2_050",
+    "mobilenetv3_small_050",
+    "mobilenetv4_conv_small_035",
+    "ghostnetv2_100",
+    "hrnet_w18_small",
+    "inception_v3",
+    "inception_resnet_v2",
+    "inception_next_atto",
+    "legacy_xception",
+    "regnety_002",
+    "repvgg_a0",
+    "mobileone_s0",
+    "repvit_m0_9",
+    "rexnet_100",
+    "selecsls42b",
+    "tresnet_m",
+    "ese_vovnet19b_slim_dw",
+    "cs3darknet_focus_s",
+    "eca_nfnet_l0",
+    "hgnetv2_b0",
+    "convnext_atto",
+    "convnextv2_atto",
+    "convmixer_768_32",
+    "fasternet_t0",
+    "starnet_s050",
+    "focalnet_tiny_srf",
+    "poolformer_s12",
+    "mambaout_femto",
+)
+"""One a family, each the smallest that timm has."""
+
+SIZE = 128
+"""Of an image: the families here take any size, and a smaller one is checked sooner."""
+
+CLASSES = 100
+
+EXPORTERS = {
+    "torchscript": {"dynamo": False, "opset_version": 17},
+    "dynamo": {"dynamo": True, "opset_version": 20, "external_data": False},
+}
+
+N = 2
+"""Images that PyTorch's scores are of."""
+
+
+def export(folder: Path) -> Iterator[str]:
+    """Write each network's exports, images and PyTorch's scores; yields what it does.
+
+    What is there already is left. ImportError where torch or timm is not installed.
+    """
+    import timm  # noqa: PLC0415  hundreds of megabytes, which only this needs
+    import torch  # noqa: PLC0415
+
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in FAMILIES:
+        if (folder / f"{name}.npz").exists():
+            continue
+        network = _seeded(timm, torch, name)
+        images = torch.randn(N, 3, SIZE, SIZE) * 0.5 + torch.randn(N, 3, 1, 1)
+        with torch.no_grad():
+            scores = network(images).numpy()
+        for exporter, options in EXPORTERS.items():
+            for batch in ("1", "dynamic"):
+                yield f"{name}, {exporter}, batch {batch}"
+                file = folder / f"{name}.{exporter}.{batch}.onnx"
+                try:
+                    file.write_bytes(
+                        _exported(torch, network, images[:1], exporter, options, batch)
+                    )
+                except Exception as error:  # noqa: BLE001  PyTorch's exporters raise anything
+                    file.with_suffix(".error").write_text(f"{type(error).__name__}: {error}"[:2000])
+        np.savez(folder / f"{name}.npz", images=images.numpy(), scores=scores)
+
+
+def _exported(
+    torch: Any, network: Any, image: Any, exporter: str, options: dict[str, Any], batch: str
+) -> bytes:
+    open_batch: dict[str, Any] = {}
+    if batch == "dynamic":
+        if exporter == "dynamo":
+            open_batch = {"dynamic_shapes": ({0: torch.export.Dim("batch", min=1, max=64)},)}
+            image = image.repeat(2, 1, 1, 1)  # a size of 1 would be taken as fixed
+        else:
+            open_batch = {"dynamic_axes": {"image": {0: "batch"}, "scores": {0: "batch"}}}
+    names = {"input_names": ["image"], "output_names": ["scores"]}
+    buffer = io.BytesIO()
+    torch.onnx.export(network, (image,), buffer, **names, **open_batch, **options)
+    return buffer.getvalue()
+
+
+def _seeded(timm: Any, torch: Any, name: str) -> Any:
+    """The network for inference."""
+    torch.manual_seed(0)
+    network = timm.create_model(name, pretrained=False, num_classes=CLASSES).eval()
+    for module in network.modules():
+        if getattr(module, "running_var", None) is not None:
+            module.running_mean.normal_(0, 0.1)
+            module.running_var.uniform_(0.5, 1.5)
+        is_norm = "norm" in type(module).__name__.lower()
+        for key, parameter in module.named_parameters(recurse=False):
+            if is_norm and key == "weight":
+                parameter.data.uniform_(0.5, 1.5)
+            elif is_norm and key == "bias":
+                parameter.data.normal_(0, 0.1)
+            elif "gamma" in key or "gain" in key or key == "scale":  # layer scale starts near 0
+                parameter.data.uniform_(0.5, 1.5)
+    return network

@@ -1,0 +1,182 @@
+"""Convoy by deploy/ray/serve.yaml, on a Ray cluster whose nodes are all this machine.
+
+Needs the extra `ray`. Each node has a loopback address of its own.
+"""
+
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from enum import StrEnum
+from itertools import count
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import ray
+import yaml  # type: ignore[import-untyped]  # comes with Ray, its types do not
+from ray import serve
+from ray.cluster_utils import Cluster
+from ray.serve.context import _get_global_client
+
+from benchmarks.rows import ROOT
+from service.http.server import bind
+
+DEPLOY = ROOT / "deploy" / "ray"
+APPLICATION = DEPLOYMENT = "convoy"
+
+_READY_S = 180.0
+_LOOK_S = 0.2
+
+
+class Proxy(StrEnum):
+    """What receives the requests on a node."""
+
+    PYTHON = "python"
+    """Ray's default."""
+    HAPROXY = "haproxy"
+    """Straight to the replicas."""
+
+
+# README.md of deploy/ray says the same to those who start nodes.
+_ENVIRONMENT: Mapping[Proxy, Mapping[str, str]] = {
+    Proxy.PYTHON: {"RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": "convoy_on_ray.proxy.middlewares"},
+    Proxy.HAPROXY: {
+        "RAY_SERVE_ENABLE_HA_PROXY": "1",
+        "RAY_SERVE_HAPROXY_RETRY_ON": "conn-failure empty-response",
+    },
+}
+
+# All nodes start at once on few cores, which may be busy.
+_PATIENCE = {
+    "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",
+    "RAY_SERVE_HAPROXY_STARTUP_TIMEOUT_S": "120",
+}
+
+
+@dataclass(frozen=True)
+class Replica:
+    """A running replica."""
+
+    pid: int
+    address: str  # of its node
+
+    def kill(self) -> None:
+        """End the process as a crash would."""
+        os.kill(self.pid, signal.SIGKILL)
+
+
+@dataclass
+class RayConvoy:
+    """A cluster that serves; nodes have one CPU each, and so has a replica."""
+
+    url: str
+    cluster: Cluster
+    environment: Mapping[str, str]
+    _numbers: Iterator[int] = field(default_factory=lambda: count(2))
+
+    def add_node(self) -> Any:
+        """Start a node, the head first."""
+        return self.cluster.add_node(
+            num_cpus=1,
+            node_ip_address=f"127.0.0.{next(self._numbers)}",
+            env_vars=dict(self.environment),
+            include_dashboard=False,
+        )
+
+    def remove_node(self, node: Any) -> None:
+        """End all processes of a node as a power cut would."""
+        self.cluster.remove_node(node, allow_graceful=False)
+
+    def deploy(self, config: Mapping[str, Any]) -> None:
+        """Deploy as `serve run` does. RuntimeError: Ray refuses."""
+        with TemporaryDirectory() as folder:
+            file = Path(folder) / "serve.yaml"
+            file.write_text(yaml.safe_dump(dict(config)))
+            assignments = [f"{name}={value}" for name, value in self.environment.items()]
+            run = [sys.executable, "-m", "ray.serve.scripts", "run", "--non-blocking", str(file)]
+            command = ["env", *assignments, *run, "--address", self.cluster.address]
+            done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise RuntimeError(f"{shlex.join(command)}\n{done.stdout}{done.stderr}")
+
+    def replicas(self) -> list[Replica]:
+        """Those that Ray sends requests to."""
+        deployment = self._application()["deployments"].get(DEPLOYMENT, {"replicas": []})
+        running = [each for each in deployment["replicas"] if each["state"] == "RUNNING"]
+        return [Replica(each["pid"], each["node_ip"]) for each in running]
+
+    def wait_for(self, replicas: int) -> None:
+        """Wait for so many replicas. RuntimeError: the deployment failed, or takes too long."""
+        deadline = time.monotonic() + _READY_S
+        while len(self.replicas()) != replicas:
+            told = self._application()
+            if "FAILED" in told["status"] or time.monotonic() > deadline:
+                raise RuntimeError(f"{told['status']}: {told['message']}")
+            time.sleep(_LOOK_S)
+
+    def _application(self) -> dict[str, Any]:
+        details = _get_global_client().get_serve_details()["applications"]
+        found: dict[str, Any] = details.get(APPLICATION, {"status": "", "deployments": {}})
+        return found
+
+
+def configuration(
+    port: int, arguments: Mapping[str, Any], replicas: tuple[int, int] = (1, 1)
+) -> dict[str, Any]:
+    """deploy/ray/serve.yaml on the CPU of this machine, one core and port, with these bounds."""
+    config: dict[str, Any] = yaml.safe_load((DEPLOY / "serve.yaml").read_text())
+    config["proxy_location"] = "HeadOnly"
+    config["http_options"] |= {"host": "127.0.0.1", "port": port}
+    (application,) = config["applications"]
+    application["args"] = {"device": "cpu", **arguments}
+    (deployment,) = application["deployments"]
+    deployment["ray_actor_options"] = {"num_cpus": 1, "num_gpus": 0}
+    least, most = replicas
+    deployment["autoscaling_config"] |= {"min_replicas": least, "max_replicas": most}
+    return config
+
+
+@contextmanager
+def ray_convoy(
+    *,
+    nodes: int,
+    arguments: Mapping[str, Any] | None = None,
+    replicas: tuple[int, int] = (1, 1),
+    proxy: Proxy = Proxy.PYTHON,
+    autoscaling: Mapping[str, Any] | None = None,
+) -> Iterator[RayConvoy]:
+    """A cluster with a proxy on its head, once the least number of replicas is ready."""
+    with bind("127.0.0.1", 0) as probe:
+        port = probe.getsockname()[1]
+    config = configuration(port, arguments or {}, replicas)
+    config["applications"][0]["deployments"][0]["autoscaling_config"] |= autoscaling or {}
+    environment = {
+        "PYTHONPATH": f"{ROOT}:{DEPLOY}",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        **_PATIENCE,
+        **_ENVIRONMENT[proxy],
+    }
+    running = RayConvoy(f"http://127.0.0.1:{port}", Cluster(), environment)
+    try:
+        for _ in range(nodes):
+            running.add_node()
+        running.deploy(config)
+        ray.init(
+            address=running.cluster.address,
+            namespace="serve",
+            log_to_driver=False,
+            logging_level="error",
+        )
+        running.wait_for(replicas[0])
+        yield running
+    finally:
+        if ray.is_initialized():
+            serve.shutdown()  # or the next cluster is asked for this one's controller
+        ray.shutdown()
+        running.cluster.shutdown()

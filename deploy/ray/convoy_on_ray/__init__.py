@@ -1,0 +1,1 @@
+"""Convoy on Ray Serve: `deploy/ray/README.md`."""

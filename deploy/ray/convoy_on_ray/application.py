@@ -1,0 +1,86 @@
+"""Each replica runs Convoy's own application, with its queue and its batches; Ray's are off.
+
+client ── Ray's proxy ── replica: application ── decode ── queue ── engine
+          (routes)       (Convoy's routes, bounds and answers)
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import ExitStack, asynccontextmanager
+from functools import partial
+
+import ray
+from fastapi import FastAPI
+from ray import serve
+
+from convoy_on_ray.autoscaling import WAITING
+from service.api.app import App, create_app
+from service.hosting.opening import add_models, make_repository
+from service.hosting.repository import Repository
+from service.http.metrics_port import metrics_port
+from service.http.server import LEAVE_S
+from service.settings import Settings, SettingsError
+
+# What Convoy's own HTTP server does. Ray's proxy receives the requests instead: accepting these
+# would only seem to protect the service.
+_OF_THE_SERVER = ("api_key_file", "cors_origin", "max_per_client", "max_rate", "otel", "workers")
+
+
+def application(settings: Settings) -> serve.Application:
+    """What `import_path` names; its `args` are the settings of `convoy serve`.
+
+    SettingsError: a setting of Convoy's own HTTP server.
+    """
+    refused = [name for name in _OF_THE_SERVER if name in settings.model_fields_set]
+    if refused:
+        raise SettingsError(
+            f"{', '.join(refused)}: Ray's proxy receives the requests, not Convoy's server; "
+            "set this in a proxy before Ray"
+        )
+    replica = serve.ingress(lambda: build(settings))(Replica)
+    return serve.deployment(name="convoy")(replica).bind()
+
+
+class Replica:
+    """What Ray asks of a replica, beside requests."""
+
+    app: App  # set by `serve.ingress`
+
+    async def check_health(self) -> None:
+        """Raise unless Convoy is ready; Ray replaces a replica that stays unready."""
+        self._repository.check_ready()
+
+    async def record_autoscaling_stats(self) -> dict[str, float]:
+        """What the autoscaling policy sees of this replica."""
+        return {WAITING: float(self._repository.waiting)}
+
+    @property
+    def _repository(self) -> Repository:
+        repository: Repository = self.app.state.repository
+        return repository
+
+
+def build(settings: Settings) -> App:
+    """The application of one replica; ModelError or SettingsError.
+
+    Where the settings do not say how many threads: as many as the CPUs that Ray assigned.
+    """
+    if not settings.threads:
+        assigned = ray.get_runtime_context().get_assigned_resources()
+        settings = settings.model_copy(update={"threads": max(1, int(assigned.get("CPU", 1)))})
+    repository = make_repository(settings, decode_threads=settings.thread_count)
+    add_models(repository, settings)
+    return create_app(repository, metrics=False, lifespan=partial(_lifespan, repository, settings))
+
+
+@asynccontextmanager
+async def _lifespan(repository: Repository, settings: Settings, _: FastAPI) -> AsyncIterator[None]:
+    """Warm up before Ray sends requests; drain and close after the last."""
+    with ExitStack() as stack:
+        if settings.metrics_port is not None:
+            exposition = repository.metrics.exposition
+            stack.enter_context(metrics_port(settings.host, settings.metrics_port, exposition))
+        await repository.warm_up()
+        yield
+        if not await repository.drain(settings.drain_s):
+            await repository.give_up()
+        await repository.close(LEAVE_S)

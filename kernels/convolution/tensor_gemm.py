@@ -1,0 +1,164 @@
+"""Launches of kernels/src/tensor_gemm.cu: convolution as a matrix product on tensor cores."""
+
+from dataclasses import asdict, dataclass, replace
+from math import ceil
+
+import numpy as np
+
+from kernels.convolution.implicit_gemm import ImplicitGemm, TileConfig, inner_size, tiles, unit
+from kernels.convolution.work import Work
+from kernels.device.device import Instantiation
+from kernels.device.launch import instantiate
+from kernels.layout.operands import Filter, check_filter, padded
+from kernels.problems.conv import ConvProblem
+from kernels.problems.precision import Precision
+from kernels.problems.refusals import without_tensor_cores
+
+_ROW_BYTES = 128
+"""Of a pixel or a filter, in a chunk of the inner dimension."""
+
+_STEP_CYCLES = {Precision.FP16: 1.6, Precision.TF32: 1.6, Precision.TF32X3: 4.8}
+"""Of a multiprocessor for the products of a 16×8 part of a warp's tile with 32 bytes of the inner
+dimension: an mma of 2048 halves or 1024 TF32 numbers. mma.sync reaches 62% of an H100's peak."""
+
+_LDMATRIX_CYCLES = 4
+"""For 512 bytes from shared memory, 128 a clock."""
+
+_INSTRUCTIONS = 128
+"""Of all threads, in a clock: what `Work` counts in."""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorTile:
+    """The tile of a block and of a warp of `conv_tensor`; its template has the same names.
+
+    A block computes bm output pixels × bn filters, a warp wm × wn of them. The inner dimension is
+    processed in chunks of bk, 128 bytes, of which shared memory holds `stages`.
+    """
+
+    bm: int
+    bn: int
+    bk: int
+    wm: int
+    wn: int
+    stages: int
+
+    @property
+    def threads(self) -> int:
+        """Of a block."""
+        return self.bm // self.wm * (self.bn // self.wn) * 32
+
+    @property
+    def sums(self) -> int:
+        """Floats of a block's sums in memory."""
+        return self.bm * (self.bn + 8)
+
+    @property
+    def shared_bytes(self) -> int:
+        """Of a block: the chunks or the sums, and the window's start for each pixel."""
+        return max(self.stages * (self.bm + self.bn) * _ROW_BYTES, 4 * self.sums) + 16 * self.bm
+
+    @property
+    def dynamic_bytes(self) -> int:
+        """All of it."""
+        return self.shared_bytes
+
+    def __str__(self) -> str:
+        return f"{self.bm}x{self.bn}x{self.bk}"
+
+
+TENSOR_TILES = tuple(
+    TensorTile(bm=bm, bn=bn, bk=64, wm=wm, wn=wn, stages=stages)
+    for bm, bn, wm, wn, stages in (
+        (128, 128, 64, 32, 3),
+        (128, 64, 32, 32, 3),
+        (64, 64, 32, 32, 3),
+        (64, 32, 32, 16, 4),
+        (32, 64, 16, 32, 4),
+        (16, 64, 16, 16, 4),
+    )
+)
+"""For half; a chunk has as many bytes, and half as many elements, of float."""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorConv(ImplicitGemm[TensorTile]):
+    """As DirectConv, by mma.sync: fp16, TF32, or three TF32 products with float32's accuracy.
+
+    The split of a float32 factor in two TF32 numbers, and sums outside tensor cores where they
+    would be truncated: Ootomo and Yokota 2022, "Recovering single precision accuracy from Tensor
+    Cores while surpassing the FP32 theoretical peak performance", sections 4.1 and 4.3.
+    """
+
+    name: str = "tensor"
+
+    def supports(self, problem: ConvProblem) -> str | None:
+        """None where the precision is one of tensor cores."""
+        return without_tensor_cores(problem)
+
+    def tiles(self, problem: ConvProblem) -> tuple[TensorTile, ...]:
+        """The same at every precision, in bytes."""
+        bk = _ROW_BYTES // problem.precision.stored.itemsize
+        return tuple(replace(tile, bk=bk) for tile in TENSOR_TILES)
+
+    def instantiation(self, problem: ConvProblem, tile: TensorTile) -> Instantiation:
+        """The kernel for a tile at the problem's precision."""
+        precision = f"Precision::{problem.precision.name}"
+        template = {"precision": precision, "unit": unit(problem), **asdict(tile)}
+        return instantiate("tensor_gemm.cu", "conv_tensor", **template)
+
+    def work(self, problem: ConvProblem, config: TileConfig[TensorTile]) -> tuple[Work]:
+        """Every block multiplies its chunks as fast as tensor cores or shared memory allow."""
+        tile, split = config.tile, config.split > 1
+        itemsize = problem.precision.stored.itemsize
+        chunks = ceil(ceil(inner_size(problem) / tile.bk) / config.split)
+        m, n = tile.wm / 16, tile.wn / 8
+        step = max(_STEP_CYCLES[problem.precision] * m * n, _LDMATRIX_CYCLES * (m + n / 2))
+        cycles = chunks * _ROW_BYTES / 32 * tile.threads / 32 * step
+        # A chunk's sums apart from the others, and each factor twice.
+        split_factors = problem.precision is Precision.TF32X3
+        registers = min(36 + 14 * m * n, 225) if split_factors else 46 + 5 * m * n
+        return (
+            Work(
+                blocks=tiles(problem, tile) * config.split,
+                threads=tile.threads,
+                registers=int(registers),
+                shared_bytes=tile.shared_bytes,
+                instructions=_INSTRUCTIONS * cycles,
+                bytes=_ROW_BYTES * (tile.bm + tile.bn) * chunks,
+                rounds=chunks / (tile.stages - 1),
+                tail_bytes=4 * tile.bm * tile.bn * config.split if split else 0,
+                weight_bytes=itemsize * inner_size(problem) * problem.k,
+            ),
+        )
+
+    def filter_form(self, problem: ConvProblem, config: TileConfig[TensorTile]) -> str:  # noqa: ARG002  (one layout serves all tiles)
+        """The same for all configurations and all N."""
+        return f"{problem.groups} x filters x taps x channels, {problem.precision.value}"
+
+    def prepare_filter(
+        self,
+        weight: Filter,
+        problem: ConvProblem,
+        config: TileConfig[TensorTile],  # noqa: ARG002  (one layout serves all tiles)
+    ) -> Filter:
+        """K×(C/groups)×R×S → K × (R·S · C/groups), as the precision stores it.
+
+        The channels are padded with zeros to what is copied at once, each row to 16 bytes.
+        """
+        check_filter(weight, problem)
+        taps, c = problem.window.kernel_volume, problem.c // problem.groups
+        stored = problem.precision.stored
+        rows = np.zeros((problem.k, taps, padded(c, unit(problem))), stored)
+        rows[..., :c] = weight.reshape(problem.k, c, taps).transpose(0, 2, 1)
+        if problem.precision is Precision.TF32:
+            rows = to_tf32(rows)
+        end = -rows[0].size % (16 // stored.itemsize)
+        return np.pad(rows.reshape(problem.k, -1), ((0, 0), (0, end)))
+
+
+def to_tf32(x: Filter) -> Filter:
+    """float32 rounded to 10 bits of mantissa, ties away from zero, as cvt.rna.tf32 does."""
+    bits = x.view(np.uint32)
+    finite = (bits & 0x7F800000) != 0x7F800000
+    return np.where(finite, (bits + 0x1000) & np.uint32(0xFFFFE000), bits).view(np.float32)

@@ -1,0 +1,52 @@
+"""Launch of kernels/src/normalise.cu: normalisation over any axes."""
+
+from collections.abc import Sequence
+
+from kernels.device.launch import Launch, instantiate, launch
+from kernels.layout.strided import Strided, walk
+from kernels.operations.elementwise import activation_arguments, activation_name
+from kernels.problems.activation import Activation
+
+_SHORT = 512
+"""Longest row that a single warp takes: a pixel's channels, of which there are many rows."""
+
+
+def normalise_launch(
+    x: Strided,
+    scale: Strided,
+    shift: Strided,
+    y: Strided,
+    axes: Sequence[int],
+    epsilon: float,
+    activation: Activation | None = None,
+) -> Launch:
+    """y = activation((x - mean) / sqrt(variance + epsilon) · scale + shift).
+
+    Operands x, scale, shift, y; scale and shift are broadcast. Mean and variance are over `axes`.
+    Raises ValueError.
+    """
+    tensors = [y, *(each.broadcast(y.shape) for each in (x, scale, shift))]
+    others = [axis for axis in range(len(y.shape)) if axis not in axes]
+    rows = walk(*(each.transposed(others) for each in tensors), vectors=False)
+    along = walk(*(each.transposed(axes) for each in tensors), vectors=False)
+    threads = 32 if along.steps <= _SHORT else 256
+    return launch(
+        instantiate(
+            "normalise.cu",
+            "normalise",
+            activation=activation_name(activation),
+            rank=rows.rank,
+            along=along.rank,
+            threads=threads,
+        ),
+        (rows.steps, 1, 1),
+        (threads, 1, 1),
+        x="x",
+        scale="scale",
+        shift="shift",
+        y="y",
+        rows=rows.struct(),
+        along=along.struct(),
+        epsilon=epsilon,
+        **activation_arguments(activation),
+    )

@@ -1,0 +1,41 @@
+"""Launch of kernels/src/reduce.cu: reductions along any axes."""
+
+from collections.abc import Sequence
+
+from kernels.device.launch import Launch, blocks_of_threads, instantiate, launch
+from kernels.layout.strided import Strided, walk
+from kernels.problems.reduction import ReduceKind
+
+_SHORT = 16
+"""Longest row that a single thread takes."""
+
+_MEDIUM = 512
+"""Longest row that a single warp takes."""
+
+
+def reduce_launch(kind: ReduceKind, x: Strided, y: Strided, axes: Sequence[int]) -> Launch:
+    """y = x reduced along `axes`, in which y has size 1: operands x, y. Raises ValueError."""
+    others = [axis for axis in range(len(x.shape)) if axis not in axes]
+    rows = walk(y.transposed(others), x.transposed(others), vectors=False)
+    along = walk(x.transposed(axes), vectors=False)
+    length = along.steps
+    lanes = 1 if length <= _SHORT else 32 if length <= _MEDIUM else 256
+    grid, block = (
+        blocks_of_threads(rows.steps) if lanes == 1 else ((rows.steps, 1, 1), (lanes, 1, 1))
+    )
+    return launch(
+        instantiate(
+            "reduce.cu",
+            "reduce",
+            kind=f"ReduceKind::{kind.name}",
+            rank=rows.rank,
+            along=along.rank,
+            lanes=lanes,
+        ),
+        grid,
+        block,
+        x="x",
+        y="y",
+        rows=rows.struct(),
+        along=along.struct(),
+    )

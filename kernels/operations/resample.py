@@ -1,0 +1,46 @@
+"""Launch of kernels/src/resample.cu: resizing, and padding by what is inside an image."""
+
+from collections.abc import Sequence
+from math import prod
+
+from kernels.device.launch import Launch, blocks_of_threads, instantiate, int32, launch, struct
+from kernels.layout.pixels import Pixels, vector_width
+
+
+def resample_launch(
+    n: int, size: Sequence[int], tables: Sequence[tuple[int, int]], x: Pixels, y: Pixels
+) -> Launch:
+    """n images of `size` (H, W or D, H, W), by a table P×T×2 an axis, of which P and T are given.
+
+    Operands x, depths for volumes, heights, widths, y. Raises ValueError.
+    """
+    if x.channels != y.channels:
+        raise ValueError(f"x has {x.channels} channels and y {y.channels}")
+    missing = 3 - len(size)
+    sizes = (*[(1, 1)] * missing, *tables)
+    output = [size for size, _ in sizes]
+    v = vector_width(x, y)
+    vectors = x.channels // v
+    steps = n * prod(output) * vectors
+    int32(n * prod(size) * x.pitch)
+    int32(n * prod(output) * y.pitch)
+    return launch(
+        instantiate("resample.cu", "resample", v=v),
+        *blocks_of_threads(steps),
+        x="x",
+        depths=0 if missing else "depths",
+        heights="heights",
+        widths="widths",
+        y="y",
+        steps=steps,
+        vectors=vectors,
+        x_pitch=x.pitch,
+        y_pitch=y.pitch,
+        sizes=struct(
+            "resample.cu",
+            "Resampling",
+            input=(*[1] * missing, *size),
+            output=output,
+            taps=[taps for _, taps in sizes],
+        ),
+    )

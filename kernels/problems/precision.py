@@ -1,0 +1,48 @@
+"""Precisions: what numbers are stored in, and what is multiplied."""
+
+from enum import Enum, unique
+from typing import Any
+
+import numpy as np
+
+Stored = np.dtype[np.floating[Any]]
+"""What the numbers of a tensor are in memory: FLOAT or HALF."""
+
+FLOAT: Stored = np.dtype(np.float32)
+HALF: Stored = np.dtype(np.float16)
+
+
+def one_type(first: Stored, *others: Stored) -> Stored:
+    """The type that all are. Raises ValueError where they differ."""
+    if any(each != first for each in others):
+        raise ValueError(f"tensors of {first} and of {', '.join(map(str, others))}")
+    return first
+
+
+def element(stored: Stored) -> str:
+    """Its C++ type (kernels/src/half.cuh)."""
+    return "Half" if stored == HALF else "float"
+
+
+@unique
+class Precision(Enum):
+    """How exactly a network is computed; sums are float32 at every precision.
+
+    TF32 multiplies 10 bits of a float's mantissa; TF32X3 has a float's accuracy from three such
+    products. Both store float32.
+    """
+
+    FP32 = "fp32"
+    TF32 = "tf32"
+    TF32X3 = "3xtf32"
+    FP16 = "fp16"
+
+    @property
+    def stored(self) -> Stored:
+        """What activations and a convolution's weights are stored in."""
+        return HALF if self is Precision.FP16 else FLOAT
+
+    @property
+    def least_architecture(self) -> int:
+        """The oldest GPU whose tensor cores compute it: 75 for sm_75."""
+        return 80 if self in (Precision.TF32, Precision.TF32X3) else 75

@@ -1,0 +1,14 @@
+"""Reductions of a tensor along some of its axes."""
+
+from enum import Enum, unique
+
+
+@unique
+class ReduceKind(Enum):
+    """What is made of the elements along the axes; the value is its name in ONNX."""
+
+    SUM = "ReduceSum"
+    MEAN = "ReduceMean"
+    MAX = "ReduceMax"
+    MIN = "ReduceMin"
+    L2 = "ReduceL2"  # the square root of the sum of squares

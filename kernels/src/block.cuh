@@ -1,0 +1,24 @@
+// Reductions over the threads of a block, in a fixed order: over the lanes of a warp by shuffles,
+// over the warps in turn.
+#pragma once
+
+struct Sum {
+  static __device__ __forceinline__ float of(float a, float b) { return a + b; }
+};
+
+// Reduces the threads' values to one, for every thread.
+template <typename Both, int THREADS>
+__device__ __forceinline__ float over_block(float value) {
+  __shared__ float of_warp[THREADS / 32];
+#pragma unroll
+  for (int lane = 16; lane > 0; lane /= 2)
+    value = Both::of(value, __shfl_xor_sync(0xffffffffu, value, lane));
+  if constexpr (THREADS == 32) return value;
+  __syncthreads();  // a reduction before this one may still be read
+  if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = value;
+  __syncthreads();
+  value = of_warp[0];
+#pragma unroll
+  for (int warp = 1; warp < THREADS / 32; ++warp) value = Both::of(value, of_warp[warp]);
+  return value;
+}

@@ -1,0 +1,267 @@
+// Convolution as an implicit matrix product on tensor cores, at three precisions:
+// y = activation(conv(x, weight) + bias + residual).
+//
+//   FP16    x, weight, residual and y are half; products are exact, their sums float.
+//   TF32    All are float; 11 bits of each factor are multiplied.
+//   TF32X3  All are float, and y has a float's accuracy: each factor is the sum of two TF32
+//           numbers, big + small. Of the four products the smallest is left out, 2^-22 of the
+//           whole; the others are summed smallest first. Tensor cores truncate sums, which errs in
+//           one direction: they sum one chunk only, and chunks are added in float, rounded.
+//
+// Algorithm: as implicit_gemm.cu, with tiles of BM pixels x BN filters, of which a warp multiplies
+//   WM x WN by mma.sync. Both factors lie in shared memory as rows of 128 bytes of the inner
+//   dimension, a row for each pixel or filter. ldmatrix then gives the registers of a fragment at
+//   every precision: 8 rows x 16 bytes are 8 x 8 halves, or 8 x 4 floats.
+//   Row r has its 16-byte vector v at v ^ r % 8: the 8 rows of a matrix, and the 8 vectors that
+//   neighbouring threads copy, lie in different banks.
+// Layouts: x, residual, y are N·D·H·W pixels with any pitch. The inner dimension is T·R·S taps x
+//   channels, padded to UNIT: what is copied at once, 16 bytes, or 8 of images with 3 channels.
+//   weight is G x K/G x inner, padded to 16 bytes with zeros (kernels/convolution/tensor_gemm.py,
+//   prepare_filter). A tile's sums are BM x (BN + 8) floats, so that the rows that half a warp
+//   writes at once lie in different banks; the workspace is tiles x splits of them.
+// Launch: (tiles, splits, groups) blocks, tiles of filters fastest, of BM / WM · BN / WN warps.
+//   Dynamic shared memory: STAGES chunks of both factors, or a tile's sums; 16 bytes a pixel.
+#include "implicit_gemm.cuh"
+
+// kernels/problems/precision.py, those that tensor cores compute.
+enum class Precision { TF32, TF32X3, FP16 };
+
+template <Precision PRECISION>
+struct Stored {
+  using Element = float;
+};
+template <>
+struct Stored<Precision::FP16> {
+  using Element = Half;
+};
+template <Precision PRECISION>
+using Element = typename Stored<PRECISION>::Element;
+
+// Copies UNIT channels of which `exist` do: zeros for the others.
+template <int UNIT, class T>
+__device__ __forceinline__ void copy_unit(T* shared, const T* global, int exist, bool vectors) {
+  if (vectors) {
+    cp_async_part<UNIT * sizeof(T)>(shared, global, min(exist, UNIT) * int(sizeof(T)));
+  } else {
+#pragma unroll
+    for (int i = 0; i < UNIT; ++i) {
+      if constexpr (sizeof(T) == 4) {
+        cp_async<4>(shared + i, global + (i < exist ? i : 0), i < exist);
+      } else {
+        shared[i] = i < exist ? global[i] : T(0.0f);  // cp.async copies at least 4 bytes
+      }
+    }
+  }
+}
+
+// Floats to TF32 numbers; `small` is what they lack, but for 2^-22 of them.
+template <int COUNT>
+__device__ __forceinline__ void split_tf32(unsigned (&big)[COUNT], unsigned (&small)[COUNT]) {
+#pragma unroll
+  for (int i = 0; i < COUNT; ++i) {
+    const auto x = __int_as_float(big[i]);
+    big[i] = to_tf32(x);
+    small[i] = to_tf32(x - __int_as_float(big[i]));
+  }
+}
+
+// The factors of one step: 32 bytes of the inner dimension of a warp's pixels and filters.
+template <int M, int N>
+struct Fragments {
+  unsigned x[M][4], weight[N][2];
+};
+
+template <int M, int N>
+using Sums = float[M][N][4];
+
+template <Precision PRECISION, int M, int N>
+__device__ __forceinline__ void multiply(Sums<M, N>& sums, const Fragments<M, N>& factors,
+                                         const Fragments<M, N>& others) {
+#pragma unroll
+  for (int m = 0; m < M; ++m)
+#pragma unroll
+    for (int n = 0; n < N; ++n)
+      if constexpr (PRECISION == Precision::FP16)
+        mma_m16n8k16_f16(sums[m][n], factors.x[m], others.weight[n]);
+      else
+        mma_m16n8k8_tf32(sums[m][n], factors.x[m], others.weight[n]);
+}
+
+template <Precision PRECISION, int M, int N>
+__device__ __forceinline__ void multiply_step(Sums<M, N>& sums, Fragments<M, N>& factors) {
+  if constexpr (PRECISION == Precision::TF32) {
+    // Weights are TF32 numbers already.
+#pragma unroll
+    for (int m = 0; m < M; ++m)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) factors.x[m][i] = to_tf32(__int_as_float(factors.x[m][i]));
+  }
+  if constexpr (PRECISION == Precision::TF32X3) {
+    Fragments<M, N> small;
+#pragma unroll
+    for (int m = 0; m < M; ++m) split_tf32(factors.x[m], small.x[m]);
+#pragma unroll
+    for (int n = 0; n < N; ++n) split_tf32(factors.weight[n], small.weight[n]);
+    multiply<PRECISION>(sums, small, factors);
+    multiply<PRECISION>(sums, factors, small);
+  }
+  multiply<PRECISION>(sums, factors, factors);
+}
+
+template <Precision PRECISION, int UNIT, int BM, int BN, int BK, int WM, int WN, int STAGES>
+__global__ void __launch_bounds__(BM / WM * (BN / WN) * 32)
+    conv_tensor(const Element<PRECISION>* __restrict__ x,
+                const Element<PRECISION>* __restrict__ weight, const float* bias,
+                const Element<PRECISION>* residual, Element<PRECISION>* y, float* workspace,
+                unsigned* counters, Sizes sizes, Window window, int activation, float a, float b) {
+  using T = Element<PRECISION>;
+  constexpr int THREADS = BM / WM * (BN / WN) * 32;
+  constexpr int ROW = BK * int(sizeof(T)), VECTOR = 16 / int(sizeof(T));
+  constexpr int X_ROWS = THREADS / (BK / UNIT), WEIGHT_ROWS = THREADS / (BK / VECTOR);
+  constexpr int STAGE = (BM + BN) * ROW, PITCH = BN + 8;
+  constexpr int CHUNKS_OR_SUMS = STAGES * STAGE > BM * PITCH * 4 ? STAGES * STAGE : BM * PITCH * 4;
+  constexpr int M = WM / 16, N = WN / 8;
+  static_assert(ROW == 128, "a row has 8 vectors");
+  static_assert(UNIT == VECTOR || UNIT == VECTOR / 2, "copies are of 16 or 8 bytes");
+  static_assert(BM % X_ROWS == 0 && BN % WEIGHT_ROWS == 0, "threads must divide a chunk");
+  static_assert(BM % WM == 0 && BN % WN == 0 && WM % 16 == 0 && WN % 16 == 0, "tiles must fit");
+  DYNAMIC_SHARED(unsigned char, shared);
+  int4* const rows = reinterpret_cast<int4*>(shared + CHUNKS_OR_SUMS);  // window_start of each
+
+  const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
+  const int group = blockIdx.z, split = blockIdx.y, splits = gridDim.y;
+  const int filter_tiles = (sizes.filters + BN - 1) / BN;
+  const int first_pixel = int(blockIdx.x) / filter_tiles * BM;
+  const int first_filter = int(blockIdx.x) % filter_tiles * BN;
+  const int channels = (sizes.channels + UNIT - 1) / UNIT * UNIT;
+  const int inner = window.kernel[0] * window.kernel[1] * window.kernel[2] * channels;
+  const int weight_pitch = (inner + VECTOR - 1) / VECTOR * VECTOR;
+  const int chunks = (inner + BK - 1) / BK;
+  const int first_chunk = chunks * split / splits, last_chunk = chunks * (split + 1) / splits;
+  x += group * sizes.channels;
+  weight += size_t(group) * sizes.filters * weight_pitch;
+
+  for (int row = thread; row < BM; row += THREADS)
+    rows[row] = window_start(first_pixel + row, sizes, window);
+  __syncthreads();
+
+  // What this thread copies of every chunk: one unit of some rows of x, one vector of some
+  // filters'.
+  const int x_row = thread / (BK / UNIT), unit = thread % (BK / UNIT);
+  const int weight_row = thread / (BK / VECTOR), vector = thread % (BK / VECTOR);
+  Column column(first_chunk * BK + unit * UNIT, channels, window);
+  int weight_inner = first_chunk * BK + vector * VECTOR;
+
+  const auto at = [](unsigned char* chunk, int row, int element) {
+    const int place = element * int(sizeof(T));
+    return reinterpret_cast<T*>(chunk + row * ROW + ((place / 16 ^ row % 8) * 16 | place % 16));
+  };
+
+  const auto copy_chunk = [&](int stage) {
+    unsigned char* const x_chunk = shared + stage * STAGE;
+    unsigned char* const weight_chunk = x_chunk + BM * ROW;
+    const int d = column.tap[0] * window.dilation[0];
+    const int h = column.tap[1] * window.dilation[1];
+    const int w = column.tap[2] * window.dilation[2];
+    const int tap =
+        ((d * window.input[1] + h) * window.input[2] + w) * sizes.x_pitch + column.channel;
+    const int exist = column.tap[0] < window.kernel[0] ? sizes.channels - column.channel : 0;
+#pragma unroll
+    for (int i = 0; i < BM; i += X_ROWS) {
+      const int row = i + x_row;
+      const int4 start = rows[row];
+      const bool inside = exist > 0 && unsigned(start.y + d) < unsigned(window.input[0]) &&
+                          unsigned(start.z + h) < unsigned(window.input[1]) &&
+                          unsigned(start.w + w) < unsigned(window.input[2]);
+      copy_unit<UNIT>(at(x_chunk, row, unit * UNIT), inside ? x + (start.x + tap) : x,
+                      inside ? exist : 0, sizes.x_vectors != 0);
+    }
+#pragma unroll
+    for (int i = 0; i < BN; i += WEIGHT_ROWS) {
+      const int row = i + weight_row, filter = first_filter + row;
+      const bool exists = filter < sizes.filters && weight_inner < weight_pitch;
+      cp_async<16>(at(weight_chunk, row, vector * VECTOR),
+                   exists ? weight + (filter * weight_pitch + weight_inner) : weight, exists);
+    }
+    column.advance(BK, channels, window);
+    weight_inner += BK;
+  };
+
+  // The row and the vector that this lane gives ldmatrix the address of: 4 matrices are 16 rows x 2
+  // vectors, of x the rows first, of the weights the vectors first.
+  const int warp_pixel = warp % (BM / WM) * WM, warp_filter = warp / (BM / WM) * WN;
+  const int x_lane = (warp_pixel + lane % 16) * ROW, x_vector = lane / 16 ^ lane % 8;
+  const int weight_lane = (BM + warp_filter + lane / 16 * 8 + lane % 8) * ROW;
+  const int weight_vector = lane / 8 % 2 ^ lane % 8;
+  Sums<M, N> sums = {};
+
+  const auto multiply_chunk = [&](int stage, Sums<M, N>& result) {
+    const unsigned char* const chunk = shared + stage * STAGE;
+#pragma unroll
+    for (int step = 0; step < ROW / 32; ++step) {
+      Fragments<M, N> factors;
+#pragma unroll
+      for (int m = 0; m < M; ++m)
+        ldmatrix_x4(factors.x[m], chunk + x_lane + m * 16 * ROW + (x_vector ^ step * 2) * 16);
+#pragma unroll
+      for (int n = 0; n < N; n += 2) {
+        unsigned two[4];
+        ldmatrix_x4(two, chunk + weight_lane + n * 8 * ROW + (weight_vector ^ step * 2) * 16);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) factors.weight[n + i / 2][i % 2] = two[i];
+      }
+      multiply_step<PRECISION>(result, factors);
+    }
+  };
+
+#pragma unroll
+  for (int stage = 0; stage < STAGES - 1; ++stage) {
+    if (first_chunk + stage < last_chunk) copy_chunk(stage);
+    cp_async_commit();
+  }
+  int reading = 0, writing = STAGES - 1;
+  for (int chunk = first_chunk; chunk < last_chunk; ++chunk) {
+    cp_async_wait<STAGES - 2>();
+    __syncthreads();  // this chunk is there for all, and the one before it read by all
+    if (chunk + STAGES - 1 < last_chunk) copy_chunk(writing);
+    cp_async_commit();
+    if constexpr (PRECISION == Precision::TF32X3) {
+      Sums<M, N> part = {};
+      multiply_chunk(reading, part);
+#pragma unroll
+      for (int m = 0; m < M; ++m)
+#pragma unroll
+        for (int n = 0; n < N; ++n)
+#pragma unroll
+          for (int i = 0; i < 4; ++i) sums[m][n][i] += part[m][n][i];
+    } else {
+      multiply_chunk(reading, sums);
+    }
+    reading = reading + 1 == STAGES ? 0 : reading + 1;
+    writing = writing + 1 == STAGES ? 0 : writing + 1;
+  }
+
+  // The tile's sums, in shared memory or, where they are one of several parts, in the workspace.
+  const unsigned tile = blockIdx.z * gridDim.x + blockIdx.x;
+  float* const parts = splits == 1 ? reinterpret_cast<float*>(shared)
+                                   : workspace + size_t(tile) * splits * (BM * PITCH);
+  float* const part = parts + split * (BM * PITCH);
+  __syncthreads();
+#pragma unroll
+  for (int m = 0; m < M; ++m)
+#pragma unroll
+    for (int n = 0; n < N; ++n)
+#pragma unroll
+      for (int i = 0; i < 4; i += 2)
+        store<2>(part + (warp_pixel + m * 16 + i * 4 + lane / 4) * PITCH + warp_filter + n * 8 +
+                     lane % 4 * 2,
+                 Vec<2>{sums[m][n][i], sums[m][n][i + 1]});
+  if (splits > 1) {
+    if (!last_of_split(counters + tile, splits)) return;
+  } else {
+    __syncthreads();
+  }
+  write_tile<BM, BN, PITCH, THREADS>(
+      parts, splits, sizes.pixels, first_pixel, first_filter,
+      epilogue_of(group, sizes, bias, residual, y, activation, a, b));
+}

@@ -1,0 +1,155 @@
+"""Operators that only move elements: slices, gathers, expansions, blocks of pixels."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from math import prod
+
+import numpy as np
+
+from models.graph import Concat, Expand, Identity, Reshape, Slice, Transpose
+from models.onnx_loader.importer import Importer, OnnxNode, RefusedError
+
+_RUNS = 16
+"""Runs of indices that a Gather may have: it becomes a slice each."""
+
+Cut = tuple[int, int, int, int]
+"""Axis, start, stop, step."""
+
+
+def slice_(to: Importer, node: OnnxNode) -> None:
+    """Slice forwards, of any axes of an image."""
+    shape = node.input_shape(0)
+    rank = len(shape)
+    starts, stops = node.constant_integers(1), node.constant_integers(2)
+    axes = node.constant_integers(3) if node.has(3) else list(range(len(starts)))
+    steps = node.constant_integers(4) if node.has(4) else [1] * len(starts)
+    cuts: list[Cut] = []
+    for start, stop, axis, step in zip(starts, stops, axes, steps, strict=True):
+        size = shape[axis % rank]
+        if step < 1 and size > 1:
+            raise RefusedError(f"step {step} is not supported; only steps forwards are")
+        first, last, _ = slice(start, stop, max(step, 1)).indices(size)
+        if last <= first:
+            raise RefusedError(f"{start}:{stop} of {size} leaves nothing")
+        if (first, last, step) != (0, size, 1):
+            cuts.append((node.axis(axis, rank), first, last, max(step, 1)))
+    _cut(to, node, cuts)
+
+
+def gather(to: Importer, node: OnnxNode) -> None:
+    """One index, or several, as Slices of the runs in them (x[:, 0] in PyTorch)."""
+    shape, indices = node.input_shape(0), np.asarray(node.constant(1))
+    rank = len(shape)
+    axis = node.axis(node.integer("axis", 0), rank)
+    size = shape[axis + 1]
+    if not indices.size or indices.min() < -size or indices.max() >= size:
+        raise RefusedError(f"indices {indices.tolist()} of {size}: there must be some, all inside")
+    flat = indices.reshape(-1) % size
+    ends = [0, *(np.flatnonzero(np.diff(flat) != 1) + 1).tolist(), flat.size]
+    runs = [(int(flat[a]), int(flat[b - 1]) + 1) for a, b in pairwise(ends)]
+    if indices.ndim > 1 or len(runs) > _RUNS:
+        raise RefusedError(
+            f"indices {indices.tolist()}: only one index or up to {_RUNS} runs are supported"
+        )
+    if len(runs) == 1:
+        _cut(to, node, [(axis, *runs[0], 1)])
+        return
+    parts, image = [], shape[1:]
+    for number, (start, stop) in enumerate(runs):
+        part = to.temporary(
+            f"{node.name}/run{number}", (*image[:axis], stop - start, *image[axis + 1 :])
+        )
+        to.nodes.append(
+            Slice(name=part, output=part, x=node.x(), axis=axis, start=start, stop=stop)
+        )
+        parts.append(part)
+    output = to.declare(node.output)
+    to.nodes.append(Concat(name=node.name, output=output, parts=tuple(parts), axis=axis))
+
+
+def _cut(to: Importer, node: OnnxNode, cuts: Sequence[Cut]) -> None:
+    """A chain of slices, then a Reshape where the output has fewer axes."""
+    x, shape = node.x(), list(node.input_shape(0)[1:])
+    output = to.declare(node.output)
+    squeezed = len(to.values[output].shape) < len(shape)
+    for index, (axis, start, stop, step) in enumerate(cuts):
+        shape[axis] = len(range(start, stop, step))
+        last = index == len(cuts) - 1 and not squeezed
+        name = output if last else to.temporary(f"{output}/cut{index}", tuple(shape))
+        to.nodes.append(
+            Slice(
+                name=f"{node.name}/{index}",
+                output=name,
+                x=x,
+                axis=axis,
+                start=start,
+                stop=stop,
+                step=step,
+            )
+        )
+        x = name
+    if squeezed:
+        to.nodes.append(Reshape(name=node.name, output=output, x=x))
+    elif not cuts:
+        to.nodes.append(Identity(name=node.name, output=output, x=x))
+
+
+def reshape(to: Importer, node: OnnxNode) -> None:
+    """Reshape, Flatten, Squeeze, Unsqueeze: the same elements of each image in another shape."""
+    before, after = node.input_shape(0), node.output_shape
+    if not after or before[0] != after[0] or prod(before[1:]) != prod(after[1:]):
+        raise RefusedError(f"it turns {before} into {after}: axis 0, the batch, must stay")
+    to.nodes.append(Reshape(name=node.name, output=to.declare(node.output), x=node.x()))
+
+
+def transpose(to: Importer, node: OnnxNode) -> None:
+    """Transpose of an image's axes."""
+    rank = len(node.output_shape)
+    axes = node.integers("perm", list(reversed(range(rank))))
+    if sorted(axes) != list(range(len(node.input_shape(0)))):
+        raise RefusedError(f"perm={list(axes)} does not name every axis once")
+    if axes[0] != 0:
+        raise RefusedError(f"perm={list(axes)} moves axis 0, which must stay the batch")
+    order = tuple(axis - 1 for axis in axes[1:])
+    to.nodes.append(
+        Transpose(name=node.name, output=to.declare(node.output), x=node.x(), axes=order)
+    )
+
+
+def expand(to: Importer, node: OnnxNode) -> None:
+    """Expand within an image."""
+    before, after = node.input_shape(0), node.output_shape
+    if len(before) != len(after) or before[0] != after[0]:
+        raise RefusedError(f"it expands {before} to {after}: axis 0, the batch, must stay")
+    kind = Identity if before == after else Expand
+    to.nodes.append(kind(name=node.name, output=to.declare(node.output), x=node.x()))
+
+
+def space_to_depth(to: Importer, node: OnnxNode) -> None:
+    """Blocks of pixels become channels."""
+    _, c, h, w = node.input_shape(0)
+    b = node.integer("blocksize", 1)
+    _moved(to, node, (c, h // b, b, w // b, b), (2, 4, 0, 1, 3))
+
+
+def depth_to_space(to: Importer, node: OnnxNode) -> None:
+    """Channels become blocks of pixels."""
+    _, c, h, w = node.input_shape(0)
+    b = node.integer("blocksize", 1)
+    if node.text("mode", "DCR") == "DCR":
+        _moved(to, node, (b, b, c // b**2, h, w), (2, 3, 0, 4, 1))
+    else:
+        _moved(to, node, (c // b**2, b, b, h, w), (0, 3, 1, 4, 2))
+
+
+def _moved(to: Importer, node: OnnxNode, split: tuple[int, ...], axes: tuple[int, ...]) -> None:
+    if prod(split) != prod(node.input_shape(0)[1:]):
+        raise RefusedError(f"blocksize={node.integer('blocksize', 1)} does not divide the image")
+    name = node.name
+    apart = to.temporary(f"{name}/apart", split)
+    moved = to.temporary(f"{name}/moved", tuple(split[axis] for axis in axes))
+    to.nodes += [
+        Reshape(name=f"{name}/apart", output=apart, x=node.x()),
+        Transpose(name=f"{name}/moved", output=moved, x=apart, axes=axes),
+        Reshape(name=name, output=to.declare(node.output), x=moved),
+    ]

@@ -1,0 +1,93 @@
+"""Reductions and normalisations: ONNX's axes resolved, constants as weights."""
+
+from math import prod
+
+import numpy as np
+
+from kernels.problems.pool import PoolKind
+from kernels.problems.reduction import ReduceKind
+from models.graph import GlobalPool, Identity, Normalise, Reduce, Reshape
+from models.onnx_loader.importer import Importer, OnnxNode, RefusedError
+
+_POOLS = {ReduceKind.MEAN: PoolKind.AVERAGE, ReduceKind.MAX: PoolKind.MAX}
+
+
+def reduce(to: Importer, node: OnnxNode) -> None:
+    """ReduceSum, ReduceMean, ReduceMax, ReduceMin, ReduceL2 over any axes of an image."""
+    x, output, shape = node.x(), to.declare(node.output), node.input_shape(0)
+    rank = len(shape)
+    given = node.constant_integers(1) if node.has(1) else []
+    if not given and node.integer("noop_with_empty_axes", 0):
+        to.nodes.append(Identity(name=node.name, output=output, x=x))
+        return
+    axes = tuple(sorted({node.axis(axis, rank) for axis in given or range(rank)}))
+    kept = tuple(1 if axis in axes else size for axis, size in enumerate(shape[1:]))
+    is_kept = to.values[output].shape == kept
+    name = output if is_kept else to.temporary(f"{output}/kept", kept)
+    kind = ReduceKind(node.node.op_type)
+    if kind in _POOLS and rank in (4, 5) and axes == tuple(range(1, rank - 1)):
+        to.nodes.append(GlobalPool(name=node.name, output=name, x=x, kind=_POOLS[kind]))
+    else:
+        to.nodes.append(Reduce(name=node.name, output=name, x=x, kind=kind, axes=axes))
+    if not is_kept:
+        to.nodes.append(Reshape(name=f"{node.name}/squeeze", output=output, x=name))
+
+
+def layer_normalization(to: Importer, node: OnnxNode) -> None:
+    """LayerNormalization over an image's last axes."""
+    if node.gives(1) or node.gives(2):
+        raise RefusedError("its mean and deviation (other outputs) are not supported")
+    rank = len(node.output_shape)
+    first = node.axis(node.integer("axis", -1), rank)
+    _normalise(to, node, tuple(range(first, rank - 1)), axes_of_weights=None)
+
+
+def instance_normalization(to: Importer, node: OnnxNode) -> None:
+    """InstanceNormalization: over all axes but the channels."""
+    rank = len(node.output_shape)
+    _normalise(to, node, tuple(range(1, rank - 1)), axes_of_weights=rank - 1)
+
+
+def group_normalization(to: Importer, node: OnnxNode) -> None:
+    """GroupNormalization: over all axes, the channels in groups."""
+    rank, groups = len(node.output_shape), node.integer("num_groups", 1)
+    _normalise(to, node, tuple(range(rank - 1)), axes_of_weights=rank - 1, groups=groups)
+
+
+def _normalise(
+    to: Importer,
+    node: OnnxNode,
+    axes: tuple[int, ...],
+    *,
+    axes_of_weights: int | None,
+    groups: int = 1,
+) -> None:
+    """`axes_of_weights`: scale and shift have a number a channel, in tensors of so many axes."""
+    image = node.output_shape[1:]
+    if not axes or not prod(image):
+        raise RefusedError(f"an image of shape {image} leaves nothing to normalise over")
+    scale = node.constant(1)
+    shift = node.constant(2) if node.has(2) else np.zeros_like(scale)
+    names = []
+    for role, weight in (("scale", scale), ("shift", shift)):
+        shape = weight.shape
+        if axes_of_weights is not None:
+            if weight.size not in (groups, image[0]):
+                raise RefusedError(f"its {role} {shape} does not fit {image[0]} channels")
+            weight = np.repeat(weight.reshape(-1), image[0] // weight.size)  # noqa: PLW2901
+            weight = weight.reshape(-1, *(1,) * (axes_of_weights - 1))  # noqa: PLW2901
+        if weight.ndim > len(image) or np.broadcast_shapes(weight.shape, image) != image:
+            raise RefusedError(f"its {role} {shape} does not fit an image of {image}")
+        names.append(to.weight(f"{node.name}/{role}", weight))
+    to.nodes.append(
+        Normalise(
+            name=node.name,
+            output=to.declare(node.output),
+            x=node.x(),
+            scale=names[0],
+            shift=names[1],
+            axes=axes,
+            epsilon=node.number("epsilon", 1e-5),
+            groups=groups,
+        )
+    )

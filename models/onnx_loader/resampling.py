@@ -1,0 +1,174 @@
+"""Resize and Pad: where each output position reads, resolved into tables of taps.
+
+A table is P×T×2: for each of P output positions along an axis the T input positions that it reads,
+and their factors. Positions are computed in float32, as ONNX Runtime does.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.graph import Identity, Pad, Resample, Slice
+from models.onnx_loader.importer import Importer, OnnxNode, RefusedError, attributes_only
+
+Positions = NDArray[np.float32]
+Index = NDArray[np.int64]
+Table = NDArray[np.float64]
+
+
+def resize(to: Importer, node: OnnxNode) -> None:
+    """Resize of an image's spatial axes, to the nearest pixel or linearly."""
+    attributes_only(
+        node, {"antialias": 0, "keep_aspect_ratio_policy": "stretch", "exclude_outside": 0}
+    )
+    before, after = node.input_shape(0), node.output_shape
+    if len(before) not in (4, 5) or before[:2] != after[:2]:
+        raise RefusedError(f"it turns {before} into {after}: only H and W (D, H, W) may change")
+    factors = _factors(node, before, after)
+    mode = node.text("mode", "nearest")
+    tables = []
+    for size, wanted, factor in zip(before[2:], after[2:], factors[2:], strict=True):
+        at = _positions(node, size, wanted, np.float32(factor))
+        if mode == "nearest":
+            tables.append(_nearest(node, at, size))
+        elif mode == "linear":
+            tables.append(_linear(at, size))
+        else:
+            raise RefusedError(f"mode={mode} is not supported; nearest and linear are")
+    _resample(to, node, node.x(), tables)
+
+
+def _factors(node: OnnxNode, before: Sequence[int], after: Sequence[int]) -> list[float]:
+    """Output size by input size along each axis; given scales may differ a little from that."""
+    factors = [wanted / size for size, wanted in zip(before, after, strict=True)]
+    given = node.constant(2).reshape(-1) if node.has(2) else np.zeros(0)
+    if given.size:
+        rank = len(before)
+        axes = node.integers("axes", list(range(rank)))
+        for axis, factor in zip(axes, given, strict=True):
+            factors[axis % rank] = float(factor)
+    return factors
+
+
+def _positions(node: OnnxNode, size: int, wanted: int, factor: np.float32) -> Positions:
+    """Where output positions lie in the input (ONNX Resize, coordinate_transformation_mode)."""
+    mode = node.text("coordinate_transformation_mode", "half_pixel")
+    half, i = np.float32(0.5), np.arange(wanted, dtype=np.float32)
+    if mode == "half_pixel" or (mode == "pytorch_half_pixel" and wanted > 1):
+        return (i + half) / factor - half
+    if mode == "pytorch_half_pixel" or (mode == "align_corners" and wanted == 1):
+        return np.zeros_like(i)
+    if mode == "align_corners":
+        return i * np.float32(size - 1) / np.float32(wanted - 1)
+    if mode == "asymmetric":
+        return i / factor
+    raise RefusedError(f"coordinate_transformation_mode={mode} is not supported")
+
+
+def _nearest(node: OnnxNode, at: Positions, size: int) -> Table:
+    half = np.float32(0.5)
+    rounding: Mapping[str, Callable[[Positions], Positions]] = {
+        "round_prefer_floor": lambda at: np.ceil(at - half),
+        "round_prefer_ceil": lambda at: np.floor(at + half),
+        "floor": np.floor,
+        "ceil": np.ceil,
+    }
+    mode = node.text("nearest_mode", "round_prefer_floor")
+    if mode not in rounding:
+        raise RefusedError(f"nearest_mode={mode} is unknown")
+    return _of_one_tap(rounding[mode](at).clip(0, size - 1).astype(np.int64))
+
+
+def _linear(at: Positions, size: int) -> Table:
+    at = at.clip(0, size - 1)
+    low = np.floor(at)
+    high = np.minimum(low + 1, size - 1)
+    part = (at - low).astype(np.float64)
+    taps = (np.stack([low, 1 - part], -1), np.stack([high, part], -1))
+    return np.stack(taps, 1)
+
+
+def _of_one_tap(positions: Index) -> Table:
+    return np.stack([positions, np.ones_like(positions)], -1)[:, np.newaxis].astype(np.float64)
+
+
+def _resample(to: Importer, node: OnnxNode, x: str, tables: Sequence[Table]) -> None:
+    names = tuple(
+        to.weight(f"{node.name}/taps{axis}", table) for axis, table in enumerate(tables, start=1)
+    )
+    to.nodes.append(Resample(name=node.name, output=to.declare(node.output), x=x, taps=names))
+
+
+# Where positions before and after an axis of this size lie on it.
+_INSIDE: Mapping[str, Callable[[Index, int], Index]] = {
+    "edge": lambda at, size: at.clip(0, size - 1),
+    "reflect": lambda at, size: size - 1 - abs(size - 1 - abs(at)),
+    "wrap": lambda at, size: at % size,
+}
+
+
+def pad(to: Importer, node: OnnxNode) -> None:
+    """Pad by a number, or by what is inside the image; a negative pad cuts."""
+    rank = len(node.output_shape)
+    pads = node.constant_integers(1)
+    axes = node.constant_integers(3) if node.has(3) else list(range(rank))
+    begin, end = [0] * rank, [0] * rank
+    for index, axis in enumerate(axes):
+        begin[axis], end[axis] = pads[index], pads[index + len(axes)]
+    if begin[0] or end[0]:
+        raise RefusedError(f"pads={pads} change the batch axis")
+    x = _cut(to, node, begin[1:], end[1:])
+    before, after = (max(0, size) for size in begin[1:]), (max(0, size) for size in end[1:])
+    widths = list(zip(before, after, strict=True))
+    mode = node.text("mode", "constant")
+    output = to.declare(node.output)
+    if to.shape(x) == to.shape(output):
+        to.nodes.append(Identity(name=node.name, output=output, x=x))
+    elif mode == "constant":
+        to.nodes.append(
+            Pad(
+                name=node.name,
+                output=output,
+                x=x,
+                begin=tuple(first for first, _ in widths),
+                end=tuple(last for _, last in widths),
+                value=node.scalar(2, 0.0),
+            )
+        )
+    elif mode in _INSIDE:
+        _pad_inside(to, node, x, mode, widths)
+    else:
+        raise RefusedError(f"mode={mode} is unknown")
+
+
+def _cut(to: Importer, node: OnnxNode, begin: Sequence[int], end: Sequence[int]) -> str:
+    """What negative pads leave of the input."""
+    x, shape = node.x(), list(node.input_shape(0)[1:])
+    for axis, (first, last) in enumerate(zip(begin, end, strict=True)):
+        if min(first, last) >= 0:
+            continue
+        start, stop = max(0, -first), shape[axis] - max(0, -last)
+        shape[axis] = stop - start
+        name = to.temporary(f"{node.name}/cut{axis}", tuple(shape))
+        to.nodes.append(Slice(name=name, output=name, x=x, axis=axis, start=start, stop=stop))
+        x = name
+    return x
+
+
+def _pad_inside(
+    to: Importer, node: OnnxNode, x: str, mode: str, widths: Sequence[tuple[int, int]]
+) -> None:
+    channels, *spatial = to.shape(x)
+    if any(widths[0]) or len(spatial) not in (2, 3):
+        raise RefusedError(
+            f"mode={mode} of {(channels, *spatial)} by {list(widths)}: only H and W (D, H, W) of"
+            " images with channels first can be padded so"
+        )
+    tables = []
+    for size, (before, after) in zip(spatial, widths[1:], strict=True):
+        positions = _INSIDE[mode](np.arange(-before, size + after), size)
+        if positions.min() < 0:
+            raise RefusedError(f"mode={mode} cannot pad {size} by {before} and {after}")
+        tables.append(_of_one_tap(positions))
+    _resample(to, node, x, tables)

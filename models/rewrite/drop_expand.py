@@ -1,0 +1,25 @@
+"""An operation that broadcasts needs no operand expanded first.
+
+    expand(x) op y = x op y   where y has the output's shape, or x and y broadcast to it
+
+Refused nowhere; where other nodes read the expanded value it stays for them.
+"""
+
+import numpy as np
+
+from models.graph import Binary, Expand, Node
+from models.rewrite.rule import GraphView, Outcome, Rewrite
+
+
+def drop_expand(view: GraphView, node: Node) -> Outcome:
+    """The rule, at the operation."""
+    if not isinstance(node, Binary):
+        return None
+    for expanded, other in ((node.a, node.b), (node.b, node.a)):
+        expand = view.producer(expanded)
+        if not isinstance(expand, Expand) or expanded == other:
+            continue
+        shapes = view.shape(expand.x), view.shape(other)
+        if np.broadcast_shapes(*shapes) == view.shape(node.output):
+            return Rewrite(nodes=(node.renamed({expanded: expand.x}),))
+    return None

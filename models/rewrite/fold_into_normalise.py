@@ -1,0 +1,73 @@
+"""What scales and shifts a normalised value is folded into the normalisation.
+
+    (n·g + b)·s + t = n·(g·s) + (b·s + t),   s and t a number a channel, or constants that broadcast
+
+At a ScaleShift, and at an Add, Sub, Mul or Div by a constant. Computed in float64, stored in
+float32. Refused where the normalisation has an activation, which comes before the scaling, or where
+other nodes need its value.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+
+from kernels.problems.binary_operation import BinaryOp
+from models.graph import Binary, Node, Normalise, ScaleShift, Shape
+from models.rewrite.folding import Float64, along_first, weight64
+from models.rewrite.rule import GraphView, Outcome, Refusal, Rewrite
+
+
+def fold_into_normalise(view: GraphView, node: Node) -> Outcome:
+    """The rule, at what follows the normalisation."""
+    if not isinstance(node, ScaleShift | Binary):
+        return None
+    found = _found(view, node)
+    if found is None:
+        return None
+    x, s, t = found
+    before = view.producer(x)
+    if not isinstance(before, Normalise) or view.shape(x) != view.shape(node.output):
+        return None
+    if before.activation is not None:
+        return Refusal(f"{before.name} ends in {before.activation}")
+    scale, shift = weight64(view, before.scale), weight64(view, before.shift)
+    folded = scale * s, shift * s + t
+    if any(_axes(weight.shape) > 1 for weight in folded):
+        return None  # constants of a number an element would be read for every image
+    if tie := view.tie(before.output, node):
+        return Refusal(tie)
+    names = [view.fresh(f"{node.output}.{role}") for role in ("scale", "shift")]
+    joined = replace(
+        before, output=node.output, scale=names[0], shift=names[1], activation=node.activation
+    )
+    weights = {name: weight.astype(np.float32) for name, weight in zip(names, folded, strict=True)}
+    return Rewrite(nodes=(joined,), weights=weights)
+
+
+def _found(view: GraphView, node: ScaleShift | Binary) -> tuple[str, Float64, Float64] | None:
+    """(x, s, t) where the node computes x·s + t, but for its activation."""
+    if isinstance(node, ScaleShift):
+        axes = len(view.shape(node.x))
+        s, t = (along_first(weight64(view, name), axes) for name in (node.scale, node.shift))
+        return node.x, s, t
+    x, constant = node.a, node.b
+    if view.weight(constant) is None and node.op in (BinaryOp.ADD, BinaryOp.MUL):
+        x, constant = node.b, node.a
+    if view.weight(constant) is None:
+        return None
+    w = weight64(view, constant)
+    one, zero = np.ones(()), np.zeros(())
+    match node.op:
+        case BinaryOp.ADD:
+            return x, one, w
+        case BinaryOp.SUB:
+            return x, one, -w
+        case BinaryOp.MUL:
+            return x, w, zero
+        case BinaryOp.DIV if np.all(w):
+            return x, 1 / w, zero
+    return None
+
+
+def _axes(shape: Shape) -> int:
+    return sum(size > 1 for size in shape)

@@ -1,0 +1,1 @@
+"""deploy/ray: what needs no Ray, and a real cluster where Ray is installed (extra `ray`)."""

@@ -1,0 +1,135 @@
+"""Convolutions on tensor cores beyond the common cases: any layer, accuracy, filters, registers."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from kernels.convolution.algorithms import ConvChoice, candidates
+from kernels.convolution.implicit_gemm import TILES, TileConfig
+from kernels.convolution.tensor_gemm import TENSOR_TILES, to_tf32
+from kernels.problems.precision import Precision
+from tests.cusim.device import CusimDevice, Order
+from tests.kernels.convolution.test_implicit_gemm import layers
+from tests.support.cases import INSTANTIATIONS
+from tests.support.cases.conv import DIRECT, conv_case
+from tests.support.cases.tensor_gemm import PRECISIONS, TENSOR, at_precision
+from tests.support.kernels import resources
+from tests.support.kernels.arrays import normal
+from tests.support.kernels.conv_layers import DIRECT_LAYERS, GEMM_LAYERS, Layer, dense
+from tests.support.kernels.kernel_case import KernelCase, run, view
+from tests.support.kernels.windows import conv_problem, window
+
+EVERY_PRECISION = pytest.mark.parametrize("precision", PRECISIONS, ids=lambda each: each.value)
+
+_VGG = conv_problem(1, 128, 256, window((56, 56), (3, 3), pads=(1, 1, 1, 1)))
+_3x3 = window((6, 7), (3, 3), pads=(1, 1, 1, 1))
+
+
+@pytest.fixture(scope="module")
+def device() -> Iterator[CusimDevice]:
+    device = CusimDevice(order=Order.RANDOM)
+    yield device
+    device.close()
+
+
+@st.composite
+def chosen(draw: st.DrawFn) -> tuple[Layer, ConvChoice]:
+    """A layer at a precision, by any tile, split further than it would be."""
+    layer = at_precision(draw(layers()), draw(st.sampled_from(PRECISIONS)))
+    tile = draw(st.sampled_from(TENSOR.tiles(layer.problem)))
+    return layer, ConvChoice(TENSOR, TileConfig(tile, draw(st.integers(1, 8))))
+
+
+_ON_A_DEVICE = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@settings(_ON_A_DEVICE, max_examples=60)
+@given(chosen())
+def test_any_layer_is_its_reference_by_any_tile(
+    device: CusimDevice, drawn: tuple[Layer, ConvChoice]
+) -> None:
+    run(conv_case(*drawn), device)
+
+
+@pytest.mark.slow
+@settings(_ON_A_DEVICE, max_examples=3000)
+@given(chosen())
+def test_very_many_layers_are_their_reference(
+    device: CusimDevice, drawn: tuple[Layer, ConvChoice]
+) -> None:
+    run(conv_case(*drawn), device)
+
+
+def _error(case: KernelCase, device: CusimDevice) -> float:
+    """The largest error of y, by root mean square of y."""
+    check = case.check()
+    y = view(run(case, device), check.layout)
+    return float(np.abs(y - check.expected).max() / np.sqrt(np.mean(check.expected**2)))
+
+
+@pytest.mark.parametrize("channels", [64, 128, 256, 512])
+def test_three_tf32_products_are_at_most_twice_as_far_off_as_float32(
+    device: CusimDevice, channels: int
+) -> None:
+    """On layers as in Lavin & Gray's table 4, though tensor cores truncate sums."""
+    layer = Layer("as in VGG", conv_problem(1, channels, 32, _3x3), dense(channels), dense(32))
+    direct = _error(conv_case(layer, ConvChoice(DIRECT, TileConfig(TILES[4]))), device)
+    at = at_precision(layer, Precision.TF32X3)
+    config = TileConfig(TENSOR.tiles(at.problem)[3])
+    assert _error(conv_case(at, ConvChoice(TENSOR, config)), device) <= 2 * direct
+
+
+@EVERY_PRECISION
+def test_every_configuration_is_among_the_cases(precision: Precision) -> None:
+    wanted = {
+        launch.instantiation
+        for layer in [at_precision(each, precision) for each in DIRECT_LAYERS + GEMM_LAYERS]
+        for config in TENSOR.configs(layer.problem)
+        for launch in TENSOR.launches(layer.problem, config, layer.x, layer.y)
+    }
+    units = 2 if precision is Precision.FP16 else 1
+    assert len(wanted) == units * len(TENSOR_TILES)
+    assert wanted <= set(INSTANTIATIONS)
+
+
+@EVERY_PRECISION
+def test_the_cost_model_knows_the_registers(precision: Precision) -> None:
+    made_with, table = resources.read()
+    if made_with != resources.compiler():
+        pytest.skip(f"the table is {made_with}'s; this is {resources.compiler()}")
+    problem = replace(conv_problem(1, 64, 64, _3x3), precision=precision)
+    for config in TENSOR.configs(problem):
+        (work,) = TENSOR.work(problem, config)
+        kernel = TENSOR.instantiation(problem, config.tile)
+        row = table[f"{kernel.source} {kernel.expression}"]["90a"]
+        assert work.registers == pytest.approx(int(row.split()[0]), abs=10), kernel
+
+
+def test_a_filter_has_a_row_a_filter_filled_up_with_zeros() -> None:
+    problem = replace(conv_problem(1, 6, 10, window((4, 4), (1, 3)), 2), precision=Precision.FP16)
+    weight = normal(problem.filter_shape)
+    prepared = TENSOR.prepare_filter(weight, problem, TENSOR.configs(problem)[0])
+    assert prepared.dtype == np.float16
+    assert prepared.shape == (10, 16)  # 3 taps of 4, to 16 bytes
+    assert prepared[8, 2 * 4 + 1] == weight[8, 1, 0, 2].astype(np.float16)
+    assert np.count_nonzero(prepared) == weight.size
+
+
+def test_a_tf32_filter_is_rounded_to_the_nearest() -> None:
+    x = np.array([1 + 2.0**-11, -1 - 2.0**-11, 1 + 2.0**-12, np.inf, 0], np.float32)
+    assert to_tf32(x).tolist() == [1 + 2.0**-10, -1 - 2.0**-10, 1, np.inf, 0]
+    assert np.isnan(to_tf32(np.array([np.nan], np.float32))).all()
+
+
+@EVERY_PRECISION
+def test_which_algorithms_run_a_precision(precision: Precision) -> None:
+    names = {each.name for each in candidates(replace(_VGG, precision=precision))}
+    assert ("direct" in names) == (precision.stored == np.float32)
+    assert "tensor" in names
+    assert TENSOR.supports(_VGG) == "strict float32"
+    halves = replace(_VGG, precision=Precision.FP16)
+    assert DIRECT.supports(halves) == "float16 tensors; it runs float32"

@@ -1,0 +1,75 @@
+"""Kernels where blocks see each other's stores late, and in any order, unless a fence says when."""
+
+from collections.abc import Iterator
+from itertools import groupby
+from pathlib import Path
+
+import pytest
+
+from tests.cusim.build import ORDERED
+from tests.cusim.device import CusimDevice, Order
+from tests.support.cases import CASES
+from tests.support.kernels.kernel_case import KernelCase, run
+from tests.support.kernels.mutations import replaced
+
+RUNS = 10
+"""Of each case whose blocks learn of each other, each in another random order."""
+
+
+def _splits(case: KernelCase) -> bool:
+    return any("counters" in launch.operands for launch in case.launches)
+
+
+def _sources(case: KernelCase) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(launch.instantiation.source for launch in case.launches))
+
+
+def _one_of_each() -> list[KernelCase]:
+    """A case of each source, one with a split sum where there are any."""
+    cases = sorted(CASES, key=lambda case: (_sources(case), not _splits(case)))
+    return [next(group) for _, group in groupby(cases, _sources)]
+
+
+def _run_again_and_again(case: KernelCase, device: CusimDevice) -> None:
+    for _ in range(RUNS if _splits(case) else 1):
+        run(case, device)
+
+
+@pytest.fixture(scope="module")
+def device() -> Iterator[CusimDevice]:
+    device = CusimDevice(ORDERED, Order.RANDOM)
+    yield device
+    device.close()
+
+
+@pytest.mark.parametrize("case", _one_of_each(), ids=str)
+def test_a_kernel_needs_no_more_order_than_it_asks_for(
+    case: KernelCase, device: CusimDevice
+) -> None:
+    _run_again_and_again(case, device)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_no_kernel_needs_more_order_than_it_asks_for(case: KernelCase, device: CusimDevice) -> None:
+    _run_again_and_again(case, device)
+
+
+SPLIT = next(case for case in CASES if _splits(case))
+
+UNORDERED = {
+    "what the block left": ("__threadfence();", "", 0),
+    "what the others left": ("__threadfence();", "", 1),
+    "past the L1 cache": ("__ldcg(reinterpret_cast<const", "*(reinterpret_cast<const", 0),
+    "the barrier": ("__syncthreads();\n  if (threadIdx", "if (threadIdx", 0),
+}
+
+
+@pytest.mark.parametrize("edit", UNORDERED.values(), ids=UNORDERED)
+def test_a_split_sum_that_asks_for_less_is_caught(
+    edit: tuple[str, str, int], tmp_path: Path
+) -> None:
+    device = CusimDevice(ORDERED, Order.RANDOM, source_root=replaced(tmp_path, "split.cuh", *edit))
+    with pytest.raises(AssertionError):
+        _run_again_and_again(SPLIT, device)
+    device.close()

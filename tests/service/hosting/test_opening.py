@@ -1,0 +1,58 @@
+"""A repository from settings, run by an ASGI server that is not Convoy's."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import httpx
+import pytest
+from fastapi import FastAPI
+
+from models import BUILT_IN_MODEL, DeviceKind
+from service.api.app import create_app
+from service.hosting.opening import add_models, make_repository
+from service.settings import Settings, SettingsError
+
+pytestmark = pytest.mark.anyio
+
+SETTINGS = Settings(device=DeviceKind.CPU, threads=1, max_batch=2, max_queue=3)
+
+
+async def test_the_settings_bound_the_repository() -> None:
+    repository = make_repository(SETTINGS, decode_threads=1)
+    add_models(repository, SETTINGS)
+    (pipeline,) = repository.models.values()
+    assert pipeline.runner.max_batch == 2
+    assert pipeline.admission.max_images == 5
+    assert repository.max_body_bytes == SETTINGS.max_body_bytes
+    await repository.close(1)
+
+
+async def test_a_default_model_that_is_not_served_is_refused() -> None:
+    settings = SETTINGS.model_copy(update={"default_model": "other"})
+    repository = make_repository(settings, decode_threads=1)
+    with pytest.raises(SettingsError, match="other is not served; there are digits"):
+        add_models(repository, settings)
+    await repository.close(1)
+
+
+async def test_another_asgi_server_runs_the_application_within_its_lifespan() -> None:
+    repository = make_repository(SETTINGS, decode_threads=1)
+    add_models(repository, SETTINGS)
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        await repository.warm_up()
+        yield
+        assert await repository.drain(1)
+        await repository.close(1)
+
+    app = create_app(repository, lifespan=lifespan)
+    image = (BUILT_IN_MODEL.parent / "samples" / "3_ink_on_paper.jpg").read_bytes()
+    transport = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://convoy") as client:
+        assert (await client.post("/v1/classify", content=image)).status_code == 503
+        async with app.router.lifespan_context(app):
+            answer = await client.post("/v1/classify?top_k=1", content=image)
+            assert answer.json()["results"][0]["predictions"][0]["label"] == "3"
+            assert repository.waiting == 0
+        assert (await client.post("/v1/classify", content=image)).status_code == 503

@@ -1,0 +1,95 @@
+"""Cases of what else networks in fp16 launch: half in, half or float out."""
+
+from dataclasses import replace
+
+from kernels.convolution.algorithms import ConvChoice
+from kernels.layout.pixels import Pixels
+from kernels.layout.strided import Strided
+from kernels.problems.activation import RELU
+from kernels.problems.binary_operation import BinaryOp
+from kernels.problems.pool import PoolKind
+from kernels.problems.precision import HALF, Precision
+from tests.support.cases.conv import DEPTHWISE, conv_case
+from tests.support.cases.elementwise import (
+    binary_case,
+    fill_case,
+    map_case,
+    scale_shift_case,
+    shuffle_case,
+)
+from tests.support.cases.linear import linear_case
+from tests.support.cases.tensor_gemm import at_precision
+from tests.support.cases.windows import (
+    global_pool_case,
+    lrn_case,
+    pixels_case,
+    planes_case,
+    pool_case,
+    softmax_case,
+)
+from tests.support.kernels.conv_layers import DEPTHWISE_LAYERS, dense, filled, odd, within
+from tests.support.kernels.kernel_case import KernelCase
+from tests.support.kernels.windows import window
+
+
+def _half(pixels: Pixels) -> Pixels:
+    return replace(pixels, stored=HALF)
+
+
+_WHOLE = _half(dense(8)).strided(2, (5, 7))
+_SLICE = _half(within(8)).strided(2, (5, 7))
+_ODD = _half(odd(5)).strided(2, (5, 7))
+_FLOATS = dense(8).strided(2, (5, 7))
+_SAME = window((6, 7), (3, 3), pads=(1, 1, 1, 1))
+_ROW = Strided.contiguous((2, 200), HALF)
+
+HALF_CASES: tuple[KernelCase, ...] = (
+    map_case("of halves", _WHOLE, _WHOLE, RELU),
+    map_case("of halves, some NaN", _WHOLE, _SLICE, RELU, nan=True),
+    map_case("of halves off vectors", _ODD, _ODD, RELU),
+    map_case("of halves to floats", _SLICE, _FLOATS),
+    map_case("of floats to halves", _FLOATS, _WHOLE),
+    binary_case("of halves", BinaryOp.ADD, _WHOLE, _SLICE, _WHOLE, RELU),
+    binary_case("of halves off vectors", BinaryOp.MUL, _ODD, _ODD, _ODD),
+    binary_case(
+        "of halves, a number a channel",
+        BinaryOp.ADD,
+        _WHOLE,
+        Strided.contiguous((8, 1, 1), HALF),
+        _WHOLE,
+    ),
+    scale_shift_case("of halves", 2, (5, 7), _half(within(8)), _half(dense(8)), RELU),
+    fill_case("halves", _SLICE, -1.5),
+    shuffle_case("halves shuffled", _half(dense(12)), _half(within(12)), 3),
+    *(
+        pool_case("of halves", kind, 2, _SAME, _half(x), _half(y))
+        for kind in PoolKind
+        for x, y in ((dense(8), within(8)), (odd(5), dense(5)))
+    ),
+    *(
+        global_pool_case("of halves", kind, 2, (7, 7), _half(filled(37)), _half(dense(37)))
+        for kind in (PoolKind.MAX, PoolKind.AVERAGE)
+    ),
+    lrn_case("of halves", _half(dense(16)), _half(within(16)), 5, 1e-4, 0.75, 1.0),
+    softmax_case("of halves", _ROW, _ROW, 1, False),
+    softmax_case("of halves to floats", _ROW, Strided.contiguous((2, 200)), 1, False),
+    pixels_case("to halves", 3, _half(dense(4))),
+    pixels_case("to halves, padded", 3, _half(dense(8))),
+    planes_case("to halves", 10, 2, (3, 5), _half(within(12))),
+    *(
+        linear_case(
+            f"of halves to {'half' if y.stored == HALF else 'float'}s", rows, x, y, True, RELU
+        )
+        for rows in (1, 2, 4, 8)
+        for x, y in (
+            (_half(dense(128)), _half(filled(10))),
+            (_half(odd(37)), dense(21)),
+        )
+    ),
+    *(
+        conv_case(at, ConvChoice(DEPTHWISE, config))
+        for layer in DEPTHWISE_LAYERS
+        for at in [at_precision(layer, Precision.FP16)]
+        for config in DEPTHWISE.configs(at.problem)
+    ),
+)
