@@ -122,8 +122,7 @@ def loadtest(
         float, typer.Option(min=0, max=1, help="Share of errors above which the exit status is 1.")
     ] = 0.01,
     max_outstanding: Annotated[
-        int,
-        typer.Option(min=1, max=60_000, help="Open loop: limit on requests in flight."),
+        int, typer.Option(min=1, max=60_000, help="Open loop: limit on requests in flight.")
     ] = 1000,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the Poisson arrivals.")] = 0,
     header: Annotated[

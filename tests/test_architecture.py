@@ -60,7 +60,7 @@ ORDER = {
         "cli",
     ],
     "benchmarks": [
-        "rows",
+        "rows families",
         "simulation kernels",
         "networks",
         "serving",

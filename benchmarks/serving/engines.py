@@ -56,7 +56,7 @@ def measure(
 
 def ratio(measured: Sequence[tuple[Throughput, Throughput]], field: str) -> float:
     """The median over the rounds of several engines over one."""
-    return median(getattr(several, field) / getattr(one, field) for one, several in measured)
+    return float(median(getattr(several, field) / getattr(one, field) for one, several in measured))
 
 
 def main(command_line: Sequence[str] | None = None) -> None:

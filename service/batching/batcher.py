@@ -31,12 +31,7 @@ from service.batching.policy import NO_HURRY, Decision, Urgency, due
 from service.batching.queue import Answered, OnOutcome, Request, Waiting
 from service.batching.worker import Batch, BatchRecord, Run, Worker
 from service.callbacks import call_safely
-from service.errors import (
-    DeadlineError,
-    EngineFailedError,
-    ServiceError,
-    ShuttingDownError,
-)
+from service.errors import DeadlineError, EngineFailedError, ServiceError, ShuttingDownError
 
 T = TypeVar("T")
 R = TypeVar("R")

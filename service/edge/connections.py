@@ -1,4 +1,4 @@
-"""Limits on open connections: in all, of one address, and a few spare ones for health checks.
+"""Limits on open connections, in all and of one address, and on the request rate of a client.
 
     open ── address over its limit? ─┬─ close the longest silent connection of it, or refuse
             server over its limit? ──┴─ close the longest silent of all, or answer health only
@@ -104,3 +104,34 @@ def network_of(host: str) -> str:
     if address.ipv4_mapped is not None:
         return str(address.ipv4_mapped)
     return str(ipaddress.IPv6Network((address, _IPV6_PREFIX), strict=False))
+
+
+class RateLimit:
+    """A token bucket for each client; used from one event loop.
+
+    A bucket holds the tokens of one second, at least one. Full buckets are deleted, so memory is
+    bounded by the number of recent clients.
+    """
+
+    def __init__(self, rate: float) -> None:
+        """`rate` is in requests a second."""
+        self.rate = rate
+        self._most = max(1.0, rate)
+        self._buckets: dict[object, tuple[float, float]] = {}  # tokens left at a time, in seconds
+
+    def take(self, client: object, now: float) -> float:
+        """Take a token: 0.0, or the seconds until there is one to take."""
+        tokens, since = self._buckets.get(client, (self._most, now))
+        tokens = min(self._most, tokens + (now - since) * self.rate)
+        if tokens < 1:
+            return (1 - tokens) / self.rate
+        self._buckets[client] = (tokens - 1, now)
+        return 0.0
+
+    def forget(self, now: float) -> None:
+        """Delete the buckets that are full again."""
+        self._buckets = {
+            client: (tokens, since)
+            for client, (tokens, since) in self._buckets.items()
+            if tokens + (now - since) * self.rate < self._most
+        }

@@ -16,9 +16,8 @@ from itertools import count
 from math import ceil
 from time import perf_counter
 
-from service.edge.connections import SPARE, Connection, Connections, network_of
+from service.edge.connections import SPARE, Connection, Connections, RateLimit, network_of
 from service.edge.keys import Keys
-from service.edge.rates import RateLimit
 from service.errors import (
     ServiceError,
     TooManyConnectionsError,

@@ -128,13 +128,7 @@ class Workers:
     """
 
     def __init__(
-        self,
-        name: str,
-        threads: int,
-        *,
-        bound_s: float = inf,
-        replaced: bool = True,
-        nice: int = 0,
+        self, name: str, threads: int, *, bound_s: float = inf, replaced: bool = True, nice: int = 0
     ) -> None:
         """Without `replaced`, jobs wait until a stuck thread is free.
 

@@ -2,8 +2,7 @@
 
 import pytest
 
-from service.edge.connections import SPARE, Connections, network_of
-from service.edge.rates import RateLimit
+from service.edge.connections import SPARE, Connections, RateLimit, network_of
 from service.errors import TooManyConnectionsError
 
 
