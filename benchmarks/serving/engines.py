@@ -2,19 +2,22 @@
 
     python -m benchmarks.serving.engines --model FILE --image FILE [--preset NAME] [--engines K]
 
-One round loads both servers, each alone, in turns of half a second. The rounds' ratios tell how far
-the numbers can be trusted where the machine does other work.
+One round loads both servers, each alone, in turns of half a second. Where the machine does other
+work, requests a CPU second of the server tell more than requests a second: what the server needs
+does not depend on what it gets.
 """
 
 import argparse
 import os
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
 from pathlib import Path
 from statistics import median
+from typing import NamedTuple
 from urllib.parse import urlsplit
+from urllib.request import urlopen
 
+from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console
 from rich.table import Table
 
@@ -32,31 +35,63 @@ from benchmarks.serving.served import served
 FILE = RESULTS / "engines.jsonl"
 
 
+class Side(NamedTuple):
+    """One server in one round."""
+
+    engines: int
+    requests_a_second: float
+    requests_a_cpu_second: float
+    p50_ms: float
+    p99_ms: float
+
+
 def measure(
     model: Path, preset: str | None, image: Path, engines: int, rounds: int, seconds: float
-) -> list[tuple[Throughput, Throughput]]:
+) -> list[tuple[Side, Side]]:
     """One engine and several, by round."""
     kind = "image/png" if image.suffix == ".png" else "image/jpeg"
     request = post_request("/v1/classify", image.read_bytes(), kind)
-    sides = {"one": ["--device", "cpu"], "several": ["--devices", f"cpu:{engines}"]}
+    urls, addresses = {}, {}
     with ExitStack() as servers:
-        addresses = {}
-        for side, options in sides.items():
-            url = urlsplit(servers.enter_context(served(model, preset, options)))
-            addresses[side] = url.hostname or "", url.port or 0
+        for side in (1, engines):
+            url = servers.enter_context(served(model, preset, ["--devices", f"cpu:{side}"]))
+            urls[str(side)], parts = url, urlsplit(url)
+            addresses[str(side)] = parts.hostname or "", parts.port or 0
         for address in addresses.values():
             wait_until_ready(address)
         measure_throughput(addresses, request, CONNECTIONS, 2)  # warm
         measured = []
         for _ in range(rounds):
+            before = {side: _cpu_s(url) for side, url in urls.items()}
             results = measure_throughput(addresses, request, CONNECTIONS, seconds)
-            measured.append((results["one"], results["several"]))
+            one, several = (
+                _side(int(side), result, _cpu_s(urls[side]) - before[side])
+                for side, result in results.items()
+            )
+            measured.append((one, several))
     return measured
 
 
-def ratio(measured: Sequence[tuple[Throughput, Throughput]], field: str) -> float:
-    """The median over the rounds of several engines over one."""
-    return float(median(getattr(several, field) / getattr(one, field) for one, several in measured))
+def _side(engines: int, result: Throughput, cpu_s: float) -> Side:
+    rates = result.requests_a_second, result.n / cpu_s
+    return Side(engines, *rates, result.p50_ms, result.p99_ms)
+
+
+def _cpu_s(url: str) -> float:
+    """CPU seconds of the server's process so far."""
+    with urlopen(f"{url}/metrics") as response:
+        text = response.read().decode()
+    families = text_string_to_metric_families(text)
+    samples = (sample for family in families for sample in family.samples)
+    return next(s.value for s in samples if s.name == "process_cpu_seconds_total")
+
+
+def ratios(measured: Sequence[tuple[Side, Side]]) -> dict[str, float]:
+    """The medians over the rounds of several engines over one."""
+    return {
+        name: round(median(getattr(many, name) / getattr(one, name) for one, many in measured), 3)
+        for name in Side._fields[1:]
+    }
 
 
 def main(command_line: Sequence[str] | None = None) -> None:
@@ -81,16 +116,14 @@ def main(command_line: Sequence[str] | None = None) -> None:
         arguments.seconds,
     )
     table = Table(title=f"{CONNECTIONS} connections", box=None)
-    for heading in ("round", "engines", "requests/s", "p50 ms", "p99 ms"):
+    for heading in ("round", "engines", "requests/s", "requests/CPU s", "p50 ms", "p99 ms"):
         table.add_column(heading, justify="right")
     for number, sides in enumerate(measured, 1):
-        for engines, side in zip((1, arguments.engines), sides, strict=True):
-            cells = side.requests_a_second, side.p50_ms, side.p99_ms
+        for engines, *cells in sides:
             table.add_row(str(number), str(engines), *(f"{cell:.2f}" for cell in cells))
     console = Console(highlight=False)
     console.print(table)
-    ratios = {name: ratio(measured, name) for name in ("requests_a_second", "p50_ms", "p99_ms")}
-    console.print(", ".join(f"{name} {value:.3f}" for name, value in ratios.items()))
+    console.print(", ".join(f"{name} {value:.3f}" for name, value in ratios(measured).items()))
     if arguments.record:
         row = {
             **where("uvicorn", "uvloop", "onnxruntime", "pillow"),
@@ -98,9 +131,9 @@ def main(command_line: Sequence[str] | None = None) -> None:
             "model": arguments.model.name,
             "image_bytes": arguments.image.stat().st_size,
             "engines": arguments.engines,
-            "ratios": {name: round(value, 3) for name, value in ratios.items()},
-            "one": [asdict(one) for one, _ in measured],
-            "several": [asdict(several) for _, several in measured],
+            "connections": CONNECTIONS,
+            "ratios": ratios(measured),
+            "rounds": [side._asdict() for sides in measured for side in sides],
         }
         append(FILE, [row])
 

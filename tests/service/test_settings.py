@@ -1,9 +1,11 @@
 """Settings: where they come from, what they may be, which errors they raise."""
 
+from collections.abc import Sequence
+
 import pytest
 from pydantic import ValidationError
 
-from models import DeviceKind
+from models import DeviceKind, Place
 from service.settings import Settings, SettingsError, load_settings
 
 
@@ -60,6 +62,10 @@ def test_an_unknown_key_like_no_other_is_an_error_that_lists_the_known(key: str)
         ("max_body_mb", "nan", "must be"),
         ("max_megapixels", "inf", "must be"),
         ("drain_s", "soon", "must be a valid number"),
+        *(
+            ("devices", value, "must be GPUs, as cuda:0,cuda:1, or cuda:all, or cpu:2")
+            for value in ("cpu", "cpu:0", "cpu:65", "cuda", "cuda:0,cpu:1", "cuda:0,", "gpu:0")
+        ),
         ("max_queue", "7", "must be at least max_batch, 8"),
     ],
 )
@@ -98,3 +104,28 @@ def test_units_are_converted_once() -> None:
     assert settings.device is DeviceKind.CPU
     assert load_settings({"threads": 3}, {}).thread_count == 3
     assert load_settings({}, {}).thread_count >= 1
+
+
+def test_devices_are_a_place_for_each_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    def places(devices: str) -> Sequence[Place]:
+        return load_settings({"devices": devices}, {}).places
+
+    cpu, gpus = Place(DeviceKind.CPU), [Place(DeviceKind.CUDA, number) for number in range(8)]
+    assert load_settings({"device": "cpu"}, {}).places == [cpu]
+    assert places("cpu:3") == [cpu] * 3
+    assert places("cuda:1,cuda:0,cuda:1") == [gpus[1], gpus[0], gpus[1]]
+    monkeypatch.setattr("service.settings.every_gpu", lambda: gpus[:2])
+    assert places("cuda:all") == gpus[:2]
+
+
+def test_engines_on_the_cpu_divide_the_threads() -> None:
+    assert load_settings({"devices": "cpu:2", "threads": 5}, {}).engine_threads == 2
+    assert load_settings({"devices": "cuda:0,cuda:1", "threads": 5}, {}).engine_threads == 5
+    with pytest.raises(SettingsError, match=r"cpu:3 needs a thread for each .* there are 2"):
+        assert load_settings({"devices": "cpu:3", "threads": 2}, {}).engine_threads
+
+
+def test_device_and_devices_exclude_each_other() -> None:
+    with pytest.raises(SettingsError, match=r"--devices: cpu:2 .* replaces --device; give one"):
+        load_settings({"devices": "cpu:2"}, {"CONVOY_DEVICE": "cuda"})
+    assert load_settings({"device": "cpu"}, {"CONVOY_DEVICES": ""}).devices is None

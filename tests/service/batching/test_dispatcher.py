@@ -136,3 +136,41 @@ def test_a_short_batch_costs_the_policy_microseconds() -> None:
             batch((50 * turn + number) * 100e-6)
         costs.append((time.thread_time() - began) / 50)
     assert min(costs) < 12e-6
+
+
+# --- several engines -----------------------------------------------------------------------------
+
+
+def test_each_engine_learns_its_own_latency() -> None:
+    dispatcher = Dispatcher(Latency(FLAT), Latency(FLAT))
+    for number in range(100):
+        for engine, took in ((0, 1.0), (1, 3.0)):
+            dispatcher.dispatched(10.0 * number, 1, engine)
+            dispatcher.answered(10.0 * number + took, 0, engine)
+    assert dispatcher.latency(0).of(1) == pytest.approx(1.0, rel=0.01)
+    assert dispatcher.latency(1).of(1) == pytest.approx(3.0, rel=0.05)
+
+
+def test_the_engine_that_is_free_first_is_counted_on_and_one_that_restarts_is_not() -> None:
+    dispatcher = Dispatcher(Latency((1.0,)), Latency((1.0,)))
+    dispatcher.dispatched(0.0, 1, 0)
+    dispatcher.dispatched(0.5, 1, 1)
+    assert dispatcher.first_free(0.6) == 0
+    assert dispatcher.completion(0.6, 0, 1) == 2.0
+    assert dispatcher.completion(0.6, 1, 1) == 2.5
+    assert dispatcher.wait_s(0.6, 0) == pytest.approx(0.9)
+    dispatcher.serve(0, serves=False)
+    assert dispatcher.first_free(0.6) == 1
+    assert dispatcher.completion(0.6, 0, 1) == 2.5
+    dispatcher.serve(1, serves=False)
+    assert dispatcher.first_free(0.6) == 0, "all are, where none serves"
+
+
+def test_an_engine_that_hangs_is_expected_later_and_later() -> None:
+    dispatcher = Dispatcher(Latency((1.0,)), Latency((1.0,)))
+    dispatcher.dispatched(0.0, 1, 0)
+    for now in (10.0, 20.0):
+        dispatcher.dispatched(now, 1, 1)
+        assert dispatcher.first_free(now) == 1
+        assert dispatcher.completion(now, 0, 1) == now + 2
+        dispatcher.answered(now + 1, 0, 1)

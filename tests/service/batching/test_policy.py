@@ -16,6 +16,7 @@ from service.batching.policy import (
     SHORT_S,
     Claim,
     Decision,
+    Slot,
     Urgency,
     View,
     completion,
@@ -304,3 +305,64 @@ def test_everybody_in_a_batch_is_expected_in_time(latency: Latency, wanted: list
     if decision.dispatch:
         done = 10.0 + latency.of(decision.dispatch)
         assert all(claim.deadline >= done for claim in left[: decision.dispatch])
+
+
+# --- several engines -----------------------------------------------------------------------------
+
+
+def test_engines_that_are_idle_together_share_what_waits() -> None:
+    idle = Slot(0.0, LINEAR)
+    assert decide(View(0.0, 8, LINEAR, idle=0.1, others=(idle,))) == Decision(4)
+    assert decide(View(0.0, 8, LINEAR, idle=0.1, others=(idle,) * 3)) == Decision(2)
+    assert decide(View(0.0, 8, LINEAR, idle=0.1, others=(Slot(5.0, LINEAR),))) == Decision(8)
+    assert decide(View(0.0, 30, LINEAR, idle=0.1, others=(idle,))) == Decision(8)
+
+
+def test_busy_engines_do_not_share_what_takes_longer_in_two_batches() -> None:
+    others = (Slot(0.0, FLAT),)
+    assert decide(View(0.0, 8, FLAT, idle=0.1, others=others)) == Decision(8)
+    assert decide(View(0.0, 8, FLAT, idle=0.5, others=others)) == Decision(4)
+
+
+def test_nothing_waits_for_arrivals_that_another_engine_is_free_to_take() -> None:
+    soon = Prospect(0.0, 7.0, ((0.1, 7.0),))
+    waits = Decision(look_again=0.1, enough=8)
+    assert decide(View(0.0, 1, FLAT, prospects=[soon])) == waits
+    assert decide(View(0.0, 1, FLAT, prospects=[soon], others=(Slot(0.5, FLAT),))) == waits
+    for free in (0.0, 0.05):
+        view = View(0.0, 1, FLAT, prospects=[soon], others=(Slot(free, FLAT),))
+        assert decide(view) == Decision(1)
+
+
+def test_what_waits_is_done_by_the_engines_that_are_free_first() -> None:
+    fast, slow = Latency((1.0,)), Latency((3.0,))
+    view = View(0.0, 0, slow, others=(Slot(0.5, fast),))
+    # The fast one ends its batches at 1.5, 2.5 and 3.5; the slow one its first at 3.
+    assert [completion(view, 0, items) for items in (1, 2, 3, 4)] == [3.0, 3.0, 3.0, 3.5]
+    assert completion(View(0.0, 0, FLAT, others=(Slot(9.0, FLAT),)), 0, 8) == FLAT.of(8)
+
+
+def test_who_is_refused_on_one_engine_is_in_time_on_two() -> None:
+    claims = [Claim(1, 1.0), Claim(1, 1.0), Claim(1, 2.0), Claim(1, 2.0)]
+    single = Latency((1.0,))
+    assert decide(View(0.0, 4, single, claims=claims)).dispatch == 1
+    busy = View(0.0, 4, single, busy_until=0.5, claims=claims)
+    assert decide(busy).refused == (0, 1)
+    both = View(0.0, 4, single, claims=claims, others=(Slot(0.0, single),))
+    assert decide(both) == Decision(1)
+
+
+@given(
+    st.lists(st.floats(0.1, 5.0), min_size=1, max_size=4),
+    st.lists(st.floats(0.0, 5.0), max_size=3),
+    st.integers(1, 40),
+)
+def test_one_engine_more_never_makes_an_estimate_much_later(
+    seconds: list[float], free: list[float], items: int
+) -> None:
+    """Sharing early may cost one batch more at the end, and never more than that."""
+    latency = Latency(tuple(sorted(seconds)))
+    others = tuple(Slot(moment, latency) for moment in sorted(free))
+    done = completion(View(0.0, 0, latency, others=others), 0, items)
+    alone = completion(View(0.0, 0, latency), 0, items)
+    assert 0 < done <= alone + max(latency.seconds) * len(latency.seconds) + 1e-9

@@ -32,6 +32,11 @@ class LostEngine(FakeEngine):
         raise DeviceLostError("the GPU fell off the bus")
 
 
+def state(pipeline: Pipeline) -> State:
+    """The runner's, read anew."""
+    return pipeline.runner.state
+
+
 async def by_engine(client: httpx.AsyncClient, name: str) -> list[float]:
     """A metric's values in the order of the engines."""
     samples = samples_in((await client.get("/metrics")).text)
@@ -129,11 +134,11 @@ async def test_it_is_not_ready_only_while_no_engine_serves() -> None:
         await until(lambda: p.admission.images == 5)
         expire(p, 0)
         await until(lambda: p.runner.engines[0].restarts == 1)
-        p.runner.state.check_ready()
+        assert state(p) is State.READY
         assert not waiting.done()
         expire(p, 1)
         assert "restarting" in error_of(await waiting, 503)
-        assert p.runner.state is State.RESTARTING
+        assert state(p) is State.RESTARTING
         for answer in await asyncio.gather(*stuck):
             assert answer.status_code in (500, 503)
         gate.set()
@@ -152,13 +157,13 @@ async def test_an_engine_that_is_lost_for_good_leaves_the_others_until_the_last(
     pipeline: Pipeline = only(repository)
     with pytest.raises(EngineFailedError):
         await score(pipeline)
-    pipeline.runner.state.check_ready()
+    assert state(pipeline) is State.READY
     assert [engine.ready for engine in pipeline.runner.engines].count(True) == 1
     assert not failure.done()
     with pytest.raises(EngineFailedError):
         await score(pipeline)
     assert isinstance(await failure, EngineError)
-    assert pipeline.runner.state is State.FAILED
+    assert state(pipeline) is State.FAILED
     assert await repository.close(10)
 
 
