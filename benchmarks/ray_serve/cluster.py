@@ -44,11 +44,14 @@ class Proxy(StrEnum):
 
 
 # README.md of deploy/ray says the same to those who start nodes.
+_LOST = {"RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": "convoy_on_ray.proxy.middlewares"}
 _ENVIRONMENT: Mapping[Proxy, Mapping[str, str]] = {
-    Proxy.PYTHON: {"RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": "convoy_on_ray.proxy.middlewares"},
+    Proxy.PYTHON: _LOST,
     Proxy.HAPROXY: {
+        **_LOST,  # it sends requests to Python's proxy where no replica is there
         "RAY_SERVE_ENABLE_HA_PROXY": "1",
         "RAY_SERVE_HAPROXY_RETRY_ON": "conn-failure empty-response",
+        "RAY_SERVE_HAPROXY_TUNE_BUFSIZE": "262144",  # what fits in can be sent again
     },
 }
 

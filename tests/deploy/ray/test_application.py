@@ -72,9 +72,10 @@ def test_other_answers_are_convoys_too(
 def test_faults_lose_nothing(running: "RayConvoy") -> None:
     """A replica is killed, a node is lost, another joins: each request is answered or refused."""
     from benchmarks.ray_serve.__main__ import faults, unexpected  # noqa: PLC0415  imports Ray
+    from benchmarks.ray_serve.cluster import Proxy  # noqa: PLC0415
 
     found = faults(running, seconds=24)
-    assert unexpected(found) == {}
+    assert unexpected(found, Proxy.PYTHON) == {}
     assert found["answered"] > 100
     assert found["answered"] + sum(found["errors"].values()) == found["requests"]
 
@@ -91,7 +92,7 @@ def test_figures_beside_a_bare_server_and_faults(
     assert all(not each["errors"] for results in sides.values() for each in results)
     with ray_convoy(nodes=2, replicas=(2, 2), proxy=Proxy(proxy)) as running:
         found = on_ray.faults(running, seconds=60)
-    assert on_ray.unexpected(found) == {}
+    assert on_ray.unexpected(found, Proxy(proxy)) == {}
 
 
 def ask(url: str, images: int, stop: threading.Event) -> Counter[int]:
