@@ -11,6 +11,8 @@ commit, are not measured again. Ends with tables, plots, and what of the project
     --report     show the rows that are there
     --accuracy   errors, not times (benchmarks/kernels/accuracy.py); --device cusim needs no GPU
     --predict    what the cost model expects, no measurement (benchmarks/kernels/predict.py)
+    --profile    what machine code says of the kernels (benchmarks/kernels/profile.py); needs NVRTC
+                 and nvdisasm, but no GPU
 """
 
 import argparse
@@ -23,7 +25,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import Progress
 
-from benchmarks.kernels import accuracy, predict
+from benchmarks.kernels import accuracy, predict, profile
 from benchmarks.kernels.contest import Effort, Outcome
 from benchmarks.kernels.plots import NoMatplotlibError, plot_speedups
 from benchmarks.kernels.show import show
@@ -185,6 +187,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     what.add_argument("--report", action="store_true", help="only show what is there")
     what.add_argument("--accuracy", action="store_true", help="errors on the VGG-E layers")
     what.add_argument("--predict", action="store_true", help="what the cost model expects")
+    what.add_argument("--profile", action="store_true", help="what machine code says of kernels")
     parser.add_argument(
         "--device", choices=tuple(accuracy.DEVICES), default="cuda", help="for --accuracy"
     )
@@ -200,6 +203,12 @@ def main(command_line: Sequence[str] | None = None) -> None:
     at = arguments.commit or commit()
     if arguments.predict:
         predict.run(arguments.out, at, console)
+        return
+    if arguments.profile:
+        try:
+            profile.run(problems(arguments.suite or SUITES, arguments.n or ORDER), console)
+        except DeviceError as error:
+            raise SystemExit(str(error)) from error
         return
     if arguments.accuracy:
         try:

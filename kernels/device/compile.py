@@ -123,6 +123,11 @@ def source_digest(sources: Iterable[str], root: Path = SOURCE_ROOT) -> str:
     return hashlib.sha256(json.dumps([FLAGS, texts], sort_keys=True).encode()).hexdigest()[:16]
 
 
+def include_names(source: str, root: Path = SOURCE_ROOT) -> tuple[str, ...]:
+    """A source and every file under `root` that it includes, however deep."""
+    return tuple(_sources(root, source))
+
+
 # Sources
 
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"]+)"', re.MULTILINE)

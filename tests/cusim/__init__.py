@@ -15,6 +15,8 @@ What it shows, and in which build (build.py; test_defects.py plants each defect)
     ordered what blocks store is seen by other blocks late, and in any order, until a fence; plain
             loads never see it (runtime/stores.h). In random order a missing fence, or a load that
             the L1 cache may answer, gives a wrong result.
+    profile shows nothing wrong, but what accesses to memory would cost: which lanes of a warp touch
+            which addresses (accesses.py; `python -m tests.cusim.profile`).
 
 What it cannot show:
 
@@ -25,6 +27,6 @@ What it cannot show:
     it). A fence orders a thread's own stores and those before the block's last barrier: what a
     lane stored before __syncwarp, another lane's fence does not.
   - Buffers that an engine carves from one allocation have no red zones between them.
-  - Speed, register spills, bank conflicts; how far fast arithmetic and tensor cores round.
+  - Speed, register spills; how far fast arithmetic and tensor cores round.
   - __device__ variables at namespace scope would be taken for shared memory; no kernel has any.
 """

@@ -70,15 +70,28 @@ TSAN = Build(
     environment=(("TSAN_OPTIONS", "halt_on_error=1:report_thread_leaks=0:history_size=2"),),
 )
 # The sanitizer's instrumentation without the sanitizer: the runtime has what it calls.
+_INSTRUMENTED = (
+    "-fsanitize=thread",
+    "--param=tsan-instrument-func-entry-exit=0",
+    "--param=tsan-distinguish-volatile=1",
+)
 ORDERED = Build(
     "ordered",
     macros=("-DCUSIM_ORDERED",),
+    kernel=("-O2", *_CHECKED, *_INSTRUMENTED),
+    link=(),
+)
+# Vectors stay whole, as one instruction moves them on a GPU.
+PROFILE = Build(
+    "profile",
+    macros=("-DCUSIM_PROFILE",),
     kernel=(
         "-O2",
-        *_CHECKED,
-        "-fsanitize=thread",
-        "--param=tsan-instrument-func-entry-exit=0",
-        "--param=tsan-distinguish-volatile=1",
+        "-fno-tree-sra",
+        "-fno-ipa-sra",
+        "-fno-tree-vectorize",
+        "-fno-tree-slp-vectorize",
+        *_INSTRUMENTED,
     ),
     link=(),
 )

@@ -103,9 +103,10 @@ class CusimDevice:
         self.build = build
         self.order = order
         self.steps = 0  # how often a thread began or went on
+        self.recorded = b""  # of the last launch, where the build profiles: accesses.py
         self._seed = seed
         self._launches = 0
-        self._root = source_root
+        self.source_root = source_root
         self._timeout_s = timeout_s
         self._heap = Heap(memory_bytes)
         self._process = Process(build, self._heap.span)
@@ -129,7 +130,7 @@ class CusimDevice:
         return self._kernels[instantiation]
 
     def _load(self, instantiation: Instantiation) -> Kernel:
-        library = builds.kernel(self.build, instantiation, self._root)
+        library = builds.kernel(self.build, instantiation, self.source_root)
         try:
             answer = self._ask(Request.LOAD, _text(str(instantiation)) + _text(str(library)))
         except RefusedError as error:
@@ -206,8 +207,9 @@ class CusimDevice:
         self._launches += 1
         seed = self._seed + self._launches  # so that replays differ, and a run can be repeated
         how = struct.pack("<IIQ", self.order, self._timeout_s, seed)
-        (steps,) = struct.unpack("<Q", self._ask(Request.LAUNCH, head + how + tail))
-        self.steps += steps
+        answer = self._ask(Request.LAUNCH, head + how + tail)
+        self.steps += struct.unpack_from("<Q", answer)[0]
+        self.recorded = answer[8:]
 
     def _ask(self, request: Request, payload: bytes) -> bytes:
         try:

@@ -8,6 +8,7 @@
 #include <memory>
 #include <numeric>
 
+#include "accesses.h"
 #include "fault.h"
 #include "fiber.h"
 #include "memory.h"
@@ -111,6 +112,7 @@ void run_one_by_one(const std::vector<unsigned>& order) {
       paused_blocks++;
     } else {
       last.block.stores.end();
+      block_recorded();
     }
   };
   for (unsigned i : order) {

@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <memory>
 
+#include "accesses.h"
 #include "fault.h"
 #include "launch.h"
 #include "memory.h"
@@ -69,7 +70,8 @@ Answer load(Reader& request) {
   return {Status::Done, answer};
 }
 
-// Module, grid, block, dynamic shared bytes, order, deadline, seed, arguments → steps.
+// Module, grid, block, dynamic shared bytes, order, deadline, seed, arguments → steps, and what a
+// profile has recorded.
 Answer launch_kernel(Reader& request) {
   Launch launch;
   launch.module = reinterpret_cast<Module*>(request.number<uint64_t>());
@@ -88,7 +90,7 @@ Answer launch_kernel(Reader& request) {
   }
   const uint64_t before = steps;
   run(launch);
-  return {Status::Done, bytes_of(steps - before)};
+  return {Status::Done, bytes_of(steps - before) + recorded()};
 }
 
 Answer answer(Request kind, Reader& request, char* memory) {

@@ -8,6 +8,7 @@
 #include <cfenv>
 #include <cstring>
 
+#include "accesses.h"
 #include "block.h"
 #include "fault.h"
 #include "launch.h"
@@ -149,6 +150,7 @@ void load_matrix(unsigned* matrices, int count, bool transposed, const void* row
       fault(&site, "ldmatrix from %p, outside the block's shared memory", row);
     }
     reads(row, 16);
+    record(Access::Matrix, row, 16, __builtin_return_address(0));
   }
   const Load load = {matrices, count, transposed, row};
   block->meet(WarpOp::LoadMatrix, ~0u, reinterpret_cast<uint64_t>(&load), site, load_together);

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from kernels.device.device import ALIGNMENT, Device, Stream
 from kernels.device.launch import Launch
-from kernels.layout.strided import Strided
+from kernels.layout.strided import VECTOR, Strided
 from kernels.problems.precision import HALF, Stored
 from tests.support.tolerance import Array, assert_within
 
@@ -70,10 +70,18 @@ def placed(array: Array, layout: Strided) -> Placed:
 
 
 def poisoned(layout: Strided) -> Array:
-    """Memory for a tensor from a 16-byte boundary to its last element, nothing in it yet."""
+    """Memory for a tensor from a 16-byte boundary to its last element, nothing in it yet.
+
+    Where its pixels lie at vectors, to the end of the last one's last vector: kernels may read that
+    (kernels/layout/operands.py, `vectors_in`).
+    """
     ends = ((size - 1) * stride for size, stride in zip(layout.shape, layout.strides, strict=True))
+    end = layout.offset + sum(ends) + 1
+    apart = [stride for stride in layout.strides if stride > 1]
+    if len(apart) < len(layout.strides) and not any(n % VECTOR for n in (layout.offset, *apart)):
+        end = -(-end // VECTOR) * VECTOR
     poison = HALF_POISON if layout.stored == HALF else POISON
-    return np.full(layout.offset + sum(ends) + 1, poison).view(layout.stored)
+    return np.full(end, poison).view(layout.stored)
 
 
 def view(memory: Array, layout: Strided) -> Array:

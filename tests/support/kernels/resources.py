@@ -1,4 +1,5 @@
-"""The committed table of what every kernel takes on every architecture: resources.tsv.
+"""The committed table of what every kernel takes on every architecture, and of its code's digest:
+resources.tsv.
 
 A change of the kernels or of the compiler changes the table, to be looked at and committed:
 
@@ -11,8 +12,9 @@ from functools import partial
 from rich.progress import Progress, TaskID
 
 from kernels.device import nvrtc
-from kernels.device.compile import Cubin, Resources, compile_all
+from kernels.device.compile import Cubin, compile_all
 from kernels.device.device import Instantiation
+from kernels.device.machine_code import digest
 from kernels.problems.precision import Precision
 from tests.support import ROOT
 from tests.support.cases import INSTANTIATIONS
@@ -52,21 +54,20 @@ def table_of(cubins: Mapping[tuple[Instantiation, str], Cubin]) -> Table:
     table: Table = {}
     for (instantiation, arch), cubin in cubins.items():
         row = f"{instantiation.source} {instantiation.expression}"
-        table.setdefault(row, {})[arch] = _cell(cubin.resources)
+        table.setdefault(row, {})[arch] = _cell(cubin)
     return table
 
 
-def _cell(resources: Resources) -> str:
-    """Registers, then those numbers of bytes that are not 0: "32 shared 1024 stores 16"."""
+def _cell(cubin: Cubin) -> str:
+    """Registers, numbers of bytes that are not 0, a digest: "32 shared 1024 code 1f2e3d4c"."""
     bytes_of = {
-        "shared": resources.static_shared,
-        "stack": resources.stack,
-        "stores": resources.spill_stores,
-        "loads": resources.spill_loads,
+        "shared": cubin.resources.static_shared,
+        "stack": cubin.resources.stack,
+        "stores": cubin.resources.spill_stores,
+        "loads": cubin.resources.spill_loads,
     }
-    return " ".join(
-        [str(resources.registers), *(f"{name} {size}" for name, size in bytes_of.items() if size)]
-    )
+    sizes = (f"{name} {size}" for name, size in bytes_of.items() if size)
+    return " ".join([str(cubin.resources.registers), *sizes, f"code {digest(cubin)}"])
 
 
 def read() -> tuple[str, Table]:

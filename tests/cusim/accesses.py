@@ -1,0 +1,189 @@
+"""What a profile recorded of a launch: which lanes touched which addresses, by which line; and the
+wavefronts and sectors that a GPU would have needed.
+
+Rules of shared memory, 32 banks of 4 bytes:
+
+  - 4 bytes a lane or fewer: as many wavefronts as the most different words in one bank (CUDA C++
+    Programming Guide, "Shared Memory" of compute capability 5.x and later).
+  - 8 bytes: half a warp at a time; 16 bytes: a quarter. A wavefront returns 128 bytes.
+  - Loads of 8 and 16 bytes serve twice as many lanes at once where lanes l and l ^ 1, or l and
+    l ^ 2, have the same address, for all l that take part: an engineer of NVIDIA's, for compute
+    capability 7.x, forums.developer.nvidia.com/t/unexpected-shared-memory-bank-conflict/77228.
+    Assumed of later ones.
+  - ldmatrix: a wavefront for each matrix whose 8 rows are in different banks.
+
+A global instruction needs the sectors, 32 bytes each, that its lanes touch (Programming Guide,
+"Global Memory").
+"""
+
+import struct
+import subprocess
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+
+LANES = 32
+ROW = 128  # bytes of all banks
+SECTOR = 32
+
+
+class Access(IntEnum):
+    """runtime/accesses.h."""
+
+    LOAD = 0
+    STORE = 1
+    COPY_FROM = 2
+    COPY_TO = 3
+    MATRIX = 4
+
+
+Addresses = tuple[int | None, ...]
+"""Of each lane; None where it takes no part."""
+
+
+Count = Callable[[Addresses, int, Access], int]
+
+
+@dataclass(frozen=True, slots=True)
+class Instruction:
+    """One instruction of a kernel, by its place; `patterns` says how often it touched what."""
+
+    place: str  # "implicit_gemm.cu:88 common.cuh:17": the kernel's line, then those inlined there
+    access: Access
+    size: int  # bytes a lane
+    shared: bool
+    patterns: Counter[Addresses]
+
+    @property
+    def space(self) -> str:
+        """Of memory."""
+        return "shared" if self.shared else "global"
+
+    @property
+    def executed(self) -> int:
+        """By how many warps, all times together."""
+        return self.patterns.total()
+
+    @property
+    def needed(self) -> float:
+        """Wavefronts or sectors, on average."""
+        return self._mean(wavefronts) if self.shared else self._mean(sectors)
+
+    @property
+    def least(self) -> float:
+        """What would do for as many different bytes."""
+        return self._mean(least_wavefronts) if self.shared else self._mean(least_sectors)
+
+    @property
+    def worst(self) -> Addresses:
+        """The pattern that needs most."""
+        need = wavefronts if self.shared else sectors
+        return max(self.patterns, key=lambda addresses: need(addresses, self.size, self.access))
+
+    def _mean(self, count: Count) -> float:
+        total = sum(
+            times * count(addresses, self.size, self.access)
+            for addresses, times in self.patterns.items()
+        )
+        return total / self.executed
+
+
+def wavefronts(addresses: Addresses, size: int, access: Access) -> int:
+    """Of one instruction on shared memory."""
+    if size <= 4:
+        return _at_once(addresses, size)
+    together = ROW // size  # lanes
+    if access is Access.LOAD and (_paired(addresses, 1) or _paired(addresses, 2)):
+        together *= 2
+    return sum(
+        _at_once(addresses[first : first + together], size) for first in range(0, LANES, together)
+    )
+
+
+def least_wavefronts(addresses: Addresses, size: int, access: Access) -> int:
+    """For as many different bytes; a load of 16 bytes never returns in fewer than 2."""
+    least = -(-_distinct(addresses) * size // ROW)
+    return max(least, size // 8, 1) if access is Access.LOAD else max(least, 1)
+
+
+def sectors(addresses: Addresses, size: int, access: Access) -> int:
+    """Of one instruction on global memory."""
+    touched = (range(a // SECTOR, (a + size - 1) // SECTOR + 1) for a in _present(addresses))
+    return len({sector for each in touched for sector in each})
+
+
+def least_sectors(addresses: Addresses, size: int, access: Access) -> int:
+    """For as many different bytes."""
+    return -(-_distinct(addresses) * size // SECTOR)
+
+
+def banks(address: int, size: int) -> range:
+    """Those that a lane's access touches."""
+    return range(address // 4 % 32, address // 4 % 32 + max(size // 4, 1))
+
+
+def _present(addresses: Iterable[int | None]) -> list[int]:
+    return [address for address in addresses if address is not None]
+
+
+def _distinct(addresses: Addresses) -> int:
+    return len(set(_present(addresses)))
+
+
+def _at_once(addresses: Sequence[int | None], size: int) -> int:
+    """The most different words in one bank."""
+    words = {
+        word
+        for address in _present(addresses)
+        for word in range(address // 4, (address + size - 1) // 4 + 1)
+    }
+    return max(Counter(word % 32 for word in words).values(), default=0)
+
+
+def _paired(addresses: Addresses, apart: int) -> bool:
+    """Whether lanes whose numbers differ in that bit have the same address, where both have one."""
+    return all(
+        address is None or addresses[lane ^ apart] in (None, address)
+        for lane, address in enumerate(addresses)
+    )
+
+
+# What the simulator wrote: runtime/accesses.cpp, `recorded`.
+
+_RECORD = struct.Struct("<QQIIII32I")
+
+
+def instructions(recorded: bytes, library: Path) -> list[Instruction]:
+    """Those of a launch of the kernel in `library`, by place; several on one line are one."""
+    records = list(_RECORD.iter_unpack(recorded))
+    places = _places(library, sorted({record[0] for record in records}))
+    found: dict[tuple[str, Access, int, bool], Counter[Addresses]] = {}
+    for code, count, access, size, shared, lanes, *at in records:
+        addresses = tuple(at[lane] if lanes >> lane & 1 else None for lane in range(LANES))
+        key = places[code], Access(access), size, bool(shared)
+        found.setdefault(key, Counter())[addresses] += count
+    return [Instruction(*key, patterns) for key, patterns in sorted(found.items())]
+
+
+def _places(library: Path, codes: Sequence[int]) -> dict[int, str]:
+    """By offset in the library: the kernel's line, and the lines of what was inlined there."""
+    asked = "\n".join(map(hex, codes))
+    answer = subprocess.run(
+        ["addr2line", "-a", "-i", "-e", library],
+        input=asked,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    lines: list[list[str]] = []
+    for line in answer.splitlines():
+        if line.startswith("0x"):
+            lines.append([])
+        else:
+            lines[-1].append(Path(line.split()[0]).name)
+    return {
+        code: " ".join(dict.fromkeys(each for each in reversed(inlined) if ".cu" in each))
+        for code, inlined in zip(codes, lines, strict=True)
+    }

@@ -1,0 +1,26 @@
+// A profile of accesses, in the build that has one (CUSIM_PROFILE; in any other nothing): which
+// lanes of a warp touch which addresses by one instruction. Lanes whose threads come to a place in
+// the code for the same time make one instruction there.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+namespace cusim {
+
+enum class Access : uint8_t { Load, Store, CopyFrom, CopyTo, Matrix };
+
+#if defined(CUSIM_PROFILE)
+// The thread that runs accesses so many bytes there, by the instruction at `place`.
+void record(Access access, const void* at, size_t size, const void* place);
+// The block that runs has ended.
+void block_recorded();
+// Everything recorded since the last time, for tests/cusim/accesses.py.
+std::string recorded();
+#else
+inline void record(Access, const void*, size_t, const void*) {}
+inline void block_recorded() {}
+inline std::string recorded() { return ""; }
+#endif
+
+}  // namespace cusim

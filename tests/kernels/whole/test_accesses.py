@@ -1,0 +1,47 @@
+"""Wavefronts and sectors of every line are those of the committed table."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from tests.cusim.build import PROFILE
+from tests.cusim.device import CusimDevice
+from tests.support.kernels import access_profiles
+from tests.support.kernels.mutations import replaced
+
+
+def _compare(names: Iterable[str]) -> None:
+    committed = access_profiles.read()
+    made = access_profiles.table_of(names)
+    assert made == {name: committed[name] for name in made}, (
+        "if this is meant: python -m tests.cusim.profile --write"
+    )
+
+
+def test_the_main_kernels_access_memory_as_the_committed_table_says() -> None:
+    _compare(access_profiles.MAIN)
+
+
+@pytest.mark.slow
+def test_every_kernel_accesses_memory_as_the_committed_table_says() -> None:
+    names = access_profiles.profiled()
+    assert access_profiles.read().keys() == names.keys()
+    _compare(names)
+
+
+def test_a_pitch_with_conflicts_is_noticed(tmp_path: Path) -> None:
+    name = "gemm 32x32x32"
+    root = replaced(tmp_path, "implicit_gemm.cu", "X_PITCH = BK + 4;", "X_PITCH = BK;")
+    conflicted = access_profiles.lines_of(
+        access_profiles.profile(
+            *access_profiles.profiled()[name], lambda: CusimDevice(PROFILE, source_root=root)
+        )
+    )
+    committed = access_profiles.read()[name]
+    worse = {
+        place
+        for place, counts in conflicted.items()
+        if float(counts.split()[1]) > float(committed[place].split()[1])
+    }
+    assert any(place.endswith("load 16 shared") for place in worse)
