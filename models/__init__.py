@@ -11,6 +11,7 @@ from models.digits import MODEL_PATH as BUILT_IN_MODEL
 from models.engines.engine import Batch, DeviceKind, Engine, Image, Images, Pixels, Scores
 from models.engines.open_engine import open_engine
 from models.engines.original import Original
+from models.engines.tolerance import score_tolerance
 from models.errors import (
     DeviceLostError,
     EngineError,
@@ -75,5 +76,6 @@ __all__ = [
     "plan_report",
     "precompile",
     "report",
+    "score_tolerance",
     "tune",
 ]

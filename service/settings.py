@@ -47,9 +47,10 @@ class Settings(BaseModel):
     """Text file with one label per line, instead of the model's own."""
     device: DeviceKind = DeviceKind.AUTO
     """Where the model runs."""
-    precision: Precision = Precision.FP32
+    precision: Precision | None = None
     """How exactly a GPU computes: fp32; 3xtf32, as accurate on tensor cores; tf32; fp16. The CPU
-    always computes in fp32."""
+    always computes in fp32. [default: the model's own, else fp16 where its weights are, else
+    fp32]"""
     host: str = Field(default="127.0.0.1", min_length=1)
     """Address to listen on."""
     port: int = Field(default=8000, ge=0, le=65535)

@@ -1,7 +1,6 @@
 """Which engine runs a classifier on a device."""
 
 import logging
-import re
 from functools import partial
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from models.engines.onnxruntime_engine import OnnxRuntimeEngine
 from models.engines.proved_engine import Fallback, ProvedEngine, prove
 from models.errors import EngineError
 from models.open_gpu import open_gpu
+from models.precision import too_large
 from models.tuning.measured import choose_for
 
 _log = logging.getLogger("convoy")
@@ -49,6 +49,9 @@ def open_engine(
     def on_gpu(fallback: Fallback | None) -> Engine:
         gpu = open_gpu("Use --device cpu where there is no GPU")
         check_architecture(gpu, classifier.precision)
+        if classifier.precision is Precision.FP16:
+            for node, reason in too_large(classifier.rewritten.graph).items():
+                _log.warning("%s of %s stays in float32: %s", node, classifier.name, reason)
         choose = choose_for(gpu, classifier.rewritten.graph, max_batch, tuning)
         engine = CudaEngine(classifier, gpu, max_batch=max_batch, choose=choose, progress=progress)
         check = partial(prove, classifier=classifier, choose=choose, threads=threads)
@@ -66,8 +69,7 @@ def open_engine(
 
 def check_architecture(gpu: Device, precision: Precision) -> None:
     """Raise EngineError where a GPU is too old for a precision."""
-    number = re.match(r"\d+", gpu.architecture)  # none for the simulator, which runs all
-    if number and int(number[0]) < precision.least_architecture:
+    if not precision.runs_on(gpu.architecture):
         raise EngineError(
             f"{gpu.name} (sm_{gpu.architecture}) has no tensor cores for {precision.value}; that "
             f"needs sm_{precision.least_architecture}. Use --precision fp32 or fp16"
