@@ -20,6 +20,7 @@ from models.engines.engine import (
 )
 from models.engines.open_engine import Place, every_gpu, open_engine, open_engines
 from models.engines.original import Original
+from models.engines.tolerance import score_tolerance
 from models.errors import (
     DeviceLostError,
     EngineError,
@@ -88,5 +89,6 @@ __all__ = [
     "plan_report",
     "precompile",
     "report",
+    "score_tolerance",
     "tune",
 ]

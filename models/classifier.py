@@ -8,7 +8,7 @@ from pathlib import Path
 
 from kernels.problems.precision import Precision
 from models import imagenet
-from models.description import load_preprocessing
+from models.description import load_precision, load_preprocessing
 from models.errors import UnsupportedModelError
 from models.graph import Graph, Identity, Reshape, Shape, Softmax
 from models.onnx_loader import (
@@ -17,10 +17,11 @@ from models.onnx_loader import (
     image_shape,
     load_proto,
     read_model,
+    weighs_halves,
 )
-from models.precision import at_precision
+from models.precision import at_precision, kept_in_float
 from models.preprocessing import OutputKind, Preprocessing, check_labels
-from models.rewrite import Rewritten, rewrite
+from models.rewrite import Refused, Rewritten, rewrite
 
 _log = logging.getLogger(__name__)
 
@@ -39,10 +40,16 @@ class Classifier:
     def rewritten(self) -> Rewritten:
         """The network as Convoy's kernels run it; the ONNX Runtime engine does not use it.
 
-        Raises UnsupportedModelError as `at_precision`.
+        What its precision keeps in float32 is among its refusals.
         """
         rewritten = rewrite(self.network.graph)
-        return replace(rewritten, graph=at_precision(rewritten.graph, self.precision))
+        kept = kept_in_float(rewritten.graph, self.precision)
+        rule = self.precision.value
+        return replace(
+            rewritten,
+            graph=at_precision(rewritten.graph, self.precision),
+            refused=(*rewritten.refused, *(Refused(rule, *each) for each in kept.items())),
+        )
 
 
 def load_classifier(
@@ -53,6 +60,7 @@ def load_classifier(
 ) -> Classifier:
     """The classifier in `path` with its `model.toml`; `overrides` are flags under the same keys.
 
+    Where neither sets a precision, it is that of the file's weights, float16 or float32.
     Raises ModelFileError, UnsupportedModelError or PreprocessingError.
     """
     proto = read_model(path, limits or FileLimits())
@@ -63,6 +71,9 @@ def load_classifier(
             f"{path} has {len(outputs)} outputs ({names}); a classifier has one, its scores"
         )
     preprocessing = load_preprocessing(path, image_shape(proto), overrides)
+    precision = load_precision(path, overrides)
+    if precision is None:
+        precision = Precision.FP16 if weighs_halves(proto) else Precision.FP32
     network = load_proto(path.stem, proto, preprocessing.input_shape)
     graph = network.graph
     classes = _classes(path, graph.shape(graph.outputs[0]))
@@ -70,7 +81,13 @@ def load_classifier(
         _log.warning("%s has 1000 classes and no labels: they are taken as ImageNet's", path.name)
         preprocessing = replace(preprocessing, labels=imagenet.labels())
     check_labels(preprocessing, classes)
-    return Classifier(path.stem, network, _settle_output(path, network, preprocessing), classes)
+    return Classifier(
+        path.stem,
+        network,
+        _settle_output(path, network, preprocessing),
+        classes,
+        precision,
+    )
 
 
 def _classes(path: Path, shape: Shape) -> int:

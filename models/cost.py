@@ -19,8 +19,6 @@ from models.graph import (
     Softmax,
 )
 
-FLOAT_BYTES = 4
-
 
 def flops_per_image(graph: Graph, node: Node) -> int:
     """Multiplies, adds, comparisons and calls of a transcendental function, one each."""

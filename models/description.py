@@ -12,6 +12,7 @@
     std = [0.229, 0.224, 0.225]
     output = "logits"          # or "probabilities"
     labels = "labels.txt"      # one a line, UTF-8; the path counts from the TOML file
+    precision = "fp32"         # of a GPU: or "3xtf32", "tf32", "fp16"
 
 Every key is optional. A flag overrides the file, and the file overrides its preset. What none of
 them sets is guessed from the shape of the model's input.
@@ -26,6 +27,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
+from kernels.problems.precision import Precision
 from models.errors import PreprocessingError
 from models.preprocessing import PRESETS, ChannelOrder, Fit, Layout, OutputKind, Preprocessing
 
@@ -47,11 +49,11 @@ def load_preprocessing(
     Raises PreprocessingError: an invalid file or flag, or one that does not fit `input_shape`.
     """
     shape = _known(input_shape)
-    flags = _parse("the flags", {k: v for k, v in (overrides or {}).items() if v is not None})
+    flags = _parse("the flags", _given(overrides))
     path = _description_of(model_path)
     described = _parse(str(path), _read(path), path.parent) if path else {}
     if "preset" in flags:
-        described = {k: v for k, v in described.items() if k in ("frames", "layout", "labels")}
+        described = {k: v for k, v in described.items() if k in _NOT_OF_PIXELS}
     given = described | flags
     source = str(path) if path and described else "the preprocessing"
 
@@ -83,6 +85,21 @@ def load_preprocessing(
     )
     _check(source, preprocessing, shape)
     return preprocessing
+
+
+def load_precision(
+    model_path: Path, overrides: Mapping[str, object] | None = None
+) -> Precision | None:
+    """The precision that flags or the file set; None where neither does. Raises as above."""
+    path = _description_of(model_path)
+    said = (_read(path) if path else {}) | _given(overrides)
+    table = {key: value for key, value in said.items() if key == "precision"}
+    precision: Precision | None = _parse(str(path), table).get("precision")
+    return precision
+
+
+def _given(overrides: Mapping[str, object] | None) -> dict[str, object]:
+    return {key: value for key, value in (overrides or {}).items() if value is not None}
 
 
 # --- reading -------------------------------------------------------------------------------------
@@ -153,7 +170,10 @@ _KEYS: Mapping[str, tuple[Callable[[object], object], str]] = {
     "std": (_per_channel(_positive), "a list of 3 numbers above 0, or 1 for grey"),
     "output": _one_of(OutputKind),
     "labels": (_label_path, "the path of a text file with one label a line"),
+    "precision": _one_of(Precision),
 }
+_NOT_OF_PIXELS = ("frames", "layout", "labels", "precision")
+"""What a preset among the flags leaves as the file has it."""
 
 
 def _description_of(model_path: Path) -> Path | None:

@@ -1,34 +1,52 @@
-"""A network at a precision: what is multiplied how, and what each value is stored in."""
+"""A network at a precision: what is multiplied how, and what each value is stored in.
+
+In fp16 everything is stored as halves but for what `kept_in_float` names. Where the two meet, an
+Identity converts: its output is stored otherwise than its input.
+"""
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
 
-from kernels.problems.precision import FLOAT, HALF, Precision
-from models.errors import UnsupportedModelError
-from models.graph import Activate, Conv, Gemm, Graph, Identity, Node, Reshape, Softmax
+from kernels.problems.precision import FLOAT, HALF, Precision, Stored
+from models.graph import (
+    Activate,
+    Binary,
+    Conv,
+    Gemm,
+    Graph,
+    Identity,
+    Node,
+    Reshape,
+    Softmax,
+    Value,
+)
+
+_LARGEST = float(np.finfo(np.float16).max)
+_IS_LAST = "scores are float32"
 
 
 def at_precision(graph: Graph, precision: Precision) -> Graph:
     """The rewritten graph with every Conv at `precision`, and values stored as it stores them.
 
-    In fp16 the last fully connected layer writes float32, and what follows it stays float32. Raises
-    UnsupportedModelError where a weight is too large for float16, and names its layer.
+    In fp16 the nodes of `kept_in_float` stay in float32.
     """
     if precision is Precision.FP32:
         return graph
-    _check_weights(graph, precision)
-    floats = _after_last_linear(graph)
-    stored = precision.stored
-    return replace(
-        graph,
-        values={
-            name: replace(value, stored=FLOAT if name in floats else stored)
-            for name, value in graph.values.items()
-        },
-        nodes=tuple(_at(node, precision) for node in graph.nodes),
-    )
+    if precision.stored == FLOAT:
+        return replace(graph, nodes=tuple(_at(node, precision) for node in graph.nodes))
+    return _Halves(graph).graph()
+
+
+def kept_in_float(graph: Graph, precision: Precision) -> Mapping[str, str]:
+    """By name, the nodes of a rewritten graph that fp16 leaves in float32, each with the reason."""
+    if precision.stored == FLOAT:
+        return {}
+    scores = _scores(graph)
+    last = {node.name: _IS_LAST for node in graph.nodes if node.output in scores}
+    return last | too_large(graph)
 
 
 def _at(node: Node, precision: Precision) -> Node:
@@ -37,31 +55,112 @@ def _at(node: Node, precision: Precision) -> Node:
     return replace(node, problem=replace(node.problem, precision=precision))
 
 
-def _check_weights(graph: Graph, precision: Precision) -> None:
-    if precision.stored != HALF:
-        return
-    largest = float(np.finfo(np.float16).max)
-    for node in graph.nodes:
-        if isinstance(node, Conv | Gemm):
-            weight = float(np.abs(graph.weights[node.weight]).max())
-            if largest < weight < np.inf:
-                raise UnsupportedModelError(
-                    f"{node.name} has a weight of {weight:.3g}, and float16 ends at {largest:.0f}; "
-                    "serve the model at tf32 or 3xtf32"
-                )
+class _Halves:
+    """One graph on its way to fp16: which values exist in which type, and the nodes so far."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph, self._too_large = graph, too_large(graph)
+        scores = _scores(graph)
+        self._values = {
+            name: replace(value, stored=FLOAT if name in scores else HALF)
+            for name, value in graph.values.items()
+        }
+        # Where a value was written as float32, that form of it, by its name.
+        self._floats: dict[str, str] = {}
+        self._unwritten: set[str] = set()
+        self._nodes: list[Node] = []
+
+    def graph(self) -> Graph:
+        """The graph in fp16."""
+        for node in self._graph.nodes:
+            self._add(node)
+        for name in self._graph.outputs:
+            self._as_stored(name)
+        return replace(self._graph, values=self._values, nodes=tuple(self._nodes))
+
+    def _add(self, node: Node) -> None:
+        if node.name in self._too_large:
+            self._add_in_float(node)
+            return
+        for name in node.operands():
+            self._as_stored(name)
+        self._nodes.append(_at(node, Precision.FP16))
+
+    def _add_in_float(self, node: Node) -> None:
+        values = [name for name in node.operands() if name in self._values]
+        node = node.renamed({name: self._as_float(name) for name in values})
+        value = self._values[node.output]
+        if value.stored == HALF:
+            written = Value(f"{value.name}/float32", value.shape)
+            self._values[written.name] = written
+            self._floats[value.name] = written.name
+            self._unwritten.add(value.name)
+            node = replace(node, output=written.name)
+        self._nodes.append(node)
+        if value.inside is not None:  # it is read as a part of another
+            self._as_stored(value.name)
+
+    def _as_float(self, name: str) -> str:
+        """The name of a value's float32 form, converted where it has none."""
+        value = self._values[name]
+        if value.stored == FLOAT:
+            return name
+        if name not in self._floats:
+            self._floats[name] = f"{name}/float32"
+            self._values[f"{name}/float32"] = Value(f"{name}/float32", value.shape)
+            self._convert(name, f"{name}/float32", FLOAT)
+        return self._floats[name]
+
+    def _as_stored(self, name: str) -> None:
+        """Convert a value that so far exists as float32 only."""
+        if name in self._unwritten:
+            self._unwritten.remove(name)
+            self._convert(self._floats[name], name, HALF)
+
+    def _convert(self, x: str, y: str, to: Stored) -> None:
+        self._nodes.append(Identity(name=f"{x} as {to}", output=y, x=x))
 
 
-def _after_last_linear(graph: Graph) -> set[str]:
-    """The values from the last Gemm on: it, and what may follow it, write float32 from either."""
+def too_large(graph: Graph) -> dict[str, str]:
+    """The nodes with a weight that would become infinite, each with the reason."""
+    largest = {node.name: _largest_weight(graph, node) for node in graph.nodes}
+    return {
+        name: f"it has a weight of {weight:.3g}, and float16 ends at {_LARGEST:.0f}"
+        for name, weight in largest.items()
+        if weight > _LARGEST
+    }
+
+
+def _largest_weight(graph: Graph, node: Node) -> float:
+    """Of the finite weights that fp16 would store as halves, the largest magnitude; 0 of none."""
+    match node:
+        case Conv() | Gemm():
+            names = [node.weight]
+        case Binary():
+            names = [name for name in (node.a, node.b) if name in graph.weights]
+        case _:  # biases, scales and shifts are float32 at every precision
+            return 0.0
+    magnitudes = (np.abs(graph.weights[name]) for name in names)
+    return max((float(m[m < np.inf].max(initial=0.0)) for m in magnitudes), default=0.0)
+
+
+def _scores(graph: Graph) -> set[str]:
+    """The values that are float32 for the scores' sake, the first from a kernel that reads halves.
+
+    From the last Gemm on; where there is none, from the first Softmax or activation of those nodes
+    that the scores pass alone.
+    """
     writers = {node.output: node for node in graph.nodes}
     readers = Counter(name for node in graph.nodes for name in node.operands())
-    found: list[str] = []
+    passed: list[Node] = []
     (value,) = graph.outputs
     while (node := writers.get(value)) is not None and graph.values[value].inside is None:
-        found.append(value)
-        if isinstance(node, Gemm):
-            return set(found)
-        if not isinstance(node, Softmax | Activate | Reshape | Identity) or readers[node.x] > 1:
-            return set()
+        if not isinstance(node, Gemm | Softmax | Activate | Reshape | Identity):
+            break
+        passed.append(node)
+        if isinstance(node, Gemm) or readers[node.x] > 1:
+            break
         value = node.x
-    return set()
+    while passed and not isinstance(passed[-1], Gemm | Softmax | Activate):
+        passed.pop()
+    return {node.output for node in passed}

@@ -58,9 +58,10 @@ class Settings(BaseModel):
     """Text file with one label per line, instead of the model's own."""
     device: DeviceKind = DeviceKind.AUTO
     """Where the model runs."""
-    precision: Precision = Precision.FP32
+    precision: Precision | None = None
     """How exactly a GPU computes: fp32; 3xtf32, as accurate on tensor cores; tf32; fp16. The CPU
-    always computes in fp32."""
+    always computes in fp32. [default: the model's own, else fp16 where its weights are, else
+    fp32]"""
     devices: str | None = None
     """Several engines for one queue, instead of --device: cuda:0,cuda:1 for these GPUs, cuda:all
     for every GPU, or cpu:2 for two engines with half the threads each."""

@@ -23,8 +23,8 @@ from models.classifier import Classifier
 from models.engines.cuda_engine import CudaEngine
 from models.engines.engine import Images
 from models.engines.onnxruntime_engine import OnnxRuntimeEngine
-from models.engines.proved_engine import check_images, prove, tolerance
-from models.engines.tolerance import relative_error
+from models.engines.proved_engine import check_images, prove
+from models.engines.tolerance import relative_error, score_tolerance
 from service.images.decode import ImageLimits, prepare_image
 from tests.support.cases import CASES, INSTANTIATIONS
 from tests.support.kernels.kernel_case import KernelCase, run
@@ -122,7 +122,7 @@ def classify_photographs(subject: Subject) -> str:
         scores, right = engine.run(images[part]), expected[part]
         error = relative_error(scores, right)
         worst = max(worst, error)
-        if not error <= tolerance(classifier, choose, n, right):
+        if not error <= score_tolerance(classifier, right.min(), choose, n):
             raise NotProvedError(f"{names[part]} at N = {n}: off by {error:.1e} of the largest")
         if (scores.argmax(axis=1) != right.argmax(axis=1)).any():
             raise NotProvedError(f"{names[part]} at N = {n}: other labels")
@@ -174,7 +174,9 @@ def answer_requests(subject: Subject) -> str:
     right = [int(reference.run(image[np.newaxis]).argmax()) for image in images[:REQUESTS]]
     reference.close()
     answers = []
-    with served(model, preset, ["--device", "cuda", *options], subject.server) as url:
+    with served(
+        model, preset, ["--device", "cuda", "--precision", "fp32", *options], subject.server
+    ) as url:
         for file in files[:REQUESTS]:
             request = urllib.request.Request(
                 f"{url}/v1/classify", file.read_bytes(), {"Content-Type": "image/jpeg"}
@@ -234,7 +236,9 @@ def _photographs(subject: Subject) -> list[Path]:
 
 def _squeezenet(subject: Subject) -> tuple[Classifier, Images, list[str]]:
     """The network, photographs as it wants them, and their names."""
-    classifier = load_classifier(_model(subject), overrides={"preset": "caffe"})
+    classifier = load_classifier(
+        _model(subject), overrides={"preset": "caffe", "precision": "fp32"}
+    )
     files = _photographs(subject)
     return classifier, _decoded(classifier, files), [file.name for file in files]
 

@@ -88,7 +88,7 @@ def _requests(device: str = "cuda", load_s: float = LOAD_S) -> Measure:
 
     def requests(unit: Unit) -> list[Row]:
         model = data / "squeezenet1.1-fp16.onnx"
-        with served(model, "caffe", ["--device", device], program) as url:
+        with served(model, "caffe", ["--device", device, "--precision", "fp32"], program) as url:
             address = urlsplit(url).hostname or "", urlsplit(url).port or 0
             closed_loop(address, request, unit.n, load_s / 4)
             took = sorted(closed_loop(address, request, unit.n, load_s))

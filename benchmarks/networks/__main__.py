@@ -9,6 +9,8 @@ by torch.compile (max-autotune). Scores are compared before anything is timed. T
     device       from pixels on the device to scores there, runs queued one behind the other
     end to end   from the host's pixels to the host's scores, one request at a time
 
+`--predict` measures nothing: it writes what a model of time expects of an H200, at every precision.
+
 The convolutions are tuned first, for those N, unless --heuristic is given. Rows go to
 OUT/networks.jsonl; those that are there of the same device and commit are not measured again.
 """
@@ -27,6 +29,7 @@ from rich.table import Table
 from benchmarks.kernels.__main__ import of_place, where
 from benchmarks.kernels.baselines_torch import BaselineError, CudaRuntime
 from benchmarks.kernels.report import CONVOY
+from benchmarks.networks import predict
 from benchmarks.networks.light import NETWORKS, classifier
 from benchmarks.networks.sides import (
     WAYS,
@@ -190,6 +193,9 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder (%(default)s)")
     parser.add_argument("--commit", help="where the checkout is not one of git's")
     parser.add_argument("--report", action="store_true", help="only show what is there")
+    parser.add_argument(
+        "--predict", action="store_true", help="what a model of time expects, no measurement"
+    )
     return parser.parse_args(arguments)
 
 
@@ -197,6 +203,11 @@ def main(command_line: Sequence[str] | None = None) -> None:
     """Measure, show, and write down."""
     arguments = parse_arguments(command_line)
     console = Console(highlight=False, markup=False)
+    if arguments.predict:
+        names, batches = arguments.network or predict.PREDICTED, arguments.n or predict.BATCHES
+        rows = predict.run(arguments.out, names, batches, arguments.commit or commit())
+        console.print(predict.table(rows))
+        return
     file = arguments.out / "networks.jsonl"
     if arguments.report:
         rows = read(file)

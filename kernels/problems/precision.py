@@ -1,5 +1,6 @@
 """Precisions: what numbers are stored in, and what is multiplied."""
 
+import re
 from enum import Enum, unique
 from typing import Any
 
@@ -46,3 +47,20 @@ class Precision(Enum):
     def least_architecture(self) -> int:
         """The oldest GPU whose tensor cores compute it: 75 for sm_75."""
         return 80 if self in (Precision.TF32, Precision.TF32X3) else 75
+
+    def runs_on(self, architecture: str) -> bool:
+        """Whether a GPU's tensor cores compute it, if it needs them; the simulator runs all."""
+        number = re.match(r"\d+", architecture)
+        return self is Precision.FP32 or not number or int(number[0]) >= self.least_architecture
+
+    def rate(self, architecture: str) -> float:
+        """Multiply-adds in the time of one of fp32, at an architecture's peaks."""
+        if self is Precision.FP32:
+            return 1.0
+        halves = _HALVES_RATE.get(architecture, 1.0)
+        return halves / {Precision.FP16: 1, Precision.TF32: 2, Precision.TF32X3: 6}[self]
+
+
+_HALVES_RATE = {"75": 8.0, "80": 16.0, "86": 4.0, "89": 4.0, "90a": 16.0, "100": 32.0, "120": 4.0}
+"""Dense products of halves with float sums, for each fp32 multiply-add of a multiprocessor, by
+NVIDIA's data sheets of T4, A100, A10, L4, H100, B200 and RTX PRO 6000; some GeForces have half."""

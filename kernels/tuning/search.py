@@ -64,7 +64,9 @@ def keys(conditions: Conditions) -> Callable[[ConvProblem], Key]:
         kernels = (each for choice in choices(layer) for each in instantiations(layer, choice))
         return source_digest(sorted({kernel.source for kernel in kernels}))
 
-    return lambda problem: Key(conditions, digest(problem.with_batch(1)), str(problem))
+    return lambda problem: Key(
+        conditions, problem.precision.value, digest(problem.with_batch(1)), str(problem)
+    )
 
 
 def shortlist(

@@ -42,7 +42,6 @@ class Conditions:
     architecture: str
     driver: str
     compiler: str
-    precision: str = "fp32"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +49,7 @@ class Key:
     """A problem under its conditions; `sources` is a digest of its kernels' sources."""
 
     conditions: Conditions
+    precision: str
     sources: str
     problem: str
 
@@ -171,7 +171,8 @@ def _text(measurements: Measurements) -> str:
     """One line per candidate, to be readable."""
     rows = []
     for key, outcomes in measurements.items():
-        head = {**asdict(key.conditions), "sources": key.sources, "problem": key.problem}
+        head = asdict(key)
+        head = {**head.pop("conditions"), **head}
         candidates = ",\n  ".join(
             f"{json.dumps(name)}: {json.dumps(_fields(outcome))}"
             for name, outcome in outcomes.items()
@@ -202,10 +203,10 @@ def _measurement(row: Mapping[str, Any]) -> tuple[Key, Outcomes]:
     """Raises KeyError, TypeError, ValueError, AttributeError where it is not one."""
     fields = dict(row)
     candidates = fields.pop("candidates")
-    sources, problem = _str(fields.pop("sources")), _str(fields.pop("problem"))
+    own = [_str(fields.pop(name)) for name in ("precision", "sources", "problem")]
     conditions = Conditions(**{name: _str(value) for name, value in fields.items()})
     outcomes = {name: _outcome(**each) for name, each in candidates.items()}
-    return Key(conditions, sources, problem), outcomes
+    return Key(conditions, *own), outcomes
 
 
 def _outcome(

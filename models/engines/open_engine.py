@@ -1,7 +1,6 @@
 """Which engine runs a classifier on a device."""
 
 import logging
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -16,6 +15,7 @@ from models.engines.onnxruntime_engine import OnnxRuntimeEngine
 from models.engines.proved_engine import Fallback, ProvedEngine, prove
 from models.errors import EngineError
 from models.open_gpu import count_gpus, open_gpu
+from models.precision import too_large
 from models.tuning.measured import choose_for
 
 _NO_GPU = "Use --device cpu where there is no GPU"
@@ -107,6 +107,9 @@ def _open(
         its = other if isinstance(other, CudaEngine) else None
         gpu = its.gpu if its else open_gpu(_NO_GPU, place.number)
         check_architecture(gpu, classifier.precision)
+        if classifier.precision is Precision.FP16:
+            for node, reason in too_large(classifier.rewritten.graph).items():
+                _log.warning("%s of %s stays in float32: %s", node, classifier.name, reason)
         choose = choose_for(gpu, classifier.rewritten.graph, max_batch, tuning)
         engine = CudaEngine(
             classifier, gpu, max_batch=max_batch, choose=choose, progress=progress, beside=its
@@ -126,8 +129,7 @@ def _open(
 
 def check_architecture(gpu: Device, precision: Precision) -> None:
     """Raise EngineError where a GPU is too old for a precision."""
-    number = re.match(r"\d+", gpu.architecture)  # none for the simulator, which runs all
-    if number and int(number[0]) < precision.least_architecture:
+    if not precision.runs_on(gpu.architecture):
         raise EngineError(
             f"{gpu.name} (sm_{gpu.architecture}) has no tensor cores for {precision.value}; that "
             f"needs sm_{precision.least_architecture}. Use --precision fp32 or fp16"

@@ -12,10 +12,10 @@ import numpy as np
 from models.classifier import Classifier
 from models.engines.engine import Batch, Engine, Images, Scores
 from models.engines.onnxruntime_engine import OnnxRuntimeEngine
-from models.engines.tolerance import network_tolerance, relative_error
+from models.engines.tolerance import relative_error, score_tolerance
 from models.errors import EngineError
 from models.lowering import Choose
-from models.preprocessing import OutputKind, normalised
+from models.preprocessing import normalised
 
 Fallback = Callable[[EngineError], Engine]
 """Opens the engine to serve in place of one that failed so."""
@@ -95,7 +95,7 @@ def prove(engine: Engine, classifier: Classifier, choose: Choose, threads: int =
     expected = np.concatenate([reference.run(image[np.newaxis]) for image in images])
     reference.close()
     for n in range(1, engine.max_batch + 1):
-        bound = tolerance(classifier, choose, n, expected[-n:])
+        bound = score_tolerance(classifier, expected[-n:].min(), choose, n)
         for batch in (images[-n:], tensors[-n:]):
             error = relative_error(engine.run(batch), expected[-n:])
             if error <= bound:  # not NaN
@@ -104,17 +104,3 @@ def prove(engine: Engine, classifier: Classifier, choose: Choose, threads: int =
                 f"the self-test of {classifier.name} on {engine.device} fails at N = {n}: scores"
                 f" differ from ONNX Runtime's by {error:.1e} of the largest, {bound:.1e} is allowed"
             )
-
-
-def tolerance(classifier: Classifier, choose: Choose, n: int, expected: Scores) -> float:
-    """How far scores of n images may lie from ONNX Runtime's, relative to an image's largest.
-
-    Both sides round. An error of δ in the logits z becomes one of at most 2δ·p in a softmax, and
-    δ is relative to the largest |z|, for which the largest |ln p| stands.
-    """
-    ours = network_tolerance(classifier.rewritten.graph, lambda conv: choose(conv.with_batch(n)))
-    bound = ours + network_tolerance(classifier.network.graph)
-    if classifier.preprocessing.output is OutputKind.PROBABILITIES:
-        smallest = max(float(expected.min()), float(np.finfo(np.float32).tiny))
-        bound *= 2 * max(1.0, -np.log(smallest))
-    return bound

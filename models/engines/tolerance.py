@@ -1,7 +1,7 @@
 """The rounding error that correct scores may have, derived from the arithmetic, not measured."""
 
 from collections.abc import Callable
-from math import prod, sqrt
+from math import log, prod, sqrt
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,9 @@ from kernels.problems.conv import ConvProblem
 from kernels.problems.precision import HALF, Precision
 from kernels.winograd.matrices import winograd_matrices
 from kernels.winograd.reference import winograd_growth, winograd_roundings
+from models.classifier import Classifier
 from models.graph import Conv, Gemm, GlobalPool, Graph
+from models.preprocessing import OutputKind
 
 Choice = Callable[[ConvProblem], ConvChoice]
 
@@ -56,6 +58,22 @@ def network_tolerance(graph: Graph, choose: Choice | None = None) -> float:
         else:
             errors.append(2)
     return u * sum(errors)
+
+
+def score_tolerance(
+    classifier: Classifier, smallest: float, choose: Choice | None = None, n: int = 1
+) -> float:
+    """How far scores of n images may lie from ONNX Runtime's, relative to an image's largest.
+
+    Both sides round. An error of δ in the logits z becomes one of at most 2δ·p in a softmax, and
+    δ is relative to the largest |z|, for which the largest |ln p| stands, of the `smallest` score.
+    """
+    at_n = choose and (lambda conv: choose(conv.with_batch(n)))
+    ours = network_tolerance(classifier.rewritten.graph, at_n)
+    bound = ours + network_tolerance(classifier.network.graph)
+    if classifier.preprocessing.output is OutputKind.PROBABILITIES:
+        bound *= 2 * max(1.0, -log(max(smallest, float(np.finfo(np.float32).tiny))))
+    return bound
 
 
 def _conv_error(problem: ConvProblem, choose: Choice | None) -> float:

@@ -86,8 +86,9 @@ class Context:
         )
 
     def view(self, value: str, place: Place) -> None:
-        """`value` is the content of `place`; it is copied where it must lie elsewhere."""
-        if self.graph.values[value].inside is None:
+        """`value` is the content of `place`; copied where it lies elsewhere or in another type."""
+        settled = self.graph.values[value]
+        if settled.inside is None and settled.stored == place.strided.stored:
             self.settle(value, place)
         else:
             self.copy(place, self.output(value))

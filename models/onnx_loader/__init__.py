@@ -8,12 +8,14 @@ inlined, its axes and numbers before anything is computed, and what the rewrite 
 """
 
 import re
+from collections import Counter
 from dataclasses import dataclass
 from itertools import islice
+from math import prod
 from pathlib import Path
 
 import onnx_ir as ir
-from onnx import ModelProto
+from onnx import ModelProto, TensorProto
 
 from models.errors import UnsupportedModelError
 from models.graph import Graph, Shape
@@ -25,7 +27,15 @@ from models.onnx_loader.limits.structure import check_structure
 from models.onnx_loader.normalise import normalise
 from models.onnx_loader.operators import OPERATORS
 
-__all__ = ["FileLimits", "LoadedModel", "image_shape", "load_model", "load_proto", "read_model"]
+__all__ = [
+    "FileLimits",
+    "LoadedModel",
+    "image_shape",
+    "load_model",
+    "load_proto",
+    "read_model",
+    "weighs_halves",
+]
 
 
 @dataclass(frozen=True)
@@ -49,6 +59,14 @@ def image_shape(proto: ModelProto) -> tuple[int | None, ...]:
         )
     dims = inputs[0].type.tensor_type.shape.dim
     return tuple(dim.dim_value if dim.dim_value > 0 else None for dim in dims)[1:]
+
+
+def weighs_halves(proto: ModelProto) -> bool:
+    """Whether a model's weights are float16, most of their elements at least."""
+    elements = Counter[int]()
+    for tensor in proto.graph.initializer:
+        elements[tensor.data_type] += prod(tensor.dims)
+    return elements[TensorProto.FLOAT16] > elements[TensorProto.FLOAT]
 
 
 def load_model(
@@ -87,7 +105,8 @@ def _typed_graph(name: str, model: ir.Model) -> Graph:
     inputs = tuple(importer.declare(value) for value in model.graph.inputs)
     if quantised := sorted({n.op_type for n in model.graph if _QUANTISED.search(n.op_type)}):
         raise UnsupportedModelError(
-            f"quantised models are not supported ({', '.join(quantised)}); export it in float32"
+            f"quantised models are not supported ({', '.join(quantised)}); serve the "
+            "float32 model that it was made from: --precision fp16 halves its weights on a GPU"
         )
     problems: list[_Problem] = []
     for ir_node in model.graph:

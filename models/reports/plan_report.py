@@ -3,31 +3,51 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
+from kernels.convolution.algorithms import ConvChoice
+from kernels.convolution.tensor_gemm import TensorConv
+from kernels.problems.conv import ConvProblem
+from kernels.problems.precision import Precision
 from kernels.tuning.heuristic import Facts, heuristic
 from kernels.tuning.search import Find, tuned
 from models.classifier import Classifier
+from models.errors import EngineError
 from models.plan import Plan, Step, build_plan
 from models.tuning.measured import conv_problems, find_on
 
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """A GPU by its maker's data sheet: dense fp32 without tensor cores, peak memory bandwidth."""
+    """A GPU by its maker's data sheet: peaks of memory, and of dense arithmetic.
+
+    fp32 is that without tensor cores; tf32 is 0 where tensor cores lack it.
+    """
 
     name: str
     multiprocessors: int
     shared_kb: int  # the most per block
     fp32_tflops: float
+    tf32_tflops: float
+    fp16_tflops: float
     gb_per_s: float
+
+    def tflops(self, precision: Precision) -> float:
+        """At a precision: a third of TF32's for three products in TF32."""
+        return {
+            Precision.FP32: self.fp32_tflops,
+            Precision.TF32: self.tf32_tflops,
+            Precision.TF32X3: self.tf32_tflops / 3,
+            Precision.FP16: self.fp16_tflops,
+        }[precision]
 
 
 GPUS: Mapping[str, Gpu] = {
-    "t4": Gpu("T4", 40, 64, 8.1, 320),
-    "a100": Gpu("A100 SXM 80 GB", 108, 163, 19.5, 2039),
-    "l4": Gpu("L4", 58, 99, 30.3, 300),
-    "h100": Gpu("H100 SXM", 132, 227, 66.9, 3350),
-    "h200": Gpu("H200 SXM", 132, 227, 66.9, 4800),
+    "t4": Gpu("T4", 40, 64, 8.1, 0, 65, 320),
+    "a100": Gpu("A100 SXM 80 GB", 108, 163, 19.5, 156, 312, 2039),
+    "l4": Gpu("L4", 58, 99, 30.3, 60, 121, 300),
+    "h100": Gpu("H100 SXM", 132, 227, 66.9, 494, 989, 3350),
+    "h200": Gpu("H200 SXM", 132, 227, 66.9, 494, 989, 4800),
 }
 
 
@@ -39,6 +59,7 @@ class StepReport:
     kernel: str
     chosen: str  # a Conv's algorithm and configuration
     measured: bool  # whether `chosen` was measured, not estimated
+    precision: str  # of its arithmetic
     grid: tuple[int, int, int]
     threads: int
     flops: int
@@ -71,8 +92,14 @@ def plan_report(classifier: Classifier, n: int, gpu: Gpu, tuning: Path | None = 
     """The plan of a classifier for n images on a GPU.
 
     Convolutions are chosen by the measurements in `tuning`, if it is given, else by the heuristic.
-    Raises EngineError where the file has none for that GPU, or cannot be read.
+    Raises EngineError where the file has none for that GPU, or cannot be read; and where the GPU
+    lacks the precision.
     """
+    if not gpu.tflops(classifier.precision):
+        raise EngineError(
+            f"{gpu.name} has no tensor cores for {classifier.precision.value}; "
+            "use --precision fp32 or fp16"
+        )
     graph = classifier.rewritten.graph
     find: Find = find_on(gpu.name.split()[0], tuning) if tuning else lambda _: None
     choose = tuned(find, heuristic(Facts(gpu.multiprocessors, gpu.shared_kb << 10)))
@@ -81,14 +108,17 @@ def plan_report(classifier: Classifier, n: int, gpu: Gpu, tuning: Path | None = 
         name: problem for problem, names in conv_problems(graph, [n]).items() for name in names
     }
     chosen = {
-        name: (str(choose(problem)), find(problem) is not None)
+        name: _Chosen(
+            str(choice := choose(problem)), find(problem) is not None, _of(choice, problem)
+        )
         for name, problem in problems.items()
     }
+    other = _Chosen("", False, Precision.FP32)
     return PlanReport(
         name=classifier.name,
         n=n,
         gpu=gpu,
-        steps=tuple(_step(step, gpu, *chosen.get(step.name, ("", False))) for step in plan.steps),
+        steps=tuple(_step(step, gpu, chosen.get(step.name, other)) for step in plan.steps),
         arena_bytes=plan.arena_bytes,
         arena_bound=plan.arena_bound,
         input_bytes=plan.input_bytes,
@@ -97,15 +127,29 @@ def plan_report(classifier: Classifier, n: int, gpu: Gpu, tuning: Path | None = 
     )
 
 
-def _step(step: Step, gpu: Gpu, chosen: str, measured: bool) -> StepReport:
-    arithmetic = step.cost.flops / (gpu.fp32_tflops * 1e6)
+class _Chosen(NamedTuple):
+    """What runs a node: of a Conv the algorithm."""
+
+    name: str
+    measured: bool
+    precision: Precision
+
+
+def _of(choice: ConvChoice, problem: ConvProblem) -> Precision:
+    """Of the arithmetic: 3xtf32 is also had from fp32."""
+    return problem.precision if isinstance(choice.algorithm, TensorConv) else Precision.FP32
+
+
+def _step(step: Step, gpu: Gpu, chosen: _Chosen) -> StepReport:
+    arithmetic = step.cost.flops / (gpu.tflops(chosen.precision) * 1e6)
     memory = step.cost.bytes / (gpu.gb_per_s * 1e3)
     x, y, z = step.launch.block
     return StepReport(
         name=step.name,
         kernel=str(step.launch.instantiation),
-        chosen=chosen,
-        measured=measured,
+        chosen=chosen.name,
+        measured=chosen.measured,
+        precision=chosen.precision.value,
         grid=step.launch.grid,
         threads=x * y * z,
         flops=step.cost.flops,

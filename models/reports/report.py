@@ -3,12 +3,14 @@
 from dataclasses import dataclass
 
 from kernels.convolution.algorithms import ALGORITHMS
+from kernels.problems.precision import FLOAT
 from models.classifier import Classifier
 from models.cost import bytes_moved, flops_per_image
 from models.graph import (
     Activate,
     Binary,
     Conv,
+    Gemm,
     GlobalPool,
     Graph,
     Node,
@@ -48,9 +50,20 @@ class NetworkReport:
 
     name: str
     n: int
+    precision: str
     nodes_loaded: int
     nodes: tuple[NodeReport, ...]
     weight_bytes: int
+
+    @property
+    def kept(self) -> tuple[tuple[str, str], ...]:
+        """What the precision leaves in float32: node, reason."""
+        return tuple(
+            (node.name, reason)
+            for node in self.nodes
+            for rule, reason in node.refusals
+            if rule == self.precision
+        )
 
     @property
     def flops(self) -> int:
@@ -70,9 +83,22 @@ def report(classifier: Classifier, n: int = 1) -> NetworkReport:
     return NetworkReport(
         name=loaded.name,
         n=n,
+        precision=classifier.precision.value,
         nodes_loaded=len(loaded.nodes),
         nodes=tuple(_node_report(rewritten, node, n) for node in result.nodes),
-        weight_bytes=sum(weight.nbytes for weight in result.weights.values()),
+        weight_bytes=_weight_bytes(result),
+    )
+
+
+def _weight_bytes(graph: Graph) -> int:
+    """As kernels read them: a Conv's and a Gemm's weights are stored as the values they read."""
+    stored = {
+        node.weight: graph.values[node.x].stored
+        for node in graph.nodes
+        if isinstance(node, Conv | Gemm)
+    }
+    return sum(
+        weight.size * stored.get(name, FLOAT).itemsize for name, weight in graph.weights.items()
     )
 
 

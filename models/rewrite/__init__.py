@@ -27,6 +27,7 @@ from models.rewrite.join_slices import join_slices
 from models.rewrite.merge_reductions import merge_reductions
 from models.rewrite.merge_reshapes import merge_reshapes
 from models.rewrite.merge_scale_shifts import merge_scale_shifts
+from models.rewrite.merge_siblings import merge_siblings
 from models.rewrite.nest_concats import nest_concats
 from models.rewrite.recognise_activation import recognise_activation
 from models.rewrite.recognise_normalisation import recognise_normalisation
@@ -62,6 +63,7 @@ RULES: tuple[Rule, ...] = (
     # ... and last, values are placed in memory.
     flatten_channels_last,
     nest_concats,
+    merge_siblings,
     concat_in_place,
 )
 

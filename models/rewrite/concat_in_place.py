@@ -5,13 +5,18 @@
 A part that cannot live there is copied there by a node of its own, with a caveat as the reason: the
 part is an input or an output of the network, already inside another value, listed twice, at an
 offset that the kernels' vectors do not reach, a view of another value, or itself viewed as
-contiguous memory. Refused where every part would be copied, and along other axes than channels.
+contiguous memory. Where x1 is the last of merged siblings, m[c:], all of m lives there:
+
+    y = z[c:],  z = concat(m, x2, ..., xn)
+
+Refused where every part would be copied, and along other axes than channels.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 
-from models.graph import ChannelSlice, Concat, Identity, Node, Reshape, Value
+from models.graph import ChannelSlice, Concat, Conv, Identity, Node, Reshape, Slice, Value
 from models.rewrite.rule import GraphView, Outcome, Refusal, Rewrite
 
 # Kernels read and write channels in vectors of 16 bytes, aligned: 8 numbers in fp16. In fp32 these
@@ -25,13 +30,18 @@ def concat_in_place(view: GraphView, node: Node) -> Outcome:
         return None
     if node.axis != 0:
         return Refusal(f"it concatenates along axis {node.axis}, not along channels")
-    values: list[Value] = []
+    parts, before = _with_siblings(view, node)
+    whole = Value(node.output, view.shape(node.output))
+    if before:
+        channels, *spatial = whole.shape
+        whole = Value(view.fresh(f"{node.output}/siblings"), (before + channels, *spatial))
+    values: list[Value] = [whole]
     copies: list[Node] = []
     caveats: dict[str, str] = {}
     offset = 0
-    for index, part in enumerate(node.parts):
-        inside = ChannelSlice(node.output, offset)
-        obstacle = _obstacle(view, node, index, offset)
+    for index, part in enumerate(parts):
+        inside = ChannelSlice(whole.name, offset)
+        obstacle = _obstacle(view, parts, index, offset)
         if obstacle is None:
             values.append(replace(view.value(part), inside=inside))
         else:
@@ -40,14 +50,34 @@ def concat_in_place(view: GraphView, node: Node) -> Outcome:
             copies.append(Identity(name=f"{node.name}.{index}", output=copy.name, x=part))
             caveats[copies[-1].name] = f"{part} is copied: {obstacle}"
         offset += view.shape(part)[0]
-    if len(copies) == len(node.parts):
+    if len(copies) == len(parts):
         return Refusal("; ".join(caveats.values()))
-    return Rewrite(nodes=tuple(copies), values=tuple(values), caveats=caveats)
+    if not before:
+        return Rewrite(nodes=tuple(copies), values=tuple(values[1:]), caveats=caveats)
+    end = before + view.shape(node.output)[0]
+    y = Slice(name=node.name, output=node.output, x=whole.name, axis=0, start=before, stop=end)
+    return Rewrite(nodes=(*copies, y), values=tuple(values), caveats=caveats)
 
 
-def _obstacle(view: GraphView, concat: Concat, index: int, offset: int) -> str | None:
+def _with_siblings(view: GraphView, node: Concat) -> tuple[tuple[str, ...], int]:
+    """The parts, the first with what precedes it in the output of merged siblings; how much."""
+    first, *others = node.parts
+    last = view.producer(first)
+    if not isinstance(last, Slice) or not isinstance(view.producer(last.x), Conv):
+        return node.parts, 0
+    ends_there = last.axis == 0 and last.stop == view.shape(last.x)[0]
+    is_read_alone = node.output not in view.outputs and not any(
+        isinstance(each, Concat) for each in view.readers(node.output)
+    )
+    parts = (last.x, *others)
+    if not ends_there or not is_read_alone or _obstacle(view, parts, 0, 0) is not None:
+        return node.parts, 0
+    return parts, last.start
+
+
+def _obstacle(view: GraphView, parts: Sequence[str], index: int, offset: int) -> str | None:
     """Why part `index` cannot be written at its place."""
-    part = concat.parts[index]
+    part = parts[index]
     if part in view.inputs:
         return "it is an input of the network"
     if part in view.outputs:
@@ -55,7 +85,7 @@ def _obstacle(view: GraphView, concat: Concat, index: int, offset: int) -> str |
     inside = view.value(part).inside
     if inside is not None:
         return f"it lies inside {inside.parent}"
-    if part in concat.parts[:index]:
+    if part in parts[:index]:
         return "it is listed twice"
     if offset % CHANNEL_ALIGNMENT:
         return f"offset {offset} is not a multiple of {CHANNEL_ALIGNMENT} channels"

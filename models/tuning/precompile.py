@@ -40,11 +40,17 @@ def precompile(
     """Fill the cache with the kernels for N = 1..max_batch; returns their number.
 
     The winners in `tuning`, if given, are compiled too. Calls `progress(done, total)`. Raises
-    EngineError: an unknown architecture, no compiler, no such file.
+    EngineError: an unknown architecture or one that lacks the precision, no compiler, no such file.
     """
     if unknown := sorted(set(architectures) - GPUS_OF.keys()):
         raise EngineError(
             f"unknown architecture {', '.join(unknown)}; there are {', '.join(GPUS_OF)}"
+        )
+    precision = classifier.precision
+    if old := [each for each in architectures if not precision.runs_on(each)]:
+        raise EngineError(
+            f"sm_{old[0]} has no tensor cores for {precision.value}, which needs"
+            f" sm_{precision.least_architecture}; leave it out, or use --precision fp32 or fp16"
         )
     graph = classifier.rewritten.graph
     wanted: dict[Instantiation, None] = {}

@@ -11,7 +11,6 @@ from kernels.tuning.autotune import TOP_CANDIDATES, Search, autotune
 from kernels.tuning.search import ranking
 from kernels.tuning.store import DEFAULT_STORE, Outcomes, TuningStore, TuningStoreError
 from models.classifier import Classifier
-from models.cost import FLOAT_BYTES
 from models.errors import EngineError
 from models.open_gpu import open_gpu
 from models.tuning.measured import conv_problems
@@ -114,8 +113,8 @@ def _report(
         flops=2 * problem.macs,
         roofline_us=1e6
         * max(
-            2 * problem.macs / device.peak_flops,
-            FLOAT_BYTES * elements / device.peak_bandwidth,
+            2 * problem.macs / (device.peak_flops * problem.precision.rate(device.architecture)),
+            problem.precision.stored.itemsize * elements / device.peak_bandwidth,
         ),
         ranked=tuple(
             Ranked(name, times.us, times.warm.p50_us, times.cold.p50_us)

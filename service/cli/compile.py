@@ -11,7 +11,7 @@ from service.hosting.loading import load
 from service.settings import Settings
 
 
-@with_settings("model", "max_batch", "tuning", "external_data")
+@with_settings("model", "precision", "max_batch", "tuning", "external_data")
 def compile_ahead(
     settings: Settings,
     arch: Annotated[

@@ -1,8 +1,11 @@
 """`convoy inspect`: a network, or its plan on a GPU, as a table or as JSON."""
 
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import asdict
 from importlib.util import find_spec
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Annotated
 
@@ -116,7 +119,8 @@ def _summary(network: NetworkReport, plan: PlanReport) -> RenderableType:
     )
     columns = [*left("node", "output"), *right("MFLOP"), *left("algorithm")]
     legend = f"Algorithms are those of {plan.gpu.name} (--gpu). --wide, --why, --plan show more."
-    return Group(Text(_totals(network)), Text(legend), Text(), make_table(columns, rows))
+    head = [Text(line) for line in (_totals(network), *_precision(network), legend)]
+    return Group(*head, Text(), make_table(columns, rows))
 
 
 def _shortened(name: str) -> str:
@@ -130,6 +134,23 @@ def _totals(report: NetworkReport) -> str:
         f"{report.flops / 1e9:,.3f} GFLOP, {report.bytes / 1e6:,.1f} MB moved, "
         f"{report.weight_bytes / 1e6:,.1f} MB of weights"
     )
+
+
+_MEANING = {
+    "tf32": "convolutions multiply 11 bits of each factor on tensor cores",
+    "3xtf32": "convolutions sum three TF32 products, as exact as float32",
+    "fp16": "stored as halves, which tensor cores multiply; sums are float32",
+}
+
+
+def _precision(report: NetworkReport) -> Iterator[str]:
+    """What a precision other than fp32 does, and what it leaves in float32, by reason."""
+    if report.precision in _MEANING:
+        yield f"{report.precision}: {_MEANING[report.precision]}"
+    for reason, kept in groupby(sorted(report.kept, key=itemgetter(1)), itemgetter(1)):
+        names = [name for name, _ in kept]
+        more = f" and {len(names) - 1} more" if names[1:] else ""
+        yield f"float32: {_shortened(names[0])}{more}: {reason}"
 
 
 def _network_table(report: NetworkReport) -> RenderableType:
@@ -153,7 +174,12 @@ def _network_table(report: NetworkReport) -> RenderableType:
         for node in report.nodes
     )
     return Group(
-        Text(_totals(report)), Text(), make_table(columns, rows), Text(), *_refusals(report)
+        Text(_totals(report)),
+        *map(Text, _precision(report)),
+        Text(),
+        make_table(columns, rows),
+        Text(),
+        *_refusals(report),
     )
 
 
@@ -176,12 +202,13 @@ def _refusals(report: NetworkReport) -> list[RenderableType]:
 def _plan_table(report: PlanReport) -> RenderableType:
     """One row per launch, and the totals."""
     columns = [
-        *left("node", "algorithm", "kernel"),
+        *left("node", "precision", "algorithm", "kernel"),
         *right("grid", "threads", "MFLOP", "kB", "roofline us", "bound by"),
     ]
     rows = (
         (
             step.name,
+            step.precision,
             f"{step.chosen}{', measured' * step.measured}",
             step.kernel,
             "x".join(map(str, step.grid)),

@@ -4,9 +4,9 @@ import inspect
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from enum import Enum, EnumMeta
+from enum import Enum
 from functools import wraps
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import typer
 from rich.console import Console
@@ -68,8 +68,12 @@ def _parameter(name: str, *, required: bool) -> inspect.Parameter:
         default = getattr(field.default, "value", field.default)
         plain = default is None or default is False
         flag = "--" + name.replace("_", "-")
-        members: list[Enum] = list(annotation) if isinstance(annotation, EnumMeta) else []
-        kinds = [str(member.value) for member in members]
+        kinds = [
+            str(member.value)
+            for kind in (get_args(annotation) or (annotation,))
+            if isinstance(kind, type) and issubclass(kind, Enum)
+            for member in kind
+        ]
         if kinds:  # text: our own settings say what is wrong with it
             annotation = str
         option = typer.Option(

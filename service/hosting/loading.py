@@ -115,10 +115,10 @@ def load(settings: Settings, expectations: Sequence[str] | None) -> Classifier:
             **parse_assignments(expectations or ()),
             "preset": settings.preset,
             "labels": settings.labels,
+            **_precision(settings),
         },
         limits=_limits(settings),
     )
-    classifier = replace(classifier, precision=settings.precision)
     if path in (settings.model, BUILT_IN_MODEL):
         return classifier
     return replace(classifier, name=_checked(path.resolve().parent).name)  # of a folder
@@ -182,8 +182,10 @@ def _checked(folder: Path) -> Path:
 
 
 def _load_one(settings: Settings, file: ModelFile) -> Classifier:
-    classifier = load_classifier(file.path, limits=_limits(settings))
-    return replace(classifier, name=file.name, precision=settings.precision)
+    classifier = load_classifier(
+        file.path, overrides=_precision(settings), limits=_limits(settings)
+    )
+    return replace(classifier, name=file.name)
 
 
 def _open(
@@ -208,6 +210,11 @@ def _open(
 def _stamp(path: Path) -> tuple[int, int]:
     status = path.stat()
     return status.st_mtime_ns, status.st_size
+
+
+def _precision(settings: Settings) -> dict[str, object]:
+    """As an override of model.toml, where it is set."""
+    return {} if settings.precision is None else {"precision": settings.precision.value}
 
 
 def _limits(settings: Settings) -> FileLimits:

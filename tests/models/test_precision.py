@@ -1,27 +1,33 @@
 """Networks at every precision: scores, plans, and what is refused."""
 
+import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
+from onnx import TensorProto
 
 from kernels.device.device import Device
+from kernels.problems.activation import RELU
+from kernels.problems.binary_operation import BinaryOp
 from kernels.problems.pool import PoolKind
 from kernels.problems.precision import FLOAT, HALF, Precision
 from models import (
     BUILT_IN_MODEL,
     DeviceKind,
     EngineError,
-    UnsupportedModelError,
+    PreprocessingError,
     load_classifier,
     open_engine,
 )
 from models.classifier import Classifier
 from models.engines.open_engine import check_architecture
 from models.engines.tolerance import relative_error
-from models.graph import Conv, Graph
+from models.graph import Conv, Graph, Identity
 from models.plan import build_plan
-from models.precision import at_precision
+from models.precision import at_precision, kept_in_float, too_large
 from service.images.decode import ImageLimits, prepare_image
 from tests.cusim.device import CusimDevice
 from tests.support.models.engines import (
@@ -34,6 +40,7 @@ from tests.support.models.engines import (
     reference_scores,
 )
 from tests.support.models.graphs import GraphBuilder
+from tests.support.models.onnx_chains import model, node, noise
 from tests.support.models.plans import check_operands
 from tests.support.networks import LIGHT_NETWORKS, SHARED, SQUEEZENET, light_network, needs_shared
 
@@ -89,7 +96,7 @@ def test_a_plan_stores_as_its_precision_says(name: str, precision: Precision) ->
     plan = build_plan(at_precision(graph, precision), classifier.preprocessing, 2, H200_CHOICE)
     check_operands(plan)
     if precision is Precision.FP16:
-        assert len(plan.steps) <= len(strict.steps) + 1  # scores, where no linear layer is last
+        assert len(plan.steps) <= len(strict.steps) + 1  # scores, where a Conv computes them
         assert plan.arena_bytes < 0.75 * strict.arena_bytes
 
 
@@ -115,15 +122,61 @@ def test_scores_of_a_network_without_a_linear_layer_are_converted(device: Device
     assert _error(classifier, device, 2) <= network_tolerance(classifier.rewritten.graph)
 
 
-def test_a_weight_that_is_too_large_for_float16_is_refused_by_its_layer() -> None:
-    graph = _without_linear()
-    (conv,) = (node for node in graph.nodes if isinstance(node, Conv))
-    weight = np.array(graph.weights[conv.weight])
-    weight.flat[3] = 7e4
-    graph = replace(graph, weights={**graph.weights, conv.weight: weight})
-    at_precision(graph, Precision.TF32X3)
-    with pytest.raises(UnsupportedModelError, match=rf"{conv.name} has a weight of 7e\+04"):
-        at_precision(graph, Precision.FP16)
+def _with_large_weights(*, apart: bool) -> Graph:
+    """Two convolutions beyond float16 in a row, the second into a concat; or, apart, only it."""
+    b = GraphBuilder(0, x=(3, 6, 6))
+    first = b.conv("first", b.conv("tiny", "x", 8), 8)
+    second = b.conv("second", first, 8, 1, residual="tiny", activation=RELU)
+    joined = b.concat("joined", b.conv("other", first, 8), second)
+    graph = b.build(b.gemm("scores", b.reshape("flat", joined, (16 * 36,)), 5))
+    weights = {name: np.array(weight) for name, weight in graph.weights.items()}
+    for name in ("tiny.w", "tiny.b"):
+        weights[name] *= 1e-3
+    for name in ("first.w", "second.w")[apart:]:
+        weights[name] *= 10
+        weights[name][3, 2, 0, 0] = -7e4
+    return replace(graph, weights=weights)
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_a_layer_with_a_weight_beyond_float16_stays_in_float32(
+    device: Device, *, apart: bool
+) -> None:
+    classifier = replace(classifier_of(_with_large_weights(apart=apart)), precision=Precision.FP16)
+    graph = classifier.rewritten.graph
+    convs = {node.name: node for node in graph.nodes if isinstance(node, Conv)}
+    large = {"conv_first", "conv_second"} - ({"conv_first"} if apart else set())
+    for name, conv in convs.items():
+        assert conv.problem.precision is (Precision.FP32 if name in large else Precision.FP16)
+        assert graph.values[conv.x].stored == (FLOAT if name in large else HALF)
+    kept = {r.node: r.reason for r in classifier.rewritten.refused if r.rule == "fp16"}
+    assert kept["conv_second"] == "it has a weight of 7e+04, and float16 ends at 65504"
+    assert kept["gemm_scores"] == "scores are float32"
+    # Converted: x and residual of the kept, the output for halves; nothing between the kept.
+    conversions = [node for node in graph.nodes if isinstance(node, Identity)]
+    assert len(conversions) == 3
+    assert _error(classifier, device, 2) <= network_tolerance(graph)
+
+
+@pytest.mark.parametrize("op", list(BinaryOp))
+def test_a_constant_beyond_float16_stays_in_float32(device: Device, op: BinaryOp) -> None:
+    b = GraphBuilder(0, x=(4, 5, 5))
+    y = b.binary("y", op, b.conv("c", "x", 4), 1e5)
+    back = b.binary("back", BinaryOp.MUL if op is BinaryOp.DIV else BinaryOp.DIV, y, 1e5)
+    graph = b.build(b.gemm("scores", b.reshape("flat", back, (100,)), 5))
+    assert set(too_large(graph)) == {"binary_y", "binary_back"}
+    at = at_precision(graph, Precision.FP16)
+    assert at.values["y/float32"].stored == FLOAT
+    assert "y" not in {node.output for node in at.nodes}  # no half of it is needed
+    check_operands(build_plan(at, classifier_of(graph).preprocessing, 2, H200_CHOICE))
+
+
+def test_other_precisions_keep_nothing() -> None:
+    graph = _with_large_weights(apart=False)
+    assert kept_in_float(graph, Precision.TF32X3) == {}
+    assert all(
+        value.stored == FLOAT for value in at_precision(graph, Precision.TF32).values.values()
+    )
 
 
 def test_tf32_is_refused_where_tensor_cores_lack_it() -> None:
@@ -154,3 +207,54 @@ def test_squeezenet_names_photographs_as_at_float32(precision: Precision) -> Non
     engine.close()
     expected.close()
     cusim.close()
+
+
+def test_the_model_names_its_precision_and_a_flag_overrides_it(tmp_path: Path) -> None:
+    file = tmp_path / "model.onnx"
+    shutil.copy(BUILT_IN_MODEL, file)
+    assert load_classifier(file).precision is Precision.FP32
+    (tmp_path / "model.toml").write_text('preset = "digits"\nprecision = "tf32"\n')
+    assert load_classifier(file).precision is Precision.TF32
+    assert load_classifier(file, overrides={"preset": "digits"}).precision is Precision.TF32
+    for precision in Precision:
+        overrides = {"precision": precision.value}
+        assert load_classifier(file, overrides=overrides).precision is precision
+    (tmp_path / "model.toml").write_text('precision = "int8"\n')
+    with pytest.raises(PreprocessingError, match=r"precision = 'int8' is not .* one of \"fp32\""):
+        load_classifier(file)
+
+
+def test_a_model_of_halves_runs_on_halves_and_without_casts(device: Device, tmp_path: Path) -> None:
+    weights = {"w": noise(8, 3, 3, 3).astype(np.float16), "v": noise(4, 8 * 36).astype(np.float16)}
+    nodes = [
+        node("Cast", "x", "h", to=TensorProto.FLOAT16),
+        node("Conv", "h w", "c", pads=[1, 1, 1, 1]),
+        node("Cast", "c", "f", to=TensorProto.FLOAT),
+        node("Relu", "f", "r"),
+        node("Cast", "r", "g", to=TensorProto.FLOAT16),
+        node("Flatten", "g", "flat"),
+        node("Gemm", "flat v", "s", transB=1),
+        node("Cast", "s", to=TensorProto.FLOAT),
+    ]
+    path = tmp_path / "halves.onnx"
+    onnx.save(model(nodes, weights, shape=(1, 3, 6, 6)), path)
+    flags = {"preset": "imagenet"}
+    classifier = load_classifier(path, overrides=flags)
+    assert classifier.precision is Precision.FP16
+    graph = classifier.rewritten.graph
+    assert [type(each).__name__ for each in graph.nodes] == ["Conv", "Reshape", "Gemm"]
+    assert graph.values[graph.inputs[0]].stored == HALF
+    assert _error(classifier, device, 2) <= network_tolerance(graph)
+    plan = build_plan(graph, classifier.preprocessing, 1, H200_CHOICE)
+    made = {key: make() for key, make in plan.weights.items() if "16" in key}
+    assert len(made) == 2
+    assert {array.dtype for array in made.values()} == {HALF}
+    strict = load_classifier(path, overrides={**flags, "precision": "fp32"})
+    assert strict.precision is Precision.FP32
+
+
+@needs_shared
+def test_squeezenet_of_halves_runs_in_fp16() -> None:
+    path = SHARED / "data/squeezenet1.1-fp16.onnx"
+    classifier = load_classifier(path, overrides={"preset": "caffe"})
+    assert classifier.precision is Precision.FP16

@@ -11,6 +11,7 @@ from kernels.convolution import algorithms
 from kernels.convolution.algorithms import ConvChoice, choices
 from kernels.device.compile import source_digest
 from kernels.problems.conv import ConvProblem
+from kernels.problems.precision import Precision
 from kernels.tuning.heuristic import H200, Facts, choose, estimated_cycles, heuristic
 from kernels.tuning.search import by_name, finalists, finder, keys, ranking, shortlist, tuned
 from kernels.tuning.store import Conditions, Key, Outcome, Times
@@ -123,9 +124,11 @@ def test_what_was_measured_is_found_where_everything_is_as_it_was(
     assert str(find(_3x3)) == winner
     assert find(_3x3.with_batch(2)) is None
     assert find(_1x1) is None
+    halves = replace(_3x3, precision=Precision.FP16)
+    assert keys(HERE)(halves).precision == "fp16" != key.precision
     driver = Conditions(HERE.device, HERE.architecture, "CUDA 13.1", HERE.compiler)
     assert finder({key: outcomes}, driver)(_3x3) is None
-    assert finder({Key(HERE, "another", key.problem): outcomes}, HERE)(_3x3) is None
+    assert finder({Key(HERE, "fp32", "another", key.problem): outcomes}, HERE)(_3x3) is None
     assert finder({key: {"one that was": timed(0.0, 0.0), **outcomes}}, HERE)(_3x3) is None
     assert finder({key: {loser: Outcome(3.0)}}, HERE)(_3x3) is None
 

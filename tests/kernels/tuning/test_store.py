@@ -23,7 +23,7 @@ from kernels.tuning.store import (
 from kernels.tuning.timing import Timing
 
 HERE = Conditions("NVIDIA H200", "90a", "CUDA 13.0", "NVRTC 13.0")
-KEY = Key(HERE, "0123", "N1 C64 56x56 K64 3x3")
+KEY = Key(HERE, "fp32", "0123", "N1 C64 56x56 K64 3x3")
 SCREENED = Outcome(screened_us=20.0)
 TIMED = Outcome(20.0, Times(Timing(9.0, 10.0, 11.0), Timing(13.0, 14.0, 15.0)))
 FAILED = Outcome(failure="wrong")
@@ -33,7 +33,7 @@ _us = st.integers(0, 10**9).map(lambda nanoseconds: nanoseconds / 1000)
 _timings = st.builds(Timing, _us, _us, _us)
 _times = st.builds(Times, _timings, _timings)
 _outcomes = st.builds(Outcome, st.none() | _us, st.none() | _times, st.none() | st.text())
-_keys = st.builds(Key, st.builds(Conditions, *[st.text()] * 5), st.text(), st.text())
+_keys = st.builds(Key, st.builds(Conditions, *[st.text()] * 4), *[st.text()] * 3)
 
 
 @settings(max_examples=30, deadline=None)
@@ -63,7 +63,7 @@ def test_of_two_outcomes_the_later_counts_unless_it_knows_less() -> None:
 
 def test_what_is_measured_anew_takes_the_place_of_what_was_known(tmp_path: Path) -> None:
     store = TuningStore(tmp_path / "tuning.json")
-    other = Key(HERE, "0123", "N2 C64 56x56 K64 3x3")
+    other = Key(HERE, "fp32", "0123", "N2 C64 56x56 K64 3x3")
     for key in (KEY, other):
         store.add(key, OUTCOMES)
     store.add(KEY, {"b": SCREENED})
@@ -159,7 +159,8 @@ from tests.kernels.tuning.test_store import HERE, Key, Outcome, TuningStore
 store, who = TuningStore(Path(sys.argv[1])), sys.argv[2]
 for index in range(int(sys.argv[3])):
     # The same problem as the others: what they add to it must stay.
-    store.add(Key(HERE, "0123", f"problem {index % 7}"), {f"{who} {index}": Outcome(float(index))})
+    key = Key(HERE, "fp32", "0123", f"problem {index % 7}")
+    store.add(key, {f"{who} {index}": Outcome(float(index))})
     print(index, flush=True)
 """
 

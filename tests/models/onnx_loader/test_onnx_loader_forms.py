@@ -93,5 +93,8 @@ def test_a_quantised_model_is_named_so_whatever_else_it_lacks() -> None:
         "z = Cast<to = 2>(s) u = Det(x) q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z)"
         " y = Relu(d)"
     )
-    with pytest.raises(UnsupportedModelError, match=r"^quantised models are not supported"):
+    with pytest.raises(
+        UnsupportedModelError, match=r"^quantised models are not supported"
+    ) as refused:
         load(body)
+    assert "serve the float32 model that it was made from" in str(refused.value)

@@ -1,8 +1,11 @@
 """What `convoy inspect --plan` shows of a plan."""
 
+from dataclasses import replace
+
 import pytest
 
-from models import BUILT_IN_MODEL, load_classifier
+from kernels.problems.precision import Precision
+from models import BUILT_IN_MODEL, EngineError, load_classifier
 from models.reports.plan_report import GPUS, plan_report
 
 
@@ -16,3 +19,19 @@ def test_a_plans_report_adds_up_and_says_what_bounds_each_launch() -> None:
         arithmetic, memory = step.flops / 66.9e6, step.bytes / 4.8e6
         assert step.roofline_us == pytest.approx(max(arithmetic, memory))
         assert step.bound == ("FLOPs" if arithmetic > memory else "bytes")
+
+
+def test_convolutions_on_tensor_cores_have_their_peak() -> None:
+    digits = load_classifier(BUILT_IN_MODEL)
+    for precision, tflops in ((Precision.FP16, 989), (Precision.TF32X3, 494 / 3)):
+        plan = plan_report(replace(digits, precision=precision), 8, GPUS["h200"])
+        convs = [step for step in plan.steps if "conv_tensor" in step.kernel]
+        assert convs
+        for step in plan.steps:
+            assert step.precision == (precision.value if step in convs else "fp32")
+            peak = tflops if step in convs else 66.9
+            slower = max(step.flops / peak / 1e6, step.bytes / 4.8e6)
+            assert step.roofline_us == pytest.approx(slower)
+    turing = replace(digits, precision=Precision.TF32)
+    with pytest.raises(EngineError, match="T4 has no tensor cores for tf32"):
+        plan_report(turing, 1, GPUS["t4"])

@@ -1,10 +1,12 @@
 """Compiling ahead of time: what is compiled is what an engine will load."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from kernels.device.compile import compile_kernel
+from kernels.problems.precision import Precision
 from kernels.tuning.heuristic import Facts, heuristic
 from models import BUILT_IN_MODEL, EngineError, load_classifier
 from models.plan import build_plan
@@ -38,4 +40,7 @@ def test_an_unknown_architecture_is_refused_with_those_there_are(tmp_path: Path)
     digits = load_classifier(BUILT_IN_MODEL)
     with pytest.raises(EngineError, match=r"unknown architecture 91; there are 75, 80, .*90a"):
         precompile(digits, ["91"], max_batch=1, cache=tmp_path)
+    older = replace(digits, precision=Precision.TF32)
+    with pytest.raises(EngineError, match=r"sm_75 has no tensor cores for tf32, which needs sm_80"):
+        precompile(older, ["80", "75"], max_batch=1, cache=tmp_path)
     assert set(GPUS_OF) == {"75", "80", "86", "89", "90a", "100", "120"}

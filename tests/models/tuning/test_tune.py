@@ -11,11 +11,13 @@ import pytest
 from kernels.convolution.algorithms import choices
 from kernels.convolution.direct import DirectConv
 from kernels.convolution.gemm import GemmConv
+from kernels.convolution.tensor_gemm import TensorConv
 from kernels.device.compile import compile_kernel
 from kernels.device.cuda_device import CudaDevice
 from kernels.device.device import DeviceError, FaultError, Instantiation, Kernel
 from kernels.device.nvrtc import CompilerNotFoundError
 from kernels.problems.conv import ConvProblem
+from kernels.problems.precision import Precision
 from kernels.tuning.heuristic import H200, heuristic
 from kernels.tuning.search import conditions_of, instantiations, keys
 from kernels.tuning.store import Conditions, Outcome, Times, TuningStore
@@ -142,13 +144,20 @@ def test_the_roofline_is_arithmetic_or_memory_whichever_takes_longer(
 ) -> None:
     (problem, *_) = problems_of(network, 1)
     elements = 3 * 30 + 8 * 3 * 9 + 8 + 8 * 30
-    for flops, bandwidth, expected in (
-        (1e6, 1e12, 2 * problem.macs),
-        (1e12, 1e6, 4 * elements),
+    halves = replace(network, precision=Precision.FP16)
+    monkeypatch.setattr(
+        "kernels.convolution.algorithms.ALGORITHMS", (DirectConv(), GemmConv(), TensorConv())
+    )
+    monkeypatch.setattr(device, "architecture", "80")  # of 16 times the rate for halves
+    for at, flops, bandwidth, expected in (
+        (network, 1e6, 1e12, 2 * problem.macs),
+        (network, 1e12, 1e6, 4 * elements),
+        (halves, 1e6, 1e12, 2 * problem.macs / 16),
+        (halves, 1e12, 1e6, 2 * elements),
     ):
         monkeypatch.setattr(device, "peak_flops", flops)
         monkeypatch.setattr(device, "peak_bandwidth", bandwidth)
-        report = tune(network, max_batch=1, tuning=tmp_path / "t", top=1, progress=silent)
+        report = tune(at, max_batch=1, tuning=tmp_path / "t", top=1, progress=silent)
         assert report.problems[0].roofline_us == pytest.approx(expected)
 
 

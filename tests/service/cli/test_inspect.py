@@ -89,6 +89,19 @@ def test_the_summary_comes_first_and_fits_into_80_columns(
     assert "direct" in out
 
 
+def test_a_precision_says_what_it_stores_and_what_stays_in_float32(convoy: Run) -> None:
+    for wide in ((), ("--wide",)):
+        status, out, _ = convoy("inspect", "digits", "--precision", "fp16", *wide)
+        assert status == 0
+        assert "fp16: stored as halves" in out
+        assert "float32: logits: scores are float32" in out
+    for precision in ("tf32", "3xtf32"):
+        _, out, _ = convoy("inspect", "digits", "--precision", precision)
+        assert out.splitlines()[1].startswith(f"{precision}: ")
+    _, out, _ = convoy("inspect", "digits", "--precision", "fp32")
+    assert "float32" not in out
+
+
 def test_refusals_are_one_row_a_reason(convoy: Run) -> None:
     status, out, _ = convoy("inspect", "digits", "--why")
     assert status == 0

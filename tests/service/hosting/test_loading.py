@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from models import BUILT_IN_MODEL, ModelError, ModelFileError
+from models import BUILT_IN_MODEL, ModelError, ModelFileError, Precision
 from service.hosting.loading import ModelFile, find_models, open_models
 from service.settings import Settings, SettingsError
 from tests.support.servers.several_models import CHANNELS, make_models
@@ -35,6 +35,16 @@ def test_several_models_are_opened_each_as_it_is_described(tmp_path: Path) -> No
     assert (channels.info.image_shape, channels.info.scores) == ((4, 6, 3), "amount")
     assert channels.info.labels == ("red", "green", "blue")
     assert channels.classifier.name == CHANNELS
+
+
+def test_each_model_has_its_precision_unless_a_flag_sets_all(tmp_path: Path) -> None:
+    folder = make_models(tmp_path)
+    (folder / "digits" / "model.toml").write_text('preset = "digits"\nprecision = "fp16"\n')
+    settings = models_in(folder)
+    found = [each.classifier.precision.value for each in open_models(settings, None)]
+    assert found == ["fp32", "fp16"]
+    flag = settings.model_copy(update={"precision": Precision.TF32})
+    assert {each.classifier.precision for each in open_models(flag, None)} == {Precision.TF32}
 
 
 def test_one_file_is_one_model(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from models.graph import Graph, Node, Reshape
+from models.graph import Graph, Node, Reshape, Slice
 from models.onnx_loader import load_proto
 from models.reference import run_reference
 from models.rewrite import Rewritten, rewrite
@@ -18,16 +18,16 @@ LEFT = {
     "bvlc_alexnet": {"Conv": 5, "Lrn": 2, "Pool": 3, **HEAD, "Gemm": 3},
     # Batch normalisation before a Conv, with a ReLU between, cannot melt into it.
     "densenet121": {"Conv": 121, "ScaleShift": 62, "Pool": 4, "GlobalPool": 1},
-    "inception_v1": {"Conv": 57, "Lrn": 2, "Pool": 13, **POOLED},
-    "inception_v2": {"Conv": 69, "Pool": 12, **POOLED},
+    "inception_v1": {"Conv": 39, "Slice": 27, "Lrn": 2, "Pool": 13, **POOLED},
+    "inception_v2": {"Conv": 51, "Slice": 28, "Pool": 12, **POOLED},
     "resnet50": {"Conv": 53, "Pool": 1, **POOLED},
     "shufflenet": {"Conv": 49, "ChannelShuffle": 16, "Pool": 4, **POOLED},
     "squeezenet": {"Conv": 26, "Pool": 3, "GlobalPool": 1, "Reshape": 2, "Softmax": 1},
     "vgg19": {"Conv": 16, "Pool": 5, **HEAD, "Gemm": 3},
     "zfnet512": {"Conv": 5, "Lrn": 2, "Pool": 3, **HEAD, "Gemm": 3},
 }
-# The nodes that compute: a Reshape of what lies in its order already moves nothing.
-MOST_LAUNCHES = {"squeezenet": 32, "vgg19": 26, "resnet50": 58, "inception_v1": 76}
+# The nodes that compute: what is a part of memory, or lies in its order already, moves nothing.
+MOST_LAUNCHES = {"squeezenet": 32, "vgg19": 26, "resnet50": 58, "inception_v1": 58}
 SLOW = ("bvlc_alexnet", "inception_v2", "vgg19", "zfnet512")
 
 
@@ -49,7 +49,7 @@ def network(request: pytest.FixtureRequest) -> Network:
 
 
 def is_launch(node: Node) -> bool:
-    return not (isinstance(node, Reshape) and node.channels_last)
+    return not isinstance(node, Slice) and not (isinstance(node, Reshape) and node.channels_last)
 
 
 def test_the_table_names_every_network() -> None:

@@ -1,0 +1,98 @@
+"""What a model of time expects of whole networks on an H200: predictions, none of them measured.
+
+Convolutions take what the cost model says (kernels/tuning/heuristic.py), all else its bytes or
+operations at the data sheet's peaks, and every launch GAP_US more: a captured graph's nodes start
+one after another.
+"""
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+from math import fsum
+from pathlib import Path
+
+from rich.table import Table
+
+from benchmarks.kernels.predict import CLOCK_HZ, DEVICE
+from benchmarks.networks.light import NETWORKS, classifier
+from benchmarks.rows import Row
+from kernels.problems.precision import Precision
+from kernels.tuning.heuristic import H200, estimated_cycles, heuristic
+from models.classifier import Classifier
+from models.reports.plan_report import GPUS, plan_report
+from models.tuning.measured import conv_problems
+
+GAP_US = 0.8
+"""Assumed: between a node's end and the next one's start."""
+
+BATCHES = (1, 8)
+PREDICTED = ("VGG-19", "ResNet-50", "GoogLeNet", "SqueezeNet")
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """Of a network for n images, in µs; a launch's gap is in neither part."""
+
+    launches: int
+    convolutions_us: float
+    others_us: float
+
+    @property
+    def us(self) -> float:
+        """From the first launch to the last one's end."""
+        return self.convolutions_us + self.others_us + GAP_US * self.launches
+
+
+def predict(network: Classifier, n: int) -> Prediction:
+    """At the classifier's precision, by the heuristic's choices."""
+    choose = heuristic(H200)
+    problems = conv_problems(network.rewritten.graph, [n])
+    convolutions = {name for names in problems.values() for name in names}
+    steps = plan_report(network, n, GPUS["h200"]).steps
+    cycles = fsum(
+        len(names) * estimated_cycles(problem, choose(problem), H200)
+        for problem, names in problems.items()
+    )
+    others = fsum(step.roofline_us for step in steps if step.name not in convolutions)
+    return Prediction(len(steps), 1e6 * cycles / CLOCK_HZ, others)
+
+
+def rows(names: Iterable[str], batches: Iterable[int], at: str) -> Iterator[Row]:
+    """A row a network, precision and N."""
+    batches = tuple(batches)
+    for name in names:
+        network = classifier(name, NETWORKS[name]())
+        for precision, n in product(Precision, batches):
+            prediction = predict(replace(network, precision=precision), n)
+            yield {
+                "kind": "prediction",
+                "commit": at,
+                "device": DEVICE,
+                "network": name,
+                "precision": precision.value,
+                "n": n,
+                "launches": prediction.launches,
+                "convolutions_us": round(prediction.convolutions_us, 1),
+                "us": round(prediction.us, 1),
+            }
+
+
+def run(out: Path, names: Iterable[str], batches: Iterable[int], at: str) -> list[Row]:
+    """Predict, and write OUT/network_predictions.jsonl anew."""
+    made = list(rows(names, batches, at))
+    out.mkdir(parents=True, exist_ok=True)
+    text = "".join(json.dumps(row) + "\n" for row in made)
+    (out / "network_predictions.jsonl").write_text(text)
+    return made
+
+
+def table(made: Iterable[Row]) -> Table:
+    """Rows to read."""
+    shown = Table(title="PREDICTED, not measured: µs on an H200", title_justify="left")
+    columns = ("network", "precision", "n", "launches", "convolutions_us", "us")
+    for heading in columns:
+        shown.add_column(heading, justify="left" if heading in columns[:2] else "right")
+    for row in made:
+        shown.add_row(*(str(row[column]) for column in columns))
+    return shown
