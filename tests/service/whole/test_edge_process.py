@@ -203,11 +203,11 @@ def test_a_hangup_while_models_are_loaded_ends_nothing() -> None:
         "import os, signal, sys\n"
         "from service import cli\n"
         "from service.cli import serve as serving\n"
-        "opened = serving.open_models\n"
-        "def open_models(*args):\n"
+        "opened = serving.add_models\n"
+        "def add_models(*args):\n"
         "    os.kill(os.getpid(), signal.SIGHUP)\n"
         "    return opened(*args)\n"
-        "serving.open_models = open_models; cli.main()"
+        "serving.add_models = add_models; cli.main()"
     )
     with serving(command=[sys.executable, "-c", script, "serve", "--port", "0"]) as server:
         assert server.ask("POST", "/v1/classify", _SAMPLE)[0] == 200
