@@ -212,7 +212,7 @@ def test_a_network_of_keras_is_exported_checked_and_served(folder: Path, catalog
     page = (ROOT / "docs/from-keras.md").read_text(encoding="utf-8")
     code = code_of("docs/from-keras.md").replace("MobileNetV2()", "MobileNetV2(weights=None)")
     (folder / "export.py").write_text(code)
-    (toml,) = re.findall(r"\n((?:    \w+ = .*\n)+)", page)
+    *_, toml = re.findall(r"\n((?:    \w+ = .*\n)+)", page)
     (folder / "mobilenet.toml").write_text(re.sub("(?m)^    ", "", toml))
     install, check, serve = re.findall(r"(?m)^    ((?:pip|convoy) .*)$", page)
     told = run([install, "python export.py", check, f"{serve} &", ASK], folder, catalogue)
