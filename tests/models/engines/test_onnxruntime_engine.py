@@ -163,14 +163,17 @@ def test_a_batch_of_the_wrong_shape_is_refused(tmp_path: Path, shape: tuple[int,
         engine.run(np.zeros(shape, np.uint8))
 
 
-def test_onnxruntime_leaves_no_trace_of_telemetry(tmp_path: Path) -> None:
+def test_onnxruntime_leaves_no_trace_of_telemetry_and_prints_nothing(tmp_path: Path) -> None:
     code = (
         "from models import BUILT_IN_MODEL as m, load_classifier as l, open_engine as o, DeviceKind"
     )
     code += "; o(l(m), device=DeviceKind.CPU, max_batch=1).warm_up()"
     environment = {"HOME": str(tmp_path), "PATH": os.environ["PATH"]}
-    subprocess.run([sys.executable, "-c", code], check=True, env=environment)
+    run = subprocess.run(
+        [sys.executable, "-c", code], check=True, env=environment, capture_output=True
+    )
     assert list(tmp_path.rglob("*onnxruntime*")) == []
+    assert (run.stdout, run.stderr) == (b"", b"")
 
 
 def test_a_closed_engine_says_so(tmp_path: Path) -> None:

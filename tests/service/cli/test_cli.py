@@ -249,6 +249,7 @@ def test_serve_says_where_it_serves_and_the_line_to_try_works() -> None:
         found = re.match(r"Convoy serves digits at http://127\.0\.0\.1:(\d+) on cpu", serving)
         assert found, serving
         port = int(found[1])
+        assert f"Open http://127.0.0.1:{port}/ in a browser" in serving
         curl = re.fullmatch(rf"  curl -F file=@(\S+) http://127\.0\.0\.1:{port}(/\S+)\n", trying)
         assert curl, trying
         picture = Path(curl[1])

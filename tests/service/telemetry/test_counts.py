@@ -3,6 +3,7 @@
 import asyncio
 import threading
 import time
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -35,6 +36,13 @@ def phases(*, total: float = 0.11) -> Phases:
 
 def ran(size: int, *, ms: float, failed: bool = False) -> BatchRecord:
     return BatchRecord(size, compute_s=ms / 1e3, failed=failed)
+
+
+def test_buckets_are_fine_enough_for_a_p99_between_a_tenth_and_half_a_second() -> None:
+    bounds = [float(bound) for bound, _ in Counts(8).sum().duration[0]]
+    inside = [bound for bound in bounds if 0.1 <= bound <= 0.5]
+    assert (inside[0], inside[-1]) == (0.1, 0.5)
+    assert max(high / low for low, high in pairwise(inside)) <= 1.25
 
 
 def test_phases_add_up_to_the_whole() -> None:

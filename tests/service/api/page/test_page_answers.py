@@ -12,7 +12,7 @@ from tests.support.servers.several_models import CHANNELS, convoy_serve, make_mo
 from tests.support.service.browser import IN_A_BROWSER, SEVEN, expect, opened
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Browser, Page, Route
 
 
 @IN_A_BROWSER
@@ -74,7 +74,9 @@ def test_no_text_is_cut_and_nothing_overflows(page: "Page", width: int) -> None:
 def test_axe_finds_no_fault_names_and_contrast_among_them(
     browser: "Browser", address: str, scheme: Literal["light", "dark"]
 ) -> None:
-    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe finds faults")
+    axe = pytest.importorskip(
+        "axe_playwright_python.sync_playwright", reason="needs axe-playwright-python"
+    )
     with opened(browser, address, scheme) as page:
         page.get_by_label("Choose images").set_input_files([SEVEN, BUILT_IN_MODEL])
         expect(page.locator(".answer .bars li")).to_have_count(5)
@@ -144,3 +146,17 @@ def test_a_model_of_colour_images_has_photographs_as_examples(
         expect(page.locator("#curl")).to_contain_text(f"/v1/models/{CHANNELS}/classify?top_k=3")
         shown = page.locator(".answer img").evaluate("image => image.naturalWidth")
         assert shown == 400
+
+
+@IN_A_BROWSER
+def test_traffic_shows_requests_and_the_gpus_where_the_metrics_have_them(page: "Page") -> None:
+    def with_a_gpu(route: "Route") -> None:
+        text = route.fetch().text()
+        route.fulfill(body=f'{text}nv_gpu_utilization{{gpu_uuid="GPU-1"}} 0.53\n')
+
+    expect(page.locator("#gpu")).to_be_hidden()
+    page.route("**/metrics", with_a_gpu)
+    expect(page.locator("#gpu")).to_have_text("53 %")
+    page.get_by_label("Choose images").set_input_files(SEVEN)
+    expect(page.locator("#requests")).not_to_have_text("0.0")
+    expect(page.locator("#p99")).to_contain_text("ms")
