@@ -39,6 +39,7 @@ def main() -> int:
     parser.add_argument("--max-connections", type=int, default=1024)
     parser.add_argument("--per-address", type=int, default=0)
     parser.add_argument("--rate", type=float, default=0.0)
+    parser.add_argument("--engines", type=int, default=1)
     parser.add_argument("--log", choices=["read", "full", "closed"], default="read")
     options = parser.parse_args()
     if options.faults:
@@ -61,6 +62,7 @@ def main() -> int:
         max_queue=options.max_queue,
         bounds=Bounds(options.engine_timeout_s),
         reopen=engine if options.engine_timeout_s else None,
+        others=[engine() for _ in range(options.engines - 1)],
         decode_s=options.decode_timeout_s,
     )
     if options.unsteady_clock:

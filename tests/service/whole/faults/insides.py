@@ -127,6 +127,25 @@ def _(rig: Rig) -> Counted:
     return {"500": 1, ANY: 3}
 
 
+@fault(
+    "one of two engines hangs",
+    "500 for its batch; others are answered, and the server stays ready",
+    *("--engines", "2", "--engine-timeout-s", "1"),
+)
+def _(rig: Rig) -> Counted:
+    answered = 0
+    with ThreadPoolExecutor(1) as pool:
+        hung = pool.submit(rig.classify, b"engine hangs")
+        rig.wait_inside(1)
+        while not hung.done():
+            with rig.others():
+                assert rig.exchange("GET", "/v2/health/ready")[0] == 200
+            answered += 8
+        assert hung.result()[0] == 500
+    assert answered > 8
+    return {"500": 1, "200": answered}
+
+
 @fault("the decoder hangs", "500; others are answered", "--decode-timeout-s", "1")
 def _(rig: Rig) -> Counted:
     with ThreadPoolExecutor(3) as pool:
