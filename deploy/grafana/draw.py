@@ -69,6 +69,8 @@ def draw_panel(axes: Axes, panel: Panel, lines: list[tuple[str, list[float], lis
         for name, times, values in lines:
             axes.plot(times, values, label=name, linewidth=1.2)
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: unit(value)))
+    locator = dates.AutoDateLocator(minticks=3, maxticks=8)  # type: ignore[no-untyped-call]
+    axes.xaxis.set_major_locator(locator)
     axes.xaxis.set_major_formatter(dates.DateFormatter("%H:%M"))  # type: ignore[no-untyped-call]
     axes.set_ylim(0, 1.35 * max(1e-9, axes.get_ylim()[1]))  # room for the legend
     axes.grid(alpha=0.3)
