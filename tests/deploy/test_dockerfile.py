@@ -13,6 +13,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from models import __version__
 from service.settings import load_settings
 from tests.deploy.container_files import (
     ROOT,
@@ -124,7 +125,7 @@ def test_the_labels_say_what_the_image_holds(final: list[Instruction]) -> None:
     assert names == ["title", "version", "revision", "created", "description", "base.name"]
     assert f'description="{project["description"]}"' in label
     arguments = dict(text.partition("=")[::2] for text in texts(final, "ARG"))
-    assert arguments["VERSION"] == project["version"]
+    assert arguments["VERSION"] == __version__
     assert {f"${{{name}}}" for name in arguments} <= set(re.findall(r"\$\{\w+\}", label))
 
 

@@ -19,7 +19,7 @@ def test_where_no_gpu_answers_the_error_says_what_is_missing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "cupy", None)
-    with pytest.raises(DeviceError, match=r"pip install 'convoy\[cuda13\]'"):
+    with pytest.raises(DeviceError, match=r"pip install -c constraints.txt -e '\.\[cuda13\]'"):
         CudaDevice()
 
 

@@ -19,7 +19,7 @@ from tests.support.kernels.fake_cupy import FakeCupy
 
 cupy = pytest.importorskip("cupy", reason="the CuPy wheel is not installed (extra cuda13)")
 
-# What only the stand-in has: how it is told to fail, and what it remembers.
+# Attributes that only the stand-in has: faults to inject, and its record of calls.
 _ITS_OWN = {"fault", "capturing", "loaded", "ask"}
 _CLASSES = {
     "cuda.Stream": fake_cupy.FakeStream,

@@ -251,7 +251,7 @@ def test_connections_are_shared(service: Service) -> None:
 
 
 def test_a_signal_to_a_worker_ends_nothing(service: Service) -> None:
-    """SIGTERM and SIGINT are for the main process, whoever in its group gets them too."""
+    """Workers ignore SIGTERM and SIGINT: only the main process acts on them."""
     with service.one_each() as each:
         for worker, connection in each.items():
             os.kill(worker, signal.SIGTERM)

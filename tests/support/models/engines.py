@@ -96,4 +96,4 @@ def reference_scores(classifier: Classifier, images: NDArray[np.uint8]) -> NDArr
 
 
 network_tolerance = partial(tolerance.network_tolerance, choose=H200_CHOICE)
-"""What tolerances are for, unless they are told: other devices choose much the same."""
+"""The tolerance for the algorithms chosen on an H200; other devices choose much the same."""

@@ -44,7 +44,7 @@ def measure(path: Path) -> Measured:
 
 
 def _peak() -> float:
-    # Not ru_maxrss, which a process inherits from whoever started it.
+    # Not ru_maxrss, which a process inherits from its parent.
     status = Path("/proc/self/status").read_text(encoding="ascii")
     return int(status.partition("VmHWM:")[2].split()[0]) / 1024
 

@@ -10,6 +10,7 @@ from onnx import ModelProto
 
 from models import load_classifier
 from models.errors import ModelFileError, UnsupportedModelError
+from models.onnx_loader import load_model
 from models.onnx_loader.limits import bounds
 from models.onnx_loader.limits.wire import check_wire
 from tests.support.models.hostile_cases import BROKEN, MEASURED, UNSUPPORTED, Build
@@ -107,12 +108,15 @@ AT_THE_BOUND: dict[str, tuple[Callable[[int], ModelProto | bytes], int, str]] = 
 }
 
 
+VECTOR = (1, 3, 1, 1)  # a classifier gives one score a class
+
+
 @pytest.mark.parametrize("bound", AT_THE_BOUND)
 def test_the_bound_itself_is_allowed(tmp_path: Path, bound: str) -> None:
     build, limit, says = AT_THE_BOUND[bound]
-    assert load_classifier(save(tmp_path, lambda: build(limit))).network.graph.nodes
+    assert load_model(save(tmp_path, lambda: build(limit))).graph.nodes
     with pytest.raises((ModelFileError, UnsupportedModelError), match=says):
-        load_classifier(save(tmp_path, lambda: build(limit + 1)))
+        load_model(save(tmp_path, lambda: build(limit + 1)))
 
 
 def test_fields_and_numbers_are_counted_exactly() -> None:
@@ -130,12 +134,12 @@ def test_fields_and_numbers_are_counted_exactly() -> None:
 
 
 def test_functions_that_call_each_other_are_inlined(tmp_path: Path) -> None:
-    loaded = load_classifier(save(tmp_path, lambda: doubling(12)))
-    assert len(loaded.network.graph.nodes) == 1  # 2048 times Relu is Relu
+    loaded = load_model(save(tmp_path, lambda: doubling(12)))
+    assert len(loaded.graph.nodes) == 1  # 2048 times Relu is Relu
 
 
 def test_functions_that_nobody_calls_cost_nothing(tmp_path: Path) -> None:
-    assert load_classifier(save(tmp_path, lambda: doubling(60, used=False)))
+    assert load_model(save(tmp_path, lambda: doubling(60, used=False))).graph.nodes
 
 
 def test_hostile_names_do_not_hide_which_operators_are_missing(tmp_path: Path) -> None:
@@ -146,7 +150,7 @@ def test_hostile_names_do_not_hide_which_operators_are_missing(tmp_path: Path) -
 
 @pytest.mark.slow
 def test_a_network_of_the_most_nodes_loads_in_seconds(tmp_path: Path) -> None:
-    path = save(tmp_path, lambda: model(chain("Conv", bounds.NODE_LIMIT, "w"), CONV))
+    path = save(tmp_path, lambda: model(chain("Conv", bounds.NODE_LIMIT, "w"), CONV, shape=VECTOR))
     measured = measure(path)
     assert not measured.message
     assert measured.seconds < 2 * SECONDS
@@ -159,7 +163,9 @@ def test_a_chain_of_constants_is_folded_in_seconds(tmp_path: Path) -> None:
     names = ["k", *(f"n{i}" for i in range(bounds.NODE_LIMIT - 1))]
     nodes = [node("Add", f"{names[i]} k", names[i + 1]) for i in range(len(names) - 1)]
     weights = {"k": np.ones((1, 3, 1, 1), np.float32)}
-    path = save(tmp_path, lambda: model([*nodes, node("Add", f"x {names[-1]}", "y")], weights))
+    path = save(
+        tmp_path, lambda: model([*nodes, node("Add", f"x {names[-1]}", "y")], weights, shape=VECTOR)
+    )
     measured = measure(path)
     assert not measured.message
     assert measured.seconds < 2 * SECONDS
