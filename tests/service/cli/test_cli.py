@@ -111,7 +111,7 @@ def test_a_model_that_cannot_be_had_ends_with_one_line_and_status_1(
 def test_a_model_of_clips_is_refused_before_anything_starts(
     convoy: Run, monkeypatch: pytest.MonkeyPatch, clips: Path, command: str
 ) -> None:
-    monkeypatch.setattr(loading, "open_engine", None)
+    monkeypatch.setattr(loading, "open_engines", None)
     picture = [SAMPLES[0]] if command == "classify" else ["--port", "0"]
     status, out, error = convoy(command, clips, *picture, "--preset", "imagenet")
     assert (status, out) == (1, "")
