@@ -1,6 +1,6 @@
 """A fleet in virtual time: a load balancer, and behind it replicas that decode, queue and batch.
 
-    arrivals → balancer → replica: decode threads → queue → Convoy's policy → engine
+    arrivals → balancer → replica: decode threads → queue → Convoy's policy → engines
 
 Each replica runs the policy that serves (`service/batching/dispatcher.py`). A replica that fails
 loses the requests inside; one that is deployed finishes them first. Health checks are immediate and
@@ -30,16 +30,17 @@ _NOISE = 0.03
 class Hardware(NamedTuple):
     """What one replica is, by measurement."""
 
-    seconds: tuple[float, ...]  # L(1..max_batch)
+    seconds: tuple[float, ...]  # L(1..max_batch) of each engine
     decode_s: float = 0.0
     decoders: int = 1  # decode threads
     max_queue: int = 128  # images; requests beyond it are refused
+    engines: int = 1
 
     @property
     def capacity(self) -> float:
-        """The most requests a second: of the engine, or of the decoders if they are slower."""
-        engine = max(n / took for n, took in enumerate(self.seconds, 1))
-        return min(engine, self.decoders / self.decode_s) if self.decode_s else engine
+        """The most requests a second: of the engines, or of the decoders if they are slower."""
+        engines = self.engines * max(n / took for n, took in enumerate(self.seconds, 1))
+        return min(engines, self.decoders / self.decode_s) if self.decode_s else engines
 
 
 class Outage(NamedTuple):
@@ -145,14 +146,15 @@ BALANCERS: Mapping[str, Callable[[int, int], Balancer]] = {
 class _Replica:
     """One replica; `run` numbers its lives, so that events of an earlier one are ignored."""
 
-    __slots__ = ("batch", "decoders", "dispatcher", "queue", "run")
+    __slots__ = ("batches", "decoders", "dispatcher", "idle", "queue", "run")
 
     def __init__(self, hardware: Hardware, run: int = 0) -> None:
         self.run = run
         self.queue: deque[int] = deque()  # requests, by their number
-        self.batch: list[int] = []
+        self.batches: list[list[int]] = [[] for _ in range(hardware.engines)]
+        self.idle = list(range(hardware.engines))  # the longest first
         self.decoders = [0.0] * hardware.decoders  # when each is free
-        self.dispatcher = Dispatcher(Latency(hardware.seconds))
+        self.dispatcher = Dispatcher(*[Latency(hardware.seconds)] * hardware.engines)
 
 
 _DECODED, _ENDED, _LOOK, _DOWNS, _UPS = range(5)
@@ -197,9 +199,10 @@ class _Fleet:
                     replica.queue.append(about)
                     replica.dispatcher.arrived(now, 1)
                 elif kind == _ENDED:
-                    self._answer(now, place, replica)
-                if replica.queue and not replica.batch:
-                    self._decide(now, place, replica)
+                    self._answer(now, place, replica, about)
+                if replica.queue and replica.idle:
+                    engine = about if kind == _ENDED else replica.idle[0]
+                    self._decide(now, place, replica, engine)
             if arrival < inf:
                 self._arrive(arrival, request)
         latencies = self._answered - self._arrivals
@@ -223,27 +226,31 @@ class _Fleet:
             return
         replica.queue.append(request)
         replica.dispatcher.arrived(now, 1)
-        if not replica.batch:
-            self._decide(now, place, replica)
+        if replica.idle:
+            self._decide(now, place, replica, replica.idle[0])
 
-    def _decide(self, now: float, place: int, replica: _Replica) -> None:
+    def _decide(self, now: float, place: int, replica: _Replica, engine: int) -> None:
         queue = replica.queue
-        decision = replica.dispatcher.decide(now, len(queue))
+        decision = replica.dispatcher.decide(now, len(queue), (), engine)
         items = decision.dispatch
         if items:
-            replica.batch = [queue.popleft() for _ in range(items)]
-            replica.dispatcher.dispatched(now, items)
+            replica.idle.remove(engine)
+            replica.batches[engine] = [queue.popleft() for _ in range(items)]
+            replica.dispatcher.dispatched(now, items, engine)
             took = self._hardware.seconds[items - 1] * self._noise[self._number % 4096]
-            self.post(now + took, _ENDED, place, replica.run)
+            self.post(now + took, _ENDED, place, replica.run, engine)
+            if queue and replica.idle:
+                self._decide(now, place, replica, replica.idle[0])
         elif decision.look_again < inf:
             self.post(max(decision.look_again, now), _LOOK, place, replica.run)
 
-    def _answer(self, now: float, place: int, replica: _Replica) -> None:
-        self._answered[replica.batch] = now
-        self._balancer.inside[place] -= len(replica.batch)
+    def _answer(self, now: float, place: int, replica: _Replica, engine: int) -> None:
+        batch = replica.batches[engine]
+        self._answered[batch] = now
+        self._balancer.inside[place] -= len(batch)
         self._balancer.changed(place)
-        replica.batch = []
-        replica.dispatcher.answered(now, len(replica.queue))
+        replica.idle.append(engine)
+        replica.dispatcher.answered(now, len(replica.queue), engine)
 
     def _switch(self, outage: Outage, *, down: bool) -> None:
         balancer = self._balancer

@@ -104,13 +104,14 @@ def scenarios(replicas: int, arrivals: Seconds) -> Iterator[tuple[str, Seconds, 
 
 
 def measured(
-    model: Path, preset: str | None, image: bytes, threads: int, max_batch: int
+    model: Path, preset: str | None, image: bytes, threads: int, max_batch: int, engines: int = 1
 ) -> Hardware:
     """What this machine's CPU needs for a batch of n, with the decoding of n times `image`.
 
     Engine and decode threads share the cores, so decoding is no stage of its own: it makes batches
-    longer.
+    longer. Several engines have an equal part of the threads each, and are measured one at a time.
     """
+    threads //= engines
     classifier = load_classifier(model, overrides={"preset": preset})
     limits = ImageLimits(max_bytes=len(image), max_pixels=10**8)
     decode = partial(prepare_image, image, classifier.preprocessing, limits)
@@ -125,7 +126,7 @@ def measured(
     finally:
         engine.close()
     seconds = (took + n * decode_s / threads for n, took in enumerate(latency.seconds, 1))
-    return Hardware(tuple(seconds), decoders=threads)
+    return Hardware(tuple(seconds), decoders=threads * engines, engines=engines)
 
 
 def _seconds(run: Callable[[], object]) -> float:
@@ -235,6 +236,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--image", type=Path, help="image to decode with --model")
     parser.add_argument("--decode-ms", type=float, default=0.0, help="with --latency-ms")
     parser.add_argument("--cores", type=int, default=1, help="of a replica (%(default)s)")
+    parser.add_argument("--engines", type=int, default=1, help="of a replica (%(default)s)")
     parser.add_argument("--max-batch", type=int, default=8, help="with --model (%(default)s)")
     parser.add_argument("--replicas", type=int, help="instead of the fewest")
     parser.add_argument("--requests", type=int, default=200_000, help="a run (%(default)s)")
@@ -251,10 +253,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.model:
         image = options.image.read_bytes()
         sizes = options.cores, options.max_batch
-        hardware = measured(options.model, options.preset, image, *sizes)
+        hardware = measured(options.model, options.preset, image, *sizes, options.engines)
     else:
         seconds = tuple(float(ms) / 1e3 for ms in options.latency_ms.split(","))
-        hardware = Hardware(seconds, options.decode_ms / 1e3, options.cores)
+        decode_s, engines = options.decode_ms / 1e3, options.engines
+        hardware = Hardware(seconds, decode_s, options.cores, engines=engines)
     console = Console(highlight=False, soft_wrap=True)
     latencies = ", ".join(f"{1e3 * each:.2f}" for each in hardware.seconds)
     console.print(

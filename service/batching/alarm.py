@@ -17,7 +17,7 @@ class Alarm:
         self._ring = ring
         self._clock = clock
         self._error_s = error_s
-        self._timer: asyncio.Handle | None = None
+        self.timer: asyncio.Handle | None = None  # while it is set
 
     def set(self, moment: float, *, exact: bool) -> None:
         """Ring about then. An `exact` one polls the clock, once per iteration, at the end."""
@@ -25,18 +25,18 @@ class Alarm:
         delay = moment - self._clock()
         delay = delay - self._error_s if exact else max(delay, self._error_s)
         if delay > 0:
-            self._timer = loop.call_later(delay, self._look, moment, exact)
+            self.timer = loop.call_later(delay, self._look, moment, exact)
         else:
-            self._timer = loop.call_soon(self._look, moment, exact)
+            self.timer = loop.call_soon(self._look, moment, exact)
 
     def cancel(self) -> None:
         """Do not ring."""
-        if self._timer:
-            self._timer.cancel()
-            self._timer = None
+        if self.timer:
+            self.timer.cancel()
+            self.timer = None
 
     def _look(self, moment: float, exact: bool) -> None:
-        self._timer = None
+        self.timer = None
         now = self._clock()
         if now < moment - _SOON_S:
             self.set(moment, exact=exact)

@@ -96,6 +96,10 @@ class Batcher(Generic[T, R]):
             return 0.0
         return self._dispatcher.ends(self._dispatcher.first_free(self._clock()))
 
+    def ran(self, engine: int = 0) -> tuple[int, int, float]:
+        """Batches that an engine has ended, their items and their seconds."""
+        return self._workers[engine].ran
+
     def latency(self, engine: int = 0) -> Latency:
         """An engine's measured latency by batch size."""
         return self._dispatcher.latency(engine)
@@ -142,7 +146,8 @@ class Batcher(Generic[T, R]):
             self._dispatcher.arrived(now, count)
         if not self._working:
             self._start(loop)
-        self._wake()
+        if self._idle:
+            self._idle[0].changed.set()
         if urgency.deadline < inf and not self._any_free():
             loop.call_soon(self._on_alarm, now)
         return request
@@ -163,7 +168,8 @@ class Batcher(Generic[T, R]):
         self._closing = True
         if not self._working:
             return
-        self._wake_all()
+        for worker in self._workers:
+            worker.changed.set()
         try:
             async with asyncio.timeout(timeout_s):
                 await self._stopped.wait()
@@ -212,7 +218,7 @@ class Batcher(Generic[T, R]):
             size = 0
             if not worker.serves and worker.turn:
                 worker.turn.let_go()
-            elif worker.serves and (self._waiting or not worker.alone):
+            elif worker.serves and (self._waiting.depth or not worker.alone):
                 size = self._look(now, worker)
             if size:
                 items, parts = self._waiting.take(size)
@@ -221,15 +227,11 @@ class Batcher(Generic[T, R]):
             elif self._closing and not self._waiting:
                 return
             else:
-                await self._wait(worker)
-
-    async def _wait(self, worker: Worker[T, R]) -> None:
-        """Wait for a change; arrivals wake only workers that are free."""
-        if worker.free:
-            self._idle.append(worker)
-        await worker.changed.wait()
-        if worker in self._idle:
-            self._idle.remove(worker)
+                if worker.serves and not (worker.turn and worker.turn.waits):
+                    self._idle += (worker,)  # arrivals may wake it
+                await worker.changed.wait()
+                if worker in self._idle:
+                    del self._idle[self._idle.index(worker)]
 
     async def _gather(self) -> None:
         """Let the event loop read what has arrived before a short batch begins.
@@ -244,39 +246,42 @@ class Batcher(Generic[T, R]):
 
     def _look(self, now: float, worker: Worker[T, R]) -> int:
         """Carry out the policy; returns how many items an idle worker's engine should run."""
-        decision = self._decide(now, worker, taking=True)
+        turn = worker.turn if worker.turn and not worker.turn.alone else None
+        if turn or len(self._workers) > 1:
+            self._see_others(taking=worker)
+        decision = self._decide(now, worker)
         size = decision.dispatch
         if self._closing and not size:
             size = min(self.depth, self._max_batch)  # nothing more can arrive
-        if worker.turn and not worker.alone:
+        if turn:
             if not size:
-                worker.turn.let_go()
-            elif not worker.turn.take():
+                turn.let_go()
+            elif not turn.take():
+                self._see_others()
                 decision, size = self._decide(now, worker), 0
                 self._wake()  # another engine's device may be free
-        self._obey(now, decision, size)
+        if decision.refused or decision.look_again < inf or self._alarm.timer:
+            self._obey(now, decision, size)
         return size
 
-    def _decide(self, now: float, worker: Worker[T, R], *, taking: bool = False) -> Decision:
-        """The policy's decision; a device that is to be taken counts as free."""
-        self._see_others(worker if taking else None)
-        return self._dispatcher.decide(now, self.depth, self._waiting.claims(), worker.number)
+    def _decide(self, now: float, worker: Worker[T, R]) -> Decision:
+        waiting = self._waiting
+        return self._dispatcher.decide(now, waiting.depth, waiting.claims(), worker.number)
 
     def _obey(self, now: float, decision: Decision, size: int = 0) -> None:
         """Carry out the policy's refusals, and its timer where nothing is dispatched."""
-        if decision.refused:
-            requests = self._waiting.all()
-            for request in [requests[place] for place in decision.refused]:
-                done = self._dispatcher.completion(now, 0, request.left)
-                self._fail(request, DeadlineError(done - now, request.deadline - now))
+        requests = self._waiting.all() if decision.refused else ()
+        for request in [requests[place] for place in decision.refused]:
+            done = self._dispatcher.completion(now, 0, request.left)
+            self._fail(request, DeadlineError(done - now, request.deadline - now))
         self._alarm.cancel()
         if not size and decision.look_again < inf:
             self._alarm.set(decision.look_again, exact=self._any_free())
 
     def _see_others(self, taking: Worker[T, R] | None = None) -> None:
-        """Note which devices other models have."""
+        """Note which devices other models have; one that is to be taken counts as free."""
         for worker in self._workers:
-            if worker.turn and not worker.alone:
+            if worker.turn:
                 until = None if worker is taking else worker.turn.busy_until
                 self._dispatcher.hold(worker.number, until)
 
@@ -284,6 +289,7 @@ class Batcher(Generic[T, R]):
         if self._any_free():
             self._wake()
         else:  # too late for some
+            self._see_others()
             first = self._workers[self._dispatcher.first_free(now)]
             self._obey(now, self._decide(now, first))
 
@@ -296,17 +302,13 @@ class Batcher(Generic[T, R]):
         if self._idle:
             self._idle[0].changed.set()
 
-    def _wake_all(self) -> None:
-        for worker in self._workers:
-            worker.changed.set()
-
     async def _carry(self, worker: Worker[T, R], batch: Batch[T, R]) -> None:
         """Run one batch and deliver its outcome."""
         worker.batch = batch
         self._dispatcher.dispatched(batch.dispatched, len(batch.items), worker.number)
         if worker.turn:
             worker.turn.until = self._dispatcher.ends(worker.number)
-        if self._waiting:
+        if self._waiting.depth:
             if self._waiting.deadlines and not self._any_free():
                 self._on_alarm(batch.dispatched)  # some may now be too late
             self._wake()
@@ -325,7 +327,9 @@ class Batcher(Generic[T, R]):
         worker.batch = None
         now = self._clock()
         size, compute_s, failed = len(batch.items), now - batch.dispatched, error is not None
-        self._dispatcher.answered(now, self.depth, worker.number, failed=failed)
+        batches, items, busy_s = worker.ran
+        worker.ran = batches + 1, items + size, busy_s + compute_s
+        self._dispatcher.answered(now, self._waiting.depth, worker.number, failed=failed)
         if worker.turn:
             worker.turn.spent(compute_s)
         if error is None:
@@ -339,19 +343,14 @@ class Batcher(Generic[T, R]):
                 failure = EngineFailedError("the engine failed on this batch; try again")
                 failure.__cause__ = error
                 self._fail(request, failure)
-        call_safely(self._on_batch, BatchRecord(size, compute_s, failed, worker.number))
+        call_safely(self._on_batch, BatchRecord(size, compute_s, failed))
 
     def _deliver(self) -> None:
         """Deliver results to their requests, in the order in which the batches ended."""
         undelivered, self._undelivered = self._undelivered, []
         for batch, results, compute_s in undelivered:
-            begins = 0
-            for request, first, count in batch.parts:
-                own = results[begins : begins + count]
-                begins += count
-                if count == len(request.items) or (own := request.gather(first, own)):
-                    queue_s = batch.dispatched - request.submitted
-                    self._tell(request, Answered(own, len(batch.items), queue_s, compute_s))
+            for request, answered in batch.answers(results, compute_s):
+                self._tell(request, answered)
 
     def _fail(self, request: Request[T, R], failure: ServiceError) -> None:
         """Fail a request, unless it has its outcome."""
@@ -387,6 +386,7 @@ class Batcher(Generic[T, R]):
         self._working -= 1
         if not self._working or self._waiting or not self._closing:
             self._stop()
-        self._wake_all()
+        for each in self._workers:
+            each.changed.set()
         if worker.turn:
             worker.turn.let_go()

@@ -38,17 +38,13 @@ class Turn:
         self.weight = weight
         self._start = self._finish = 0.0
         self._used = False  # whether the granted batch has run
+        self.waits = False  # for the device
         self.until = 0.0  # clock seconds when its batch should be done
 
     @property
     def alone(self) -> bool:
         """Whether no other model uses the device, so that it may run without asking."""
         return self._turns.members == 1
-
-    @property
-    def waits(self) -> bool:
-        """Whether it waits for the device."""
-        return self in self._turns.waiting
 
     @property
     def busy_until(self) -> float | None:
@@ -76,6 +72,7 @@ class Turn:
                 turns.clock, self._used = self._start, False
                 return True
             turns.waiting.append(self)
+            self.waits = True
             self._grant()
         elif turns.holder is None:
             turns.clock = self._start = max(turns.clock, self._finish)
@@ -84,6 +81,7 @@ class Turn:
         elif self not in turns.waiting:
             self._start = max(turns.clock, self._finish)
             turns.waiting.append(self)
+            self.waits = True
         return False
 
     def spent(self, seconds: float) -> None:
@@ -97,6 +95,7 @@ class Turn:
             self._grant()
         elif self in self._turns.waiting:
             self._turns.waiting.remove(self)
+            self.waits = False
 
     def _grant(self) -> None:
         """Hand the device to the earliest start tag; of equals, to the first in the queue."""
@@ -105,5 +104,6 @@ class Turn:
         if turns.waiting:
             turn = min(turns.waiting, key=lambda each: each._start)
             turns.waiting.remove(turn)
+            turn.waits = False
             turns.holder, turns.clock, turn._used = turn, turn._start, False
             turn._on_granted()

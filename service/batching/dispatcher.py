@@ -32,7 +32,7 @@ _ONE = Decision(dispatch=1)
 class _Engine:
     """What is known of one engine."""
 
-    __slots__ = ("held", "items", "latency", "least", "pause", "serves", "started")
+    __slots__ = ("held", "items", "latency", "least", "pause", "serves", "short", "started")
 
     def __init__(self, latency: Latency) -> None:
         self.latency = latency
@@ -42,6 +42,7 @@ class _Engine:
         self.pause = _NOTHING  # the decision to wait, while it holds
         self.held: float | None = None  # when another model's batch should end; None: none runs
         self.serves = True
+        self.short = False
 
     @property
     def ends(self) -> float | None:
@@ -53,13 +54,14 @@ class _Engine:
         ends = self.ends
         return now if ends is None else max(ends, 2 * now - ends)
 
-    @property
-    def short(self) -> bool:
-        """Whether batches are too short to wait for more items.
+    def learn(self, latency: Latency) -> bool:
+        """Take a new L(n); returns whether that changes if batches are short.
 
         Judged by the shortest: a busy event loop adds to the time of most.
         """
-        return self.latency.known and min(self.latency.seconds[0], self.least) < SHORT_S
+        before, self.latency = self.short, latency
+        self.short = latency.known and min(latency.seconds[0], self.least) < SHORT_S
+        return self.short is not before
 
 
 class Dispatcher:
@@ -73,7 +75,9 @@ class Dispatcher:
         self._traffic = Traffic(len(latencies))
         self._batches = 0  # dispatched
         # Short batches never wait, so traffic need not be tracked.
-        self._short = all(engine.short for engine in self._engines)
+        self._short = False
+        for number, latency in enumerate(latencies):
+            self.learn(latency, number)
 
     @property
     def short(self) -> bool:
@@ -86,11 +90,11 @@ class Dispatcher:
 
     def learn(self, latency: Latency, engine: int = 0) -> None:
         """Replace what is known of an engine."""
-        self._engines[engine].latency = latency
-        short = all(each.short for each in self._engines)
-        if short and not self._short:
-            self._traffic = Traffic(len(self._engines))  # not updated from now on
-        self._short = short
+        if self._engines[engine].learn(latency):
+            short = all(each.short for each in self._engines)
+            if short and not self._short:
+                self._traffic = Traffic(len(self._engines))  # not updated from now on
+            self._short = short
 
     def serve(self, engine: int, *, serves: bool) -> None:
         """Count on an engine or not: one that restarts takes no batches."""

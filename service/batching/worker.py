@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeVar
 
 from service.batching.device_turns import Turn
-from service.batching.queue import Part
+from service.batching.queue import Answered, Part, Request
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -18,7 +18,6 @@ class BatchRecord(NamedTuple):
     size: int
     compute_s: float
     failed: bool
-    engine: int = 0
 
 
 @dataclass(eq=False, slots=True)
@@ -28,6 +27,20 @@ class Batch(Generic[T, R]):
     dispatched: float  # clock seconds
     items: list[T]
     parts: list[Part[T, R]]
+
+    def answers(
+        self, results: list[R], compute_s: float
+    ) -> list[tuple[Request[T, R], Answered[R]]]:
+        """The requests of which this batch has the last results, and their answers."""
+        answers: list[tuple[Request[T, R], Answered[R]]] = []
+        begins, size = 0, len(self.items)
+        for request, first, count in self.parts:
+            own = results[begins : begins + count]
+            begins += count
+            if count == len(request.items) or (own := request.gather(first, own)):
+                queue_s = self.dispatched - request.submitted
+                answers += ((request, Answered(own, size, queue_s, compute_s)),)
+        return answers
 
 
 Run = Callable[[Sequence[T]], Awaitable[Sequence[R]]]
@@ -44,6 +57,7 @@ class Worker(Generic[T, R]):
     task: asyncio.Task[None] | None = None
     batch: Batch[T, R] | None = None  # the running one
     serves: bool = True
+    ran: tuple[int, int, float] = (0, 0, 0.0)  # batches, their items and seconds
 
     @property
     def alone(self) -> bool:

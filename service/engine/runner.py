@@ -20,6 +20,7 @@ from typing import NamedTuple
 from models import Engine, EngineError, Image, OutputKind
 from service.batching.batcher import Batcher
 from service.batching.device_turns import Turns
+from service.batching.latency import Latency
 from service.batching.policy import NO_HURRY, Urgency
 from service.batching.queue import OnOutcome, Request
 from service.batching.worker import BatchRecord
@@ -72,6 +73,7 @@ class EngineRunner:
                 image_shape,
                 output,
                 name=f"engine {number} of {len(engines)}" if len(engines) > 1 else "the engine",
+                latency=partial(self._latency, number),
                 on_change=self._follow,
                 measure_s=measure_s,
                 bounds=bounds,
@@ -80,14 +82,12 @@ class EngineRunner:
             for number, engine in enumerate(engines)
         ]
         self._serving = len(engines)
-        self._ran = [(0, 0, 0.0)] * len(engines)  # batches, images, seconds
-        self._on_batch = on_batch
         self._on_failure = on_failure
         self.batcher = Batcher(
-            *(partial(self._run, number) for number in range(len(engines))),
+            *(engine.run for engine in self._engines),
             max_batch=self.max_batch,
             turns=turns,
-            on_batch=self._count,
+            on_batch=on_batch,
         )
 
     @property
@@ -104,9 +104,9 @@ class EngineRunner:
                 engine.described.fallback_reason,
                 engine.state is State.READY,
                 engine.restarts,
-                *ran,
+                *self.batcher.ran(number),
             )
-            for engine, ran in zip(self._engines, self._ran, strict=True)
+            for number, engine in enumerate(self._engines)
         ]
 
     def post(
@@ -125,7 +125,7 @@ class EngineRunner:
             except Exception:
                 self.state = State.FAILED
                 raise
-            self.batcher.learn(engine.latency, number)
+            self.batcher.learn(engine.measured, number)
         if self.state is State.WARMING:  # draining may have begun
             self.state = State.READY
 
@@ -151,14 +151,8 @@ class EngineRunner:
         _, stuck = await asyncio.wait(closings, timeout=timeout_s)
         return not stuck
 
-    async def _run(self, number: int, images: Sequence[Image]) -> Sequence[ScoreRow]:
-        return await self._engines[number].run(images, self.batcher.latency(number))
-
-    def _count(self, record: BatchRecord) -> None:
-        batches, images, busy_s = self._ran[record.engine]
-        ran = batches + 1, images + record.size, busy_s + record.compute_s
-        self._ran[record.engine] = ran
-        self._on_batch(record)
+    def _latency(self, number: int) -> Latency:
+        return self.batcher.latency(number)
 
     def _follow(self, engine: SupervisedEngine) -> None:
         """An engine stopped serving, or serves again.
@@ -169,7 +163,7 @@ class EngineRunner:
         ready = engine.state is State.READY
         number = self._engines.index(engine)
         if ready:
-            self.batcher.learn(engine.latency, number)
+            self.batcher.learn(engine.measured, number)
         self.batcher.serve(number, serves=ready)
         states = [each.state for each in self._engines]
         self._serving = states.count(State.READY)

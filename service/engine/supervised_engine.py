@@ -56,12 +56,13 @@ class SupervisedEngine:
         output: OutputKind,
         *,
         name: str,
+        latency: Callable[[], Latency],
         on_change: Callable[["SupervisedEngine"], None],
         measure_s: float = 0.0,
         bounds: Bounds | None = None,
         reopen: Callable[[], Engine] | None = None,
     ) -> None:
-        """`name` is for the log.
+        """`name` is for the log; `latency` is how long batches take now.
 
         Warming up measures L(n) for about `measure_s` seconds. `reopen` opens a new engine after
         one that exceeds the `bounds` or fails repeatedly; without it the former is FAILED, and the
@@ -76,6 +77,7 @@ class SupervisedEngine:
         self._image_shape = image_shape
         self._output = output
         self._name = name
+        self._latency = latency
         self._on_change = on_change
         self._measure_s = measure_s
         self._bounds = bounds or Bounds()
@@ -85,13 +87,13 @@ class SupervisedEngine:
         self._restarting: asyncio.Task[None] | None = None
         self._recent = Restarts()
         self._failures = 0  # in a row
-        self.latency = Latency.unknown(engine.max_batch)  # as the last warm-up measured it
+        self.measured = Latency.unknown(engine.max_batch)  # by the last warm-up
 
     async def warm_up(self) -> None:
         """Warm the engine up and measure it; raises what the engine raises."""
         bound_s, started = self._bounds.warm_up_s or inf, monotonic()
         try:
-            self.latency = await self._engine.warm_up(self._measure_s, bound_s)
+            self.measured = await self._engine.warm_up(self._measure_s, bound_s)
         except Exception as error:
             self.state = State.FAILED
             if isinstance(error, ThreadLostError):
@@ -100,12 +102,12 @@ class SupervisedEngine:
         self.warm_up_s = monotonic() - started
         self.state = State.READY
 
-    async def run(self, images: Sequence[Image], latency: Latency) -> Sequence[ScoreRow]:
-        """The scores of a batch; `latency` is how long batches take now."""
+    async def run(self, images: Sequence[Image]) -> Sequence[ScoreRow]:
+        """The scores of a batch."""
         if self.state in (State.RESTARTING, State.FAILED):
             raise EngineError(f"{self._name} is {self.state.value}")
         engine, size = self._engine, len(images)
-        bound_s = self._bounds.batch(latency, size)
+        bound_s = self._bounds.batch(self._latency(), size)
         try:
             rows = await engine.run(images, bound_s)
         except ThreadLostError:
@@ -149,7 +151,7 @@ class SupervisedEngine:
         self._threads = [thread for thread in self._threads if not thread.closed] + [engine]
         try:
             await engine.open(reopen, bound_s)
-            self.latency = await engine.warm_up(self._measure_s, bound_s)
+            self.measured = await engine.warm_up(self._measure_s, bound_s)
         except Exception as error:  # noqa: BLE001  the cause of `failure`
             self._fail(EngineError(f"{self._name} cannot be restarted: {error}"), error)
             return

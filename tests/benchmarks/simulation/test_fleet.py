@@ -49,13 +49,15 @@ def test_requests_of_equal_length_in_turn_wait_as_in_one_queue_for_all_servers()
     assert means["round robin"] < means["least connections"] < means["power of two"] < 0.02
 
 
+@pytest.mark.parametrize("engines", [1, 3])
 @pytest.mark.parametrize("load", [0.5, 0.8])
-def test_one_replica_does_what_the_simulated_server_does(load: float) -> None:
-    arrivals = poisson(load * BATCHES.capacity, 30_000)
-    ours = simulate(BATCHES, 1, arrivals).latencies
-    scheduler = SCHEDULERS[CONVOY](BATCHES.seconds, 1.0, 0, 1)
+def test_one_replica_does_what_the_simulated_server_does(load: float, engines: int) -> None:
+    hardware = BATCHES._replace(engines=engines)
+    arrivals = poisson(load * hardware.capacity, 20_000)
+    ours = simulate(hardware, 1, arrivals).latencies
+    scheduler = SCHEDULERS[CONVOY](hardware.seconds, 1.0, 0, engines)
     workload = Workload([Item(moment) for moment in arrivals.tolist()])
-    theirs = simulate_one(scheduler, BATCHES.seconds, workload).latencies
+    theirs = simulate_one(scheduler, hardware.seconds, workload, engines=engines).latencies
     assert np.quantile(ours, [0.5, 0.99]) == pytest.approx(
         np.quantile(theirs, [0.5, 0.99]), rel=0.1
     )
@@ -72,6 +74,7 @@ def test_one_replica_does_what_the_simulated_server_does(load: float) -> None:
     ),
     decode_s=st.sampled_from([0.0, 0.005]),
     seed=st.integers(0, 100),
+    engines=st.integers(1, 3),
 )
 def test_every_request_has_one_outcome_whatever_fails(
     balancer: str,
@@ -80,8 +83,9 @@ def test_every_request_has_one_outcome_whatever_fails(
     cuts: Sequence[tuple[float, float, int, bool]],
     decode_s: float,
     seed: int,
+    engines: int,
 ) -> None:
-    hardware = Hardware(BATCHES.seconds, decode_s, decoders=2, max_queue=8)
+    hardware = Hardware(BATCHES.seconds, decode_s, decoders=2, max_queue=8, engines=engines)
     arrivals = poisson(load * replicas * hardware.capacity, 600, seed)
     lasts = float(arrivals[-1])
     # One is left; and no replica has two outages at once, which would end with the first.

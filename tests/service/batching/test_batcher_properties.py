@@ -283,7 +283,6 @@ class Play:
                 size=len(batch.items),
                 compute_s=(batch.end or 0) - batch.start,
                 failed=batch.failed,
-                engine=batch.engine,
             )
             for batch in self.ended
         ]
