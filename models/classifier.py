@@ -9,11 +9,12 @@ from pathlib import Path
 from kernels.problems.precision import Precision
 from models import imagenet
 from models.description import load_preprocessing
-from models.errors import UnsupportedModelError
+from models.errors import NoKernelsError, UnsupportedModelError
 from models.graph import Graph, Identity, Reshape, Shape, Softmax
 from models.onnx_loader import (
     FileLimits,
     LoadedModel,
+    Opaque,
     image_shape,
     load_proto,
     read_model,
@@ -39,8 +40,10 @@ class Classifier:
     def rewritten(self) -> Rewritten:
         """The network as Convoy's kernels run it; the ONNX Runtime engine does not use it.
 
-        Raises UnsupportedModelError as `at_precision`.
+        Raises NoKernelsError where they cannot, UnsupportedModelError as `at_precision`.
         """
+        if self.network.no_kernels:
+            raise NoKernelsError(self.network.no_kernels)
         rewritten = rewrite(self.network.graph)
         return replace(rewritten, graph=at_precision(rewritten.graph, self.precision))
 
@@ -63,7 +66,7 @@ def load_classifier(
             f"{path} has {len(outputs)} outputs ({names}); a classifier has one, its scores"
         )
     preprocessing = load_preprocessing(path, image_shape(proto), overrides)
-    network = load_proto(path.stem, proto, preprocessing.input_shape)
+    network = load_proto(path.stem, proto, preprocessing.input_shape, opaque=True)
     graph = network.graph
     classes = _classes(path, graph.shape(graph.outputs[0]))
     if classes == imagenet.CLASSES and not preprocessing.labels:
@@ -100,4 +103,6 @@ def _ends_in_softmax(graph: Graph) -> bool:
     last = writers[graph.outputs[0]]
     while isinstance(last, Reshape | Identity) and last.x in writers:
         last = writers[last.x]
+    if isinstance(last, Opaque):
+        return last.ends_in_softmax
     return isinstance(last, Softmax) and not last.log

@@ -61,7 +61,7 @@ ORDER = {
     ],
     "benchmarks": [
         "rows",
-        "simulation kernels",
+        "simulation kernels families",
         "networks",
         "serving",
         "peers gpu ray_serve",
