@@ -9,11 +9,12 @@ from pathlib import Path
 from kernels.problems.precision import Precision
 from models import imagenet
 from models.description import load_precision, load_preprocessing
-from models.errors import UnsupportedModelError
+from models.errors import NoKernelsError, UnsupportedModelError
 from models.graph import Graph, Identity, Reshape, Shape, Softmax
 from models.onnx_loader import (
     FileLimits,
     LoadedModel,
+    Opaque,
     image_shape,
     load_proto,
     read_model,
@@ -40,8 +41,11 @@ class Classifier:
     def rewritten(self) -> Rewritten:
         """The network as Convoy's kernels run it; the ONNX Runtime engine does not use it.
 
-        What its precision keeps in float32 is among its refusals.
+        What its precision keeps in float32 is among its refusals. Raises NoKernelsError where they
+        cannot.
         """
+        if self.network.no_kernels:
+            raise NoKernelsError(self.network.no_kernels)
         rewritten = rewrite(self.network.graph)
         kept = kept_in_float(rewritten.graph, self.precision)
         rule = self.precision.value
@@ -74,7 +78,7 @@ def load_classifier(
     precision = load_precision(path, overrides)
     if precision is None:
         precision = Precision.FP16 if weighs_halves(proto) else Precision.FP32
-    network = load_proto(path.stem, proto, preprocessing.input_shape)
+    network = load_proto(path.stem, proto, preprocessing.input_shape, opaque=True)
     graph = network.graph
     classes = _classes(path, graph.shape(graph.outputs[0]))
     if classes == imagenet.CLASSES and not preprocessing.labels:
@@ -117,4 +121,6 @@ def _ends_in_softmax(graph: Graph) -> bool:
     last = writers[graph.outputs[0]]
     while isinstance(last, Reshape | Identity) and last.x in writers:
         last = writers[last.x]
+    if isinstance(last, Opaque):
+        return last.ends_in_softmax
     return isinstance(last, Softmax) and not last.log

@@ -66,8 +66,22 @@ def load_preprocessing(
         _say_guess(model_path, name, given)
     preset = PRESETS[name]
 
-    height = given.get("height") or height or preset.size
-    width = given.get("width") or width or preset.size
+    height, width = given.get("height") or height, given.get("width") or width
+    if not (height and width):
+        if "preset" not in given:
+            raise PreprocessingError(
+                f"the model takes images of {_shown(input_shape)} and leaves open how large they"
+                " are; say size = 224, or as large as it was trained on, in"
+                f" {model_path.with_suffix('.toml').name} or with --set size=224"
+            )
+        height, width = height or preset.size, width or preset.size
+        _log.warning(
+            "%s takes images of any size; they are made %d×%d, as in the preset %r",
+            model_path.name,
+            height,
+            width,
+            name,
+        )
     resize = given.get("resize") or round(max(height, width) * preset.resize / preset.size)
     preprocessing = Preprocessing(
         height=height,

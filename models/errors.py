@@ -3,6 +3,7 @@
 ModelError
 ├── ModelFileError          missing, too large, truncated, not ONNX, external data, invalid
 ├── UnsupportedModelError   valid ONNX that Convoy cannot run, with everything that is missing
+│   └── NoKernelsError      valid ONNX that Convoy's kernels cannot run; ONNX Runtime may
 ├── PreprocessingError      model.toml, a preset or a flag that is invalid
 └── EngineError             a device that is missing, or a run that failed
     └── DeviceLostError     a device that takes no more work from this process
@@ -19,6 +20,10 @@ class ModelFileError(ModelError):
 
 class UnsupportedModelError(ModelError):
     """The model is valid but uses something Convoy does not run."""
+
+
+class NoKernelsError(UnsupportedModelError):
+    """The model uses operators that Convoy has no kernels for; ONNX Runtime may run it."""
 
 
 class PreprocessingError(ModelError):

@@ -60,8 +60,8 @@ ORDER = {
         "cli",
     ],
     "benchmarks": [
-        "rows families",
-        "simulation kernels",
+        "rows",
+        "simulation kernels families",
         "networks",
         "serving",
         "peers gpu ray_serve",

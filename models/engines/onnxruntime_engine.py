@@ -58,6 +58,7 @@ class OnnxRuntimeEngine:
         self._no_tensors = np.empty((0, *p.input_shape), np.float32)
         self._gathered: Images | None = None
         self._threads = threads
+        self._one_by_one = classifier.network.batch == 1
         self._session: ort.InferenceSession | None = None
         self._single: ort.InferenceSession | None = None
         if beside is not None:
@@ -146,6 +147,9 @@ class OnnxRuntimeEngine:
         return scores
 
     def _scores(self, session: ort.InferenceSession, images: Batch) -> Scores:
+        if self._one_by_one and len(images) > 1:
+            one_by_one = (self._scores(session, images[i : i + 1]) for i in range(len(images)))
+            return np.concatenate(list(one_by_one))
         tensors = [place for place, image in enumerate(images) if image.dtype == np.float32]
         if not tensors:
             return self._joint(session, self._gather(images), self._no_tensors)  # type: ignore[arg-type]

@@ -13,7 +13,7 @@ from models.engines.cuda_engine import CudaEngine, Progress
 from models.engines.engine import DeviceKind, Engine
 from models.engines.onnxruntime_engine import OnnxRuntimeEngine
 from models.engines.proved_engine import Fallback, ProvedEngine, prove
-from models.errors import EngineError
+from models.errors import EngineError, NoKernelsError
 from models.open_gpu import count_gpus, open_gpu
 from models.precision import too_large
 from models.tuning.measured import choose_for
@@ -73,7 +73,8 @@ def open_engine(
     convolutions by the measurements in `tuning`, or by those in the default file if there is one;
     `progress` wraps the kernels that it compiles. As it warms up, its scores are compared with ONNX
     Runtime's. EngineError where the device cannot be had; AUTO takes the CPU then, and where the
-    comparison fails, and logs why.
+    comparison fails, and logs why. A model that Convoy's kernels cannot run is the CPU's on AUTO,
+    with a warning, and NoKernelsError on CUDA.
     """
     return _open(classifier, Place(device), max_batch, threads, tuning, progress)
 
@@ -117,6 +118,14 @@ def _open(
         check = partial(prove, classifier=classifier, choose=choose, threads=threads)
         return ProvedEngine(engine, check, fallback)
 
+    if classifier.network.no_kernels:
+        if place.kind is DeviceKind.CUDA:
+            raise NoKernelsError(f"{classifier.name}: {classifier.network.no_kernels}")
+        _log.warning(
+            "%s: none of it runs on Convoy's kernels; ONNX Runtime serves it on the CPU as it is",
+            classifier.name,
+        )
+        return on_cpu("none of the model runs on Convoy's kernels")
     if place.kind is DeviceKind.CPU:
         return on_cpu()
     if place.kind is DeviceKind.CUDA:

@@ -17,8 +17,9 @@ from pathlib import Path
 import onnx_ir as ir
 from onnx import ModelProto, TensorProto
 
-from models.errors import UnsupportedModelError
+from models.errors import NoKernelsError, UnsupportedModelError
 from models.graph import Graph, Shape
+from models.onnx_loader.as_it_is import Opaque, as_it_is, batch_of
 from models.onnx_loader.batch import make_batch_symbolic
 from models.onnx_loader.file import FileLimits, read_model
 from models.onnx_loader.importer import Importer, OnnxNode, RefusedError, UnknownShapeError
@@ -30,6 +31,7 @@ from models.onnx_loader.operators import OPERATORS
 __all__ = [
     "FileLimits",
     "LoadedModel",
+    "Opaque",
     "image_shape",
     "load_model",
     "load_proto",
@@ -44,7 +46,9 @@ class LoadedModel:
 
     name: str
     graph: Graph  # typed nodes as exported, before any rewriting
-    proto: ModelProto  # the normal form as ONNX, its batch axis symbolic
+    proto: ModelProto  # the normal form as ONNX, its batch axis symbolic; or the file's own
+    no_kernels: str = ""  # why Convoy's kernels cannot run it: `graph` is one Opaque node
+    batch: int | None = None  # of the file's own graph, where that takes no other
 
 
 def image_shape(proto: ModelProto) -> tuple[int | None, ...]:
@@ -80,10 +84,21 @@ def load_model(
     return load_proto(path.stem, read_model(path, limits or FileLimits()), input_shape)
 
 
-def load_proto(name: str, proto: ModelProto, input_shape: Shape | None = None) -> LoadedModel:
-    """A checked ModelProto, normalised; UnsupportedModelError lists all that is missing."""
+def load_proto(
+    name: str, proto: ModelProto, input_shape: Shape | None = None, *, opaque: bool = False
+) -> LoadedModel:
+    """A checked ModelProto, normalised; NoKernelsError lists all that is missing.
+
+    With `opaque`, a model that typed nodes cannot express is loaded as it is, for ONNX Runtime.
+    """
     model = normalise(proto, input_shape)
-    graph = _typed_graph(name, model)
+    try:
+        graph = _typed_graph(name, model)
+    except NoKernelsError as error:
+        if not opaque:
+            raise
+        graph, runnable = as_it_is(name, proto, model, str(error))
+        return LoadedModel(name, graph, runnable, str(error), batch_of(runnable))
     check_structure(graph)
     make_batch_symbolic(model)
     return LoadedModel(name, graph, ir.serde.serialize_model(model))
@@ -121,7 +136,7 @@ def _typed_graph(name: str, model: ir.Model) -> Graph:
             operator = f"{ir_node.domain}.{ir_node.op_type}".removeprefix(".")
             problems.append(_Problem(operator, node.name, error))
     if problems:
-        raise UnsupportedModelError(_report(problems))
+        raise NoKernelsError(_report(problems))
     outputs = []
     for value in model.graph.outputs:
         if str(value.name) not in importer.values:
@@ -137,6 +152,9 @@ class _Problem:
     error: Exception
 
 
+# Parentheses, brackets and numbers in a reason; and the name of a value after "of".
+_DETAILS = re.compile(r"\([^)]*\)|\[[^]]*\]|\d+|(?<=shape of )\S+")
+
 # Reasons in one message.
 _REASONS = 50
 
@@ -144,14 +162,16 @@ _REASONS = 50
 def _report(problems: list[_Problem]) -> str:
     """All causes at once, without the unknown shapes that follow from them."""
     causes = [p for p in problems if not isinstance(p.error, UnknownShapeError)] or problems
-    grouped: dict[tuple[str, str], list[str]] = {}
+    grouped: dict[tuple[str, str], list[tuple[str, str]]] = {}
     for problem in causes:
         reason = shortened(str(problem.error))
-        grouped.setdefault((problem.operator, reason), []).append(problem.node)
+        # One line a reason: shapes, and the names of values, are those of its first node.
+        kind = _DETAILS.sub("", reason)
+        grouped.setdefault((problem.operator, kind), []).append((problem.node, reason))
     lines = [
-        f"  {operator}: {reason} (in {', '.join(nodes[:8])}{', ...' if len(nodes) > 8 else ''};"
-        f" {len(nodes)} {'node' if len(nodes) == 1 else 'nodes'})"
-        for (operator, reason), nodes in islice(grouped.items(), _REASONS)
+        f"  {operator}: {same[0][1]} (in {', '.join(node for node, _ in same[:8])}"
+        f"{', ...' if len(same) > 8 else ''}; {len(same)} {'node' if len(same) == 1 else 'nodes'})"
+        for (operator, _), same in islice(grouped.items(), _REASONS)
     ]
     if len(grouped) > _REASONS:
         lines.append(f"  and {len(grouped) - _REASONS:,} reasons more")

@@ -5,6 +5,7 @@ rules that compare every node with every other, the history of every folded cons
 any size.
 """
 
+from collections.abc import Sequence
 from math import prod
 
 import numpy as np
@@ -127,17 +128,47 @@ def _keep_batch(node: ir.Node) -> None:
     graph = node.graph
     if shape is None or len(shape) < 2 or x.dtype != ir.DataType.FLOAT or graph is None:
         return
-    axes = np.array([axis for axis, size in enumerate(shape) if axis and size == 1], np.int64)
-    name = f"{node.outputs[0].name}/axes"
+    node.resize_inputs(2)
+    axes = [axis for axis, size in enumerate(shape) if axis and size == 1]
+    node.replace_input_with(1, _integers(graph, f"{node.outputs[0].name}/axes", axes))
+
+
+def _undo_strides(node: ir.Node) -> None:
+    """A Gather of all of a flattened tensor in its order, PyTorch's as_strided, is a Reshape."""
+    if node.op_type != "Gather" or len(node.inputs) != 2:
+        return
+    flat, indices = node.inputs
+    flatten = flat.producer() if flat is not None else None
+    if flatten is None or flatten.op_type != "Reshape" or indices is None:
+        return
+    source = flatten.inputs[0]
+    shape = known_shape(source) if source is not None else None
+    if indices.const_value is None or shape is None or node.graph is None:
+        return
+    order = indices.const_value.numpy()
+    if (
+        known_shape(flat) == (prod(shape),) == (order.size,)
+        and order.shape[:1] == shape[:1]
+        and (order.reshape(-1) == np.arange(order.size)).all()
+    ):
+        target = _integers(node.graph, f"{node.outputs[0].name}/shape", order.shape)
+        node.op_type = "Reshape"
+        node.attributes.pop("axis", None)
+        node.replace_input_with(0, source)
+        node.replace_input_with(1, target)
+
+
+def _integers(graph: ir.Graph | ir.Function, name: str, numbers: Sequence[int]) -> ir.Value:
+    array = np.array(numbers, np.int64)
     constant = ir.Value(
         name=name,
         type=ir.TensorType(ir.DataType.INT64),
-        shape=ir.Shape(axes.shape),
-        const_value=ir.Tensor(axes, name=name),
+        shape=ir.Shape(array.shape),
+        const_value=ir.Tensor(array, name=name),
     )
-    graph.register_initializer(constant)
-    node.resize_inputs(2)
-    node.replace_input_with(1, constant)
+    if isinstance(graph, ir.Graph):
+        graph.register_initializer(constant)
+    return constant
 
 
 class _Folding(FoldConstantsPass):
@@ -156,6 +187,7 @@ class _Folding(FoldConstantsPass):
     def process_node(self, node: ir.Node, is_function: bool) -> Replacement | None:
         """Check the shapes inferred for the node before another node uses them."""
         _keep_batch(node)
+        _undo_strides(node)
         replacement: Replacement | None = super().process_node(node, is_function)
         if node.op_type == "GroupNormalization" and node.inputs[0] is not None:
             node.outputs[0].shape = node.inputs[0].shape  # onnx infers none

@@ -115,7 +115,6 @@ def test_label_paths_in_flags_count_from_the_working_directory(
     [
         ((3, 224, 224), ChannelOrder.RGB, Layout.NCHW, (224, 224), 256),
         ((224, 224, 3), ChannelOrder.RGB, Layout.NHWC, (224, 224), 256),
-        ((3, 0, None), ChannelOrder.RGB, Layout.NCHW, (224, 224), 256),
         ((3, 112, 96), ChannelOrder.RGB, Layout.NCHW, (112, 96), 128),
         ((1, 28, 28), ChannelOrder.GREY, Layout.NCHW, (28, 28), 28),
         ((28, 28, 1), ChannelOrder.GREY, Layout.NHWC, (28, 28), 28),
@@ -137,6 +136,26 @@ def test_without_a_file_the_input_shape_decides_and_the_log_says_so(
     message = record.getMessage()
     for part in ("net.onnx", "mean", "net.toml", "preset"):
         assert part in message
+
+
+@pytest.mark.parametrize("shape", [(3, 0, None), (3, None, 96), (None, None, None)], ids=str)
+def test_an_open_size_is_asked_for_where_nothing_says_it(
+    model: Path, shape: tuple[int | None, ...]
+) -> None:
+    with pytest.raises(PreprocessingError, match=r"leaves open how large .* --set size=224"):
+        load_preprocessing(model, shape)
+    p = load_preprocessing(model, shape, {"height": 64, "width": 96})
+    assert (p.height, p.width) == (64, 96)
+
+
+def test_a_size_taken_from_the_preset_is_said(
+    model: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        p = load_preprocessing(model, (3, None, None), {"preset": "imagenet"})
+    assert (p.height, p.width) == (224, 224)
+    (record,) = caplog.records
+    assert "net.onnx takes images of any size; they are made 224×224" in record.getMessage()
 
 
 def test_nothing_is_logged_when_nothing_is_guessed(

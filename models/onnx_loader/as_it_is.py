@@ -1,0 +1,93 @@
+"""A model that typed nodes cannot express, as ONNX Runtime runs it: its own nodes, opset and types.
+
+Around it are only what engines need: a float32 image in, float32 scores out, sizes known.
+"""
+
+from dataclasses import dataclass
+
+import onnx_ir as ir
+from onnx import ModelProto, TensorProto, helper
+
+from models.errors import UnsupportedModelError
+from models.graph import Graph, Node, Value, operand
+from models.onnx_loader.importer import RefusedError, static_shape
+
+_UNBOUNDED = {"Loop", "Scan"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Opaque(Node):
+    """All of a model in one node, which only ONNX Runtime can run."""
+
+    x: str = operand()
+    ends_in_softmax: bool
+
+
+def as_it_is(
+    name: str, proto: ModelProto, model: ir.Model, reason: str
+) -> tuple[Graph, ModelProto]:
+    """The model in one node, and the file's graph to run.
+
+    `model` is its normal form, whose shapes are known. Raises UnsupportedModelError, with `reason`,
+    where ONNX Runtime could not run it image by image in bounded time.
+    """
+    (image,), (scores,) = model.graph.inputs, model.graph.outputs
+    try:
+        before, after = static_shape(image), static_shape(scores)
+    except RefusedError as error:
+        raise UnsupportedModelError(f"{reason}\nand {error}") from error
+    if not after or before[0] != after[0]:
+        raise UnsupportedModelError(f"{reason}\nand its output {after} has no batch axis")
+    if before[0] != 1:
+        raise UnsupportedModelError(
+            f"{reason}\nand its batch is fixed at {before[0]}; export it with batch 1 or any"
+        )
+    if loops := {node.op_type for node in model.graph.all_nodes()} & _UNBOUNDED:
+        raise UnsupportedModelError(f"{reason}\nand {', '.join(loops)} may run without end")
+    runnable = ModelProto()
+    runnable.CopyFrom(proto)
+    runnable.ir_version = max(proto.ir_version, 4)  # since then initializers are no inputs
+    _take_floats(runnable, str(image.name))
+    _give_floats(runnable)
+    last = scores.producer()
+    node = Opaque(
+        name=name,
+        output=str(scores.name),
+        x=str(image.name),
+        ends_in_softmax=last is not None and last.op_type == "Softmax",
+    )
+    values = {
+        str(value.name): Value(str(value.name), shape[1:])
+        for value, shape in ((image, before), (scores, after))
+    }
+    graph = Graph(name, (node.x,), (node.output,), values, (node,), {})
+    return graph, runnable
+
+
+def batch_of(proto: ModelProto) -> int | None:
+    """The batch that a model was exported for; None where it takes any."""
+    size = proto.graph.input[0].type.tensor_type.shape.dim[0].dim_value
+    return size if size > 0 else None
+
+
+def _take_floats(proto: ModelProto, image: str) -> None:
+    """Leave the image as the only input, and read it as float32."""
+    graph = proto.graph
+    (taken,) = (value for value in graph.input if value.name == image)
+    kept = type(taken)()
+    kept.CopyFrom(taken)
+    if kept.type.tensor_type.elem_type == TensorProto.FLOAT16:
+        kept.type.tensor_type.elem_type = TensorProto.FLOAT
+        kept.name = f"{image}/float32"
+        graph.node.insert(0, helper.make_node("Cast", [kept.name], [image], to=TensorProto.FLOAT16))
+    del graph.input[:]
+    graph.input.append(kept)
+
+
+def _give_floats(proto: ModelProto) -> None:
+    (scores,) = proto.graph.output
+    if scores.type.tensor_type.elem_type != TensorProto.FLOAT16:
+        return
+    half, scores.name = scores.name, f"{scores.name}/float32"
+    scores.type.tensor_type.elem_type = TensorProto.FLOAT
+    proto.graph.node.append(helper.make_node("Cast", [half], [scores.name], to=TensorProto.FLOAT))

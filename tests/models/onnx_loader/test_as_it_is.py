@@ -1,0 +1,121 @@
+"""Attention, which typed nodes cannot express, is served by ONNX Runtime as it is."""
+
+import logging
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from models import DeviceKind, UnsupportedModelError, load_classifier, open_engine
+from models.engines.original import Original
+from models.engines.tolerance import relative_error
+from models.errors import NoKernelsError
+from models.onnx_loader import Opaque, load_proto
+from tests.support.models.onnx_chains import node, noise
+
+SIZE, WIDTH, HEADS, TOKENS, CLASSES = 8, 16, 2, 4, 5
+SAYS = r"MatMul: input 1 .* must be constant, but is computed \(in .*; 2 nodes\)"
+
+
+def attention(
+    batch: int | str = 1, element: int = TensorProto.FLOAT, head: str = "Gemm"
+) -> onnx.ModelProto:
+    """A ViT of one layer: patches, q, k and v by one product, attention, the mean of the tokens."""
+    kind = helper.tensor_dtype_to_np_dtype(element)
+    last = [node("Gemm", "mean h", "y" if head == "Gemm" else "logits")]
+    if head == "Softmax":
+        last.append(node("Softmax", "logits"))
+    nodes = [
+        node("Conv", "x p", "patches", strides=[4, 4]),
+        node("Reshape", "patches rows", "flat"),
+        node("Transpose", "flat", "tokens", perm=[0, 2, 1]),
+        node("MatMul", "tokens w", "qkv"),
+        node("Reshape", "qkv heads", "split"),
+        node("Transpose", "split", "turned", perm=[2, 0, 3, 1, 4]),
+        helper.make_node("Split", ["turned"], ["q5", "k5", "v5"], axis=0, num_outputs=3),
+        *(node("Squeeze", f"{name}5 first", name) for name in "qkv"),
+        node("Transpose", "k", "kt", perm=[0, 1, 3, 2]),
+        node("MatMul", "q kt", "weights"),
+        node("Softmax", "weights", "attention", axis=-1),
+        node("MatMul", "attention v", "seen"),
+        node("Transpose", "seen", "back", perm=[0, 2, 1, 3]),
+        node("Reshape", "back joined", "all"),
+        node("ReduceMean", "all second", "mean", keepdims=0),
+        *last,
+    ]
+    size = -1 if batch == "N" else 1
+    numbers = {
+        "p": noise(WIDTH, 3, 4, 4) / 7,
+        "w": noise(WIDTH, 3 * WIDTH) / 4,
+        "h": noise(WIDTH, CLASSES) / 4,
+    }
+    weights = {name: array.astype(kind) for name, array in numbers.items()} | {
+        "rows": np.array([0, WIDTH, TOKENS]),
+        "heads": np.array([size, TOKENS, 3, HEADS, WIDTH // HEADS]),
+        "joined": np.array([size, TOKENS, WIDTH]),
+        "first": np.array([0]),
+        "second": np.array([1]),
+    }
+    graph = helper.make_graph(
+        nodes,
+        "vit",
+        [helper.make_tensor_value_info("x", element, (batch, 3, SIZE, SIZE))],
+        [helper.make_tensor_value_info("y", element, (batch, CLASSES))],
+        [numpy_helper.from_array(array, name) for name, array in weights.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+
+
+def saved(tmp_path: Path, proto: onnx.ModelProto) -> Path:
+    path = tmp_path / "vit.onnx"
+    path.write_bytes(proto.SerializeToString())
+    return path
+
+
+@pytest.mark.parametrize("element", [TensorProto.FLOAT, TensorProto.FLOAT16], ids=["32", "16"])
+@pytest.mark.parametrize("batch", [1, "N"])
+def test_it_is_served_on_the_cpu_at_every_n_and_a_line_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, batch: int | str, element: int
+) -> None:
+    path = saved(tmp_path, attention(batch, element))
+    classifier = load_classifier(path, overrides={"preset": "imagenet", "resize": SIZE})
+    with caplog.at_level(logging.WARNING, "convoy"):
+        engine = open_engine(classifier, device=DeviceKind.AUTO, max_batch=3)
+    assert "vit: none of it runs on Convoy's kernels" in caplog.text
+    assert engine.fallback_reason == "none of the model runs on Convoy's kernels"
+    images = np.random.default_rng(0).integers(0, 256, (3, SIZE, SIZE, 3)).astype(np.uint8)
+    expected = np.stack([Original(path, classifier).run(image) for image in images])
+    for n in (1, 2, 3):
+        assert relative_error(engine.run(images[:n]), expected[:n]) < 1e-3
+    engine.close()
+
+
+def test_a_gpu_refuses_it_with_a_line_a_reason(tmp_path: Path) -> None:
+    classifier = load_classifier(saved(tmp_path, attention()), overrides={"preset": "imagenet"})
+    assert [type(each) for each in classifier.network.graph.nodes] == [Opaque]
+    with pytest.raises(NoKernelsError, match=SAYS) as caught:
+        open_engine(classifier, device=DeviceKind.CUDA, max_batch=1)
+    operators = [line.split(":")[0].strip() for line in str(caught.value).splitlines()[1:-1]]
+    assert len(operators) == len(set(operators))
+    with pytest.raises(NoKernelsError, match=SAYS):
+        _ = classifier.rewritten
+
+
+def test_its_softmax_is_seen(tmp_path: Path) -> None:
+    path = saved(tmp_path, attention(head="Softmax"))
+    classifier = load_classifier(path, overrides={"preset": "imagenet"})
+    assert classifier.preprocessing.output.value == "probabilities"
+
+
+def test_only_a_classifier_is_loaded_as_it_is() -> None:
+    with pytest.raises(NoKernelsError, match=SAYS):
+        load_proto("vit", attention())
+
+
+def test_a_larger_fixed_batch_is_refused(tmp_path: Path) -> None:
+    proto = attention("N")
+    proto.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 4
+    with pytest.raises(UnsupportedModelError, match="its batch is fixed at 4"):
+        load_classifier(saved(tmp_path, proto), overrides={"preset": "imagenet"})
