@@ -27,6 +27,17 @@ _LDMATRIX_CYCLES = 4
 _INSTRUCTIONS = 128
 """Of all threads, in a clock: what `Work` counts in."""
 
+_X_INSTRUCTIONS, _WEIGHT_INSTRUCTIONS = 45, 28
+"""Of a thread, to copy 16 bytes of x and of a filter: counted in the code for sm_90a, as are the
+others, with the loads and products of a chunk apart. Small tiles are bound by these."""
+
+_FACTOR_INSTRUCTIONS = {
+    Precision.FP16: (0, 0),
+    Precision.TF32: (1, 0),
+    Precision.TF32X3: (6, 6),
+}
+"""Of a thread, for each register of x and of the filters before they are multiplied."""
+
 
 @dataclass(frozen=True, slots=True)
 class TensorTile:
@@ -108,13 +119,21 @@ class TensorConv(ImplicitGemm[TensorTile]):
         return instantiate("tensor_gemm.cu", "conv_tensor", **template)
 
     def work(self, problem: ConvProblem, config: TileConfig[TensorTile]) -> tuple[Work]:
-        """Every block multiplies its chunks as fast as tensor cores or shared memory allow."""
+        """A block's chunks take what tensor cores, shared memory or instructions allow."""
         tile, split = config.tile, config.split > 1
         itemsize = problem.precision.stored.itemsize
         chunks = ceil(ceil(inner_size(problem) / tile.bk) / config.split)
         m, n = tile.wm / 16, tile.wn / 8
         step = max(_STEP_CYCLES[problem.precision] * m * n, _LDMATRIX_CYCLES * (m + n / 2))
-        cycles = chunks * _ROW_BYTES / 32 * tile.threads / 32 * step
+        steps = _ROW_BYTES // 32
+        cycles = chunks * steps * tile.threads / 32 * step
+        vectors = _ROW_BYTES // 16 / tile.threads  # that a thread copies of a row
+        products = 3 if problem.precision is Precision.TF32X3 else 1
+        x_factors, weight_factors = _FACTOR_INSTRUCTIONS[problem.precision]
+        factors = x_factors * 4 * m + weight_factors * 2 * n
+        issued = vectors * (_X_INSTRUCTIONS * tile.bm + _WEIGHT_INSTRUCTIONS * tile.bn) + steps * (
+            m + n / 2 + products * m * n + factors
+        )
         # A chunk's sums apart from the others, and each factor twice.
         split_factors = problem.precision is Precision.TF32X3
         registers = min(36 + 14 * m * n, 225) if split_factors else 46 + 5 * m * n
@@ -124,7 +143,7 @@ class TensorConv(ImplicitGemm[TensorTile]):
                 threads=tile.threads,
                 registers=int(registers),
                 shared_bytes=tile.shared_bytes,
-                instructions=_INSTRUCTIONS * cycles,
+                instructions=max(_INSTRUCTIONS * cycles, tile.threads * chunks * issued),
                 bytes=_ROW_BYTES * (tile.bm + tile.bn) * chunks,
                 rounds=chunks / (tile.stages - 1),
                 tail_bytes=4 * tile.bm * tile.bn * config.split if split else 0,

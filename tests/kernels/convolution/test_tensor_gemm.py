@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from math import ceil
 
 import numpy as np
 import pytest
@@ -9,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kernels.convolution.algorithms import ConvChoice, candidates
-from kernels.convolution.implicit_gemm import TILES, TileConfig
-from kernels.convolution.tensor_gemm import TENSOR_TILES, to_tf32
+from kernels.convolution.implicit_gemm import TILES, TileConfig, inner_size
+from kernels.convolution.tensor_gemm import TENSOR_TILES, TensorTile, to_tf32
 from kernels.problems.precision import Precision
 from tests.cusim.device import CusimDevice, Order
 from tests.kernels.convolution.test_implicit_gemm import layers
@@ -133,3 +134,22 @@ def test_which_algorithms_run_a_precision(precision: Precision) -> None:
     assert TENSOR.supports(_VGG) == "strict float32"
     halves = replace(_VGG, precision=Precision.FP16)
     assert DIRECT.supports(halves) == "float16 tensors; it runs float32"
+
+
+@EVERY_PRECISION
+def test_small_tiles_are_bound_by_instructions_and_the_largest_by_tensor_cores(
+    precision: Precision,
+) -> None:
+    problem = replace(_VGG, precision=precision)
+
+    def clocks(tile: TensorTile) -> float:
+        """Of a multiprocessor, for a chunk of one block."""
+        (work,) = TENSOR.work(problem, TileConfig(tile))
+        return work.instructions / 128 / ceil(inner_size(problem) / tile.bk)
+
+    largest, *_, smallest = TENSOR.tiles(problem)
+    products = 3 if precision is Precision.TF32X3 else 1
+    # 8 warps multiply 4 × 4 parts of 4 steps, 1.6 clocks each.
+    assert 0.999 < clocks(largest) / (8 * 16 * 4 * 1.6 * products) < 1.1
+    # Each of 4 warps has a scheduler, which issues about 177 instructions, where 8 are products.
+    assert clocks(smallest) > 0.95 * (169 + 8 * products)
