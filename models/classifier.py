@@ -41,8 +41,8 @@ class Classifier:
     def rewritten(self) -> Rewritten:
         """The network as Convoy's kernels run it; the ONNX Runtime engine does not use it.
 
-        What its precision keeps in float32 is among its refusals. Raises NoKernelsError where they
-        cannot.
+        The layers that its precision keeps in float32 are among its refusals. Raises NoKernelsError
+        if Convoy has no kernels for it.
         """
         if self.network.no_kernels:
             raise NoKernelsError(self.network.no_kernels)
