@@ -160,3 +160,16 @@ def test_traffic_shows_requests_and_the_gpus_where_the_metrics_have_them(page: "
     page.get_by_label("Choose images").set_input_files(SEVEN)
     expect(page.locator("#requests")).not_to_have_text("0.0")
     expect(page.locator("#p99")).to_contain_text("ms")
+
+
+@IN_A_BROWSER
+def test_an_image_that_is_sent_before_the_models_are_known_waits_for_them(page: "Page") -> None:
+    held: list[Route] = []
+    page.route("**/v1/models", lambda route: held.append(route))  # noqa: PLW0108  inspected
+    page.reload()
+    page.get_by_label("Choose images").set_input_files(SEVEN)
+    expect(page.locator(".answer .time")).to_have_text("waiting")
+    page.wait_for_timeout(300)
+    expect(page.locator(".answer .time")).to_have_text("waiting")
+    held[0].continue_()
+    expect(page.locator(".answer h3")).to_have_text("7")
