@@ -2,6 +2,7 @@
 
     python -m benchmarks.families export [FOLDER]    with torch and timm
     python -m benchmarks.families check [FOLDER] [--family NAME]... [--simulate]
+    python -m benchmarks.families table
 
 Exports one small member of each of 40 families of timm, by both exporters of PyTorch, for batch 1
 and for any, and checks what Convoy makes of them. Rows go to benchmarks/results/families.jsonl; the
@@ -17,7 +18,8 @@ from rich.console import Console
 
 from benchmarks.families.check import check, simulate
 from benchmarks.families.export import FAMILIES, export
-from benchmarks.rows import RESULTS, append
+from benchmarks.families.table import table
+from benchmarks.rows import RESULTS, append, read
 
 FOLDER = Path(".cache") / "families"
 
@@ -25,7 +27,7 @@ FOLDER = Path(".cache") / "families"
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run it."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.families", description=__doc__)
-    parser.add_argument("what", choices=("export", "check"))
+    parser.add_argument("what", choices=("export", "check", "table"))
     parser.add_argument("folder", nargs="?", type=Path, default=FOLDER)
     parser.add_argument("--family", action="append", choices=FAMILIES)
     parser.add_argument("--simulate", action="store_true")
@@ -38,6 +40,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 console.print(done)
         except ImportError as missing:
             parser.exit(1, f"skipped: {missing}; pip install torch timm onnxscript\n")
+        return
+    if options.what == "table":
+        rows = read(options.out / "families.jsonl")
+        (options.out / "families.md").write_text(table(rows), encoding="utf-8")
         return
     run = simulate if options.simulate else check
     for row in run(options.folder, options.family or FAMILIES):

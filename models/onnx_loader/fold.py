@@ -158,6 +158,52 @@ def _undo_strides(node: ir.Node) -> None:
         node.replace_input_with(1, target)
 
 
+def _is_standardisation(node: ir.Node) -> bool:
+    """Whether a constant is normalised by its own mean and variance, as a batch in training."""
+    training = node.attributes.get("training_mode")
+    return (
+        node.op_type == "BatchNormalization"
+        and training is not None
+        and training.as_int() == 1
+        and all(value is not None and value.const_value is not None for value in node.inputs[:3])
+        and isinstance(node.graph, ir.Graph)
+        and not any(value.uses() or value.is_graph_output() for value in node.outputs[1:])
+    )
+
+
+def _standardise(node: ir.Node) -> None:
+    """Weight standardisation (Qiao et al. 2019) of constants, in float64; the node becomes a copy.
+
+    Library folding leaves out nodes of several outputs.
+    """
+    x, scale, shift = (
+        value.const_value.numpy().astype(np.float64)
+        for value in node.inputs[:3]
+        if value is not None and value.const_value is not None
+    )
+    given = node.attributes.get("epsilon")
+    epsilon = 1e-5 if given is None else given.as_float()
+    axes = tuple(axis for axis in range(x.ndim) if axis != 1)
+    along = [-1 if axis == 1 else 1 for axis in range(x.ndim)]
+    deviation = np.sqrt(x.var(axis=axes, keepdims=True) + epsilon)
+    y = (x - x.mean(axis=axes, keepdims=True)) / deviation
+    array = (y * scale.reshape(along) + shift.reshape(along)).astype(np.float32)
+    name = f"{node.outputs[0].name}/standardised"
+    constant = ir.Value(
+        name=name,
+        type=ir.TensorType(ir.DataType.FLOAT),
+        shape=ir.Shape(array.shape),
+        const_value=ir.Tensor(array, name=name),
+    )
+    if isinstance(node.graph, ir.Graph):
+        node.graph.register_initializer(constant)
+    node.op_type = "Identity"
+    node.attributes.clear()
+    node.replace_input_with(0, constant)
+    node.resize_inputs(1)
+    node.resize_outputs(1)
+
+
 def _integers(graph: ir.Graph | ir.Function, name: str, numbers: Sequence[int]) -> ir.Value:
     array = np.array(numbers, np.int64)
     constant = ir.Value(
@@ -188,6 +234,9 @@ class _Folding(FoldConstantsPass):
         """Check the shapes inferred for the node before another node uses them."""
         _keep_batch(node)
         _undo_strides(node)
+        if _is_standardisation(node):
+            self._count(node, 3 * node.inputs[0].const_value.size)  # type: ignore[union-attr]
+            _standardise(node)
         replacement: Replacement | None = super().process_node(node, is_function)
         if node.op_type == "GroupNormalization" and node.inputs[0] is not None:
             node.outputs[0].shape = node.inputs[0].shape  # onnx infers none
@@ -219,11 +268,14 @@ class _Folding(FoldConstantsPass):
         work = prod(shape or ())
         if node.op_type in _PRODUCTS and constants[0] is not None:
             work *= max(constants[0].shape.numpy(), default=1)
-        self._computed += max(read, work)
+        self._count(node, max(read, work))
+        return True
+
+    def _count(self, node: ir.Node, numbers: int) -> None:
+        self._computed += numbers
         if self._computed > self._room:
             raise UnsupportedModelError(
                 f"folding its constants as far as {node.outputs[0].name} takes"
                 f" {shown(self._computed)} numbers; at most {self._room:,} are supported for a file"
                 " of this size"
             )
-        return True

@@ -1,17 +1,22 @@
 """The building blocks of well-known networks, as exported, and the nodes that are left of them."""
 
+from collections import Counter
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 
 from kernels.problems.activation import RELU, Activation, ActivationKind
 from kernels.problems.binary_operation import BinaryOp
 from kernels.problems.pool import PoolKind
+from kernels.problems.reduction import ReduceKind
+from models.graph import Normalise, Reduce, Softmax
 from tests.support.models.graphs import GraphBuilder, kinds, rewritten
 
 RELU6 = Activation(ActivationKind.CLIP, 0.0, 6.0)
 SIGMOID = Activation(ActivationKind.SIGMOID)
 HARD_SIGMOID = Activation(ActivationKind.HARD_SIGMOID, 1 / 6, 1 / 2)
+GELU = Activation(ActivationKind.GELU)
 ADD, MUL = BinaryOp.ADD, BinaryOp.MUL
 
 
@@ -77,6 +82,59 @@ def inception_with_its_own_normalisation(b: GraphBuilder) -> str:
     return b.scale_shift("y", b.conv("c", b.concat("k", *parts), pad=0, bias=False), RELU)
 
 
+def layer_norm(b: GraphBuilder, y: str, x: str) -> str:
+    """Along the last axis."""
+    shape = b.shapes[x]
+    scale, shift = b.noise(f"{y}.g", shape[-1:]), b.noise(f"{y}.h", shape[-1:])
+    return b.add(
+        Normalise, y, shape, x=x, scale=scale, shift=shift, axes=(len(shape) - 1,), epsilon=0.1
+    )
+
+
+def convnext(b: GraphBuilder) -> str:
+    last = b.transpose("t", b.conv("dw", "x", k=16, kernel=7, groups=16), 1, 2, 0)
+    wide = b.activate("act", b.gemm("1", layer_norm(b, "n", last), 64), GELU)
+    scaled = b.binary("scaled", MUL, b.gemm("2", wide, 16), b.noise("gamma", (16,)))
+    return b.binary("y", ADD, "x", b.transpose("back", scaled, 2, 0, 1))
+
+
+def convnext_v2_response_norm(b: GraphBuilder) -> str:
+    last = b.transpose("t", "x", 1, 2, 0)
+    norm = b.add(Reduce, "g", (1, 1, 16), x=last, kind=ReduceKind.L2, axes=(0, 1))
+    mean = b.add(Reduce, "m", (1, 1, 1), x=norm, kind=ReduceKind.MEAN, axes=(2,))
+    share = b.binary("s", BinaryOp.DIV, norm, b.binary("e", ADD, mean, 0.5))
+    return b.transpose("y", b.binary("u", MUL, last, share), 2, 0, 1)
+
+
+def of_splits(b: GraphBuilder, joined: str, channels: str) -> str:
+    """The sum over two splits (2×8×4×4), and that of them by the softmax of `channels`, 16."""
+    two = b.reshape("two", channels, (2, 8))
+    attention = b.add(Softmax, "attention", (2, 8), x=two, axis=0)
+    factors = b.binary("product", MUL, joined, b.reshape("a", attention, (2, 8, 1, 1)))
+    total = b.add(Reduce, "total", (1, 8, 4, 4), x=factors, kind=ReduceKind.SUM, axes=(0,))
+    return b.reshape("y", total, (8, 4, 4))
+
+
+def resnest(b: GraphBuilder) -> str:
+    split = b.reshape("split", "x", (2, 8, 4, 4))
+    return of_splits(b, split, b.pool("gap", "x", PoolKind.AVERAGE, 4))
+
+
+def sknet(b: GraphBuilder) -> str:
+    paths = [b.reshape(f"p{i}", b.conv(f"c{i}", "x", 8), (1, 8, 4, 4)) for i in range(2)]
+    stacked = b.concat("stacked", *paths)
+    total = b.add(Reduce, "u", (1, 8, 4, 4), x=stacked, kind=ReduceKind.SUM, axes=(0,))
+    pooled = b.pool("gap", b.reshape("v", total, (8, 4, 4)), PoolKind.AVERAGE, 4)
+    return of_splits(b, stacked, b.conv("fc", pooled, 16, 1))
+
+
+def group_norm(b: GraphBuilder) -> str:
+    split = b.reshape("split", "x", (4, 64))
+    one, zero = b.weight("one", np.ones((4, 1))), b.weight("zero", np.zeros((4, 1)))
+    normal = b.add(Normalise, "n", (4, 64), x=split, scale=one, shift=zero, axes=(1,), epsilon=0.1)
+    return b.scale_shift("y", b.reshape("back", normal, (16, 4, 4)), RELU)
+
+
 def classifier(b: GraphBuilder) -> str:
     pooled = b.reshape("flat", b.pool("p", "x", PoolKind.AVERAGE, 4), (16,))
     return b.gemm("y", b.identity("dropout", pooled))
@@ -91,6 +149,9 @@ BLOCKS: dict[Callable[[GraphBuilder], str], list[str]] = {
     regnet: ["Conv", *SE, "Conv"],
     shufflenet_v2: ["Slice", "Slice", "Conv", "Conv", "ChannelShuffle"],
     inception_with_its_own_normalisation: ["Conv"],
+    convnext: ["Conv", "Normalise", "Conv", "Conv"],
+    convnext_v2_response_norm: ["Reduce", "Reduce", "ScaleShift", "Binary", "Binary"],
+    group_norm: ["Normalise"],
     classifier: ["GlobalPool", "Reshape", "Gemm"],
 }
 
@@ -100,3 +161,19 @@ def test_a_block_is_fused_to_its_core(block: Callable[[GraphBuilder], str]) -> N
     b = GraphBuilder(x=(16, 4, 4))
     result = rewritten(b.build(block(b)), rounds=True)
     assert kinds(result) == BLOCKS[block]
+
+
+@pytest.mark.parametrize(
+    ("block", "left"),
+    [
+        (resnest, {"GlobalPool": 1, "Softmax": 1, "Binary": 3}),
+        (sknet, {"Conv": 3, "GlobalPool": 1, "Softmax": 1, "Binary": 4}),
+    ],
+)
+def test_splits_are_added_without_being_joined(
+    block: Callable[[GraphBuilder], str], left: dict[str, int]
+) -> None:
+    b = GraphBuilder(x=(16, 4, 4))
+    result = rewritten(b.build(block(b)), rounds=True)
+    views = ("Reshape", "Slice")
+    assert Counter(kind for kind in kinds(result) if kind not in views) == left

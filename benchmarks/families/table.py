@@ -1,0 +1,69 @@
+"""The table of benchmarks/results/families.md, from the rows."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from benchmarks.families.export import FAMILIES, SIZE
+from benchmarks.rows import Row
+
+_HEAD = f"""\
+# Families of convolutional classifiers
+
+One small member of each of {len(FAMILIES)} families of timm, random weights, {SIZE}×{SIZE} pixels,
+exported by both of PyTorch's exporters for batch 1 and for any: four files each. Written by
+`python -m benchmarks.families table` from `families.jsonl`, whose rows
+`python -m benchmarks.families check` appends.
+
+An error is the largest of a score, relative to the image's largest score, against PyTorch: of ONNX
+Runtime on the loader's normal form (the worst of the files), of the rewritten graph in NumPy's
+float32, and of Convoy's kernels on the simulator. Launches are those of the CUDA engine's plan for
+one image.
+
+| family | files that load | nodes in the file | launches | CPU | rewritten | simulator |
+| --- | ---: | ---: | ---: | ---: | ---: | ---: |
+"""
+
+
+def table(rows: Iterable[Row]) -> str:
+    """The document; a family without rows has none."""
+    newest: dict[tuple[str, str, str], Row] = {}
+    simulated: dict[str, float] = {}
+    for row in rows:
+        if "simulated_error" in row:
+            simulated[row["family"]] = row["simulated_error"]
+        else:
+            newest[row["family"], row["exporter"], row["batch"]] = row
+    lines = []
+    for family in FAMILIES:
+        found = [row for (name, *_), row in newest.items() if name == family]
+        if found:
+            lines.append(_line(family, found, simulated))
+    refused = {family for (family, *_), row in newest.items() if not row["loads"]}
+    loading = len(lines) - len(refused)
+    return f"{_HEAD}{''.join(lines)}\n{loading} of {len(lines)} families load.\n"
+
+
+def _line(family: str, rows: Sequence[Row], simulated: Mapping[str, float]) -> str:
+    loaded = [row for row in rows if row["loads"]]
+    launches = sorted({row["launches"] for row in loaded})
+    cells = [
+        family,
+        f"{len(loaded)} of {len(rows)}",
+        _range([row["nodes"] for row in loaded]),
+        _range(launches),
+        _worst(row["cpu_error"] for row in loaded),
+        _worst(row["reference_error"] for row in loaded if "reference_error" in row),
+        f"{simulated[family]:.1e}" if family in simulated else "",
+    ]
+    return f"| {' | '.join(cells)} |\n"
+
+
+def _range(numbers: Sequence[int]) -> str:
+    if not numbers:
+        return ""
+    low, high = min(numbers), max(numbers)
+    return str(low) if low == high else f"{low} to {high}"
+
+
+def _worst(errors: Iterable[float]) -> str:
+    found = list(errors)
+    return f"{max(found):.1e}" if found else ""
