@@ -7,7 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernels import reference as ops
+from kernels.convolution.tensor_gemm import to_tf32
 from kernels.problems.binary_operation import BinaryOp
+from kernels.problems.precision import HALF, Precision, Stored
 from models.graph import (
     Activate,
     Binary,
@@ -59,9 +61,11 @@ def run_reference(
     """The graph's outputs by name, each n×(its shape), for inputs of n×(their shapes).
 
     Weights and inputs are converted to `dtype` and every node computes in it. With `all_values`
-    every value is returned, inputs included; otherwise each is freed after its last reader. Raises
-    ValueError for inputs that are missing, unknown or misshapen, and GraphError when a node does
-    not compute the shape that the graph says.
+    every value is returned, inputs included; otherwise each is freed after its last reader. Values
+    stored as float16 are rounded to it, and factors as tensor cores take them.
+
+    Raises ValueError for inputs that are missing, unknown or misshapen, and GraphError when a node
+    does not compute the shape that the graph says.
     """
     memory = _Memory(graph, _batch_size(graph, inputs), dtype)
     for name in graph.inputs:
@@ -138,6 +142,7 @@ class _Memory:
                 f"{name} was computed as {array.dtype} {array.shape}, "
                 f"the graph says {self.dtype.__name__} {expected}"
             )
+        array = _rounded_to(self.graph.values[name].stored, array)
         root, offset = _home(self.graph, name)
         if root == name:
             self._arrays[name] = array
@@ -166,14 +171,26 @@ class _Memory:
         return self.read(name).reshape(batch, *(1,) * (rank - len(shape)), *shape)
 
 
+def _rounded_to(stored: Stored, array: Array) -> Array:
+    """The nearest numbers that are stored so, in the array's own type."""
+    return array.astype(HALF).astype(array.dtype) if stored == HALF else array
+
+
+def _factor(precision: Precision, array: Array) -> Array:
+    """What is multiplied for `array`: three TF32 products multiply all of a float32."""
+    if precision is Precision.TF32:
+        return to_tf32(array.astype(np.float32)).astype(array.dtype)
+    return _rounded_to(precision.stored, array)
+
+
 def _compute(node: Node, memory: _Memory) -> Array:
     """What one node writes."""
     read, graph = memory.read, memory.graph
     match node:
         case Conv():
             return ops.conv(
-                read(node.x),
-                read(node.weight),
+                _factor(node.problem.precision, read(node.x)),
+                _factor(node.problem.precision, read(node.weight)),
                 node.problem.with_batch(memory.n),
                 memory.read_optional(node.bias),
                 memory.read_optional(node.residual),
@@ -181,7 +198,8 @@ def _compute(node: Node, memory: _Memory) -> Array:
             )
         case Gemm():
             bias = memory.read_optional(node.bias)
-            return ops.gemm(read(node.x), read(node.weight), bias, node.activation)
+            weight = _rounded_to(graph.values[node.x].stored, read(node.weight))
+            return ops.gemm(read(node.x), weight, bias, node.activation)
         case Pool():
             return ops.pool(read(node.x), node.problem)
         case GlobalPool():

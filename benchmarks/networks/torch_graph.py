@@ -6,6 +6,7 @@ have; TypeError for another. PyTorch is imported only when a module is made.
 """
 
 from collections.abc import Mapping
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from models.graph import (
     Node,
     Pool,
     Reshape,
+    Slice,
     Softmax,
 )
 
@@ -71,11 +73,25 @@ class _Run:
         if name in self.graph.weights:
             return self._weights[_key(name)]
         if name not in self.values:
-            inside = [value for value in self.graph.values.values() if value.inside is not None]
-            parts = [each for each in inside if each.inside and each.inside.parent == name]
-            parts.sort(key=lambda each: each.inside.offset if each.inside else 0)
-            self.values[name] = self.torch.cat([self.read(part.name) for part in parts], 1)
+            self.values[name] = self._channels(name, 0, self.graph.shape(name)[0])
         return self.values[name]
+
+    def _channels(self, name: str, start: int, stop: int) -> Any:
+        """A run of a value's channels; of one that others live inside, no more is put together."""
+        parts = [
+            (value.inside.offset, value)
+            for value in self.graph.values.values()
+            if value.inside is not None and value.inside.parent == name
+        ]
+        if not parts or name in self.values:
+            whole = self.values[name]
+            is_whole = stop - start == self.graph.shape(name)[0]
+            return whole if is_whole else whole.narrow(1, start, stop - start)
+        runs = (
+            (part.name, max(start - offset, 0), min(stop - offset, part.shape[0]))
+            for offset, part in sorted(parts, key=itemgetter(0))
+        )
+        return self.torch.cat([self._channels(*run) for run in runs if run[1] < run[2]], 1)
 
     def compute(self, node: Node) -> Any:
         """What a node writes."""
@@ -97,6 +113,8 @@ class _Run:
                 return functional.local_response_norm(
                     read(node.x), node.size, node.alpha, node.beta, node.bias
                 )
+            case Slice(axis=0):
+                return self._channels(node.x, node.start, node.stop)
             case Reshape():
                 x = read(node.x)
                 x = x.movedim(1, -1) if node.channels_last else x

@@ -7,11 +7,14 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from numpy.typing import NDArray
 from onnx import TensorProto
 
+from kernels.convolution.algorithms import ConvChoice
 from kernels.device.device import Device
 from kernels.problems.activation import RELU
 from kernels.problems.binary_operation import BinaryOp
+from kernels.problems.conv import ConvProblem
 from kernels.problems.pool import PoolKind
 from kernels.problems.precision import FLOAT, HALF, Precision
 from models import (
@@ -23,13 +26,17 @@ from models import (
     open_engine,
 )
 from models.classifier import Classifier
+from models.engines.cuda_engine import CudaEngine
 from models.engines.open_engine import check_architecture
 from models.engines.tolerance import relative_error
 from models.graph import Conv, Graph, Identity
 from models.plan import build_plan
 from models.precision import at_precision, kept_in_float, too_large
+from models.preprocessing import normalised
+from models.reference import run_reference
 from service.images.decode import ImageLimits, prepare_image
 from tests.cusim.device import CusimDevice
+from tests.support.cases.tensor_gemm import TENSOR
 from tests.support.models.engines import (
     H200_CHOICE,
     classifier_of,
@@ -188,16 +195,57 @@ def test_tf32_is_refused_where_tensor_cores_lack_it() -> None:
     turing.close()
 
 
+def _on_tensor_cores(problem: ConvProblem) -> ConvChoice:
+    return ConvChoice(TENSOR, TENSOR.configs(problem)[-1])
+
+
+@REDUCED
+def test_an_engine_errs_as_the_rounding_of_its_precision_says(
+    device: Device, digits: Classifier, precision: Precision
+) -> None:
+    at = replace(digits, precision=precision)
+    graph, images = at.rewritten.graph, pixels(at, 3)
+    engine = CudaEngine(at, device, max_batch=3, choose=_on_tensor_cores)
+    engine.warm_up()
+    scores = engine.run(images)
+    engine.close()
+    x = normalised(images, at.preprocessing)
+    rounded = run_reference(graph, {graph.inputs[0]: x}, np.float32)[graph.outputs[0]]
+    # Sums in another order may round a value to its other neighbour.
+    assert relative_error(scores, rounded) <= network_tolerance(graph) / 8
+
+
+def _photographs(classifier: Classifier, step: int) -> NDArray[np.uint8]:
+    """Every step-th of the shared 200, decoded."""
+    files = sorted((SHARED / "data/images").glob("*.JPEG"))[::step]
+    assert len(files) == 200 // step
+    return np.stack(
+        [prepare_image(f.read_bytes(), classifier.preprocessing, LIMITS).run() for f in files]
+    )
+
+
+@needs_shared
+@pytest.mark.slow
+@REDUCED
+def test_squeezenet_names_200_photographs_as_at_float32(precision: Precision) -> None:
+    classifier = load_classifier(SQUEEZENET, overrides={"preset": "caffe"})
+    graph = replace(classifier, precision=precision).rewritten.graph
+    expected = open_engine(classifier, device=DeviceKind.CPU, max_batch=1, threads=1)
+    agreed = 0
+    for image in _photographs(classifier, 1):
+        x = normalised(image[np.newaxis], classifier.preprocessing)
+        ours = run_reference(graph, {graph.inputs[0]: x}, np.float32)[graph.outputs[0]]
+        agreed += int(ours.argmax() == expected.run(image[np.newaxis]).argmax())
+    expected.close()
+    assert agreed >= (200 if precision is Precision.TF32X3 else 198)
+
+
 @needs_shared
 @pytest.mark.slow
 @REDUCED
 def test_squeezenet_names_photographs_as_at_float32(precision: Precision) -> None:
     classifier = load_classifier(SQUEEZENET, overrides={"preset": "caffe"})
-    files = sorted((SHARED / "data/images").glob("*.JPEG"))[::10]
-    images = np.stack(
-        [prepare_image(f.read_bytes(), classifier.preprocessing, LIMITS).run() for f in files]
-    )
-    assert len(images) >= 20
+    images = _photographs(classifier, 10)
     cusim = CusimDevice()
     engine = opened(replace(classifier, precision=precision), cusim)
     expected = open_engine(classifier, device=DeviceKind.CPU, max_batch=1)
