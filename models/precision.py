@@ -7,21 +7,21 @@ import numpy as np
 
 from kernels.problems.precision import FLOAT, HALF, Precision
 from models.errors import UnsupportedModelError
-from models.graph import Activate, Conv, Gemm, Graph, Identity, Node, Reshape, Softmax
+from models.graph import Binary, Conv, Gemm, Graph, Node
 
 
 def at_precision(graph: Graph, precision: Precision) -> Graph:
     """The rewritten graph with every Conv at `precision`, and values stored as it stores them.
 
-    In fp16 the last fully connected layer writes float32, and what follows it stays float32. Raises
-    UnsupportedModelError where a weight is too large for float16, and names its layer.
+    In fp16 the last fully connected layer writes float32, and so does what follows it: operations
+    on that one value. Raises UnsupportedModelError where a weight is too large for float16, and
+    names its layer.
     """
     if precision is Precision.FP32:
         return graph
-    _check_weights(graph, precision)
-    floats = _after_last_linear(graph)
     stored = precision.stored
-    return replace(
+    floats = _after_last_linear(graph)
+    at = replace(
         graph,
         values={
             name: replace(value, stored=FLOAT if name in floats else stored)
@@ -29,6 +29,8 @@ def at_precision(graph: Graph, precision: Precision) -> Graph:
         },
         nodes=tuple(_at(node, precision) for node in graph.nodes),
     )
+    _check_weights(at)
+    return at
 
 
 def _at(node: Node, precision: Precision) -> Node:
@@ -37,18 +39,27 @@ def _at(node: Node, precision: Precision) -> Node:
     return replace(node, problem=replace(node.problem, precision=precision))
 
 
-def _check_weights(graph: Graph, precision: Precision) -> None:
-    if precision.stored != HALF:
-        return
+def _check_weights(graph: Graph) -> None:
     largest = float(np.finfo(np.float16).max)
     for node in graph.nodes:
-        if isinstance(node, Conv | Gemm):
-            weight = float(np.abs(graph.weights[node.weight]).max())
+        for name in _half_weights(graph, node):
+            weight = float(np.abs(graph.weights[name]).max())
             if largest < weight < np.inf:
                 raise UnsupportedModelError(
                     f"{node.name} has a weight of {weight:.3g}, and float16 ends at {largest:.0f}; "
                     "serve the model at tf32 or 3xtf32"
                 )
+
+
+def _half_weights(graph: Graph, node: Node) -> list[str]:
+    """The weights that lie in memory as half: those that are multiplied by, or added to, halves."""
+    match node:
+        case Conv(x=x, weight=weight) | Gemm(x=x, weight=weight):
+            return [weight] if graph.values[x].stored == HALF else []
+        case Binary() if graph.values[node.output].stored == HALF:
+            return [name for name in (node.a, node.b) if name in graph.weights]
+        case _:
+            return []
 
 
 def _after_last_linear(graph: Graph) -> set[str]:
@@ -61,7 +72,8 @@ def _after_last_linear(graph: Graph) -> set[str]:
         found.append(value)
         if isinstance(node, Gemm):
             return set(found)
-        if not isinstance(node, Softmax | Activate | Reshape | Identity) or readers[node.x] > 1:
+        read = [name for name in node.operands() if name in graph.values]
+        if isinstance(node, Conv) or len(read) != 1 or readers[read[0]] > 1:
             return set()
-        value = node.x
+        (value,) = read
     return set()

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from kernels.device.launch import Launch, blocks_of_threads, instantiate, launch
 from kernels.layout.strided import Strided, walk
+from kernels.problems.precision import element
 from kernels.problems.reduction import ReduceKind
 
 _SHORT = 16
@@ -27,6 +28,8 @@ def reduce_launch(kind: ReduceKind, x: Strided, y: Strided, axes: Sequence[int])
         instantiate(
             "reduce.cu",
             "reduce",
+            x=element(x.stored),
+            y=element(y.stored),
             kind=f"ReduceKind::{kind.name}",
             rank=rows.rank,
             along=along.rank,

@@ -11,14 +11,15 @@
 // Launch: one block per row.
 #include "block.cuh"
 #include "common.cuh"
+#include "half.cuh"
 
-template <Activation ACTIVATION, int RANK, int ALONG, int THREADS>
+template <class X, class Y, Activation ACTIVATION, int RANK, int ALONG, int THREADS>
 __global__ void __launch_bounds__(THREADS)
-    normalise(const float* __restrict__ x, const float* __restrict__ scale,
-              const float* __restrict__ shift, float* __restrict__ y, Walk<RANK, 4> rows,
+    normalise(const X* __restrict__ x, const float* __restrict__ scale,
+              const float* __restrict__ shift, Y* __restrict__ y, Walk<RANK, 4> rows,
               Walk<ALONG, 4> along, float epsilon, float a, float b) {
   const auto row = places(rows, blockIdx.x);
-  const float* const from = x + row.of[1];
+  const X* const from = x + row.of[1];
   const float length = float(along.steps);
 
   float sum = 0.0f;
@@ -37,6 +38,6 @@ __global__ void __launch_bounds__(THREADS)
     const auto at = places(along, i);
     const float times = scale[row.of[2] + at.of[2]], plus = shift[row.of[3] + at.of[3]];
     const float result = fmaf((from[at.of[1]] - mean) * by, times, plus);
-    y[row.of[0] + at.of[0]] = activate<ACTIVATION>(result, a, b);
+    y[row.of[0] + at.of[0]] = Y(activate<ACTIVATION>(result, a, b));
   }
 }

@@ -9,6 +9,7 @@
 // Launch: one block of LANES threads per row; of 256, a row each, where LANES is 1.
 #include "block.cuh"
 #include "common.cuh"
+#include "half.cuh"
 
 enum class ReduceKind { SUM, MEAN, MAX, MIN, L2 };
 
@@ -38,18 +39,17 @@ struct Reduction {
   }
 };
 
-template <ReduceKind KIND, int RANK, int ALONG, int LANES>
+template <class X, class Y, ReduceKind KIND, int RANK, int ALONG, int LANES>
 __global__ void __launch_bounds__(LANES == 1 ? 256 : LANES)
-    reduce(const float* __restrict__ x, float* __restrict__ y, Walk<RANK, 2> rows,
-           Walk<ALONG, 1> along) {
+    reduce(const X* __restrict__ x, Y* __restrict__ y, Walk<RANK, 2> rows, Walk<ALONG, 1> along) {
   using Both = Reduction<KIND>;
   const unsigned row = LANES == 1 ? thread_index() : blockIdx.x;
   if (row >= rows.steps) return;
   const auto at = places(rows, row);
-  const float* const from = x + at.of[1];
+  const X* const from = x + at.of[1];
   float total = Both::none();
   for (unsigned i = LANES == 1 ? 0 : threadIdx.x; i < along.steps; i += LANES)
     total = Both::of(total, Both::seen(from[places(along, i).of[0]]));
   if constexpr (LANES > 1) total = over_block<Both, LANES>(total);
-  if (LANES == 1 || threadIdx.x == 0) y[at.of[0]] = Both::result(total, along.steps);
+  if (LANES == 1 || threadIdx.x == 0) y[at.of[0]] = Y(Both::result(total, along.steps));
 }

@@ -3,13 +3,13 @@
 //   y[p, q] = sum over i, j of h[p, i] * w[q, j] * x[h'[p, i], w'[q, j]], for every channel
 //
 // Algorithm: each thread computes V neighbouring channels of one output pixel. For each axis a
-// table
-//   says which positions it reads, and by what each is multiplied: one for nearest neighbours and
-//   reflected padding, two for linear interpolation. The tables are short and stay in the caches.
+//   table says which positions it reads, and by what each is multiplied: one for nearest
+//   neighbours and reflected padding, two for linear interpolation. The tables are short and stay in the caches.
 // Layouts: N·D·H·W pixels with any pitch in, N·O·P·Q out; 2-D images have depth 1 and no table for
 //   it. A table is P × T pairs: position, factor.
 // Launch: one dimension, one thread per output pixel and channel vector, the last block partial.
 #include "common.cuh"
+#include "half.cuh"
 
 struct Resampling {
   int input[3];   // D, H, W
@@ -28,16 +28,15 @@ __device__ __forceinline__ Tap tap_of(const float* table, int index) {
   return {int(pair.at[0]), pair.at[1]};
 }
 
-template <int V>
+template <class X, class Y, int V>
 __global__ void __launch_bounds__(256)
-    resample(const float* __restrict__ x, const float* __restrict__ depths,
+    resample(const X* __restrict__ x, const float* __restrict__ depths,
              const float* __restrict__ heights, const float* __restrict__ widths,
-             float* __restrict__ y, int steps, int vectors, int x_pitch, int y_pitch,
-             Resampling sizes) {
+             Y* __restrict__ y, int steps, int vectors, int x_pitch, int y_pitch, Resampling sizes) {
   unsigned index = thread_index();
   if (index >= unsigned(steps)) return;
   const unsigned channel = peel(index, vectors) * V;
-  float* const to = y + index * y_pitch + channel;
+  Y* const to = y + index * y_pitch + channel;
   const int q = int(peel(index, sizes.output[2])) * sizes.taps[2];
   const int p = int(peel(index, sizes.output[1])) * sizes.taps[1];
   const int o = int(peel(index, sizes.output[0])) * sizes.taps[0];

@@ -1,5 +1,7 @@
 """The launches of nodes that reduce, normalise or resample."""
 
+from dataclasses import replace
+
 from kernels.layout.strided import Strided
 from kernels.operations.normalise import normalise_launch
 from kernels.operations.reduce import reduce_launch
@@ -55,10 +57,7 @@ def lower_expand(to: Context, node: Expand) -> None:
     x, y = to.places[node.x], to.output(node.output)
     missing = (1,) * (len(y.strided.shape) - len(x.strided.shape))
     n, *rest = x.strided.shape
-    aligned = Strided((n, *missing, *rest), _strides(x.strided, len(missing)), x.strided.offset)
+    batch, *strides = x.strided.strides
+    repeated = (0,) * len(missing)
+    aligned = replace(x.strided, shape=(n, *missing, *rest), strides=(batch, *repeated, *strides))
     to.tape.copy(aligned.broadcast(y.strided.shape), at(x), y.strided, at(y))
-
-
-def _strides(tensor: Strided, missing: int) -> tuple[int, ...]:
-    batch, *rest = tensor.strides
-    return (batch, *(0,) * missing, *rest)

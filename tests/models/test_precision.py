@@ -4,10 +4,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from kernels.device.device import Device
+from kernels.problems.activation import RELU
+from kernels.problems.binary_operation import BinaryOp
 from kernels.problems.pool import PoolKind
 from kernels.problems.precision import FLOAT, HALF, Precision
+from kernels.problems.reduction import ReduceKind
 from models import (
     BUILT_IN_MODEL,
     DeviceKind,
@@ -19,7 +24,7 @@ from models import (
 from models.classifier import Classifier
 from models.engines.open_engine import check_architecture
 from models.engines.tolerance import relative_error
-from models.graph import Conv, Graph
+from models.graph import Conv, Expand, Graph, Normalise, Reduce, Resample
 from models.plan import build_plan
 from models.precision import at_precision
 from service.images.decode import ImageLimits, prepare_image
@@ -32,9 +37,11 @@ from tests.support.models.engines import (
     opened,
     pixels,
     reference_scores,
+    with_one_output,
 )
 from tests.support.models.graphs import GraphBuilder
 from tests.support.models.plans import check_operands
+from tests.support.models.random_graphs import Draw
 from tests.support.networks import LIGHT_NETWORKS, SHARED, SQUEEZENET, light_network, needs_shared
 
 LIMITS = ImageLimits(20_000_000, 50_000_000)
@@ -113,6 +120,76 @@ def test_scores_of_a_network_without_a_linear_layer_are_converted(device: Device
     classifier = replace(classifier_of(graph), precision=Precision.FP16)
     assert classifier.rewritten.graph.values["flat"].stored == HALF
     assert _error(classifier, device, 2) <= network_tolerance(classifier.rewritten.graph)
+
+
+def _normalise(b: GraphBuilder, y: str, x: str, axes: tuple[int, ...]) -> str:
+    shape = b.shapes[x]
+    channel = (shape[0], *(1 for _ in shape[1:]))
+    scale, shift = (b.noise(f"{y}.{role}", channel) for role in ("g", "b"))
+    return b.add(Normalise, y, shape, x=x, scale=scale, shift=shift, axes=axes, epsilon=0.1)
+
+
+def _reduce(b: GraphBuilder, y: str, x: str, axis: int, kind: ReduceKind = ReduceKind.MEAN) -> str:
+    shape = list(b.shapes[x])
+    shape[axis] = 1
+    return b.add(Reduce, y, tuple(shape), x=x, kind=kind, axes=(axis,))
+
+
+def _of_every_kind() -> GraphBuilder:
+    """A convolution, then what reads and writes any strides, to a value of 8×3×3."""
+    b = GraphBuilder(0, x=(3, 6, 6))
+    layer = _normalise(b, "normalised", b.conv("conv", "x", 8, 3, stride=2), (0,))
+    table = [[[at, 0.5], [at + 1, 0.5]] for at in (1, 0, 1)]
+    taps = tuple(b.weight(f"taps.{axis}", table) for axis in "hw")
+    sampled = b.add(Resample, "sampled", b.shapes[layer], x=layer, taps=taps)
+    rows = _reduce(b, "rows", _reduce(b, "largest", sampled, 1, ReduceKind.MAX), 2)
+    every = b.add(Expand, "every", b.shapes[sampled], x=rows)
+    b.binary("sum", BinaryOp.ADD, every, layer)
+    return b
+
+
+def test_operations_on_halves_are_within_the_tolerance(device: Device) -> None:
+    b = _of_every_kind()
+    graph = b.build(b.gemm("scores", b.reshape("flat", "sum", (72,)), 10))
+    classifier = replace(classifier_of(graph), precision=Precision.FP16)
+    at = classifier.rewritten.graph
+    assert {at.values[node.output].stored for node in at.nodes[:-1]} == {HALF}
+    assert _error(classifier, device, 2) <= network_tolerance(at)
+
+
+def test_what_follows_the_last_linear_layer_is_float(device: Device) -> None:
+    b = GraphBuilder(0, x=(3, 6, 6))
+    tokens = b.transpose("tokens", b.conv("conv", "x", 8, 3, activation=RELU), 1, 2, 0)
+    scores = b.transpose("back", b.gemm("scores", tokens, 10), 2, 0, 1)
+    graph = b.build(_reduce(b, "mean", _reduce(b, "rows", _normalise(b, "n", scores, (0,)), 1), 2))
+    at = at_precision(graph, Precision.FP16)
+    stored = {name for name, value in at.values.items() if value.stored == FLOAT}
+    assert stored == {"scores", "back", "n", "rows", "mean"}
+    classifier = replace(classifier_of(graph), precision=Precision.FP16)
+    assert _error(classifier, device, 2) <= network_tolerance(classifier.rewritten.graph)
+
+
+def test_a_convolution_after_the_last_linear_layer_keeps_it_half() -> None:
+    b = GraphBuilder(0, x=(4, 4, 8))
+    image = b.transpose("image", b.gemm("linear", "x", 8), 2, 0, 1)
+    at = at_precision(b.build(b.conv("conv", image, 4)), Precision.FP16)
+    assert {value.stored for value in at.values.values()} == {HALF}
+
+
+@settings(max_examples=60)
+@given(st.data())
+def test_whatever_graph_is_drawn_its_kernels_take_halves_as_halves(data: st.DataObject) -> None:
+    classifier = classifier_of(with_one_output(Draw(data).graph()))
+    graph = at_precision(classifier.rewritten.graph, Precision.FP16)
+    check_operands(build_plan(graph, classifier.preprocessing, 2, H200_CHOICE))
+
+
+def test_a_number_that_is_too_large_for_float16_is_refused_where_halves_are_added() -> None:
+    b = GraphBuilder(0, x=(3, 5, 5))
+    graph = b.build(b.binary("sum", BinaryOp.ADD, "x", 1e6))
+    at_precision(graph, Precision.TF32)
+    with pytest.raises(UnsupportedModelError, match=r"binary_sum has a weight of 1e\+06"):
+        at_precision(graph, Precision.FP16)
 
 
 def test_a_weight_that_is_too_large_for_float16_is_refused_by_its_layer() -> None:
