@@ -61,7 +61,7 @@ ORDER = {
     ],
     "benchmarks": [
         "rows",
-        "simulation kernels",
+        "families simulation kernels",
         "networks",
         "serving",
         "peers gpu ray_serve",

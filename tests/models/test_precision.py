@@ -139,12 +139,12 @@ def _of_every_kind() -> GraphBuilder:
     """A convolution, then what reads and writes any strides, to a value of 8×3×3."""
     b = GraphBuilder(0, x=(3, 6, 6))
     layer = _normalise(b, "normalised", b.conv("conv", "x", 8, 3, stride=2), (0,))
+    rows = _reduce(b, "rows", _reduce(b, "largest", layer, 1, ReduceKind.MAX), 2)
+    every = b.add(Expand, "every", b.shapes[layer], x=rows)
     table = [[[at, 0.5], [at + 1, 0.5]] for at in (1, 0, 1)]
     taps = tuple(b.weight(f"taps.{axis}", table) for axis in "hw")
-    sampled = b.add(Resample, "sampled", b.shapes[layer], x=layer, taps=taps)
-    rows = _reduce(b, "rows", _reduce(b, "largest", sampled, 1, ReduceKind.MAX), 2)
-    every = b.add(Expand, "every", b.shapes[sampled], x=rows)
-    b.binary("sum", BinaryOp.ADD, every, layer)
+    b.add(Resample, "sampled", b.shapes[layer], x=every, taps=taps)
+    b.binary("sum", BinaryOp.ADD, "sampled", layer)
     return b
 
 
