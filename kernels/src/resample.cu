@@ -29,7 +29,7 @@ __device__ __forceinline__ Tap tap_of(const float* table, int index) {
 }
 
 template <class X, class Y, int V>
-__global__ void __launch_bounds__(256)
+__global__ void __launch_bounds__(256, 4)
     resample(const X* __restrict__ x, const float* __restrict__ depths,
              const float* __restrict__ heights, const float* __restrict__ widths,
              Y* __restrict__ y, int steps, int vectors, int x_pitch, int y_pitch, Resampling sizes) {
