@@ -42,6 +42,17 @@ class Launch:
         """The names to bind, in the order of the arguments."""
         return tuple(each for each in self.arguments if isinstance(each, str))
 
+    @property
+    def elements(self) -> dict[str, str]:
+        """What each operand's memory holds, as the kernel declares it: name → "float", "Half"."""
+        declared = parameters(SOURCE_ROOT / self.instantiation.source, self.instantiation.kernel)
+        named = {name.upper(): value for name, value in self.instantiation.arguments}
+        return {
+            argument: str(named.get(each.element, each.element))
+            for each, argument in zip(declared, self.arguments, strict=True)
+            if isinstance(argument, str) and each.element is not None
+        }
+
     def bind(self, addresses: Mapping[str, int]) -> tuple[Argument, ...]:
         """The arguments, with addresses for the operands' names. Raises KeyError."""
         return tuple(addresses[each] if isinstance(each, str) else each for each in self.arguments)

@@ -24,6 +24,7 @@ class Declared:
     type: str
     name: str
     length: int | None = 1  # of an array; None where it depends on template arguments
+    element: str | None = None  # what a pointer points to: "float", "T"
 
 
 @cache
@@ -86,5 +87,7 @@ def _declared(declarations: Iterable[str]) -> tuple[Declared, ...]:
         length = 1
         for axis in lengths:
             length = length * int(axis) if length and axis.isdigit() else 0
-        found.append(Declared("*" if "*" in kind else kind[-1], name, length or None))
+        pointer = "*" in kind
+        points_to = kind[kind.index("*") - 1] if pointer else None
+        found.append(Declared("*" if pointer else kind[-1], name, length or None, points_to))
     return tuple(found)

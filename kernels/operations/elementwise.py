@@ -10,7 +10,7 @@ from kernels.device.launch import Launch, Value, blocks_of_threads, instantiate,
 from kernels.layout.strided import Strided, walk
 from kernels.problems.activation import Activation
 from kernels.problems.binary_operation import BinaryOp
-from kernels.problems.precision import element, one_type
+from kernels.problems.precision import FLOAT, element, one_type
 
 
 def activation_name(activation: Activation | None) -> str:
@@ -49,7 +49,8 @@ def scale_shift_launch(
     y: Strided,
     activation: Activation | None = None,
 ) -> Launch:
-    """y = activation(x · scale + shift): operands x, scale, shift, y."""
+    """y = activation(x · scale + shift), scale and shift floats: operands x, scale, shift, y."""
+    one_type(FLOAT, scale.stored, shift.stored)
     read = {"x": x, "scale": scale, "shift": shift}
     template = {**_alike(x, y), **_with(activation)}
     return _launch("scale_shift", read, y, template, activation_arguments(activation))

@@ -6,7 +6,7 @@ from kernels.device.launch import Launch, instantiate, launch
 from kernels.layout.strided import Strided, walk
 from kernels.operations.elementwise import activation_arguments, activation_name
 from kernels.problems.activation import Activation
-from kernels.problems.precision import element, one_type
+from kernels.problems.precision import FLOAT, element, one_type
 
 _SHORT = 512
 """Longest row that a single warp takes: a pixel's channels, of which there are many rows."""
@@ -23,9 +23,10 @@ def normalise_launch(
 ) -> Launch:
     """y = activation((x - mean) / sqrt(variance + epsilon) · scale + shift).
 
-    Operands x, scale, shift, y; scale and shift are broadcast. Mean and variance are over `axes`.
-    Raises ValueError.
+    Operands x, scale, shift, y; scale and shift are floats and broadcast. Mean and variance are
+    over `axes`. Raises ValueError.
     """
+    one_type(FLOAT, scale.stored, shift.stored)
     tensors = [y, *(each.broadcast(y.shape) for each in (x, scale, shift))]
     others = [axis for axis in range(len(y.shape)) if axis not in axes]
     rows = walk(*(each.transposed(others) for each in tensors), vectors=False)

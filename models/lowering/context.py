@@ -117,7 +117,8 @@ class Context:
         """A weight of the graph as it is, stored so."""
         weight = self.graph.weights[name]
         form = "" if stored == FLOAT else str(stored)
-        return self.tape.weight(name, lambda: weight.astype(stored, copy=False), form)
+        made = self.tape.weight(name, lambda: weight.astype(stored, copy=False), form)
+        return replace(made, stored=stored)
 
     def dense(self, value: str) -> Place:
         """Where the scores lie as float32, each image's side by side."""

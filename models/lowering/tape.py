@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from kernels.device.launch import Launch
 from kernels.layout.strided import Strided
 from kernels.operations.elementwise import map_launch
+from kernels.problems.precision import FLOAT, HALF, Stored, element
 from models.lowering.placement import Place
 
 MakeWeight = Callable[[], NDArray[np.floating[Any]]]
@@ -17,25 +18,30 @@ MakeWeight = Callable[[], NDArray[np.floating[Any]]]
 
 @dataclass(frozen=True, slots=True)
 class BufferOperand:
-    """`offset` bytes into the buffer `root`."""
+    """`offset` bytes into the buffer `root`, and what is stored there where that is known."""
 
     root: str
     offset: int = 0
+    stored: Stored | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class WeightOperand:
-    """The first byte of the weight of that name."""
+    """The first byte of the weight of that name, and what it is stored in where that is known."""
 
     weight: str
+    stored: Stored | None = None
 
 
 Operand = BufferOperand | WeightOperand
 
+_TYPES = {element(FLOAT), element(HALF)}
+
 
 def at(place: Place) -> BufferOperand:
     """A place's first element."""
-    return BufferOperand(place.root, place.strided.stored.itemsize * place.offset)
+    stored = place.strided.stored
+    return BufferOperand(place.root, stored.itemsize * place.offset, stored)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +80,26 @@ class Tape:
     def emit(self, launch: Launch, **operands: Operand) -> None:
         """Add a step. Raises KeyError unless every operand of the launch is named.
 
-        Further operands are for the node's other launches.
+        Further operands are for the node's other launches. Raises TypeError where the kernel would
+        read or write halves as floats, or floats as halves.
         """
         if missing := set(launch.operands) - operands.keys():
             raise KeyError(f"{launch.instantiation} for {self.node} lacks {sorted(missing)}")
         named = {name: operands[name] for name in launch.operands}
+        self._check_types(launch, named)
         self.steps.append(TapeStep(self.node, launch, named, self.cost))
         self.cost = Cost()
+
+    def _check_types(self, launch: Launch, operands: Mapping[str, Operand]) -> None:
+        # conv_tensor's Element is not a name of a type here; check_operands holds it to its type.
+        declared = {name: each for name, each in launch.elements.items() if each in _TYPES}
+        for name, each in declared.items():
+            stored = operands[name].stored
+            if stored is not None and element(stored) != each:
+                raise TypeError(
+                    f"{launch.instantiation} for {self.node} takes {name} as {each}, "
+                    f"but it is stored as {stored}"
+                )
 
     def buffer(self, root: str, nbytes: int) -> BufferOperand:
         """A buffer of its own."""

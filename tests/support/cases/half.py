@@ -9,6 +9,7 @@ from kernels.problems.activation import RELU
 from kernels.problems.binary_operation import BinaryOp
 from kernels.problems.pool import PoolKind
 from kernels.problems.precision import HALF, Precision
+from kernels.problems.reduction import ReduceKind
 from tests.support.cases.conv import DEPTHWISE, conv_case
 from tests.support.cases.elementwise import (
     binary_case,
@@ -18,6 +19,7 @@ from tests.support.cases.elementwise import (
     shuffle_case,
 )
 from tests.support.cases.linear import linear_case
+from tests.support.cases.reductions import normalise_case, reduce_case, resample_case
 from tests.support.cases.tensor_gemm import at_precision
 from tests.support.cases.windows import (
     global_pool_case,
@@ -42,6 +44,8 @@ _ODD = _half(odd(5)).strided(2, (5, 7))
 _FLOATS = dense(8).strided(2, (5, 7))
 _SAME = window((6, 7), (3, 3), pads=(1, 1, 1, 1))
 _ROW = Strided.contiguous((2, 200), HALF)
+_POINTS = _half(dense(1)).strided(2, (5, 7))
+_TWICE = [[(0, 0.75), (1, 0.25)], [(0, 0.25), (1, 0.75)], [(1, 0.75), (2, 0.25)]]
 
 HALF_CASES: tuple[KernelCase, ...] = (
     map_case("of halves", _WHOLE, _WHOLE, RELU),
@@ -73,6 +77,19 @@ HALF_CASES: tuple[KernelCase, ...] = (
     lrn_case("of halves", _half(dense(16)), _half(within(16)), 5, 1e-4, 0.75, 1.0),
     softmax_case("of halves", _ROW, _ROW, 1, False),
     softmax_case("of halves to floats", _ROW, Strided.contiguous((2, 200)), 1, False),
+    *(reduce_case("of halves", kind, _SLICE, _POINTS, [0]) for kind in ReduceKind),
+    reduce_case("of halves, some NaN", ReduceKind.MAX, _ODD, _POINTS, [0], nan=True),
+    reduce_case("of rows of halves", ReduceKind.MEAN, _ROW, Strided.contiguous((2, 1), HALF), [0]),
+    normalise_case("of halves", _WHOLE, _SLICE, (8, 1, 1), [0], activation=RELU),
+    normalise_case("of halves off vectors", _ODD, _ODD, (5, 1, 1), [1, 2], mean=3.0),
+    normalise_case("of groups of halves", _WHOLE, _WHOLE, (8, 1, 1), [0, 1, 2], groups=2),
+    *(
+        resample_case(f"of halves, {name}", (3, 3), (_TWICE, _TWICE), _half(x), y)
+        for name, x, y in (
+            ("into a slice", dense(8), _half(within(8))),
+            ("off vectors", odd(5), _half(dense(5))),
+        )
+    ),
     pixels_case("to halves", 3, _half(dense(4))),
     pixels_case("to halves, padded", 3, _half(dense(8))),
     planes_case("to halves", 10, 2, (3, 5), _half(within(12))),

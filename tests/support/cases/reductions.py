@@ -23,7 +23,7 @@ def reduce_case(
     """y = x reduced along axes of an image."""
 
     def check() -> Check:
-        numbers = normal(x.shape)
+        numbers = normal(x.shape, stored=x.stored)
         if nan:
             numbers.flat[::7] = np.nan
         wide = numbers.astype(np.float64)
@@ -59,7 +59,7 @@ def normalise_case(
         return tensor.broadcast(x.shape).split(1, groups)
 
     def check() -> Check:
-        numbers = normal(x.shape) + np.float32(mean)
+        numbers = normal(x.shape, stored=x.stored) + x.stored.type(mean)
         scale, shift = normal(weights, 1), normal(weights, 2)
         wide = [each.astype(np.float64) for each in (numbers, scale, shift)]
         plain = reference.normalise(wide[0], wide[1], wide[2], axes, epsilon, groups)
@@ -104,7 +104,7 @@ def resample_case(
     y_layout = y.strided(2, [len(table) for table in taps])
 
     def check() -> Check:
-        numbers = normal(x_layout.shape)
+        numbers = normal(x_layout.shape, stored=x.stored)
         wide = [table.astype(np.float64) for table in taps]
         expected = reference.resample(numbers.astype(np.float64), wide)
         sizes = [np.stack([table[..., 0], np.abs(table[..., 1])], -1) for table in wide]

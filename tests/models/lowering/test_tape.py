@@ -1,0 +1,40 @@
+"""A tape refuses launches whose operands are not what the kernel takes them for."""
+
+from dataclasses import replace
+
+import pytest
+
+from kernels.layout.strided import Strided
+from kernels.operations.elementwise import map_launch
+from kernels.operations.normalise import normalise_launch
+from kernels.problems.precision import FLOAT, HALF, Stored
+from models.lowering.tape import BufferOperand, Tape, WeightOperand
+
+
+def tensor(stored: Stored) -> Strided:
+    return Strided.contiguous((2, 8), stored)
+
+
+@pytest.mark.parametrize("stored", [FLOAT, HALF])
+def test_an_operand_must_be_stored_as_the_kernel_declares_it(stored: Stored) -> None:
+    other = HALF if stored == FLOAT else FLOAT
+    launch = map_launch(tensor(stored), tensor(FLOAT))
+    y = BufferOperand("y", 0, FLOAT)
+    Tape().emit(launch, x=BufferOperand("x", 0, stored), y=y)
+    with pytest.raises(TypeError, match=rf"map<.* takes x as .*, but it is stored as {other}"):
+        Tape().emit(launch, x=BufferOperand("x", 0, other), y=y)
+
+
+def test_a_weight_that_a_kernel_takes_as_floats_must_be_floats() -> None:
+    half = BufferOperand("x", 0, HALF)
+    weights = Strided.contiguous((8,))
+    launch = normalise_launch(tensor(HALF), weights, weights, tensor(HALF), [1], 1e-5)
+    scale, shift = WeightOperand("scale", FLOAT), WeightOperand("shift", FLOAT)
+    Tape().emit(launch, x=half, y=half, scale=scale, shift=shift)
+    with pytest.raises(TypeError, match="takes scale as float, but it is stored as float16"):
+        Tape().emit(launch, x=half, y=half, scale=replace(scale, stored=HALF), shift=shift)
+
+
+def test_an_operand_that_is_missing_is_named() -> None:
+    with pytest.raises(KeyError, match=r"lacks \['x'\]"):
+        Tape().emit(map_launch(tensor(FLOAT), tensor(FLOAT)), y=BufferOperand("y"))
