@@ -92,7 +92,8 @@ class Tile:
     @property
     def shared_bytes(self) -> int:
         """Of a block: the chunks, and the window's start for each pixel."""
-        return 4 * self.stages * (self.bm * (self.bk + VECTOR) + self.bk * self.bn) + 16 * self.bm
+        pitch = self.bk if self.bk % 32 == 16 else self.bk + VECTOR  # as X_PITCH of the kernel
+        return 4 * self.stages * (self.bm * pitch + self.bk * self.bn) + 16 * self.bm
 
     @property
     def dynamic_bytes(self) -> int:

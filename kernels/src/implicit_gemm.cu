@@ -16,9 +16,10 @@
 //   POINTWISE (1×1 at stride 1, unpadded): the left factor is x itself.
 // Layouts: x, residual, y are N·D·H·W pixels with any pitch. weight is G × T·R·S × C/G × K/G, both
 //   channel axes padded to a multiple of 4 with zeros (kernels/convolution/implicit_gemm.py,
-//   prepare_filter). Shared memory holds pixels × BK, with 4 more floats per row so that rows start
-//   in different banks, and BK × BN. A thread's rows lie BM / TM apart and its columns in runs of
-//   4, so that neighbouring threads read, and later write, neighbouring addresses. The workspace is
+//   prepare_filter). Shared memory holds pixels × BK, 4 more floats per row where rows would start
+//   in one bank, and BK × BN. A thread's rows lie BM / TM apart and its columns in runs of 4, so
+//   that neighbouring threads write neighbouring addresses. Rows of threads one after another,
+//   instead of squares of four, took twice the wavefronts for the weights. The workspace is
 //   tiles × splits × BM × BN.
 // Launch: (tiles, splits, groups) blocks, tiles of filters fastest, of BM / TM · BN / TN threads.
 #include "channels.cuh"
@@ -30,7 +31,8 @@ __global__ void __launch_bounds__(BM / TM * (BN / TN))
                 const float* residual, float* y, float* workspace, unsigned* counters, Sizes sizes,
                 Window window, int activation, float a, float b) {
   constexpr int THREADS = BM / TM * (BN / TN);
-  constexpr int X_PITCH = BK + 4;
+  // Two neighbouring rows, which lanes load and store at once, lie in different banks.
+  constexpr int X_PITCH = BK % 32 == 16 ? BK : BK + 4;
   constexpr int X_ROWS = THREADS / (BK / 4), WEIGHT_ROWS = THREADS / (BN / 4);  // copied at once
   constexpr int STAGE = BM * X_PITCH + BK * BN;
   constexpr int FLOATS = STAGES * STAGE > BM * BN ? STAGES * STAGE : BM * BN;
@@ -109,7 +111,12 @@ __global__ void __launch_bounds__(BM / TM * (BN / TN))
     weight_inner += BK;
   };
 
-  const int thread_row = thread / (BN / TN), thread_column = thread % (BN / TN) * 4;
+  // Pairs of lanes load the same of x, pairs of pairs the same weights: so half a warp loads either
+  // at once.
+  constexpr int COLUMNS = BN / TN;
+  static_assert(COLUMNS % 2 == 0 && BM / TM % 2 == 0, "lanes are dealt out to squares of four");
+  const int thread_row = thread / (2 * COLUMNS) * 2 + thread / 2 % 2;
+  const int thread_column = (thread / 4 % (COLUMNS / 2) * 2 + thread % 2) * 4;
   float sums[TM][TN] = {};
 
   const auto multiply_chunk = [&](int stage) {
@@ -122,7 +129,7 @@ __global__ void __launch_bounds__(BM / TM * (BN / TN))
       for (int i = 0; i < 4; ++i)
 #pragma unroll
         for (int n = 0; n < TN / 4; ++n)
-          right[i][n] = load<4>(weight_chunk + (k + i) * BN + n * (BN / TN * 4));
+          right[i][n] = load<4>(weight_chunk + (k + i) * BN + n * (COLUMNS * 4));
 #pragma unroll
       for (int m = 0; m < TM; ++m) {
         const Vec<4> left = load<4>(x_chunk + m * (BM / TM) * X_PITCH + k);
@@ -160,7 +167,7 @@ __global__ void __launch_bounds__(BM / TM * (BN / TN))
   for (int m = 0; m < TM; ++m)
 #pragma unroll
     for (int n = 0; n < TN; n += 4)
-      store<4>(partial + (thread_row + m * (BM / TM)) * BN + thread_column + n / 4 * (BN / TN * 4),
+      store<4>(partial + (thread_row + m * (BM / TM)) * BN + thread_column + n / 4 * (COLUMNS * 4),
                Vec<4>{sums[m][n], sums[m][n + 1], sums[m][n + 2], sums[m][n + 3]});
   if (splits > 1) {
     if (!last_of_split(counters + tile, splits)) return;

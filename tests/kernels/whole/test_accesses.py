@@ -5,10 +5,17 @@ from pathlib import Path
 
 import pytest
 
+from kernels.problems.precision import Precision
 from tests.cusim.build import PROFILE
 from tests.cusim.device import CusimDevice
-from tests.support.kernels import access_profiles
+from tests.support.kernels import access_profiles, profiles
 from tests.support.kernels.mutations import replaced
+
+FP32 = [
+    name
+    for name, (problem, _) in access_profiles.profiled().items()
+    if problem.precision is Precision.FP32
+]
 
 
 def _compare(names: Iterable[str]) -> None:
@@ -30,9 +37,20 @@ def test_every_kernel_accesses_memory_as_the_committed_table_says() -> None:
     _compare(names)
 
 
+@pytest.mark.parametrize("name", FP32)
+def test_shared_memory_bounds_no_kernel_before_its_instructions_do(name: str) -> None:
+    problem, choice = access_profiles.profiled()[name]
+    (launch,) = access_profiles.kernel_case(problem, choice).launches
+    kernel = launch.instantiation
+    _, table = profiles.read()
+    row = table["90a", f"{kernel.source} {kernel.expression}"]
+    ceiling = access_profiles.lds_ceiling(access_profiles.read()[name], row)
+    assert ceiling >= float(row["ceiling"]) / 100
+
+
 def test_a_pitch_with_conflicts_is_noticed(tmp_path: Path) -> None:
     name = "gemm 32x32x32"
-    root = replaced(tmp_path, "implicit_gemm.cu", "X_PITCH = BK + 4;", "X_PITCH = BK;")
+    root = replaced(tmp_path, "implicit_gemm.cu", "BK % 32 == 16 ? BK : BK + 4;", "BK;")
     conflicted = access_profiles.lines_of(
         access_profiles.profile(
             *access_profiles.profiled()[name], lambda: CusimDevice(PROFILE, source_root=root)

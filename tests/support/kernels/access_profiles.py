@@ -17,8 +17,9 @@ from tests.cusim.build import PROFILE
 from tests.cusim.device import CusimDevice
 from tests.support import ROOT
 from tests.support.cases.conv import conv_case
+from tests.support.kernels import profiles
 from tests.support.kernels.conv_layers import Layer, filled
-from tests.support.kernels.kernel_case import run
+from tests.support.kernels.kernel_case import KernelCase, run
 from tests.support.kernels.windows import conv_problem, window
 
 TABLE = ROOT / "tests" / "kernels" / "accesses.tsv"
@@ -59,13 +60,18 @@ def profiled() -> dict[str, tuple[ConvProblem, ConvChoice]]:
     }
 
 
+def kernel_case(problem: ConvProblem, choice: ConvChoice) -> KernelCase:
+    """The problem computed by one choice, on pixels of whole vectors."""
+    stored = problem.precision.stored
+    x, y = (replace(filled(channels), stored=stored) for channels in (problem.c, problem.k))
+    return conv_case(Layer("profiled", problem, x, y), choice)
+
+
 def profile(
     problem: ConvProblem, choice: ConvChoice, opened: Callable[[], CusimDevice] | None = None
 ) -> list[Instruction]:
     """The instructions that access memory in a launch that computes the problem, and rightly."""
-    stored = problem.precision.stored
-    x, y = (replace(filled(channels), stored=stored) for channels in (problem.c, problem.k))
-    case = conv_case(Layer("profiled", problem, x, y), choice)
+    case = kernel_case(problem, choice)
     (launch,) = case.launches
     device = opened() if opened else CusimDevice(PROFILE)
     try:
@@ -84,6 +90,23 @@ def lines_of(found: Iterable[Instruction]) -> Lines:
         )
         for each in found
     }
+
+
+def lds_ceiling(lines: Lines, row: profiles.Row) -> float:
+    """The share of the peak that loads of 16 bytes from shared memory leave, by both tables.
+
+    A multiprocessor does 4 FFMA instructions a cycle, or one wavefront.
+    """
+    loads = [
+        (int(executed), float(needed))
+        for place, counts in lines.items()
+        if place.endswith("load 16 shared")
+        for executed, needed, _ in (counts.split(),)
+    ]
+    each = sum(n * needed for n, needed in loads) / sum(n for n, _ in loads)
+    words = row["loop"].split()
+    turn = dict(zip(words[::2], map(int, words[1::2]), strict=True))
+    return turn["FFMA"] / 4 / (turn["LDS.128"] * each)
 
 
 def table_of(names: Iterable[str]) -> Table:

@@ -1,9 +1,109 @@
 """Kernels with one defect planted, to see whether the tests notice."""
 
+import re
 import shutil
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from random import Random
 
+from kernels.device.compile import include_names
 from kernels.device.device import SOURCE_ROOT
+from tests.support.kernels.kernel_case import KernelCase
+
+EDITS = (
+    (r" < ", " <= "),
+    (r" <= ", " < "),
+    (r" >= ", " > "),
+    (r" == ", " != "),
+    (r" && ", " || "),
+    (r" \+ ", " - "),
+    (r" - ", " + "),
+    (r" \* ", " + "),
+    (r" % ", " / "),
+    (r"\b1\b", "2"),
+    (r"__syncthreads\(\);|__syncwarp\(\);|barrier_of_roles\(\);|__threadfence\(\);", ";"),
+    (r"cp_async_wait<.*?>\(\);|cp_async_commit\(\);", ";"),
+)
+"""What is written wrongly: a pattern, and what stands in its place."""
+
+NOT_SIMULATED = ("ptx.cuh",)
+"""Files of which the simulator has its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mutation:
+    """One place in a source, and what is to stand there."""
+
+    file: str
+    begin: int
+    end: int
+    new: str
+
+    def __str__(self) -> str:
+        """The file, its line and what changes in it: line numbers would change with every edit."""
+        text = _text(self.file)
+        first, last = text.rfind("\n", 0, self.begin) + 1, text.index("\n", self.end)
+        line, old = text[first:last].strip(), text[self.begin : self.end].strip()
+        return f"{self.file}: {line}: {old} becomes {self.new.strip()}"
+
+    def planted(self, folder: Path) -> Path:
+        """All sources in `folder`, with the mutation."""
+        return mutant(folder, self.file, self.begin, self.end, self.new)
+
+
+def chosen(count: int, seed: int) -> list[Mutation]:
+    """Some of all mutations of all files: an edit first, then one of its places."""
+    random = Random(seed)
+    places = [list(_places(pattern, new)) for pattern, new in EDITS]
+    found: dict[Mutation, None] = {}
+    while len(found) < count:
+        found[random.choice(random.choice(places))] = None
+    return list(found)
+
+
+def _places(pattern: str, new: str) -> Iterator[Mutation]:
+    for file in sorted(path.name for path in SOURCE_ROOT.glob("*.cu*")):
+        if file in NOT_SIMULATED:
+            continue
+        for line in re.finditer(r".+", _text(file)):
+            code = line[0].partition("//")[0]
+            if code.lstrip().startswith(("#", "template", "static_assert", "__global__")):
+                continue
+            for found in re.finditer(pattern, code):
+                yield Mutation(file, line.start() + found.start(), line.start() + found.end(), new)
+
+
+def _text(file: str) -> str:
+    return (SOURCE_ROOT / file).read_text(encoding="utf-8")
+
+
+def concerned(mutation: Mutation, cases: Iterable[KernelCase], each: int) -> list[KernelCase]:
+    """Cases of kernels in the mutated file, or in one that includes it: of every kernel, `each` of
+    its instantiations, spread over all."""
+    affected = [case for case in cases if _includes(case, mutation.file)]
+    by_kernel: dict[tuple[str, ...], dict[tuple[str, ...], None]] = {}
+    for case in affected:
+        by_kernel.setdefault(_kernels(case), {})[_expressions(case)] = None
+    spread = {
+        expressions
+        for found in by_kernel.values()
+        for expressions in list(found)[:: max(1, len(found) // each)]
+    }
+    return [case for case in affected if _expressions(case) in spread]
+
+
+def _kernels(case: KernelCase) -> tuple[str, ...]:
+    return tuple(launch.instantiation.kernel for launch in case.launches)
+
+
+def _expressions(case: KernelCase) -> tuple[str, ...]:
+    return tuple(launch.instantiation.expression for launch in case.launches)
+
+
+def _includes(case: KernelCase, file: str) -> bool:
+    sources = {launch.instantiation.source for launch in case.launches}
+    return any(file in include_names(source) for source in sources)
 
 
 def mutant(folder: Path, file: str, begin: int, end: int, new: str) -> Path:

@@ -1,0 +1,70 @@
+"""Kernels with a defect anywhere fail their cases, but for the mutations that change nothing."""
+
+from pathlib import Path
+
+import pytest
+
+from kernels.device.device import DeviceError
+from tests.cusim.build import ASAN, ORDERED, PLAIN
+from tests.cusim.device import CusimDevice, Order
+from tests.support.cases import CASES
+from tests.support.kernels.kernel_case import run
+from tests.support.kernels.mutations import Mutation, chosen, concerned
+
+SEED, COUNT = 15, 30
+EACH = 3  # instantiations of each kernel concerned, so that a mutation takes seconds
+
+SURVIVORS = {
+    "coalesced.cu: constexpr int UNROLLED = TAPS_S == 1 ? 2 : 1;  // enough products to load the "
+    "next step's behind: == becomes !=": "how far a loop is unrolled changes no result",
+    "linear.cu: if (vectors && exist >= 4) return load<4>(from);: >= becomes >": (
+        "the last whole vector is loaded by the element: the same numbers"
+    ),
+    "implicit_gemm.cu: constexpr int X_PITCH = BK % 32 == 16 ? BK : BK + 4;: == becomes !=": (
+        "a pitch changes only bank conflicts, which accesses.tsv shows"
+    ),
+    "winograd.cu: const int all_chunks = (channels + BC - 1) / BC;: - becomes +": (
+        "a chunk more, of zeros: time, but no result"
+    ),
+    "coalesced.cu: const int chunks = (sizes.channels + CHUNK - 1) / CHUNK;: - becomes +": (
+        "a chunk more, of zeros: time, but no result"
+    ),
+    "depthwise.cu: for (int i = 1; i < RUN; ++i): < becomes <=": (
+        "the choice among RUN sums looks at one that none asks for"
+    ),
+    "epilogue.cuh: const bool whole = vectors && channel + 4 <= channels;: <= becomes <": (
+        "the last whole vector is written by the element: the same numbers"
+    ),
+}
+"""Mutations that no case notices, with the reason."""
+
+
+def caught(mutation: Mutation, folder: Path) -> bool:
+    """Whether some case, in some build, fails or does not compile."""
+    root = mutation.planted(folder)
+    cases = concerned(mutation, CASES, EACH)
+    for build in (PLAIN, ASAN, ORDERED):
+        device = CusimDevice(build, Order.RANDOM, source_root=root, timeout_s=60)
+        try:
+            for case in cases:
+                run(case, device)
+        except (AssertionError, DeviceError):
+            return True
+        finally:
+            device.close()
+    return False
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mutation", chosen(COUNT, SEED), ids=str)
+def test_a_mutation_is_caught_unless_it_changes_nothing(mutation: Mutation, tmp_path: Path) -> None:
+    assert caught(mutation, tmp_path) == (str(mutation) not in SURVIVORS)
+
+
+def test_every_survivor_is_among_the_mutations() -> None:
+    assert SURVIVORS.keys() <= set(map(str, chosen(COUNT, SEED)))
+
+
+def test_the_same_mutations_are_chosen_again() -> None:
+    assert chosen(COUNT, SEED) == chosen(COUNT, SEED)
+    assert len({mutation.file for mutation in chosen(COUNT, SEED)}) >= COUNT // 3
