@@ -80,7 +80,11 @@ def load_classifier(
         precision = Precision.FP16 if weighs_halves(proto) else Precision.FP32
     network = load_proto(path.stem, proto, preprocessing.input_shape, opaque=True)
     graph = network.graph
-    classes = _classes(path, graph.shape(graph.outputs[0]))
+    try:
+        classes = _classes(path, graph.shape(graph.outputs[0]))
+    except UnsupportedModelError as error:
+        # Of a model that is refused anyway the operators say more than its output.
+        raise UnsupportedModelError(network.no_kernels or str(error)) from error
     if classes == imagenet.CLASSES and not preprocessing.labels:
         _log.warning("%s has 1000 classes and no labels: they are taken as ImageNet's", path.name)
         preprocessing = replace(preprocessing, labels=imagenet.labels())

@@ -72,7 +72,8 @@ _RULES = (
 # fmt: off
 _FOLDED = frozenset(
     {
-        "Abs", "Add", "And", "ArgMax", "ArgMin", "BitShift", "Cast", "CastLike", "Ceil", "Clip",
+        "Abs", "Add", "And", "ArgMax", "ArgMin", "BatchNormalization", "BitShift", "Cast",
+        "CastLike", "Ceil", "Clip",
         "Concat", "ConstantOfShape", "Cos", "CumSum", "DepthToSpace", "DequantizeLinear", "Div",
         "Equal", "Exp", "Expand", "EyeLike", "Flatten", "Floor", "Gather", "Gemm", "Greater",
         "GreaterOrEqual", "Identity", "IsInf", "IsNaN", "Less", "LessOrEqual", "Log", "MatMul",

@@ -50,3 +50,19 @@ def test_all_of_a_flattened_tensor_gathered_in_order_is_a_reshape() -> None:
     loaded = load_proto("m", original)
     assert [type(each) for each in loaded.graph.nodes] == [g.GlobalPool, g.Reshape]
     assert_same_at_every_n(original, loaded)
+
+
+def test_a_filter_normalised_by_constants_is_a_constant() -> None:
+    names = ("scale", "shift", "mean")
+    weights = {"w": noise(8, 4, 3, 3), **{name: noise(4) for name in names}}
+    weights["variance"] = np.abs(noise(4)) + np.float32(0.5)
+    original = model(
+        [
+            node("BatchNormalization", "w scale shift mean variance", "filter"),
+            node("Conv", "x filter", pads=[1, 1, 1, 1]),
+        ],
+        weights,
+    )
+    loaded = load_proto("m", original)
+    assert [type(each) for each in loaded.graph.nodes] == [g.Conv]
+    assert_same_at_every_n(original, loaded)
