@@ -4,7 +4,8 @@
 //
 // Algorithm: each thread computes V neighbouring channels of one output pixel. For each axis a
 //   table says which positions it reads, and by what each is multiplied: one for nearest
-//   neighbours and reflected padding, two for linear interpolation. The tables are short and stay in the caches.
+//   neighbours and reflected padding, two for linear interpolation. The tables are short and stay
+//   in the caches.
 // Layouts: N·D·H·W pixels with any pitch in, N·O·P·Q out; 2-D images have depth 1 and no table for
 //   it. A table is P × T pairs: position, factor.
 // Launch: one dimension, one thread per output pixel and channel vector, the last block partial.
@@ -32,7 +33,8 @@ template <class X, class Y, int V>
 __global__ void __launch_bounds__(256, 4)
     resample(const X* __restrict__ x, const float* __restrict__ depths,
              const float* __restrict__ heights, const float* __restrict__ widths,
-             Y* __restrict__ y, int steps, int vectors, int x_pitch, int y_pitch, Resampling sizes) {
+             Y* __restrict__ y, int steps, int vectors, int x_pitch, int y_pitch,
+             Resampling sizes) {
   unsigned index = thread_index();
   if (index >= unsigned(steps)) return;
   const unsigned channel = peel(index, vectors) * V;

@@ -276,18 +276,24 @@ def test_everything_unsupported_is_listed_at_once_with_node_names() -> None:
             node("Cos", "a", "b"),
             node("Relu", "b", "c"),
             node("Sin", "c", "d"),
-            node("Pad", "d pads", "e", mode="reflect"),
+            node("Slice", "d first last axes back", "e"),
             node("Conv", "e w"),
         ],
-        {"pads": np.array([0, 0, 1, 1, 0, 0, 1, 1]), "w": noise(2, 4, 3, 3)},
+        {
+            "first": np.array([-1]),
+            "last": np.array([-9]),
+            "axes": np.array([3]),
+            "back": np.array([-1]),
+            "w": noise(2, 4, 3, 3),
+        },
     )
     with pytest.raises(UnsupportedModelError) as caught:
         load_proto("m", original)
     text = str(caught.value)
     assert "Sin: the operator is not supported (in Sin_a, Sin_d; 2 nodes)" in text
     assert "Cos: the operator is not supported (in Cos_b; 1 node)" in text
-    assert "Pad: mode=reflect is not supported" in text
-    assert "Supported operators: Add, AveragePool, BatchNormalization" in text
+    assert "Slice: step -1 is not supported" in text
+    assert "Supported operators: Abs, Add, AveragePool" in text
 
 
 def test_operators_of_other_domains_are_named_with_their_domain() -> None:

@@ -143,9 +143,9 @@ def test_functions_that_nobody_calls_cost_nothing(tmp_path: Path) -> None:
 
 
 def test_hostile_names_do_not_hide_which_operators_are_missing(tmp_path: Path) -> None:
-    nodes = [node("Mish", f"{'x' if i == 0 else f'v{i}'}", f"v{i + 1}") for i in range(200)]
-    with pytest.raises(UnsupportedModelError, match=r"Mish: .* \(in v1, .*, \.\.\.; 200 nodes\)"):
-        load_classifier(save(tmp_path, lambda: model([*nodes, node("Relu", "v200", "y")])))
+    nodes = [node("Sin", f"{'x' if i == 0 else f'v{i}'}", f"v{i + 1}") for i in range(200)]
+    with pytest.raises(UnsupportedModelError, match=r"Sin: .* \(in v1, .*, \.\.\.; 200 nodes\)"):
+        load_model(save(tmp_path, lambda: model([*nodes, node("Relu", "v200", "y")])))
 
 
 @pytest.mark.slow
