@@ -11,7 +11,15 @@ import pytest
 from rich.console import Console
 
 from benchmarks.serving import poisson
-from benchmarks.serving.poisson import Measured, measure, on_cores, queue_in_time, queue_p99, show
+from benchmarks.serving.poisson import (
+    Measured,
+    measure,
+    on_cores,
+    planned,
+    queue_in_time,
+    queue_p99,
+    show,
+)
 from loadtest.images import SAMPLES
 from models import BUILT_IN_MODEL
 
@@ -59,6 +67,13 @@ def test_the_load_is_a_share_of_what_clients_that_wait_were_answered() -> None:
     assert (found.in_time, found.refused) == (0.9, 0.05)
     assert found.queue_p99_ms == pytest.approx(10 * queue_p99(0.8)), "10 ms a request at capacity"
     assert found.queue_in_time == pytest.approx(queue_in_time(0.8, 3.2))
+
+
+def test_the_plan_is_of_one_replica_that_batches_and_decodes() -> None:
+    """At a low rate, L(1) and the other work; where batches save nothing, the queue by itself."""
+    alone = planned({1: 10.0, 8: 80.0}, 2.0, rate=0.1)
+    assert alone["p50"] == pytest.approx(12, rel=0.05)
+    assert planned({1: 10.0, 8: 40.0}, 2.0, 50)["p99"] < planned({1: 10.0, 8: 80.0}, 2.0, 50)["p99"]
 
 
 @pytest.mark.parametrize("server", [Server(p99_ms=32.1), Server(errors={"429": 1})])
