@@ -7,41 +7,6 @@
 #include "common.cuh"
 #include "half.cuh"
 
-// Every activation but the commonest.
-__device__ __forceinline__ float activated_otherwise(float x, Activation activation, float a,
-                                                     float b) {
-  switch (activation) {
-    case Activation::LEAKY_RELU:
-      return activate<Activation::LEAKY_RELU>(x, a, b);
-    case Activation::SIGMOID:
-      return activate<Activation::SIGMOID>(x, a, b);
-    case Activation::HARD_SIGMOID:
-      return activate<Activation::HARD_SIGMOID>(x, a, b);
-    case Activation::SILU:
-      return activate<Activation::SILU>(x, a, b);
-    case Activation::HARD_SWISH:
-      return activate<Activation::HARD_SWISH>(x, a, b);
-    case Activation::TANH:
-      return activate<Activation::TANH>(x, a, b);
-    case Activation::ERF:
-      return activate<Activation::ERF>(x, a, b);
-    case Activation::GELU:
-      return activate<Activation::GELU>(x, a, b);
-    case Activation::GELU_TANH:
-      return activate<Activation::GELU_TANH>(x, a, b);
-    case Activation::ELU:
-      return activate<Activation::ELU>(x, a, b);
-    case Activation::SOFTPLUS:
-      return activate<Activation::SOFTPLUS>(x, a, b);
-    case Activation::MISH:
-      return activate<Activation::MISH>(x, a, b);
-    case Activation::SQRT:
-      return activate<Activation::SQRT>(x, a, b);
-    default:
-      return x;
-  }
-}
-
 // Where 4 neighbouring channels of a pixel go. Channels beyond the last may belong to a neighbour:
 // they are neither used nor written. T is what y and the residual consist of.
 template <class T>
@@ -99,14 +64,34 @@ struct EpilogueOf {
         return activate<Activation::RELU>(x, a, b);
       case Activation::CLIP:
         return activate<Activation::CLIP>(x, a, b);
-      default:
-        // Four copies of them would be most of the code of every kernel, and cost its sums
-        // registers. The vector turns, since registers cannot be indexed.
-#pragma unroll 2
-        for (int i = 0; i < 4; ++i)
-          x = {x.at[1], x.at[2], x.at[3], activated_otherwise(x.at[0], activation, a, b)};
-        return x;
+      case Activation::LEAKY_RELU:
+        return activate<Activation::LEAKY_RELU>(x, a, b);
+      case Activation::SIGMOID:
+        return activate<Activation::SIGMOID>(x, a, b);
+      case Activation::HARD_SIGMOID:
+        return activate<Activation::HARD_SIGMOID>(x, a, b);
+      case Activation::HARD_SWISH:
+        return activate<Activation::HARD_SWISH>(x, a, b);
+      case Activation::SILU:
+        return activate<Activation::SILU>(x, a, b);
+      case Activation::TANH:
+        return activate<Activation::TANH>(x, a, b);
+      case Activation::ERF:
+        return activate<Activation::ERF>(x, a, b);
+      case Activation::GELU:
+        return activate<Activation::GELU>(x, a, b);
+      case Activation::GELU_TANH:
+        return activate<Activation::GELU_TANH>(x, a, b);
+      case Activation::ELU:
+        return activate<Activation::ELU>(x, a, b);
+      case Activation::SOFTPLUS:
+        return activate_in_turn<Activation::SOFTPLUS>(x, a, b);
+      case Activation::MISH:
+        return activate_in_turn<Activation::MISH>(x, a, b);
+      case Activation::SQRT:
+        return activate<Activation::SQRT>(x, a, b);
     }
+    return x;
   }
 };
 
