@@ -76,12 +76,9 @@ __device__ __forceinline__ float clamp(float x, float least, float most) {
 // expf overflows to infinity for x < -88, and 1 / infinity is the 0 that is wanted.
 __device__ __forceinline__ float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
 
-// x · tanh(log(1 + e)), e = exp(x): x · n / (n + 2), n = e · (e + 2). Where e² would overflow
-// the quotient has long been 1.
-__device__ __forceinline__ float mish(float x) {
-  const float e = expf(x > 20.0f ? 20.0f : x);
-  const float n = e * (e + 2.0f);
-  return x * (n / (n + 2.0f));
+// log(1 + exp(x)), in the form whose exponential cannot overflow.
+__device__ __forceinline__ float softplus(float x) {
+  return at_least(x, 0.0f) + log1pf(expf(-fabsf(x)));
 }
 
 template <Activation KIND>
@@ -102,9 +99,8 @@ __device__ __forceinline__ float activate(float x, float a, float b) {
   if constexpr (KIND == Activation::GELU_TANH)
     return x * sigmoid(1.5957691216057308f * (x + 0.044715f * x * x * x));
   if constexpr (KIND == Activation::ELU) return x > 0.0f ? b * x : a * expm1f(x);
-  // In the form whose exponential cannot overflow.
-  if constexpr (KIND == Activation::SOFTPLUS) return at_least(x, 0.0f) + log1pf(expf(-fabsf(x)));
-  if constexpr (KIND == Activation::MISH) return mish(x);
+  if constexpr (KIND == Activation::SOFTPLUS) return softplus(x);
+  if constexpr (KIND == Activation::MISH) return x * tanhf(softplus(x));
   if constexpr (KIND == Activation::SQRT) return sqrtf(x);
   return x;
 }
@@ -114,6 +110,15 @@ __device__ __forceinline__ Vec<V> activate(Vec<V> vector, float a, float b) {
 #pragma unroll
   for (int i = 0; i < V; ++i) vector.at[i] = activate<KIND>(vector.at[i], a, b);
   return vector;
+}
+
+// One number after another, the vector turning by one each time: at once some would not fit
+// the registers that a convolution's epilogue has left.
+template <Activation KIND>
+__device__ __forceinline__ Vec<4> activate_in_turn(Vec<4> x, float a, float b) {
+#pragma unroll 1
+  for (int i = 0; i < 4; ++i) x = {x.at[1], x.at[2], x.at[3], activate<KIND>(x.at[0], a, b)};
+  return x;
 }
 
 // kernels/layout/strided.py, Walk: loops over OPERANDS tensors of one shape in steps of V floats.

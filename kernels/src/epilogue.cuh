@@ -85,9 +85,9 @@ struct EpilogueOf {
       case Activation::ELU:
         return activate<Activation::ELU>(x, a, b);
       case Activation::SOFTPLUS:
-        return activate<Activation::SOFTPLUS>(x, a, b);
+        return activate_in_turn<Activation::SOFTPLUS>(x, a, b);
       case Activation::MISH:
-        return activate<Activation::MISH>(x, a, b);
+        return activate_in_turn<Activation::MISH>(x, a, b);
       case Activation::SQRT:
         return activate<Activation::SQRT>(x, a, b);
     }
