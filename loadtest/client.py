@@ -79,10 +79,10 @@ class Client:
             return Outcome(MIXED_UP)
         return Outcome(OK, answer.phases_ms)
 
-    async def learn(self) -> Answer:
-        """Post every image alone, keep the answers for `send` to compare with, return the first."""
+    async def learn(self) -> Sequence[Answer]:
+        """Post every image alone; keep the answers for `send` to compare with, and return them."""
         self._expected = [await self.ask(turn) for turn in range(len(self._images))]
-        return self._expected[0]
+        return self._expected
 
     async def metrics(self) -> str | None:
         """The text of /metrics; None if the server has none."""

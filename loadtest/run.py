@@ -71,7 +71,7 @@ async def run(
     )
     async with client:
         with precise_clock() as clock:
-            first = await (client.learn() if conditions.verify else client.ask(0))
+            first = (await client.learn())[0] if conditions.verify else await client.ask(0)
             asked = subject(first.model, await client.metrics())
             gc.freeze()  # keeps images and modules out of every collection
 

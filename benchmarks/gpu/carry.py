@@ -20,6 +20,9 @@ from benchmarks.gpu.carried import data
 from benchmarks.rows import CARRIED, commit
 
 PYTHON = "3.12"
+DISTRIBUTION = "convoy-inference"
+"""As pyproject.toml names Convoy's own."""
+
 PHOTOGRAPHS = 20
 MOST_BYTES = 40_000_000
 """Without NVRTC, which alone has about as many."""
@@ -42,7 +45,7 @@ def carry(folder: Path = CARRIED, *, nvrtc: bool = False) -> list[tuple[str, int
     folder.mkdir(parents=True)
     (folder / "COMMIT").write_text(f"{commit()}\n")
     (folder / "PYTHON").write_text(f"{PYTHON}\n")
-    wheels(folder / "wheels", [*pins("convoy"), *EXTRAS])
+    wheels(folder / "wheels", [*pins(DISTRIBUTION), *EXTRAS])
     photographs(source, folder / "data")
     files = listing(folder)
     total = sum(size for _, size in files)
@@ -80,10 +83,11 @@ def _requirements(package: str) -> Iterator[str]:
 def wheels(folder: Path, wanted: Iterable[str]) -> None:
     """Download wheels for the machine, and make one that says which version Convoy is."""
     download(folder, wanted)
-    info = f"convoy-{version('convoy')}.dist-info/METADATA"
-    with zipfile.ZipFile(folder / f"convoy-{version('convoy')}-info.whl", "w") as packed:
+    name, ours = DISTRIBUTION.replace("-", "_"), version(DISTRIBUTION)
+    with zipfile.ZipFile(folder / f"{name}-{ours}-info.whl", "w") as packed:
         packed.writestr(
-            info, f"Metadata-Version: 2.1\nName: convoy\nVersion: {version('convoy')}\n"
+            f"{name}-{ours}.dist-info/METADATA",
+            f"Metadata-Version: 2.1\nName: {DISTRIBUTION}\nVersion: {ours}\n",
         )
 
 

@@ -21,6 +21,8 @@ def reduce(to: Importer, node: OnnxNode) -> None:
         to.nodes.append(Identity(name=node.name, output=output, x=x))
         return
     axes = tuple(sorted({node.axis(axis, rank) for axis in given or range(rank)}))
+    if 0 in shape[1:]:
+        raise RefusedError(f"it reduces {shape}, which has no elements")
     kept = tuple(1 if axis in axes else size for axis, size in enumerate(shape[1:]))
     is_kept = to.values[output].shape == kept
     name = output if is_kept else to.temporary(f"{output}/kept", kept)

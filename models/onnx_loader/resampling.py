@@ -60,6 +60,10 @@ def _positions(node: OnnxNode, size: int, wanted: int, factor: np.float32) -> Po
     if mode == "pytorch_half_pixel" or (mode == "align_corners" and wanted == 1):
         return np.zeros_like(i)
     if mode == "align_corners":
+        if not np.isclose(size * factor, wanted):  # ONNX and ONNX Runtime differ
+            raise RefusedError(
+                f"align_corners with a scale of {factor:g}, which gives no whole size"
+            )
         return i * np.float32(size - 1) / np.float32(wanted - 1)
     if mode == "asymmetric":
         return i / factor

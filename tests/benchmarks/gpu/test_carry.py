@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from benchmarks.gpu import carried, carry
-from benchmarks.gpu.carry import ON_THE_MACHINE, pins
+from benchmarks.gpu.carry import DISTRIBUTION, ON_THE_MACHINE, pins
 from benchmarks.gpu.clocks import clocks_of
 from tests.support.networks import needs_shared
 
 
 def test_the_packages_are_what_the_service_needs_less_what_is_there() -> None:
-    names = {pin.split("==")[0] for pin in pins("convoy")}
+    names = {pin.split("==")[0] for pin in pins(DISTRIBUTION)}
     assert {"fastapi", "pydantic", "pydantic-core", "httptools", "uvicorn", "msgspec"} <= names
     assert not names & ON_THE_MACHINE
     assert not names & {"pytest", "cupy-cuda13x", "torch"}, "extras stay here"
@@ -35,7 +35,11 @@ def test_the_folder_has_all_its_parts_and_not_too_many_bytes(
     monkeypatch.setattr(carry, "download", download)
     files = dict(carry.carry(tmp_path / "out"))
     assert "nvidia-cudnn-frontend==1.18.0" in wanted
-    assert {"COMMIT", "data/squeezenet1.1-fp16.onnx", "wheels/convoy-0.1.0-info.whl"} <= set(files)
+    assert {
+        "COMMIT",
+        "data/squeezenet1.1-fp16.onnx",
+        "wheels/convoy_inference-0.1.0-info.whl",
+    } <= set(files)
     assert sum(name.endswith(".JPEG") for name in files) == carry.PHOTOGRAPHS
     monkeypatch.setattr(carry, "MOST_BYTES", 1_000_000)
     with pytest.raises(ValueError, match="too many to travel"):

@@ -11,6 +11,7 @@ import pytest
 from kernels.device.compile import Cubin, Resources, compile_kernel
 from kernels.device.cuda_device import CudaDevice
 from kernels.device.device import Device, DeviceError, FaultError, Instantiation
+from kernels.device.launch import instantiate
 from tests.support.kernels.fake_cupy import ILLEGAL_ADDRESS, FakeCupy
 from tests.support.kernels.resources import ARCHITECTURES, CACHE
 
@@ -36,7 +37,7 @@ def test_every_call_after_a_fault_says_which(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setitem(sys.modules, "cupy", cupy)
     device = CudaDevice(cache=CACHE)
     stream = device.stream()
-    kernel = device.load(Instantiation("lrn.cu", "lrn"))
+    kernel = device.load(instantiate("lrn.cu", "lrn", t="float"))
     cupy.fault = ILLEGAL_ADDRESS
     for call in (
         device.synchronize,
@@ -81,7 +82,7 @@ def test_more_shared_memory_than_48_kib_is_asked_for_once_and_never_given_back(
     monkeypatch.setitem(sys.modules, "cupy", cupy)
     device = CudaDevice(cache=CACHE)
     stream = device.stream()
-    kernel = device.load(Instantiation("lrn.cu", "lrn"))
+    kernel = device.load(instantiate("lrn.cu", "lrn", t="float"))
     granted = []
     for shared_bytes in (1000, 100_000, 60_000):
         device.launch(kernel, (1, 1, 1), (32, 1, 1), shared_bytes, (), stream)
@@ -92,14 +93,14 @@ def test_more_shared_memory_than_48_kib_is_asked_for_once_and_never_given_back(
 def test_cupy_is_given_the_machine_code_that_was_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     cupy = FakeCupy()
     monkeypatch.setitem(sys.modules, "cupy", cupy)
-    lrn = Instantiation("lrn.cu", "lrn")
+    lrn = instantiate("lrn.cu", "lrn", t="float")
     CudaDevice(cache=CACHE).load(lrn)
     assert cupy.loaded == [compile_kernel(lrn, "90a", CACHE).code]
 
 
 @pytest.mark.gpu
 def test_a_kernel_tells_its_registers_and_spills(cuda_device: Device) -> None:
-    kernel = cuda_device.load(Instantiation("lrn.cu", "lrn"))
+    kernel = cuda_device.load(instantiate("lrn.cu", "lrn", t="float"))
     assert kernel.registers is not None
     assert 0 < kernel.registers <= 64
     assert kernel.local_bytes == 0

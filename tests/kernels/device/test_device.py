@@ -21,6 +21,7 @@ from kernels.device.device import (
     OutOfMemoryError,
     Stream,
 )
+from kernels.device.launch import instantiate
 from kernels.layout.strided import Strided
 from kernels.operations.elementwise import binary_launch
 from kernels.problems.binary_operation import BinaryOp
@@ -95,9 +96,8 @@ def test_what_is_uploaded_computed_and_downloaded_is_done_in_order(device: Devic
 
 
 def test_a_kernel_is_loaded_once_and_tells_its_shared_memory(device: Device) -> None:
-    softmax = Instantiation(
-        "softmax.cu", "softmax", (("log", False), ("rank", 1), ("threads", 256))
-    )
+    types = {"x": "float", "y": "float"}
+    softmax = instantiate("softmax.cu", "softmax", **types, log=False, rank=1, threads=256)
     kernel = device.load(softmax)
     needed = 2 * (256 // 32) * 4  # two reductions over the warps
     assert kernel.static_shared_bytes is not None
@@ -193,7 +193,7 @@ def test_a_launch_that_does_not_fit_is_refused_with_the_kernels_name(
     stream, buffer = device.stream(), device.allocate(NBYTES)
     arguments = _SUM.bind(dict.fromkeys(_SUM.operands, buffer.address))
     kernel = device.load(_SUM.instantiation)
-    with pytest.raises(LaunchError, match="binary<BinaryOp::ADD"):
+    with pytest.raises(LaunchError, match="binary<float, BinaryOp::ADD"):
         device.launch(kernel, (1, 1, 1), block, shared_bytes, arguments, stream)
     device.fill(buffer.address, NBYTES, 0, stream)
     doubling(device)(buffer.address, stream)

@@ -18,7 +18,7 @@ options = ("--gpu-architecture=sm_90a", *FLAGS)
 
 def compile(_):
     together.wait()
-    return nvrtc.compile_program(texts["lrn.cu"], "lrn.cu", "lrn", texts, options)
+    return nvrtc.compile_program(texts["lrn.cu"], "lrn.cu", "lrn<float>", texts, options)
 
 with ThreadPoolExecutor(8) as pool:
     assert all(each.cubin for each in pool.map(compile, range(8)))

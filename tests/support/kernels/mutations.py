@@ -1,4 +1,9 @@
-"""Kernels with one defect planted, to see whether the tests notice."""
+"""Kernels with one defect planted, to see whether the tests notice.
+
+The table of those that are tried was chosen at random, and stays while kernels change around them:
+
+    python -m tests.support.kernels.mutations    # chooses anew
+"""
 
 import re
 import shutil
@@ -6,9 +11,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
+from typing import Final
 
 from kernels.device.compile import include_names
 from kernels.device.device import SOURCE_ROOT
+from tests.support import ROOT
 from tests.support.kernels.kernel_case import KernelCase
 
 EDITS = (
@@ -27,6 +34,9 @@ EDITS = (
 )
 """What is written wrongly: a pattern, and what stands in its place."""
 
+TABLE: Final = ROOT / "tests" / "kernels" / "mutations.txt"
+SEED, COUNT = 15, 30
+
 NOT_SIMULATED = ("ptx.cuh",)
 """Files of which the simulator has its own."""
 
@@ -40,7 +50,8 @@ class Mutation:
     end: int
     new: str
 
-    def __str__(self) -> str:
+    @property
+    def description(self) -> str:
         """The file, its line and what changes in it: line numbers would change with every edit."""
         text = _text(self.file)
         first, last = text.rfind("\n", 0, self.begin) + 1, text.index("\n", self.end)
@@ -52,14 +63,33 @@ class Mutation:
         return mutant(folder, self.file, self.begin, self.end, self.new)
 
 
-def chosen(count: int, seed: int) -> list[Mutation]:
-    """Some of all mutations of all files: an edit first, then one of its places."""
+def by_name() -> dict[str, Mutation]:
+    """All mutations of all files. A name that several places would share ends in its number."""
+    alike: dict[str, list[Mutation]] = {}
+    for pattern, new in EDITS:
+        for mutation in _places(pattern, new):
+            alike.setdefault(mutation.description, []).append(mutation)
+    return {
+        name if len(places) == 1 else f"{name} (place {number})": place
+        for name, places in alike.items()
+        for number, place in enumerate(places, 1)
+    }
+
+
+def choose(count: int, seed: int) -> list[str]:
+    """The names of some of all mutations: an edit first, then one of its places."""
     random = Random(seed)
+    names = {mutation: name for name, mutation in by_name().items()}
     places = [list(_places(pattern, new)) for pattern, new in EDITS]
-    found: dict[Mutation, None] = {}
+    found: dict[str, None] = {}
     while len(found) < count:
-        found[random.choice(random.choice(places))] = None
+        found[names[random.choice(random.choice(places))]] = None
     return list(found)
+
+
+def tried() -> list[str]:
+    """The names in the table."""
+    return TABLE.read_text(encoding="utf-8").splitlines()
 
 
 def _places(pattern: str, new: str) -> Iterator[Mutation]:
@@ -121,3 +151,7 @@ def replaced(folder: Path, file: str, old: str, new: str, which: int = 0) -> Pat
     for _ in range(which + 1):
         begin = text.index(old, begin + 1)
     return mutant(folder, file, begin, begin + len(old), new)
+
+
+if __name__ == "__main__":
+    TABLE.write_text("\n".join(choose(COUNT, SEED)) + "\n", encoding="utf-8")
