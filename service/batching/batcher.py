@@ -258,7 +258,8 @@ class Batcher(Generic[T, R]):
                 turn.let_go()
             elif not turn.take():
                 self._see_others()
-                decision, size = self._decide(now, worker), 0
+                first = self._workers[self._dispatcher.first_free(now)]
+                decision, size = self._decide(now, first), 0
                 self._wake()  # another engine's device may be free
         if decision.refused or decision.look_again < inf or self._alarm.timer:
             self._obey(now, decision, size)

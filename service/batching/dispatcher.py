@@ -198,7 +198,9 @@ class Dispatcher:
     def _view(self, now: float, depth: int, claims: Sequence[Claim], engine: int) -> View:
         traffic, its = self._traffic, self._engines[engine]
         others: tuple[Slot, ...] = ()
+        ends = its.ends
         if len(self._engines) > 1:
+            ends = None if ends is None else its.free(now)  # compared with the others'
             others = tuple(
                 Slot(each.free(now), each.latency) for _, each in self._counted() if each is not its
             )
@@ -206,7 +208,7 @@ class Dispatcher:
             now,
             depth,
             its.latency,
-            its.ends,
+            ends,
             traffic.idle,
             self._batches,
             traffic.prospects(now, engine),

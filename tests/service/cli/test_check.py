@@ -48,7 +48,7 @@ def test_a_precision_is_checked_on_a_gpu_only(
     assert status == 1
     assert "cupy" in error.lower()
     device = CusimDevice()
-    monkeypatch.setattr("kernels.device.cuda_device.CudaDevice", lambda: device)
+    monkeypatch.setattr("kernels.device.cuda_device.CudaDevice", lambda _: device)
     monkeypatch.setenv("CONVOY_TUNING", "")
     status, out, _ = convoy("check", "digits", SAMPLES, "--precision", "fp16")
     device.close()

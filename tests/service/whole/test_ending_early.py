@@ -12,13 +12,13 @@ from tests.support import ROOT
 LOADING = """
 import sys, threading
 from service import cli
-from service.cli import serve as serving
+from service.hosting import opening
 
 def load(*_):
     print("loading", flush=True)
     threading.Event().wait()
 
-serving.open_models = load
+opening.open_models = load
 sys.argv = ["convoy", "serve", "--port", "0"]
 cli.main()
 """
