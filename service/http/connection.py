@@ -82,8 +82,6 @@ class Connection(asyncio.Protocol):
         except TooManyConnectionsError as error:
             self._refuse(error)
             self._transport.close()  # without lingering: it takes up a connection
-        if self._peers.reset:
-            self._transport.abort()
 
     def connection_lost(self, _: Exception | None) -> None:
         """Abandon the requests that are not answered: the client has left."""

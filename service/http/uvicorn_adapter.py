@@ -63,7 +63,6 @@ class Peers:
         self.server = get_local_addr(transport)
         # A Unix socket's client has no address, nor has one that has left already.
         self.address = self.client[0] if self.client else ""
-        self.reset = self.client is None and bool(self.server and self.server[1])
 
 
 class AsgiCall(RequestResponseCycle):

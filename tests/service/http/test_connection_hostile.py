@@ -1,8 +1,6 @@
 """Hostile clients: endless pipelines, odd lengths and targets, upgrades."""
 
 import asyncio
-import socket
-import struct
 import threading
 from typing import Any
 
@@ -148,17 +146,6 @@ async def test_a_short_body_that_a_route_does_not_read_is_skipped() -> None:
         assert (await client.reply()).status == 404
         client.send(b"GET /" + HEALTH)  # the body is part of it no more than of the next head
         assert (await client.reply()).status == 200
-
-
-async def test_a_client_that_has_reset_its_connection_is_not_worked_for() -> None:
-    linger = struct.pack("ii", 1, 0)  # a close resets
-    async with convoy() as server:
-        for _ in range(20):
-            with socket.create_connection(("127.0.0.1", server.port)) as client:
-                client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
-                client.sendall(HEALTH)
-        assert (await server.ask(HEALTH)).status == 200
-        assert {entry.client for entry in server.entries} == {"127.0.0.1"}
 
 
 @pytest.mark.parametrize("target", ["http://", "http://[::1", "http://host:99999/v2", "http:///v2"])
