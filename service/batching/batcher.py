@@ -258,8 +258,7 @@ class Batcher(Generic[T, R]):
                 turn.let_go()
             elif not turn.take():
                 self._see_others()
-                first = self._workers[self._dispatcher.first_free(now)]
-                decision, size = self._decide(now, first), 0
+                decision, size = self._decide(now, self._first_free(now)), 0
                 self._wake()  # another engine's device may be free
         if decision.refused or decision.look_again < inf or self._alarm.timer:
             self._obey(now, decision, size)
@@ -291,8 +290,11 @@ class Batcher(Generic[T, R]):
             self._wake()
         else:  # too late for some
             self._see_others()
-            first = self._workers[self._dispatcher.first_free(now)]
-            self._obey(now, self._decide(now, first))
+            self._obey(now, self._decide(now, self._first_free(now)))
+
+    def _first_free(self, now: float) -> Worker[T, R]:
+        """The worker whose engine should be free first."""
+        return self._workers[self._dispatcher.first_free(now)]
 
     def _any_free(self) -> bool:
         """Whether an engine could run a batch now."""

@@ -174,7 +174,7 @@ def _check(version: str, headers: list[tuple[bytes, bytes]], named: dict[bytes, 
     if not expected or version == "1.0":  # whose clients know no Expect
         return False
     if expected != b"100-continue":
-        raise ExpectationError("Expect must be `100-continue`, the only value that there is")
+        raise ExpectationError("Expect must be `100-continue`; no other value is supported")
     return True
 
 
