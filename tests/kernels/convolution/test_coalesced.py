@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.kernels.suites import CUCONV
@@ -25,7 +25,7 @@ from tests.support.kernels import resources
 from tests.support.kernels.arrays import normal
 from tests.support.kernels.conv_layers import CLIP, Layer, dense, filled, odd, within
 from tests.support.kernels.kernel_case import launch, run
-from tests.support.kernels.windows import conv_problem, window
+from tests.support.kernels.windows import ON_A_DEVICE, conv_problem, window
 
 _3x3 = conv_problem(1, 40, 36, window((6, 7), (3, 3), pads=(1,) * 4))
 _1x1 = conv_problem(1, 40, 36, window((6, 7), (1, 1)))
@@ -65,10 +65,7 @@ def chosen(draw: st.DrawFn) -> tuple[Layer, ConvChoice]:
     return layer, ConvChoice(COALESCED, config)
 
 
-_ON_A_DEVICE = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-
-
-@settings(_ON_A_DEVICE, max_examples=25)
+@settings(ON_A_DEVICE, max_examples=25)
 @given(chosen())
 def test_any_layer_is_its_reference_in_any_way(
     device: CusimDevice, drawn: tuple[Layer, ConvChoice]
@@ -77,7 +74,7 @@ def test_any_layer_is_its_reference_in_any_way(
 
 
 @pytest.mark.slow
-@settings(_ON_A_DEVICE, max_examples=500)
+@settings(ON_A_DEVICE, max_examples=500)
 @given(chosen())
 def test_very_many_layers_are_their_reference(
     device: CusimDevice, drawn: tuple[Layer, ConvChoice]

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernels.convolution.algorithms import ALGORITHMS, ConvChoice, choices
@@ -39,7 +39,7 @@ from tests.support.kernels.conv_layers import (
     within,
 )
 from tests.support.kernels.kernel_case import launch, run
-from tests.support.kernels.windows import conv_problem, window, windows
+from tests.support.kernels.windows import ON_A_DEVICE, conv_problem, window, windows
 
 _3x3 = window((6, 7), (3, 3), pads=(1, 1, 1, 1))
 _RESNET_7 = conv_problem(1, 512, 512, window((7, 7), (3, 3), pads=(1, 1, 1, 1)))
@@ -84,10 +84,7 @@ def chosen(draw: st.DrawFn) -> tuple[Layer, ConvChoice]:
     return layer, choice
 
 
-_ON_A_DEVICE = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-
-
-@settings(_ON_A_DEVICE, max_examples=60)
+@settings(ON_A_DEVICE, max_examples=60)
 @given(chosen())
 def test_any_layer_is_its_reference_by_any_choice(
     device: CusimDevice, drawn: tuple[Layer, ConvChoice]
@@ -96,7 +93,7 @@ def test_any_layer_is_its_reference_by_any_choice(
 
 
 @pytest.mark.slow
-@settings(_ON_A_DEVICE, max_examples=3000)
+@settings(ON_A_DEVICE, max_examples=3000)
 @given(chosen())
 def test_very_many_layers_are_their_reference(
     device: CusimDevice, drawn: tuple[Layer, ConvChoice]

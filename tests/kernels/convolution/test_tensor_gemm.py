@@ -6,7 +6,7 @@ from math import ceil
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernels.convolution.algorithms import ConvChoice, candidates
@@ -22,7 +22,7 @@ from tests.support.kernels import resources
 from tests.support.kernels.arrays import normal
 from tests.support.kernels.conv_layers import DIRECT_LAYERS, GEMM_LAYERS, Layer, dense
 from tests.support.kernels.kernel_case import KernelCase, run, view
-from tests.support.kernels.windows import conv_problem, window
+from tests.support.kernels.windows import ON_A_DEVICE, conv_problem, window
 
 EVERY_PRECISION = pytest.mark.parametrize("precision", PRECISIONS, ids=lambda each: each.value)
 
@@ -45,10 +45,7 @@ def chosen(draw: st.DrawFn) -> tuple[Layer, ConvChoice]:
     return layer, ConvChoice(TENSOR, TileConfig(tile, draw(st.integers(1, 8))))
 
 
-_ON_A_DEVICE = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-
-
-@settings(_ON_A_DEVICE, max_examples=60)
+@settings(ON_A_DEVICE, max_examples=60)
 @given(chosen())
 def test_any_layer_is_its_reference_by_any_tile(
     device: CusimDevice, drawn: tuple[Layer, ConvChoice]
@@ -57,7 +54,7 @@ def test_any_layer_is_its_reference_by_any_tile(
 
 
 @pytest.mark.slow
-@settings(_ON_A_DEVICE, max_examples=3000)
+@settings(ON_A_DEVICE, max_examples=3000)
 @given(chosen())
 def test_very_many_layers_are_their_reference(
     device: CusimDevice, drawn: tuple[Layer, ConvChoice]

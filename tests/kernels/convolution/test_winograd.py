@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.kernels.accuracy import convolve
@@ -22,7 +22,7 @@ from tests.support.kernels import resources
 from tests.support.kernels.arrays import normal
 from tests.support.kernels.conv_layers import CLIP, Layer, dense, filled, odd, within
 from tests.support.kernels.kernel_case import launch, run
-from tests.support.kernels.windows import conv_problem, window
+from tests.support.kernels.windows import ON_A_DEVICE, conv_problem, window
 
 ALGORITHMS = (F2, F4, F2_5, F2_3D)
 EVERY_TILE = pytest.mark.parametrize(
@@ -76,17 +76,14 @@ def drawn_cases(draw: st.DrawFn) -> tuple[Layer, ConvChoice]:
     return layer, ConvChoice(algorithm, config)
 
 
-_ON_A_DEVICE = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-
-
-@settings(_ON_A_DEVICE, max_examples=60)
+@settings(ON_A_DEVICE, max_examples=60)
 @given(drawn_cases())
 def test_any_layer_is_its_reference(device: CusimDevice, drawn: tuple[Layer, ConvChoice]) -> None:
     run(conv_case(*drawn), device)
 
 
 @pytest.mark.slow
-@settings(_ON_A_DEVICE, max_examples=2000)
+@settings(ON_A_DEVICE, max_examples=2000)
 @given(drawn_cases())
 def test_very_many_layers_are_their_reference(
     device: CusimDevice, drawn: tuple[Layer, ConvChoice]

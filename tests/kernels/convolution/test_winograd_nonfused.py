@@ -6,7 +6,7 @@ from math import prod
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernels.convolution.algorithms import ConvChoice
@@ -27,7 +27,7 @@ from tests.support.kernels import resources
 from tests.support.kernels.arrays import normal
 from tests.support.kernels.conv_layers import CLIP, Layer, dense, filled, odd, within
 from tests.support.kernels.kernel_case import run
-from tests.support.kernels.windows import conv_problem, window
+from tests.support.kernels.windows import ON_A_DEVICE, conv_problem, window
 
 ALGORITHMS = (F2, F4, F2_3D)
 
@@ -105,10 +105,7 @@ def tiles(algorithm: NonfusedWinogradConv, problem: ConvProblem) -> int:
     return problem.n * prod(-(-p // algorithm.m) for p in problem.window.output)
 
 
-_ON_A_DEVICE = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-
-
-@settings(_ON_A_DEVICE, max_examples=40)
+@settings(ON_A_DEVICE, max_examples=40)
 @given(drawn_cases())
 def test_any_layer_is_its_reference_in_any_chunks(
     device: CusimDevice, drawn: tuple[Layer, ConvChoice]
@@ -117,7 +114,7 @@ def test_any_layer_is_its_reference_in_any_chunks(
 
 
 @pytest.mark.slow
-@settings(_ON_A_DEVICE, max_examples=500)
+@settings(ON_A_DEVICE, max_examples=500)
 @given(drawn_cases())
 def test_very_many_layers_are_their_reference(
     device: CusimDevice, drawn: tuple[Layer, ConvChoice]

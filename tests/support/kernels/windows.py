@@ -1,11 +1,15 @@
 """Windows for the tests: built with ONNX's defaults, or drawn by hypothesis."""
 
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from kernels.problems.conv import ConvProblem
 from kernels.problems.window import Window
 
 Axes = tuple[int, ...]
+
+ON_A_DEVICE = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+"""For tests of drawn layers, which share one device and run for very different times."""
 
 
 def floor_output(
