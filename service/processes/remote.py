@@ -57,6 +57,9 @@ class Link:
                 if pending := self.pending.pop(about[0], None):
                     pending.runner.end(pending, what, *about[1:])
                 continue
+            if what == "known?":
+                self.wire.say("known")
+                continue
             if what == "status":
                 for runner, status in zip(self.runners, about[0], strict=True):
                     runner.update(*status)

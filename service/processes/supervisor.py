@@ -87,6 +87,7 @@ class Session:
     def __init__(self, wire: Wire, number: int, models: Sequence[_Model]) -> None:
         self.wire, self._number, self._models = wire, number, models
         self._open: dict[int, Request[Any, ScoreRow]] = {}
+        self.knows = asyncio.Event()  # the worker has read the last status, or is gone
 
     async def serve(self, status: Any, on_listening: Callable[[], None]) -> None:
         """Do what the worker asks, until it is gone."""
@@ -96,11 +97,14 @@ class Session:
                     self._submit(*about)
                 elif what == "listening":
                     on_listening()
+                elif what == "known":
+                    self.knows.set()
                 elif posted := self._open.pop(about[0], None):
                     posted.withdraw()
         except (LookupError, TypeError, ValueError):
             _log.exception("worker %d asks for what there is not", self._number)
         finally:
+            self.knows.set()
             for posted in self._open.values():
                 posted.withdraw()
 
@@ -135,12 +139,7 @@ class _Supervisor(Server):
         self, repository: Repository, outfit: Outfit, announce: Callable[[], None]
     ) -> None:
         config = uvicorn.Config(_no_app, log_config=None, lifespan="off", ws="none")
-
-        def announce_everywhere() -> None:
-            self._tell("status", self._status())  # the workers before any client
-            announce()
-
-        super().__init__(config, repository, outfit.options.settings, announce_everywhere)
+        super().__init__(config, repository, outfit.options.settings, announce)
         metrics, workers = repository.metrics, outfit.options.settings.workers
         self._crew = Crew(outfit.memory, workers)
         self._models: list[_Model] = []
@@ -152,7 +151,7 @@ class _Supervisor(Server):
         metrics.lost_decode_threads = lambda: sum(self._crew.lost_threads)
         metrics.add(self._crew)
         self._outfit = outfit
-        self._alive: dict[int, tuple[ForkServerProcess, Wire]] = {}
+        self._alive: dict[int, tuple[ForkServerProcess, Session]] = {}
         self._keepers: list[asyncio.Task[None]] = []
         self._all_listen = asyncio.Event()
         self._ending = False
@@ -174,8 +173,8 @@ class _Supervisor(Server):
         return await super().on_tick(counter)
 
     def _tell(self, *message: Any) -> None:
-        for _, wire in self._alive.values():
-            wire.say(*message)
+        for _, session in self._alive.values():
+            session.wire.say(*message)
 
     def _status(self) -> Sequence[Any]:
         return [status_of(runner) for runner, _ in self._models]
@@ -186,6 +185,14 @@ class _Supervisor(Server):
     async def _warm_up(self) -> None:
         await self._all_listen.wait()  # so that L(n) is not measured while they start
         await super()._warm_up()
+
+    async def _tell_ready(self) -> None:
+        """Workers first: one that still took the model for warming would refuse with 503."""
+        self._tell("status", self._status())
+        self._tell("known?")
+        listening = (number for number in self._alive if self._crew.listening[number])
+        await asyncio.gather(*(self._alive[number][1].knows.wait() for number in listening))
+        await super()._tell_ready()
 
     def _give_notice(self) -> None:
         self._tell("leave")  # workers answer for readiness
@@ -236,7 +243,7 @@ class _Supervisor(Server):
             # In a thread: it takes a second where the process that forks them has ended.
             await asyncio.to_thread(ForkServerProcess.start, process)
         session = Session(Wire(ours), number, self._models)
-        self._alive[number] = process, session.wire
+        self._alive[number] = process, session
 
         def listens() -> None:
             _log.info("worker %d listens", number)

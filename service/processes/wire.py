@@ -1,9 +1,11 @@
 """What a worker and the main process say to each other: lines of JSON, over a socket.
 
 main     ["status", a row a model]                               first, and ten times a second
+         ["known?"]                                              has the last status been read?
          ["reload"]                                              read files again
          ["drain"]                                               said again: do not wait
 worker   ["listening"]
+         ["known"]
          ["submit", request, model, slots, tensors, deadline, priority]   one of these answers it:
 main     ["done", request, batch size, queue_s, compute_s]
          ["failed", request, error, text, attributes]

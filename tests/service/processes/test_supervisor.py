@@ -6,6 +6,7 @@ import pytest
 
 from service.engine.supervised_engine import State
 from service.errors import ShuttingDownError
+from service.processes.remote import status_of
 from tests.service.processes.test_remote import sides
 from tests.support.service.client import until
 
@@ -39,3 +40,17 @@ async def test_a_worker_that_asks_for_what_there_is_not_is_left() -> None:
             one.link.wire.say(*message)
             await until(lambda one=one: one.link.lost)  # type: ignore[misc]
             assert await two.tags(3) == [3]
+
+
+@pytest.mark.anyio
+async def test_a_worker_has_the_last_status_once_it_says_so() -> None:
+    async with sides(2) as (_, runner, (one, two)):
+        assert one.runner.state is State.READY
+        warming = ["WARMING", *status_of(runner)[1:]]
+        one.session.wire.say("status", [warming])
+        one.session.wire.say("known?")
+        await one.session.knows.wait()
+        assert one.runner.state is State.WARMING
+        assert not two.session.knows.is_set()
+        two.link.wire._writer.close()  # type: ignore[union-attr]
+        await two.session.knows.wait()  # one that is gone is not waited for
