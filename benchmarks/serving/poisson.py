@@ -9,15 +9,14 @@ A `convoy serve` of its own is asked by `convoy loadtest`, one after another:
 2. 8 and 16 clients: the better throughput is the capacity, decoding and HTTP included;
 3. Poisson arrivals at 80% of it, a load test long enough for a p99: the promise is p99 within
    3 L(1) + decode, from the moment at which a request was to be sent;
-4. the same again with that bound as the requests' deadline: who is answered in time, who refused;
-5. the most clients once more: at 80% a queue is so steep that a machine which has become a tenth
-   slower since the capacity was measured doubles its p99, and the row should tell.
+4. the same with that bound as the requests' deadline: shares in time and refused;
+5. 16 clients again: at 80% of capacity, a machine that has become 10% slower doubles its p99, and
+   the row should show that.
 
-Beside it stands what a queue makes of it: the p99 of Poisson arrivals that are served in order,
-each taking exactly as long as one request does at capacity; and the share that would be in time
-were all the others refused at once, which they can be where it is known how long everything takes.
-And what the fleet's planner (`benchmarks/simulation/plan.py`) predicts for one such replica.
-Where batches make images no cheaper, no policy that answers everybody does much better than that.
+For comparison, two models: a queue (p99 of Poisson arrivals served in order, each in the time of a
+request at capacity; and the share in time if all others were refused on arrival), and the fleet
+planner's prediction for one such replica (`benchmarks/simulation/plan.py`). Where batches make
+images no cheaper, no policy that answers all requests does much better than the queue.
 Client and server share the machine unless each is given cores of its own.
 """
 
@@ -67,7 +66,7 @@ Load = Callable[..., dict[str, Any]]
 
 @dataclass(frozen=True)
 class Measured:
-    """What there was to see; milliseconds and requests a second."""
+    """Milliseconds and requests a second."""
 
     l1_ms: float
     decode_ms: float
@@ -86,12 +85,12 @@ class Measured:
 
     @property
     def bound_ms(self) -> float:
-        """What p99 is promised to stay within."""
+        """The bound on p99."""
         return BOUND_L1 * self.l1_ms + self.decode_ms
 
     @property
     def met(self) -> bool:
-        """Whether it did, and everybody was answered."""
+        """Whether p99 is within the bound and all requests were answered."""
         return self.latency_ms["p99"] <= self.bound_ms and not self.errors
 
 
