@@ -272,7 +272,7 @@ async def _watch(run: Run, pid: int | None, progress: Progress | None) -> None:
 
 
 async def settle(url: str, run: Run, pid: int) -> None:
-    """Wait until the server has noticed that everybody left; what it counts and takes then."""
+    """Wait until the server has closed all connections; return its counts and memory then."""
     async with Client(url, []) as client:
         for _ in range(_SETTLE_LOOKS):  # `broken` says what did not come to pass by then
             run.counted, run.inside = counters(await client.metrics() or "")

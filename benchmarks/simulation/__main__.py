@@ -1,13 +1,12 @@
-"""Convoy's latency policy beside others', simulated: `python -m benchmarks.serving.overhead
---simulate`.
+"""Convoy's batching policy beside others, simulated: `python -m benchmarks.simulation`.
 
     python -m benchmarks.simulation [--requests N] [--seeds N] [--engines K]
         [--plots FOLDER] [--json FILE]
 
 The policy is the code that serves (`service/batching/policy.py`); the engine, the arrivals and the
-clock are made up, so this says how decisions compare and nothing of any machine. See `simulation/`
-for the profiles, the workloads, the others, and for the criterion: beaten nowhere by more than 5%,
-ahead of each over the sweep. Runs with the same numbers give the same results.
+clock are simulated, so this compares decisions and says nothing of any machine. The criterion is in
+`comparison.py`: beaten nowhere by more than 5%, ahead of each other scheduler over the sweep. Runs
+with the same arguments give the same results.
 """
 
 import argparse
@@ -37,7 +36,7 @@ FILE = RESULTS / "simulate.jsonl"
 
 
 def run(points: Sequence[Point], requests: int, seeds: int, processes: int) -> list[Comparison]:
-    """Everybody at every point."""
+    """Every scheduler at every point."""
     one = partial(compare, requests=requests, seeds=range(seeds))
     # Spawned, because a fork does not copy the caller's threads.
     with get_context("spawn").Pool(processes) as pool:

@@ -117,7 +117,7 @@ class Comparison:
 
 
 def compare(point: Point, requests: int, seeds: Sequence[int]) -> Comparison:
-    """Everybody at one point, with the same arrivals."""
+    """Every scheduler at one point, with the same arrivals."""
     return Comparison(point, {name: run(point, name, requests, seeds) for name in SCHEDULERS})
 
 

@@ -69,7 +69,7 @@ class Convoy:
 
 
 class _Fifo:
-    """First come, first served, everybody admitted; nothing is learned."""
+    """First come, first served; all requests are admitted; nothing is learned."""
 
     def __init__(self, max_batch: int) -> None:
         self._max_batch = max_batch

@@ -1,4 +1,4 @@
-"""Streams, events and graphs of the simulated device: work put off until somebody waits for it.
+"""Streams, events and graphs of the simulated device: work put off until the host waits for it.
 
 A GPU does the work some time between the asking and the waiting. Doing it as late as can be shows
 who reads a result, or reuses what a copy is still to read, without having waited.

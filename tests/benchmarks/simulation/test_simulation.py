@@ -181,7 +181,7 @@ def test_the_sweep_has_every_kind_of_arrival_at_every_profile() -> None:
 
 
 def made_up(point: Point, **ours: float) -> Comparison:
-    """Everybody alike but ours."""
+    """All schedulers give the same, except ours."""
     alike = Result(p50_ms=1.0, p99_ms=2.0, throughput=3.0, goodput=0.5, batch=1.0)
     results = dict.fromkeys(SCHEDULERS, alike)
     results[CONVOY] = Result(**{**vars(alike), **ours})

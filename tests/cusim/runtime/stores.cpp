@@ -11,7 +11,7 @@ namespace cusim {
 void fence(FenceScope scope) {
   if (scope == FenceScope::Block) return;  // one multiprocessor sees its own stores at once
   block->stores.fence();
-  // Not always: whoever is left at a fence does not see what happens between it and an atomic.
+  // Not always: a thread left at a fence does not see what happens between it and an atomic.
   if (ordered && random_below(2) == 0) before_others();
 }
 

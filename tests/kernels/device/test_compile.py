@@ -221,7 +221,7 @@ def test_a_damaged_entry_is_noticed_and_compiled_again(
     entry.write_bytes(damaged)
     with entry.open("rb") as reader, caplog.at_level(logging.WARNING):
         assert workplace.compile() == first
-        assert reader.read() == damaged, "a file was changed that somebody may be reading"
+        assert reader.read() == damaged, "a file was changed that another process may be reading"
     assert "damaged" in caplog.text
     assert len(compilations) == 2
     assert entry.read_bytes() == sound

@@ -202,5 +202,5 @@ def test_who_is_killed_has_lost_at_most_what_was_being_added(tmp_path: Path) -> 
         written = sum(map(len, store.read().values()))
         assert added <= written <= added + 1
         added = written
-    store.add(KEY, OUTCOMES)  # the lock of one who was killed is nobody's
+    store.add(KEY, OUTCOMES)  # the lock of a killed process is free
     assert store.read()[KEY] == OUTCOMES

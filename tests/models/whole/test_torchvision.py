@@ -1,6 +1,6 @@
 """torchvision's classifiers as PyTorch exports them, against PyTorch.
 
-Needs torch and torchvision, which are too large to be asked of everybody: install them beside the
+Needs torch and torchvision, which are too large for the dev extra: install them beside the
 project's own packages and run `make test-all`.
 """
 

@@ -165,7 +165,7 @@ async def test_a_misspelt_parameter_is_refused_with_the_right_one() -> None:
         (400, "empty", {"content-type": "image/png"}, b""),
         (400, "no digit", {"content-type": "image/png"}, b"GIF89a"),
         (415, "image/jpeg, image/png, image/webp", {"content-type": "text/plain"}, b"1"),
-        # What `curl --data-binary` sends when nobody tells it otherwise.
+        # What `curl --data-binary` sends by default.
         (415, "field 'file'", {"content-type": "application/x-www-form-urlencoded"}, b"1"),
         (415, "as it is", {"content-type": "image/png", "content-encoding": "gzip"}, b"1"),
         (400, "boundary", {"content-type": "multipart/form-data"}, b"1"),

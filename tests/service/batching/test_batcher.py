@@ -173,7 +173,7 @@ async def test_a_failed_batch_fails_its_requests_alone_and_the_batcher_lives_on(
     assert b is not cde
     assert b.__cause__ is cde.__cause__ is fault
     assert letters(f) == "f"
-    assert desk.batches == ["a", "bc", "f"]  # d and e had nobody to go back to
+    assert desk.batches == ["a", "bc", "f"]  # d and e were withdrawn
     assert letters(await desk.ask("g")) == "g"
 
 

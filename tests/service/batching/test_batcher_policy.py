@@ -204,7 +204,7 @@ async def test_one_that_was_let_in_is_refused_as_soon_as_the_engine_lets_it_down
     assert now() == pytest.approx(0.0015), "when even L(1) is too long"
     assert server.batcher.depth == 0
     await first
-    assert server.order == ["a"], "nothing is run for nobody"
+    assert server.order == ["a"], "no batch runs for withdrawn requests"
 
 
 @in_virtual_time
@@ -221,7 +221,7 @@ async def test_an_urgent_request_gets_a_smaller_batch() -> None:
 
 @in_virtual_time
 async def test_under_overload_what_is_let_in_is_in_time() -> None:
-    """Twice the capacity: half must be refused, and hardly anybody who was let in is late."""
+    """Twice the capacity: half must be refused, and hardly any accepted request is late."""
     server = Server()
     draw = Random(0)
     tasks = []

@@ -178,7 +178,7 @@ class Play:
         self.waiting = [item for item in self.waiting if item not in client.items]
 
     async def run_batch(self, engine: int, items: Sequence[Item]) -> Any:
-        """The engine. Some of those who wait, in order, and nobody who has left."""
+        """The engine: waiting items in order, none of a withdrawn request."""
         order = self.staying()
         last = order.index(items[-1]) if items and items[-1] in order else -1
         passed_over = [item for item in order[: last + 1] if item not in items]
@@ -249,7 +249,7 @@ class Play:
         (outcome,) = client.outcomes
         if client.passed_over:
             refused = isinstance(outcome, DeadlineError)
-            assert refused or client.wants_out(), "nobody else is passed over"
+            assert refused or client.wants_out(), "no other request is passed over"
         batches = [carried[item] for item in client.items if item in carried]
         if client.expected_refusal:
             assert type(outcome) is client.expected_refusal

@@ -120,7 +120,7 @@ def test_whoever_comes_while_a_batch_is_waited_for_changes_nothing_until_it_is_e
 
 
 def test_a_short_batch_costs_the_policy_microseconds() -> None:
-    """In processor time, the least of many: some 2, which was 17 before anybody looked."""
+    """In processor time, the least of many: about 2; it was once 17."""
     dispatcher = Dispatcher(Latency(tuple(30e-6 * each for each in FLAT)))
 
     def batch(now: float) -> None:

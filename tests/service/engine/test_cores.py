@@ -39,7 +39,7 @@ V1 = "11:memory:/docker/abc\n5:cpu,cpuacct:/docker/abc\n0::/\n"
         ({"cgroup": "0::/a/b\n", "fs/a/b/cpu.max": "1 1", "fs/a/cpu.max": "3 1"}, 1.0),
         # A path of the host's, of which the container sees the end alone.
         ({"cgroup": "0::/host/slice/abc\n", "fs/cpu.max": "2 1"}, 2.0),
-        # What is outside of the mount is nobody's limit.
+        # What is outside the mount limits no process here.
         ({"cgroup": "0::/a\n", "cpu.max": "1 1", "fs/a/cpu.max": "4 1"}, 4.0),
         (
             {

@@ -111,7 +111,7 @@ async def test_a_batch_that_hangs_is_answered_500_who_waits_503_and_then_all_is_
         assert [digits(await post(client, digit)) for digit in (6, 7)] == [[6], [7]]
         assert engines.opened[1].batches == [1, 1]
         assert engines.opened[1].threads.isdisjoint(engines.first.threads)
-        # The stuck one ends at last: it is closed, and its scores are nobody's.
+        # The stuck one ends at last: it is closed, and its scores are discarded.
         assert not engines.first.closed
         engines.free()
         assert engines.first.ended.wait(10)

@@ -15,7 +15,7 @@ def test_a_batch_may_take_what_is_set_or_many_times_what_it_should() -> None:
     assert Bounds(3).batch(latency, 8) == 3
     assert Bounds(0).batch(latency, 8) == inf
     assert Bounds(3).batch(Latency.unknown(8), 1) == 3
-    assert Bounds().batch(Latency.unknown(8), 1) == inf, "nobody knows how long that is"
+    assert Bounds().batch(Latency.unknown(8), 1) == inf, "unknown L(n) has no bound"
     assert Bounds().restart(first_s=1.0) == 120
     assert Bounds().restart(first_s=60.0) == 600
 

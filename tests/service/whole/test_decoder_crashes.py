@@ -1,4 +1,4 @@
-"""Decoders that crash or hang cost their own request an answer of 500, and nobody else anything."""
+"""A decoder that crashes or hangs fails its own request with 500, and no other."""
 
 import asyncio
 import threading

@@ -1,4 +1,4 @@
-"""SIGTERM while models are loaded, when there is nobody to drain for."""
+"""SIGTERM while models are loaded, when there is no request to drain."""
 
 import signal
 import subprocess

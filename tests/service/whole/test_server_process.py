@@ -173,7 +173,7 @@ def test_a_client_that_announces_too_much_is_told_before_it_sends(server: Server
 def test_a_client_that_asks_first_is_told_not_to_send(server: Server) -> None:
     with server.raw(head("Content-Length: 100000000", "Expect: 100-continue")) as connection:
         assert connection.recv(65536).startswith(b"HTTP/1.1 413 ")
-    # Nobody knows whether such a client will send the body, so the connection cannot go on.
+    # Such a client may or may not send the body, so the connection cannot go on.
     lines = ("Content-Length: 5", "Expect: 100-continue", "Content-Type: text/plain")
     with server.raw(head(*lines)) as connection:
         received = read_until(connection, b'"}')
@@ -246,7 +246,7 @@ def test_a_second_signal_ends_the_notice() -> None:
 
 def test_a_signal_when_nothing_is_in_flight_ends_it_at_once() -> None:
     with running() as server, server.raw(head("Content-Length: 1") + b"1") as idle:
-        # A connection that is only kept open holds nobody up.
+        # A connection that is only kept open does not delay the exit.
         read_until(idle, b"}}")
         server.process.terminate()
         assert server.process.wait(5) == 0

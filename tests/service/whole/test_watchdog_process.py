@@ -70,5 +70,5 @@ def test_a_signal_after_a_hang_still_ends_it_with_status_0() -> None:
         restart(server)
         assert server.classify(4) == 4
         server.process.terminate()
-        # The engine that hangs, hangs still; nobody waits for anything of it.
+        # The engine that hangs, hangs still; no request waits for it.
         assert server.process.wait(20) == 0

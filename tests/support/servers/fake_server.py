@@ -91,7 +91,7 @@ def main() -> int:
 
 
 def spoil_log(how: str) -> None:
-    """Make standard error a pipe that nobody reads, and that is full, or closed."""
+    """Make standard error a full pipe without a reader, or a closed one."""
     if how == "read":
         return
     reading, writing = os.pipe()

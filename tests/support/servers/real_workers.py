@@ -108,7 +108,7 @@ class Service:
             if local.endswith(server) and remote.endswith(client):
                 (worker,) = (w for w in self.workers if f"socket:[{rest[6]}]" in open_files(w))
                 return worker
-        raise AssertionError(f"nobody has {client}")
+        raise AssertionError(f"no worker has {client}")
 
     @contextmanager
     def one_each(self) -> Iterator[dict[int, Connection]]:

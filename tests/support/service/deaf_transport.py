@@ -27,7 +27,7 @@ class DeafTransport(asyncio.Transport):
         self.written += data
 
     def write_eof(self) -> None:
-        """Nobody hears of it."""
+        """Discarded."""
 
     def close(self) -> None:
         """From now on it is closing."""

@@ -10,7 +10,7 @@ fault = collector(INSIDES)
 
 
 def _fails(picture: bytes) -> Inject:
-    """Its own request is answered 500, and whoever comes at the same time gets one answer."""
+    """Its own request is answered 500, and requests at the same time get one answer each."""
 
     def inject(rig: Rig) -> Counted:
         status, message = rig.classify(picture)
