@@ -75,7 +75,7 @@ def saved(tmp_path: Path, proto: onnx.ModelProto) -> Path:
 
 
 # Of 16 operators that each round to half precision, where another N may sum in another order.
-ERRORS = {TensorProto.FLOAT: 1e-5, TensorProto.FLOAT16: 16 * 2.0**-11}
+ERRORS: dict[int, float] = {TensorProto.FLOAT: 1e-5, TensorProto.FLOAT16: 16 * 2.0**-11}
 
 
 @pytest.mark.parametrize("element", [TensorProto.FLOAT, TensorProto.FLOAT16], ids=["32", "16"])

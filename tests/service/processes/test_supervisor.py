@@ -45,12 +45,11 @@ async def test_a_worker_that_asks_for_what_there_is_not_is_left() -> None:
 @pytest.mark.anyio
 async def test_a_worker_has_the_last_status_once_it_says_so() -> None:
     async with sides(2) as (_, runner, (one, two)):
-        assert one.runner.state is State.READY
-        warming = ["WARMING", *status_of(runner)[1:]]
-        one.session.wire.say("status", [warming])
+        one.session.wire.say("status", [["WARMING", *status_of(runner)[1:]]])
         one.session.wire.say("known?")
         await one.session.knows.wait()
-        assert one.runner.state is State.WARMING
+        assert (one.runner.state, two.runner.state) == (State.WARMING, State.READY)
         assert not two.session.knows.is_set()
-        two.link.wire._writer.close()  # type: ignore[union-attr]
+        assert two.link.wire._writer is not None
+        two.link.wire._writer.close()
         await two.session.knows.wait()  # one that is gone is not waited for
