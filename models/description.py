@@ -282,8 +282,8 @@ def _say_guess(model_path: Path, name: str, given: Mapping[str, object]) -> None
     guessed = [key for key in ("channels", "scale", "mean", "std", "output") if key not in given]
     if guessed:
         _log.warning(
-            "nothing says what %s expects of its pixels: %s as in the preset %r, judging by its "
-            "input. If answers are wrong, say otherwise in %s or with a preset",
+            "%s has no preprocessing settings: %s are those of the preset %r, guessed from its "
+            "input. If answers are wrong, set them in %s or choose a --preset",
             model_path.name,
             ", ".join(guessed),
             name,

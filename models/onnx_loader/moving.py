@@ -43,7 +43,7 @@ def gather(to: Importer, node: OnnxNode) -> None:
     axis = node.axis(node.integer("axis", 0), rank)
     size = shape[axis + 1]
     if not indices.size or indices.min() < -size or indices.max() >= size:
-        raise RefusedError(f"indices {indices.tolist()} of {size}: there must be some, all inside")
+        raise RefusedError(f"indices {indices.tolist()} of {size}: give at least one, each inside")
     flat = indices.reshape(-1) % size
     ends = [0, *(np.flatnonzero(np.diff(flat) != 1) + 1).tolist(), flat.size]
     runs = [(int(flat[a]), int(flat[b - 1]) + 1) for a, b in pairwise(ends)]

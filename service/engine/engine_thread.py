@@ -51,7 +51,7 @@ class EngineThread:
         warming = self._workers.run(self._warm_up, measure_s, bound_s)
         started = perf_counter()
         while not (await asyncio.wait([warming], timeout=_REMIND_S))[0]:
-            _log.warning("the engine is warming up for %d s now", perf_counter() - started)
+            _log.warning("the engine has been warming up for %d s", perf_counter() - started)
         return warming.result()
 
     def run(self, images: Batch, bound_s: float) -> "asyncio.Future[Sequence[ScoreRow]]":

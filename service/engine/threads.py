@@ -261,7 +261,7 @@ class Workers:
         thread = self._threads[number]
         _log.error("the thread %s %s", thread.name, how)
         if job is not None:
-            message = f"this was given up: its thread {how}; the request may be at fault"
+            message = f"given up: the request's thread {how}; the request may be the cause"
             self.settle(job, None, ThreadLostError(message))
         if replaced:
             self.lost += 1

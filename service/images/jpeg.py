@@ -114,7 +114,7 @@ def _frame(marker: int, payload: bytes) -> _Frame:
     factors = [divmod(byte, 16) for byte in payload[7 : 6 + 3 * count : 3]]
     valid = all(1 <= factor <= 4 for pair in factors for factor in pair)
     if not valid or not 1 <= len(factors) == count <= 4:
-        raise _FORMAT.broken("its frame header makes no sense")
+        raise _FORMAT.broken("its frame header is invalid")
     if count == 1:  # the factors of a single component have no meaning
         factors = [(1, 1)]
     across, down = (max(column) for column in zip(*factors, strict=True))

@@ -48,7 +48,7 @@ def parse_png(data: bytes) -> ImageFile:
             continue
         if kind == b"IHDR":
             if kind in seen or len(payload) != 13:
-                raise _FORMAT.broken("its header makes no sense")
+                raise _FORMAT.broken("its header is invalid")
             width, height, depth, colour = struct.unpack_from(">IIBB", payload)
         elif kind == b"IDAT":
             coded_bytes += len(payload)
@@ -60,7 +60,7 @@ def parse_png(data: bytes) -> ImageFile:
             parts.append(view[start:end])
     _FORMAT.check_size(width, height)
     if colour not in _COLOURS or depth not in (1, 2, 4, 8, 16):
-        raise _FORMAT.broken("its header makes no sense")
+        raise _FORMAT.broken("its header is invalid")
     row_bytes = 1 + (width * _COLOURS[colour][0] * depth + 7) // 8
     weight = _weight(colour, depth, transparent=b"tRNS" in seen)
     least_bytes = row_bytes * height // _BEST_RATIO

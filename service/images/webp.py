@@ -59,4 +59,4 @@ def _size(kind: bytes, payload: memoryview) -> tuple[int, int]:
     if kind == b"VP8L" and len(payload) >= 5 and payload[0] == 0x2F:
         bits = int.from_bytes(payload[1:5], "little")
         return (bits & 0x3FFF) + 1, ((bits >> 14) & 0x3FFF) + 1
-    raise _FORMAT.broken("its header makes no sense")
+    raise _FORMAT.broken("its header is invalid")

@@ -102,7 +102,7 @@ class Session:
                 elif posted := self._open.pop(about[0], None):
                     posted.withdraw()
         except (LookupError, TypeError, ValueError):
-            _log.exception("worker %d asks for what there is not", self._number)
+            _log.exception("worker %d sent an invalid message", self._number)
         finally:
             self.knows.set()
             for posted in self._open.values():

@@ -142,7 +142,7 @@ class _Server(Server):
             except BlockingIOError:  # another worker has it
                 continue
             except OSError as error:
-                _log.error("no connection can be accepted: %s", error)
+                _log.error("cannot accept connections: %s", error)
                 await asyncio.sleep(_FULL_S)
                 continue
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -85,7 +85,7 @@ async def test_where_no_more_files_can_be_open_it_says_so_and_goes_on(
             await until(lambda: len(server.server_state.connections) == 1)
         accepting.cancel()
         await until(lambda: not server.server_state.connections)
-    assert "no connection can be accepted: [Errno 24]" in caplog.text
+    assert "cannot accept connections: [Errno 24]" in caplog.text
 
 
 @pytest.mark.anyio
