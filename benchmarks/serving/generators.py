@@ -151,7 +151,9 @@ def cost(command: Sequence[str], count: Count, seconds: float, cores: Sequence[i
         time.sleep(_WARM_S)
         begin, n, cpu = time.perf_counter(), count.value, cpu_s(process.pid)
         time.sleep(seconds)
-        requests, used_s = count.value - n, cpu_s(process.pid) - cpu
+        while not (used_s := cpu_s(process.pid) - cpu):  # on a busy machine
+            time.sleep(seconds)
+        requests = count.value - n
         wall_s = time.perf_counter() - begin
     finally:
         process.send_signal(signal.SIGINT)

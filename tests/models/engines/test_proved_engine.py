@@ -89,6 +89,7 @@ def test_wrong_scores_make_auto_take_the_cpu_and_say_why_and_cuda_fail(
 ) -> None:
     why = rf"the self-test of digits on .* fails at N = {at}: .*, \S+ is allowed"
     engine = opened_on(DeviceKind.AUTO)
+    caplog.clear()
     with caplog.at_level(logging.WARNING, "convoy"):
         engine.warm_up()
     assert engine.device.startswith("cpu")
