@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from kernels.problems.activation import Activation, ActivationKind
 from kernels.problems.conv import ConvProblem
 from kernels.problems.pool import PoolKind, PoolProblem
+from kernels.problems.prologue import Prologue
 from kernels.problems.reduction import ReduceKind
 from kernels.problems.window import Window
 
@@ -196,6 +197,14 @@ def normalise(
     variance = np.square(centred).mean(axis=over, keepdims=True)
     y = (centred / np.sqrt(variance + x.dtype.type(epsilon))).reshape(x.shape)
     return activate(y * scale + shift, activation)
+
+
+def prologue(x: Array, scale: Array, shift: Array, problem: Prologue) -> Array:
+    """What a convolution does to its input first, N×C×...; scale and shift hold C numbers."""
+    if problem.epsilon is None:
+        return scale_shift(x, scale, shift, problem.activation)
+    scale, shift = (_per_channel(each, x.ndim) for each in (scale, shift))
+    return normalise(x, scale, shift, (0,), problem.epsilon, activation=problem.activation)
 
 
 _REDUCTIONS: Mapping[ReduceKind, Callable[..., Array]] = {

@@ -46,7 +46,7 @@ class Classifier:
         """
         if self.network.no_kernels:
             raise NoKernelsError(self.network.no_kernels)
-        rewritten = rewrite(self.network.graph)
+        rewritten = rewrite(self.network.graph, self.precision)
         kept = kept_in_float(rewritten.graph, self.precision)
         rule = self.precision.value
         return replace(

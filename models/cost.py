@@ -28,7 +28,7 @@ def flops_per_image(graph: Graph, node: Node) -> int:
     )
     match node:
         case Conv():
-            return 2 * node.problem.macs + epilogue
+            return 2 * node.problem.macs + _prologue_flops(graph, node) + epilogue
         case Gemm():
             return 2 * out * graph.shape(node.weight)[1] + epilogue
         case Pool():
@@ -53,6 +53,14 @@ def flops_per_image(graph: Graph, node: Node) -> int:
             return 4 * out
         case _:
             return 0  # moves data only
+
+
+def _prologue_flops(graph: Graph, conv: Conv) -> int:
+    prologue = conv.problem.prologue
+    if prologue is None:
+        return 0
+    each = (2 if prologue.epsilon is None else 7) + (prologue.activation is not None)
+    return each * prod(graph.shape(conv.x))
 
 
 def bytes_moved(graph: Graph, node: Node, n: int) -> int:

@@ -83,12 +83,17 @@ class Node:
 
 @dataclass(frozen=True, kw_only=True)
 class Conv(Node):
-    """y = activation(conv(x, weight) + bias + residual); weight K×(C/groups)×R×S, bias K."""
+    """y = activation(conv(x, weight) + bias + residual); weight K×(C/groups)×R×S, bias K.
+
+    scale and shift are C numbers each, of the prologue of a problem that has one.
+    """
 
     x: str = operand()
     weight: str = operand()
     bias: str | None = operand(default=None)
     residual: str | None = operand(default=None)  # a value of the output's shape
+    scale: str | None = operand(default=None)
+    shift: str | None = operand(default=None)
     problem: ConvProblem  # for one image; `problem.with_batch(n)` for n
     activation: Activation | None = None
 

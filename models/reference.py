@@ -188,8 +188,11 @@ def _compute(node: Node, memory: _Memory) -> Array:
     read, graph = memory.read, memory.graph
     match node:
         case Conv():
+            x = read(node.x)
+            if node.problem.prologue and node.scale and node.shift:
+                x = ops.prologue(x, read(node.scale), read(node.shift), node.problem.prologue)
             return ops.conv(
-                _factor(node.problem.precision, read(node.x)),
+                _factor(node.problem.precision, x),
                 _factor(node.problem.precision, read(node.weight)),
                 node.problem.with_batch(memory.n),
                 memory.read_optional(node.bias),

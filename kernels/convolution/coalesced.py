@@ -29,7 +29,15 @@ from kernels.layout.strided import VECTOR
 from kernels.operations.epilogue import epilogue_arguments
 from kernels.problems.activation import Activation
 from kernels.problems.conv import ConvProblem
-from kernels.problems.refusals import dilated, grouped, not_float, strided, wrong_axes, wrong_kernel
+from kernels.problems.refusals import (
+    after_prologue,
+    dilated,
+    grouped,
+    not_float,
+    strided,
+    wrong_axes,
+    wrong_kernel,
+)
 from kernels.problems.window import Window
 
 Taps = tuple[int, int]
@@ -142,6 +150,7 @@ class CoalescedConv:
         """None where 2-D 1×1, 3×3 or 5×5, at stride 1, dilation 1, one group."""
         return (
             not_float(problem)
+            or after_prologue(problem)
             or wrong_axes(problem, 2)
             or wrong_kernel(problem, (1, 1), (3, 3), (5, 5))
             or strided(problem)

@@ -15,7 +15,7 @@ from kernels.operations.epilogue import epilogue_arguments
 from kernels.problems.activation import Activation
 from kernels.problems.conv import ConvProblem
 from kernels.problems.precision import element
-from kernels.problems.refusals import wrong_axes
+from kernels.problems.refusals import after_prologue, wrong_axes
 
 THREADS = 128
 """Of a block."""
@@ -58,7 +58,7 @@ class DepthwiseConv:
         """None where groups = C > 1 and 2-D; else why not."""
         if not problem.is_depthwise:
             return f"groups {problem.groups}; it runs one channel a group"
-        return wrong_axes(problem, 2)
+        return wrong_axes(problem, 2) or after_prologue(problem)
 
     def multiplications(self, problem: ConvProblem) -> int:
         """N K P Q R S, padding included."""

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from kernels.convolution.implicit_gemm import FloatGemm
 from kernels.problems.conv import ConvProblem
-from kernels.problems.refusals import not_float
+from kernels.problems.refusals import after_prologue, not_float
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,4 +23,4 @@ class DirectConv(FloatGemm):
 
     def supports(self, problem: ConvProblem) -> str | None:
         """None where tensors are float32."""
-        return not_float(problem)
+        return not_float(problem) or after_prologue(problem)

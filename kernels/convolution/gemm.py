@@ -5,6 +5,7 @@ from typing import ClassVar
 
 from kernels.convolution.implicit_gemm import FloatGemm
 from kernels.problems.conv import ConvProblem
+from kernels.problems.precision import Precision
 from kernels.problems.refusals import grouped, not_float, padded, strided, wrong_kernel
 
 
@@ -21,7 +22,10 @@ class GemmConv(FloatGemm):
     name: str = "gemm"
 
     def supports(self, problem: ConvProblem) -> str | None:
-        """None where the kernel covers one position, at stride 1, unpadded, one group."""
+        """None where the kernel covers one position, at stride 1, unpadded, one group.
+
+        After a prologue it computes in strict float32 only.
+        """
         one = (1,) * len(problem.window.input)
         return (
             not_float(problem)
@@ -29,4 +33,12 @@ class GemmConv(FloatGemm):
             or strided(problem)
             or padded(problem)
             or grouped(problem)
+            or _prologue_not_in_float(problem)
         )
+
+
+def _prologue_not_in_float(problem: ConvProblem) -> str | None:
+    """It has a prologue, and tensor cores to multiply on, whose kernel has none."""
+    if problem.prologue is None or problem.precision is Precision.FP32:
+        return None
+    return f"{problem.prologue} ahead of it in {problem.precision.value}; it runs that in fp32"

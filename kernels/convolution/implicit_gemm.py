@@ -11,7 +11,7 @@ from typing import ClassVar, Generic, Protocol, TypeVar
 
 from kernels.convolution.work import Work
 from kernels.device.device import Instantiation
-from kernels.device.launch import Launch, instantiate, int32, launch, struct, window_struct
+from kernels.device.launch import Launch, Value, instantiate, int32, launch, struct, window_struct
 from kernels.layout.operands import (
     FILTER_FORM,
     Filter,
@@ -23,6 +23,7 @@ from kernels.layout.operands import (
 from kernels.layout.pixels import Pixels
 from kernels.layout.strided import VECTOR
 from kernels.operations.epilogue import epilogue_arguments
+from kernels.operations.prologue import prologue_arguments, prologue_template
 from kernels.problems.activation import Activation
 from kernels.problems.conv import ConvProblem
 
@@ -32,6 +33,9 @@ MAX_WORKSPACE_BYTES = 16 << 20
 MAX_SPLIT = 16
 MIN_CHUNKS = 2
 """Of the inner dimension, at least, for each block of a split."""
+
+_PREPARE_INSTRUCTIONS, _STATISTICS_INSTRUCTIONS = 5, 6
+"""Of a prologue, for each number of x: where it is multiplied, and in a pixel's statistics."""
 
 
 class AnyTile(Protocol):
@@ -200,7 +204,8 @@ class ImplicitGemm(Generic[T]):
         bias: bool = False,
         activation: Activation | None = None,
     ) -> tuple[Launch]:
-        """One, on x, weight, y; bias and residual if there are; workspace and counters if split.
+        """One, on x, weight, y; bias and residual if there are; workspace and counters if split;
+        scale and shift, padded with zeros to 4 channels, if the problem has a prologue.
 
         Raises ValueError where pixels do not fit the problem, and beyond 32-bit indices.
         """
@@ -236,8 +241,13 @@ class ImplicitGemm(Generic[T]):
                 sizes=sizes,
                 window=window_struct(problem.window),
                 **epilogue_arguments(activation),
+                **self.further_arguments(problem),
             ),
         )
+
+    def further_arguments(self, problem: ConvProblem) -> Mapping[str, Value]:  # noqa: ARG002  (none)
+        """Arguments of this kernel alone, its last."""
+        return {}
 
 
 class FloatGemm(ImplicitGemm[Tile]):
@@ -251,10 +261,15 @@ class FloatGemm(ImplicitGemm[Tile]):
         """The tiles to choose from."""
         return TILES
 
-    def instantiation(self, problem: ConvProblem, tile: Tile) -> Instantiation:  # noqa: ARG002  (the same for all)
-        """The kernel for a tile."""
-        template = {**asdict(tile), "pointwise": self.POINTWISE}
+    def instantiation(self, problem: ConvProblem, tile: Tile) -> Instantiation:
+        """The kernel for a tile, with the problem's prologue."""
+        prologue = prologue_template(problem.prologue)
+        template = {**asdict(tile), "pointwise": self.POINTWISE, **prologue}
         return instantiate("implicit_gemm.cu", "conv_direct", **template)
+
+    def further_arguments(self, problem: ConvProblem) -> Mapping[str, Value]:
+        """Those of the prologue."""
+        return prologue_arguments(problem.prologue)
 
     def work(self, problem: ConvProblem, config: TileConfig[Tile]) -> tuple[Work]:
         """Every block multiplies its chunks, which are prefetched; a tile's last block adds up."""
@@ -263,6 +278,11 @@ class FloatGemm(ImplicitGemm[Tile]):
         # A thread's products for 4 of the inner dimension, and the loads of their factors.
         products, loads = 4 * tile.tm * tile.tn, tile.tm + tile.tn
         looked_up = 1.0 if self.POINTWISE else 1.05  # where windows fall
+        prologue = 0
+        if problem.prologue:
+            prologue = _PREPARE_INSTRUCTIONS * tile.bm * tile.bk * chunks
+            if problem.prologue.epsilon is not None:  # every part of a split needs all channels
+                prologue += _STATISTICS_INSTRUCTIONS * tile.bm * problem.c
         return (
             Work(
                 blocks=tiles(problem, tile) * config.split,
@@ -275,7 +295,8 @@ class FloatGemm(ImplicitGemm[Tile]):
                 * tile.bk
                 * chunks
                 * (products + 2 * loads)
-                / products,
+                / products
+                + prologue,
                 bytes=4 * tile.bk * (tile.bm + tile.bn) * chunks,
                 rounds=chunks / (tile.stages - 1),
                 tail_bytes=4 * tile.bm * tile.bn * config.split if split else 0,

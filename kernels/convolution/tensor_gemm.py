@@ -12,7 +12,7 @@ from kernels.device.launch import instantiate
 from kernels.layout.operands import Filter, check_filter, padded
 from kernels.problems.conv import ConvProblem
 from kernels.problems.precision import Precision
-from kernels.problems.refusals import without_tensor_cores
+from kernels.problems.refusals import after_prologue, without_tensor_cores
 
 _ROW_BYTES = 128
 """Of a pixel or a filter, in a chunk of the inner dimension."""
@@ -105,7 +105,7 @@ class TensorConv(ImplicitGemm[TensorTile]):
 
     def supports(self, problem: ConvProblem) -> str | None:
         """None where the precision is one of tensor cores."""
-        return without_tensor_cores(problem)
+        return without_tensor_cores(problem) or after_prologue(problem)
 
     def tiles(self, problem: ConvProblem) -> tuple[TensorTile, ...]:
         """The same at every precision, in bytes."""

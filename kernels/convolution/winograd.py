@@ -14,7 +14,15 @@ from kernels.layout.strided import VECTOR
 from kernels.operations.epilogue import epilogue_arguments
 from kernels.problems.activation import Activation
 from kernels.problems.conv import ConvProblem
-from kernels.problems.refusals import dilated, grouped, not_float, strided, wrong_axes, wrong_kernel
+from kernels.problems.refusals import (
+    after_prologue,
+    dilated,
+    grouped,
+    not_float,
+    strided,
+    wrong_axes,
+    wrong_kernel,
+)
 from kernels.winograd.filter import filter_transform
 from kernels.winograd.matrices import Points, winograd_matrices
 from kernels.winograd.program import program
@@ -138,6 +146,7 @@ class WinogradConv:
         """None where the kernel is r along every axis, at stride 1, dilation 1, one group."""
         return (
             not_float(problem)
+            or after_prologue(problem)
             or wrong_axes(problem, self.axes)
             or wrong_kernel(problem, (self.r,) * self.axes)
             or strided(problem)

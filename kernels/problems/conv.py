@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 
 from kernels.problems.precision import Precision
+from kernels.problems.prologue import Prologue
 from kernels.problems.window import Window
 
 
@@ -20,6 +21,7 @@ class ConvProblem:
     window: Window
     groups: int = 1
     precision: Precision = Precision.FP32
+    prologue: Prologue | None = None
 
     def __post_init__(self) -> None:
         if self.n < 1 or self.c < 1 or self.k < 1:
@@ -68,4 +70,5 @@ class ConvProblem:
         if set(w.dilations) != {1}:
             text += f" d{'x'.join(map(str, w.dilations))}"
         text += f" g{self.groups}" if self.groups > 1 else ""
-        return text + (f" {self.precision.value}" if self.precision is not Precision.FP32 else "")
+        text += f" {self.precision.value}" if self.precision is not Precision.FP32 else ""
+        return text + (f" after {self.prologue}" if self.prologue else "")

@@ -1,10 +1,23 @@
-// Channels of a pixel on their way to shared memory, 4 at a time.
+// Channels of a pixel on their way to registers or shared memory, 4 at a time.
 #pragma once
 
+#include "common.cuh"
+#include "half.cuh"
 #include "ptx.cuh"
 
 // Up to whole vectors, as filters are filled up: kernels/layout/operands.py, padded.
 __device__ __forceinline__ int padded(int channels) { return (channels + 3) / 4 * 4; }
+
+// 4 neighbouring channels; those beyond the last may belong to a neighbour, and count as 0.
+template <class T>
+__device__ __forceinline__ Vec<4> load_channels(const T* from, int exist, bool vectors) {
+  if (vectors && exist >= 4) return load<4>(from);
+  Vec<4> result = splat<4>(0.0f);
+#pragma unroll
+  for (int i = 0; i < 4; ++i)
+    if (i < exist) result.at[i] = from[i];
+  return result;
+}
 
 // Copies 4 channels of which `exist` do, all zeros where not `inside`.
 __device__ __forceinline__ void copy_channels(float* shared, const float* global, bool inside,

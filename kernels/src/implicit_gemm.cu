@@ -13,23 +13,27 @@
 //   A tile is finished from memory, not from registers, in a loop that is not unrolled: the code of
 //   an activation chosen at run time would be repeated TM · TN times, and a split tile is in memory
 //   already.
-//   POINTWISE (1×1 at stride 1, unpadded): the left factor is x itself.
+//   POINTWISE (1×1 at stride 1, unpadded): the left factor is x itself. It may be normalised, or
+//   scaled and shifted, and activated first (prologue.cuh): every block does so anew.
 // Layouts: x, residual, y are N·D·H·W pixels with any pitch. weight is G × T·R·S × C/G × K/G, both
 //   channel axes padded to a multiple of 4 with zeros (kernels/convolution/implicit_gemm.py,
 //   prepare_filter). Shared memory holds pixels × BK, 4 more floats per row where rows would start
 //   in one bank, and BK × BN. A thread's rows lie BM / TM apart and its columns in runs of 4, so
 //   that neighbouring threads write neighbouring addresses. Rows of threads one after another,
 //   instead of squares of four, took twice the wavefronts for the weights. The workspace is
-//   tiles × splits × BM × BN.
+//   tiles × splits × BM × BN. scale and shift are C floats, padded to a multiple of 4 with zeros.
 // Launch: (tiles, splits, groups) blocks, tiles of filters fastest, of BM / TM · BN / TN threads.
 #include "channels.cuh"
 #include "implicit_gemm.cuh"
+#include "prologue.cuh"
 
-template <int BM, int BN, int BK, int TM, int TN, int STAGES, bool POINTWISE>
+template <int BM, int BN, int BK, int TM, int TN, int STAGES, bool POINTWISE, Prologue PROLOGUE,
+          Activation BEFORE>
 __global__ void __launch_bounds__(BM / TM * (BN / TN))
     conv_direct(const float* __restrict__ x, const float* __restrict__ weight, const float* bias,
                 const float* residual, float* y, float* workspace, unsigned* counters, Sizes sizes,
-                Window window, int activation, float a, float b) {
+                Window window, int activation, float a, float b, const float* __restrict__ scale,
+                const float* __restrict__ shift, float epsilon, float before_a, float before_b) {
   constexpr int THREADS = BM / TM * (BN / TN);
   // Two neighbouring rows, which lanes load and store at once, lie in different banks.
   constexpr int X_PITCH = BK % 32 == 16 ? BK : BK + 4;
@@ -38,6 +42,7 @@ __global__ void __launch_bounds__(BM / TM * (BN / TN))
   constexpr int FLOATS = STAGES * STAGE > BM * BN ? STAGES * STAGE : BM * BN;
   static_assert(THREADS % (BK / 4) == 0 && BM % X_ROWS == 0, "threads must divide a chunk of x");
   static_assert(THREADS % (BN / 4) == 0 && BK % WEIGHT_ROWS == 0, "and one of the weights");
+  static_assert(POINTWISE || PROLOGUE == Prologue::NONE, "padding would be shifted");
   static_assert(BK % 4 == 0 && TN % 4 == 0 && BM % TM == 0 && BN % TN == 0, "tiles must fit");
   __shared__ __align__(16) float shared[FLOATS];
   __shared__ int4 rows[POINTWISE ? 1 : BM];  // of each pixel: floats to the window's start; d, h, w
@@ -147,9 +152,37 @@ __global__ void __launch_bounds__(BM / TM * (BN / TN))
     if (first_chunk + stage < last_chunk) copy_chunk(stage);
     cp_async_commit();
   }
+
+  // The prologue, on what this thread copies.
+  constexpr int ROWS = BM / X_ROWS;
+  Statistics<PROLOGUE, ROWS> statistics;
+  if constexpr (PROLOGUE == Prologue::LAYER_NORM) {
+    const auto four = [&](int row, int channel) {
+      // Beyond the last pixel is one that is never written.
+      const int pixel = min(first_pixel + row * X_ROWS + x_row, sizes.pixels - 1);
+      return load_channels(x + (pixel * sizes.x_pitch + channel), sizes.channels - channel,
+                           sizes.x_vectors != 0);
+    };
+    statistics.template find<BK / 4>(four, x_column, sizes.channels, epsilon);
+  }
+  const auto prepare_chunk = [&](int stage, int channel) {
+    if (channel >= sizes.channels) return;
+    float* const x_chunk = shared + stage * STAGE + x_row * X_PITCH + x_column;
+    const Vec<4> times = load<4>(scale + channel), plus = load<4>(shift + channel);
+#pragma unroll
+    for (int row = 0; row < ROWS; ++row) {
+      Vec<4> four = load<4>(x_chunk + row * (X_ROWS * X_PITCH));
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        four.at[i] = fmaf(statistics.of(four.at[i], row), times.at[i], plus.at[i]);
+      store<4>(x_chunk + row * (X_ROWS * X_PITCH), activate<BEFORE>(four, before_a, before_b));
+    }
+  };
+
   int reading = 0, writing = STAGES - 1;
   for (int chunk = first_chunk; chunk < last_chunk; ++chunk) {
     cp_async_wait<STAGES - 2>();
+    if constexpr (PROLOGUE != Prologue::NONE) prepare_chunk(reading, chunk * BK + x_column);
     __syncthreads();  // this chunk is there for all, and the one before it read by all
     if (chunk + STAGES - 1 < last_chunk) copy_chunk(writing);
     cp_async_commit();

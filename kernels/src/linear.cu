@@ -13,19 +13,8 @@
 //   to 4 channels.
 // Launch: (ceil(K / OUTPUTS), ceil(rows / ROWS)) blocks of one to MAX_WARPS whole warps:
 //   fewer warps where many sums need many registers.
-#include "common.cuh"
+#include "channels.cuh"
 #include "epilogue.cuh"
-
-// 4 neighbouring channels; those beyond the last may belong to a neighbour, and count as 0.
-template <class T>
-__device__ __forceinline__ Vec<4> load_channels(const T* from, int exist, bool vectors) {
-  if (vectors && exist >= 4) return load<4>(from);
-  Vec<4> result = splat<4>(0.0f);
-#pragma unroll
-  for (int i = 0; i < 4; ++i)
-    if (i < exist) result.at[i] = from[i];
-  return result;
-}
 
 // The lanes of a warp add their sums, COUNT each. In each step a lane keeps one half of its sums,
 // adds its partner's half to it, and leaves the other half to the partner; a single sum both keep.

@@ -4,6 +4,7 @@ problem ─ shortlist ─> candidates ─ autotune ─> outcomes ─ ranking ─
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
 from functools import cache
 
 from kernels.convolution.algorithms import ConvChoice, choices
@@ -25,11 +26,12 @@ def conditions_of(device: Device) -> Conditions:
 
 
 def measured_launches(problem: ConvProblem, choice: ConvChoice) -> tuple[Launch, ...]:
-    """The launches to measure: with a bias, without an activation, on separate buffers.
+    """The launches to measure, on separate buffers: with a bias, but no prologue or activation.
 
-    A residual, an activation or a place in a Concat costs each candidate about the same. Raises
-    ValueError where an index does not fit 32 bits.
+    A prologue, a residual, an activation or a place in a Concat costs each candidate about the
+    same. Raises ValueError where an index does not fit 32 bits.
     """
+    problem = replace(problem, prologue=None)
     stored = problem.precision.stored
     x, y = (
         Pixels(channels, padded(channels, 16 // stored.itemsize), stored=stored)

@@ -8,7 +8,7 @@ import numpy as np
 
 from kernels.convolution.algorithms import ConvChoice
 from kernels.layout.pixels import Pixels
-from kernels.layout.strided import Strided
+from kernels.layout.strided import VECTOR, Strided
 from kernels.operations.preprocess import pixels_to_floats_launch, planes_to_pixels_launch
 from kernels.problems.conv import ConvProblem
 from kernels.problems.precision import FLOAT, Stored
@@ -119,6 +119,12 @@ class Context:
         form = "" if stored == FLOAT else str(stored)
         made = self.tape.weight(name, lambda: weight.astype(stored, copy=False), form)
         return replace(made, stored=stored)
+
+    def vectors(self, name: str) -> WeightOperand:
+        """A weight of one axis, filled up to whole vectors with zeros."""
+        weight = self.graph.weights[name]
+        filled = np.pad(weight, (0, -weight.size % VECTOR))
+        return replace(self.tape.weight(name, lambda: filled, "in vectors"), stored=FLOAT)
 
     def dense(self, value: str) -> Place:
         """Where the scores lie as float32, each image's side by side."""

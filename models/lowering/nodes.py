@@ -79,6 +79,8 @@ def _conv(to: Context, node: Conv) -> None:
     )
     if node.bias is not None:
         operands["bias"] = to.weight(node.bias)
+    if node.scale is not None and node.shift is not None:
+        operands |= {"scale": to.vectors(node.scale), "shift": to.vectors(node.shift)}
     launches = algorithm.launches(
         problem,
         config,

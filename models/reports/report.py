@@ -140,6 +140,8 @@ def _detail(node: Node, n: int) -> str:
 
 def _fused(graph: Graph, node: Node) -> tuple[str, ...]:
     parts = []
+    if isinstance(node, Conv) and node.problem.prologue is not None:
+        parts.append(f"{node.problem.prologue} ahead")
     if getattr(node, "bias", None) is not None:
         parts.append("bias")
     if getattr(node, "residual", None) is not None:

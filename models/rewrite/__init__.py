@@ -6,6 +6,7 @@ Each rule has a file of its own, which states its equation and its refusals.
 from dataclasses import dataclass
 from functools import cached_property
 
+from kernels.problems.precision import Precision
 from models.graph import Graph, Node
 from models.rewrite.activation_before_concat import activation_before_concat
 from models.rewrite.canonical_scale_shift import canonical_scale_shift
@@ -20,6 +21,7 @@ from models.rewrite.fold_pad import fold_pad
 from models.rewrite.fold_scale_shift import fold_scale_shift
 from models.rewrite.fold_scale_shift_ahead import fold_scale_shift_ahead
 from models.rewrite.fuse_activation import fuse_activation
+from models.rewrite.fuse_prologue import fuse_prologue
 from models.rewrite.fuse_residual import fuse_residual
 from models.rewrite.global_pool import global_pool
 from models.rewrite.group_normalisation import group_normalisation
@@ -64,6 +66,7 @@ RULES: tuple[Rule, ...] = (
     flatten_channels_last,
     nest_concats,
     merge_siblings,
+    fuse_prologue,
     concat_in_place,
 )
 
@@ -111,9 +114,12 @@ class Rewritten:
         return made
 
 
-def rewrite(graph: Graph) -> Rewritten:
-    """Apply RULES until none applies. Raises GraphError where a rule breaks the graph: a defect."""
-    editor = Editor(graph)
+def rewrite(graph: Graph, precision: Precision = Precision.FP32) -> Rewritten:
+    """Apply RULES until none applies; `precision` is what the convolutions will run at.
+
+    Raises GraphError where a rule breaks the graph: a defect.
+    """
+    editor = Editor(graph, precision)
     applied: list[Applied] = []
     caveats: list[Refused] = []
     refused: list[list[Refused]] = [[] for _ in RULES]

@@ -1,11 +1,16 @@
 """Which algorithm runs which convolution, why the others refuse, and what each multiplies."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kernels.convolution.algorithms import ALGORITHMS, candidates, refusals
+from kernels.problems.activation import RELU
 from kernels.problems.conv import ConvProblem
+from kernels.problems.precision import Precision
+from kernels.problems.prologue import Prologue
 from kernels.problems.window import Window
 from tests.support.kernels.windows import conv_problem, window, windows
 
@@ -25,6 +30,10 @@ STRIDED_1X1 = conv_problem(1, 256, 512, window((56, 56), (1, 1), strides=(2, 2))
 DILATED = conv_problem(1, 64, 64, window((28, 28), (3, 3), dilations=(2, 2)))
 C3D = conv_problem(1, 64, 128, window((16, 56, 56), (3, 3, 3), pads=(1,) * 6))
 POINTWISE_3D = conv_problem(1, 64, 128, window((4, 7, 7), (1, 1, 1)))
+CONVNEXT, DENSENET = (
+    replace(RESNET_1X1, prologue=prologue)
+    for prologue in (Prologue(1e-6), Prologue(activation=RELU))
+)
 ROW_KERNEL = conv_problem(1, 128, 128, window((17, 17), (1, 7), pads=(0, 3, 0, 3)))
 
 
@@ -42,6 +51,8 @@ ROW_KERNEL = conv_problem(1, 128, 128, window((17, 17), (1, 7), pads=(0, 3, 0, 3
         (C3D, [DIRECT, F2_3D, F2_3D_NONFUSED]),
         (POINTWISE_3D, [DIRECT, GEMM]),
         (ROW_KERNEL, [DIRECT]),
+        (CONVNEXT, [GEMM]),
+        (DENSENET, [GEMM]),
     ],
     ids=str,
 )
@@ -60,6 +71,24 @@ def test_which_algorithms_run_a_layer(problem: ConvProblem, names: list[str]) ->
             "padding 0,1,0,0; it runs none",
         ),
         (GEMM, conv_problem(1, 8, 8, window((7, 7), (1, 1)), 2), "groups 2; it runs 1 group"),
+        (
+            GEMM,
+            replace(CONVNEXT, precision=Precision.TF32),
+            "LayerNorm(1e-06) ahead of it in tf32; it runs that in fp32",
+        ),
+        (DIRECT, DENSENET, "ScaleShift, Relu ahead of it; it runs none"),
+        (COALESCED, DENSENET, "ScaleShift, Relu ahead of it; it runs none"),
+        (
+            DEPTHWISE,
+            replace(MOBILENET, prologue=Prologue()),
+            "ScaleShift ahead of it; it runs none",
+        ),
+        (F2, replace(VGG_3_1, prologue=Prologue()), "ScaleShift ahead of it; it runs none"),
+        (
+            "tensor",
+            replace(DENSENET, precision=Precision.FP16),
+            "ScaleShift, Relu ahead of it; it runs none",
+        ),
         (GEMM, C3D, "kernel 3x3x3; it runs 1x1x1"),
         (COALESCED, C3D, "3-D; it runs 2-D"),
         (COALESCED, ROW_KERNEL, "kernel 1x7; it runs 1x1, 3x3, 5x5"),

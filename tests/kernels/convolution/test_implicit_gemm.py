@@ -32,6 +32,7 @@ from tests.support.kernels.conv_layers import (
     DEPTHWISE_LAYERS,
     DIRECT_LAYERS,
     GEMM_LAYERS,
+    PROLOGUE_LAYERS,
     Layer,
     dense,
     filled,
@@ -102,7 +103,9 @@ def test_very_many_layers_are_their_reference(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("layer", DIRECT_LAYERS + GEMM_LAYERS + DEPTHWISE_LAYERS, ids=str)
+@pytest.mark.parametrize(
+    "layer", DIRECT_LAYERS + GEMM_LAYERS + PROLOGUE_LAYERS + DEPTHWISE_LAYERS, ids=str
+)
 def test_every_layer_is_its_reference_by_every_choice(device: CusimDevice, layer: Layer) -> None:
     for choice in choices(layer.problem):
         run(conv_case(layer, choice), device)
@@ -145,11 +148,11 @@ def test_a_split_sum_is_the_same_launch_after_launch_without_clearing_anything(
 def test_every_default_configuration_is_among_the_cases() -> None:
     wanted = {
         launch.instantiation
-        for layer in DIRECT_LAYERS + GEMM_LAYERS + DEPTHWISE_LAYERS
+        for layer in DIRECT_LAYERS + GEMM_LAYERS + PROLOGUE_LAYERS + DEPTHWISE_LAYERS
         for choice in choices(layer.problem)
         for launch in choice.algorithm.launches(layer.problem, choice.config, layer.x, layer.y)
     }
-    assert len(wanted) == 2 * len(TILES) + 9 + 14 + 6 + 21
+    assert len(wanted) == 4 * len(TILES) + 9 + 14 + 6 + 21
     wanted |= {linear_launch(rows, dense(8), dense(8)).instantiation for rows in range(1, 9)}
     assert wanted <= set(INSTANTIATIONS)
 

@@ -16,7 +16,7 @@ EACH = 3  # instantiations of each kernel concerned, so that a mutation takes se
 SURVIVORS = {
     "coalesced.cu: constexpr int UNROLLED = TAPS_S == 1 ? 2 : 1;  // enough products to load the "
     "next step's behind: == becomes !=": "how far a loop is unrolled changes no result",
-    "linear.cu: if (vectors && exist >= 4) return load<4>(from);: >= becomes >": (
+    "channels.cuh: if (vectors && exist >= 4) return load<4>(from);: >= becomes >": (
         "the last whole vector is loaded by the element: the same numbers"
     ),
     "implicit_gemm.cu: constexpr int X_PITCH = BK % 32 == 16 ? BK : BK + 4;: == becomes !=": (

@@ -17,6 +17,7 @@ from kernels.convolution.winograd_nonfused import NonfusedWinogradConv
 from kernels.problems.activation import RELU, Activation, ActivationKind
 from kernels.problems.conv import ConvProblem
 from kernels.problems.precision import Precision
+from kernels.problems.prologue import Prologue
 from kernels.winograd.matrices import winograd_matrices
 from kernels.winograd.reference import winograd_roundings, winograd_terms
 from tests.support.cases.elementwise import activation_error
@@ -26,6 +27,7 @@ from tests.support.kernels.conv_layers import (
     DEPTHWISE_LAYERS,
     DIRECT_LAYERS,
     GEMM_LAYERS,
+    PROLOGUE_LAYERS,
     SPLIT_LAYER,
     Layer,
 )
@@ -54,10 +56,11 @@ def conv_case(layer: Layer, choice: ConvChoice) -> KernelCase:
         x_layout = layer.x.strided(problem.n, problem.window.input)
         y_layout = layer.y.strided(problem.n, problem.window.output)
         stored = problem.precision.stored
-        x = normal(x_layout.shape, 1, stored)
+        x = normal(x_layout.shape, 1, stored) + stored.type(layer.mean)
         weight = normal(problem.filter_shape, 2, stored)
         if layer.nan:
             x[(0, 0, *(size // 2 for size in problem.window.input))] = np.nan
+        scale, shift = (normal((problem.c,), seed) for seed in (5, 6))
         bias = normal((problem.k,), 3) * np.float32(layer.bias)
         residual = normal(problem.output_shape, 4, stored) * stored.type(layer.residual is not None)
         residual_layout = (layer.residual or layer.y).strided(problem.n, problem.window.output)
@@ -66,13 +69,19 @@ def conv_case(layer: Layer, choice: ConvChoice) -> KernelCase:
             "weight": Placed(algorithm.prepare_filter(weight, problem, config)),
             "bias": Placed(bias),
             "residual": placed(residual, residual_layout),
+            "scale": Placed(np.pad(scale, (0, -problem.c % 4))),
+            "shift": Placed(np.pad(shift, (0, -problem.c % 4))),
             "counters": _memory(algorithm.counter_bytes(problem, config), np.uint32(0)),
             **{name: _memory(nbytes, POISON) for name, nbytes in workspace.items()},
         }
         named = {name for launch in launches for name in launch.operands}
         operands = *(multiplied(each, problem.precision) for each in (x, weight)), bias, residual
-        sums = _conv(problem, *map(exact, operands))
-        error = _rounding_error(choice, problem, *map(size, operands))
+        wide, *others = map(exact, operands)
+        wide, loaded_error = _after_prologue(problem.prologue, wide, exact(scale), exact(shift))
+        sums = _conv(problem, wide, *others)
+        sizes = [np.abs(each) for each in (wide, *others)]
+        error = _rounding_error(choice, problem, *sizes)
+        error += reference.conv(loaded_error, sizes[1], problem)
         return Check(
             {name: inputs[name] for name in inputs if name in named},
             y_layout,
@@ -83,6 +92,33 @@ def conv_case(layer: Layer, choice: ConvChoice) -> KernelCase:
         )
 
     return KernelCase(f"{choice} {layer.name}: {problem}", launches, check)
+
+
+def _after_prologue(
+    prologue: Prologue | None, x: Array, scale: Array, shift: Array
+) -> tuple[Array, Array]:
+    """What is convolved, and what it may be off by.
+
+    The mean is off by a rounding a term of its sum, and so is each difference from it, and what it
+    is divided by.
+    """
+    if prologue is None:
+        return x, np.zeros_like(x)
+    plain = reference.prologue(x, scale, shift, replace(prologue, activation=None))
+    s, t = (np.abs(each).reshape(-1, *[1] * (x.ndim - 2)) for each in (scale, shift))
+    if prologue.epsilon is None:
+        error = 2 * EPS32 * (np.abs(x) * s + t)
+    else:
+        by = 1 / np.sqrt(x.var(axis=1, keepdims=True) + prologue.epsilon)
+        normal = reference.prologue(
+            x, np.ones_like(scale), 0 * shift, replace(prologue, activation=None)
+        )
+        off = by * np.nanmax(np.abs(x)) * (1 + np.abs(normal))
+        error = (x.shape[1] + 8) * EPS32 * ((np.abs(normal) + 2 * off) * s + t)
+    return (
+        reference.activate(plain, prologue.activation),
+        activated_bound(plain, error, prologue.activation),
+    )
 
 
 def _conv(problem: ConvProblem, x: Array, weight: Array, bias: Array, residual: Array) -> Array:
@@ -153,6 +189,7 @@ _TILE = Tile(bm=32, bn=32, bk=32, tm=4, tn=4, stages=3)
 CONV_CASES: tuple[KernelCase, ...] = (
     *_by_every_tile(DIRECT, DIRECT_LAYERS),
     *_by_every_tile(GEMM, GEMM_LAYERS),
+    *_by_every_tile(GEMM, PROLOGUE_LAYERS),
     *(
         conv_case(SPLIT_LAYER, ConvChoice(DIRECT, TileConfig(tile, split)))
         for tile in TILES

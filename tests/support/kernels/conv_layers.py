@@ -1,10 +1,11 @@
 """Convolutions to test, as data: each with its epilogue, and where its operands lie."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kernels.layout.pixels import Pixels
 from kernels.problems.activation import RELU, Activation, ActivationKind
 from kernels.problems.conv import ConvProblem
+from kernels.problems.prologue import Prologue
 from tests.support.kernels.windows import conv_problem, window
 
 
@@ -40,6 +41,7 @@ class Layer:
     bias: bool = True
     activation: Activation | None = None
     in_place: bool = False  # y lies where the residual lies
+    mean: float = 0.0  # of x
     nan: bool = False  # one channel of one pixel of x is NaN, and infects none but what sees it
 
 
@@ -223,6 +225,57 @@ GEMM_LAYERS = (
     Layer("in 3-D", conv_problem(2, 12, 8, window((2, 3, 3), (1, 1, 1))), dense(12), dense(8)),
     Layer("with a NaN", conv_problem(2, 13, 8, _1x1), filled(13), dense(8), nan=True),
 )
+
+_LAYER_NORM = Prologue(1e-6)
+_BATCH_NORM = Prologue(activation=RELU)
+
+
+def _after(
+    prologue: Prologue, n: int, c: int, k: int, size: tuple[int, ...] = (5, 9)
+) -> ConvProblem:
+    one = (1,) * len(size)
+    return replace(conv_problem(n, c, k, window(size, one)), prologue=prologue)
+
+
+PROLOGUE_LAYERS = (
+    Layer(
+        "as in ConvNeXt",
+        _after(_LAYER_NORM, 1, 40, 68),
+        dense(40),
+        dense(68),
+        activation=Activation(ActivationKind.GELU),
+        mean=5.0,
+    ),
+    Layer(
+        "as in DenseNet, of a slice",
+        _after(_BATCH_NORM, 2, 24, 36),
+        within(24),
+        dense(36),
+        activation=RELU,
+    ),
+    Layer(
+        "normalised, of many channels",
+        _after(_LAYER_NORM, 1, 260, 20, (1, 2)),
+        dense(260),
+        dense(20),
+    ),
+    Layer(
+        "scaled, of many channels", _after(_BATCH_NORM, 1, 132, 20, (1, 2)), dense(132), dense(20)
+    ),
+    *(
+        Layer(f"{prologue}: {c} channels to {k}", _after(prologue, n, c, k), x(c), y(k), y(k))
+        for n, prologue, c, k, x, y in (
+            (1, _LAYER_NORM, 3, 5, filled, within),
+            (2, _BATCH_NORM, 1, 33, odd, dense),
+            (3, _LAYER_NORM, 37, 3, odd, odd),
+            (4, _BATCH_NORM, 7, 4, within, filled),
+        )
+    ),
+    Layer("normalised, in 3-D", _after(_LAYER_NORM, 2, 12, 8, (2, 3, 3)), dense(12), dense(8)),
+    Layer("normalised, with a NaN", _after(_LAYER_NORM, 2, 13, 8), filled(13), dense(8), nan=True),
+    Layer("scaled, with a NaN", _after(_BATCH_NORM, 2, 13, 8), filled(13), dense(8), nan=True),
+)
+"""1×1 convolutions of an input that is normalised, or scaled and shifted, while it is loaded."""
 
 ACTIVATED_LAYER = Layer("activated", conv_problem(1, 8, 12, _3x3), dense(8), filled(12))
 SPLIT_LAYER = Layer(

@@ -26,8 +26,8 @@ SOURCES = ("implicit_gemm.cu", "tensor_gemm.cu", "coalesced.cu", "winograd.cu", 
 """Of kernels with a loop that multiplies."""
 
 MAIN = (
-    "conv_direct<128, 64, 16, 8, 8, 3, true>",
-    "conv_direct<32, 64, 32, 4, 4, 3, false>",
+    "conv_direct<128, 64, 16, 8, 8, 3, true, Prologue::NONE, Activation::NONE>",
+    "conv_direct<32, 64, 32, 4, 4, 3, false, Prologue::NONE, Activation::NONE>",
     "conv_winograd<2, 3, 2, Points::INTEGER, 32, 64, 8, 8, 8, 4, 1>",
     "conv_winograd<4, 3, 2, Points::MIXED, 32, 32, 8, 8, 8, 2, 1>",
     "conv_coalesced<1, 1, 8, 7, 1, 2, 64, 3>",

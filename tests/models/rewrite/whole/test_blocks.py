@@ -98,6 +98,11 @@ def convnext(b: GraphBuilder) -> str:
     return b.binary("y", ADD, "x", b.transpose("back", scaled, 2, 0, 1))
 
 
+def densenet(b: GraphBuilder) -> str:
+    narrow = b.conv("c1", b.scale_shift("n1", "x", RELU), 16, 1, bias=False)
+    return b.conv("c2", b.scale_shift("n2", narrow, RELU), 8, 3, bias=False)
+
+
 def convnext_v2_response_norm(b: GraphBuilder) -> str:
     last = b.transpose("t", "x", 1, 2, 0)
     norm = b.add(Reduce, "g", (1, 1, 16), x=last, kind=ReduceKind.L2, axes=(0, 1))
@@ -149,7 +154,8 @@ BLOCKS: dict[Callable[[GraphBuilder], str], list[str]] = {
     regnet: ["Conv", *SE, "Conv"],
     shufflenet_v2: ["Slice", "Slice", "Conv", "Conv", "ChannelShuffle"],
     inception_with_its_own_normalisation: ["Conv"],
-    convnext: ["Conv", "Normalise", "Conv", "Conv"],
+    convnext: ["Conv", "Conv", "Conv"],
+    densenet: ["Conv", "Conv"],
     convnext_v2_response_norm: ["Reduce", "Reduce", "ScaleShift", "Binary", "Binary"],
     group_norm: ["Normalise"],
     classifier: ["GlobalPool", "Reshape", "Gemm"],

@@ -16,8 +16,8 @@ HEAD = {"Reshape": 1, "Gemm": 1, "Softmax": 1}
 POOLED = {"GlobalPool": 1, **HEAD}
 LEFT = {
     "bvlc_alexnet": {"Conv": 5, "Lrn": 2, "Pool": 3, **HEAD, "Gemm": 3},
-    # Batch normalisation before a Conv, with a ReLU between, cannot melt into it.
-    "densenet121": {"Conv": 121, "ScaleShift": 62, "Pool": 4, "GlobalPool": 1},
+    # Batch normalisation and ReLU before a 1×1 Conv are its prologue; the last are before a pool.
+    "densenet121": {"Conv": 121, "ScaleShift": 1, "Pool": 4, "GlobalPool": 1},
     "inception_v1": {"Conv": 39, "Slice": 27, "Lrn": 2, "Pool": 13, **POOLED},
     "inception_v2": {"Conv": 51, "Slice": 28, "Pool": 12, **POOLED},
     "resnet50": {"Conv": 53, "Pool": 1, **POOLED},

@@ -1,0 +1,26 @@
+"""Arguments of kernels/src/prologue.cuh: what a matrix product does to its input first."""
+
+from kernels.device.launch import Value
+from kernels.operations.elementwise import activation_arguments, activation_name
+from kernels.problems.prologue import Prologue
+
+
+def prologue_template(prologue: Prologue | None) -> dict[str, str]:
+    """The template arguments `prologue` and `before`, its activation."""
+    if prologue is None:
+        kind = "NONE"
+    else:
+        kind = "SCALE_SHIFT" if prologue.epsilon is None else "LAYER_NORM"
+    activation = prologue.activation if prologue else None
+    return {"prologue": f"Prologue::{kind}", "before": activation_name(activation)}
+
+
+def prologue_arguments(prologue: Prologue | None) -> dict[str, Value]:
+    """The arguments: operands scale and shift, if there is one; epsilon and the activation's."""
+    activation = activation_arguments(prologue.activation if prologue else None)
+    return {
+        "scale": "scale" if prologue else 0,
+        "shift": "shift" if prologue else 0,
+        "epsilon": (prologue and prologue.epsilon) or 0.0,
+        **{f"before_{name}": value for name, value in activation.items()},
+    }

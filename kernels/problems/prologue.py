@@ -1,0 +1,22 @@
+"""What a convolution may do to its input while it loads it."""
+
+from dataclasses import dataclass
+
+from kernels.problems.activation import Activation
+
+
+@dataclass(frozen=True, slots=True)
+class Prologue:
+    """x' = activation((x - mean) / sqrt(variance + epsilon) · scale + shift).
+
+    scale and shift are operands of one number a channel. Mean and variance are those of a pixel's
+    channels, LayerNormalization; without `epsilon` x is only scaled and shifted,
+    BatchNormalization.
+    """
+
+    epsilon: float | None = None
+    activation: Activation | None = None
+
+    def __str__(self) -> str:
+        name = "ScaleShift" if self.epsilon is None else f"LayerNorm({self.epsilon:g})"
+        return f"{name}, {self.activation}" if self.activation else name

@@ -1,0 +1,78 @@
+"""A 1×1 Conv normalises, or scales and shifts, its input while it loads it.
+
+    conv(n(x)) = conv with prologue n on x,   n a ScaleShift or a Normalise over the channels
+
+So the normalised value is neither written nor read. Several Convs that read it each compute it
+anew. Refused where another node needs the value, and for Convs whose kernels take no prologue.
+"""
+
+from dataclasses import replace
+from math import prod
+
+import numpy as np
+
+from kernels.convolution.gemm import GemmConv
+from kernels.problems.prologue import Prologue
+from models.graph import Conv, Node, Normalise, ScaleShift
+from models.rewrite.folding import weight_of
+from models.rewrite.rule import GraphView, Outcome, Refusal, Rewrite
+
+
+def fuse_prologue(view: GraphView, node: Node) -> Outcome:
+    """The rule, at the Conv."""
+    if not isinstance(node, Conv) or node.problem.prologue is not None:
+        return None
+    before = view.producer(node.x)
+    prologue = _prologue(view, before)
+    if prologue is None or not isinstance(before, Normalise | ScaleShift):
+        return None
+    if obstacle := _obstacle(view, before.output, prologue):
+        return Refusal(obstacle)
+    c = node.problem.c
+    names = [view.fresh(f"{node.output}.{role}") for role in ("scale", "shift")]
+    weights = [weight_of(view, name) for name in (before.scale, before.shift)]
+    fused = replace(
+        node,
+        x=before.x,
+        scale=names[0],
+        shift=names[1],
+        problem=replace(node.problem, prologue=prologue),
+    )
+    return Rewrite(
+        nodes=(fused,),
+        weights={
+            name: np.broadcast_to(weight.reshape(-1), c).copy()
+            for name, weight in zip(names, weights, strict=True)
+        },
+    )
+
+
+def _prologue(view: GraphView, node: Node | None) -> Prologue | None:
+    """What the node is as a prologue."""
+    match node:
+        case ScaleShift(activation=activation):
+            return Prologue(None, activation)
+        case Normalise(axes=(0,), groups=1, epsilon=epsilon, activation=activation):
+            channels, *others = view.shape(node.output)
+            each = (channels, *(1 for _ in others))
+            shapes = [view.shape(name) for name in (node.scale, node.shift)]
+            if all(shape == each or prod(shape) == 1 for shape in shapes):
+                return Prologue(epsilon, activation)
+    return None
+
+
+def _obstacle(view: GraphView, name: str, prologue: Prologue) -> str | None:
+    """Why the normalised value must exist."""
+    if name in view.outputs:
+        return f"{name} is an output of the network"
+    if (inside := view.value(name).inside) is not None:
+        return f"{name} lies inside {inside.parent}"
+    for reader in view.readers(name):
+        if not isinstance(reader, Conv) or reader.residual == name:
+            return f"{name} is also read by {reader.name}"
+        if reader.problem.prologue is not None:
+            return f"{reader.name} has a prologue already"
+        problem = replace(reader.problem, prologue=prologue, precision=view.precision)
+        if reason := GemmConv().supports(problem):
+            return f"{reader.name} has {reason}"
+    return None
