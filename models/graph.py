@@ -83,12 +83,16 @@ class Node:
 
 @dataclass(frozen=True, kw_only=True)
 class Conv(Node):
-    """y = activation(conv(x, weight) + bias + residual); weight K×(C/groups)×R×S, bias K."""
+    """y = activation(conv(x, weight) + bias + residual); weight K×(C/groups)×R×S, bias K.
+
+    Where the problem has a projection, the residual is what is projected, C' channels, and the
+    weight K×(C + C')×1×1.
+    """
 
     x: str = operand()
     weight: str = operand()
     bias: str | None = operand(default=None)
-    residual: str | None = operand(default=None)  # a value of the output's shape
+    residual: str | None = operand(default=None)  # of the output's shape, or to be projected
     problem: ConvProblem  # for one image; `problem.with_batch(n)` for n
     activation: Activation | None = None
 

@@ -29,7 +29,15 @@ from kernels.layout.strided import VECTOR
 from kernels.operations.epilogue import epilogue_arguments
 from kernels.problems.activation import Activation
 from kernels.problems.conv import ConvProblem
-from kernels.problems.refusals import dilated, grouped, not_float, strided, wrong_axes, wrong_kernel
+from kernels.problems.refusals import (
+    dilated,
+    grouped,
+    not_float,
+    projecting,
+    strided,
+    wrong_axes,
+    wrong_kernel,
+)
 from kernels.problems.window import Window
 
 Taps = tuple[int, int]
@@ -147,6 +155,7 @@ class CoalescedConv:
             or strided(problem)
             or dilated(problem)
             or grouped(problem)
+            or projecting(problem)
         )
 
     def multiplications(self, problem: ConvProblem) -> int:

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from kernels.convolution.implicit_gemm import FloatGemm
 from kernels.problems.conv import ConvProblem
-from kernels.problems.refusals import not_float
+from kernels.problems.refusals import not_float, projecting
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,5 +22,5 @@ class DirectConv(FloatGemm):
     name: str = "direct"
 
     def supports(self, problem: ConvProblem) -> str | None:
-        """None where tensors are float32."""
-        return not_float(problem)
+        """None where tensors are float32, and nothing is projected."""
+        return not_float(problem) or projecting(problem)

@@ -5,7 +5,14 @@ from typing import ClassVar
 
 from kernels.convolution.implicit_gemm import FloatGemm
 from kernels.problems.conv import ConvProblem
-from kernels.problems.refusals import grouped, not_float, padded, strided, wrong_kernel
+from kernels.problems.refusals import (
+    grouped,
+    not_float,
+    padded,
+    projecting,
+    strided,
+    wrong_kernel,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,4 +36,5 @@ class GemmConv(FloatGemm):
             or strided(problem)
             or padded(problem)
             or grouped(problem)
+            or projecting(problem)
         )

@@ -47,6 +47,11 @@ def not_float(problem: ConvProblem) -> str | None:
     return None if stored == np.float32 else f"{stored} tensors; it runs float32"
 
 
+def projecting(problem: ConvProblem) -> str | None:
+    """It adds a projection."""
+    return "a projection; it runs none" if problem.projection else None
+
+
 def without_tensor_cores(problem: ConvProblem) -> str | None:
     """Its precision is float32's."""
     return "strict float32" if problem.precision is Precision.FP32 else None

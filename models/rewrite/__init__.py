@@ -29,6 +29,7 @@ from models.rewrite.merge_reshapes import merge_reshapes
 from models.rewrite.merge_scale_shifts import merge_scale_shifts
 from models.rewrite.merge_siblings import merge_siblings
 from models.rewrite.nest_concats import nest_concats
+from models.rewrite.project_residual import project_residual
 from models.rewrite.recognise_activation import recognise_activation
 from models.rewrite.recognise_normalisation import recognise_normalisation
 from models.rewrite.rule import Refusal, Rewrite, Rule
@@ -66,6 +67,9 @@ RULES: tuple[Rule, ...] = (
     merge_siblings,
     concat_in_place,
 )
+
+RULES_AT_A_PRECISION: tuple[Rule, ...] = (project_residual,)
+"""For a graph rewritten by RULES, once each Conv has its precision."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,15 +115,15 @@ class Rewritten:
         return made
 
 
-def rewrite(graph: Graph) -> Rewritten:
-    """Apply RULES until none applies. Raises GraphError where a rule breaks the graph: a defect."""
+def rewrite(graph: Graph, rules: tuple[Rule, ...] = RULES) -> Rewritten:
+    """Apply rules until none applies. Raises GraphError where one breaks the graph: a defect."""
     editor = Editor(graph)
     applied: list[Applied] = []
     caveats: list[Refused] = []
-    refused: list[list[Refused]] = [[] for _ in RULES]
+    refused: list[list[Refused]] = [[] for _ in rules]
     turn = 0
-    while turn < len(RULES):
-        rule, refused[turn] = RULES[turn], []
+    while turn < len(rules):
+        rule, refused[turn] = rules[turn], []
         changed = False
         for node in editor.nodes():
             match rule(editor, node):
