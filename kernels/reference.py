@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernels.problems.activation import Activation, ActivationKind
-from kernels.problems.conv import ConvProblem
+from kernels.problems.conv import ConvProblem, Projection
 from kernels.problems.pool import PoolKind, PoolProblem
 from kernels.problems.prologue import Prologue
 from kernels.problems.reduction import ReduceKind
@@ -38,13 +38,18 @@ def conv(
 
         y[n,k,p,q] = Σ_c,r,s x[n, c, u·p + d·r - a, v·q + e·s - b] · weight[k,c,r,s]
 
-    where x is zero outside the image. Raises ValueError when an array's shape is not `problem`'s.
+    where x is zero outside the image. With a projection the residual is N×C'×H'×W', and the last
+    C' channels of the K×(C + C')×1×1 weight are its. Raises ValueError when an array's shape is not
+    `problem`'s.
     """
     _require_one_type(x, weight, bias, residual)
     _require_shape("x", x, (problem.n, problem.c, *problem.window.input))
     _require_shape("weight", weight, problem.filter_shape)
     if bias is not None:
         _require_shape("bias", bias, (problem.k,))
+    weight, last = np.split(weight, [problem.c // problem.groups], axis=1)
+    if problem.projection is not None:
+        residual = _projected(residual, last, problem.projection)
     if residual is not None:
         _require_shape("residual", residual, problem.output_shape)
 
@@ -55,6 +60,15 @@ def conv(
     if residual is not None:
         y += residual
     return activate(y, activation)
+
+
+def _projected(x: Array | None, weight: Array, projection: Projection) -> Array:
+    """N×C'×H'×W' → N×K×P×Q, by a K×C'×1×1 weight."""
+    if x is None:
+        raise ValueError("the problem has a projection, but there is no residual")
+    _require_shape("residual", x, (len(x), projection.c, *projection.input))
+    seen = x[:, :, *(slice(None, None, stride) for stride in projection.strides)]
+    return np.moveaxis(np.tensordot(seen, weight.reshape(weight.shape[:2]), (1, 1)), -1, 1)
 
 
 def _conv_image(image: Array, weight: Array, problem: ConvProblem) -> Array:

@@ -85,13 +85,14 @@ class Node:
 class Conv(Node):
     """y = activation(conv(x, weight) + bias + residual); weight K×(C/groups)×R×S, bias K.
 
-    scale and shift are C numbers each, of the prologue of a problem that has one.
+    scale and shift are C numbers each, of the prologue of a problem that has one. Where the problem
+    has a projection, the residual is what is projected, C' channels, and the weight K×(C + C')×1×1.
     """
 
     x: str = operand()
     weight: str = operand()
     bias: str | None = operand(default=None)
-    residual: str | None = operand(default=None)  # a value of the output's shape
+    residual: str | None = operand(default=None)  # of the output's shape, or to be projected
     scale: str | None = operand(default=None)
     shift: str | None = operand(default=None)
     problem: ConvProblem  # for one image; `problem.with_batch(n)` for n

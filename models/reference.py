@@ -183,6 +183,13 @@ def _factor(precision: Precision, array: Array) -> Array:
     return _rounded_to(precision.stored, array)
 
 
+def _residual(conv: Conv, memory: _Memory) -> Array | None:
+    residual = memory.read_optional(conv.residual)
+    if residual is None or conv.problem.projection is None:
+        return residual
+    return _factor(conv.problem.precision, residual)
+
+
 def _compute(node: Node, memory: _Memory) -> Array:
     """What one node writes."""
     read, graph = memory.read, memory.graph
@@ -196,7 +203,7 @@ def _compute(node: Node, memory: _Memory) -> Array:
                 _factor(node.problem.precision, read(node.weight)),
                 node.problem.with_batch(memory.n),
                 memory.read_optional(node.bias),
-                memory.read_optional(node.residual),
+                _residual(node, memory),
                 node.activation,
             )
         case Gemm():

@@ -131,9 +131,13 @@ class _Run:
         if window.pads_begin != window.pads_end:
             x = functional.pad(x, _pad_list(window.pads_begin, window.pads_end))
             padding = (0,) * len(padding)
-        y = (functional.conv3d if node.problem.is_3d else functional.conv2d)(
+        convolve = functional.conv3d if node.problem.is_3d else functional.conv2d
+        weight, projection = self.read(node.weight), node.problem.projection
+        if projection is not None:
+            weight, last = weight.split([node.problem.c, projection.c], 1)
+        y = convolve(
             x,
-            self.read(node.weight),
+            weight,
             None if node.bias is None else self.read(node.bias),
             window.strides,
             padding,
@@ -141,7 +145,10 @@ class _Run:
             node.problem.groups,
         )
         if node.residual is not None:
-            y = y + self.read(node.residual)
+            residual = self.read(node.residual)
+            if projection is not None:
+                residual = convolve(residual, last, stride=projection.strides)
+            y = y + residual
         return self._activate(y, node.activation)
 
     def _pool(self, x: Any, problem: PoolProblem) -> Any:

@@ -34,6 +34,7 @@ from kernels.problems.refusals import (
     dilated,
     grouped,
     not_float,
+    projecting,
     strided,
     wrong_axes,
     wrong_kernel,
@@ -156,6 +157,7 @@ class CoalescedConv:
             or strided(problem)
             or dilated(problem)
             or grouped(problem)
+            or projecting(problem)
         )
 
     def multiplications(self, problem: ConvProblem) -> int:

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from kernels.convolution.implicit_gemm import FloatGemm
 from kernels.problems.conv import ConvProblem
-from kernels.problems.refusals import after_prologue, not_float
+from kernels.problems.refusals import after_prologue, not_float, projecting
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,5 +22,5 @@ class DirectConv(FloatGemm):
     name: str = "direct"
 
     def supports(self, problem: ConvProblem) -> str | None:
-        """None where tensors are float32."""
-        return not_float(problem) or after_prologue(problem)
+        """None where tensors are float32, with no prologue and no projection."""
+        return not_float(problem) or after_prologue(problem) or projecting(problem)

@@ -6,7 +6,14 @@ from typing import ClassVar
 from kernels.convolution.implicit_gemm import FloatGemm
 from kernels.problems.conv import ConvProblem
 from kernels.problems.precision import Precision
-from kernels.problems.refusals import grouped, not_float, padded, strided, wrong_kernel
+from kernels.problems.refusals import (
+    grouped,
+    not_float,
+    padded,
+    projecting,
+    strided,
+    wrong_kernel,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +41,7 @@ class GemmConv(FloatGemm):
             or padded(problem)
             or grouped(problem)
             or _prologue_not_in_float(problem)
+            or projecting(problem)
         )
 
 

@@ -11,7 +11,15 @@ from typing import ClassVar, Generic, Protocol, TypeVar
 
 from kernels.convolution.work import Work
 from kernels.device.device import Instantiation
-from kernels.device.launch import Launch, Value, instantiate, int32, launch, struct, window_struct
+from kernels.device.launch import (
+    Launch,
+    Value,
+    instantiate,
+    int32,
+    launch,
+    struct,
+    window_struct,
+)
 from kernels.layout.operands import (
     FILTER_FORM,
     Filter,
@@ -136,14 +144,17 @@ class TileConfig(Generic[T]):
 
 def unit(problem: ConvProblem) -> int:
     """The channels that are copied at once: 16 bytes, or 8 where fewer half channels suffice."""
-    channels = padded(problem.c // problem.groups)
     wide = 16 // problem.precision.stored.itemsize
-    return wide if channels % wide == 0 else VECTOR
+    every = problem.c // problem.groups, problem.projected
+    return wide if all(padded(channels) % wide == 0 for channels in every) else VECTOR
 
 
 def inner_size(problem: ConvProblem) -> int:
-    """The length of the matrix product's sums: T·R·S · C/groups, the channels padded."""
-    return problem.window.kernel_volume * padded(problem.c // problem.groups, unit(problem))
+    """The length of the matrix product's sums: T·R·S · C/groups + C', the channels padded."""
+    channels, projected = (
+        padded(each, unit(problem)) for each in (problem.c // problem.groups, problem.projected)
+    )
+    return problem.window.kernel_volume * channels + projected
 
 
 def tiles(problem: ConvProblem, tile: AnyTile) -> int:
@@ -166,8 +177,12 @@ class ImplicitGemm(Generic[T]):
         """The kernel for a tile."""
         raise NotImplementedError
 
+    def further_arguments(self, problem: ConvProblem) -> Mapping[str, Value]:  # noqa: ARG002  (none)
+        """Arguments of this kernel alone."""
+        return {}
+
     def multiplications(self, problem: ConvProblem) -> int:
-        """N K P Q (C/groups) R S, padding included."""
+        """N K P Q ((C/groups) R S + C'), padding included."""
         return problem.macs
 
     def configs(self, problem: ConvProblem) -> tuple[TileConfig[T], ...]:
@@ -210,7 +225,10 @@ class ImplicitGemm(Generic[T]):
         Raises ValueError where pixels do not fit the problem, and beyond 32-bit indices.
         """
         check_operands(problem, x, y, residual)
-        _check_reach(problem, config.tile, x, y, residual or y)
+        added, projected = (None, residual) if problem.projection else (residual, None)
+        _check_reach(problem, config.tile, x, y, added or y)
+        if problem.projection:
+            int32(problem.n * prod(problem.projection.input) * (projected or x).pitch)
         tile, groups, split = config.tile, problem.groups, config.split > 1
         c, k, wide = problem.c // groups, problem.k // groups, unit(problem)
         sizes = struct(
@@ -222,8 +240,8 @@ class ImplicitGemm(Generic[T]):
             x_pitch=x.pitch,
             residual_pitch=0 if residual is None else residual.pitch,
             y_pitch=y.pitch,
-            x_vectors=vectors_in(x, of=wide) and (groups == 1 or c % wide == 0),
-            y_vectors=vectors_in(y, residual or y) and (groups == 1 or k % VECTOR == 0),
+            x_vectors=vectors_in(x, projected or x, of=wide) and (groups == 1 or c % wide == 0),
+            y_vectors=vectors_in(y, added or y) and (groups == 1 or k % VECTOR == 0),
         )
         return (
             launch(
@@ -240,14 +258,10 @@ class ImplicitGemm(Generic[T]):
                 counters="counters" if split else 0,
                 sizes=sizes,
                 window=window_struct(problem.window),
-                **epilogue_arguments(activation),
                 **self.further_arguments(problem),
+                **epilogue_arguments(activation),
             ),
         )
-
-    def further_arguments(self, problem: ConvProblem) -> Mapping[str, Value]:  # noqa: ARG002  (none)
-        """Arguments of this kernel alone, its last."""
-        return {}
 
 
 class FloatGemm(ImplicitGemm[Tile]):

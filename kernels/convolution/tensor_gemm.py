@@ -1,16 +1,17 @@
 """Launches of kernels/src/tensor_gemm.cu: convolution as a matrix product on tensor cores."""
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from math import ceil
+from math import ceil, prod
 
 import numpy as np
 
 from kernels.convolution.implicit_gemm import ImplicitGemm, TileConfig, inner_size, tiles, unit
 from kernels.convolution.work import Work
 from kernels.device.device import Instantiation
-from kernels.device.launch import instantiate
+from kernels.device.launch import Value, instantiate, struct
 from kernels.layout.operands import Filter, check_filter, padded
-from kernels.problems.conv import ConvProblem
+from kernels.problems.conv import ConvProblem, Projection
 from kernels.problems.precision import Precision
 from kernels.problems.refusals import after_prologue, without_tensor_cores
 
@@ -66,8 +67,8 @@ class TensorTile:
 
     @property
     def shared_bytes(self) -> int:
-        """Of a block: the chunks or the sums, and the window's start for each pixel."""
-        return max(self.stages * (self.bm + self.bn) * _ROW_BYTES, 4 * self.sums) + 16 * self.bm
+        """Of a block: the chunks or the sums, and where each pixel begins in x and the residual."""
+        return max(self.stages * (self.bm + self.bn) * _ROW_BYTES, 4 * self.sums) + 32 * self.bm
 
     @property
     def dynamic_bytes(self) -> int:
@@ -118,6 +119,14 @@ class TensorConv(ImplicitGemm[TensorTile]):
         template = {"precision": precision, "unit": unit(problem), **asdict(tile)}
         return instantiate("tensor_gemm.cu", "conv_tensor", **template)
 
+    def further_arguments(self, problem: ConvProblem) -> Mapping[str, Value]:
+        """The projection, of no channels where there is none."""
+        axes = len(problem.window.input)
+        of = problem.projection or Projection(0, (1,) * axes, (1,) * axes)
+        size, strides = ((1,) * (3 - axes) + each for each in (of.input, of.strides))
+        given = struct("tensor_gemm.cu", "Projection", channels=of.c, input=size, stride=strides)
+        return {"projection": given}
+
     def work(self, problem: ConvProblem, config: TileConfig[TensorTile]) -> tuple[Work]:
         """A block's chunks take what tensor cores, shared memory or instructions allow."""
         tile, split = config.tile, config.split > 1
@@ -161,19 +170,25 @@ class TensorConv(ImplicitGemm[TensorTile]):
         problem: ConvProblem,
         config: TileConfig[TensorTile],  # noqa: ARG002  (one layout serves all tiles)
     ) -> Filter:
-        """K×(C/groups)×R×S → K × (R·S · C/groups), as the precision stores it.
+        """K×(C/groups)×R×S → K × (R·S · C/groups + C'), as the precision stores it.
 
         The channels are padded with zeros to what is copied at once, each row to 16 bytes.
         """
         check_filter(weight, problem)
-        taps, c = problem.window.kernel_volume, problem.c // problem.groups
         stored = problem.precision.stored
-        rows = np.zeros((problem.k, taps, padded(c, unit(problem))), stored)
-        rows[..., :c] = weight.reshape(problem.k, c, taps).transpose(0, 2, 1)
+        parts = np.split(weight, [problem.c // problem.groups], axis=1)
+        row = np.concatenate([_taps_by_channels(part, unit(problem)) for part in parts], axis=1)
+        row = row.astype(stored)
         if problem.precision is Precision.TF32:
-            rows = to_tf32(rows)
-        end = -rows[0].size % (16 // stored.itemsize)
-        return np.pad(rows.reshape(problem.k, -1), ((0, 0), (0, end)))
+            row = to_tf32(row)
+        return np.pad(row, ((0, 0), (0, -row.shape[1] % (16 // stored.itemsize))))
+
+
+def _taps_by_channels(weight: Filter, to: int) -> Filter:
+    """K×C×R×S → K × (R·S · C), C padded with zeros `to` a multiple."""
+    k, c, *taps = weight.shape
+    rows = np.moveaxis(weight.reshape(k, c, prod(taps)), 1, -1)
+    return np.pad(rows, ((0, 0), (0, 0), (0, padded(c, to) - c))).reshape(k, -1)
 
 
 def to_tf32(x: Filter) -> Filter:

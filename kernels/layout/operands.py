@@ -22,13 +22,17 @@ def check_operands(problem: ConvProblem, x: Pixels, y: Pixels, residual: Pixels 
         raise ValueError(f"a convolution in {problem.precision.value} has tensors of {stored}")
     if x.channels != problem.c:
         raise ValueError(f"{problem.c} channels, but x has {x.channels}")
-    for name, each in (("y", y), ("the residual", residual)):
-        if each is not None and each.channels != problem.k:
-            raise ValueError(f"{problem.k} filters, but {name} has {each.channels} channels")
+    if y.channels != problem.k:
+        raise ValueError(f"{problem.k} filters, but y has {y.channels} channels")
+    if residual is None and problem.projection:
+        raise ValueError("a projection, but no residual to project")
+    added = problem.projected or problem.k
+    if residual is not None and residual.channels != added:
+        raise ValueError(f"{added} channels are added, but the residual has {residual.channels}")
 
 
 def check_filter(weight: Filter, problem: ConvProblem) -> None:
-    """Raise ValueError unless it is K×(C/groups)×R×S."""
+    """Raise ValueError unless it is K×(C/groups)×R×S, or what a projection asks for."""
     if weight.shape != problem.filter_shape:
         raise ValueError(f"the filter is {weight.shape}, not {problem.filter_shape}")
 

@@ -8,6 +8,23 @@ from kernels.problems.window import Window
 
 
 @dataclass(frozen=True, slots=True)
+class Projection:
+    """A 1×1 convolution of another value, x', added to a 1×1 convolution: ResNet's shortcuts.
+
+    x' is N×C'×H'×W'; output position (p, q) reads its position (u'·p, v'·q), for strides u' and v'.
+    """
+
+    c: int
+    input: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    @property
+    def output(self) -> tuple[int, ...]:
+        """P×Q."""
+        return tuple(-(-h // u) for h, u in zip(self.input, self.strides, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
 class ConvProblem:
     """Convolution (cross-correlation) of N images, letters after Lavin & Gray, section 3.
 
@@ -22,12 +39,23 @@ class ConvProblem:
     groups: int = 1
     precision: Precision = Precision.FP32
     prologue: Prologue | None = None
+    projection: Projection | None = None
 
     def __post_init__(self) -> None:
         if self.n < 1 or self.c < 1 or self.k < 1:
             raise ValueError(f"N, C and K must be at least 1, got {self.n}, {self.c}, {self.k}")
         if self.groups < 1 or self.c % self.groups or self.k % self.groups:
             raise ValueError(f"groups={self.groups} must divide C={self.c} and K={self.k}")
+        if self.projection is None:
+            return
+        if self.groups > 1 or self.window.kernel_volume > 1:
+            raise ValueError("a projection is added to a 1×1 convolution of one group")
+        if self.precision is Precision.FP32:
+            raise ValueError("a projection is computed on tensor cores, never in fp32")
+        if self.projection.output != self.window.output:
+            raise ValueError(
+                f"the projection is {self.projection.output}, the output {self.window.output}"
+            )
 
     def with_batch(self, n: int) -> "ConvProblem":
         """The same layer for N = n images."""
@@ -45,8 +73,13 @@ class ConvProblem:
 
     @property
     def filter_shape(self) -> tuple[int, ...]:
-        """K×(C/groups)×R×S."""
-        return (self.k, self.c // self.groups, *self.window.kernel)
+        """K×(C/groups)×R×S; with a projection K×(C + C')×1×1."""
+        return (self.k, self.c // self.groups + self.projected, *self.window.kernel)
+
+    @property
+    def projected(self) -> int:
+        """Channels of the projection, 0 without one."""
+        return self.projection.c if self.projection else 0
 
     @property
     def output_shape(self) -> tuple[int, ...]:
@@ -57,18 +90,26 @@ class ConvProblem:
     def macs(self) -> int:
         """Multiply-accumulates of the direct algorithm, padding counted: N K P Q (C/groups) R S."""
         w = self.window
-        return self.n * self.k * w.output_volume * (self.c // self.groups) * w.kernel_volume
+        inner = self.c // self.groups * w.kernel_volume + self.projected
+        return self.n * self.k * w.output_volume * inner
 
     def __str__(self) -> str:
         w = self.window
-        size, kernel = ("x".join(map(str, axes)) for axes in (w.input, w.kernel))
+        size, kernel = _x(w.input), _x(w.kernel)
         text = f"N{self.n} C{self.c} {size} K{self.k} {kernel}"
         if set(w.strides) != {1}:
-            text += f" s{'x'.join(map(str, w.strides))}"
+            text += f" s{_x(w.strides)}"
         if any(w.pads_begin + w.pads_end):
             text += f" p{','.join(map(str, w.pads_begin + w.pads_end))}"
         if set(w.dilations) != {1}:
-            text += f" d{'x'.join(map(str, w.dilations))}"
+            text += f" d{_x(w.dilations)}"
         text += f" g{self.groups}" if self.groups > 1 else ""
+        if self.projection is not None:
+            size, strides = (_x(each) for each in (self.projection.input, self.projection.strides))
+            text += f" + C{self.projection.c} {size} s{strides}"
         text += f" {self.precision.value}" if self.precision is not Precision.FP32 else ""
         return text + (f" after {self.prologue}" if self.prologue else "")
+
+
+def _x(axes: tuple[int, ...]) -> str:
+    return "x".join(map(str, axes))

@@ -52,6 +52,11 @@ def after_prologue(problem: ConvProblem) -> str | None:
     return f"{problem.prologue} ahead of it; it runs none" if problem.prologue else None
 
 
+def projecting(problem: ConvProblem) -> str | None:
+    """It adds a projection."""
+    return "a projection; it runs none" if problem.projection else None
+
+
 def without_tensor_cores(problem: ConvProblem) -> str | None:
     """Its precision is float32's."""
     return "strict float32" if problem.precision is Precision.FP32 else None

@@ -14,17 +14,41 @@
 //   every precision: 8 rows x 16 bytes are 8 x 8 halves, or 8 x 4 floats.
 //   Row r has its 16-byte vector v at v ^ r % 8: the 8 rows of a matrix, and the 8 vectors that
 //   neighbouring threads copy, lie in different banks.
+//   A projection, of the residual's channels at a stride, is more of the inner dimension: a unit of
+//   a chunk is copied from x or from the residual, by what `rows` says of either.
 // Layouts: x, residual, y are N·D·H·W pixels with any pitch. The inner dimension is T·R·S taps x
-//   channels, padded to UNIT: what is copied at once, 16 bytes, or 8 of images with 3 channels.
+//   channels, padded to UNIT: what is copied at once, 16 bytes, or 8 of images with 3 channels; then
+//   the projected channels, padded likewise.
 //   weight is G x K/G x inner, padded to 16 bytes with zeros (kernels/convolution/tensor_gemm.py,
 //   prepare_filter). A tile's sums are BM x (BN + 8) floats, so that the rows that half a warp
 //   writes at once lie in different banks; the workspace is tiles x splits of them.
 // Launch: (tiles, splits, groups) blocks, tiles of filters fastest, of BM / WM · BN / WN warps.
-//   Dynamic shared memory: STAGES chunks of both factors, or a tile's sums; 16 bytes a pixel.
+//   Dynamic shared memory: STAGES chunks of both factors, or a tile's sums; 32 bytes a pixel.
 #include "implicit_gemm.cuh"
 
 // kernels/problems/precision.py, those that tensor cores compute.
 enum class Precision { TF32, TF32X3, FP16 };
+
+// kernels/problems/conv.py, Projection: a 1x1 convolution of the residual, which is added instead.
+struct Projection {
+  int channels;  // 0 where the residual, if there is one, is added as it is
+  int input[3];
+  int stride[3];
+};
+
+// As window_start: every output pixel reads one that exists.
+__device__ __forceinline__ int4 projected_start(int pixel, const Sizes& sizes, const Window& window,
+                                                const Projection& projection) {
+  unsigned index = pixel;
+  int at[3];
+#pragma unroll
+  for (int axis = 2; axis >= 0; --axis)
+    at[axis] = int(peel(index, window.output[axis])) * projection.stride[axis];
+  const int place = ((int(index) * projection.input[0] + at[0]) * projection.input[1] + at[1]) *
+                        projection.input[2] +
+                    at[2];
+  return make_int4(place * sizes.residual_pitch, pixel < sizes.pixels ? 0 : -(1 << 30), 0, 0);
+}
 
 template <Precision PRECISION>
 struct Stored {
@@ -113,7 +137,8 @@ __global__ void __launch_bounds__(BM / WM * (BN / WN) * 32)
     conv_tensor(const Element<PRECISION>* __restrict__ x,
                 const Element<PRECISION>* __restrict__ weight, const float* bias,
                 const Element<PRECISION>* residual, Element<PRECISION>* y, float* workspace,
-                unsigned* counters, Sizes sizes, Window window, int activation, float a, float b) {
+                unsigned* counters, Sizes sizes, Window window, Projection projection, int activation,
+                float a, float b) {
   using T = Element<PRECISION>;
   constexpr int THREADS = BM / WM * (BN / WN) * 32;
   constexpr int ROW = BK * int(sizeof(T)), VECTOR = 16 / int(sizeof(T));
@@ -126,7 +151,8 @@ __global__ void __launch_bounds__(BM / WM * (BN / WN) * 32)
   static_assert(BM % X_ROWS == 0 && BN % WEIGHT_ROWS == 0, "threads must divide a chunk");
   static_assert(BM % WM == 0 && BN % WN == 0 && WM % 16 == 0 && WN % 16 == 0, "tiles must fit");
   DYNAMIC_SHARED(unsigned char, shared);
-  int4* const rows = reinterpret_cast<int4*>(shared + CHUNKS_OR_SUMS);  // window_start of each
+  // Of each pixel window_start in x, then projected_start in the residual.
+  int4* const rows = reinterpret_cast<int4*>(shared + CHUNKS_OR_SUMS);
 
   const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
   const int group = blockIdx.z, split = blockIdx.y, splits = gridDim.y;
@@ -134,15 +160,19 @@ __global__ void __launch_bounds__(BM / WM * (BN / WN) * 32)
   const int first_pixel = int(blockIdx.x) / filter_tiles * BM;
   const int first_filter = int(blockIdx.x) % filter_tiles * BN;
   const int channels = (sizes.channels + UNIT - 1) / UNIT * UNIT;
-  const int inner = window.kernel[0] * window.kernel[1] * window.kernel[2] * channels;
+  const int of_x = window.kernel[0] * window.kernel[1] * window.kernel[2] * channels;
+  const int inner = of_x + (projection.channels + UNIT - 1) / UNIT * UNIT;
   const int weight_pitch = (inner + VECTOR - 1) / VECTOR * VECTOR;
   const int chunks = (inner + BK - 1) / BK;
   const int first_chunk = chunks * split / splits, last_chunk = chunks * (split + 1) / splits;
   x += group * sizes.channels;
   weight += size_t(group) * sizes.filters * weight_pitch;
 
-  for (int row = thread; row < BM; row += THREADS)
+  for (int row = thread; row < BM; row += THREADS) {
     rows[row] = window_start(first_pixel + row, sizes, window);
+    if (projection.channels > 0)
+      rows[BM + row] = projected_start(first_pixel + row, sizes, window, projection);
+  }
   __syncthreads();
 
   // What this thread copies of every chunk: one unit of some rows of x, one vector of some
@@ -150,6 +180,7 @@ __global__ void __launch_bounds__(BM / WM * (BN / WN) * 32)
   const int x_row = thread / (BK / UNIT), unit = thread % (BK / UNIT);
   const int weight_row = thread / (BK / VECTOR), vector = thread % (BK / VECTOR);
   Column column(first_chunk * BK + unit * UNIT, channels, window);
+  int x_inner = first_chunk * BK + unit * UNIT;
   int weight_inner = first_chunk * BK + vector * VECTOR;
 
   const auto at = [](unsigned char* chunk, int row, int element) {
@@ -160,20 +191,23 @@ __global__ void __launch_bounds__(BM / WM * (BN / WN) * 32)
   const auto copy_chunk = [&](int stage) {
     unsigned char* const x_chunk = shared + stage * STAGE;
     unsigned char* const weight_chunk = x_chunk + BM * ROW;
-    const int d = column.tap[0] * window.dilation[0];
-    const int h = column.tap[1] * window.dilation[1];
-    const int w = column.tap[2] * window.dilation[2];
-    const int tap =
-        ((d * window.input[1] + h) * window.input[2] + w) * sizes.x_pitch + column.channel;
-    const int exist = column.tap[0] < window.kernel[0] ? sizes.channels - column.channel : 0;
+    const bool is_of_x = x_inner < of_x;
+    const int d = is_of_x ? column.tap[0] * window.dilation[0] : 0;
+    const int h = is_of_x ? column.tap[1] * window.dilation[1] : 0;
+    const int w = is_of_x ? column.tap[2] * window.dilation[2] : 0;
+    const int channel = is_of_x ? column.channel : x_inner - of_x;
+    const int tap = ((d * window.input[1] + h) * window.input[2] + w) * sizes.x_pitch + channel;
+    const int exist = (is_of_x ? sizes.channels : projection.channels) - channel;
+    const T* const from = is_of_x ? x : residual;
+    const int4* const starts = exist > 0 && !is_of_x ? rows + BM : rows;
 #pragma unroll
     for (int i = 0; i < BM; i += X_ROWS) {
       const int row = i + x_row;
-      const int4 start = rows[row];
+      const int4 start = starts[row];
       const bool inside = exist > 0 && unsigned(start.y + d) < unsigned(window.input[0]) &&
                           unsigned(start.z + h) < unsigned(window.input[1]) &&
                           unsigned(start.w + w) < unsigned(window.input[2]);
-      copy_unit<UNIT>(at(x_chunk, row, unit * UNIT), inside ? x + (start.x + tap) : x,
+      copy_unit<UNIT>(at(x_chunk, row, unit * UNIT), inside ? from + (start.x + tap) : x,
                       inside ? exist : 0, sizes.x_vectors != 0);
     }
 #pragma unroll
@@ -184,6 +218,7 @@ __global__ void __launch_bounds__(BM / WM * (BN / WN) * 32)
                    exists ? weight + (filter * weight_pitch + weight_inner) : weight, exists);
     }
     column.advance(BK, channels, window);
+    x_inner += BK;
     weight_inner += BK;
   };
 
@@ -263,5 +298,6 @@ __global__ void __launch_bounds__(BM / WM * (BN / WN) * 32)
   }
   write_tile<BM, BN, PITCH, THREADS>(
       parts, splits, sizes.pixels, first_pixel, first_filter,
-      epilogue_of(group, sizes, bias, residual, y, activation, a, b));
+      epilogue_of(group, sizes, bias, projection.channels > 0 ? nullptr : residual, y, activation, a,
+                  b));
 }

@@ -94,7 +94,7 @@ class Bench:
             launches=launches,
             weight=forms[form],
             read={
-                "x": problem.n * exam.image.nbytes,
+                **{name: problem.n * image.nbytes for name, image in exam.images.items()},
                 "bias": exam.bias.nbytes,
                 "weight": forms[form].nbytes,
             },
@@ -164,15 +164,15 @@ class Bench:
     def _upload(self, candidate: Candidate) -> dict[str, int]:
         """The exam's operands; x is shared by all candidates of a problem."""
         exam, n = candidate.exam, candidate.problem.n
-        inputs = {name: candidate.read[name] for name in ("x", "bias")}
+        inputs = {name: candidate.read[name] for name in (*exam.images, "bias")}
         (at,) = operand_sets(self._x.at_least(set_bytes(inputs)), inputs, 1)
         at["weight"] = self._weight.at_least(candidate.weight.nbytes)
         self.device.upload(at["weight"], candidate.weight, self._stream)
         if self._uploaded != (exam, n):
-            x = exam.x(n)
-            self.device.upload(at["x"], x, self._stream)
-            self.device.upload(at["bias"], exam.bias, self._stream)
-            self._stream.synchronize()  # before x is overwritten
+            operands = {**exam.inputs(n), "bias": exam.bias}
+            for name, operand in operands.items():
+                self.device.upload(at[name], operand, self._stream)
+            self._stream.synchronize()  # before they are freed
             self._uploaded = exam, n
         return at
 

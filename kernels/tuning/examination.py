@@ -10,6 +10,7 @@ enough for every N, and images in the wrong order are detected. In float16 whole
 and all at 65504: random signs keep y far below the former, and every eighth image has one scale.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -33,14 +34,17 @@ class Exam:
     not use it.
     """
 
-    image: Floats  # H×W×C, C padded
+    images: Mapping[str, Floats]  # x, and the residual if it is projected: H×W×C, C padded
     weight: Floats  # K×(C/groups)×R×S
     bias: Floats  # K
     expected: Floats  # P×Q×K
 
-    def x(self, n: int) -> Floats:
-        """N×H×W×C."""
-        return np.stack([self.image * scale for scale in _scales(n, self.image.dtype)])
+    def inputs(self, n: int) -> dict[str, Floats]:
+        """N×H×W×C each."""
+        return {
+            name: np.stack([image * scale for scale in _scales(n, image.dtype)])
+            for name, image in self.images.items()
+        }
 
     def fault(self, y: Floats) -> str | None:
         """The error in y, N×P×Q×K with K padded; None where it is right."""
@@ -69,16 +73,23 @@ def exam_of(layer: ConvProblem) -> Exam:
     """The exam of a layer; `layer` is for N = 1."""
     rng = np.random.default_rng(1)
     numbers = np.array([-3, -2, -1, 1, 2, 3])  # no zeros: a missing term must change y
-    x = rng.choice(numbers, (1, layer.c, *layer.window.input))
+    shapes = {"x": (layer.c, *layer.window.input)}
+    if layer.projection:
+        shapes["residual"] = (layer.projection.c, *layer.projection.input)
+    operands = {name: rng.choice(numbers, (1, *shape)) for name, shape in shapes.items()}
     weight = rng.choice([-1.0, 1.0], layer.filter_shape)
-    y = reference.conv(x.astype(np.float64), weight, layer)
-    stored = layer.precision.stored
-    missing = padded(layer.c, 16 // stored.itemsize) - layer.c
-    widths = [(0, 0)] * (x.ndim - 2) + [(0, missing)]
-    image = np.pad(np.moveaxis(x[0], 0, -1).astype(stored), widths, constant_values=np.nan)
+    exact = {name: each.astype(np.float64) for name, each in operands.items()}
+    y = reference.conv(exact["x"], weight, layer, residual=exact.get("residual"))
     return Exam(
-        image=image,
+        images={name: _pixels(x[0], layer.precision.stored) for name, x in operands.items()},
         weight=weight.astype(np.float32),
         bias=rng.choice(numbers, layer.k).astype(np.float32),
         expected=np.ascontiguousarray(np.moveaxis(y[0], 0, -1), np.float32),
     )
+
+
+def _pixels(x: NDArray[np.integer[Any]], stored: Stored) -> Floats:
+    """C×H×W → H×W×C, filled up with NaN to 16 bytes."""
+    missing = padded(len(x), 16 // stored.itemsize) - len(x)
+    widths = [(0, 0)] * (x.ndim - 1) + [(0, missing)]
+    return np.pad(np.moveaxis(x, 0, -1).astype(stored), widths, constant_values=np.nan)

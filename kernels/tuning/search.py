@@ -33,11 +33,14 @@ def measured_launches(problem: ConvProblem, choice: ConvChoice) -> tuple[Launch,
     """
     problem = replace(problem, prologue=None)
     stored = problem.precision.stored
-    x, y = (
-        Pixels(channels, padded(channels, 16 // stored.itemsize), stored=stored)
-        for channels in (problem.c, problem.k)
+
+    def pixels(channels: int) -> Pixels:
+        return Pixels(channels, padded(channels, 16 // stored.itemsize), stored=stored)
+
+    residual = pixels(problem.projected) if problem.projection else None
+    return choice.algorithm.launches(
+        problem, choice.config, pixels(problem.c), pixels(problem.k), residual, bias=True
     )
-    return choice.algorithm.launches(problem, choice.config, x, y, bias=True)
 
 
 def instantiations(problem: ConvProblem, choice: ConvChoice) -> set[Instantiation]:

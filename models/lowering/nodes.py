@@ -67,9 +67,10 @@ def _conv(to: Context, node: Conv) -> None:
         place, residual = to.pixels(node.residual)
         operands["residual"] = at(place)
     # The thread that writes an element has read its residual: y may take the residual's place. But
-    # x is read by others, at other positions: never if the residual lies in its buffer.
-    apart = node.residual is not None and to.places[node.residual].root != x.root
-    y = to.output(node.output, over=node.residual if apart else None)
+    # x and what is projected are read by others, at other positions: never in a buffer of theirs.
+    added = node.residual if problem.projection is None else None
+    apart = added is not None and to.places[added].root != x.root
+    y = to.output(node.output, over=added if apart else None)
     operands["y"] = at(y)
     weight = to.graph.weights[node.weight]
     operands["weight"] = to.tape.weight(

@@ -36,7 +36,7 @@ class NodeReport:
     operation: str
     detail: str  # a Conv's or Pool's problem, an elementwise node's operation
     shape: tuple[int, ...]  # of one image's output
-    fused: tuple[str, ...]  # fused into it: bias, residual, an activation, a place in a Concat
+    fused: tuple[str, ...]  # into it: bias, residual, projection, activation, place in a Concat
     flops: int
     bytes: int
     rules: tuple[str, ...]  # the rewrite rules that made it
@@ -145,7 +145,8 @@ def _fused(graph: Graph, node: Node) -> tuple[str, ...]:
     if getattr(node, "bias", None) is not None:
         parts.append("bias")
     if getattr(node, "residual", None) is not None:
-        parts.append("residual")
+        projected = isinstance(node, Conv) and node.problem.projection is not None
+        parts.append("projection" if projected else "residual")
     activation = getattr(node, "activation", None)
     if activation is not None and not isinstance(node, Activate):
         parts.append(str(activation))

@@ -6,7 +6,6 @@ Each rule has a file of its own, which states its equation and its refusals.
 from dataclasses import dataclass
 from functools import cached_property
 
-from kernels.problems.precision import Precision
 from models.graph import Graph, Node
 from models.rewrite.activation_before_concat import activation_before_concat
 from models.rewrite.canonical_scale_shift import canonical_scale_shift
@@ -31,6 +30,7 @@ from models.rewrite.merge_reshapes import merge_reshapes
 from models.rewrite.merge_scale_shifts import merge_scale_shifts
 from models.rewrite.merge_siblings import merge_siblings
 from models.rewrite.nest_concats import nest_concats
+from models.rewrite.project_residual import project_residual
 from models.rewrite.recognise_activation import recognise_activation
 from models.rewrite.recognise_normalisation import recognise_normalisation
 from models.rewrite.rule import Refusal, Rewrite, Rule
@@ -66,9 +66,11 @@ RULES: tuple[Rule, ...] = (
     flatten_channels_last,
     nest_concats,
     merge_siblings,
-    fuse_prologue,
     concat_in_place,
 )
+
+RULES_AT_A_PRECISION: tuple[Rule, ...] = (fuse_prologue, project_residual)
+"""For a graph rewritten by RULES, once each Conv has its precision."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,18 +116,15 @@ class Rewritten:
         return made
 
 
-def rewrite(graph: Graph, precision: Precision = Precision.FP32) -> Rewritten:
-    """Apply RULES until none applies; `precision` is what the convolutions will run at.
-
-    Raises GraphError where a rule breaks the graph: a defect.
-    """
-    editor = Editor(graph, precision)
+def rewrite(graph: Graph, rules: tuple[Rule, ...] = (*RULES, *RULES_AT_A_PRECISION)) -> Rewritten:
+    """Apply rules until none applies. Raises GraphError where one breaks the graph: a defect."""
+    editor = Editor(graph)
     applied: list[Applied] = []
     caveats: list[Refused] = []
-    refused: list[list[Refused]] = [[] for _ in RULES]
+    refused: list[list[Refused]] = [[] for _ in rules]
     turn = 0
-    while turn < len(RULES):
-        rule, refused[turn] = RULES[turn], []
+    while turn < len(rules):
+        rule, refused[turn] = rules[turn], []
         changed = False
         for node in editor.nodes():
             match rule(editor, node):

@@ -72,7 +72,7 @@ def _obstacle(view: GraphView, name: str, prologue: Prologue) -> str | None:
             return f"{name} is also read by {reader.name}"
         if reader.problem.prologue is not None:
             return f"{reader.name} has a prologue already"
-        problem = replace(reader.problem, prologue=prologue, precision=view.precision)
+        problem = replace(reader.problem, prologue=prologue)
         if reason := GemmConv().supports(problem):
             return f"{reader.name} has {reason}"
     return None

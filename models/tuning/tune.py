@@ -105,6 +105,8 @@ def _report(
     device: Device, problem: ConvProblem, nodes: tuple[str, ...], outcomes: Outcomes
 ) -> ProblemReport:
     x = problem.n * problem.c * prod(problem.window.input)
+    if problem.projection:
+        x += problem.n * problem.projection.c * prod(problem.projection.input)
     elements = x + prod(problem.filter_shape) + problem.k + prod(problem.output_shape)
     return ProblemReport(
         nodes=nodes,

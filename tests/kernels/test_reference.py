@@ -18,8 +18,9 @@ from onnx.reference import ReferenceEvaluator
 
 from kernels import reference
 from kernels.problems.activation import RELU, Activation
-from kernels.problems.conv import ConvProblem
+from kernels.problems.conv import ConvProblem, Projection
 from kernels.problems.pool import PoolKind, PoolProblem
+from kernels.problems.precision import Precision
 from kernels.problems.window import Window
 from tests.support.kernels.arrays import BOTH_TYPES, Array, Float, normal
 from tests.support.kernels.windows import conv_problem, window, windows
@@ -122,6 +123,24 @@ def test_conv_adds_the_residual_before_the_activation() -> None:
     fused = convolve(problem, {**arrays, "residual": residual}, RELU)
     assert np.array_equal(fused, np.maximum(convolve(problem, arrays) + residual, 0))
     assert 0 < np.mean(fused == 0) < 1
+
+
+def test_a_projection_is_a_convolution_of_the_residual() -> None:
+    main = replace(conv_problem(2, 5, 6, window((3, 4), (1, 1))), precision=Precision.TF32)
+    of = window((6, 10), (1, 1), strides=(2, 3))
+    shortcut = conv_problem(2, 7, 6, of)
+    x, residual = normal((2, 5, 3, 4)), normal((2, 7, 6, 10), 1)
+    weights = normal((6, 5, 1, 1), 2), normal((6, 7, 1, 1), 3)
+    apart = reference.conv(residual, weights[1], shortcut)
+    expected = reference.conv(x, weights[0], main, residual=apart)
+    problem = replace(main, projection=Projection(7, of.input, of.strides))
+    both = np.concatenate(weights, axis=1)
+    y = reference.conv(x, both, problem, residual=residual)
+    np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-5)
+    with pytest.raises(ValueError, match="there is no residual"):
+        reference.conv(x, both, problem)
+    with pytest.raises(ValueError, match="residual has shape"):
+        reference.conv(x, both, problem, residual=apart)
 
 
 @pytest.mark.parametrize(

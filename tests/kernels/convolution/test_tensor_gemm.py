@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from kernels.convolution.algorithms import ConvChoice, candidates
 from kernels.convolution.implicit_gemm import TILES, TileConfig, inner_size
 from kernels.convolution.tensor_gemm import TENSOR_TILES, TensorTile, to_tf32
-from kernels.problems.precision import Precision
+from kernels.layout.pixels import Pixels
+from kernels.problems.conv import Projection
+from kernels.problems.precision import HALF, Precision
 from tests.cusim.device import CusimDevice, Order
 from tests.kernels.convolution.test_implicit_gemm import layers
 from tests.support.cases import INSTANTIATIONS
@@ -20,7 +22,15 @@ from tests.support.cases.conv import DIRECT, conv_case
 from tests.support.cases.tensor_gemm import PRECISIONS, TENSOR, at_precision
 from tests.support.kernels import resources
 from tests.support.kernels.arrays import normal
-from tests.support.kernels.conv_layers import DIRECT_LAYERS, GEMM_LAYERS, Layer, dense
+from tests.support.kernels.conv_layers import (
+    DIRECT_LAYERS,
+    GEMM_LAYERS,
+    Layer,
+    dense,
+    filled,
+    odd,
+    within,
+)
 from tests.support.kernels.kernel_case import KernelCase, run, view
 from tests.support.kernels.windows import ON_A_DEVICE, conv_problem, window
 
@@ -38,9 +48,24 @@ def device() -> Iterator[CusimDevice]:
 
 
 @st.composite
+def projecting_layers(draw: st.DrawFn) -> Layer:
+    """A sum of two 1×1 convolutions; in fp16, as no projection is in fp32."""
+    c, k, projected = (draw(st.integers(1, most)) for most in (70, 38, 70))
+    strides = tuple(draw(st.integers(1, 3)) for _ in range(2))
+    size = tuple(draw(st.integers(1, 9)) for _ in range(2))
+    projection = Projection(projected, size, strides)
+    problem = conv_problem(draw(st.integers(1, 4)), c, k, window(projection.output, (1, 1)))
+    problem = replace(problem, precision=Precision.FP16, projection=projection)
+    places = st.sampled_from((dense, filled, within, odd))
+    x, y, residual = (draw(places)(channels) for channels in (c, k, projected))
+    return Layer("drawn", problem, x, y, residual, draw(st.booleans()))
+
+
+@st.composite
 def chosen(draw: st.DrawFn) -> tuple[Layer, ConvChoice]:
     """A layer at a precision, by any tile, split further than it would be."""
-    layer = at_precision(draw(layers()), draw(st.sampled_from(PRECISIONS)))
+    layer = draw(layers() | projecting_layers())
+    layer = at_precision(layer, draw(st.sampled_from(PRECISIONS)))
     tile = draw(st.sampled_from(TENSOR.tiles(layer.problem)))
     return layer, ConvChoice(TENSOR, TileConfig(tile, draw(st.integers(1, 8))))
 
@@ -105,6 +130,27 @@ def test_the_cost_model_knows_the_registers(precision: Precision) -> None:
         kernel = TENSOR.instantiation(problem, config.tile)
         row = table[f"{kernel.source} {kernel.expression}"]["90a"]
         assert work.registers == pytest.approx(int(row.split()[0]), abs=10), kernel
+
+
+def test_a_projection_without_what_it_projects_is_refused() -> None:
+    plain = replace(conv_problem(1, 8, 12, window((4, 4), (1, 1))), precision=Precision.FP16)
+    problem = replace(plain, projection=Projection(20, (8, 8), (2, 2)))
+    config = TENSOR.configs(problem)[0]
+    x, y, residual = (Pixels(each, each, stored=HALF) for each in (8, 12, 20))
+    TENSOR.launches(problem, config, x, y, residual)
+    with pytest.raises(ValueError, match="no residual to project"):
+        TENSOR.launches(problem, config, x, y)
+    with pytest.raises(ValueError, match="20 channels are added, but the residual has 12"):
+        TENSOR.launches(problem, config, x, y, y)
+    wide = replace(residual, pitch=2**27)
+    with pytest.raises(ValueError, match="beyond 32 bits"):
+        TENSOR.launches(problem, config, x, y, wide)
+    # Its channels are more of each filter's row.
+    assert inner_size(problem) == 8 + 20
+    weight = normal((12, 28, 1, 1))
+    row = TENSOR.prepare_filter(weight, problem, config)[5]
+    half = weight[5, :, 0, 0].astype(np.float16)
+    assert row.tolist() == [*half[:8], *half[8:], *[0] * 4]
 
 
 def test_a_filter_has_a_row_a_filter_filled_up_with_zeros() -> None:

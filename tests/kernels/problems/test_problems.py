@@ -1,12 +1,14 @@
 """What the problem descriptions derive, and what they refuse."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernels.problems.conv import ConvProblem
+from kernels.problems.conv import ConvProblem, Projection
+from kernels.problems.precision import Precision
 from kernels.problems.window import Window
 from tests.support.kernels.windows import conv_problem, floor_output, window
 
@@ -148,3 +150,31 @@ def test_depthwise_filters_every_channel_alone(
 def test_conv_problem_prints_what_differs_from_the_default(problem: ConvProblem, text: str) -> None:
     assert str(problem) == text
     assert problem.is_3d is (text.count("x") > 4)
+
+
+def test_a_projection_is_more_of_the_sum() -> None:
+    plain = replace(conv_problem(2, 128, 512, window((28, 28), (1, 1))), precision=Precision.FP16)
+    problem = replace(plain, projection=Projection(256, (56, 55), (2, 2)))
+    assert problem.filter_shape == (512, 128 + 256, 1, 1)
+    assert problem.output_shape == plain.output_shape
+    assert problem.macs == 3 * plain.macs
+    assert str(problem) == "N2 C128 28x28 K512 1x1 + C256 56x55 s2x2 fp16"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"window": SAME_3X3}, "added to a 1×1 convolution"),
+        ({"groups": 2}, "of one group"),
+        ({"precision": Precision.FP32}, "never in fp32"),
+        ({"projection": Projection(4, (4, 8), (2, 2))}, r"\(2, 4\), the output \(4, 4\)"),
+    ],
+    ids=["3x3", "groups", "fp32", "size"],
+)
+def test_a_projection_that_does_not_fit_is_refused(change: dict[str, Any], message: str) -> None:
+    fitting = Projection(4, (8, 8), (2, 2))
+    problem = ConvProblem(
+        1, 4, 4, window((4, 4), (1, 1)), precision=Precision.FP16, projection=fitting
+    )
+    with pytest.raises(ValueError, match=message):
+        replace(problem, **change)

@@ -11,7 +11,7 @@ from kernels.convolution import algorithms
 from kernels.convolution.algorithms import ALGORITHMS, Algorithm
 from kernels.convolution.tensor_gemm import TensorConv
 from kernels.device.cuda_device import CudaDevice
-from kernels.problems.conv import ConvProblem
+from kernels.problems.conv import ConvProblem, Projection
 from kernels.problems.precision import Precision
 from kernels.tuning.autotune import Search, autotune
 from kernels.tuning.search import conditions_of, finder, ranking, shortlist
@@ -131,6 +131,8 @@ def test_every_precision_passes_its_exam(
 ) -> None:
     monkeypatch.setattr(algorithms, "ALGORITHMS", (TensorConv(),))
     _passes(device, store, replace(LAYER, n=17, precision=precision))
+    projection = Projection(12, tuple(2 * size for size in POINTWISE.window.output), (2, 2))
+    _passes(device, store, replace(POINTWISE, n=3, precision=precision, projection=projection))
 
 
 def _passes(device: CusimDevice, store: TuningStore, problem: ConvProblem) -> None:

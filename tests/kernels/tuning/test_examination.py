@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from kernels import reference
-from kernels.problems.conv import ConvProblem
+from kernels.problems.conv import ConvProblem, Projection
+from kernels.problems.precision import Precision
 from kernels.tuning.examination import Exam, exam_of
 from kernels.winograd.matrices import Points, winograd_matrices
 from kernels.winograd.reference import winograd_conv
@@ -22,8 +23,13 @@ _DEEP = conv_problem(1, 512, 7, window((9, 8), (3, 3), pads=(1, 1, 1, 1)))
 
 def answer(exam: Exam, problem: ConvProblem, n: int) -> NDArray[np.float32]:
     """N×P×Q×K by the oracle, in float32; K is padded with NaN, as what is not written."""
-    x = np.moveaxis(exam.x(n)[..., : problem.c], -1, 1)
-    y = reference.conv(x, exam.weight, replace(problem, n=n), exam.bias)
+    channels = {"x": problem.c, "residual": problem.projected}
+    inputs = {
+        name: np.moveaxis(pixels[..., : channels[name]], -1, 1).astype(np.float32)
+        for name, pixels in exam.inputs(n).items()
+    }
+    of = inputs["x"], exam.weight, replace(problem, n=n), exam.bias, inputs.get("residual")
+    y = reference.conv(*of)
     return padded(np.moveaxis(y, 1, -1))
 
 
@@ -36,6 +42,10 @@ def padded(y: Array) -> Array:
 def layers(draw: st.DrawFn) -> ConvProblem:
     groups = draw(st.integers(1, 3))
     c, k = draw(st.integers(1, 5)), draw(st.integers(1, 5))
+    if draw(st.integers(0, 3)) == 0:
+        projection = Projection(draw(st.integers(1, 5)), (5, 4), (2, 2))
+        plain = replace(conv_problem(1, c, k, window((3, 2), (1, 1))), precision=Precision.TF32)
+        return replace(plain, projection=projection)
     return conv_problem(1, c * groups, k * groups, draw(windows()), groups)
 
 
@@ -83,7 +93,7 @@ def test_an_image_taken_for_another_shows() -> None:
 
 def test_no_factor_is_zero_for_what_is_missed_must_show() -> None:
     exam = exam_of(_DEEP)
-    assert exam.image.all()
+    assert exam.images["x"].all()
     assert exam.weight.all()
     assert exam.bias.all()
 
@@ -93,7 +103,7 @@ def test_no_factor_is_zero_for_what_is_missed_must_show() -> None:
 def test_winograd_passes_in_float32_with_digits_to_spare(m: int, points: Points) -> None:
     exam = exam_of(_DEEP)
     matrices = winograd_matrices(m, 3, points)
-    x = np.moveaxis(exam.x(2)[..., :512], -1, 1)
+    x = np.moveaxis(exam.inputs(2)["x"][..., :512], -1, 1)
     y = winograd_conv(x, exam.weight, replace(_DEEP, n=2), matrices)
     y = padded(np.moveaxis(y, 1, -1) + exam.bias)
     assert exam.fault(y) is None
@@ -110,5 +120,5 @@ def test_numbers_of_half_the_digits_do_not_pass() -> None:
 
 def test_what_fills_up_pixels_is_not_to_be_used() -> None:
     exam = exam_of(conv_problem(1, 3, 4, window((3, 3), (1, 1))))
-    assert exam.image.shape == (3, 3, 4)
-    assert np.isnan(exam.x(2)[..., 3]).all()
+    assert exam.images["x"].shape == (3, 3, 4)
+    assert np.isnan(exam.inputs(2)["x"][..., 3]).all()

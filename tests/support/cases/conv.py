@@ -62,8 +62,11 @@ def conv_case(layer: Layer, choice: ConvChoice) -> KernelCase:
             x[(0, 0, *(size // 2 for size in problem.window.input))] = np.nan
         scale, shift = (normal((problem.c,), seed) for seed in (5, 6))
         bias = normal((problem.k,), 3) * np.float32(layer.bias)
-        residual = normal(problem.output_shape, 4, stored) * stored.type(layer.residual is not None)
-        residual_layout = (layer.residual or layer.y).strided(problem.n, problem.window.output)
+        projection = problem.projection
+        added = projection.input if projection else problem.window.output
+        residual_layout = (layer.residual or layer.y).strided(problem.n, added)
+        residual = normal(residual_layout.shape, 4, stored)
+        residual *= stored.type(layer.residual is not None)
         inputs = {
             "x": placed(x, x_layout),
             "weight": Placed(algorithm.prepare_filter(weight, problem, config)),
@@ -75,13 +78,14 @@ def conv_case(layer: Layer, choice: ConvChoice) -> KernelCase:
             **{name: _memory(nbytes, POISON) for name, nbytes in workspace.items()},
         }
         named = {name for launch in launches for name in launch.operands}
-        operands = *(multiplied(each, problem.precision) for each in (x, weight)), bias, residual
-        wide, *others = map(exact, operands)
+        factors = (x, weight, residual) if projection else (x, weight)
+        rounded = [multiplied(each, problem.precision) for each in factors]
+        wide, *others = map(exact, (*rounded[:2], bias, *(rounded[2:] or [residual])))
         wide, loaded_error = _after_prologue(problem.prologue, wide, exact(scale), exact(shift))
         sums = _conv(problem, wide, *others)
-        sizes = [np.abs(each) for each in (wide, *others)]
-        error = _rounding_error(choice, problem, *sizes)
-        error += reference.conv(loaded_error, sizes[1], problem)
+        error = _rounding_error(choice, problem, *map(size, (wide, *others)))
+        if problem.prologue:
+            error += reference.conv(loaded_error, size(others[0]), problem)
         return Check(
             {name: inputs[name] for name in inputs if name in named},
             y_layout,
@@ -140,7 +144,7 @@ def _rounding_error(
         terms = winograd_terms(x, weight, problem, matrices)
         terms += residual + bias.reshape(-1, *[1] * len(problem.window.input))
         return (winograd_roundings(problem, matrices) + 4) * EPS32 / 2 * terms
-    length = problem.c // problem.groups * problem.window.kernel_volume
+    length = problem.c // problem.groups * problem.window.kernel_volume + problem.projected
     # x = big + small, each rounded to 11 bits: both factors lack 2^-22 of themselves, and the
     # product of the small parts is left out.
     split = 3 * 2.0**-22 / EPS32 if problem.precision is Precision.TF32X3 else 0

@@ -5,13 +5,79 @@ from dataclasses import replace
 
 from kernels.convolution.algorithms import ConvChoice
 from kernels.convolution.implicit_gemm import TileConfig
-from kernels.convolution.tensor_gemm import TensorConv
+from kernels.convolution.tensor_gemm import TENSOR_TILES, TensorConv
+from kernels.problems.activation import RELU
+from kernels.problems.conv import ConvProblem, Projection
 from kernels.problems.precision import Precision
 from tests.support.cases.conv import conv_case
-from tests.support.kernels.conv_layers import DIRECT_LAYERS, GEMM_LAYERS, SPLIT_LAYER, Layer
+from tests.support.kernels.conv_layers import (
+    DIRECT_LAYERS,
+    GEMM_LAYERS,
+    SPLIT_LAYER,
+    Layer,
+    dense,
+    filled,
+    odd,
+    within,
+)
 from tests.support.kernels.kernel_case import KernelCase
+from tests.support.kernels.windows import conv_problem, window
 
 TENSOR = TensorConv()
+
+
+def _projecting(
+    n: int, c: int, k: int, size: tuple[int, ...], projection: Projection
+) -> ConvProblem:
+    one = (1,) * len(size)
+    problem = conv_problem(n, c, k, window(size, one))
+    return replace(problem, precision=Precision.FP16, projection=projection)
+
+
+PROJECTING_LAYERS = (
+    Layer(
+        "as at ResNet's start",
+        _projecting(2, 16, 40, (5, 6), Projection(16, (5, 6), (1, 1))),
+        dense(16),
+        dense(40),
+        dense(16),
+        True,
+        RELU,
+    ),
+    Layer(
+        "where ResNet halves the size",
+        _projecting(1, 24, 72, (5, 4), Projection(136, (9, 8), (2, 2))),
+        dense(24),
+        within(72),
+        within(136),
+        True,
+        RELU,
+    ),
+    Layer(
+        "of uneven channels",
+        _projecting(3, 5, 7, (3, 4), Projection(3, (8, 4), (3, 1))),
+        odd(5),
+        odd(7),
+        odd(3),
+    ),
+    Layer(
+        "of more channels than a chunk has, in 3-D",
+        _projecting(2, 9, 33, (2, 3, 2), Projection(70, (3, 3, 4), (2, 1, 2))),
+        filled(9),
+        dense(33),
+        filled(70),
+        False,
+    ),
+    Layer(
+        "projected, with a NaN",
+        _projecting(1, 12, 8, (4, 3), Projection(20, (4, 3), (1, 1))),
+        dense(12),
+        dense(8),
+        dense(20),
+        nan=True,
+    ),
+)
+"""In fp16 until `at_precision`: a projection is never computed in fp32."""
 PRECISIONS = (Precision.TF32, Precision.TF32X3, Precision.FP16)
 
 
@@ -36,6 +102,15 @@ def _in_turn(precision: Precision) -> Iterator[KernelCase]:
         yield conv_case(at, ConvChoice(TENSOR, config))
 
 
+def _projected(precision: Precision) -> Iterator[KernelCase]:
+    """Each layer by three tiles, split or not amid either part of the sum."""
+    for row, layer in enumerate(PROJECTING_LAYERS):
+        at = at_precision(layer, precision)
+        for number in range(3):
+            tile = TENSOR.tiles(at.problem)[(2 * row + number) % len(TENSOR_TILES)]
+            yield conv_case(at, ConvChoice(TENSOR, TileConfig(tile, 1 + 2 * number)))
+
+
 def _split(precision: Precision) -> Iterator[KernelCase]:
     """A layer by each tile."""
     at = at_precision(SPLIT_LAYER, precision)
@@ -46,6 +121,6 @@ def _split(precision: Precision) -> Iterator[KernelCase]:
 TENSOR_CASES: tuple[KernelCase, ...] = tuple(
     case
     for precision in PRECISIONS
-    for cases in (_in_turn(precision), _split(precision))
+    for cases in (_in_turn(precision), _projected(precision), _split(precision))
     for case in cases
 )

@@ -6,10 +6,12 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from models.graph import Graph, Node, Reshape, Slice
+from kernels.problems.precision import Precision
+from models.graph import Conv, Graph, Node, Reshape, Slice
 from models.onnx_loader import load_proto
+from models.precision import at_precision
 from models.reference import run_reference
-from models.rewrite import Rewritten, rewrite
+from models.rewrite import RULES_AT_A_PRECISION, Rewritten, rewrite
 from tests.support.networks import LIGHT_NETWORKS, light_network
 
 HEAD = {"Reshape": 1, "Gemm": 1, "Softmax": 1}
@@ -28,6 +30,8 @@ LEFT = {
 }
 # The nodes that compute: what is a part of memory, or lies in its order already, moves nothing.
 MOST_LAUNCHES = {"squeezenet": 32, "vgg19": 26, "resnet50": 58, "inception_v1": 58}
+PROJECTED = {"resnet50": 4}
+"""Convolutions fewer at a precision of tensor cores."""
 SLOW = ("bvlc_alexnet", "inception_v2", "vgg19", "zfnet512")
 
 
@@ -61,6 +65,13 @@ def test_what_is_left_of_a_network(network: Network) -> None:
     assert Counter(type(node).__name__ for node in nodes) == LEFT[network.name]
     assert sum(map(is_launch, nodes)) <= MOST_LAUNCHES.get(network.name, len(nodes))
     assert {refused.rule for refused in network.result.refused} <= {"fold_scale_shift_ahead"}
+
+
+@pytest.mark.parametrize("precision", [Precision.TF32, Precision.FP16], ids=lambda p: p.value)
+def test_what_is_left_of_a_network_on_tensor_cores(network: Network, precision: Precision) -> None:
+    result = rewrite(at_precision(network.result.graph, precision), RULES_AT_A_PRECISION)
+    convolutions = sum(isinstance(node, Conv) for node in result.graph.nodes)
+    assert convolutions == LEFT[network.name]["Conv"] - PROJECTED.get(network.name, 0)
 
 
 def test_a_rewritten_network_gives_the_same_scores(network: Network) -> None:

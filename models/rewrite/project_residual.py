@@ -1,0 +1,60 @@
+"""The 1×1 convolution that computes a residual becomes a part of the one that adds it.
+
+    f(W·x + b + (V·x'[::u, ::v] + c)) = f([W V]·[x x'[::u, ::v]] + b + c)
+
+ResNet's shortcuts where the size changes. Only at a precision of tensor cores, whose kernel copies
+the channels of either from where they lie. Refused where the Conv that adds is not 1×1, so that
+other algorithms can run it; where the other has an activation, a residual, padding or groups; and
+where other nodes need its value.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+
+from kernels.problems.conv import Projection
+from kernels.problems.precision import Precision
+from models.graph import Conv, Node
+from models.rewrite.folding import bias64, weight_of
+from models.rewrite.rule import GraphView, Outcome, Refusal, Rewrite
+
+
+def project_residual(view: GraphView, node: Node) -> Outcome:
+    """The rule, at the Conv that adds."""
+    if not isinstance(node, Conv) or node.residual is None or node.problem.projection:
+        return None
+    shortcut, precision = view.producer(node.residual), node.problem.precision
+    if not isinstance(shortcut, Conv) or precision is Precision.FP32:
+        return None
+    if obstacle := _obstacle(view, node, shortcut):
+        return Refusal(obstacle)
+    of = shortcut.problem
+    projection = Projection(of.c, of.window.input, of.window.strides)
+    weight, bias = (view.fresh(f"{node.output}.{part}") for part in ("projected", "bias"))
+    parts = [weight_of(view, each.weight) for each in (node, shortcut)]
+    biases = bias64(view, node) + bias64(view, shortcut)
+    projected = replace(
+        node,
+        weight=weight,
+        bias=bias,
+        residual=shortcut.x,
+        problem=replace(node.problem, projection=projection),
+    )
+    weights = {weight: np.concatenate(parts, axis=1), bias: biases.astype(np.float32)}
+    return Rewrite(nodes=(projected,), weights=weights)
+
+
+def _obstacle(view: GraphView, conv: Conv, shortcut: Conv) -> str | None:
+    for each in (conv, shortcut):
+        window, groups = each.problem.window, each.problem.groups
+        if window.kernel_volume > 1 or groups > 1:
+            return f"{each.name} is not 1×1 in one group"
+    if any(shortcut.problem.window.pads_begin + shortcut.problem.window.pads_end):
+        return f"{shortcut.name} pads"
+    if shortcut.activation is not None:
+        return f"{shortcut.name} ends in {shortcut.activation}"
+    if shortcut.residual is not None:
+        return f"{shortcut.name} adds {shortcut.residual} already"
+    if shortcut.problem.precision is not conv.problem.precision:
+        return f"{shortcut.name} is computed in {shortcut.problem.precision.value}"
+    return view.tie(shortcut.output, conv)
