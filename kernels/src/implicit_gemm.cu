@@ -32,8 +32,8 @@ template <int BM, int BN, int BK, int TM, int TN, int STAGES, bool POINTWISE, Pr
 __global__ void __launch_bounds__(BM / TM * (BN / TN))
     conv_direct(const float* __restrict__ x, const float* __restrict__ weight, const float* bias,
                 const float* residual, float* y, float* workspace, unsigned* counters, Sizes sizes,
-                Window window, int activation, float a, float b, const float* __restrict__ scale,
-                const float* __restrict__ shift, float epsilon, float before_a, float before_b) {
+                Window window, const float* __restrict__ scale, const float* __restrict__ shift,
+                float epsilon, float before_a, float before_b, int activation, float a, float b) {
   constexpr int THREADS = BM / TM * (BN / TN);
   // Two neighbouring rows, which lanes load and store at once, lie in different banks.
   constexpr int X_PITCH = BK % 32 == 16 ? BK : BK + 4;
