@@ -1,6 +1,7 @@
 """A 1×1 Conv takes over what normalises, or scales and shifts, its input."""
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -155,7 +156,7 @@ def test_a_value_that_must_exist_stays(case: Callable[[GraphBuilder], None], rea
     [{"axes": (1, 2)}, {"axes": (0, 1, 2)}, {"axes": (0,), "groups": 2}, {"weights": (4, 5)}],
     ids=str,
 )
-def test_other_normalisations_stay(fields: dict[str, object]) -> None:
+def test_other_normalisations_stay(fields: dict[str, Any]) -> None:
     b = GraphBuilder(x=SHAPE)
     b.conv("y", layer_norm(b, "n", "x", **fields), kernel=1)
     result = rewritten(b.build("y"))

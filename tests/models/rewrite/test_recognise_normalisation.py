@@ -1,5 +1,7 @@
 """Normalisations that are spelled out in arithmetic are recognised."""
 
+from typing import Any
+
 import pytest
 
 from kernels.problems.activation import Activation, ActivationKind
@@ -67,7 +69,7 @@ def test_what_scales_and_shifts_it_is_folded() -> None:
     ],
     ids=["another axis", "more axes", "a product", "a maximum", "another square"],
 )
-def test_what_only_resembles_it_stays(fields: dict[str, object]) -> None:
+def test_what_only_resembles_it_stays(fields: dict[str, Any]) -> None:
     b = GraphBuilder(x=SHAPE)
     spelled_out(b, **fields)
     assert "Normalise" not in kinds(rewritten(b.build("y"), rounds=True))
