@@ -17,7 +17,6 @@ from models.graph import (
     Conv,
     Gemm,
     Graph,
-    GraphError,
     Identity,
     Node,
     Reshape,
@@ -32,8 +31,7 @@ _IS_LAST = "scores are float32"
 def at_precision(graph: Graph, precision: Precision) -> Graph:
     """The rewritten graph with every Conv at `precision`, and values stored as it stores them.
 
-    In fp16 the nodes of `kept_in_float` stay in float32. Raises GraphError for a graph that was
-    rewritten for float32, where a Conv's prologue runs in nothing else.
+    In fp16 the nodes of `kept_in_float` stay in float32.
     """
     if precision is Precision.FP32:
         return graph
@@ -54,8 +52,6 @@ def kept_in_float(graph: Graph, precision: Precision) -> Mapping[str, str]:
 def _at(node: Node, precision: Precision) -> Node:
     if not isinstance(node, Conv):
         return node
-    if node.problem.prologue is not None:
-        raise GraphError(f"{node.name} has a prologue: rewrite the graph for {precision.value}")
     return replace(node, problem=replace(node.problem, precision=precision))
 
 

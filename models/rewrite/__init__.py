@@ -6,7 +6,6 @@ Each rule has a file of its own, which states its equation and its refusals.
 from dataclasses import dataclass
 from functools import cached_property
 
-from kernels.problems.precision import Precision
 from models.graph import Graph, Node
 from models.rewrite.activation_before_concat import activation_before_concat
 from models.rewrite.canonical_scale_shift import canonical_scale_shift
@@ -66,9 +65,11 @@ RULES: tuple[Rule, ...] = (
     flatten_channels_last,
     nest_concats,
     merge_siblings,
-    fuse_prologue,
     concat_in_place,
 )
+
+RULES_AT_A_PRECISION: tuple[Rule, ...] = (fuse_prologue,)
+"""For a graph rewritten by RULES, once each Conv has its precision."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,18 +115,15 @@ class Rewritten:
         return made
 
 
-def rewrite(graph: Graph, precision: Precision = Precision.FP32) -> Rewritten:
-    """Apply RULES until none applies; `precision` is what the convolutions will run at.
-
-    Raises GraphError where a rule breaks the graph: a defect.
-    """
-    editor = Editor(graph, precision)
+def rewrite(graph: Graph, rules: tuple[Rule, ...] = RULES) -> Rewritten:
+    """Apply rules until none applies. Raises GraphError where one breaks the graph: a defect."""
+    editor = Editor(graph)
     applied: list[Applied] = []
     caveats: list[Refused] = []
-    refused: list[list[Refused]] = [[] for _ in RULES]
+    refused: list[list[Refused]] = [[] for _ in rules]
     turn = 0
-    while turn < len(RULES):
-        rule, refused[turn] = RULES[turn], []
+    while turn < len(rules):
+        rule, refused[turn] = rules[turn], []
         changed = False
         for node in editor.nodes():
             match rule(editor, node):

@@ -3,7 +3,6 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from kernels.problems.precision import Precision
 from models.graph import Graph, Node, Value
 from models.rewrite.rule import GraphView, Rewrite
 
@@ -19,8 +18,8 @@ class Change:
 class Editor(GraphView):
     """A graph being edited. Nodes without readers are dropped at once, so no rule sees them."""
 
-    def __init__(self, graph: Graph, precision: Precision) -> None:
-        super().__init__(graph, precision)
+    def __init__(self, graph: Graph) -> None:
+        super().__init__(graph)
         self._name = graph.name
         self._drop_unread(self._nodes)
 

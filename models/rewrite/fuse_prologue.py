@@ -3,7 +3,8 @@
     conv(n(x)) = conv with prologue n on x,   n a ScaleShift or a Normalise over the channels
 
 So the normalised value is neither written nor read. Several Convs that read it each compute it
-anew. Refused where another node needs the value, and for Convs whose kernels take no prologue.
+anew. Refused where another node needs the value, and for Convs whose kernels take no prologue: of
+windows, of strides, and on tensor cores.
 """
 
 from dataclasses import replace
@@ -72,7 +73,7 @@ def _obstacle(view: GraphView, name: str, prologue: Prologue) -> str | None:
             return f"{name} is also read by {reader.name}"
         if reader.problem.prologue is not None:
             return f"{reader.name} has a prologue already"
-        problem = replace(reader.problem, prologue=prologue, precision=view.precision)
+        problem = replace(reader.problem, prologue=prologue)
         if reason := GemmConv().supports(problem):
             return f"{reader.name} has {reason}"
     return None

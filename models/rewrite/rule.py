@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
-from kernels.problems.precision import Precision
 from models.graph import Graph, Node, Shape, Value, Weight
 
 
@@ -43,13 +42,9 @@ Outcome: TypeAlias = Rewrite | Refusal | None
 
 
 class GraphView:
-    """A graph with its edges indexed both ways, as rules read it. Built in linear time.
+    """A graph with its edges indexed both ways, as rules read it. Built in linear time."""
 
-    `precision` is what its convolutions will run at.
-    """
-
-    def __init__(self, graph: Graph, precision: Precision = Precision.FP32) -> None:
-        self.precision = precision
+    def __init__(self, graph: Graph) -> None:
         self.inputs = graph.inputs
         self.outputs = graph.outputs
         self._values = dict(graph.values)

@@ -29,7 +29,7 @@ from models.classifier import Classifier
 from models.engines.cuda_engine import CudaEngine
 from models.engines.open_engine import check_architecture
 from models.engines.tolerance import relative_error
-from models.graph import Conv, Graph, GraphError, Identity
+from models.graph import Conv, Graph, Identity
 from models.plan import build_plan
 from models.precision import at_precision, kept_in_float, too_large
 from models.preprocessing import normalised
@@ -98,10 +98,10 @@ def test_every_network_is_within_the_tolerance(
 @REDUCED
 @pytest.mark.parametrize("name", LIGHT_NETWORKS)
 def test_a_plan_stores_as_its_precision_says(name: str, precision: Precision) -> None:
-    classifier = replace(network_of(name, light_network(name)), precision=precision)
-    in_float = rewrite(classifier.network.graph, precision).graph
-    strict = build_plan(in_float, classifier.preprocessing, 2, H200_CHOICE)
-    plan = build_plan(classifier.rewritten.graph, classifier.preprocessing, 2, H200_CHOICE)
+    classifier = network_of(name, light_network(name))
+    graph = rewrite(classifier.network.graph).graph
+    strict = build_plan(graph, classifier.preprocessing, 2, H200_CHOICE)
+    plan = build_plan(at_precision(graph, precision), classifier.preprocessing, 2, H200_CHOICE)
     check_operands(plan)
     if precision is Precision.FP16:
         assert len(plan.steps) <= len(strict.steps) + 1  # scores, where a Conv computes them
@@ -177,13 +177,6 @@ def test_a_constant_beyond_float16_stays_in_float32(device: Device, op: BinaryOp
     assert at.values["y/float32"].stored == FLOAT
     assert "y" not in {node.output for node in at.nodes}  # no half of it is needed
     check_operands(build_plan(at, classifier_of(graph).preprocessing, 2, H200_CHOICE))
-
-
-def test_a_graph_with_prologues_is_for_float32_alone() -> None:
-    b = GraphBuilder(0, x=(4, 5, 5))
-    graph = rewrite(b.build(b.conv("y", b.scale_shift("n", "x", RELU), 8, 1))).graph
-    with pytest.raises(GraphError, match="conv_y has a prologue: rewrite the graph for tf32"):
-        at_precision(graph, Precision.TF32)
 
 
 def test_other_precisions_keep_nothing() -> None:
