@@ -22,7 +22,7 @@ from models.onnx_loader import (
 )
 from models.precision import at_precision, kept_in_float
 from models.preprocessing import OutputKind, Preprocessing, check_labels
-from models.rewrite import RULES, RULES_AT_A_PRECISION, Refused, Rewritten, rewrite
+from models.rewrite import RULES_AT_A_PRECISION, Refused, Rewritten, rewrite
 
 _log = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ class Classifier:
         """
         if self.network.no_kernels:
             raise NoKernelsError(self.network.no_kernels)
-        rewritten = rewrite(self.network.graph, RULES)
+        rewritten = rewrite(self.network.graph)
         kept = kept_in_float(rewritten.graph, self.precision)
         rule = self.precision.value
         at = rewrite(at_precision(rewritten.graph, self.precision), RULES_AT_A_PRECISION)

@@ -27,7 +27,6 @@ from models.onnx_loader import load_proto
 from models.plan import build_plan
 from models.preprocessing import ChannelOrder, Fit, Layout, OutputKind, Preprocessing
 from models.reference import run_reference
-from models.rewrite import rewrite
 
 IMAGE = (3, SIZE, SIZE)
 PLAIN = Preprocessing(
@@ -73,7 +72,8 @@ def _checked(file: Path, expected: Expected, *, with_reference: bool) -> dict[st
         loaded = load_proto(file.stem, proto, IMAGE)
     except ModelError as error:
         return found | {"loads": False, "reason": str(error)}
-    graph = rewrite(loaded.graph).graph
+    classifier = Classifier(file.stem, loaded, PLAIN, expected.scores.shape[1])
+    graph = classifier.rewritten.graph
     found |= {
         "loads": True,
         "nodes": len(proto.graph.node),

@@ -49,6 +49,8 @@ def network_tolerance(graph: Graph, choose: Choice | None = None) -> float:
             errors.append(_ROUNDED)
         if isinstance(node, Conv):
             errors.append(_conv_error(node.problem, choose))
+            if node.problem.prologue is not None:
+                errors.append(2)  # as the node that it was
         elif isinstance(node, Gemm):
             errors.append(sqrt(graph.shape(node.weight)[1]))
             if graph.values[node.x].stored == HALF:

@@ -116,7 +116,7 @@ class Rewritten:
         return made
 
 
-def rewrite(graph: Graph, rules: tuple[Rule, ...] = (*RULES, *RULES_AT_A_PRECISION)) -> Rewritten:
+def rewrite(graph: Graph, rules: tuple[Rule, ...] = RULES) -> Rewritten:
     """Apply rules until none applies. Raises GraphError where one breaks the graph: a defect."""
     editor = Editor(graph)
     applied: list[Applied] = []

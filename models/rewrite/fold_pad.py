@@ -33,8 +33,6 @@ def fold_pad(view: GraphView, node: Node) -> Outcome:
         return Refusal(f"{pad.name} pads channels too")
     window = _with_pads(node.problem.window, pad, view.shape(pad.x)[1:])
     if isinstance(node, Conv):
-        if node.problem.prologue is not None:
-            return Refusal(f"{node.name} normalises the padding too")
         if pad.value != 0:
             return Refusal(f"{pad.name} pads with {pad.value:g}, a Conv with 0")
         conv_problem = replace(node.problem, window=window)

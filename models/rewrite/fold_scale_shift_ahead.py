@@ -20,8 +20,6 @@ def fold_scale_shift_ahead(view: GraphView, node: Node) -> Outcome:
     """The rule, at the Conv or Gemm."""
     if not isinstance(node, Conv | Gemm):
         return None
-    if isinstance(node, Conv) and node.problem.prologue is not None:
-        return None  # it comes between
     before = view.producer(node.x)
     if not isinstance(before, ScaleShift):
         return None

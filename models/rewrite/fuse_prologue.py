@@ -3,7 +3,8 @@
     conv(n(x)) = conv with prologue n on x,   n a ScaleShift or a Normalise over the channels
 
 So the normalised value is neither written nor read. Several Convs that read it each compute it
-anew. Refused where another node needs the value, and for Convs whose kernels take no prologue.
+anew. Refused where another node needs the value, and for Convs whose kernels take no prologue: of
+windows, of strides, and on tensor cores.
 """
 
 from dataclasses import replace

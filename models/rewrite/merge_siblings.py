@@ -3,9 +3,9 @@
     y_i = f(conv(x, w_i) + b_i)  →  m = f(conv(x, w) + b),  y_i = m[c_i : c_{i+1}],
     w = concat_i(w_i),  b = concat_i(b_i)
 
-They differ in nothing but their filters: strides, prologue, bias or none, activation. One that is
-the first part of a Concat comes last, where `concat_in_place` can place both m and the Concat; one
-that is another part stays as it is, as does one whose channels would not end at a vector's end.
+They differ in nothing but their filters: strides, bias or none, activation. One that is the first
+part of a Concat comes last, where `concat_in_place` can place both m and the Concat; one that is
+another part stays as it is, as does one whose channels would not end at a vector's end.
 """
 
 from dataclasses import replace
@@ -67,8 +67,7 @@ def _is_first(view: GraphView, concat: Concat, part: str) -> bool:
 
 
 def _without_filters(conv: Conv) -> tuple[object, ...]:
-    problem = replace(conv.problem, k=1)
-    return problem, conv.scale, conv.shift, conv.activation, conv.bias is None
+    return replace(conv.problem, k=1), conv.activation, conv.bias is None
 
 
 def _merged(view: GraphView, siblings: list[Conv]) -> Rewrite:

@@ -34,6 +34,7 @@ from models.plan import build_plan
 from models.precision import at_precision, kept_in_float, too_large
 from models.preprocessing import normalised
 from models.reference import run_reference
+from models.rewrite import rewrite
 from service.images.decode import ImageLimits, prepare_image
 from tests.cusim.device import CusimDevice
 from tests.support.cases.tensor_gemm import TENSOR
@@ -98,7 +99,7 @@ def test_every_network_is_within_the_tolerance(
 @pytest.mark.parametrize("name", LIGHT_NETWORKS)
 def test_a_plan_stores_as_its_precision_says(name: str, precision: Precision) -> None:
     classifier = network_of(name, light_network(name))
-    graph = classifier.rewritten.graph
+    graph = rewrite(classifier.network.graph).graph
     strict = build_plan(graph, classifier.preprocessing, 2, H200_CHOICE)
     plan = build_plan(at_precision(graph, precision), classifier.preprocessing, 2, H200_CHOICE)
     check_operands(plan)

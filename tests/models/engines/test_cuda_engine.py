@@ -10,11 +10,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kernels.device.device import Device, FaultError, Kernel
+from kernels.problems.activation import RELU, Activation, ActivationKind
+from kernels.problems.binary_operation import BinaryOp
 from kernels.problems.pool import PoolKind
 from kernels.problems.precision import Precision
+from kernels.problems.prologue import Prologue
 from models import BUILT_IN_MODEL, DeviceKind, EngineError, load_classifier, open_engine
 from models.classifier import Classifier
 from models.engines.tolerance import relative_error
+from models.graph import Conv, Normalise
 from models.preprocessing import Layout, normalised
 from service.images.decode import ImageLimits, prepare_image
 from tests.cusim.device import CusimDevice, Order
@@ -176,6 +180,31 @@ def test_whatever_graph_is_drawn_the_engine_computes_it(
         np.testing.assert_allclose(
             engine.run(images), expected, rtol=1e-4, atol=1e-4 * np.abs(expected).max()
         )
+    engine.close()
+
+
+def test_prologues_read_slices_and_sums_at_every_n(device: Device) -> None:
+    b, gelu = GraphBuilder(0, x=(3, 6, 5)), Activation(ActivationKind.GELU)
+    stem = b.conv("stem", "x", 12, 3)
+    narrow = b.conv("narrow", b.scale_shift("n1", stem, RELU), 8, 1)
+    grown = b.concat("grown", stem, b.conv("more", b.activate("r", narrow, RELU), 8, 3))
+    scale, shift = (b.noise(role, (20, 1, 1)) for role in "gh")
+    normal = {"x": grown, "scale": scale, "shift": shift, "axes": (0,), "epsilon": 1e-6}
+    wide = b.conv("wide", b.add(Normalise, "n2", (20, 6, 5), **normal), 36, 1, activation=gelu)
+    y = b.binary("y", BinaryOp.ADD, grown, b.conv("back", wide, 20, 1))
+    scores = b.conv("scores", b.scale_shift("n3", y, RELU), 4, 1)
+    classifier = classifier_of(b.build(b.reshape("flat", scores, (4 * 6 * 5,))))
+    prologues = [
+        node.problem.prologue
+        for node in classifier.rewritten.graph.nodes
+        if isinstance(node, Conv) and node.problem.prologue
+    ]
+    assert prologues == [Prologue(None, RELU), Prologue(1e-6), Prologue(None, RELU)]
+    engine = opened(classifier, device, max_batch=3)
+    for n in (1, 2, 3):
+        images = pixels(classifier, n)
+        error = relative_error(engine.run(images), reference_scores(classifier, images))
+        assert error < network_tolerance(classifier.network.graph)
     engine.close()
 
 

@@ -107,4 +107,4 @@ def test_nine_hundred_nodes_are_rewritten_within_two_seconds() -> None:
     start = time.process_time()
     result = rewrite(graph)
     assert time.process_time() - start < 2
-    assert set(kinds(result)) == {"Pool", "Conv"}
+    assert set(kinds(result)) == {"Pool", "ScaleShift", "Conv"}

@@ -11,6 +11,7 @@ from kernels.problems.binary_operation import BinaryOp
 from kernels.problems.pool import PoolKind
 from kernels.problems.reduction import ReduceKind
 from models.graph import Normalise, Reduce, Softmax
+from models.rewrite import RULES_AT_A_PRECISION, rewrite
 from tests.support.models.graphs import GraphBuilder, kinds, rewritten
 
 RELU6 = Activation(ActivationKind.CLIP, 0.0, 6.0)
@@ -154,8 +155,8 @@ BLOCKS: dict[Callable[[GraphBuilder], str], list[str]] = {
     regnet: ["Conv", *SE, "Conv"],
     shufflenet_v2: ["Slice", "Slice", "Conv", "Conv", "ChannelShuffle"],
     inception_with_its_own_normalisation: ["Conv"],
-    convnext: ["Conv", "Conv", "Conv"],
-    densenet: ["Conv", "Conv"],
+    convnext: ["Conv", "Normalise", "Conv", "Conv"],
+    densenet: ["ScaleShift", "Conv", "Conv"],
     convnext_v2_response_norm: ["Reduce", "Reduce", "ScaleShift", "Binary", "Binary"],
     group_norm: ["Normalise"],
     classifier: ["GlobalPool", "Reshape", "Gemm"],
@@ -167,6 +168,19 @@ def test_a_block_is_fused_to_its_core(block: Callable[[GraphBuilder], str]) -> N
     b = GraphBuilder(x=(16, 4, 4))
     result = rewritten(b.build(block(b)), rounds=True)
     assert kinds(result) == BLOCKS[block]
+
+
+@pytest.mark.parametrize(
+    ("block", "left"),
+    [(convnext, ["Conv"] * 3), (densenet, ["Conv"] * 2)],
+    ids=["convnext", "densenet"],
+)
+def test_in_float32_a_1x1_convolution_takes_what_is_before_it(
+    block: Callable[[GraphBuilder], str], left: list[str]
+) -> None:
+    b = GraphBuilder(x=(16, 4, 4))
+    graph = rewritten(b.build(block(b)), rounds=True).graph
+    assert kinds(rewrite(graph, RULES_AT_A_PRECISION)) == left
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,8 @@ HEAD = {"Reshape": 1, "Gemm": 1, "Softmax": 1}
 POOLED = {"GlobalPool": 1, **HEAD}
 LEFT = {
     "bvlc_alexnet": {"Conv": 5, "Lrn": 2, "Pool": 3, **HEAD, "Gemm": 3},
-    # Batch normalisation and ReLU before a 1×1 Conv are its prologue; the last are before a pool.
-    "densenet121": {"Conv": 121, "ScaleShift": 1, "Pool": 4, "GlobalPool": 1},
+    # Batch normalisation before a Conv, with a ReLU between, cannot melt into its filters.
+    "densenet121": {"Conv": 121, "ScaleShift": 62, "Pool": 4, "GlobalPool": 1},
     "inception_v1": {"Conv": 39, "Slice": 27, "Lrn": 2, "Pool": 13, **POOLED},
     "inception_v2": {"Conv": 51, "Slice": 28, "Pool": 12, **POOLED},
     "resnet50": {"Conv": 53, "Pool": 1, **POOLED},
@@ -32,6 +32,8 @@ LEFT = {
 MOST_LAUNCHES = {"squeezenet": 32, "vgg19": 26, "resnet50": 58, "inception_v1": 58}
 PROJECTED = {"resnet50": 4}
 """Convolutions fewer at a precision of tensor cores."""
+PROLOGUES = {"densenet121": 61}  # the last ScaleShift is before a pool
+"""ScaleShifts fewer in float32, where a 1×1 Conv takes them as its prologue."""
 SLOW = ("bvlc_alexnet", "inception_v2", "vgg19", "zfnet512")
 
 
@@ -72,6 +74,20 @@ def test_what_is_left_of_a_network_on_tensor_cores(network: Network, precision: 
     result = rewrite(at_precision(network.result.graph, precision), RULES_AT_A_PRECISION)
     convolutions = sum(isinstance(node, Conv) for node in result.graph.nodes)
     assert convolutions == LEFT[network.name]["Conv"] - PROJECTED.get(network.name, 0)
+
+
+def test_what_is_left_of_a_network_in_float32(network: Network) -> None:
+    result = rewrite(network.result.graph, RULES_AT_A_PRECISION)
+    left = Counter(type(node).__name__ for node in result.graph.nodes)
+    left["ScaleShift"] += PROLOGUES.get(network.name, 0)
+    assert +left == LEFT[network.name]
+    if result.applied:
+        images = {x: np.ones((1, *result.graph.shape(x))) for x in result.graph.inputs}
+        before, after = (
+            run_reference(graph, images, np.float32)
+            for graph in (network.result.graph, result.graph)
+        )
+        assert all(np.array_equal(before[y], after[y]) for y in before)
 
 
 def test_a_rewritten_network_gives_the_same_scores(network: Network) -> None:
