@@ -43,6 +43,15 @@ PAPER = {
 }
 """Table 4, float32; on a Titan X, whose direct convolution was cuDNN's."""
 
+PAPER_HALF = {
+    "conv 1.2": 1.14e-2,
+    "conv 2.2": 1.45e-2,
+    "conv 3.2": 1.99e-2,
+    "conv 4.2": 3.17e-2,
+    "conv 5": 2.61e-2,
+}
+"""Likewise of float16 data and filters, by all algorithms alike: their arithmetic was float32."""
+
 LAYERS = tuple(layer for layer in VGG_E if layer.name in PAPER)
 
 AT_MOST = {"winograd F(2x2,3x3)": 2.0, "winograd F(4x4,3x3)": 20.0}
@@ -97,12 +106,17 @@ def largest_errors(
 def convolve(
     device: Device, problem: ConvProblem, choice: ConvChoice, x: Array, weight: Array
 ) -> Array:
-    """The convolution of N×C×H×W by one choice; NaN where it left anything out."""
-    algorithm, config = choice
-    x_place, y_place = (Pixels(size, padded(size)) for size in (problem.c, problem.k))
-    pixels = np.zeros((problem.n, *problem.window.input, x_place.pitch), np.float32)
+    """The convolution of N×C×H×W by one choice; NaN where it left anything out.
+
+    Operands are rounded to what the problem's precision stores, and so is the result.
+    """
+    (algorithm, config), stored = choice, problem.precision.stored
+    x_place, y_place = (
+        Pixels(size, padded(size), stored=stored) for size in (problem.c, problem.k)
+    )
+    pixels = np.zeros((problem.n, *problem.window.input, x_place.pitch), stored)
     pixels[..., : problem.c] = np.moveaxis(x, 1, -1)
-    y = np.full((problem.n, *problem.window.output, y_place.pitch), np.nan, np.float32)
+    y = np.full((problem.n, *problem.window.output, y_place.pitch), np.nan, stored)
     scratch = {
         **algorithm.workspace(problem, config),
         "counters": algorithm.counter_bytes(problem, config),
@@ -119,7 +133,7 @@ def convolve(
         launcher(device, launches, [addresses])(stream, 0)
         device.download(y, addresses["y"], stream)
         stream.synchronize()
-    return np.moveaxis(y[..., : problem.k], -1, 1)
+    return np.moveaxis(y[..., : problem.k], -1, 1).astype(np.float32)
 
 
 @contextmanager

@@ -144,9 +144,12 @@ class WinogradConv:
 
     def supports(self, problem: ConvProblem) -> str | None:
         """None where the kernel is r along every axis, at stride 1, dilation 1, one group."""
+        return not_float(problem) or self.misfit(problem)
+
+    def misfit(self, problem: ConvProblem) -> str | None:
+        """`supports`, whatever tensors are stored in."""
         return (
-            not_float(problem)
-            or after_prologue(problem)
+            after_prologue(problem)
             or wrong_axes(problem, self.axes)
             or wrong_kernel(problem, (self.r,) * self.axes)
             or strided(problem)

@@ -4,16 +4,21 @@
                           tiles × alpha² × C           tiles × alpha² × K
 
 The products at a tile's alpha² positions are a 1×1 convolution with alpha² groups, and are computed
-as one: kernels/convolution/implicit_gemm.py. The data between the stages is larger than x and y, so
-a large layer runs the stages for one chunk of its tiles after another.
+as one: kernels/convolution/implicit_gemm.py; of halves by tensor cores, tensor_gemm.py. The data
+between the stages is larger than x and y, so a large layer runs the stages for one chunk of its
+tiles after another.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from math import ceil, prod
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from kernels.convolution.implicit_gemm import FloatGemm, Tile, TileConfig, tiles
+import numpy as np
+
+from kernels.convolution.implicit_gemm import FloatGemm, TileConfig, tiles
+from kernels.convolution.tensor_gemm import TensorConv
 from kernels.convolution.winograd import WinogradConv
 from kernels.convolution.work import Work
 from kernels.device.device import Instantiation
@@ -24,9 +29,11 @@ from kernels.layout.strided import VECTOR
 from kernels.operations.epilogue import epilogue_arguments
 from kernels.problems.activation import Activation
 from kernels.problems.conv import ConvProblem
+from kernels.problems.precision import Precision, Stored, element
 from kernels.problems.window import Window
 from kernels.winograd.filter import filter_transform
-from kernels.winograd.matrices import Points
+from kernels.winograd.matrices import Points, winograd_matrices
+from kernels.winograd.reference import winograd_growth
 
 THREADS = 64
 """Of a block of the transforms: few, so that small layers have many blocks."""
@@ -40,6 +47,10 @@ CACHED_BYTES = 32 << 20
 _STEP = 64
 """A chunk is a multiple of so many tiles, so that few tiles of the batched products are partial."""
 
+LARGEST_GROWTH = 2.0
+"""Of rounding errors from the transforms to y, where data and filters are rounded to 11 bits there:
+F(2x2,3x3) has 1.7, F(4x4,3x3) 6.9 (`winograd_growth`)."""
+
 _SPLITS = (1, 2, 4, 8)
 _ENOUGH_BLOCKS = 512
 """Enough for any GPU: with more blocks no sum is split."""
@@ -50,7 +61,7 @@ class NonfusedConfig:
     """The points of F(m, r), the algorithm of its products, and the tiles of a chunk."""
 
     points: Points
-    gemm: TileConfig[Tile]
+    gemm: TileConfig[Any]
     chunk: int
 
     def __str__(self) -> str:
@@ -64,7 +75,9 @@ class _BatchedProducts(FloatGemm):
     POINTWISE: ClassVar[bool] = True
 
 
-_PRODUCTS = _BatchedProducts()
+def _product(problem: ConvProblem) -> TensorConv | _BatchedProducts:
+    """What multiplies: tensor cores where halves are stored; fp32 is as exact as TF32 or more."""
+    return TensorConv() if problem.precision is Precision.FP16 else _BatchedProducts()
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +86,8 @@ class NonfusedWinogradConv:
 
     Lavin & Gray 2015, algorithm 1, with global memory between its stages; in 3-D Lan et al. 2017,
     section 3.2. A NaN or an infinity of x spreads to all outputs of the tiles that read it, as NaN.
+    In fp16 the data and the filter are rounded to halves between the transforms, and so are the
+    products, whose sums are float32.
     """
 
     m: int
@@ -85,8 +100,17 @@ class NonfusedWinogradConv:
         return f"{self._winograd.name} non-fused"
 
     def supports(self, problem: ConvProblem) -> str | None:
-        """None where the kernel is r along every axis, at stride 1, dilation 1, one group."""
-        return self._winograd.supports(problem)
+        """None where the kernel is r along every axis, at stride 1, dilation 1, one group.
+
+        In fp16 only where rounding between the transforms about doubles the error at most.
+        """
+        return self._winograd.misfit(problem) or self._too_inexact(problem)
+
+    def _too_inexact(self, problem: ConvProblem) -> str | None:
+        growth = _growth(self.m, self.r, self._winograd.points[0]) ** self.axes
+        if problem.precision is not Precision.FP16 or growth <= LARGEST_GROWTH:
+            return None
+        return f"float16 tensors; rounding errors would be {growth:.1f} times larger"
 
     def multiplications(self, problem: ConvProblem) -> int:
         """N ⌈P/m⌉ ⌈Q/m⌉ C K alpha², Lavin & Gray, equation 19."""
@@ -112,16 +136,17 @@ class NonfusedWinogradConv:
     def work(self, problem: ConvProblem, config: NonfusedConfig) -> tuple[Work, ...]:
         """The transforms are coalesced, and a thread starts all its loads at once."""
         positions, outputs = self._winograd.positions, self.m**self.axes
+        itemsize = problem.precision.stored.itemsize
         rows = 4 * self._winograd.alpha * self.m ** (self.axes - 1)  # reduced, 4 filters each
         works: list[Work] = []
         for _, count in self._chunks(problem, config):
             data = Work(
-                blocks=ceil(count * padded(problem.c) / THREADS),
+                blocks=ceil(count * _channels(problem) / THREADS),
                 threads=THREADS,
                 registers=positions + 20,
                 shared_bytes=0,
                 instructions=THREADS * positions * 24,  # mostly addresses
-                bytes=THREADS * 4 * 2 * positions,
+                bytes=THREADS * itemsize * 2 * positions,
                 rounds=0,
             )
             inverse = Work(
@@ -130,36 +155,47 @@ class NonfusedWinogradConv:
                 registers=rows + (40 if config.points is Points.MIXED else 16),
                 shared_bytes=16 * THREADS * outputs,
                 instructions=THREADS * (positions * (3 + 8 * self.axes) + 40 * outputs),
-                bytes=THREADS * 16 * (positions + outputs),
+                bytes=THREADS * VECTOR * itemsize * (positions + outputs),
                 rounds=1,
             )
-            works += (data, *_PRODUCTS.work(self._products(problem, count), config.gemm), inverse)
+            products = self._products(problem, count)
+            works += (data, *_product(problem).work(products, config.gemm), inverse)
         return tuple(works)
 
     def workspace(self, problem: ConvProblem, config: NonfusedConfig) -> Mapping[str, int]:
         """ "data" and "products" of a chunk, and the partial sums of split products."""
         products = self._products(problem, config.chunk)
-        pixels = 4 * config.chunk
+        pixels = problem.precision.stored.itemsize * config.chunk
         return {
             "data": pixels * products.c,
             "products": pixels * products.k,
-            **_PRODUCTS.workspace(products, config.gemm),
+            **_product(problem).workspace(products, config.gemm),
         }
 
     def counter_bytes(self, problem: ConvProblem, config: NonfusedConfig) -> int:
         """Those of the products."""
-        return _PRODUCTS.counter_bytes(self._products(problem, config.chunk), config.gemm)
+        products = self._products(problem, config.chunk)
+        return _product(problem).counter_bytes(products, config.gemm)
 
-    def filter_form(self, problem: ConvProblem, config: NonfusedConfig) -> str:  # noqa: ARG002  (one serves all)
-        """One for all configurations with the same points."""
-        return f"F({self.m},{self.r}) {config.points.name}"
+    def filter_form(self, problem: ConvProblem, config: NonfusedConfig) -> str:
+        """One for all configurations with the same points; in float32 the fused algorithm's too."""
+        form = f"F({self.m},{self.r}) {config.points.name}"
+        return f"{form} fp16" if problem.precision is Precision.FP16 else form
 
     def prepare_filter(
         self, weight: Filter, problem: ConvProblem, config: NonfusedConfig
     ) -> Filter:
-        """U = G g Gᵀ: K×C×R×S → alpha² × C × K, the channels padded with zeros."""
+        """U = G g Gᵀ: K×C×R×S → alpha² × C × K, the channels padded with zeros.
+
+        In fp16 alpha² × K × C, as TensorConv has it.
+        """
         check_filter(weight, problem)
-        return filter_transform(weight, self.m, config.points)
+        u = filter_transform(weight, self.m, config.points)
+        if problem.precision is not Precision.FP16:
+            return u
+        u = np.pad(u, ((0, 0), (0, _channels(problem) - u.shape[1]), (0, 0))).swapaxes(1, 2)
+        products = self._products(problem, config.chunk)
+        return TensorConv().prepare_filter(u.reshape(products.filter_shape), products, config.gemm)
 
     def launches(
         self,
@@ -179,7 +215,7 @@ class NonfusedWinogradConv:
         """
         check_operands(problem, x, y, residual)
         self._check_reach(problem, config, x, y, residual or y)
-        window = window_struct(problem.window)
+        window, stored = window_struct(problem.window), problem.precision.stored
         launches: list[Launch] = []
         for first, count in self._chunks(problem, config):
             chunk = struct(
@@ -191,8 +227,8 @@ class NonfusedWinogradConv:
             )
             products = self._products(problem, count)
             data = launch(
-                self._instantiate("winograd_data", config),
-                (ceil(count * padded(problem.c) / THREADS), 1, 1),
+                self._instantiate("winograd_data", config, stored),
+                (ceil(count * _channels(problem) / THREADS), 1, 1),
                 (THREADS, 1, 1),
                 x="x",
                 data="data",
@@ -201,14 +237,14 @@ class NonfusedWinogradConv:
                 x_pitch=x.pitch,
                 window=window,
             )
-            (gemm,) = _PRODUCTS.launches(
+            (gemm,) = _product(problem).launches(
                 products,
                 config.gemm,
-                Pixels(products.c, products.c),
-                Pixels(products.k, products.k),
+                Pixels(products.c, products.c, stored=stored),
+                Pixels(products.k, products.k, stored=stored),
             )
             inverse = launch(
-                self._instantiate("winograd_inverse", config),
+                self._instantiate("winograd_inverse", config, stored),
                 (ceil(count * padded(problem.k) / VECTOR / THREADS), 1, 1),
                 (THREADS, 1, 1),
                 products="products",
@@ -234,7 +270,8 @@ class NonfusedWinogradConv:
     def _chunk(self, problem: ConvProblem, total: int, nbytes: int) -> int:
         """Tiles per chunk: as many as `nbytes` hold, in even chunks; at least `_STEP` or all."""
         products = self._products(problem, _STEP)
-        most = max(1, nbytes // (4 * _STEP * (products.c + products.k))) * _STEP
+        itemsize = problem.precision.stored.itemsize
+        most = max(1, nbytes // (itemsize * _STEP * (products.c + products.k))) * _STEP
         if total <= most:
             return total
         return ceil(total / ceil(total / most) / _STEP) * _STEP
@@ -251,32 +288,34 @@ class NonfusedWinogradConv:
         positions, one, none = self._winograd.positions, (1, 1), (0, 0)
         return ConvProblem(
             n=1,
-            c=positions * padded(problem.c),
+            c=positions * _channels(problem),
             k=positions * padded(problem.k),
             window=Window((1, count), one, one, one, none, none, (1, count)),
             groups=positions,
+            precision=Precision.FP16 if problem.precision is Precision.FP16 else Precision.FP32,
         )
 
-    def _gemms(self, products: ConvProblem) -> tuple[TileConfig[Tile], ...]:
+    def _gemms(self, products: ConvProblem) -> tuple[TileConfig[Any], ...]:
         """Configurations with mostly full tiles, split only where there are few blocks."""
         count = products.window.output_volume
 
-        def pays(config: TileConfig[Tile]) -> bool:
+        def pays(config: TileConfig[Any]) -> bool:
             blocks = config.split * tiles(products, config.tile)
             split = config.split in _SPLITS and blocks <= _ENOUGH_BLOCKS
             return config.tile.bm < max(2 * count, 17) and (config.split == 1 or split)
 
-        return tuple(filter(pays, _PRODUCTS.configs(products)))
+        return tuple(filter(pays, _product(products).configs(products)))
 
     def _tiles_along(self, window: Window) -> tuple[int, ...]:
         """Tiles along each of three axes."""
         along = tuple(ceil(size / self.m) for size in window.output)
         return (1,) * (3 - len(along)) + along
 
-    def _instantiate(self, kernel: str, config: NonfusedConfig) -> Instantiation:
+    def _instantiate(self, kernel: str, config: NonfusedConfig, stored: Stored) -> Instantiation:
         return instantiate(
             "winograd_nonfused.cu",
             kernel,
+            t=element(stored),
             m=self.m,
             r=self.r,
             points=f"Points::{config.points.name}",
@@ -295,5 +334,16 @@ class NonfusedWinogradConv:
         margins = zip(window.input, window.output, window.pads_begin, strict=True)
         int32(problem.n * prod(h + p + pad + self._winograd.alpha for h, p, pad in margins))
         # The last block has threads without a tile.
-        channels = max(padded(problem.c), padded(problem.k))
+        channels = max(_channels(problem), padded(problem.k))
         int32((config.chunk * channels + THREADS) * self._winograd.positions)
+
+
+def _channels(problem: ConvProblem) -> int:
+    """Of the data between the transforms: filled up to 16 bytes."""
+    return padded(problem.c, 16 // problem.precision.stored.itemsize)
+
+
+@cache
+def _growth(m: int, r: int, points: Points) -> float:
+    """Along one axis."""
+    return winograd_growth(winograd_matrices(m, r, points))

@@ -1,5 +1,5 @@
 // Non-fused Winograd convolution: the transforms before and after the batched products, which
-// conv_direct computes, one group for each of a tile's positions.
+// conv_direct or, of halves, conv_tensor computes, one group for each of a tile's positions.
 //
 //   x ── winograd_data ── V ── conv_direct, POINTWISE ── products ── winograd_inverse ── y
 //
@@ -10,8 +10,9 @@
 //   channel per thread is enough for that, and allows any pitch of x.
 //   The outputs pass through shared memory, private to each thread, to a loop that is not unrolled:
 //   the code of an activation chosen at run time would be repeated for each output.
-// Layouts: V is tiles × alpha^AXES × C, products tiles × alpha^AXES × K; C and K padded to a
-//   multiple of 4, V with zeros. They hold `count` of all images' tiles, from `first` on: a large
+// Layouts: x, V, products, residual and y are floats or halves; transforms are of floats. V is
+//   tiles × alpha^AXES × C, products tiles × alpha^AXES × K; C padded to 16 bytes with zeros, K to a
+//   multiple of 4. They hold `count` of all images' tiles, from `first` on: a large
 //   layer is computed in chunks.
 // Launch: count · C and count · K / 4 threads, C and K padded, channels fastest.
 #include "common.cuh"
@@ -26,13 +27,14 @@ struct Tiles {
   int along[3];
 };
 
-template <int M, int R, Points POINTS, int AXES, int THREADS>
+template <class T, int M, int R, Points POINTS, int AXES, int THREADS>
 __global__ void __launch_bounds__(THREADS)
-    winograd_data(const float* __restrict__ x, float* __restrict__ data, Tiles tiles, int channels,
+    winograd_data(const T* __restrict__ x, T* __restrict__ data, Tiles tiles, int channels,
                   int x_pitch, Window window) {
   using Transform = Winograd<M, R, POINTS>;
   constexpr int ALPHA = Transform::ALPHA, POSITIONS = power(ALPHA, AXES);
-  const int padded = (channels + 3) / 4 * 4;
+  constexpr int VECTOR = 16 / int(sizeof(T));
+  const int padded = (channels + VECTOR - 1) / VECTOR * VECTOR;
   unsigned tile = thread_index();
   const int channel = int(peel(tile, padded));
   if (tile >= unsigned(tiles.count)) return;
@@ -54,19 +56,19 @@ __global__ void __launch_bounds__(THREADS)
                         unsigned(start[1] + h) < unsigned(window.input[1]) &&
                         unsigned(start[2] + w) < unsigned(window.input[2]);
     const int pixel = first + (d * window.input[1] + h) * window.input[2] + w;
-    values[position] = inside ? x[pixel * x_pitch] : 0.0f;
+    values[position] = inside ? float(x[pixel * x_pitch]) : 0.0f;
   }
   data_transform<Transform, AXES>(values);
   data += int(tile) * POSITIONS * padded + channel;
 #pragma unroll
   for (int position = 0; position < POSITIONS; ++position)
-    data[position * padded] = values[position];
+    data[position * padded] = T(values[position]);
 }
 
-template <int M, int R, Points POINTS, int AXES, int THREADS>
+template <class T, int M, int R, Points POINTS, int AXES, int THREADS>
 __global__ void __launch_bounds__(THREADS)
-    winograd_inverse(const float* __restrict__ products, const float* bias, const float* residual,
-                     float* y, Tiles tiles, int filters, int residual_pitch, int y_pitch,
+    winograd_inverse(const T* __restrict__ products, const float* bias, const T* residual, T* y,
+                     Tiles tiles, int filters, int residual_pitch, int y_pitch,
                      int y_vectors, Window window, int activation, float a, float b) {
   using Transform = Winograd<M, R, POINTS>;
   constexpr int ALPHA = Transform::ALPHA;
@@ -87,7 +89,7 @@ __global__ void __launch_bounds__(THREADS)
   }
 
   const TilePlace place(tiles.along, tiles.first + tile);
-  const Epilogue epilogue{
+  const EpilogueOf<T> epilogue{
       bias, residual, y, residual_pitch, y_pitch, filters, y_vectors != 0, Activation(activation),
       a,    b,
   };

@@ -83,9 +83,11 @@ def _conv_error(problem: ConvProblem, choose: Choice | None) -> float:
     algorithm, config = choose(problem) if choose else (None, None)
     if isinstance(algorithm, WinogradConv | NonfusedWinogradConv) and config is not None:
         matrices = winograd_matrices(algorithm.m, algorithm.r, config.points)
+        # In fp16 data, filter and products are each rounded between the transforms.
+        rounded = sqrt(3) * _ROUNDED if problem.precision is Precision.FP16 else 0.0
         return float(
             winograd_growth(matrices) ** algorithm.axes
-            * sqrt(winograd_roundings(problem, matrices))
+            * (sqrt(winograd_roundings(problem, matrices)) + rounded)
         )
     return sqrt(prod(problem.filter_shape[1:])) + _FACTORS[problem.precision]
 

@@ -143,7 +143,9 @@ def _rounding_error(
         matrices = winograd_matrices(algorithm.m, algorithm.r, config.points)
         terms = winograd_terms(x, weight, problem, matrices)
         terms += residual + bias.reshape(-1, *[1] * len(problem.window.input))
-        return (winograd_roundings(problem, matrices) + 4) * EPS32 / 2 * terms
+        # In fp16 U, V and the products are rounded to 11 bits.
+        rounded = 3.01 * 2.0**-11 if problem.precision is Precision.FP16 else 0.0
+        return ((winograd_roundings(problem, matrices) + 4) * EPS32 / 2 + rounded) * terms
     length = problem.c // problem.groups * problem.window.kernel_volume + problem.projected
     # x = big + small, each rounded to 11 bits: both factors lack 2^-22 of themselves, and the
     # product of the small parts is left out.

@@ -5,10 +5,13 @@ from math import prod
 
 from kernels.convolution.algorithms import ConvChoice
 from kernels.convolution.implicit_gemm import TILES, TileConfig
+from kernels.convolution.tensor_gemm import TENSOR_TILES
 from kernels.convolution.winograd_nonfused import NonfusedConfig, NonfusedWinogradConv
 from kernels.problems.activation import RELU
+from kernels.problems.precision import Precision
 from kernels.winograd.matrices import Points
 from tests.support.cases.conv import conv_case
+from tests.support.cases.tensor_gemm import TENSOR, at_precision
 from tests.support.kernels.conv_layers import CLIP, Layer, dense, filled, odd, within
 from tests.support.kernels.kernel_case import KernelCase
 from tests.support.kernels.windows import conv_problem, window
@@ -134,10 +137,23 @@ def _cases(
             yield conv_case(layer, ConvChoice(algorithm, config))
 
 
+def _halves(layers: tuple[Layer, ...]) -> Iterator[KernelCase]:
+    """Each layer in fp16, by each tile of tensor cores in turn."""
+    for row, layer in enumerate(layers):
+        at = at_precision(layer, Precision.FP16)
+        total = at.problem.n * prod(-(-p // F2.m) for p in at.problem.window.output)
+        for number in range(2):
+            tile = TENSOR.tiles(at.problem)[(2 * row + number) % len(TENSOR_TILES)]
+            chunk = min(total, _CHUNKS[(row + number) % len(_CHUNKS)])
+            config = NonfusedConfig(Points.INTEGER, TileConfig(tile, 1 + number), chunk)
+            yield conv_case(at, ConvChoice(F2, config))
+
+
 _CHUNKS = (10**6, 5, 3)
 """Tiles at a time: all, and so few that chunks begin amid rows and images."""
 
 NONFUSED_CASES: tuple[KernelCase, ...] = (
     *_cases(LAYERS, (F2, Points.INTEGER), (F4, Points.INTEGER), (F4, Points.MIXED)),
     *_cases(LAYERS_3D, *[(F2_3D, Points.INTEGER)] * 2),
+    *_halves(LAYERS),
 )
