@@ -112,25 +112,22 @@ class NonfusedWinogradConv:
     def work(self, problem: ConvProblem, config: NonfusedConfig) -> tuple[Work, ...]:
         """The transforms are coalesced, and a thread starts all its loads at once."""
         positions, outputs = self._winograd.positions, self.m**self.axes
-        rows = 4 * self._winograd.alpha * self.m ** (self.axes - 1)  # reduced, 4 filters each
         works: list[Work] = []
         for _, count in self._chunks(problem, config):
             data = Work(
+                kernel=self._instantiate("winograd_data", config),
                 blocks=ceil(count * padded(problem.c) / THREADS),
                 threads=THREADS,
-                registers=positions + 20,
                 shared_bytes=0,
-                instructions=THREADS * positions * 24,  # mostly addresses
                 bytes=THREADS * 4 * 2 * positions,
-                rounds=0,
             )
             inverse = Work(
+                kernel=self._instantiate("winograd_inverse", config),
                 blocks=ceil(count * padded(problem.k) / VECTOR / THREADS),
                 threads=THREADS,
-                registers=rows + (40 if config.points is Points.MIXED else 16),
                 shared_bytes=16 * THREADS * outputs,
-                instructions=THREADS * (positions * (3 + 8 * self.axes) + 40 * outputs),
                 bytes=THREADS * 16 * (positions + outputs),
+                vectors=outputs,
                 rounds=1,
             )
             works += (data, *_PRODUCTS.work(self._products(problem, count), config.gemm), inverse)
