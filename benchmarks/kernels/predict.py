@@ -1,9 +1,9 @@
 """What the cost model expects of the suites on an H200: predictions, beside what is to be reached.
 
-The model (kernels/tuning/heuristic.py) is made to rank configurations, not to say how long they
-take, and it knows nothing of cuDNN: in place of a comparison stands how much faster the choice is
-than the best direct or matrix product convolution, by the same model. Nothing here was measured,
-and every row says so.
+The model (kernels/tuning/heuristic.py) takes the gap before a launch, weights from memory and x
+from the cache. It knows nothing of cuDNN: in place of a comparison stands how much faster the
+choice is than the best direct or matrix product convolution, by the same model. Nothing here was
+measured, and every row says so.
 """
 
 import json
@@ -21,10 +21,7 @@ from benchmarks.kernels.suites import BATCHES, SUITES, Layer
 from benchmarks.rows import Row
 from kernels.convolution.algorithms import ConvChoice, choices
 from kernels.problems.conv import ConvProblem
-from kernels.tuning.heuristic import H200, choose, estimated_cycles
-
-CLOCK_HZ = 1.98e9
-"""An H200's highest."""
+from kernels.tuning.heuristic import CLOCK_HZ, H200, choose, estimated_cycles
 
 PEAK_FLOPS = 2 * 128 * H200.multiprocessors * CLOCK_HZ
 

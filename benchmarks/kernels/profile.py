@@ -1,9 +1,11 @@
 """What machine code says of the kernels that the suites' layers run: no GPU, no measurement.
 
-Of each layer the configuration that the heuristic chooses; every kernel once.
+Of each layer the configuration that the heuristic chooses; every kernel once. Counted anew where
+NVRTC and nvdisasm are installed; `kernels/tuning/profile.tsv` has what was committed.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import prod
 from pathlib import Path
 
@@ -15,11 +17,9 @@ from kernels.device.compile import DEFAULT_CACHE, compile_kernel
 from kernels.device.device import Instantiation
 from kernels.problems.conv import ConvProblem
 from kernels.tuning.heuristic import H200, choose
+from kernels.tuning.profile_table import ARCHITECTURE, profile_of
 from kernels.tuning.search import measured_launches
 from kernels.tuning.static_profile import StaticProfile, static_profile
-
-ARCHITECTURE = "90a"
-"""The H200's, for which the heuristic chooses."""
 
 
 def profiles(
@@ -38,10 +38,9 @@ def profiles(
             else:
                 cubin = compile_kernel(kernel, ARCHITECTURE, cache)
                 threads = prod(launch.block)
-                served, profile = (
-                    0,
-                    static_profile(kernel, ARCHITECTURE, cubin, threads, launch.shared_bytes),
-                )
+                made = static_profile(kernel, ARCHITECTURE, cubin, threads, launch.shared_bytes)
+                simulated = profile_of(kernel).load_wavefronts
+                served, profile = 0, replace(made, load_wavefronts=simulated)
             found[kernel] = served + 1, profile
     return found
 
@@ -67,23 +66,30 @@ HEADINGS = (
     "blocks per SM",
     "instructions a turn",
     "multiply",
-    "ceiling",
-    "before the first copy",
-    "waits",
+    "issue ceiling",
+    "LDS ceiling",
+    "start",
+    "to the loop",
+    "finish",
+    "4 outputs",
     "code, KB",
 )
 
 
 def cells(profile: StaticProfile) -> tuple[str, ...]:
     """A row's, after the kernel and its layers."""
-    share, ceiling = profile.share, profile.ceiling
+
+    def percent(share: float | None) -> str:
+        return "" if share is None else f"{share:.0%}"
+
+    ends = (profile.start, profile.fill, profile.finish, profile.vector)
     return (
         str(profile.registers),
         str(profile.blocks),
         str(sum(profile.loop.values())) if profile.loop else "",
-        "" if share is None else f"{share:.0%}",
-        "" if ceiling is None else f"{ceiling:.0%}",
-        str(profile.before_copy),
-        str(profile.waits),
+        percent(profile.share),
+        percent(profile.ceiling),
+        percent(profile.shared_ceiling),
+        *(str(each.instructions) for each in ends),
         f"{profile.code_bytes / 1024:.0f}",
     )

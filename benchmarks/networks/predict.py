@@ -1,8 +1,9 @@
 """What a model of time expects of whole networks on an H200: predictions, none of them measured.
 
 Convolutions take what the cost model says (kernels/tuning/heuristic.py), all else its bytes or
-operations at the data sheet's peaks, and every launch GAP_US more: a captured graph's nodes start
-one after another.
+operations at the data sheet's peaks and OTHER_US. Every launch has the gap before it: a captured
+graph's nodes start one after another. Weights that fit in the second-level cache all together stay
+there from run to run.
 """
 
 import json
@@ -14,48 +15,73 @@ from pathlib import Path
 
 from rich.table import Table
 
-from benchmarks.kernels.predict import CLOCK_HZ, DEVICE
+from benchmarks.kernels.predict import DEVICE
 from benchmarks.networks.light import NETWORKS, classifier
 from benchmarks.rows import Row
 from kernels.problems.precision import Precision
-from kernels.tuning.heuristic import H200, estimated_cycles, heuristic
+from kernels.tuning.heuristic import (
+    CLOCK_HZ,
+    H200,
+    LAUNCH_CYCLES,
+    estimated_cycles,
+    heuristic,
+)
 from models.classifier import Classifier
 from models.reports.plan_report import GPUS, plan_report
 from models.tuning.measured import conv_problems
 
-GAP_US = 0.8
-"""Assumed: between a node's end and the next one's start."""
+GAP_US = 1e6 * LAUNCH_CYCLES / CLOCK_HZ
 
-BATCHES = (1, 8)
+OTHER_US = 0.7
+"""Of a launch that computes no convolution, to start, load and end; assumed."""
+
+CACHE_BYTES = 50 << 20
+"""An H200's second-level cache."""
+
+BATCHES = (1, 2, 4, 8)
 PREDICTED = ("VGG-19", "ResNet-50", "GoogLeNet", "SqueezeNet")
 
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """Of a network for n images, in µs; a launch's gap is in neither part."""
+    """Of a network for n images; all times have their launches' gaps."""
 
     launches: int
+    cached: bool  # whether its weights stay in the second-level cache
     convolutions_us: float
     others_us: float
 
     @property
     def us(self) -> float:
         """From the first launch to the last one's end."""
-        return self.convolutions_us + self.others_us + GAP_US * self.launches
+        return self.convolutions_us + self.others_us
 
 
 def predict(network: Classifier, n: int) -> Prediction:
     """At the classifier's precision, by the heuristic's choices."""
     choose = heuristic(H200)
-    problems = conv_problems(network.rewritten.graph, [n])
-    convolutions = {name for names in problems.values() for name in names}
-    steps = plan_report(network, n, GPUS["h200"]).steps
+    graph = network.rewritten.graph
+    chosen = {
+        problem: (choose(problem), names) for problem, names in conv_problems(graph, [n]).items()
+    }
+    convolutions = {name for _, names in chosen.values() for name in names}
+    others = [
+        step for step in plan_report(network, n, GPUS["h200"]).steps
+        if step.name not in convolutions
+    ]  # fmt: skip
+    weight_bytes = sum(step.bytes for step in others if step.kernel.startswith("linear"))
+    launches = len(others)
+    for problem, (choice, names) in chosen.items():
+        works = choice.algorithm.work(problem, choice.config)
+        launches += len(names) * len(works)
+        weight_bytes += len(names) * sum(work.weight_bytes for work in works)
+    cached = weight_bytes <= CACHE_BYTES
     cycles = fsum(
-        len(names) * estimated_cycles(problem, choose(problem), H200)
-        for problem, names in problems.items()
+        len(names) * estimated_cycles(problem, choice, H200, warm=cached)
+        for problem, (choice, names) in chosen.items()
     )
-    others = fsum(step.roofline_us for step in steps if step.name not in convolutions)
-    return Prediction(len(steps), 1e6 * cycles / CLOCK_HZ, others)
+    others_us = fsum(step.roofline_us + OTHER_US + GAP_US for step in others)
+    return Prediction(launches, cached, 1e6 * cycles / CLOCK_HZ, others_us)
 
 
 def rows(names: Iterable[str], batches: Iterable[int], at: str) -> Iterator[Row]:
@@ -73,6 +99,7 @@ def rows(names: Iterable[str], batches: Iterable[int], at: str) -> Iterator[Row]
                 "precision": precision.value,
                 "n": n,
                 "launches": prediction.launches,
+                "cached": prediction.cached,
                 "convolutions_us": round(prediction.convolutions_us, 1),
                 "us": round(prediction.us, 1),
             }
@@ -90,7 +117,7 @@ def run(out: Path, names: Iterable[str], batches: Iterable[int], at: str) -> lis
 def table(made: Iterable[Row]) -> Table:
     """Rows to read."""
     shown = Table(title="PREDICTED, not measured: µs on an H200", title_justify="left")
-    columns = ("network", "precision", "n", "launches", "convolutions_us", "us")
+    columns = ("network", "precision", "n", "launches", "cached", "convolutions_us", "us")
     for heading in columns:
         shown.add_column(heading, justify="left" if heading in columns[:2] else "right")
     for row in made:

@@ -6,6 +6,7 @@ from math import ceil, prod
 
 from kernels.convolution.implicit_gemm import MAX_WORKSPACE_BYTES
 from kernels.convolution.work import Work
+from kernels.device.device import Instantiation
 from kernels.device.launch import (
     THREADS,
     Launch,
@@ -47,9 +48,6 @@ Taps = tuple[int, int]
 _STRIPS = (1, 2, 3, 4, 6, 8, 12, 16)
 _STATIC_BYTES = 128
 """Static shared memory: the flag of a tile's last block, and alignment."""
-
-_COPY_INSTRUCTIONS = 10
-"""To copy 16 bytes to shared memory: the address, the bounds check, the copy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,24 +188,15 @@ class CoalescedConv:
             min(size + of - 1, image)
             for size, of, image in zip((tile.rows, tile.columns), taps, window.input, strict=True)
         )
-        # A thread's products for 4 channels and a row of taps, and the loads of their factors.
-        sums = tile.columns * VECTOR
-        products = 4 * taps[1] * sums
-        loads = tile.columns + taps[1] - 1 + taps[1] * VECTOR
-        copies = tile.chunk // VECTOR * (prod(taps) * tile.filters + tile.patch(taps))
         sum_bytes = 4 * tile.pixels * filters
         first = Work(
+            kernel=_instantiation(config),
             blocks=tiles(problem, tile) * split,
             threads=tile.threads,
-            registers=100 if taps == (1, 1) else 125,
             shared_bytes=tile.shared_bytes(taps) + _STATIC_BYTES,
-            instructions=chunks
-            * (
-                tile.threads * taps[0] * (tile.chunk // tile.step) * (products + 2 * loads)
-                + _COPY_INSTRUCTIONS * copies
-            )
-            + tile.threads * 4 * sums,
-            bytes=4 * channels * (prod(taps) * filters + met) + sum_bytes * (split > 1),
+            bytes=4 * channels * (prod(taps) * filters + met) + sum_bytes,
+            products=chunks * tile.chunk // tile.step * prod(taps) * VECTOR**2 * tile.columns,
+            vectors=tile.pixels * tile.filters / VECTOR / tile.threads,
             rounds=chunks / (tile.stages - 1),
             tail_bytes=sum_bytes * split if split > 1 and config.fused else 0,
             weight_bytes=4 * window.kernel_volume * padded(problem.c) * problem.k,
@@ -278,13 +267,7 @@ class CoalescedConv:
             y_vectors=y_vectors,
         )
         first = launch(
-            instantiate(
-                "coalesced.cu",
-                "conv_coalesced",
-                taps_r=config.taps[0],
-                taps_s=config.taps[1],
-                **asdict(tile),
-            ),
+            _instantiation(config),
             (tiles(problem, tile), split, 1),
             (tile.threads, 1, 1),
             tile.shared_bytes(config.taps),
@@ -300,7 +283,7 @@ class CoalescedConv:
         if fused:
             return (first,)
         second = launch(
-            instantiate("coalesced.cu", "sum_planes"),
+            _SUM_PLANES,
             *blocks_of_threads(_outputs(problem) // VECTOR),
             planes="planes",
             **given,
@@ -312,6 +295,14 @@ class CoalescedConv:
             **epilogue_arguments(activation),
         )
         return (first, second)
+
+
+_SUM_PLANES = instantiate("coalesced.cu", "sum_planes")
+
+
+def _instantiation(config: CoalescedConfig) -> Instantiation:
+    r, s = config.taps
+    return instantiate("coalesced.cu", "conv_coalesced", taps_r=r, taps_s=s, **asdict(config.tile))
 
 
 def planes(problem: ConvProblem, config: CoalescedConfig) -> int:
@@ -350,11 +341,10 @@ def _outputs(problem: ConvProblem) -> int:
 def _second_work(problem: ConvProblem, split: int) -> Work:
     """A thread adds 4 filters of a pixel, 4 planes at a time."""
     return Work(
+        kernel=_SUM_PLANES,
         blocks=ceil(_outputs(problem) / VECTOR / THREADS),
         threads=THREADS,
-        registers=32,
         shared_bytes=0,
-        instructions=THREADS * (50 + 8 * split),
         bytes=THREADS * 16 * (split + 1),
         rounds=ceil(split / 4) - 1,
     )

@@ -1,12 +1,13 @@
 """Depthwise convolution: each channel by itself, so no matrix product."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from math import ceil, prod
 
 import numpy as np
 
 from kernels.convolution.work import Work
+from kernels.device.device import Instantiation
 from kernels.device.launch import Launch, instantiate, int32, launch, struct, window_struct
 from kernels.layout.operands import Filter, check_filter, check_operands, vectors_in
 from kernels.layout.pixels import Pixels
@@ -83,15 +84,15 @@ class DepthwiseConv:
         rows, width = window.kernel[0], config.s or window.kernel[1]
         loads = rows * ((config.run - 1) * config.stride + width)  # of a thread, 16 bytes each
         itemsize = problem.precision.stored.itemsize
-        products = 4 * rows * width * config.run
         return (
             Work(
+                kernel=_instantiation(problem, config),
                 blocks=ceil(_steps(problem, config) / THREADS),
                 threads=THREADS,
-                registers=80,
                 shared_bytes=0,
-                instructions=THREADS * (products + 4 * loads),
                 bytes=THREADS * loads * VECTOR * itemsize,
+                products=VECTOR * rows * width * config.run,
+                vectors=config.run,
                 rounds=rows - 1,
                 weight_bytes=itemsize * problem.window.kernel_volume * problem.k,
             ),
@@ -163,14 +164,7 @@ class DepthwiseConv:
         )
         return (
             launch(
-                instantiate(
-                    "depthwise.cu",
-                    "conv_depthwise",
-                    t=element(x.stored),
-                    s=config.s,
-                    stride=config.stride,
-                    run=config.run,
-                ),
+                _instantiation(problem, config),
                 (-(-steps // THREADS), 1, 1),
                 (THREADS, 1, 1),
                 x="x",
@@ -183,6 +177,11 @@ class DepthwiseConv:
                 **epilogue_arguments(activation),
             ),
         )
+
+
+def _instantiation(problem: ConvProblem, config: DepthwiseConfig) -> Instantiation:
+    stored = element(problem.precision.stored)
+    return instantiate("depthwise.cu", "conv_depthwise", t=stored, **asdict(config))
 
 
 def _steps(problem: ConvProblem, config: DepthwiseConfig) -> int:

@@ -42,9 +42,6 @@ MAX_SPLIT = 16
 MIN_CHUNKS = 2
 """Of the inner dimension, at least, for each block of a split."""
 
-_PREPARE_INSTRUCTIONS, _STATISTICS_INSTRUCTIONS = 5, 6
-"""Of a prologue, for each number of x: where it is multiplied, and in a pixel's statistics."""
-
 
 class AnyTile(Protocol):
     """A block's."""
@@ -289,29 +286,18 @@ class FloatGemm(ImplicitGemm[Tile]):
         """Every block multiplies its chunks, which are prefetched; a tile's last block adds up."""
         tile, split = config.tile, config.split > 1
         chunks = ceil(ceil(inner_size(problem) / tile.bk) / config.split)
-        # A thread's products for 4 of the inner dimension, and the loads of their factors.
-        products, loads = 4 * tile.tm * tile.tn, tile.tm + tile.tn
-        looked_up = 1.0 if self.POINTWISE else 1.05  # where windows fall
-        prologue = 0
-        if problem.prologue:
-            prologue = _PREPARE_INSTRUCTIONS * tile.bm * tile.bk * chunks
-            if problem.prologue.epsilon is not None:  # every part of a split needs all channels
-                prologue += _STATISTICS_INSTRUCTIONS * tile.bm * problem.c
+        moved = tile.bk * (tile.bm + tile.bn) * chunks + tile.bm * tile.bn
+        if problem.prologue and problem.prologue.epsilon is not None:
+            moved += tile.bm * problem.c  # for the mean and deviation of each pixel
         return (
             Work(
+                kernel=self.instantiation(problem, tile),
                 blocks=tiles(problem, tile) * config.split,
                 threads=tile.threads,
-                registers=tile.tm * tile.tn + 80,
                 shared_bytes=tile.shared_bytes,
-                instructions=looked_up
-                * tile.bm
-                * tile.bn
-                * tile.bk
-                * chunks
-                * (products + 2 * loads)
-                / products
-                + prologue,
-                bytes=4 * tile.bk * (tile.bm + tile.bn) * chunks,
+                bytes=4 * moved,
+                products=tile.tm * tile.tn * tile.bk * chunks,
+                vectors=tile.bm * tile.bn / VECTOR / tile.threads,
                 rounds=chunks / (tile.stages - 1),
                 tail_bytes=4 * tile.bm * tile.bn * config.split if split else 0,
                 weight_bytes=4 * inner_size(problem) * problem.k,

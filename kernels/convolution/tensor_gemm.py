@@ -11,6 +11,7 @@ from kernels.convolution.work import Work
 from kernels.device.device import Instantiation
 from kernels.device.launch import Value, instantiate, struct
 from kernels.layout.operands import Filter, check_filter, padded
+from kernels.layout.strided import VECTOR
 from kernels.problems.conv import ConvProblem, Projection
 from kernels.problems.precision import Precision
 from kernels.problems.refusals import after_prologue, without_tensor_cores
@@ -18,26 +19,8 @@ from kernels.problems.refusals import after_prologue, without_tensor_cores
 _ROW_BYTES = 128
 """Of a pixel or a filter, in a chunk of the inner dimension."""
 
-_STEP_CYCLES = {Precision.FP16: 1.6, Precision.TF32: 1.6, Precision.TF32X3: 4.8}
-"""Of a multiprocessor for the products of a 16×8 part of a warp's tile with 32 bytes of the inner
-dimension: an mma of 2048 halves or 1024 TF32 numbers. mma.sync reaches 62% of an H100's peak."""
-
-_LDMATRIX_CYCLES = 4
-"""For 512 bytes from shared memory, 128 a clock."""
-
-_INSTRUCTIONS = 128
-"""Of all threads, in a clock: what `Work` counts in."""
-
-_X_INSTRUCTIONS, _WEIGHT_INSTRUCTIONS = 45, 28
-"""Of a thread, to copy 16 bytes of x and of a filter: counted in the code for sm_90a, as are the
-others, with the loads and products of a chunk apart. Small tiles are bound by these."""
-
-_FACTOR_INSTRUCTIONS = {
-    Precision.FP16: (0, 0),
-    Precision.TF32: (1, 0),
-    Precision.TF32X3: (6, 6),
-}
-"""Of a thread, for each register of x and of the filters before they are multiplied."""
+_STEP_BYTES = 32
+"""Of the inner dimension, in an mma: 16 halves or 8 TF32 numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,32 +111,22 @@ class TensorConv(ImplicitGemm[TensorTile]):
         return {"projection": given}
 
     def work(self, problem: ConvProblem, config: TileConfig[TensorTile]) -> tuple[Work]:
-        """A block's chunks take what tensor cores, shared memory or instructions allow."""
+        """Every block multiplies its chunks, which are prefetched; a tile's last block adds up."""
         tile, split = config.tile, config.split > 1
         itemsize = problem.precision.stored.itemsize
         chunks = ceil(ceil(inner_size(problem) / tile.bk) / config.split)
-        m, n = tile.wm / 16, tile.wn / 8
-        step = max(_STEP_CYCLES[problem.precision] * m * n, _LDMATRIX_CYCLES * (m + n / 2))
-        steps = _ROW_BYTES // 32
-        cycles = chunks * steps * tile.threads / 32 * step
-        vectors = _ROW_BYTES // 16 / tile.threads  # that a thread copies of a row
         products = 3 if problem.precision is Precision.TF32X3 else 1
-        x_factors, weight_factors = _FACTOR_INSTRUCTIONS[problem.precision]
-        factors = x_factors * 4 * m + weight_factors * 2 * n
-        issued = vectors * (_X_INSTRUCTIONS * tile.bm + _WEIGHT_INSTRUCTIONS * tile.bn) + steps * (
-            m + n / 2 + products * m * n + factors
-        )
-        # A chunk's sums apart from the others, and each factor twice.
-        split_factors = problem.precision is Precision.TF32X3
-        registers = min(36 + 14 * m * n, 225) if split_factors else 46 + 5 * m * n
+        parts = tile.wm // 16 * (tile.wn // 8) * (_ROW_BYTES // _STEP_BYTES)
         return (
             Work(
+                kernel=self.instantiation(problem, tile),
                 blocks=tiles(problem, tile) * config.split,
                 threads=tile.threads,
-                registers=int(registers),
                 shared_bytes=tile.shared_bytes,
-                instructions=max(_INSTRUCTIONS * cycles, tile.threads * chunks * issued),
-                bytes=_ROW_BYTES * (tile.bm + tile.bn) * chunks,
+                bytes=_ROW_BYTES * (tile.bm + tile.bn) * chunks
+                + (4 if split else itemsize) * tile.bm * tile.bn,
+                products=products * parts * chunks,
+                vectors=tile.bm * tile.bn / VECTOR / tile.threads,
                 rounds=chunks / (tile.stages - 1),
                 tail_bytes=4 * tile.bm * tile.bn * config.split if split else 0,
                 weight_bytes=itemsize * inner_size(problem) * problem.k,

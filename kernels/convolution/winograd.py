@@ -1,12 +1,12 @@
 """Winograd's minimal filtering: fewer multiplications, more additions, larger error."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from functools import cache
+from dataclasses import asdict, dataclass, replace
 from math import ceil, prod
 
 from kernels.convolution.implicit_gemm import MAX_SPLIT, MAX_WORKSPACE_BYTES, MIN_CHUNKS
 from kernels.convolution.work import Work
+from kernels.device.device import Instantiation
 from kernels.device.launch import Launch, instantiate, int32, launch, struct, window_struct
 from kernels.layout.operands import Filter, check_filter, check_operands, padded, vectors_in
 from kernels.layout.pixels import Pixels
@@ -24,8 +24,7 @@ from kernels.problems.refusals import (
     wrong_kernel,
 )
 from kernels.winograd.filter import filter_transform
-from kernels.winograd.matrices import Points, winograd_matrices
-from kernels.winograd.program import program
+from kernels.winograd.matrices import Points
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +47,6 @@ class WinogradTile:
     def threads(self, positions: int) -> int:
         """Of a block."""
         return positions * (self.bm // self.tm) * (self.bn // self.tn) + 32 * self.data_warps
-
-    def registers(self, positions: int) -> int:
-        """Of a thread: as many as it needs, at most as many as `resident` blocks allow.
-
-        A multiprocessor has four quarters of 16384 registers, each for every fourth warp.
-        """
-        warps = ceil(self.resident * self.threads(positions) / 32 / 4)
-        return min(16384 // (32 * warps) // 8 * 8, 124)
 
     def dynamic_shared_bytes(self, positions: int) -> int:
         """Of a block: two chunks of V and of U and one of the data; later the products."""
@@ -182,39 +173,38 @@ class WinogradConv:
     def work(self, problem: ConvProblem, config: WinogradConfig) -> tuple[Work]:
         """Every block multiplies its chunks, while some of its warps transform the next."""
         tile, positions, outputs = config.tile, self.positions, self.m**self.axes
-        # The same for all points: a few instructions must not favour the less accurate.
-        data, inverse = _instructions(self.m, self.r, self.points[0])
         chunks = ceil(ceil(problem.c / tile.bc) / config.split)
-        # A value of a tile: copied with three others, loaded, transformed along each axis, stored.
-        transformed = 5 / VECTOR + 2 + self.axes * data / self.alpha
-        # Per product of a thread: the multiply-add, loads of its factors, register moves.
-        products = tile.tm * tile.tn
-        multiplied = 1.04 + (tile.tm + tile.tn) / VECTOR / products
-        chunk = tile.bc * (
-            tile.bm * positions * transformed
-            + tile.bm * tile.bn * positions * multiplied
-            + tile.bn * positions * 8 / VECTOR
-        ) + 40 * tile.threads(positions)
-        # The inverse transform shortens a tile axis by axis.
-        lines = sum(self.alpha**i * self.m ** (self.axes - 1 - i) for i in range(self.axes))
-        finish = tile.bm * tile.bn * (positions * 1.5 + inverse * lines + outputs * 12)
+        threads = tile.threads(positions)
         return (
             Work(
+                # The same for all points: fewer instructions must not favour the less accurate.
+                kernel=self.instantiation(replace(config, points=self.points[0])),
                 blocks=self.blocks(problem, tile) * config.split,
-                threads=tile.threads(positions),
-                registers=tile.registers(positions),
+                threads=threads,
                 shared_bytes=tile.shared_bytes(positions),
-                instructions=(0.5 + chunks) * chunk
-                + finish,  # the first is transformed before anything is multiplied
                 # The cache serves 8 channels of a pixel at a time.
                 bytes=4 * positions * (8 * tile.bm + tile.bc * tile.bn) * chunks
                 + 4 * outputs * tile.bm * tile.bn,
+                products=tile.tm * tile.tn * tile.bc * chunks,
+                vectors=outputs * tile.bm * tile.bn / VECTOR / threads,
                 rounds=chunks,
                 tail_bytes=4 * outputs * tile.bm * tile.bn * config.split
                 if config.split > 1
                 else 0,
                 weight_bytes=4 * positions * padded(problem.c) * padded(problem.k),
             ),
+        )
+
+    def instantiation(self, config: WinogradConfig) -> Instantiation:
+        """The kernel for a configuration."""
+        return instantiate(
+            "winograd.cu",
+            "conv_winograd",
+            m=self.m,
+            r=self.r,
+            axes=self.axes,
+            points=f"Points::{config.points.name}",
+            **asdict(config.tile),
         )
 
     def workspace(self, problem: ConvProblem, config: WinogradConfig) -> Mapping[str, int]:
@@ -271,15 +261,7 @@ class WinogradConv:
         )
         return (
             launch(
-                instantiate(
-                    "winograd.cu",
-                    "conv_winograd",
-                    m=self.m,
-                    r=self.r,
-                    axes=self.axes,
-                    points=f"Points::{config.points.name}",
-                    **asdict(tile),
-                ),
+                self.instantiation(config),
                 (self.blocks(problem, tile), config.split, 1),
                 (tile.threads(self.positions), 1, 1),
                 tile.dynamic_shared_bytes(self.positions),
@@ -311,10 +293,3 @@ class WinogradConv:
         images = problem.n + 1 + tile.bm // self.tiles(problem)
         int32(images * reached * max(each.pitch for each in (x, *written)))
         int32(self.positions * (padded(problem.c) + tile.bc) * (padded(problem.k) + tile.bn))
-
-
-@cache
-def _instructions(m: int, r: int, points: Points) -> tuple[int, int]:
-    """Of the data and the inverse transform along one axis."""
-    matrices = winograd_matrices(m, r, points)
-    return program(matrices.bt).instructions, program(matrices.at).instructions

@@ -136,26 +136,23 @@ class NonfusedWinogradConv:
     def work(self, problem: ConvProblem, config: NonfusedConfig) -> tuple[Work, ...]:
         """The transforms are coalesced, and a thread starts all its loads at once."""
         positions, outputs = self._winograd.positions, self.m**self.axes
-        itemsize = problem.precision.stored.itemsize
-        rows = 4 * self._winograd.alpha * self.m ** (self.axes - 1)  # reduced, 4 filters each
+        stored = problem.precision.stored
         works: list[Work] = []
         for _, count in self._chunks(problem, config):
             data = Work(
+                kernel=self._instantiate("winograd_data", config, stored),
                 blocks=ceil(count * _channels(problem) / THREADS),
                 threads=THREADS,
-                registers=positions + 20,
                 shared_bytes=0,
-                instructions=THREADS * positions * 24,  # mostly addresses
-                bytes=THREADS * itemsize * 2 * positions,
-                rounds=0,
+                bytes=THREADS * stored.itemsize * 2 * positions,
             )
             inverse = Work(
+                kernel=self._instantiate("winograd_inverse", config, stored),
                 blocks=ceil(count * padded(problem.k) / VECTOR / THREADS),
                 threads=THREADS,
-                registers=rows + (40 if config.points is Points.MIXED else 16),
                 shared_bytes=16 * THREADS * outputs,
-                instructions=THREADS * (positions * (3 + 8 * self.axes) + 40 * outputs),
-                bytes=THREADS * VECTOR * itemsize * (positions + outputs),
+                bytes=THREADS * VECTOR * stored.itemsize * (positions + outputs),
+                vectors=outputs,
                 rounds=1,
             )
             products = self._products(problem, count)

@@ -2,20 +2,24 @@
 
 from dataclasses import dataclass
 
+from kernels.device.device import Instantiation
+
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """One launch. Numbers "of a block" are those of a full block, not of a partial last one.
+    """One launch: what its problem decides. What its code decides is the kernel's static profile.
 
-    At the end of a split launch one block of each tile reads the others' sums: `tail_bytes`.
+    Numbers "of a block" are those of a full block, not of a partial last one. At the end of a split
+    launch one block of each tile reads the others' sums: `tail_bytes`.
     """
 
+    kernel: Instantiation
     blocks: int
     threads: int  # of a block
-    registers: int  # of a thread, as ptxas reports on sm_90a, within ten
     shared_bytes: int  # of a block, static and dynamic
-    instructions: float  # of all threads of a block: multiply-adds, loads, additions
     bytes: float  # of a block, to and from the second-level cache
-    rounds: float  # times that a block waits for that cache, after prefetching
+    products: float = 0  # FFMA or mma instructions of each warp that multiplies
+    vectors: float = 0  # of 4 outputs, that a thread finishes one after another
+    rounds: float = 0  # times that a block waits for that cache, after prefetching
     tail_bytes: int = 0  # of one tile, 0 where nothing is split
-    weight_bytes: int = 0  # of the launch, from memory: weights do not stay in the cache
+    weight_bytes: int = 0  # of the launch

@@ -1,41 +1,53 @@
 """Chooses a convolution's algorithm and configuration where none has been measured.
 
-A cost model, not a simulation: it must rank configurations of one problem, not predict their times.
-The numbers are those of an H100 or H200, in clock cycles of one multiprocessor; those that differ
-little between GPUs are the same for all.
+    problem ─ Work: blocks, products, bytes ─┐
+    machine code ─ StaticProfile ────────────┴─ cycles of each launch ─ the choice with the fewest
+
+A cost model. What a kernel's code issues is counted, what the hardware can do at most is from data
+sheets; what is assumed says so. The numbers are those of an H100 or H200, in clock cycles of one
+multiprocessor; those that differ little between GPUs are the same for all.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from math import ceil
 from typing import Protocol
 
 from kernels.convolution.algorithms import ConvChoice, choices
 from kernels.convolution.work import Work
+from kernels.device.device import Instantiation
 from kernels.problems.conv import ConvProblem
+from kernels.tuning.profile_table import ARCHITECTURE, profile_of
+from kernels.tuning.static_profile import SCHEDULERS, SHARED_BYTES, StaticProfile, resident
 
-_INSTRUCTIONS = 128
-"""Per clock, each of one thread."""
-_L2_BYTES = 24
-"""From the second-level cache, per clock, while all multiprocessors read."""
-_MEMORY_BYTES = 18
-"""From memory, per clock and multiprocessor."""
-_L2_LATENCY = 700
-_START = 1000
-"""From a block's start to its first chunk in shared memory."""
+CLOCK_HZ = 1.98e9
+"""An H200's highest."""
+
+LAUNCH_CYCLES = 1600
+"""From a launch's end to the next one's start in a captured graph: 0.8 µs, assumed."""
+
+MEMORY_BYTES = 18
+"""From memory, per cycle and multiprocessor: 4.8 TB/s."""
+
+L2_BYTES = 24
+"""From the second-level cache, per cycle, while all multiprocessors read: 6.3 TB/s, assumed."""
+
+_LATENCY = 600
+"""Of that cache and of memory under load, assumed."""
+
+_WAIT = 29
+"""For a result whose time is not fixed: that of a load from shared memory, the most frequent."""
+
+_MMA = 1.6
+"""Times the peak's cycles that an mma takes: mma.sync reaches 62% of an H100's peak."""
+
 _MEET = 1500
-"""From the first partial sum's write to the last block's read."""
-_NEXT_LAUNCH = 2000
-"""From a launch's end to the next one's start."""
+"""From the first partial sum's write to the last block's read, assumed."""
+
 _SEVERAL = 1.2
-"""Factor on the estimate of several launches: they must be clearly better than one, since their
-intermediate data may leave the cache, and a GPU idles between two launches."""
-_SHARED_BYTES = 228 << 10
-_RESERVED_SHARED_BYTES = 1 << 10
-"""Per block, reserved by CUDA."""
-_REGISTERS = 65536
-_MAX_WARPS = 64
-_MAX_BLOCKS = 32
+"""Factor on the cost of several launches: they must be clearly better than one, since their
+intermediate data may leave the cache."""
 
 
 class DeviceFacts(Protocol):
@@ -70,38 +82,76 @@ def heuristic(device: DeviceFacts) -> Callable[[ConvProblem], ConvChoice]:
 def choose(
     problem: ConvProblem, candidates: Sequence[ConvChoice], device: DeviceFacts
 ) -> ConvChoice:
-    """The candidate with the least estimated cost, the first where several are equal."""
-    return min(candidates, key=lambda choice: estimated_cycles(problem, choice, device))
+    """The candidate with the least cost, the first where several are equal."""
+
+    def cost(choice: ConvChoice) -> float:
+        several = len(choice.algorithm.work(problem, choice.config)) > 1
+        return estimated_cycles(problem, choice, device) * (_SEVERAL if several else 1)
+
+    return min(candidates, key=cost)
 
 
-def estimated_cycles(problem: ConvProblem, choice: ConvChoice, device: DeviceFacts) -> float:
-    """Estimated cycles of all launches, to compare choices of one problem."""
+def estimated_cycles(
+    problem: ConvProblem, choice: ConvChoice, device: DeviceFacts, warm: bool = False
+) -> float:
+    """Estimated cycles of all launches, each with the gap before it; x is in the cache.
+
+    Weights come from memory, or where `warm` from the cache too.
+    """
     works = choice.algorithm.work(problem, choice.config)
-    cycles = sum(_cycles(work, device) for work in works) + (len(works) - 1) * _NEXT_LAUNCH
-    return cycles if len(works) == 1 else _SEVERAL * cycles
+    return sum(LAUNCH_CYCLES + _cycles(work, device, warm) for work in works)
+
+
+def _cycles(work: Work, device: DeviceFacts, warm: bool) -> float:
+    profile = profile_of(work.kernel)
+    blocks = ceil(work.blocks / device.multiprocessors)  # of the busiest one
+    # A block too large for an H100 fits, alone, on the device that it is for.
+    most = max(1, resident_blocks(work))
+    waves = ceil(blocks / most)
+    full, rest = divmod(blocks, most)
+    busy = full * _wave(work, profile, most) + _wave(work, profile, rest)
+    memory = 0 if warm else work.weight_bytes / (MEMORY_BYTES * device.multiprocessors)
+    alone, issued = _ends(work, profile, min(blocks, most))
+    # Blocks begin and end while others multiply, but those of the first wave.
+    total = max(busy, memory) + max(alone, issued) + (waves - 1) * max(alone / most, issued)
+    if work.tail_bytes:
+        total += _MEET + work.tail_bytes / L2_BYTES
+    return total
 
 
 def resident_blocks(work: Work) -> int:
     """Blocks that fit on one multiprocessor of an H100, possibly 0."""
-    return min(
-        _SHARED_BYTES // (work.shared_bytes + _RESERVED_SHARED_BYTES),
-        _REGISTERS // (work.registers * work.threads),
-        _MAX_WARPS * 32 // work.threads,
-        _MAX_BLOCKS,
+    registers = profile_of(work.kernel).registers
+    return resident(registers, work.threads, work.shared_bytes, SHARED_BYTES[ARCHITECTURE])
+
+
+def _wave(work: Work, profile: StaticProfile, blocks: int) -> float:
+    """Cycles in which so many blocks multiply side by side."""
+    if not blocks:
+        return 0
+    turns = work.products / profile.products if profile.products else 0
+    return max(
+        turns * _turn(work.kernel, blocks),
+        blocks * work.bytes / L2_BYTES,
+        work.rounds * _LATENCY,
     )
 
 
-def _cycles(work: Work, device: DeviceFacts) -> float:
-    blocks = ceil(work.blocks / device.multiprocessors)  # of the busiest one
-    # A block too large for an H100 fits, alone, on the device that it is for.
-    resident = max(1, resident_blocks(work))
-    waves = ceil(blocks / resident)
-    warps = min(blocks, resident) * work.threads / 32
-    issued = warps / (warps + 2)
-    throughput = blocks * max(work.instructions / (_INSTRUCTIONS * issued), work.bytes / _L2_BYTES)
-    latency = waves * work.rounds * _L2_LATENCY
-    memory = work.weight_bytes / (_MEMORY_BYTES * device.multiprocessors)
-    total = waves * _START + max(throughput, latency, memory)
-    if work.tail_bytes:
-        total += _MEET + work.tail_bytes / _L2_BYTES
-    return total
+@cache
+def _turn(kernel: Instantiation, blocks: int) -> float:
+    """Cycles of a turn: issued by the busiest scheduler, or of tensor cores, or shared memory."""
+    profile = profile_of(kernel)
+    warps = blocks * profile.warps
+    tensor = 4 * _MMA * profile.loop.get("tensor", 0) * warps / SCHEDULERS
+    # The fewer the warps, the less they hide of each other's latencies; assumed.
+    issued = profile.busiest(blocks) * (warps + 2) / warps
+    return max(issued, tensor, blocks * profile.wavefronts)
+
+
+def _ends(work: Work, profile: StaticProfile, blocks: int) -> tuple[float, float]:
+    """Cycles of what is before and after the loop, for one warp alone, and for all to issue."""
+    once = [(each, 1.0) for each in (profile.start, profile.fill, profile.finish)]
+    ends = [*once, (profile.vector, work.vectors)]
+    alone = sum(times * (each.stalls + _WAIT * each.waits) for each, times in ends)
+    instructions = sum(times * each.instructions for each, times in ends)
+    return alone + _LATENCY, instructions * blocks * work.threads / 32 / SCHEDULERS

@@ -1,19 +1,22 @@
 """What the machine code of a kernel says about its speed, without a GPU.
 
     Cubin ─ disassemble ─ loops ─┬─ the loop that multiplies ─┐
-                                 └─ the loop of data warps ───┴─ usual paths ─ StaticProfile
+                                 ├─ the loop of data warps ───┼─ usual paths ─ StaticProfile
+                                 └─ what is before and after ─┘
 
 A scheduler issues one instruction of a warp per cycle, so each that multiplies nothing costs a
-share of the peak. Counted is the usual path of a loop: the one that copies 16 bytes at a time.
+share of the peak. Counted is the usual path of a loop: the one whose copies are the widest.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from kernels.device.compile import Cubin
 from kernels.device.device import Instantiation
 from kernels.device.machine_code import WORD, Instruction, disassemble
+from kernels.tuning.control_flow import Loop, Weight, loops, path
 
 SCHEDULERS = 4
 """Of a multiprocessor; warp w is scheduler w % 4's (assumed, for NVIDIA does not say)."""
@@ -27,7 +30,7 @@ _RESERVED = 1 << 10  # bytes of shared memory that each block takes besides its 
 _CLASSES = {
     "FFMA": "FFMA",
     **dict.fromkeys(("HMMA", "IMMA", "HGMMA"), "tensor"),
-    **dict.fromkeys(("LDSM", "STS", "LDGSTS", "LDG", "STG"), ""),
+    **dict.fromkeys(("LDSM", "STS", "LDGSTS", "LDG", "STG", "ST"), ""),
     **dict.fromkeys(("FADD", "FMUL", "FSEL", "FMNMX", "FSETP", "MUFU", "F2FP", "HFMA2"), "float"),
     **dict.fromkeys(("MOV", "SEL", "PRMT", "CS2R", "S2R"), "move"),
     **dict.fromkeys(("BRA", "EXIT", "CALL", "RET", "NOP", "BREAK", "YIELD"), "branch"),
@@ -35,8 +38,15 @@ _CLASSES = {
         ("BAR", "WARPSYNC", "DEPBAR", "LDGDEPBAR", "BSYNC", "BSSY", "BMOV", "MEMBAR"), "sync"
     ),
 }
-_MULTIPLIES = ("FFMA", "tensor")
-_SLOW_COPY = "LDGSTS.narrow"
+_MULTIPLIES = {"FFMA": 1, "tensor": 4}
+"""Cycles of a scheduler at the peak rate: 32 multiply-adds, or an mma of 2048 halves (1024 TF32
+numbers) by a quarter of 989 (494) TFLOP/s at 1.83 GHz, an H100's."""
+_SHARED = ("LDS.1", "LDS.6", "LDS.3", "STS")
+_NARROW = "LDGSTS.narrow"
+
+_WAVEFRONTS = {"LDS.64": 1, "LDS.32": 1, "LDSM": 4, "STS": 1, "LDGSTS": 4}
+"""Cycles of shared memory, 128 bytes each, that a warp's access without conflicts takes; a load of
+16 bytes depends on how many lanes load the same, and narrow copies are not usual."""
 
 
 def kind(instruction: Instruction) -> str:
@@ -47,7 +57,7 @@ def kind(instruction: Instruction) -> str:
             return "LDS.none"  # never executed: ptxas writes them before barriers
         return next((f"LDS.{w}" for w in (128, 64) if f".{w}" in opcode), "LDS.32")
     if base == "LDGSTS":
-        return "LDGSTS" if ".128" in opcode else _SLOW_COPY
+        return "LDGSTS" if _wide(instruction) else _NARROW
     if ".MOV" in opcode:
         return "move"
     if base.startswith("U") or base == "R2UR":
@@ -56,36 +66,82 @@ def kind(instruction: Instruction) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Loop:
-    """Instructions `first` to `last`, which is the branch back."""
+class Stretch:
+    """What a warp executes one after another."""
 
-    first: int
-    last: int
-
-    def holds(self, index: int) -> bool:
-        """Whether the instruction is in it."""
-        return self.first <= index <= self.last
+    instructions: int = 0
+    stalls: int = 0  # cycles that the scheduler waits, in sum, before a warp's next instruction
+    waits: int = 0  # instructions that wait for results whose time is not fixed
 
 
 @dataclass(frozen=True, slots=True)
 class StaticProfile:
-    """What can be counted. The ceiling is of the peak rate of fp32 multiply-adds."""
+    """What can be counted.
+
+    A thread's way is: `start`, to its first copy; `fill`, to the loop; the loop; `finish`; and in a
+    loop of that, `vector` for every 4 outputs. Without a loop that multiplies, `finish` follows
+    `start`.
+    """
 
     registers: int
     blocks: int  # on a multiprocessor, by registers, warps and shared memory; 0 if none fits
+    warps: int  # of a block
     code_bytes: int
-    before_copy: int  # instructions on the way to the first copy or load of 16 bytes
-    waits: int  # of these, for results whose time is not fixed
-    loop: Counter[str] = field(default_factory=Counter)  # of a turn of a multiplying warp
-    data_loop: Counter[str] = field(default_factory=Counter)  # of a turn of a data warp
-    ceiling: float | None = (
-        None  # of the busiest scheduler; None without FFMA, or where nothing fits
-    )
+    start: Stretch = Stretch()
+    fill: Stretch = Stretch()
+    loop: Mapping[str, int] = field(default_factory=dict)  # of a turn of a multiplying warp
+    data_loop: Mapping[str, int] = field(default_factory=dict)  # of a turn of a data warp
+    data_warps: int = 0  # of a block
+    finish: Stretch = Stretch()
+    vector: Stretch = Stretch()
+    load_wavefronts: float = 2  # of a load of 16 bytes: half a warp at once, or as simulated
+
+    @property
+    def products(self) -> int:
+        """FFMA or mma instructions of a turn."""
+        return sum(self.loop.get(name, 0) for name in _MULTIPLIES)
 
     @property
     def share(self) -> float | None:
         """Of instructions that multiply, among the multiplying warps'."""
-        return _multiplications(self.loop) / self.loop.total() if self.loop else None
+        return self.products / sum(self.loop.values()) if self.loop else None
+
+    @property
+    def ceiling(self) -> float | None:
+        """The share of the peak rate that the busiest scheduler leaves; None where nothing fits.
+
+        What data warps multiply is not of the convolution.
+        """
+        return self._of_peak(self.busiest(self.blocks))
+
+    @property
+    def shared_ceiling(self) -> float | None:
+        """The share of the peak rate that shared memory leaves; None where it is not accessed."""
+        return self._of_peak(self.blocks * self.wavefronts)
+
+    def busiest(self, blocks: int) -> int:
+        """Instructions a turn of the busiest scheduler; warps are dealt out in turn."""
+        issued = [0] * SCHEDULERS
+        turns = [self.loop] * (self.warps - self.data_warps) + [self.data_loop] * self.data_warps
+        for number, each in enumerate(turns * blocks):
+            issued[number % SCHEDULERS] += sum(each.values())
+        return max(issued)
+
+    @property
+    def wavefronts(self) -> float:
+        """Cycles of shared memory for a turn of a block."""
+        each = {**_WAVEFRONTS, "LDS.128": self.load_wavefronts}
+        multiplying, data = (
+            sum(turn.get(name, 0) * cycles for name, cycles in each.items())
+            for turn in (self.loop, self.data_loop)
+        )
+        return (self.warps - self.data_warps) * multiplying + self.data_warps * data
+
+    def _of_peak(self, cycles: float) -> float | None:
+        """The share that a turn's products at their peak rate are of these cycles."""
+        of_warp = sum(self.loop.get(name, 0) * each for name, each in _MULTIPLIES.items())
+        at_peak = self.blocks * (self.warps - self.data_warps) * of_warp / SCHEDULERS
+        return at_peak / cycles if at_peak and cycles else None
 
 
 def static_profile(
@@ -95,42 +151,85 @@ def static_profile(
 
     `cubin` is for `arch`, one of SHARED_BYTES. Raises DisassemblerNotFoundError.
     """
-    code = disassemble(cubin)
-    resources = cubin.resources
-    shared = resources.static_shared + shared_bytes
-    blocks = resident(resources.registers, threads, shared, SHARED_BYTES[arch])
-    first = next((i for i, each in enumerate(code) if _copies(each)), None)
-    start = Loop(0, first or 0)
-    way = usual_path(code, start) if first else []
-    profile = StaticProfile(
-        resources.registers, blocks, len(code) * WORD, len(way), sum(code[i].waits for i in way)
+    shared = cubin.resources.static_shared + shared_bytes
+    blocks = resident(cubin.resources.registers, threads, shared, SHARED_BYTES[arch])
+    return profile_of_code(
+        disassemble(cubin), instantiation, cubin.resources.registers, blocks, threads
     )
+
+
+def profile_of_code(
+    code: Sequence[Instruction],
+    instantiation: Instantiation,
+    registers: int,
+    blocks: int,
+    threads: int,
+) -> StaticProfile:
+    """The profile of a kernel's instructions, of which so many blocks are resident."""
+    first = next((i for i, each in enumerate(code) if _copies(each)), 0)
+    end = max(i for i, each in enumerate(code) if each.base == "EXIT" and not each.predicate)
     hot = hot_loop(code)
-    if hot is None:
-        return profile
-    trips, data_warps = _winograd_trips(instantiation)
-    loop = turn(code, hot, trips)
-    data = turn(code, _data_loop(code, hot), trips) if data_warps else Counter[str]()
-    profile = replace(profile, loop=loop, data_loop=data)
-    if not blocks or not loop["FFMA"]:
-        return profile
-    warps = [loop] * (threads // 32 - data_warps), [data] * data_warps
-    return replace(profile, ceiling=ceiling(*warps, blocks))
+    trips = _trips(instantiation, threads)
+    loop, data, begin = Counter[str](), Counter[str](), first
+    fill: list[int] = []
+    if hot is not None:
+        loop, begin = turn(code, hot, trips.loop), hot.last + 1
+        data = turn(code, _data_loop(code, hot), trips.loop) if trips.data_warps else data
+        fill = path(code, Loop(first, hot.first), weight)[:-1] if first < hot.first else []
+    ending = path(code, Loop(begin, end), weight_of_finish)
+    writing = [each for each in loops(code) if any(map(each.holds, ending)) and _writes(code, each)]
+    in_loop = [i for i in ending if any(each.holds(i) for each in writing)]
+    stores = max(1, sum(_stores(code[i]) for i in in_loop))
+    again = _repeated(code, Loop(begin, end), trips.finish)
+    once = [i for i in ending if i not in set(in_loop) for _ in range(again(i))]
+    return StaticProfile(
+        registers,
+        blocks,
+        threads // 32,
+        len(code) * WORD,
+        _stretch(code, path(code, Loop(0, first), weight) if first else []),
+        _stretch(code, fill),
+        loop,
+        data,
+        trips.data_warps,
+        _stretch(code, once),
+        _stretch(code, in_loop, stores),
+    )
 
 
-def _winograd_trips(instantiation: Instantiation) -> tuple[Mapping[str, int], int]:
-    """How often winograd.cu's inner loops run, by what only they have, and how many warps copy x.
+def _stretch(code: Sequence[Instruction], taken: Sequence[int], times: int = 1) -> Stretch:
+    return Stretch(
+        round(len(taken) / times),
+        round(sum(code[i].stall for i in taken) / times),
+        round(sum(code[i].waits for i in taken) / times),
+    )
 
-    Those loops end where template arguments say; other kernels' depend on the problem.
-    """
+
+class _Trips(NamedTuple):
+    """How often inner loops run that end where template arguments say, by what only they have."""
+
+    loop: Mapping[str, int]  # in a turn
+    finish: Mapping[str, int]
+    data_warps: int = 0
+
+
+def _trips(instantiation: Instantiation, threads: int) -> _Trips:
+    """Of winograd.cu and coalesced.cu; other kernels' depend on the problem."""
     template = {name: each for name, each in instantiation.arguments if isinstance(each, int)}
+    if "taps_r" in template:
+        step = 4 * 32 // template["filter_lanes"]
+        return _Trips({"FFMA": template["taps_r"] * (template["chunk"] // step)}, {})
     if "data_warps" not in template:
-        return {}, 0
+        return _Trips({}, {})
     bm, bn, bc, tm, tn, data_warps = (
         template[name] for name in ("bm", "bn", "bc", "tm", "tn", "data_warps")
     )
     apart = (bm // tm) * (bn // tn) // (bn // 4)
-    return {"STS": bm // data_warps * bc // 32, "LDGSTS": 4 // apart}, data_warps
+    return _Trips(
+        {"STS": bm // data_warps * bc // 32, "LDGSTS": 4 // apart},
+        {"STS": -(-bm * bn // threads)},
+        data_warps,
+    )
 
 
 def resident(registers: int, threads: int, shared_bytes: int, room: int) -> int:
@@ -144,39 +243,30 @@ def resident(registers: int, threads: int, shared_bytes: int, room: int) -> int:
     return min(by_registers, room // (shared_bytes + _RESERVED), _WARPS // warps, _BLOCKS)
 
 
-def ceiling(
-    multiply: Sequence[Counter[str]], others: Sequence[Counter[str]], blocks: int = 1
-) -> float:
-    """The share of the peak that the busiest scheduler leaves, warps being dealt out in turn.
-
-    What `others` multiply is not of the convolution.
-    """
-    issued = [0] * SCHEDULERS
-    for number, each in enumerate([*multiply, *others] * blocks):
-        issued[number % SCHEDULERS] += each.total()
-    return blocks * sum(each["FFMA"] for each in multiply) / SCHEDULERS / max(issued)
-
-
-def _multiplications(turn: Mapping[str, int]) -> int:
-    return sum(turn.get(each, 0) for each in _MULTIPLIES)
+def _wide(instruction: Instruction) -> bool:
+    """Whether it accesses 4 elements at once: floats, or halves."""
+    return ".128" in instruction.opcode or ".64" in instruction.opcode
 
 
 def _copies(instruction: Instruction) -> bool:
-    return instruction.base in ("LDGSTS", "LDG") and ".128" in instruction.opcode
+    return instruction.base in ("LDGSTS", "LDG") and _wide(instruction)
+
+
+def _narrow(instruction: Instruction) -> bool:
+    """Whether it copies a part of 4 elements; never where a predicate chooses between the two."""
+    slow = instruction.base in ("LDGSTS", "LDG") and not _wide(instruction)
+    return slow and not (instruction.base == "LDGSTS" and instruction.predicate)
+
+
+def _stores(instruction: Instruction) -> bool:
+    return instruction.base == "STG" and _wide(instruction)
+
+
+def _writes(code: Sequence[Instruction], loop: Loop) -> bool:
+    return any(map(_stores, code[loop.first : loop.last + 1]))
 
 
 # Loops
-
-
-def loops(code: Sequence[Instruction]) -> list[Loop]:
-    """Every branch back, but those over the kernel's end: they return from code out of line."""
-    ends = [i for i, each in enumerate(code) if each.base == "EXIT" and not each.predicate]
-    found = [
-        Loop(each.target, i)
-        for i, each in enumerate(code)
-        if each.target is not None and each.target < i
-    ]
-    return [loop for loop in found if not any(map(loop.holds, ends))]
 
 
 def hot_loop(code: Sequence[Instruction]) -> Loop | None:
@@ -199,12 +289,20 @@ def turn(code: Sequence[Instruction], loop: Loop, trips: Mapping[str, int]) -> C
 
     `trips` is by an opcode that the loops inside have.
     """
-    inner = [each for each in loops(code) if loop.holds(each.first) and each != loop]
-    times = [(each, trips[base]) for each in inner for base in trips if base in _bases(code, each)]
+    times = _repeated(code, loop, trips)
     counted: Counter[str] = Counter()
-    for i in usual_path(code, loop):
-        counted[kind(code[i])] += max((n for each, n in times if each.holds(i)), default=1)
+    for i in path(code, loop, weight):
+        counted[kind(code[i])] += times(i)
     return counted
+
+
+def _repeated(
+    code: Sequence[Instruction], around: Loop, trips: Mapping[str, int]
+) -> Callable[[int], int]:
+    """How often an instruction is executed, by the loops inside that it is in."""
+    inner = [each for each in loops(code) if around.holds(each.first) and each != around]
+    times = [(each, trips[base]) for each in inner for base in trips if base in _bases(code, each)]
+    return lambda i: max((n for each, n in times if each.holds(i)), default=1)
 
 
 def _data_loop(code: Sequence[Instruction], hot: Loop) -> Loop:
@@ -224,53 +322,29 @@ def _bases(code: Sequence[Instruction], loop: Loop) -> set[str]:
     return {each.base for each in code[loop.first : loop.last + 1]}
 
 
-# Paths
-
-_Weight = tuple[int, ...]
+# What makes a path the usual one
 
 
-def usual_path(code: Sequence[Instruction], loop: Loop) -> list[int]:
-    """The instructions of one turn that copies, where it has the choice, 16 bytes at a time.
-
-    Of all ways from the first to the last instruction, loops inside taken once: the one with the
-    fewest narrow copies, then the most multiplications, wide copies, accesses to shared memory and
-    barriers, then the fewest instructions.
-    """
-    best: dict[int, tuple[_Weight, int | None]] = {}
-    for i in range(loop.last, loop.first - 1, -1):
-        own = _weight(code[i])
-        if i == loop.last:
-            best[i] = (own, None)
-            continue
-        ways = [(best[j][0], j) for j in _next(code, i) if j in best]
-        if ways:
-            after, j = max(ways)
-            best[i] = (tuple(map(sum, zip(own, after, strict=True))), j)
-    path: list[int] = []
-    at: int | None = loop.first if loop.first in best else None
-    while at is not None:
-        path.append(at)
-        at = best[at][1]
-    return path
-
-
-def _weight(instruction: Instruction) -> _Weight:
-    is_of = kind(instruction)
+def weight(instruction: Instruction) -> Weight:
+    """Of a way through a loop: the most of the first, where that is equal of the second, ..."""
+    is_of, base = kind(instruction), instruction.base
     return (
-        -(is_of == _SLOW_COPY),
+        -_narrow(instruction),
         is_of in _MULTIPLIES,
         _copies(instruction),
-        is_of.startswith(("LDS.1", "LDS.6", "LDS.3", "STS")),
-        instruction.base in ("BAR", "DEPBAR"),
+        is_of.startswith(_SHARED),
+        base in ("BAR", "DEPBAR"),
         -1,
     )
 
 
-def _next(code: Sequence[Instruction], i: int) -> list[int]:
-    """Where the warp may go on, but back. BRA.DIV is taken where lanes have parted: never, here."""
-    each = code[i]
-    ahead = [i + 1]
-    if each.target is not None and ".DIV" not in each.opcode:
-        conditional = each.predicate or each.operands.startswith(("P", "!P", "UP", "!UP"))
-        return (ahead if conditional else []) + [j for j in (each.target,) if j > i]
-    return [] if each.base == "EXIT" and not each.predicate else ahead
+def weight_of_finish(instruction: Instruction) -> Weight:
+    """Of a way to the end: no sum over several blocks, whole vectors, no activation."""
+    is_of, base = kind(instruction), instruction.base
+    return (
+        -(base in ("ATOMG", "MEMBAR")),
+        -(base == "STG" and not _wide(instruction)),
+        _stores(instruction),
+        is_of.startswith(_SHARED),
+        -1,
+    )

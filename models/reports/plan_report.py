@@ -7,9 +7,11 @@ from typing import NamedTuple
 
 from kernels.convolution.algorithms import ConvChoice
 from kernels.convolution.tensor_gemm import TensorConv
+from kernels.device.device import Instantiation
 from kernels.problems.conv import ConvProblem
 from kernels.problems.precision import Precision
 from kernels.tuning.heuristic import Facts, heuristic
+from kernels.tuning.profile_table import UnprofiledKernelError, profile_of
 from kernels.tuning.search import Find, tuned
 from models.classifier import Classifier
 from models.errors import EngineError
@@ -25,6 +27,7 @@ class Gpu:
     """
 
     name: str
+    architecture: str  # as the compiler names it
     multiprocessors: int
     shared_kb: int  # the most per block
     fp32_tflops: float
@@ -43,12 +46,26 @@ class Gpu:
 
 
 GPUS: Mapping[str, Gpu] = {
-    "t4": Gpu("T4", 40, 64, 8.1, 0, 65, 320),
-    "a100": Gpu("A100 SXM 80 GB", 108, 163, 19.5, 156, 312, 2039),
-    "l4": Gpu("L4", 58, 99, 30.3, 60, 121, 300),
-    "h100": Gpu("H100 SXM", 132, 227, 66.9, 494, 989, 3350),
-    "h200": Gpu("H200 SXM", 132, 227, 66.9, 494, 989, 4800),
+    "t4": Gpu("T4", "75", 40, 64, 8.1, 0, 65, 320),
+    "a100": Gpu("A100 SXM 80 GB", "80", 108, 163, 19.5, 156, 312, 2039),
+    "l4": Gpu("L4", "89", 58, 99, 30.3, 60, 121, 300),
+    "h100": Gpu("H100 SXM", "90a", 132, 227, 66.9, 494, 989, 3350),
+    "h200": Gpu("H200 SXM", "90a", 132, 227, 66.9, 494, 989, 4800),
 }
+
+
+@dataclass(frozen=True, slots=True)
+class CodeReport:
+    """What the machine code of a kernel says of its speed, counted, not measured.
+
+    Shares are of its main loop, None for a kernel without one.
+    """
+
+    registers: int
+    blocks: int  # that fit on a multiprocessor
+    products: float | None  # share of multiply-adds (FFMA, mma) among the instructions
+    issue_ceiling: float | None  # share of the peak rate that the instructions leave
+    shared_ceiling: float | None  # likewise, that accesses to shared memory leave
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +83,7 @@ class StepReport:
     bytes: int
     roofline_us: float
     bound: str  # "FLOPs" or "bytes"
+    code: CodeReport | None  # None where the kernel is not profiled for the GPU's architecture
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,4 +174,19 @@ def _step(step: Step, gpu: Gpu, chosen: _Chosen) -> StepReport:
         bytes=step.cost.bytes,
         roofline_us=max(arithmetic, memory),
         bound="FLOPs" if arithmetic > memory else "bytes",
+        code=_code(step.launch.instantiation, gpu.architecture),
+    )
+
+
+def _code(kernel: Instantiation, architecture: str) -> CodeReport | None:
+    try:
+        profile = profile_of(kernel, architecture)
+    except UnprofiledKernelError:
+        return None
+    return CodeReport(
+        registers=profile.registers,
+        blocks=profile.blocks,
+        products=profile.share,
+        issue_ceiling=profile.ceiling,
+        shared_ceiling=profile.shared_ceiling,
     )

@@ -224,6 +224,32 @@ def _plan_table(report: PlanReport) -> RenderableType:
     totals = (
         f"{report.name}, N = {report.n}, {report.gpu.name}: {len(report.steps)} launches, "
         f"{report.roofline_us:,.1f} us at the roofline (computed from the data sheet, not "
-        f"measured); arena {arena:,.2f} MB, where no layout takes less than {least:,.2f}"
+        f"measured; ceilings are shares of the peak, counted in machine code); "
+        f"arena {arena:,.2f} MB, where no layout takes less than {least:,.2f}"
     )
-    return Group(make_table(columns, rows), Text(), Text(totals))
+    return Group(make_table(columns, rows), Text(), _code_table(report), Text(), Text(totals))
+
+
+def _code_table(report: PlanReport) -> RenderableType:
+    """One row per kernel whose machine code was counted."""
+
+    def percent(share: float | None) -> str:
+        return "" if share is None else f"{share:.0%}"
+
+    columns = [
+        *left("kernel"),
+        *right("registers", "blocks per SM", "multiply", "issue ceiling", "LDS ceiling"),
+    ]
+    by_kernel = {step.kernel: step.code for step in report.steps if step.code}
+    rows = (
+        (
+            kernel,
+            str(code.registers),
+            str(code.blocks),
+            percent(code.products),
+            percent(code.issue_ceiling),
+            percent(code.shared_ceiling),
+        )
+        for kernel, code in by_kernel.items()
+    )
+    return make_table(columns, rows)

@@ -21,7 +21,6 @@ from tests.cusim.device import CusimDevice, Order
 from tests.support.cases import INSTANTIATIONS
 from tests.support.cases.coalesced import COALESCED
 from tests.support.cases.conv import conv_case
-from tests.support.kernels import resources
 from tests.support.kernels.arrays import normal
 from tests.support.kernels.conv_layers import CLIP, Layer, dense, filled, odd, within
 from tests.support.kernels.kernel_case import launch, run
@@ -192,15 +191,3 @@ def test_tensors_beyond_32_bit_indices_are_refused(
     config = COALESCED.configs(problem)[0]
     with pytest.raises(ValueError, match="beyond 32 bits"):
         COALESCED.launches(problem, config, x, y)
-
-
-def test_the_cost_models_registers_are_the_compilers() -> None:
-    _, table = resources.read()
-    for r in (1, 3, 5):
-        problem = conv_problem(1, 8, 8, window((7, 7), (r, r)))
-        for config in COALESCED.configs(problem):
-            works = COALESCED.work(problem, config)
-            launches = COALESCED.launches(problem, config, dense(8), dense(8))
-            for work, each in zip(works, launches, strict=True):
-                row = table[f"coalesced.cu {each.instantiation.expression}"]["90a"]
-                assert abs(work.registers - int(row.split()[0])) <= 10

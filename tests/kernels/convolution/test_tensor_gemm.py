@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from math import ceil
 
 import numpy as np
 import pytest
@@ -11,7 +10,7 @@ from hypothesis import strategies as st
 
 from kernels.convolution.algorithms import ConvChoice, candidates
 from kernels.convolution.implicit_gemm import TILES, TileConfig, inner_size
-from kernels.convolution.tensor_gemm import TENSOR_TILES, TensorTile, to_tf32
+from kernels.convolution.tensor_gemm import TENSOR_TILES, to_tf32
 from kernels.layout.pixels import Pixels
 from kernels.problems.conv import Projection
 from kernels.problems.precision import HALF, Precision
@@ -20,7 +19,6 @@ from tests.kernels.convolution.test_implicit_gemm import layers
 from tests.support.cases import INSTANTIATIONS
 from tests.support.cases.conv import DIRECT, conv_case
 from tests.support.cases.tensor_gemm import PRECISIONS, TENSOR, at_precision
-from tests.support.kernels import resources
 from tests.support.kernels.arrays import normal
 from tests.support.kernels.conv_layers import (
     DIRECT_LAYERS,
@@ -119,19 +117,6 @@ def test_every_configuration_is_among_the_cases(precision: Precision) -> None:
     assert wanted <= set(INSTANTIATIONS)
 
 
-@EVERY_PRECISION
-def test_the_cost_model_knows_the_registers(precision: Precision) -> None:
-    made_with, table = resources.read()
-    if made_with != resources.compiler():
-        pytest.skip(f"the table is {made_with}'s; this is {resources.compiler()}")
-    problem = replace(conv_problem(1, 64, 64, _3x3), precision=precision)
-    for config in TENSOR.configs(problem):
-        (work,) = TENSOR.work(problem, config)
-        kernel = TENSOR.instantiation(problem, config.tile)
-        row = table[f"{kernel.source} {kernel.expression}"]["90a"]
-        assert work.registers == pytest.approx(int(row.split()[0]), abs=10), kernel
-
-
 def test_a_projection_without_what_it_projects_is_refused() -> None:
     plain = replace(conv_problem(1, 8, 12, window((4, 4), (1, 1))), precision=Precision.FP16)
     problem = replace(plain, projection=Projection(20, (8, 8), (2, 2)))
@@ -177,22 +162,3 @@ def test_which_algorithms_run_a_precision(precision: Precision) -> None:
     assert TENSOR.supports(_VGG) == "strict float32"
     halves = replace(_VGG, precision=Precision.FP16)
     assert DIRECT.supports(halves) == "float16 tensors; it runs float32"
-
-
-@EVERY_PRECISION
-def test_small_tiles_are_bound_by_instructions_and_the_largest_by_tensor_cores(
-    precision: Precision,
-) -> None:
-    problem = replace(_VGG, precision=precision)
-
-    def clocks(tile: TensorTile) -> float:
-        """Of a multiprocessor, for a chunk of one block."""
-        (work,) = TENSOR.work(problem, TileConfig(tile))
-        return work.instructions / 128 / ceil(inner_size(problem) / tile.bk)
-
-    largest, *_, smallest = TENSOR.tiles(problem)
-    products = 3 if precision is Precision.TF32X3 else 1
-    # 8 warps multiply 4 × 4 parts of 4 steps, 1.6 clocks each.
-    assert 0.999 < clocks(largest) / (8 * 16 * 4 * 1.6 * products) < 1.1
-    # Each of 4 warps has a scheduler, which issues about 177 instructions, where 8 are products.
-    assert clocks(smallest) > 0.95 * (169 + 8 * products)

@@ -190,7 +190,6 @@ def test_the_cost_model_is_told_what_a_block_takes(
         (work,) = algorithm.work(problem, config)
         (launched,) = algorithm.launches(problem, config, dense(8), dense(8))
         cell = table[f"winograd.cu {launched.instantiation.expression}"]["90a"].split()
-        assert work.registers == pytest.approx(int(cell[0]), abs=10)
         assert work.shared_bytes == launched.shared_bytes + int(cell[2])
         assert work.threads == launched.block[0]
         # What the compiler was asked to leave room for, in each quarter of a multiprocessor.

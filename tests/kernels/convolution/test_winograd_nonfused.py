@@ -286,7 +286,6 @@ def test_the_cost_model_is_told_what_the_transforms_take() -> None:
                 instantiation = launch.instantiation
                 cell = table[f"{instantiation.source} {instantiation.expression}"]["90a"].split()
                 shared = int(cell[cell.index("shared") + 1]) if "shared" in cell else 0
-                assert work.registers == pytest.approx(int(cell[0]), abs=10)
                 assert work.shared_bytes == shared
 
 

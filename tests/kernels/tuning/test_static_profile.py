@@ -1,31 +1,29 @@
-"""What is counted in machine code: classes, loops, usual paths, ceilings."""
+"""What is counted in machine code: classes, usual paths, ends, ceilings."""
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
+from kernels.device.device import Instantiation
 from kernels.device.machine_code import Instruction
+from kernels.tuning.control_flow import Loop, path
 from kernels.tuning.static_profile import (
-    Loop,
-    ceiling,
+    StaticProfile,
+    Stretch,
     hot_loop,
     kind,
-    loops,
+    profile_of_code,
     resident,
     turn,
-    usual_path,
+    weight,
 )
+from tests.support.kernels.machine_code import listed
 
 
-def listed(*lines: str) -> list[Instruction]:
-    """Instructions from lines as "@P0 BRA 3": a predicate if any, an opcode, a target if any."""
-    code = []
-    for line in lines:
-        words = line.split()
-        predicate = words.pop(0) if words[0].startswith("@") else ""
-        target = int(words[1]) if len(words) > 1 else None
-        code.append(Instruction(words[0], "", predicate, target, 1, waits=False))
-    return code
+def usual(code: list[Instruction], last: int) -> list[int]:
+    """The usual path through a loop that begins with the code."""
+    return path(code, Loop(0, last), weight)
 
 
 @pytest.mark.parametrize(
@@ -52,11 +50,6 @@ def test_instructions_have_classes(line: str, expected: str) -> None:
     assert kind(instruction) == expected
 
 
-def test_a_branch_back_is_a_loop_and_one_over_the_end_is_a_return() -> None:
-    code = listed("FFMA", "@P0 BRA 0", "@P1 EXIT", "FADD", "BRA 2", "EXIT", "BAR", "BRA 5")
-    assert loops(code) == [Loop(0, 1), Loop(2, 4)]
-
-
 def test_the_hot_loop_multiplies_most_and_neither_stores_nor_activates() -> None:
     code = listed(
         *["FFMA", "LDS.128", "FFMA", "@P0 BRA 0"],
@@ -71,16 +64,23 @@ def test_the_hot_loop_multiplies_most_and_neither_stores_nor_activates() -> None
 
 def test_the_usual_path_copies_16_bytes_at_a_time() -> None:
     wide = listed("@P0 BRA 3", "LDGSTS", "BRA 4", "LDGSTS.128", "FFMA", "@P1 BRA 0")
-    assert usual_path(wide, Loop(0, 5)) == [0, 3, 4, 5]
+    assert usual(wide, 5) == [0, 3, 4, 5]
     narrow_skipped = listed("@P0 BRA 2", "LDGSTS", "FFMA", "@P1 BRA 0")
-    assert usual_path(narrow_skipped, Loop(0, 3)) == [0, 2, 3]
+    assert usual(narrow_skipped, 3) == [0, 2, 3]
+
+
+def test_a_copy_that_a_predicate_chooses_between_is_on_the_usual_path() -> None:
+    code = listed("@P2 BRA 3", "@P0 LDGSTS.128", "@!P0 LDGSTS", "FFMA", "@P1 BRA 0")
+    assert usual(code, 4) == [0, 1, 2, 3, 4]
+    halves = listed("@P0 LDGSTS.64", "@P0 BRA 4", "@P2 LDG.U16", "STS.U16", "HMMA", "@P1 BRA 0")
+    assert usual(halves, 5) == [0, 1, 4, 5]
 
 
 def test_the_usual_path_waits_and_stays_with_the_warp() -> None:
     waits = listed("@P0 BRA 2", "BAR.SYNC", "FFMA", "@P1 BRA 0")
-    assert usual_path(waits, Loop(0, 3)) == [0, 1, 2, 3]
+    assert usual(waits, 3) == [0, 1, 2, 3]
     parted = listed("BRA.DIV 3", "FFMA", "@P1 BRA 0", "FFMA", "FFMA", "BRA 1")
-    assert usual_path(parted, Loop(0, 2)) == [0, 1, 2]
+    assert usual(parted, 2) == [0, 1, 2]
 
 
 def test_a_loop_inside_counts_as_often_as_it_is_said_to_run() -> None:
@@ -89,13 +89,54 @@ def test_a_loop_inside_counts_as_often_as_it_is_said_to_run() -> None:
     assert turn(code, Loop(0, 3), {"LDGSTS": 4}) == Counter(FFMA=1, LDGSTS=4, branch=5)
 
 
+KERNEL = StaticProfile(
+    registers=64, blocks=1, warps=4, code_bytes=0, loop={"FFMA": 80, "integer": 20}
+)
+
+
 def test_the_busiest_scheduler_bounds_the_rate() -> None:
-    multiply, data = Counter(FFMA=80, integer=20), Counter(float=150)
-    assert ceiling([multiply] * 4, []) == pytest.approx(0.8)
-    assert ceiling([multiply] * 8, []) == pytest.approx(0.8)
-    assert ceiling([multiply] * 2, []) == pytest.approx(0.4)  # two schedulers have nothing to do
+    assert KERNEL.ceiling == pytest.approx(0.8)
+    assert replace(KERNEL, warps=8).ceiling == pytest.approx(0.8)
+    # Two schedulers have nothing to do, until another block takes them.
+    assert replace(KERNEL, warps=2).ceiling == pytest.approx(0.4)
+    assert replace(KERNEL, warps=2, blocks=2).ceiling == pytest.approx(0.8)
     # One scheduler has 100 + 150 to issue, where 80 on average multiply.
-    assert ceiling([multiply] * 4, [data]) == pytest.approx(80 / 250)
+    data = replace(KERNEL, warps=5, data_warps=1, data_loop={"float": 150})
+    assert data.ceiling == pytest.approx(80 / 250)
+    assert replace(KERNEL, blocks=0).ceiling is None
+    assert replace(KERNEL, loop={}).ceiling is None
+
+
+def test_an_mma_takes_four_cycles_of_a_scheduler() -> None:
+    tensor = replace(KERNEL, loop={"tensor": 16, "integer": 112, "LDSM": 8})
+    assert tensor.ceiling == pytest.approx(4 * 16 / 136)
+    assert tensor.shared_ceiling == pytest.approx(4 * 16 / (4 * 8 * 4))
+
+
+def test_shared_memory_bounds_the_rate_by_128_bytes_a_cycle() -> None:
+    loads = replace(KERNEL, loop={"FFMA": 512, "LDS.128": 64, "LDGSTS": 6, "LDS.none": 9})
+    assert loads.wavefronts == 4 * (64 * 2 + 6 * 4)
+    assert loads.shared_ceiling == pytest.approx(512 / loads.wavefronts)
+    conflicts = replace(loads, load_wavefronts=4)
+    assert conflicts.wavefronts == 4 * (64 * 4 + 6 * 4)
+    assert KERNEL.shared_ceiling is None  # it accesses none
+
+
+def test_a_way_is_counted_from_the_start_to_the_end() -> None:
+    code = listed(
+        *["S2R", "IMAD", "LDGSTS.128", "BAR"],
+        *["FFMA", "LDS.128", "@P0 BRA 4"],
+        *["FADD", "@P1 EXIT"],
+        *["LDS.128", "@P2 BRA 13", "STG", "BRA 14", "STG.128", "@P3 BRA 9"],
+        *["EXIT"],
+    )
+    profile = profile_of_code(code, Instantiation("a.cu", "a"), 32, 1, 128)
+    assert profile.start.instructions == 3  # with the copy
+    assert profile.fill.instructions == 2  # the copy and the barrier
+    assert profile.loop == Counter({"FFMA": 1, "LDS.128": 1, "branch": 1})
+    # In the loop a load, a branch to the store of 16 bytes, that, and the branch back.
+    assert profile.vector == Stretch(instructions=4, stalls=4)
+    assert profile.finish.instructions == 3
 
 
 def test_blocks_fit_by_registers_shared_memory_warps_and_number() -> None:

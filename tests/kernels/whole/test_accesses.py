@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 from kernels.problems.precision import Precision
+from kernels.tuning.profile_table import profile_of
 from tests.cusim.build import PROFILE
 from tests.cusim.device import CusimDevice
-from tests.support.kernels import access_profiles, profiles
+from tests.support.kernels import access_profiles
 from tests.support.kernels.mutations import replaced
 
 FP32 = [
@@ -41,11 +42,10 @@ def test_every_kernel_accesses_memory_as_the_committed_table_says() -> None:
 def test_shared_memory_bounds_no_kernel_before_its_instructions_do(name: str) -> None:
     problem, choice = access_profiles.profiled()[name]
     (launch,) = access_profiles.kernel_case(problem, choice).launches
-    kernel = launch.instantiation
-    _, table = profiles.read()
-    row = table["90a", f"{kernel.source} {kernel.expression}"]
-    ceiling = access_profiles.lds_ceiling(access_profiles.read()[name], row)
-    assert ceiling >= float(row["ceiling"]) / 100
+    profile = profile_of(launch.instantiation)
+    assert profile.shared_ceiling is not None
+    assert profile.ceiling is not None
+    assert profile.shared_ceiling >= profile.ceiling
 
 
 def test_a_pitch_with_conflicts_is_noticed(tmp_path: Path) -> None:

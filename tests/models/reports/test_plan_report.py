@@ -21,6 +21,20 @@ def test_a_plans_report_adds_up_and_says_what_bounds_each_launch() -> None:
         assert step.bound == ("FLOPs" if arithmetic > memory else "bytes")
 
 
+def test_launches_have_the_profile_of_their_kernel_where_it_was_counted() -> None:
+    digits = load_classifier(BUILT_IN_MODEL)
+    on_h200, on_l4 = (plan_report(digits, 8, GPUS[name]).steps for name in ("h200", "l4"))
+    codes = [step.code for step in on_h200 if step.kernel.startswith("conv_")]
+    assert codes
+    for code in codes:
+        assert code is not None
+        assert 0 < code.registers <= 255
+        assert code.blocks > 0
+        assert 0.1 < (code.products or 0) < 1
+        assert 0.1 < (code.issue_ceiling or 0) < 1
+    assert all(step.code is None for step in on_l4)  # no table is for sm_89
+
+
 def test_convolutions_on_tensor_cores_have_their_peak() -> None:
     digits = load_classifier(BUILT_IN_MODEL)
     for precision, tflops in ((Precision.FP16, 989), (Precision.TF32X3, 494 / 3)):

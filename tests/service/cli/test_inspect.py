@@ -69,6 +69,7 @@ def test_a_plan_is_shown_launch_by_launch_with_its_totals(
     for step in plan.steps:
         assert step.name in text
         assert step.kernel in text
+    assert "issue ceiling" in text
     assert "digits, N = 8, H200 SXM: 11 launches" in text
     assert "not measured" in text
     print_report(plan, as_json=True)

@@ -7,8 +7,10 @@ A change of the kernels changes the table, to be looked at and committed:
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import cache
 
 from kernels.convolution.algorithms import ConvChoice, choices
+from kernels.device.device import Instantiation
 from kernels.problems.conv import ConvProblem
 from kernels.problems.precision import Precision
 from tests.cusim import build
@@ -17,7 +19,6 @@ from tests.cusim.build import PROFILE
 from tests.cusim.device import CusimDevice
 from tests.support import ROOT
 from tests.support.cases.conv import conv_case
-from tests.support.kernels import profiles
 from tests.support.kernels.conv_layers import Layer, filled
 from tests.support.kernels.kernel_case import KernelCase, run
 from tests.support.kernels.windows import conv_problem, window
@@ -92,21 +93,23 @@ def lines_of(found: Iterable[Instruction]) -> Lines:
     }
 
 
-def lds_ceiling(lines: Lines, row: profiles.Row) -> float:
-    """The share of the peak that loads of 16 bytes from shared memory leave, by both tables.
+@cache
+def load_wavefronts() -> dict[Instantiation, float]:
+    """Of a load of 16 bytes from shared memory, on average, by the committed table."""
+    return {
+        kernel_case(*profiled()[name]).launches[0].instantiation: _load_wavefronts(lines)
+        for name, lines in read().items()
+    }
 
-    A multiprocessor does 4 FFMA instructions a cycle, or one wavefront.
-    """
+
+def _load_wavefronts(lines: Lines) -> float:
     loads = [
         (int(executed), float(needed))
         for place, counts in lines.items()
         if place.endswith("load 16 shared")
         for executed, needed, _ in (counts.split(),)
     ]
-    each = sum(n * needed for n, needed in loads) / sum(n for n, _ in loads)
-    words = row["loop"].split()
-    turn = dict(zip(words[::2], map(int, words[1::2]), strict=True))
-    return turn["FFMA"] / 4 / (turn["LDS.128"] * each)
+    return sum(n * needed for n, needed in loads) / sum(n for n, _ in loads)
 
 
 def table_of(names: Iterable[str]) -> Table:

@@ -1,4 +1,4 @@
-"""The committed table of what machine code says of speed: tests/kernels/profile.tsv.
+"""The committed table of what machine code says of speed: kernels/tuning/profile.tsv.
 
 A change of the kernels or of the compiler changes the table, to be looked at and committed:
 
@@ -6,6 +6,7 @@ A change of the kernels or of the compiler changes the table, to be looked at an
 """
 
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import cache
 from math import prod
 
@@ -14,16 +15,23 @@ from rich.progress import track
 from kernels.device.compile import compile_all
 from kernels.device.device import Instantiation
 from kernels.device.launch import Launch
-from kernels.tuning.static_profile import SHARED_BYTES, StaticProfile, static_profile
-from tests.support import ROOT
+from kernels.tuning.profile_table import NONE, Row, Table, name_of, row_of, write
+from kernels.tuning.static_profile import SHARED_BYTES, static_profile
 from tests.support.cases import CASES
-from tests.support.kernels import resources
+from tests.support.kernels import access_profiles, resources
 
-TABLE = ROOT / "tests" / "kernels" / "profile.tsv"
 ARCHITECTURES = tuple(SHARED_BYTES)
 
-SOURCES = ("implicit_gemm.cu", "tensor_gemm.cu", "coalesced.cu", "winograd.cu", "linear.cu")
-"""Of kernels with a loop that multiplies."""
+SOURCES = (
+    "implicit_gemm.cu",
+    "tensor_gemm.cu",
+    "coalesced.cu",
+    "depthwise.cu",
+    "winograd.cu",
+    "winograd_nonfused.cu",
+    "linear.cu",
+)
+"""Of the kernels that convolutions launch, and of linear layers."""
 
 MAIN = (
     "conv_direct<128, 64, 16, 8, 8, 3, true, Prologue::NONE, Activation::NONE>",
@@ -35,21 +43,6 @@ MAIN = (
     "linear<float, float, 1, 4, 8>",
 )
 """Kernels whose rows are compared wherever the tests run; the others are in the longer sweeps."""
-
-COLUMNS = (
-    "registers",
-    "blocks",
-    "code bytes",
-    "before copy",
-    "waits",
-    "share",
-    "ceiling",
-    "loop",
-    "data loop",
-)
-
-Row = dict[str, str]
-Table = dict[tuple[str, str], Row]  # (architecture, kernel) → its row
 
 
 @cache
@@ -77,57 +70,26 @@ def table_of(arch: str, instantiations: Iterable[Instantiation]) -> Table:
     """Their rows as the compiler at hand makes them. Raises DisassemblerNotFoundError."""
     cubins = compile_all(instantiations, [arch], resources.CACHE)
     table: Table = {}
-    for instantiation, _ in track(cubins, f"disassembling for {arch}", transient=True):
-        launch = _launches()[instantiation]
-        cubin = cubins[instantiation, arch]
-        made = static_profile(instantiation, arch, cubin, prod(launch.block), launch.shared_bytes)
-        table[arch, f"{instantiation.source} {instantiation.expression}"] = _row(made)
+    for kernel, _ in track(cubins, f"disassembling for {arch}", transient=True):
+        launch = _launches()[kernel]
+        threads = prod(launch.block)
+        made = static_profile(kernel, arch, cubins[kernel, arch], threads, launch.shared_bytes)
+        made = replace(made, load_wavefronts=_load_wavefronts(kernel))
+        table[arch, name_of(kernel)] = row_of(made)
     return table
 
 
-def _row(profile: StaticProfile) -> Row:
-    def percent(share: float | None) -> str:
-        return resources.NONE if share is None else f"{100 * share:.1f}"
-
-    def classes(turn: dict[str, int]) -> str:
-        by_count = sorted(turn.items(), key=lambda item: (-item[1], item[0]))
-        return " ".join(f"{name} {count}" for name, count in by_count) or resources.NONE
-
-    cells = (
-        str(profile.registers),
-        str(profile.blocks),
-        str(profile.code_bytes),
-        str(profile.before_copy),
-        str(profile.waits),
-        percent(profile.share),
-        percent(profile.ceiling),
-        classes(dict(profile.loop)),
-        classes(dict(profile.data_loop)),
-    )
-    return dict(zip(COLUMNS, cells, strict=True))
-
-
-def read() -> tuple[str, Table]:
-    """The compiler that the committed table is from, and the table."""
-    header, *lines = TABLE.read_text(encoding="utf-8").splitlines()
-    made_with, _, *columns = header.split("\t")
-    rows = (line.split("\t") for line in lines)
-    return made_with, {
-        (arch, name): dict(zip(columns, cells, strict=True)) for name, arch, *cells in rows
-    }
-
-
-def write(table: Table) -> None:
-    """Replace the committed table."""
-    lines: list[tuple[str, ...]] = [(resources.compiler(), "sm", *COLUMNS)]
-    lines += [(name, arch, *row.values()) for (arch, name), row in sorted(table.items())]
-    TABLE.write_text("".join("\t".join(line) + "\n" for line in lines), encoding="utf-8")
+def _load_wavefronts(kernel: Instantiation) -> float:
+    """Of a load of 16 bytes, as simulated; of a kernel not simulated, the most of its source's."""
+    simulated = access_profiles.load_wavefronts()
+    of_source = [each for key, each in simulated.items() if key.source == kernel.source]
+    return simulated.get(kernel, max(of_source, default=2))
 
 
 def differences(committed: Row, made: Row, tolerance: float = 0.02) -> list[str]:
     """What differs by more than a share of itself: "ceiling: 81.0 -> 74.2"."""
     found = []
-    for column in COLUMNS:
+    for column in committed:
         before, after = _numbers(committed[column]), _numbers(made[column])
         if before.keys() != after.keys() or any(
             abs(after[name] - number) > tolerance * number for name, number in before.items()
@@ -140,7 +102,7 @@ def _numbers(cell: str) -> dict[str, float]:
     """A cell's numbers by the names before them; few of a class are compared with one another."""
     words = cell.split()
     if len(words) == 1:
-        return {} if cell == resources.NONE else {"": float(cell)}
+        return {} if cell == NONE else {"": float(cell)}
     return {name: float(count) for name, count in zip(words[::2], words[1::2], strict=True)}
 
 
@@ -149,7 +111,7 @@ def main() -> None:
     table: Table = {}
     for arch in ARCHITECTURES:
         table |= table_of(arch, profiled(arch))
-    write(table)
+    write(resources.compiler(), table)
 
 
 if __name__ == "__main__":

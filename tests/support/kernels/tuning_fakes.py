@@ -125,7 +125,7 @@ class Broken(DirectConv):
 
     def work(self, problem: ConvProblem, config: TileConfig[Tile]) -> tuple[Work]:
         (work,) = DIRECT.work(problem, config)
-        return (replace(work, instructions=100 * work.instructions),)  # its turn comes last
+        return (replace(work, products=100 * work.products),)  # its turn comes last
 
 
 class TurnsFilter(Broken):

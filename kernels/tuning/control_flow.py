@@ -1,0 +1,67 @@
+"""Loops of machine code, and the path that a warp usually takes through them."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from kernels.device.machine_code import Instruction
+
+Weight = tuple[int, ...]
+"""Of an instruction: sums are compared by the first number, where that is equal by the next."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """Instructions `first` to `last`, which is the branch back."""
+
+    first: int
+    last: int
+
+    def holds(self, index: int) -> bool:
+        """Whether the instruction is in it."""
+        return self.first <= index <= self.last
+
+
+def loops(code: Sequence[Instruction]) -> list[Loop]:
+    """Every branch back, but those over the kernel's end: they return from code out of line."""
+    ends = [i for i, each in enumerate(code) if each.base == "EXIT" and not each.predicate]
+    found = [
+        Loop(each.target, i)
+        for i, each in enumerate(code)
+        if each.target is not None and each.target < i
+    ]
+    return [loop for loop in found if not any(map(loop.holds, ends))]
+
+
+def path(
+    code: Sequence[Instruction], loop: Loop, weight: Callable[[Instruction], Weight]
+) -> list[int]:
+    """The instructions from the first to the last, loops inside taken once.
+
+    Of all ways that with the most weight, summed over its instructions.
+    """
+    best: dict[int, tuple[Weight, int | None]] = {}
+    for i in range(loop.last, loop.first - 1, -1):
+        own = weight(code[i])
+        if i == loop.last:
+            best[i] = (own, None)
+            continue
+        ways = [(best[j][0], j) for j in _next(code, i) if j in best]
+        if ways:
+            after, j = max(ways)
+            best[i] = (tuple(map(sum, zip(own, after, strict=True))), j)
+    taken: list[int] = []
+    at: int | None = loop.first if loop.first in best else None
+    while at is not None:
+        taken.append(at)
+        at = best[at][1]
+    return taken
+
+
+def _next(code: Sequence[Instruction], i: int) -> list[int]:
+    """Where the warp may go on, but back. BRA.DIV is taken where lanes have parted: never, here."""
+    each = code[i]
+    ahead = [i + 1]
+    if each.target is not None and ".DIV" not in each.opcode:
+        conditional = each.predicate or each.operands.startswith(("P", "!P", "UP", "!UP"))
+        return (ahead if conditional else []) + [j for j in (each.target,) if j > i]
+    return [] if each.base == "EXIT" and not each.predicate else ahead

@@ -1,0 +1,121 @@
+"""The committed profiles of the kernels that convolutions launch: profile.tsv.
+
+    tests/support/kernels/profiles.py ─ rows ─ profile.tsv ─ profile_of ─ heuristic, inspect
+
+A row has counts, and for people the shares that follow from them.
+"""
+
+from collections.abc import Iterable, Mapping
+from functools import cache
+from pathlib import Path
+
+from kernels.device.device import Instantiation
+from kernels.tuning.static_profile import StaticProfile, Stretch
+
+TABLE = Path(__file__).with_name("profile.tsv")
+ARCHITECTURE = "90a"
+"""That of an H100 and an H200, for which the heuristic chooses."""
+
+NONE = "-"
+"""In a cell: a kernel has no such thing."""
+
+Row = dict[str, str]
+Table = dict[tuple[str, str], Row]  # (architecture, kernel) → its row
+
+_STRETCHES = ("start", "fill", "finish", "vector")
+
+
+class UnprofiledKernelError(LookupError):
+    """A kernel has no row; the message says how to make one."""
+
+
+def profile_of(kernel: Instantiation, arch: str = ARCHITECTURE) -> StaticProfile:
+    """The committed profile of a kernel. Raises UnprofiledKernelError."""
+    try:
+        return _profiles()[arch, name_of(kernel)]
+    except KeyError:
+        raise UnprofiledKernelError(
+            f"{TABLE.name} has no profile of {name_of(kernel)} for sm_{arch}; "
+            "make it: python -m tests.support.kernels.profiles"
+        ) from None
+
+
+def name_of(kernel: Instantiation) -> str:
+    """A kernel's in the table."""
+    return f"{kernel.source} {kernel.expression}"
+
+
+@cache
+def _profiles() -> Mapping[tuple[str, str], StaticProfile]:
+    _, table = read()
+    return {key: profile_in(row) for key, row in table.items()}
+
+
+def read() -> tuple[str, Table]:
+    """The compiler that the table is from, and the table."""
+    header, *lines = TABLE.read_text(encoding="utf-8").splitlines()
+    made_with, _, *columns = header.split("\t")
+    rows = (line.split("\t") for line in lines)
+    return made_with, {
+        (arch, name): dict(zip(columns, cells, strict=True)) for name, arch, *cells in rows
+    }
+
+
+def write(compiler: str, table: Table) -> None:
+    """Replace the table."""
+    columns = next(iter(table.values()))
+    lines: list[Iterable[str]] = [(compiler, "sm", *columns)]
+    lines += [(name, arch, *row.values()) for (arch, name), row in sorted(table.items())]
+    TABLE.write_text("".join("\t".join(line) + "\n" for line in lines), encoding="utf-8")
+
+
+def row_of(profile: StaticProfile) -> Row:
+    """A profile's cells by column."""
+    stretches = {name: getattr(profile, name) for name in _STRETCHES}
+    return {
+        "registers": str(profile.registers),
+        "blocks": str(profile.blocks),
+        "warps": str(profile.warps),
+        "code bytes": str(profile.code_bytes),
+        **{
+            name: _cell({"instructions": s.instructions, "stalls": s.stalls, "waits": s.waits})
+            for name, s in stretches.items()
+        },
+        "share": _percent(profile.share),
+        "ceiling": _percent(profile.ceiling),
+        "shared ceiling": _percent(profile.shared_ceiling),
+        "load wavefronts": f"{profile.load_wavefronts:.2f}",
+        "loop": _cell(profile.loop),
+        "data warps": str(profile.data_warps),
+        "data loop": _cell(profile.data_loop),
+    }
+
+
+def profile_in(row: Row) -> StaticProfile:
+    """The profile whose row this is."""
+    return StaticProfile(
+        registers=int(row["registers"]),
+        blocks=int(row["blocks"]),
+        warps=int(row["warps"]),
+        code_bytes=int(row["code bytes"]),
+        **{name: Stretch(**counts(row[name])) for name in _STRETCHES},
+        loop=counts(row["loop"]),
+        data_loop=counts(row["data loop"]),
+        data_warps=int(row["data warps"]),
+        load_wavefronts=float(row["load wavefronts"]),
+    )
+
+
+def counts(cell: str) -> dict[str, int]:
+    """A cell's numbers by the names before them: "FFMA 512 LDS.128 32"."""
+    words = cell.split()
+    return dict(zip(words[::2], map(int, words[1::2]), strict=True)) if cell != NONE else {}
+
+
+def _cell(numbers: Mapping[str, int]) -> str:
+    by_count = sorted(numbers.items(), key=lambda item: (-item[1], item[0]))
+    return " ".join(f"{name} {count}" for name, count in by_count if count) or NONE
+
+
+def _percent(share: float | None) -> str:
+    return NONE if share is None else f"{100 * share:.1f}"
