@@ -1,0 +1,122 @@
+"""A Device that computes nothing and takes no time: what is left of a call is the engine's own."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernels.device.device import (
+    ALIGNMENT,
+    Argument,
+    Dim3,
+    Event,
+    Instantiation,
+    Kernel,
+    Memory,
+    Stream,
+)
+
+_BYTES = 1 << 40
+
+
+@dataclass(frozen=True, slots=True)
+class NullBuffer:
+    """Addresses without memory."""
+
+    nbytes: int
+    address: int = ALIGNMENT
+
+    def free(self) -> None:
+        """See Buffer."""
+
+
+class NullStream:
+    """See Stream."""
+
+    def synchronize(self) -> None:
+        """See Stream."""
+
+
+class NullEvent:
+    """See Event."""
+
+    def record(self, stream: Stream) -> None:
+        """See Event."""
+
+    def elapsed_ms(self, since: Event) -> float:
+        """See Event."""
+        return 0.0
+
+
+@dataclass(slots=True)
+class NullGraph:
+    """See Graph."""
+
+    def replay(self, stream: Stream) -> None:
+        """See Graph."""
+
+
+class NullDevice:
+    """See Device; its multiprocessors are an H200's, so that plans are."""
+
+    name = "null device"
+    architecture = "90a"
+    multiprocessors = 132
+    max_shared_bytes = 227 << 10
+    driver = compiler = "none"
+    peak_flops, peak_bandwidth = 66.9e12, 4.8e12
+
+    def load(self, instantiation: Instantiation) -> Kernel:
+        """See Device."""
+        return Kernel(instantiation, None)
+
+    def allocate(self, nbytes: int) -> NullBuffer:
+        """See Device."""
+        return NullBuffer(nbytes)
+
+    def pinned(self, nbytes: int) -> NDArray[np.uint8]:
+        """See Device."""
+        return np.zeros(nbytes, np.uint8)
+
+    def memory(self) -> Memory:
+        """See Device."""
+        return Memory(_BYTES, _BYTES)
+
+    def stream(self) -> NullStream:
+        """See Device."""
+        return NullStream()
+
+    def event(self) -> NullEvent:
+        """See Device."""
+        return NullEvent()
+
+    def upload(self, destination: int, source: NDArray[Any], stream: Stream) -> None:
+        """See Device."""
+
+    def download(self, destination: NDArray[Any], source: int, stream: Stream) -> None:
+        """See Device."""
+
+    def fill(self, destination: int, nbytes: int, value: int, stream: Stream) -> None:
+        """See Device."""
+
+    def launch(
+        self,
+        kernel: Kernel,
+        grid: Dim3,
+        block: Dim3,
+        shared_bytes: int,
+        arguments: Sequence[Argument],
+        stream: Stream,
+    ) -> None:
+        """See Device."""
+
+    @contextmanager
+    def capture(self, stream: Stream) -> Iterator[NullGraph]:
+        """See Device."""
+        yield NullGraph()
+
+    def synchronize(self) -> None:
+        """See Device."""
