@@ -15,6 +15,7 @@ from models.arena import ALIGNMENT, Lifetime, lay_out, lower_bound
 from models.graph import Graph
 from models.lowering import (
     INPUT,
+    OUTPUT,
     BufferOperand,
     Choose,
     Cost,
@@ -31,7 +32,7 @@ class Region(Enum):
     """A part of device memory, by what it holds."""
 
     INPUT = "input"  # images: uint8, N×H×W×C, or float32 tensors as the model takes them
-    OUTPUT = "output"  # float scores
+    OUTPUT = "output"  # results (kernels/operations/top_k.py), read by the host
     ARENA = "arena"  # everything in between
     COUNTERS = "counters"  # all zero before and after every step
     WEIGHTS = "weights"  # shared by the plans of all N
@@ -64,7 +65,7 @@ class Step:
 class Plan:
     """A network for n images. Its weights are made on demand, once for all plans that share them.
 
-    The scores of image i are contiguous, from float `score_offset + score_pitch · i` of OUTPUT on.
+    Its first step alone reads INPUT, and its last alone writes OUTPUT: both may be the host's.
     """
 
     n: int
@@ -76,8 +77,6 @@ class Plan:
     input_bytes: int
     output_bytes: int
     counter_bytes: int
-    score_offset: int  # floats into OUTPUT
-    score_pitch: int  # floats from one image's scores to the next's
 
     @property
     def arena_bound(self) -> int:
@@ -93,14 +92,14 @@ def build_plan(
     The images are pixels, or `tensors`, which are normalised already. Raises ValueError where a
     tensor is too large for a kernel's indices.
     """
-    tape, place = lower(graph, preprocessing, n, choose, tensors=tensors)
+    tape = lower(graph, preprocessing, n, choose, tensors=tensors)
     lives: dict[str, tuple[int, int]] = {}
     for index, step in enumerate(tape.steps):
         for operand in step.operands.values():
             if isinstance(operand, BufferOperand):
                 first, _ = lives.get(operand.root, (index, index))
                 lives[operand.root] = (first, index)
-    special = {INPUT: Region.INPUT, place.root: Region.OUTPUT}
+    special = {INPUT: Region.INPUT, OUTPUT: Region.OUTPUT}
     special |= dict.fromkeys(tape.counters, Region.COUNTERS)
     buffers = tuple(
         Lifetime(root, tape.buffers[root], first, last)
@@ -133,8 +132,6 @@ def build_plan(
         offsets=arena.offsets,
         arena_bytes=max(arena.nbytes, ALIGNMENT),
         input_bytes=tape.buffers[INPUT],
-        output_bytes=tape.buffers[place.root],
+        output_bytes=tape.buffers[OUTPUT],
         counter_bytes=max((tape.buffers[root] for root in tape.counters), default=0),
-        score_offset=place.offset,
-        score_pitch=place.strided.strides[0],
     )

@@ -13,6 +13,7 @@ import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from statistics import quantiles
 
@@ -25,6 +26,7 @@ from benchmarks.networks.null_device import NullDevice
 from kernels.tuning.heuristic import heuristic
 from models.classifier import Classifier
 from models.engines.cuda_engine import CudaEngine
+from models.engines.engine import Images, Pixels
 
 BATCHES = (1, 2, 4, 8)
 GOAL_US = 15.0
@@ -57,14 +59,15 @@ def measure(network: Classifier, batches: Sequence[int] = BATCHES, calls: int = 
             images = [np.full(network.preprocessing.image_shape, i, np.uint8) for i in range(n)]
             into = np.empty((n, *network.preprocessing.image_shape), np.uint8)
 
-            def copy(into: np.ndarray = into, images: list[np.ndarray] = images) -> None:
-                for place, image in zip(into, images, strict=True):
-                    place[...] = image
-
-            took[n] += _times(lambda images=images: engine.run(images), calls // _TURNS)
-            floors[n] += _times(copy, calls // _TURNS)
+            took[n] += _times(partial(engine.run, images), calls // _TURNS)
+            floors[n] += _times(partial(_copy, into, images), calls // _TURNS)
     engine.close()
     return [Call(n, *_percentiles(took[n]), _percentiles(floors[n])[1]) for n in batches]
+
+
+def _copy(into: Images, images: Sequence[Pixels]) -> None:
+    for place, image in zip(into, images, strict=True):
+        place[...] = image
 
 
 def _times(call: Callable[[], object], calls: int) -> list[float]:

@@ -128,6 +128,10 @@ class CudaDevice:
             raise self._allocation_error(error, nbytes) from error
         return np.frombuffer(memory, np.uint8, nbytes)
 
+    def address(self, pinned: NDArray[Any]) -> int:
+        """See Device. Addresses are unified: the host's is the device's too."""
+        return _address(pinned)
+
     def _allocation_error(self, error: Exception, nbytes: int) -> DeviceError:
         if getattr(error, "status", None) == _OUT_OF_MEMORY:
             return OutOfMemoryError(nbytes, self.memory().free)

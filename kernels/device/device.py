@@ -202,6 +202,9 @@ class Device(Protocol):
     def pinned(self, nbytes: int) -> NDArray[np.uint8]:
         """Pinned host memory: copies to and from the device are asynchronous."""
 
+    def address(self, pinned: NDArray[Any]) -> int:
+        """Where kernels read and write pinned memory, or a part of it."""
+
     def memory(self) -> Memory:
         """The memory free now, and in all."""
 

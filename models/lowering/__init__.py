@@ -9,7 +9,7 @@ that. Where a value lies inside another (a fused Concat), its node writes it the
 """
 
 from models.graph import Graph
-from models.lowering.context import INPUT, Choose, Context
+from models.lowering.context import INPUT, OUTPUT, Choose, Context
 from models.lowering.nodes import lower_node
 from models.lowering.placement import Place
 from models.lowering.tape import BufferOperand, Cost, MakeWeight, Operand, Tape, WeightOperand
@@ -17,6 +17,7 @@ from models.preprocessing import Preprocessing
 
 __all__ = [
     "INPUT",
+    "OUTPUT",
     "BufferOperand",
     "Choose",
     "Cost",
@@ -31,8 +32,8 @@ __all__ = [
 
 def lower(
     graph: Graph, preprocessing: Preprocessing, n: int, choose: Choose, *, tensors: bool = False
-) -> tuple[Tape, Place]:
-    """The launches for n images, and the place of their scores: one dense row per image.
+) -> Tape:
+    """The launches for n images, from INPUT to OUTPUT.
 
     The images are pixels, or `tensors`, which are normalised already.
     """
@@ -42,4 +43,5 @@ def lower(
         to.index = index
         lower_node(to, node)
     (output,) = graph.outputs
-    return to.tape, to.dense(output)
+    to.rank(output, preprocessing.output)
+    return to.tape

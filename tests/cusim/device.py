@@ -8,8 +8,11 @@ what lies outside a buffer, a copy that was not waited for, a barrier that not a
 """
 
 import struct
+import weakref
+from collections import deque
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from ctypes import c_uint8
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import partial
@@ -54,6 +57,7 @@ class Order(IntEnum):
 POISON = 0xFF
 """Every byte of what was never written: NaN as any float type, -1 as an integer."""
 
+_PINNED_BYTES = 1 << 30  # of address space; what is not touched takes no memory
 _STATIC_SHARED_LIMIT = 48 << 10
 _PADDING = 64  # before and between variables, at most, by g++
 _MAX_GRID = (2**31 - 1, 65535, 65535)
@@ -108,9 +112,10 @@ class CusimDevice:
         self._launches = 0
         self.source_root = source_root
         self._timeout_s = timeout_s
-        self._heap = Heap(memory_bytes)
-        self._process = Process(build, self._heap.span)
+        self._heap, self._pinned = Heap(memory_bytes), Heap(_PINNED_BYTES)
+        self._process = Process(build, self._heap.span + self._pinned.span)
         self._memory = np.frombuffer(self._process.memory, np.uint8)
+        self._unpinned: deque[int] = deque()  # offsets of arrays that are gone
         self._queues = Queues()
         self._kernels: dict[Instantiation, Kernel] = {}
         self._parameters: dict[int, list[str]] = {}  # by a kernel's handle
@@ -158,7 +163,22 @@ class CusimDevice:
 
     def pinned(self, nbytes: int) -> NDArray[np.uint8]:
         self._queues.refuse_capture("allocate")
-        return np.full(nbytes, POISON, np.uint8)
+        while self._unpinned:
+            gone = self._unpinned.popleft()
+            self._pinned.release(gone - self._heap.span)
+            self._ask(Request.FREE, struct.pack("<Q", gone))
+        found = self._pinned.allocate(nbytes)
+        if found is None:
+            raise OutOfMemoryError(nbytes, self._pinned.free)
+        offset = self._heap.span + found
+        self._ask(Request.ALLOCATE, struct.pack("<QQ", offset, nbytes))
+        # Every view of the array keeps `memory`, and is gone when it is.
+        memory = (c_uint8 * nbytes).from_buffer(self._process.memory, offset)
+        weakref.finalize(memory, self._unpinned.append, offset)
+        return np.ctypeslib.as_array(memory)
+
+    def address(self, pinned: NDArray[Any]) -> int:
+        return self._process.base + int(pinned.ctypes.data - self._memory.ctypes.data)
 
     def memory(self) -> Memory:
         return Memory(self._heap.free, self._heap.total)

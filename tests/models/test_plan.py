@@ -22,9 +22,9 @@ from tests.support.models.plans import check_operands
 from tests.support.networks import LIGHT_NETWORKS, light_network
 
 H200 = heuristic(Facts(132))
-# Launches, preprocessing included, each Conv counted once: what the CUDA engine promises for the
+# Launches, preprocessing and ranking included, each Conv counted once: what the CUDA engine promises for the
 # four that have a bound.
-MOST_LAUNCHES = {"squeezenet": 32, "vgg19": 26, "resnet50": 58, "inception_v1": 76}
+MOST_LAUNCHES = {"squeezenet": 33, "vgg19": 27, "resnet50": 59, "inception_v1": 77}
 
 
 @cache
@@ -50,7 +50,7 @@ def test_a_networks_plan_is_small_and_short(name: str) -> None:
 
         plan = plan_of(graph, n, choose)
         assert plan.arena_bytes <= 1.15 * plan.arena_bound
-        assert len(plan.steps) - sum(more) <= MOST_LAUNCHES.get(name, len(graph.nodes) + 1)
+        assert len(plan.steps) - sum(more) <= MOST_LAUNCHES.get(name, len(graph.nodes) + 2)
         check_operands(plan)
 
 
@@ -129,6 +129,7 @@ def test_concatenated_parts_are_written_side_by_side_without_a_copy() -> None:
         "convoy/images",
         "conv_end",
         "end/scores",  # C×H×W of its own, brought into the order of scores
+        "convoy/results",
     ]
     offsets = [step.operands["y"].offset for step in parts_written]
     assert [b - a for a, b in pairwise(offsets)] == [4 * 16, 4 * 16]
