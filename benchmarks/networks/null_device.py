@@ -44,6 +44,9 @@ class NullStream:
     def synchronize(self) -> None:
         """See Stream."""
 
+    def wait(self, event: Event) -> None:
+        """See Stream."""
+
 
 class NullEvent:
     """See Event."""

@@ -21,10 +21,8 @@ from kernels.problems.precision import Precision
 from kernels.tuning.heuristic import H200, estimated_cycles, heuristic
 from models.classifier import Classifier
 from models.reports.plan_report import GPUS, plan_report
+from models.schedule.time import GAP_US
 from models.tuning.measured import conv_problems
-
-GAP_US = 0.8
-"""Assumed: between a node's end and the next one's start."""
 
 BATCHES = (1, 8)
 PREDICTED = ("VGG-19", "ResNet-50", "GoogLeNet", "SqueezeNet")

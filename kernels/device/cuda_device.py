@@ -284,6 +284,11 @@ class CudaStream:
         with self._faults():
             self.cupy.synchronize()
 
+    def wait(self, event: Event) -> None:
+        """See Stream."""
+        with self._faults():
+            self.cupy.wait_event(_own_event(event).cupy)
+
 
 class CudaEvent:
     """See Event."""

@@ -137,6 +137,9 @@ class Stream(Protocol):
     def synchronize(self) -> None:
         """Wait until all work so far is done. Raises FaultError."""
 
+    def wait(self, event: "Event") -> None:
+        """Let later work of this stream wait until the event has happened."""
+
 
 class Event(Protocol):
     """A point in a stream."""
@@ -241,6 +244,8 @@ class Device(Protocol):
     def capture(self, stream: Stream) -> AbstractContextManager[Graph]:
         """Within the block, work on `stream` is recorded in the graph instead of executed.
 
+        So is that of streams that wait for events recorded meanwhile, and the graph has their
+        branches side by side; `stream` must wait for the end of each before the block ends.
         No allocation, load or synchronisation is allowed meanwhile. The graph can be replayed once
         the block has ended. It keeps the arrays and kernels it uses alive, but not the Buffers.
         """

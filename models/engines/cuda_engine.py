@@ -21,6 +21,7 @@ from kernels.device.device import (
     Buffer,
     Device,
     DeviceError,
+    Event,
     FaultError,
     Instantiation,
     Kernel,
@@ -33,7 +34,9 @@ from models.engines.engine import Batch, Image, Ranked, Scores, batch_size
 from models.engines.replay import Replay, kernel_reads_host
 from models.errors import DeviceLostError, EngineError
 from models.lowering import Choose
-from models.plan import Location, Plan, Region, Step, build_plan
+from models.plan import Location, Pays, Plan, Region, Step, build_plan
+from models.schedule import time
+from models.schedule.branches import streams
 
 Progress = Callable[[Collection[Instantiation]], Iterable[Instantiation]]
 """Wraps an iterable to show progress, as tqdm does."""
@@ -83,9 +86,14 @@ class CudaEngine:
         max_batch: int,
         choose: Choose,
         progress: Progress = iter,
+        pays: Pays | None = None,
         beside: "CudaEngine | None" = None,
     ) -> None:
-        """`beside` is an open engine of the same classifier on the same device, to share with."""
+        """`beside` is an open engine of the same classifier on the same device, to share with.
+
+        Branches of a plan run side by side where it `pays`: by default, where the model of time
+        says so.
+        """
         if max_batch < 1:
             raise EngineError(f"max_batch must be at least 1, got {max_batch}")
         p = classifier.preprocessing
@@ -97,7 +105,14 @@ class CudaEngine:
             beside._plans
             if beside
             else {
-                (dtype, n): build_plan(graph, p, n, choose, tensors=dtype == np.float32)
+                (dtype, n): build_plan(
+                    graph,
+                    p,
+                    n,
+                    choose,
+                    tensors=dtype == np.float32,
+                    pays=pays or partial(time.pays, machine=device),
+                )
                 for dtype in p.forms
                 for n in range(1, max_batch + 1)
             }
@@ -148,8 +163,7 @@ class CudaEngine:
             try:
                 with self._device.capture(self._stream) as graph:
                     self._upload(plan)
-                    for step in plan.steps:
-                        self._launch(step, plan)
+                    self._launch_side_by_side(plan)
             except DeviceError as error:
                 raise _failure(error, f"{self._name} cannot be captured at N = {n}") from error
             images = self._images[: plan.input_bytes].view(dtype)
@@ -224,7 +238,7 @@ class CudaEngine:
         self._upload(plan)
         for step in plan.steps:
             try:
-                self._launch(step, plan)
+                self._launch(step, plan, self._stream)
                 self._stream.synchronize()
             except DeviceError as error:
                 what = f"step {step.name} ({step.launch.instantiation}) of {self._name} failed"
@@ -267,12 +281,32 @@ class CudaEngine:
             self._device.fill(counters, largest[Region.COUNTERS], 0, self._stream)
         self._stream.synchronize()
 
+    def _launch_side_by_side(self, plan: Plan) -> None:
+        """Every step on its stream, after those that it waits for, into the graph."""
+        chosen = streams(plan.after)
+        others = [self._device.stream() for _ in range(max(chosen))]
+        on = [(self._stream, *others)[number] for number in chosen]
+        awaited = {
+            other
+            for step, after in enumerate(plan.after)
+            for other in after
+            if chosen[other] != chosen[step]
+        }
+        ended: dict[int, Event] = {}
+        for index, step in enumerate(plan.steps):
+            for other in sorted(plan.after[index] & ended.keys()):
+                on[index].wait(ended[other])
+            self._launch(step, plan, on[index])
+            if index in awaited:
+                ended[index] = self._device.event()
+                ended[index].record(on[index])
+
     def _upload(self, plan: Plan) -> None:
         if not kernel_reads_host(plan.input_bytes):
             images = self._images[: plan.input_bytes]
             self._device.upload(self._begins[Region.INPUT], images, self._stream)
 
-    def _launch(self, step: Step, plan: Plan) -> None:
+    def _launch(self, step: Step, plan: Plan, stream: Stream) -> None:
         def address(at: Location) -> int:
             if at.weight is not None and self._weights is not None:
                 return self._weights.begins[at.weight]
@@ -287,7 +321,7 @@ class CudaEngine:
             launch.block,
             launch.shared_bytes,
             step.arguments(address),
-            self._stream,
+            stream,
         )
 
 

@@ -12,7 +12,14 @@ from models.graph import Graph
 from models.lowering.context import INPUT, OUTPUT, Choose, Context
 from models.lowering.nodes import lower_node
 from models.lowering.placement import Place
-from models.lowering.tape import BufferOperand, Cost, MakeWeight, Operand, Tape, WeightOperand
+from models.lowering.tape import (
+    BufferOperand,
+    MakeWeight,
+    Operand,
+    Tape,
+    TapeStep,
+    WeightOperand,
+)
 from models.preprocessing import Preprocessing
 
 __all__ = [
@@ -20,11 +27,11 @@ __all__ = [
     "OUTPUT",
     "BufferOperand",
     "Choose",
-    "Cost",
     "MakeWeight",
     "Operand",
     "Place",
     "Tape",
+    "TapeStep",
     "WeightOperand",
     "lower",
 ]

@@ -16,8 +16,9 @@ from kernels.problems.precision import FLOAT, Stored
 from models.graph import Graph
 from models.lowering import placement
 from models.lowering.placement import Place
-from models.lowering.tape import Cost, Operand, Tape, WeightOperand, at
+from models.lowering.tape import Operand, Tape, WeightOperand, at
 from models.preprocessing import Layout, OutputKind, Preprocessing, normalisation
+from models.schedule.time import Cost
 
 Choose = Callable[[ConvProblem], ConvChoice]
 

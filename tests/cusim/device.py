@@ -18,6 +18,7 @@ from enum import IntEnum
 from functools import partial
 from math import prod
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -116,7 +117,8 @@ class CusimDevice:
         self._process = Process(build, self._heap.span + self._pinned.span)
         self._memory = np.frombuffer(self._process.memory, np.uint8)
         self._unpinned: deque[int] = deque()  # offsets of arrays that are gone
-        self._queues = Queues()
+        picks = {Order.FORWARD: min, Order.REVERSED: max, Order.RANDOM: Random(seed).choice}
+        self._queues = Queues(picks[order])
         self._kernels: dict[Instantiation, Kernel] = {}
         self._parameters: dict[int, list[str]] = {}  # by a kernel's handle
 
@@ -178,7 +180,8 @@ class CusimDevice:
         return np.ctypeslib.as_array(memory)
 
     def address(self, pinned: NDArray[Any]) -> int:
-        return self._process.base + int(pinned.ctypes.data - self._memory.ctypes.data)
+        offset: int = pinned.ctypes.data - self._memory.ctypes.data
+        return self._process.base + offset
 
     def memory(self) -> Memory:
         return Memory(self._heap.free, self._heap.total)
