@@ -88,7 +88,7 @@ class NullDevice:
         """See Device."""
         return Kernel(instantiation, None)
 
-    def allocate(self, nbytes: int) -> NullBuffer:
+    def allocate(self, nbytes: int, *, constant: bool = False) -> NullBuffer:
         """See Device."""
         return NullBuffer(nbytes)
 
@@ -129,6 +129,8 @@ class NullDevice:
         shared_bytes: int,
         arguments: Sequence[Argument],
         stream: Stream,
+        *,
+        dependent: bool = False,
     ) -> None:
         """See Device."""
         if kernel.instantiation.kernel == "top_k":

@@ -199,8 +199,11 @@ class Device(Protocol):
         Threads may load concurrently and do not wait for each other's compilation.
         """
 
-    def allocate(self, nbytes: int) -> Buffer:
-        """Allocate device memory. Raises OutOfMemoryError. Slow; it may wait for the device."""
+    def allocate(self, nbytes: int, *, constant: bool = False) -> Buffer:
+        """Allocate device memory. Raises OutOfMemoryError. Slow; it may wait for the device.
+
+        What is `constant`, such as weights, no kernel writes: dependent launches may read it early.
+        """
 
     def pinned(self, nbytes: int) -> NDArray[np.uint8]:
         """Pinned host memory: copies to and from the device are asynchronous."""
@@ -234,8 +237,13 @@ class Device(Protocol):
         shared_bytes: int,
         arguments: Sequence[Argument],
         stream: Stream,
+        *,
+        dependent: bool = False,
     ) -> None:
         """Run `kernel` with `shared_bytes` of dynamic shared memory a block.
+
+        As a `dependent` of the launch right before it in the stream it may begin before that one
+        has ended, as far as the rule of kernels/src/dependent.cuh allows.
 
         Raises LaunchError where the device refuses (too many threads, too much shared memory).
         Arguments are copied now: they need not outlive the call.

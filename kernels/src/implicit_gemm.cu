@@ -30,6 +30,7 @@ __global__ void __launch_bounds__(BM / TM * (BN / TN))
     conv_direct(const float* __restrict__ x, const float* __restrict__ weight, const float* bias,
                 const float* residual, float* y, float* workspace, unsigned* counters, Sizes sizes,
                 Window window, int activation, float a, float b) {
+  let_next_begin();
   constexpr int THREADS = BM / TM * (BN / TN);
   // Two neighbouring rows, which lanes load and store at once, lie in different banks.
   constexpr int X_PITCH = BK % 32 == 16 ? BK : BK + 4;
@@ -142,6 +143,7 @@ __global__ void __launch_bounds__(BM / TM * (BN / TN))
     }
   };
 
+  wait_for_previous();
 #pragma unroll
   for (int stage = 0; stage < STAGES - 1; ++stage) {
     if (first_chunk + stage < last_chunk) copy_chunk(stage);

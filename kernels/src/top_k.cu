@@ -59,6 +59,7 @@ __device__ __forceinline__ Key largest(Key descending, Key ascending, int lane) 
 template <bool LOGITS, int THREADS>
 __global__ void __launch_bounds__(THREADS)
     top_k(const float* __restrict__ x, float* y, int classes, int x_pitch, int k) {
+  follow_previous();
   constexpr int WARPS = THREADS / 32;
   __shared__ Key of_warp[WARPS][32];
   __shared__ float most;

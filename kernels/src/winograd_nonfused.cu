@@ -30,6 +30,7 @@ template <int M, int R, Points POINTS, int AXES, int THREADS>
 __global__ void __launch_bounds__(THREADS)
     winograd_data(const float* __restrict__ x, float* __restrict__ data, Tiles tiles, int channels,
                   int x_pitch, Window window) {
+  follow_previous();
   using Transform = Winograd<M, R, POINTS>;
   constexpr int ALPHA = Transform::ALPHA, POSITIONS = power(ALPHA, AXES);
   const int padded = (channels + 3) / 4 * 4;
@@ -68,6 +69,7 @@ __global__ void __launch_bounds__(THREADS)
     winograd_inverse(const float* __restrict__ products, const float* bias, const float* residual,
                      float* y, Tiles tiles, int filters, int residual_pitch, int y_pitch,
                      int y_vectors, Window window, int activation, float a, float b) {
+  follow_previous();
   using Transform = Winograd<M, R, POINTS>;
   constexpr int ALPHA = Transform::ALPHA;
   constexpr int POSITIONS = power(ALPHA, AXES), OUTPUTS = power(M, AXES);

@@ -49,7 +49,7 @@ class _Weights:
 
     def __init__(self, device: Device, stream: Stream, arrays: Mapping[str, NDArray[Any]]) -> None:
         sizes = [aligned(array.nbytes) for array in arrays.values()]
-        self._buffer = device.allocate(max(sum(sizes), 1))
+        self._buffer = device.allocate(max(sum(sizes), 1), constant=True)
         begins = accumulate(sizes, initial=self._buffer.address)
         self.begins = dict(zip(arrays, begins, strict=False))
         self.users = 0
@@ -293,10 +293,15 @@ class CudaEngine:
             if chosen[other] != chosen[step]
         }
         ended: dict[int, Event] = {}
+        last: dict[int, int] = {}  # of each stream
         for index, step in enumerate(plan.steps):
             for other in sorted(plan.after[index] & ended.keys()):
-                on[index].wait(ended[other])
-            self._launch(step, plan, on[index])
+                if chosen[other] != chosen[index]:
+                    on[index].wait(ended[other])
+            # A launch overlaps with the one right before it, if that is all that it waits for.
+            dependent = plan.after[index] == {last.get(chosen[index])}
+            self._launch(step, plan, on[index], dependent=dependent)
+            last[chosen[index]] = index
             if index in awaited:
                 ended[index] = self._device.event()
                 ended[index].record(on[index])
@@ -306,7 +311,7 @@ class CudaEngine:
             images = self._images[: plan.input_bytes]
             self._device.upload(self._begins[Region.INPUT], images, self._stream)
 
-    def _launch(self, step: Step, plan: Plan, stream: Stream) -> None:
+    def _launch(self, step: Step, plan: Plan, stream: Stream, *, dependent: bool = False) -> None:
         def address(at: Location) -> int:
             if at.weight is not None and self._weights is not None:
                 return self._weights.begins[at.weight]
@@ -322,6 +327,7 @@ class CudaEngine:
             launch.shared_bytes,
             step.arguments(address),
             stream,
+            dependent=dependent,
         )
 
 

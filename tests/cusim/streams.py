@@ -9,20 +9,36 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import Lock
 
 from kernels.device.device import DeviceError, Event, Stream
 
 Work = Callable[[], None]
+Pick = Callable[[Sequence[int]], int]
+"""Of the nodes of a graph that may be next, one."""
+
+
+@dataclass(slots=True)
+class Launching:
+    """A kernel's launch; one that may be `early` is begun ahead of the launch before it."""
+
+    begin: Callable[[], None]
+    run: Callable[[bool], None]  # given whether it was begun
+    early: bool
+    begun: bool = False
+
+    def __call__(self) -> None:
+        begun, self.begun = self.begun, False
+        self.run(begun)
 
 
 class Queues:
     """What the streams of one device have in common."""
 
-    def __init__(self, pick: Callable[[Sequence[int]], int] = min) -> None:
+    def __init__(self, pick: Pick = min) -> None:
         self.lock = Lock()  # one thread works at a time
-        self.pick = pick  # of the nodes of a graph that may be next
+        self.pick = pick
         self.streams: list[CusimStream] = []
         self.capturing: CusimStream | None = None
 
@@ -77,8 +93,12 @@ class CusimStream:
                 self.next()
 
     def next(self) -> None:
-        """Do the first of what is left."""
-        self._work.popleft()()
+        """Do the first of what is left; what may overlap with it begins ahead of it."""
+        work, following = self._work.popleft(), self._work[0] if self._work else None
+        if isinstance(work, Launching) and isinstance(following, Launching) and following.early:
+            following.begun = True
+            following.begin()
+        work()
 
     def wait(self, event: Event) -> None:
         mark = own_event(event).mark
@@ -137,6 +157,7 @@ class CusimGraph:
         to = own_stream(stream)
         to.queues.refuse_capture("replay")
         done: set[int] = set()
+        before: frozenset[int] = frozenset()  # the node asked for last
         left = set(range(len(self.nodes)))
         while left:
             first = to.queues.pick(
@@ -144,7 +165,11 @@ class CusimGraph:
             )
             left.remove(first)
             done.add(first)
-            to.ask(self.nodes[first].work)
+            work, after = self.nodes[first].work, self.nodes[first].after
+            if isinstance(work, Launching) and after != before:
+                work = replace(work, early=False)
+            to.ask(work)
+            before = frozenset({first})
 
 
 @contextmanager
