@@ -330,6 +330,19 @@ def softmax(x: Array, axis: int, log: bool = False) -> Array:
     return np.asarray(shifted - np.log(total) if log else np.exp(shifted) / total)
 
 
+def top_k(scores: Array, k: int, *, logits: bool) -> Array:
+    """N×classes → a row an image: its scores, the indices of the k largest, their probabilities, 1.
+
+    The largest comes first, and of equals the lower index. Probabilities are softmax of `logits`,
+    or the scores; all NaN where one of the row's scores is NaN or infinite.
+    """
+    indices = np.argsort(-scores, axis=1, kind="stable")[:, :k]
+    probabilities = softmax(scores, 0) if logits else scores
+    chosen = np.take_along_axis(probabilities, indices, axis=1)
+    chosen[~np.isfinite(scores).all(axis=1)] = np.nan
+    return np.concatenate([scores, indices, chosen, np.ones_like(scores[:, :1])], axis=1)
+
+
 def concat(parts: Sequence[Array], axis: int) -> Array:
     """The parts one after another along `axis`."""
     _require_one_type(*parts)

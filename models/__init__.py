@@ -16,6 +16,7 @@ from models.engines.engine import (
     Image,
     Images,
     Pixels,
+    Ranked,
     Scores,
 )
 from models.engines.open_engine import Place, every_gpu, open_engine, open_engines
@@ -78,6 +79,7 @@ __all__ = [
     "Preprocessing",
     "PreprocessingError",
     "ProblemReport",
+    "Ranked",
     "Scores",
     "TuningReport",
     "UnsupportedModelError",

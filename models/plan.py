@@ -2,10 +2,10 @@
 
 `build_plan` is pure: the same graph, N and choices give the same plan, without a device.
 
-    rewritten graph ─ lowering ─ steps on named buffers ─ arena ─ Plan
+    rewritten graph ─ lowering ─ steps on named buffers ─ branches ─ arena ─ Plan
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, unique
 
@@ -15,15 +15,21 @@ from models.arena import ALIGNMENT, Lifetime, lay_out, lower_bound
 from models.graph import Graph
 from models.lowering import (
     INPUT,
+    OUTPUT,
     BufferOperand,
     Choose,
-    Cost,
     MakeWeight,
     Operand,
+    TapeStep,
     WeightOperand,
     lower,
 )
 from models.preprocessing import Preprocessing
+from models.schedule.branches import Access, After, dependencies, in_order, windows
+from models.schedule.time import Chosen, Cost
+
+Pays = Callable[[Sequence[TapeStep], After], bool]
+"""Whether steps are run in this order rather than one after another."""
 
 
 @unique
@@ -31,7 +37,7 @@ class Region(Enum):
     """A part of device memory, by what it holds."""
 
     INPUT = "input"  # images: uint8, N×H×W×C, or float32 tensors as the model takes them
-    OUTPUT = "output"  # float scores
+    OUTPUT = "output"  # results (kernels/operations/top_k.py), read by the host
     ARENA = "arena"  # everything in between
     COUNTERS = "counters"  # all zero before and after every step
     WEIGHTS = "weights"  # shared by the plans of all N
@@ -54,6 +60,7 @@ class Step:
     launch: Launch
     operands: Mapping[str, Location]
     cost: Cost
+    chosen: Chosen | None  # of a convolution
 
     def arguments(self, address: Callable[[Location], int]) -> tuple[Argument, ...]:
         """The kernel's arguments, operands at the addresses given."""
@@ -64,20 +71,19 @@ class Step:
 class Plan:
     """A network for n images. Its weights are made on demand, once for all plans that share them.
 
-    The scores of image i are contiguous, from float `score_offset + score_pitch · i` of OUTPUT on.
+    Its first step alone reads INPUT, and its last alone writes OUTPUT: both may be the host's.
     """
 
     n: int
     steps: tuple[Step, ...]
+    after: After  # by step: those that must have ended, without what follows from the rest
     weights: Mapping[str, MakeWeight]
-    buffers: tuple[Lifetime, ...]  # of the arena; for reports and tests
+    buffers: tuple[Lifetime, ...]  # of the arena; for reports and tests (windows of `after`)
     offsets: Mapping[str, int]
     arena_bytes: int
     input_bytes: int
     output_bytes: int
     counter_bytes: int
-    score_offset: int  # floats into OUTPUT
-    score_pitch: int  # floats from one image's scores to the next's
 
     @property
     def arena_bound(self) -> int:
@@ -86,35 +92,41 @@ class Plan:
 
 
 def build_plan(
-    graph: Graph, preprocessing: Preprocessing, n: int, choose: Choose, *, tensors: bool = False
+    graph: Graph,
+    preprocessing: Preprocessing,
+    n: int,
+    choose: Choose,
+    *,
+    tensors: bool = False,
+    pays: Pays = lambda *_: False,
 ) -> Plan:
     """The plan of a rewritten classifier for n images; `choose` settles each Conv's algorithm.
 
-    The images are pixels, or `tensors`, which are normalised already. Raises ValueError where a
-    tensor is too large for a kernel's indices.
+    The images are pixels, or `tensors`, which are normalised already. Branches run side by side
+    where that `pays`. Raises ValueError where a tensor is too large for a kernel's indices.
     """
-    tape, place = lower(graph, preprocessing, n, choose, tensors=tensors)
+    tape = lower(graph, preprocessing, n, choose, tensors=tensors)
+    after = dependencies([_access(step) for step in tape.steps])
+    if not pays(tape.steps, after):
+        after = in_order(len(tape.steps))
     lives: dict[str, tuple[int, int]] = {}
-    for index, step in enumerate(tape.steps):
+    for step, (begin, end) in zip(tape.steps, windows(after), strict=True):
         for operand in step.operands.values():
             if isinstance(operand, BufferOperand):
-                first, _ = lives.get(operand.root, (index, index))
-                lives[operand.root] = (first, index)
-    special = {INPUT: Region.INPUT, place.root: Region.OUTPUT}
+                first, last = lives.get(operand.root, (begin, end))
+                lives[operand.root] = (min(first, begin), max(last, end))
+    special = {INPUT: Region.INPUT, OUTPUT: Region.OUTPUT}
     special |= dict.fromkeys(tape.counters, Region.COUNTERS)
-    buffers = tuple(
-        Lifetime(root, tape.buffers[root], first, last)
-        for root, (first, last) in lives.items()
-        if root not in special
-    )
-    arena = lay_out(buffers)
+    alive = [Lifetime(root, tape.buffers[root], *life) for root, life in lives.items()]
+    buffers = tuple(life for life in alive if life.name not in special)
+    arena, counters = lay_out(buffers), lay_out([x for x in alive if x.name in tape.counters])
+    offsets = {INPUT: 0, OUTPUT: 0, **arena.offsets, **counters.offsets}
 
     def locate(operand: Operand) -> Location:
         if isinstance(operand, WeightOperand):
             return Location(Region.WEIGHTS, 0, operand.weight)
         region = special.get(operand.root, Region.ARENA)
-        begin = arena.offsets[operand.root] if region is Region.ARENA else 0
-        return Location(region, begin + operand.offset)
+        return Location(region, offsets[operand.root] + operand.offset)
 
     steps = tuple(
         Step(
@@ -122,19 +134,29 @@ def build_plan(
             step.launch,
             {name: locate(operand) for name, operand in step.operands.items()},
             step.cost,
+            step.chosen,
         )
         for step in tape.steps
     )
     return Plan(
         n=n,
         steps=steps,
+        after=after,
         weights=dict(tape.weights),
         buffers=buffers,
         offsets=arena.offsets,
         arena_bytes=max(arena.nbytes, ALIGNMENT),
         input_bytes=tape.buffers[INPUT],
-        output_bytes=tape.buffers[place.root],
-        counter_bytes=max((tape.buffers[root] for root in tape.counters), default=0),
-        score_offset=place.offset,
-        score_pitch=place.strided.strides[0],
+        output_bytes=tape.buffers[OUTPUT],
+        counter_bytes=counters.nbytes,
     )
+
+
+def _access(step: TapeStep) -> Access:
+    parts = {
+        name: operand.part
+        for name, operand in step.operands.items()
+        if isinstance(operand, BufferOperand)
+    }
+    writes = frozenset(part for name, part in parts.items() if name in step.launch.writes)
+    return Access(frozenset(parts.values()) - writes, writes)

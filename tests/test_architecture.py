@@ -37,7 +37,7 @@ ORDER = {
     ],
     "models": [
         "errors graph arena imagenet",
-        "preprocessing open_gpu cost precision reference onnx_loader rewrite",
+        "preprocessing open_gpu cost precision reference onnx_loader rewrite schedule",
         "description",
         "classifier",
         "lowering",

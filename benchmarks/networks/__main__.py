@@ -6,7 +6,8 @@ VGG-19, ResNet-50, GoogLeNet, SqueezeNet and C3D with seeded weights. PyTorch ru
 rewritten graph, channels last, TF32 off: node by node with cudnn.benchmark, in a CUDA graph, and
 by torch.compile (max-autotune). Scores are compared before anything is timed. Two times of each:
 
-    device       from pixels on the device to scores there, runs queued one behind the other
+    device       from pixels on the device to scores there, runs queued one behind the other;
+                 Convoy's from pinned memory and back, for its graph holds the copies
     end to end   from the host's pixels to the host's scores, one request at a time
 
 `--predict` measures nothing: it writes what a model of time expects of an H200, at every precision.

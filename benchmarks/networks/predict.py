@@ -19,21 +19,11 @@ from benchmarks.kernels.predict import DEVICE
 from benchmarks.networks.light import NETWORKS, classifier
 from benchmarks.rows import Row
 from kernels.problems.precision import Precision
-from kernels.tuning.heuristic import (
-    CLOCK_HZ,
-    H200,
-    LAUNCH_CYCLES,
-    estimated_cycles,
-    heuristic,
-)
+from kernels.tuning.heuristic import CLOCK_HZ, H200, estimated_cycles, heuristic
 from models.classifier import Classifier
 from models.reports.plan_report import GPUS, plan_report
+from models.schedule.time import GAP_US, OTHER_US
 from models.tuning.measured import conv_problems
-
-GAP_US = 1e6 * LAUNCH_CYCLES / CLOCK_HZ
-
-OTHER_US = 0.7
-"""Of a launch that computes no convolution, to start, load and end; assumed."""
 
 CACHE_BYTES = 50 << 20
 """An H200's second-level cache."""

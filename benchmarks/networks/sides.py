@@ -35,8 +35,8 @@ class NetworkSide(Protocol):
         """From the host's pixels to the host's scores, as a service asks for them."""
 
     def queued_us(self, runs: int) -> list[float]:
-        """Microseconds on the device of each run, from pixels there to scores there, one queued
-        behind the other."""
+        """Microseconds on the device of each run, one queued behind the other: from pixels there to
+        scores there; Convoy's from pinned memory and back, for its graph holds the copies."""
 
     def close(self) -> None:
         """Give back what it holds of the device."""
@@ -59,7 +59,7 @@ class ConvoyNetwork(CudaEngine):
 
     def queued_us(self, runs: int) -> list[float]:
         """See NetworkSide."""
-        graph = self._graphs[self._form]
+        graph = self._replays[self._form].graph
 
         def once() -> None:
             graph.replay(self._stream)

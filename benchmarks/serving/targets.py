@@ -85,6 +85,7 @@ class _NoEngine:
     classes = _CLASSES
     device = "none"
     fallback_reason = ""
+    ranked = None
 
     def __init__(self) -> None:
         self._scores = np.zeros((self.max_batch, self.classes), np.float32)

@@ -31,13 +31,18 @@ from kernels.device.device import (
     Memory,
     OutOfMemoryError,
     Stream,
+    encode,
 )
+from kernels.device.driver import DriverError, launch_dependent
 
 # cudaError_t and CUresult, which agree on these. CuPy has no names for them.
 _INVALID_VALUE = 1
 _OUT_OF_MEMORY = 2
 _TOO_MANY_RESOURCES = 701
 _REFUSALS = frozenset((_INVALID_VALUE, _TOO_MANY_RESOURCES))
+
+_OVERLAPS = 90
+"""The architecture from which on launches overlap (kernels/src/dependent.cuh)."""
 
 _FP32_LANES = {"75": 64, "80": 64}
 """Multiply-adds that a multiprocessor does a clock; 128 where an architecture is not listed."""
@@ -62,6 +67,7 @@ class CudaDevice:
             raise DeviceError(f"CUDA device {number} does not answer: {error}") from error
         self.name: str = properties["name"].decode()
         self.architecture = architecture((properties["major"], properties["minor"]))
+        self._overlaps = int(self.architecture.rstrip("a")) >= _OVERLAPS
         self.multiprocessors: int = properties["multiProcessorCount"]
         self.max_shared_bytes: int = self._attribute("MaxSharedMemoryPerBlockOptin")
         version: int = runtime.driverGetVersion()
@@ -111,7 +117,7 @@ class CudaDevice:
                 local_bytes=raw.local_size_bytes,
             )
 
-    def allocate(self, nbytes: int) -> "CudaBuffer":
+    def allocate(self, nbytes: int, *, constant: bool = False) -> "CudaBuffer":  # noqa: ARG002
         """See Device."""
         self._use()
         try:
@@ -127,6 +133,10 @@ class CudaDevice:
         except self._cuda.runtime.CUDARuntimeError as error:
             raise self._allocation_error(error, nbytes) from error
         return np.frombuffer(memory, np.uint8, nbytes)
+
+    def address(self, pinned: NDArray[Any]) -> int:
+        """See Device. Addresses are unified: the host's is the device's too."""
+        return _address(pinned)
 
     def _allocation_error(self, error: Exception, nbytes: int) -> DeviceError:
         if getattr(error, "status", None) == _OUT_OF_MEMORY:
@@ -177,6 +187,8 @@ class CudaDevice:
         shared_bytes: int,
         arguments: Sequence[Argument],
         stream: Stream,
+        *,
+        dependent: bool = False,
     ) -> None:
         """See Device."""
         geometry = f"grid {grid}, block {block}, {shared_bytes} bytes of shared memory"
@@ -188,14 +200,19 @@ class CudaDevice:
             # More than 48 KiB must be asked for. It is never lowered: a captured launch needs it.
             if shared_bytes > raw.max_dynamic_shared_size_bytes:  # noqa: PLR1730  only if it must
                 raw.max_dynamic_shared_size_bytes = shared_bytes
-            raw(
-                grid,
-                block,
-                tuple(map(_raw_argument, arguments)),
-                shared_mem=shared_bytes,
-                stream=_own(stream).cupy,
-            )
-        except self._cuda.driver.CUDADriverError as error:
+            if dependent and self._overlaps:
+                parameters = [encode(argument) for argument in arguments]
+                function, queue = raw.kernel.ptr, _own(stream).cupy.ptr
+                launch_dependent(function, grid, block, shared_bytes, parameters, queue)
+            else:
+                raw(
+                    grid,
+                    block,
+                    tuple(map(_raw_argument, arguments)),
+                    shared_mem=shared_bytes,
+                    stream=_own(stream).cupy,
+                )
+        except (self._cuda.driver.CUDADriverError, DriverError) as error:
             if error.status in _REFUSALS:
                 raise LaunchError(kernel, f"{error} ({geometry})") from error
             raise FaultError(f"{error}, found when launching {kernel} ({geometry})") from error
@@ -279,6 +296,11 @@ class CudaStream:
         """See Stream."""
         with self._faults():
             self.cupy.synchronize()
+
+    def wait(self, event: Event) -> None:
+        """See Stream."""
+        with self._faults():
+            self.cupy.wait_event(_own_event(event).cupy)
 
 
 class CudaEvent:

@@ -137,6 +137,9 @@ class Stream(Protocol):
     def synchronize(self) -> None:
         """Wait until all work so far is done. Raises FaultError."""
 
+    def wait(self, event: "Event") -> None:
+        """Let later work of this stream wait until the event has happened."""
+
 
 class Event(Protocol):
     """A point in a stream."""
@@ -196,11 +199,17 @@ class Device(Protocol):
         Threads may load concurrently and do not wait for each other's compilation.
         """
 
-    def allocate(self, nbytes: int) -> Buffer:
-        """Allocate device memory. Raises OutOfMemoryError. Slow; it may wait for the device."""
+    def allocate(self, nbytes: int, *, constant: bool = False) -> Buffer:
+        """Allocate device memory. Raises OutOfMemoryError. Slow; it may wait for the device.
+
+        What is `constant`, such as weights, no kernel writes: dependent launches may read it early.
+        """
 
     def pinned(self, nbytes: int) -> NDArray[np.uint8]:
         """Pinned host memory: copies to and from the device are asynchronous."""
+
+    def address(self, pinned: NDArray[Any]) -> int:
+        """Where kernels read and write pinned memory, or a part of it."""
 
     def memory(self) -> Memory:
         """The memory free now, and in all."""
@@ -228,8 +237,13 @@ class Device(Protocol):
         shared_bytes: int,
         arguments: Sequence[Argument],
         stream: Stream,
+        *,
+        dependent: bool = False,
     ) -> None:
         """Run `kernel` with `shared_bytes` of dynamic shared memory a block.
+
+        As a `dependent` of the launch right before it in the stream it may begin before that one
+        has ended, as far as the rule of kernels/src/dependent.cuh allows.
 
         Raises LaunchError where the device refuses (too many threads, too much shared memory).
         Arguments are copied now: they need not outlive the call.
@@ -238,6 +252,8 @@ class Device(Protocol):
     def capture(self, stream: Stream) -> AbstractContextManager[Graph]:
         """Within the block, work on `stream` is recorded in the graph instead of executed.
 
+        So is that of streams that wait for events recorded meanwhile, and the graph has their
+        branches side by side; `stream` must wait for the end of each before the block ends.
         No allocation, load or synchronisation is allowed meanwhile. The graph can be replayed once
         the block has ended. It keeps the arrays and kernels it uses alive, but not the Buffers.
         """

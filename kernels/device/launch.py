@@ -53,6 +53,16 @@ class Launch:
             if isinstance(argument, str) and each.element is not None
         }
 
+    @property
+    def writes(self) -> frozenset[str]:
+        """The operands that the kernel may write: its pointers that are not to const."""
+        declared = parameters(SOURCE_ROOT / self.instantiation.source, self.instantiation.kernel)
+        return frozenset(
+            argument
+            for each, argument in zip(declared, self.arguments, strict=True)
+            if isinstance(argument, str) and each.written
+        )
+
     def bind(self, addresses: Mapping[str, int]) -> tuple[Argument, ...]:
         """The arguments, with addresses for the operands' names. Raises KeyError."""
         return tuple(addresses[each] if isinstance(each, str) else each for each in self.arguments)

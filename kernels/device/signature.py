@@ -25,6 +25,7 @@ class Declared:
     name: str
     length: int | None = 1  # of an array; None where it depends on template arguments
     element: str | None = None  # what a pointer points to: "float", "T"
+    written: bool = False  # a pointer that is not to const
 
 
 @cache
@@ -89,5 +90,8 @@ def _declared(declarations: Iterable[str]) -> tuple[Declared, ...]:
             length = length * int(axis) if length and axis.isdigit() else 0
         pointer = "*" in kind
         points_to = kind[kind.index("*") - 1] if pointer else None
-        found.append(Declared("*" if pointer else kind[-1], name, length or None, points_to))
+        written = pointer and "const" not in kind
+        found.append(
+            Declared("*" if pointer else kind[-1], name, length or None, points_to, written)
+        )
     return tuple(found)

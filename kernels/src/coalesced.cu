@@ -80,6 +80,7 @@ __global__ void __launch_bounds__(ROWS * FILTER_WARPS * 32, FILTER_WARPS == 1 ? 
     conv_coalesced(const float* __restrict__ x, const float* __restrict__ weight, const float* bias,
                    const float* residual, float* y, float* planes, unsigned* counters, Sizes sizes,
                    Window window, int activation, float a, float b) {
+  follow_previous();
   constexpr int THREADS = ROWS * FILTER_WARPS * 32;
   constexpr int SLICES = 32 / FILTER_LANES, STEP = 4 * SLICES, STEPS = CHUNK / STEP;
   constexpr int FILTERS = FILTER_WARPS * FILTER_LANES * 4;
@@ -270,6 +271,7 @@ __global__ void __launch_bounds__(256)
     sum_planes(const float* planes, const float* bias, const float* residual, float* y,
                int plane_count, int pixels, int filters, int residual_pitch, int y_pitch,
                int y_vectors, int activation, float a, float b) {
+  follow_previous();
   unsigned index = thread_index();
   const int filter = int(peel(index, padded(filters) / 4)) * 4;
   const int pixel = int(index);

@@ -6,6 +6,7 @@
 // requires that C, every pitch and every address be multiples of V channels
 // (kernels/layout/pixels.py, strided.py).
 #pragma once
+#include "dependent.cuh"
 
 template <int V>
 struct alignas(sizeof(float) * V) Vec {

@@ -53,6 +53,7 @@ __global__ void __launch_bounds__(128, 4)
     conv_depthwise(const T* __restrict__ x, const T* __restrict__ weight, const float* bias,
                    const T* residual, T* y, Sizes sizes, Window window, int activation, float a,
                    float b) {
+  follow_previous();
   unsigned index = thread_index();
   if (index >= unsigned(sizes.steps)) return;
   const int filter = int(peel(index, sizes.vectors)) * 4;

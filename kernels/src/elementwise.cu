@@ -26,6 +26,7 @@ __device__ __forceinline__ float apply(float a, float b) {
 // y = activation(x); a copy where there is none.
 template <class X, class Y, Activation ACTIVATION, int RANK, int V>
 __global__ void __launch_bounds__(256) map(const X* x, Y* y, Walk<RANK, 2> walk, float a, float b) {
+  follow_previous();
   const unsigned step = thread_index();
   if (step >= walk.steps) return;
   const auto at = places(walk, step);
@@ -36,6 +37,7 @@ __global__ void __launch_bounds__(256) map(const X* x, Y* y, Walk<RANK, 2> walk,
 template <class T, BinaryOp OP, Activation ACTIVATION, int RANK, int V>
 __global__ void __launch_bounds__(256)
     binary(const T* left, const T* right, T* y, Walk<RANK, 3> walk, float a, float b) {
+  follow_previous();
   const unsigned step = thread_index();
   if (step >= walk.steps) return;
   const auto at = places(walk, step);
@@ -51,6 +53,7 @@ template <class T, Activation ACTIVATION, int RANK, int V>
 __global__ void __launch_bounds__(256)
     scale_shift(const T* x, const float* __restrict__ scale, const float* __restrict__ shift, T* y,
                 Walk<RANK, 4> walk, float a, float b) {
+  follow_previous();
   const unsigned step = thread_index();
   if (step >= walk.steps) return;
   const auto at = places(walk, step);
@@ -65,6 +68,7 @@ __global__ void __launch_bounds__(256)
 // y = value
 template <class T, int RANK, int V>
 __global__ void __launch_bounds__(256) fill(T* y, Walk<RANK, 1> walk, float value) {
+  follow_previous();
   const unsigned step = thread_index();
   if (step >= walk.steps) return;
   store<V>(y + places(walk, step).of[0], splat<V>(value));

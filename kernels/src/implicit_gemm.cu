@@ -34,6 +34,7 @@ __global__ void __launch_bounds__(BM / TM * (BN / TN))
                 const float* residual, float* y, float* workspace, unsigned* counters, Sizes sizes,
                 Window window, const float* __restrict__ scale, const float* __restrict__ shift,
                 float epsilon, float before_a, float before_b, int activation, float a, float b) {
+  let_next_begin();
   constexpr int THREADS = BM / TM * (BN / TN);
   // Two neighbouring rows, which lanes load and store at once, lie in different banks.
   constexpr int X_PITCH = BK % 32 == 16 ? BK : BK + 4;
@@ -147,6 +148,7 @@ __global__ void __launch_bounds__(BM / TM * (BN / TN))
     }
   };
 
+  wait_for_previous();
 #pragma unroll
   for (int stage = 0; stage < STAGES - 1; ++stage) {
     if (first_chunk + stage < last_chunk) copy_chunk(stage);

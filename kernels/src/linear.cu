@@ -36,6 +36,7 @@ __global__ void __launch_bounds__(32 * MAX_WARPS)
     linear(const X* __restrict__ x, const X* __restrict__ weight, const float* bias, Y* y, int rows,
            int channels, int outputs, int x_pitch, int y_pitch, int x_vectors, int y_vectors,
            int activation, float a, float b) {
+  follow_previous();
   constexpr int SUMS = ROWS * OUTPUTS;
   static_assert(OUTPUTS % 4 == 0, "outputs are written 4 at a time");
   __shared__ __align__(16) float of_warp[MAX_WARPS][SUMS];

@@ -18,6 +18,7 @@ __global__ void __launch_bounds__(THREADS)
     normalise(const T* __restrict__ x, const float* __restrict__ scale,
               const float* __restrict__ shift, T* __restrict__ y, Walk<RANK, 4> rows,
               Walk<ALONG, 4> along, float epsilon, float a, float b) {
+  follow_previous();
   const auto row = places(rows, blockIdx.x);
   const T* const from = x + row.of[1];
   const float length = float(along.steps);

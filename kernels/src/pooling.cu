@@ -37,6 +37,7 @@ template <class T, PoolKind KIND, int V>
 __global__ void __launch_bounds__(256, 4)
     pool(const T* __restrict__ x, T* __restrict__ y, int steps, int vectors, int x_pitch,
          int y_pitch, Window window) {
+  follow_previous();
   unsigned index = thread_index();
   if (index >= unsigned(steps)) return;
   const unsigned channel = peel(index, vectors) * V;
@@ -90,6 +91,7 @@ template <class T, PoolKind KIND, int ROWS>
 __global__ void __launch_bounds__(32 * ROWS)
     global_pool(const T* __restrict__ x, T* __restrict__ y, int channels, int pixels, int x_pitch,
                 int y_pitch) {
+  follow_previous();
   __shared__ float partial[ROWS][32];
   const int channel = blockIdx.x * 32 + threadIdx.x;
   const int row = threadIdx.y;

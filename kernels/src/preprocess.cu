@@ -17,6 +17,7 @@ template <class T, int CHANNELS, int PADDED, bool REVERSED, int V>
 __global__ void __launch_bounds__(256)
     pixels_to_floats(const unsigned char* __restrict__ images, const float* __restrict__ multiplier,
                      const float* __restrict__ offset, T* __restrict__ y, int pixels, int y_pitch) {
+  follow_previous();
   const unsigned pixel = thread_index();
   if (pixel >= unsigned(pixels)) return;
 #pragma unroll
@@ -38,6 +39,7 @@ template <class T, int V>
 __global__ void __launch_bounds__(256)
     planes_to_pixels(const float* __restrict__ x, T* __restrict__ y, int steps, int pixels,
                      int plane, int channels, int y_pitch) {
+  follow_previous();
   unsigned index = thread_index();
   if (index >= unsigned(steps)) return;
   const unsigned pixel = peel(index, pixels);

@@ -34,6 +34,7 @@ __global__ void __launch_bounds__(256, 4)
     resample(const T* __restrict__ x, const float* __restrict__ depths,
              const float* __restrict__ heights, const float* __restrict__ widths, T* __restrict__ y,
              int steps, int vectors, int x_pitch, int y_pitch, Resampling sizes) {
+  follow_previous();
   unsigned index = thread_index();
   if (index >= unsigned(steps)) return;
   const unsigned channel = peel(index, vectors) * V;

@@ -139,6 +139,7 @@ __global__ void __launch_bounds__(BM / WM * (BN / WN) * 32)
                 const Element<PRECISION>* residual, Element<PRECISION>* y, float* workspace,
                 unsigned* counters, Sizes sizes, Window window, Projection projection, int activation,
                 float a, float b) {
+  let_next_begin();
   using T = Element<PRECISION>;
   constexpr int THREADS = BM / WM * (BN / WN) * 32;
   constexpr int ROW = BK * int(sizeof(T)), VECTOR = 16 / int(sizeof(T));
@@ -249,6 +250,7 @@ __global__ void __launch_bounds__(BM / WM * (BN / WN) * 32)
     }
   };
 
+  wait_for_previous();
 #pragma unroll
   for (int stage = 0; stage < STAGES - 1; ++stage) {
     if (first_chunk + stage < last_chunk) copy_chunk(stage);

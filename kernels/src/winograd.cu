@@ -133,6 +133,7 @@ __global__ void __launch_bounds__(threads(power(M + R - 1, AXES), BM / TM * (BN 
     conv_winograd(const float* __restrict__ x, const float* __restrict__ weight, const float* bias,
                   const float* residual, float* y, float* workspace, unsigned* counters,
                   Sizes sizes, Window window, int activation, float a, float b) {
+  follow_previous();
   using Transform = Winograd<M, R, POINTS>;
   constexpr int ALPHA = Transform::ALPHA;
   constexpr int POSITIONS = power(ALPHA, AXES), OUTPUTS = power(M, AXES);

@@ -31,6 +31,7 @@ template <class T, int M, int R, Points POINTS, int AXES, int THREADS>
 __global__ void __launch_bounds__(THREADS)
     winograd_data(const T* __restrict__ x, T* __restrict__ data, Tiles tiles, int channels,
                   int x_pitch, Window window) {
+  follow_previous();
   using Transform = Winograd<M, R, POINTS>;
   constexpr int ALPHA = Transform::ALPHA, POSITIONS = power(ALPHA, AXES);
   constexpr int VECTOR = 16 / int(sizeof(T));
@@ -70,6 +71,7 @@ __global__ void __launch_bounds__(THREADS)
     winograd_inverse(const T* __restrict__ products, const float* bias, const T* residual, T* y,
                      Tiles tiles, int filters, int residual_pitch, int y_pitch,
                      int y_vectors, Window window, int activation, float a, float b) {
+  follow_previous();
   using Transform = Winograd<M, R, POINTS>;
   constexpr int ALPHA = Transform::ALPHA;
   constexpr int POSITIONS = power(ALPHA, AXES), OUTPUTS = power(M, AXES);

@@ -1,13 +1,16 @@
 """The engine on Convoy's own kernels: a plan and a captured graph for every N.
 
-    images ─ pinned ─ upload ─ graph of plan n ─ download ─ pinned ─ scores
+    images ─ pinned ─┬─ graph of plan n ────────────────┬─ pinned ─ scores, ranking (replay.py)
+                     └─ copy or first kernel … last one ┘
 
 One batch at a time, on one stream of whatever implements `Device`: a GPU through CuPy, or in tests
 the CPU. Everything is allocated, compiled and uploaded before the first request; a run allocates
-nothing on the device.
+nothing on the device. A batch is one replay, which begins with the images in pinned memory and ends
+with the results there.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from itertools import accumulate
 from typing import Any
 
@@ -18,8 +21,8 @@ from kernels.device.device import (
     Buffer,
     Device,
     DeviceError,
+    Event,
     FaultError,
-    Graph,
     Instantiation,
     Kernel,
     OutOfMemoryError,
@@ -27,10 +30,13 @@ from kernels.device.device import (
 )
 from models.arena import aligned
 from models.classifier import Classifier
-from models.engines.engine import Batch, Image, Scores, batch_size
+from models.engines.engine import Batch, Image, Ranked, Scores, batch_size
+from models.engines.replay import Replay, kernel_reads_host
 from models.errors import DeviceLostError, EngineError
 from models.lowering import Choose
-from models.plan import Location, Plan, Region, Step, build_plan
+from models.plan import Location, Pays, Plan, Region, Step, build_plan
+from models.schedule import time
+from models.schedule.branches import streams
 
 Progress = Callable[[Collection[Instantiation]], Iterable[Instantiation]]
 """Wraps an iterable to show progress, as tqdm does."""
@@ -43,7 +49,7 @@ class _Weights:
 
     def __init__(self, device: Device, stream: Stream, arrays: Mapping[str, NDArray[Any]]) -> None:
         sizes = [aligned(array.nbytes) for array in arrays.values()]
-        self._buffer = device.allocate(max(sum(sizes), 1))
+        self._buffer = device.allocate(max(sum(sizes), 1), constant=True)
         begins = accumulate(sizes, initial=self._buffer.address)
         self.begins = dict(zip(arrays, begins, strict=False))
         self.users = 0
@@ -64,12 +70,13 @@ class CudaEngine:
     A device that is lost is DeviceLostError, whatever was asked of the engine.
 
     One allocation holds the weights, which all plans share, and so do engines on the same device,
-    together with the plans and the loaded kernels. Another holds the images, the scores, the
-    counters and the arena, each as large as the largest plan needs. Every N has a plan for pixels
-    and one for tensors; a batch of both runs one after the other.
+    together with the plans and the loaded kernels. Another holds the images, the counters and the
+    arena, each as large as the largest plan needs. Every N has a plan for pixels and one for
+    tensors; a batch of both runs one after the other.
     """
 
     fallback_reason = ""
+    ranked: Ranked | None = None
 
     def __init__(
         self,
@@ -79,26 +86,38 @@ class CudaEngine:
         max_batch: int,
         choose: Choose,
         progress: Progress = iter,
+        pays: Pays | None = None,
         beside: "CudaEngine | None" = None,
     ) -> None:
-        """`beside` is an open engine of the same classifier on the same device, to share with."""
+        """`beside` is an open engine of the same classifier on the same device, to share with.
+
+        Branches of a plan run side by side where it `pays`: by default, where the model of time
+        says so.
+        """
         if max_batch < 1:
             raise EngineError(f"max_batch must be at least 1, got {max_batch}")
         p = classifier.preprocessing
         self._name, self._device, self.gpu = classifier.name, device, device
         self._max_batch, self._classes = max_batch, classifier.classes
-        self._preprocessing = p
+        self._forms = p.forms
         graph = classifier.rewritten.graph
         self._plans: Mapping[_Form, Plan] = (
             beside._plans
             if beside
             else {
-                (dtype, n): build_plan(graph, p, n, choose, tensors=dtype == np.float32)
+                (dtype, n): build_plan(
+                    graph,
+                    p,
+                    n,
+                    choose,
+                    tensors=dtype == np.float32,
+                    pays=pays or partial(time.pays, machine=device),
+                )
                 for dtype in p.forms
                 for n in range(1, max_batch + 1)
             }
         )
-        self._graphs: dict[_Form, Graph] = {}
+        self._replays: dict[_Form, Replay] = {}
         self._kernels: Mapping[Instantiation, Kernel]
         self._buffer: Buffer | None = None
         self._weights: _Weights | None = None
@@ -143,56 +162,57 @@ class CudaEngine:
             self._run_step_by_step(plan)
             try:
                 with self._device.capture(self._stream) as graph:
-                    for step in plan.steps:
-                        self._launch(step)
+                    self._upload(plan)
+                    self._launch_side_by_side(plan)
             except DeviceError as error:
                 raise _failure(error, f"{self._name} cannot be captured at N = {n}") from error
-            self._graphs[form] = graph
-            self.run(np.zeros((n, *self._preprocessing.forms[dtype]), dtype))
+            images = self._images[: plan.input_bytes].view(dtype)
+            results = self._results[: plan.output_bytes].view(np.float32)
+            self._replays[form] = Replay(
+                graph,
+                self._stream,
+                images.reshape(n, *self._forms[dtype]),
+                results.reshape(n, -1),
+            )
+            self.run(np.zeros((n, *self._forms[dtype]), dtype))
 
     def run(self, images: Batch) -> Scores:
         """N pixels or tensors → N×classes; EngineError for a shape the model does not take."""
-        return self._run(images, lambda form: self._graphs[form].replay(self._stream))
+        return self._run(images, step_by_step=False)
 
     def run_step_by_step(self, images: Batch) -> Scores:
         """As `run`, without the captured graph: a step that fails is named."""
-        return self._run(images, lambda form: self._run_step_by_step(self._plans[form]))
+        return self._run(images, step_by_step=True)
 
-    def _run(self, images: Batch, compute: Callable[[_Form], None]) -> Scores:
-        n = batch_size(images, self._preprocessing, self._max_batch)
-        if not self._graphs:
+    def _run(self, images: Batch, *, step_by_step: bool) -> Scores:
+        batch_size(images, self._forms, self._max_batch)
+        if not self._replays:
             raise EngineError("the engine is closed or not warmed up")
-        scores = np.empty((n, self._classes), np.float32)
         places: dict[np.dtype[Any], list[int]] = {}
         for place, image in enumerate(images):
             places.setdefault(image.dtype, []).append(place)
-        for dtype, alike in places.items():
-            scores[alike] = self._run_alike(
-                (dtype, len(alike)), [images[place] for place in alike], compute
-            )
-        return scores
+        parts = [
+            self._run_alike((dtype, len(alike)), [images[i] for i in alike], step_by_step)
+            for dtype, alike in places.items()
+        ]
+        rows = parts[0]
+        if len(parts) > 1:
+            rows = np.concatenate(parts)[
+                np.argsort([i for alike in places.values() for i in alike])
+            ]
+        ranked = rows[:, self._classes : -1]
+        k = ranked.shape[1] // 2
+        self.ranked = Ranked(ranked[:, :k], ranked[:, k:])
+        return rows[:, : self._classes]
 
     def _run_alike(
-        self, form: _Form, images: Sequence[Image], compute: Callable[[_Form], None]
-    ) -> Scores:
-        """The scores of images of one form, which the next run overwrites."""
-        (dtype, n), plan = form, self._plans[form]
-        pinned, raw = self._images[: plan.input_bytes], self._scores[: plan.output_bytes]
-        places = pinned.view(dtype).reshape(n, *self._preprocessing.forms[dtype])
-        for place, image in zip(places, images, strict=True):
-            place[...] = image
+        self, form: _Form, images: Sequence[Image], step_by_step: bool
+    ) -> NDArray[np.float32]:
+        start = partial(self._run_step_by_step, self._plans[form]) if step_by_step else None
         try:
-            self._device.upload(self._begins[Region.INPUT], pinned, self._stream)
-            compute(form)
-            self._device.download(raw, self._begins[Region.OUTPUT], self._stream)
-            self._stream.synchronize()
+            return self._replays[form].run(images, start)
         except DeviceError as error:
-            raise _failure(error, f"{self._name} failed on a batch of {n}") from error
-        return np.lib.stride_tricks.as_strided(
-            raw.view(np.float32)[plan.score_offset :],
-            (n, self._classes),
-            (4 * plan.score_pitch, 4),
-        )
+            raise _failure(error, f"{self._name} failed on a batch of {form[1]}") from error
 
     def close(self) -> None:
         """Free the device's memory; a second call does nothing."""
@@ -205,7 +225,7 @@ class CudaEngine:
             self._free()
 
     def _free(self) -> None:
-        self._graphs.clear()
+        self._replays.clear()
         if self._buffer is not None:
             buffer, self._buffer = self._buffer, None
             buffer.free()
@@ -215,9 +235,10 @@ class CudaEngine:
 
     def _run_step_by_step(self, plan: Plan) -> None:
         """Wait after every step, so that the error names the step."""
+        self._upload(plan)
         for step in plan.steps:
             try:
-                self._launch(step)
+                self._launch(step, plan, self._stream)
                 self._stream.synchronize()
             except DeviceError as error:
                 what = f"step {step.name} ({step.launch.instantiation}) of {self._name} failed"
@@ -245,7 +266,6 @@ class CudaEngine:
         self._weights = weights
         largest = {
             Region.INPUT: max(plan.input_bytes for plan in plans),
-            Region.OUTPUT: max(plan.output_bytes for plan in plans),
             Region.COUNTERS: max(plan.counter_bytes for plan in plans),
             Region.ARENA: max(plan.arena_bytes for plan in plans),
         }
@@ -254,16 +274,49 @@ class CudaEngine:
         begins = accumulate(sizes, initial=buffer.address)
         self._begins = dict(zip(largest, begins, strict=False))
         self._images = self._device.pinned(largest[Region.INPUT])
-        self._scores = self._device.pinned(largest[Region.OUTPUT])
+        self._results = self._device.pinned(max(plan.output_bytes for plan in plans))
+        self._begins[Region.OUTPUT] = self._device.address(self._results)
         if largest[Region.COUNTERS]:
             counters = self._begins[Region.COUNTERS]
             self._device.fill(counters, largest[Region.COUNTERS], 0, self._stream)
         self._stream.synchronize()
 
-    def _launch(self, step: Step) -> None:
+    def _launch_side_by_side(self, plan: Plan) -> None:
+        """Every step on its stream, after those that it waits for, into the graph."""
+        chosen = streams(plan.after)
+        others = [self._device.stream() for _ in range(max(chosen))]
+        on = [(self._stream, *others)[number] for number in chosen]
+        awaited = {
+            other
+            for step, after in enumerate(plan.after)
+            for other in after
+            if chosen[other] != chosen[step]
+        }
+        ended: dict[int, Event] = {}
+        last: dict[int, int] = {}  # of each stream
+        for index, step in enumerate(plan.steps):
+            for other in sorted(plan.after[index] & ended.keys()):
+                if chosen[other] != chosen[index]:
+                    on[index].wait(ended[other])
+            # A launch overlaps with the one right before it, if that is all that it waits for.
+            dependent = plan.after[index] == {last.get(chosen[index])}
+            self._launch(step, plan, on[index], dependent=dependent)
+            last[chosen[index]] = index
+            if index in awaited:
+                ended[index] = self._device.event()
+                ended[index].record(on[index])
+
+    def _upload(self, plan: Plan) -> None:
+        if not kernel_reads_host(plan.input_bytes):
+            images = self._images[: plan.input_bytes]
+            self._device.upload(self._begins[Region.INPUT], images, self._stream)
+
+    def _launch(self, step: Step, plan: Plan, stream: Stream, *, dependent: bool = False) -> None:
         def address(at: Location) -> int:
             if at.weight is not None and self._weights is not None:
                 return self._weights.begins[at.weight]
+            if at.region is Region.INPUT and kernel_reads_host(plan.input_bytes):
+                return self._device.address(self._images)
             return self._begins[at.region] + at.offset
 
         launch = step.launch
@@ -273,7 +326,8 @@ class CudaEngine:
             launch.block,
             launch.shared_bytes,
             step.arguments(address),
-            self._stream,
+            stream,
+            dependent=dependent,
         )
 
 

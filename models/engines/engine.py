@@ -1,14 +1,13 @@
 """What runs batches of images: the protocol every engine implements."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import Enum, unique
-from typing import Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from models.errors import EngineError
-from models.preprocessing import Preprocessing
 
 # N×H×W×C, pixels 0..255 in the order the model's channels have; N×D×H×W×C for clips of D frames.
 Pixels = NDArray[np.uint8]  # one image, H×W×C, in the model's size and order
@@ -19,6 +18,15 @@ Image = Pixels | Tensor
 # As one array, or one array per image: an engine copies them anyway. Pixels and tensors may mix.
 Batch = Images | Tensor | Sequence[Image]
 Scores = NDArray[np.float32]  # N×classes, one row an image
+
+
+class Ranked(NamedTuple):
+    """The largest classes of each image, n×k: the largest first, of equals the lower index."""
+
+    indices: NDArray[np.float32]  # whole numbers
+    probabilities: NDArray[np.float32]  # all NaN where one of the image's scores is not finite
+
+
 PRECISION = "float32"
 """What every engine computes in; the loader turns a model's float16 into it."""
 
@@ -42,6 +50,10 @@ class Engine(Protocol):
     def fallback_reason(self) -> str:
         """Why it runs on the CPU though `auto` looked for a GPU; empty where it was asked to."""
 
+    @property
+    def ranked(self) -> Ranked | None:
+        """The ranking of the last run's scores; None where the engine has none."""
+
     def warm_up(self) -> None:
         """Run every N in 1..max_batch once, so that no request pays for a first run."""
 
@@ -56,10 +68,11 @@ class Engine(Protocol):
         """Free the device's memory; the engine is not used again."""
 
 
-def batch_size(images: Batch, preprocessing: Preprocessing, max_batch: int) -> int:
-    """N, where `images` are 1 to `max_batch` pixels or tensors of a model, or EngineError."""
+def batch_size(
+    images: Batch, forms: Mapping["np.dtype[Any]", tuple[int, ...]], max_batch: int
+) -> int:
+    """N, where `images` are 1 to `max_batch` of a model's forms, or EngineError."""
     n = len(images)
-    forms = preprocessing.forms
     if not 1 <= n <= max_batch or any(image.shape != forms.get(image.dtype) for image in images):
         got = ", ".join(sorted({f"{image.dtype}{image.shape}" for image in images}))
         raise EngineError(

@@ -27,7 +27,7 @@ class OnnxRuntimeEngine:
     """Runs a classifier on the CPU; `threads` = 0 leaves their number to ONNX Runtime.
 
     Normalisation runs inside the session, so `run` takes the decoder's bytes as they are. Pixels
-    and tensors of one batch run together.
+    and tensors of one batch run together. Scores are ranked by its caller.
 
     ONNX Runtime splits each layer over all threads, which wait for each other after every layer.
     Where another task (decoding, say) takes a core, all threads wait for the delayed one. If the
@@ -37,6 +37,8 @@ class OnnxRuntimeEngine:
     Engines of one classifier share sessions of one thread, and with them their weights; a session
     of several threads is each engine's own, as are its threads.
     """
+
+    ranked = None
 
     def __init__(
         self,
@@ -108,7 +110,7 @@ class OnnxRuntimeEngine:
 
     def run(self, images: Batch) -> Scores:
         """N pixels or tensors → N×classes; EngineError for a shape the model does not take."""
-        n = batch_size(images, self._preprocessing, self._max_batch)
+        n = batch_size(images, self._preprocessing.forms, self._max_batch)
         if self._session is None:
             raise EngineError("the engine is closed")
         scores = []

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 
 from models.classifier import Classifier
-from models.engines.engine import Batch, Engine, Images, Scores
+from models.engines.engine import Batch, Engine, Images, Ranked, Scores
 from models.engines.onnxruntime_engine import OnnxRuntimeEngine
 from models.engines.tolerance import relative_error, score_tolerance
 from models.errors import EngineError
@@ -50,6 +50,11 @@ class ProvedEngine:
     def fallback_reason(self) -> str:
         """See Engine."""
         return self.engine.fallback_reason
+
+    @property
+    def ranked(self) -> Ranked | None:
+        """See Engine."""
+        return self.engine.ranked
 
     def warm_up(self) -> None:
         """Warm the engine up and prove it; where that fails, warm up the fallback."""

@@ -9,21 +9,29 @@ that. Where a value lies inside another (a fused Concat), its node writes it the
 """
 
 from models.graph import Graph
-from models.lowering.context import INPUT, Choose, Context
+from models.lowering.context import INPUT, OUTPUT, Choose, Context
 from models.lowering.nodes import lower_node
 from models.lowering.placement import Place
-from models.lowering.tape import BufferOperand, Cost, MakeWeight, Operand, Tape, WeightOperand
+from models.lowering.tape import (
+    BufferOperand,
+    MakeWeight,
+    Operand,
+    Tape,
+    TapeStep,
+    WeightOperand,
+)
 from models.preprocessing import Preprocessing
 
 __all__ = [
     "INPUT",
+    "OUTPUT",
     "BufferOperand",
     "Choose",
-    "Cost",
     "MakeWeight",
     "Operand",
     "Place",
     "Tape",
+    "TapeStep",
     "WeightOperand",
     "lower",
 ]
@@ -31,8 +39,8 @@ __all__ = [
 
 def lower(
     graph: Graph, preprocessing: Preprocessing, n: int, choose: Choose, *, tensors: bool = False
-) -> tuple[Tape, Place]:
-    """The launches for n images, and the place of their scores: one dense row per image.
+) -> Tape:
+    """The launches for n images, from INPUT to OUTPUT.
 
     The images are pixels, or `tensors`, which are normalised already.
     """
@@ -42,4 +50,5 @@ def lower(
         to.index = index
         lower_node(to, node)
     (output,) = graph.outputs
-    return to.tape, to.dense(output)
+    to.rank(output, preprocessing.output)
+    return to.tape

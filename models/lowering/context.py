@@ -10,18 +10,23 @@ from kernels.convolution.algorithms import ConvChoice
 from kernels.layout.pixels import Pixels
 from kernels.layout.strided import VECTOR, Strided
 from kernels.operations.preprocess import pixels_to_floats_launch, planes_to_pixels_launch
+from kernels.operations.top_k import Results, top_k_launch
 from kernels.problems.conv import ConvProblem
 from kernels.problems.precision import FLOAT, Stored
 from models.graph import Graph
 from models.lowering import placement
 from models.lowering.placement import Place
-from models.lowering.tape import Cost, Operand, Tape, WeightOperand, at
-from models.preprocessing import Layout, Preprocessing, normalisation
+from models.lowering.tape import Operand, Tape, WeightOperand, at
+from models.preprocessing import Layout, OutputKind, Preprocessing, normalisation
+from models.schedule.time import Cost
 
 Choose = Callable[[ConvProblem], ConvChoice]
 
 INPUT = "convoy/images"
 """The buffer of the images: uint8, N×H×W×C; or tensors, float32, N×C×H×W or N×H×W×C."""
+
+OUTPUT = "convoy/results"
+"""The buffer of the results (kernels/operations/top_k.py)."""
 
 
 class Context:
@@ -136,6 +141,17 @@ class Context:
             scores = self.places[value]
             self.reshape_copy(scores.strided, at(scores), place)
         return place
+
+    def rank(self, value: str, kind: OutputKind) -> None:
+        """The results of every image, from its scores."""
+        scores = self.dense(value)
+        results = Results(self.n, prod(self.graph.shape(value)))
+        self.tape.begin(OUTPUT, Cost(0, results.nbytes + 4 * self.n * results.classes))
+        self.tape.emit(
+            top_k_launch(results, scores.strided.strides[0], logits=kind is OutputKind.LOGITS),
+            x=at(scores),
+            y=self.tape.buffer(OUTPUT, results.nbytes),
+        )
 
     def preprocess(self, p: Preprocessing, *, tensors: bool = False) -> None:
         """From uint8 images to the network's input: x = pixel · multiplier + offset.

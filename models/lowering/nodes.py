@@ -45,7 +45,8 @@ from models.lowering.reductions import (
     lower_reduce,
     lower_resample,
 )
-from models.lowering.tape import Cost, Operand, at
+from models.lowering.tape import Operand, at
+from models.schedule.time import Chosen, Cost
 
 
 def lower_node(to: Context, node: Node) -> None:
@@ -59,7 +60,7 @@ def lower_node(to: Context, node: Node) -> None:
 
 def _conv(to: Context, node: Conv) -> None:
     problem = node.problem.with_batch(to.n)
-    algorithm, config = to.choose(problem)
+    algorithm, config = choice = to.choose(problem)
     x, x_pixels = to.pixels(node.x)
     operands: dict[str, Operand] = {"x": at(x)}
     residual = None
@@ -94,6 +95,7 @@ def _conv(to: Context, node: Conv) -> None:
     operands |= to.tape.scratch(
         algorithm.workspace(problem, config), algorithm.counter_bytes(problem, config)
     )
+    to.tape.chosen = Chosen(problem, choice, len(launches))
     for launch in launches:
         to.tape.emit(launch, **operands)
 

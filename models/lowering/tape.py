@@ -12,17 +12,32 @@ from kernels.layout.strided import Strided
 from kernels.operations.elementwise import map_launch
 from kernels.problems.precision import FLOAT, HALF, Stored, element
 from models.lowering.placement import Place
+from models.schedule.branches import Part
+from models.schedule.time import NO_COST, Chosen, Cost
 
 MakeWeight = Callable[[], NDArray[np.floating[Any]]]
 
 
 @dataclass(frozen=True, slots=True)
 class BufferOperand:
-    """`offset` bytes into the buffer `root`, and what is stored there where that is known."""
+    """`offset` bytes into the buffer `root`, and what is stored there where that is known.
+
+    Where `pitch` is not 0, no more than `width` bytes of every `pitch` are touched.
+    """
 
     root: str
     offset: int = 0
     stored: Stored | None = None
+    width: int = 0
+    pitch: int = 0
+
+    @property
+    def part(self) -> Part:
+        """Of the buffer, that is touched."""
+        begin = self.offset % self.pitch if self.pitch else 0
+        if not self.pitch or begin + self.width > self.pitch:
+            return Part(self.root)
+        return Part(self.root, begin, begin + self.width, self.pitch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,15 +56,11 @@ _TYPES = {element(FLOAT), element(HALF)}
 def at(place: Place) -> BufferOperand:
     """A place's first element."""
     stored = place.strided.stored
-    return BufferOperand(place.root, stored.itemsize * place.offset, stored)
-
-
-@dataclass(frozen=True, slots=True)
-class Cost:
-    """The least work of a step: FLOPs, and bytes moved."""
-
-    flops: int = 0
-    bytes: int = 0
+    offset, pixels = stored.itemsize * place.offset, place.pixels
+    if pixels is None:
+        return BufferOperand(place.root, offset, stored)
+    width, pitch = (stored.itemsize * each for each in (pixels.channels, pixels.pitch))
+    return BufferOperand(place.root, offset, stored, width, pitch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +71,7 @@ class TapeStep:
     launch: Launch
     operands: Mapping[str, Operand]
     cost: Cost
+    chosen: Chosen | None  # of a convolution
 
 
 @dataclass
@@ -71,11 +83,12 @@ class Tape:
     counters: list[str] = field(default_factory=list)  # roots, zero before and after every step
     weights: dict[str, MakeWeight] = field(default_factory=dict)
     node: str = ""  # whose steps are emitted
-    cost: Cost = Cost()  # of that node; its first step carries it
+    cost: Cost = NO_COST  # of that node; its first step carries it
+    chosen: Chosen | None = None  # of that node
 
     def begin(self, node: str, cost: Cost) -> None:
         """Emit the next steps for this node."""
-        self.node, self.cost = node, cost
+        self.node, self.cost, self.chosen = node, cost, None
 
     def emit(self, launch: Launch, **operands: Operand) -> None:
         """Add a step. Raises KeyError unless every operand of the launch is named.
@@ -87,8 +100,8 @@ class Tape:
             raise KeyError(f"{launch.instantiation} for {self.node} lacks {sorted(missing)}")
         named = {name: operands[name] for name in launch.operands}
         self._check_types(launch, named)
-        self.steps.append(TapeStep(self.node, launch, named, self.cost))
-        self.cost = Cost()
+        self.steps.append(TapeStep(self.node, launch, named, self.cost, self.chosen))
+        self.cost = NO_COST
 
     def _check_types(self, launch: Launch, operands: Mapping[str, Operand]) -> None:
         # conv_tensor's Element is not a name of a type here; check_operands holds it to its type.

@@ -107,7 +107,7 @@ class EngineThread:
             _log.exception("the engine failed on a batch of %d", len(images))
             raise
         self._took_s = perf_counter() - started
-        return rank(scores, self._output)
+        return rank(scores, self._output, engine.ranked)
 
     def _opened(self) -> Engine:
         if self._engine is None:

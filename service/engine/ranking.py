@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
 
-from models import OutputKind, Scores
+from models import OutputKind, Ranked, Scores
 from service.errors import EngineFailedError
 
 
@@ -32,7 +32,7 @@ _FEW = 100
 # Exponentials of logits within this neither overflow a float64 in their sum nor all vanish.
 _MOST_EXP = 600.0
 
-# The classes ranked for every image of a batch; few requests ask for more.
+# The classes ranked here for every image of a batch; few requests ask for more.
 RANKED = 5
 
 # Classes in order, likeliest first (of equals, the lower index first), and their probabilities.
@@ -42,13 +42,19 @@ Ranking = tuple[Sequence[int], Sequence[float]]
 class _Batch:
     """The scores of images that ran together, ranked on first use."""
 
-    def __init__(self, scores: Scores, output: OutputKind) -> None:
+    def __init__(self, scores: Scores, output: OutputKind, ranked: Ranked | None) -> None:
         self._scores = scores
         self._output = output
+        self._ranked = ranked
 
     @cached_property
     def rankings(self) -> Sequence[Ranking] | None:
-        """The RANKED likeliest classes of each image; None: unusual scores, to be ranked singly."""
+        """The likeliest classes of each image, by the engine or else RANKED of them.
+
+        None: unusual scores, to be ranked singly.
+        """
+        if self._ranked is not None:
+            return _read(self._ranked)
         return _rankings(self._scores, self._output)
 
 
@@ -62,19 +68,21 @@ class ScoreRow:
 
     @property
     def ranking(self) -> Ranking | None:
-        """The RANKED likeliest classes; None where the batch has no rankings."""
+        """The likeliest classes; None where the batch has no rankings."""
         rankings = None if self.batch is None else self.batch.rankings
         return None if rankings is None else rankings[self.place]
 
 
-def rank(scores: Scores, output: OutputKind) -> list[ScoreRow]:
+def rank(scores: Scores, output: OutputKind, ranked: Ranked | None = None) -> list[ScoreRow]:
     """A batch's rows, which are all ranked when the first of them is asked for its ranking.
+
+    An engine's own ranking is only read then, and more classes than it has are ranked here.
 
     That is several times as fast as one by one. It happens on the event loop, after the next batch
     has started: in the engine's thread NumPy would release the GIL in each call, and an event loop
     that competes for the GIL waits for it every time.
     """
-    batch = _Batch(scores, output)
+    batch = _Batch(scores, output, ranked)
     return [ScoreRow(row, batch, place) for place, row in enumerate(scores)]
 
 
@@ -122,6 +130,15 @@ def _rankings(scores: Scores, output: OutputKind) -> Sequence[Ranking] | None:
         np.exp(probabilities, out=probabilities)
         probabilities /= np.add.reduce(rows, axis=1)
     return list(zip(found.T.tolist(), _rounded(probabilities).T.tolist(), strict=True))
+
+
+def _read(ranked: Ranked) -> Sequence[Ranking] | None:
+    """An engine's rankings; None where it had scores that are not finite."""
+    probabilities = ranked.probabilities.astype(np.float64)
+    if not math.isfinite(np.add.reduce(probabilities, axis=None)):
+        return None
+    indices = ranked.indices.astype(np.intp)
+    return list(zip(indices.tolist(), _rounded(probabilities).tolist(), strict=True))
 
 
 def _ranking(scores: NDArray[np.float32], k: int, output: OutputKind) -> Ranking:

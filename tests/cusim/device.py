@@ -8,13 +8,17 @@ what lies outside a buffer, a copy that was not waited for, a barrier that not a
 """
 
 import struct
+import weakref
+from collections import deque
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from ctypes import c_uint8
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import partial
 from math import prod
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -40,7 +44,15 @@ from tests.cusim import build as builds
 from tests.cusim.build import PLAIN, Build
 from tests.cusim.heap import Heap
 from tests.cusim.process import Process, ProcessFault, RefusedError, Request
-from tests.cusim.streams import CusimEvent, CusimStream, Queues, capture, own_stream
+from tests.cusim.streams import (
+    CusimEvent,
+    CusimStream,
+    Launching,
+    Pick,
+    Queues,
+    capture,
+    own_stream,
+)
 
 
 class Order(IntEnum):
@@ -54,6 +66,7 @@ class Order(IntEnum):
 POISON = 0xFF
 """Every byte of what was never written: NaN as any float type, -1 as an integer."""
 
+_PINNED_BYTES = 1 << 30  # of address space; what is not touched takes no memory
 _STATIC_SHARED_LIMIT = 48 << 10
 _PADDING = 64  # before and between variables, at most, by g++
 _MAX_GRID = (2**31 - 1, 65535, 65535)
@@ -108,10 +121,16 @@ class CusimDevice:
         self._launches = 0
         self.source_root = source_root
         self._timeout_s = timeout_s
-        self._heap = Heap(memory_bytes)
-        self._process = Process(build, self._heap.span)
+        self._heap, self._pinned = Heap(memory_bytes), Heap(_PINNED_BYTES)
+        self._process = Process(build, self._heap.span + self._pinned.span)
         self._memory = np.frombuffer(self._process.memory, np.uint8)
-        self._queues = Queues()
+        self._unpinned: deque[int] = deque()  # offsets of arrays that are gone
+        picks: dict[Order, Pick] = {
+            Order.FORWARD: min,
+            Order.REVERSED: max,
+            Order.RANDOM: Random(seed).choice,
+        }
+        self._queues = Queues(picks[order])
         self._kernels: dict[Instantiation, Kernel] = {}
         self._parameters: dict[int, list[str]] = {}  # by a kernel's handle
 
@@ -143,12 +162,12 @@ class CusimDevice:
             raise CompileError(instantiation, f"{shared} bytes of static shared memory: too many")
         return Kernel(instantiation, function, static_shared_bytes=shared)
 
-    def allocate(self, nbytes: int) -> CusimBuffer:
+    def allocate(self, nbytes: int, *, constant: bool = False) -> CusimBuffer:
         self._queues.refuse_capture("allocate")
         offset = self._heap.allocate(nbytes)
         if offset is None:
             raise OutOfMemoryError(nbytes, self._heap.free)
-        self._ask(Request.ALLOCATE, struct.pack("<QQ", offset, nbytes))
+        self._ask(Request.ALLOCATE, struct.pack("<QQI", offset, nbytes, constant))
         return CusimBuffer(self, self._process.base + offset, nbytes)
 
     def release(self, buffer: CusimBuffer) -> None:
@@ -158,7 +177,22 @@ class CusimDevice:
 
     def pinned(self, nbytes: int) -> NDArray[np.uint8]:
         self._queues.refuse_capture("allocate")
-        return np.full(nbytes, POISON, np.uint8)
+        while self._unpinned:
+            gone = self._unpinned.popleft()
+            self._pinned.release(gone - self._heap.span)
+            self._ask(Request.FREE, struct.pack("<Q", gone))
+        found = self._pinned.allocate(nbytes)
+        if found is None:
+            raise OutOfMemoryError(nbytes, self._pinned.free)
+        offset = self._heap.span + found
+        self._ask(Request.ALLOCATE, struct.pack("<QQI", offset, nbytes, False))
+        # Every view of the array keeps `memory`, and is gone when it is.
+        memory = (c_uint8 * nbytes).from_buffer(self._process.memory, offset)
+        weakref.finalize(memory, self._unpinned.append, offset)
+        return np.ctypeslib.as_array(memory)
+
+    def address(self, pinned: NDArray[Any]) -> int:
+        return int(self._process.base + pinned.ctypes.data - self._memory.ctypes.data)
 
     def memory(self) -> Memory:
         return Memory(self._heap.free, self._heap.total)
@@ -189,13 +223,16 @@ class CusimDevice:
         shared_bytes: int,
         arguments: Sequence[Argument],
         stream: Stream,
+        *,
+        dependent: bool = False,
     ) -> None:
         reason = self._refusal(kernel, grid, block, shared_bytes, arguments)
         if reason is not None:
             raise LaunchError(kernel, reason)
-        head = struct.pack("<Q6II", kernel.function, *grid, *block, shared_bytes)
+        head = struct.pack("<IQ6II", dependent, kernel.function, *grid, *block, shared_bytes)
         tail = struct.pack("<I", len(arguments)) + b"".join(map(_prefixed, map(encode, arguments)))
-        own_stream(stream).ask(partial(self._run, head, tail))
+        begin, run = partial(self._begin, head, tail), partial(self._run, head, tail)
+        own_stream(stream).ask(Launching(begin, run, early=dependent))
 
     def capture(self, stream: Stream) -> AbstractContextManager[Graph]:
         return capture(stream)
@@ -203,11 +240,17 @@ class CusimDevice:
     def synchronize(self) -> None:
         self._queues.synchronize()
 
-    def _run(self, head: bytes, tail: bytes) -> None:
+    def _how(self) -> bytes:
         self._launches += 1
         seed = self._seed + self._launches  # so that replays differ, and a run can be repeated
-        how = struct.pack("<IIQ", self.order, self._timeout_s, seed)
-        answer = self._ask(Request.LAUNCH, head + how + tail)
+        return struct.pack("<IIQ", self.order, self._timeout_s, seed)
+
+    def _begin(self, head: bytes, tail: bytes) -> None:
+        self._ask(Request.BEGIN, head + self._how() + tail)
+
+    def _run(self, head: bytes, tail: bytes, begun: bool) -> None:
+        what = struct.pack("<I", begun) + head + self._how() + tail
+        answer = self._ask(Request.LAUNCH, what)
         self.steps += struct.unpack_from("<Q", answer)[0]
         self.recorded = answer[8:]
 

@@ -22,6 +22,7 @@ class Request(IntEnum):
     ALLOCATE = 2
     FREE = 3
     LAUNCH = 4
+    BEGIN = 5
 
 
 class Status(IntEnum):

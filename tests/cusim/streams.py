@@ -1,25 +1,44 @@
 """Streams, events and graphs of the simulated device: work put off until the host waits for it.
 
 A GPU does the work some time between the asking and the waiting. Doing it as late as can be shows
-who reads a result, or reuses what a copy is still to read, without having waited.
+who reads a result, or reuses what a copy is still to read, without having waited. Of a graph's
+work, what the edges leave open is done in the device's order: first, last, or any first.
 """
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from threading import Lock
 
 from kernels.device.device import DeviceError, Event, Stream
 
 Work = Callable[[], None]
+Pick = Callable[[Sequence[int]], int]
+"""Of the nodes of a graph that may be next, one."""
+
+
+@dataclass(slots=True)
+class Launching:
+    """A kernel's launch; one that may be `early` is begun ahead of the launch before it."""
+
+    begin: Callable[[], None]
+    run: Callable[[bool], None]  # given whether it was begun
+    early: bool
+    begun: bool = False
+
+    def __call__(self) -> None:
+        begun, self.begun = self.begun, False
+        self.run(begun)
 
 
 class Queues:
     """What the streams of one device have in common."""
 
-    def __init__(self) -> None:
+    def __init__(self, pick: Pick = min) -> None:
         self.lock = Lock()  # one thread works at a time
+        self.pick = pick
         self.streams: list[CusimStream] = []
         self.capturing: CusimStream | None = None
 
@@ -36,10 +55,18 @@ class Queues:
 class Mark:
     """One recording of an event."""
 
-    seconds: float | None = None  # when it happened
+    def __init__(self, stream: "CusimStream") -> None:
+        self.stream, self.graph = stream, stream.graph
+        self.behind = stream.ends  # the nodes that it comes after, in a capture
+        self.seconds: float | None = None  # when it happened
 
     def happen(self) -> None:
         self.seconds = time.perf_counter()
+
+    def bring_about(self) -> None:
+        """Do the work before it."""
+        while self.seconds is None:
+            self.stream.next()
 
 
 class CusimStream:
@@ -48,12 +75,14 @@ class CusimStream:
     def __init__(self, queues: Queues) -> None:
         self.queues = queues
         self.graph: CusimGraph | None = None  # into which it is captured
+        self.ends: frozenset[int] = frozenset()  # the nodes that the next one comes after
         self._work: deque[Work] = deque()
         queues.streams.append(self)
 
     def ask(self, work: Work) -> None:
         if self.graph is not None:
-            self.graph.work.append(work)
+            self.graph.nodes.append(Node(work, self.ends))
+            self.ends = frozenset({len(self.graph.nodes) - 1})
         else:
             self._work.append(work)
 
@@ -61,7 +90,27 @@ class CusimStream:
         self.queues.refuse_capture("synchronise")
         with self.queues.lock:
             while self._work:
-                self._work.popleft()()
+                self.next()
+
+    def next(self) -> None:
+        """Do the first of what is left; what may overlap with it begins ahead of it."""
+        work, following = self._work.popleft(), self._work[0] if self._work else None
+        if isinstance(work, Launching) and isinstance(following, Launching) and following.early:
+            following.begun = True
+            following.begin()
+        work()
+
+    def wait(self, event: Event) -> None:
+        mark = own_event(event).mark
+        if mark is None:
+            return
+        if mark.graph is None:
+            self.ask(mark.bring_about)
+            return
+        if self.queues.capturing is None or mark.graph is not self.queues.capturing.graph:
+            raise DeviceError("a stream waits for an event of another capture")
+        self.graph = mark.graph
+        self.ends |= mark.behind
 
 
 class CusimEvent:
@@ -69,27 +118,37 @@ class CusimEvent:
 
     def __init__(self, queues: Queues) -> None:
         self._queues = queues
-        self._mark: Mark | None = None
+        self.mark: Mark | None = None
 
     def record(self, stream: Stream) -> None:
-        self._queues.refuse_capture("record an event")
-        self._mark = Mark()
-        own_stream(stream).ask(self._mark.happen)
+        own = own_stream(stream)
+        self.mark = Mark(own)
+        if own.graph is None:
+            self._queues.refuse_capture("record an event of a stream that is not captured")
+            own.ask(self.mark.happen)
 
     def elapsed_ms(self, since: Event) -> float:
         return (self._happened() - own_event(since)._happened()) * 1e3
 
     def _happened(self) -> float:
-        if self._mark is None or self._mark.seconds is None:
+        if self.mark is None or self.mark.seconds is None:
             raise DeviceError("the event has not happened")
-        return self._mark.seconds
+        return self.mark.seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """Captured work, and the nodes that it comes after."""
+
+    work: Work
+    after: frozenset[int]
 
 
 class CusimGraph:
     """Captured work; see kernels.device.device.Graph."""
 
     def __init__(self) -> None:
-        self.work: list[Work] = []
+        self.nodes: list[Node] = []
         self.whole = False
 
     def replay(self, stream: Stream) -> None:
@@ -97,8 +156,20 @@ class CusimGraph:
             raise DeviceError("a graph can be replayed once its capture has ended")
         to = own_stream(stream)
         to.queues.refuse_capture("replay")
-        for work in self.work:
+        done: set[int] = set()
+        before: frozenset[int] = frozenset()  # the node asked for last
+        left = set(range(len(self.nodes)))
+        while left:
+            first = to.queues.pick(
+                [each for each in sorted(left) if self.nodes[each].after <= done]
+            )
+            left.remove(first)
+            done.add(first)
+            work, after = self.nodes[first].work, self.nodes[first].after
+            if isinstance(work, Launching) and after != before:
+                work = replace(work, early=False)
             to.ask(work)
+            before = frozenset({first})
 
 
 @contextmanager
@@ -108,10 +179,16 @@ def capture(stream: Stream) -> Iterator[CusimGraph]:
     queues.refuse_capture("capture")
     graph = CusimGraph()
     queues.capturing, captured.graph = captured, graph
+    joined: frozenset[int] = frozenset()
     try:
         yield graph
+        joined = captured.ends
     finally:
-        queues.capturing, captured.graph = None, None
+        queues.capturing = None
+        for each in queues.streams:
+            each.graph, each.ends = None, frozenset()
+    if set(range(len(graph.nodes))) - joined.union(*(node.after for node in graph.nodes)):
+        raise DeviceError("a captured branch ends without the stream waiting for it")
     graph.whole = True
 
 

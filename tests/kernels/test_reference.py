@@ -264,6 +264,15 @@ def test_sums_of_integers_are_exact_in_float64() -> None:
     assert np.array_equal(mean[..., 0, 0], pixels.sum(axis=(2, 3)) / 32.0)
 
 
+def test_of_equals_the_lower_index_ranks_first_and_no_infinite_score_has_a_probability() -> None:
+    scores = np.array([[0.5, -0.0, 2.0, 0.0, 2.0], [1.0, np.inf, 0.0, 0.0, 0.0]])
+    rows = reference.top_k(scores, 4, logits=False)
+    assert rows[0].tolist() == [*scores[0], 2, 4, 0, 1, 2.0, 2.0, 0.5, 0.0, 1]
+    assert rows[1, 5:9].tolist() == [1, 0, 2, 3]
+    assert np.isnan(rows[1, 9:13]).all()
+    assert reference.top_k(scores[:1], 1, logits=True)[0, 6] == reference.softmax(scores, 0)[0, 2]
+
+
 # Types
 
 

@@ -25,10 +25,10 @@ def test_a_prediction_is_convolutions_and_others_with_gaps(precision: Precision)
     ]
     cycles = sum(estimated_cycles(p, heuristic(H200)(p), H200, warm=True) for p in problems)
     assert prediction.convolutions_us == pytest.approx(cycles / 1980)
-    assert prediction.launches == 11
+    assert prediction.launches == 12
     assert prediction.cached
     # Each has a gap and an end; what few bytes take comes on top.
-    others = 11 - len(problems)
+    others = 12 - len(problems)
     assert 0 < prediction.others_us - others * (0.7 + predict.GAP_US) < 1
     assert prediction.us == prediction.convolutions_us + prediction.others_us
 
@@ -52,7 +52,7 @@ def test_rows_say_that_nothing_was_measured(
     assert [row["precision"] for row in rows] == ["fp32", "tf32", "3xtf32", "fp16"]
     assert {row["kind"] for row in rows} == {"prediction"}
     assert {row["device"] for row in rows} == {"NVIDIA H200, predicted"}
-    assert all(row["launches"] <= 32 for row in rows)
+    assert all(row["launches"] <= 33 for row in rows)
     assert rows[3]["us"] < rows[0]["us"]
     assert "PREDICTED, not measured" in capsys.readouterr().out
     assert light.NETWORKS.keys() >= {"VGG-19", "ResNet-50", "GoogLeNet", "SqueezeNet"}

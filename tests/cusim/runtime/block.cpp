@@ -37,6 +37,7 @@ void Block::begin(uint3 where, size_t first_fiber) {
     thread.linear = i;
     thread.state = State::Done;
     thread.barriers = 0;
+    thread.waited = false;
     thread.fiber = nullptr;
     order_[i] = launch->order == Order::Reversed ? threads - 1 - i : i;
     if (++at.x == blockDim.x) {
@@ -57,6 +58,8 @@ void Block::run() {
   block = this;
   blockIdx = index;
   paused_ = false;
+  for (Thread* each : at_previous_) ready(*each);
+  at_previous_.clear();
   released(&start_);
   if (Thread* first = take()) {
     become(*first);
@@ -64,6 +67,7 @@ void Block::run() {
   }
   acquired(&end_);
   thread = nullptr;
+  if (!at_previous_.empty()) paused_ = true;
   if (!paused_ && live_ != 0) report_deadlock();
 }
 
@@ -93,6 +97,16 @@ void Block::pause() {
   paused_ = true;
   ready(*thread);
   switch_to(main_fiber);
+}
+
+void Block::wait_for_previous() {
+  Thread& self = *thread;
+  if (launch_is_early) {
+    self.state = State::AtPrevious;
+    at_previous_.push_back(&self);
+    suspend();
+  }
+  self.waited = launch_has_waited = true;
 }
 
 Meeting& Warp::meeting(unsigned mask) {
@@ -250,7 +264,7 @@ void Block::thread_main() {
 // All that are at the block's barrier would have gone on: some wait for lanes of their warp.
 void Block::report_deadlock() {
   static const char* const doing[] = {"can go on", "waits in __syncthreads at", "waits at",
-                                      "has returned"};
+                                      "has returned", "waits for the launch before at"};
   const auto told = [](const Thread& thread) {
     std::string what = "thread " + text(thread.index) + " " + doing[int(thread.state)];
     return thread.state == State::Done ? what : what + " " + text(thread.site);
@@ -264,6 +278,8 @@ void Block::report_deadlock() {
   fault(&meeting.site, "lanes %#x of warp %zu are missing: %s, while lanes %#x wait", missing, i,
         told(other).c_str(), meeting.arrived);
 }
+
+void wait_for_previous() { block->wait_for_previous(); }
 
 int barrier(int predicate, Site site) { return block->barrier(predicate, site); }
 

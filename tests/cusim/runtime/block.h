@@ -13,13 +13,14 @@ namespace cusim {
 
 enum class Order : uint8_t { Forward, Reversed, Random };
 
-enum class State : uint8_t { Ready, AtBarrier, AtWarp, Done };
+enum class State : uint8_t { Ready, AtBarrier, AtWarp, Done, AtPrevious };
 
 struct Thread {
   uint3 index;
   unsigned linear;
   State state;
   uint8_t barriers;  // passed so far, modulo 2
+  bool waited;       // for the launch before
   Fiber* fiber;      // none until it first runs, and once it has returned
   Site site;         // where it waits
   Copies copies;
@@ -68,6 +69,7 @@ class Block {
   // What a thread calls.
   int barrier(int predicate, Site site);
   void pause();
+  void wait_for_previous();
   Met meet(WarpOp op, unsigned mask, uint64_t value, Site site, Together together);
 
   unsigned barriers() const { return barriers_; }  // that all threads have passed
@@ -96,6 +98,7 @@ class Block {
   size_t head_ = 0, tail_ = 0;
   unsigned count_ = 0, live_ = 0, at_barrier_ = 0, barriers_ = 0;
   int predicates_[2] = {};
+  std::vector<Thread*> at_previous_;  // threads that wait for the launch before
   const Thread* first_at_barrier_ = nullptr;
   size_t first_fiber_ = 0, fibers_used_ = 0;
   bool paused_ = false;

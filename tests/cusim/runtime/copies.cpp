@@ -24,6 +24,7 @@ void copy_async(void* shared, const void* global, int bytes, int read, Site site
   if (read > 0 && !in_device_memory(global, size_t(read))) {
     fault(&site, "cp.async out of bounds: from %s", describe_address(global).c_str());
   }
+  if (read > 0) about_to_access(false, global, size_t(read));
   record(Access::CopyTo, shared, size, __builtin_return_address(0));
   if (read > 0) record(Access::CopyFrom, global, size_t(read), __builtin_return_address(0));
   writes(shared, size);

@@ -4,6 +4,7 @@
 
 #include "accesses.h"
 #include "block.h"
+#include "launch.h"
 #include "stores.h"
 
 #if defined(CUSIM_ORDERED) || defined(CUSIM_PROFILE)
@@ -13,10 +14,12 @@ namespace {
 
 void about_to_load(const void* at, size_t size, const void* place) {
   record(Access::Load, at, size, place);
+  about_to_access(false, at, size);
 }
 
 void about_to_store(const void* at, size_t size, const void* place) {
   record(Access::Store, at, size, place);
+  about_to_access(true, at, size);
   if (block != nullptr) block->stores.about_to_store(at, size);
 }
 

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <memory>
 #include <numeric>
+#include <utility>
 
 #include "accesses.h"
 #include "fault.h"
@@ -17,6 +18,7 @@
 namespace cusim {
 
 const Launch* launch = nullptr;
+bool launch_is_early = false, launch_has_waited = false;
 
 namespace {
 
@@ -92,71 +94,147 @@ struct Resident {
   }
 };
 
-size_t threads_of_a_block() { return size_t(blockDim.x) * blockDim.y * blockDim.z; }
+// The blocks of a launch, one after another. One that pauses is left for all that have not begun,
+// and the last to pause goes on first: so what it should have waited for has not happened, if it can
+// be so.
+class Grid {
+ public:
+  // Two grids may be under way; each has one half of the stacks.
+  Grid(std::unique_ptr<Launch> what, bool upper)
+      : launch_(std::move(what)), first_fiber_(upper ? half : 0) {
+    const dim3 blocks = launch_->grid;
+    order_.resize(size_t(blocks.x) * blocks.y * blocks.z);
+    std::iota(order_.begin(), order_.end(), 0u);
+    random_state = launch_->seed * 0x9e3779b97f4a7c15u | 1;
+    if (launch_->order == Order::Reversed) std::reverse(order_.begin(), order_.end());
+    if (launch_->order == Order::Random) {
+      for (size_t i = order_.size() - 1; i > 0; i--) {
+        std::swap(order_[i], order_[random_below(unsigned(i + 1))]);
+      }
+    }
+  }
 
-// How many blocks are paused, with stacks of their own.
-size_t paused_blocks = 0;
+  // Some blocks, up to where their threads wait for the launch before.
+  void begin() {
+    enter(true);
+    while (next_ < order_.size() && next_ < early && has_room()) run_next();
+    leave();
+  }
 
-// Blocks one after another. One that pauses is left for all that have not begun, and the last to
-// pause goes on first: so what it should have waited for has not happened, if it can be so.
-void run_one_by_one(const std::vector<unsigned>& order) {
-  static std::vector<std::unique_ptr<Resident>> blocks;  // they keep their vectors' capacity
-  paused_blocks = 0;
-  const auto run = [] {
-    Resident& last = *blocks[paused_blocks];
-    last.block.run();
+  void finish() {
+    enter(false);
+    while (next_ < order_.size()) run_next();
+    while (paused_ != 0) {
+      blocks_[--paused_]->take_out();
+      blocks_[paused_]->block.stores.enter();
+      run(*blocks_[paused_]);
+    }
+    if (launch_->dependent && !waited_ && !launch_has_waited) {
+      fault(nullptr, "no thread waited for the launch before");
+    }
+    Stores::launch_done();
+    check_red_zones();
+    leave();
+  }
+
+  bool upper() const { return first_fiber_ != 0; }
+  bool has_room() const { return (paused_ + 2) * threads() <= half; }
+
+ private:
+  static constexpr size_t half = max_fibers / 2, early = 4;
+
+  size_t threads() const {
+    return size_t(launch_->block.x) * launch_->block.y * launch_->block.z;
+  }
+
+  void enter(bool is_early);
+  void leave();
+
+  void run_next() {
+    const unsigned index = order_[next_++];
+    if (blocks_.size() == paused_) blocks_.push_back(std::make_unique<Resident>());
+    poison_shared_memory();
+    blocks_[paused_]->block.begin(unflatten(index), first_fiber_ + paused_ * threads());
+    run(*blocks_[paused_]);
+  }
+
+  void run(Resident& resident) {
+    resident.block.run();
     check_shared_memory();
-    if (last.block.paused()) {
-      last.block.stores.leave();
-      last.put_away();
-      paused_blocks++;
+    if (resident.block.paused()) {
+      resident.block.stores.leave();
+      resident.put_away();
+      paused_++;
     } else {
-      last.block.stores.end();
+      resident.block.stores.end();
       block_recorded();
     }
-  };
-  for (unsigned i : order) {
-    if (blocks.size() == paused_blocks) blocks.push_back(std::make_unique<Resident>());
-    poison_shared_memory();
-    blocks[paused_blocks]->block.begin(unflatten(i), paused_blocks * threads_of_a_block());
-    run();
   }
-  while (paused_blocks != 0) {
-    blocks[--paused_blocks]->take_out();
-    blocks[paused_blocks]->block.stores.enter();
-    run();
-  }
+
+  std::unique_ptr<Launch> launch_;
+  std::vector<unsigned> order_;
+  std::vector<std::unique_ptr<Resident>> blocks_;
+  size_t next_ = 0, paused_ = 0, first_fiber_;
+  bool waited_ = false;
+};
+
+Grid* grid = nullptr;  // under way
+
+void Grid::enter(bool is_early) {
+  grid = this;
+  launch = launch_.get();
+  gridDim = launch->grid;
+  blockDim = launch->block;
+  launch_is_early = is_early;
+  launch_has_waited = false;
+  dynamic.place(launch->dynamic_shared_bytes);
+  set_deadline(launch->deadline);
 }
 
-}  // namespace
-
-void run(const Launch& what) {
-  launch = &what;
-  gridDim = what.grid;
-  blockDim = what.block;
-  random_state = what.seed * 0x9e3779b97f4a7c15u | 1;
-  std::vector<unsigned> order(size_t(gridDim.x) * gridDim.y * gridDim.z);
-  std::iota(order.begin(), order.end(), 0u);
-  if (what.order == Order::Reversed) std::reverse(order.begin(), order.end());
-  if (what.order == Order::Random) {
-    for (size_t i = order.size() - 1; i > 0; i--) {
-      std::swap(order[i], order[random_below(unsigned(i + 1))]);
-    }
-  }
-  dynamic.place(what.dynamic_shared_bytes);
-  set_deadline(what.deadline);
-  run_one_by_one(order);
-  Stores::launch_done();
+void Grid::leave() {
+  waited_ |= launch_has_waited;
   set_deadline(0);
-  check_red_zones();
+  grid = nullptr;
   block = nullptr;
   launch = nullptr;
 }
 
+std::vector<std::unique_ptr<Grid>> begun;  // early, and not finished
+
+}  // namespace
+
+void begin(std::unique_ptr<Launch> what) {
+  const bool upper = begun.empty() || !begun.back()->upper();
+  begun.push_back(std::make_unique<Grid>(std::move(what), upper));
+  // To ThreadSanitizer blocks that share the bytes of their shared memory would race.
+  if (!tsan) begun.back()->begin();
+}
+
+void run(std::unique_ptr<Launch> what, bool was_begun) {
+  std::unique_ptr<Grid> next;
+  if (was_begun) {
+    next = std::move(begun.front());
+    begun.erase(begun.begin());
+  } else {
+    next = std::make_unique<Grid>(std::move(what), !begun.empty() && !begun.back()->upper());
+  }
+  next->finish();
+}
+
+void about_to_access(bool write, const void* at, size_t size) {
+  if (launch == nullptr || !launch->dependent || block == nullptr || block->thread == nullptr ||
+      block->thread->waited || !is_device_memory(at)) {
+    return;
+  }
+  if (write || !is_constant(at, size)) {
+    fault(nullptr, "%s before it waited for the launch before: %s", write ? "wrote" : "read",
+          describe_address(at).c_str());
+  }
+}
+
 // Not for ThreadSanitizer, to which blocks that share the bytes of their shared memory would race.
 void before_others() {
-  const bool room = (paused_blocks + 2) * threads_of_a_block() <= max_fibers;
-  if (!tsan && launch->order == Order::Random && room) block->pause();
+  if (!tsan && launch->order == Order::Random && grid->has_room()) block->pause();
 }
 
 // Marsaglia's xorshift64.

@@ -1,8 +1,10 @@
-// A launch: every block of a grid, one after another.
+// A launch: every block of a grid, one after another. One that may overlap with the launch before
+// begins ahead of it: some blocks run up to where their threads wait for it.
 #pragma once
 #include <cusim/runtime.h>
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -26,6 +28,7 @@ struct Launch {
   Order order;
   uint64_t seed;
   unsigned deadline;  // seconds
+  bool dependent;     // may overlap with the launch before
   std::vector<std::string> arguments;
   std::vector<const void*> argument_pointers;
 };
@@ -36,7 +39,17 @@ extern const Launch* launch;
 // How often threads have begun or gone on, ever.
 extern uint64_t steps;
 
-void run(const Launch& launch);
+// Whether the launch before the one under way has not ended, and whether a thread has waited for it.
+extern bool launch_is_early, launch_has_waited;
+
+// Begins a launch before another that is asked for earlier has run, up to where threads wait.
+void begin(std::unique_ptr<Launch> launch);
+
+// Runs a launch: the one begun first, where any was begun and `begun` says so.
+void run(std::unique_ptr<Launch> launch, bool begun);
+
+// A thread of the launch under way is about to read or write there.
+void about_to_access(bool write, const void* at, size_t size);
 
 // Of the launch's order and seed.
 unsigned random_below(unsigned bound);

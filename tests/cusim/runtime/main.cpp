@@ -70,10 +70,11 @@ Answer load(Reader& request) {
   return {Status::Done, answer};
 }
 
-// Module, grid, block, dynamic shared bytes, order, deadline, seed, arguments → steps, and what a
-// profile has recorded.
-Answer launch_kernel(Reader& request) {
-  Launch launch;
+// Whether it may overlap, module, grid, block, dynamic shared bytes, order, deadline, seed, arguments.
+std::unique_ptr<Launch> read_launch(Reader& request) {
+  auto read = std::make_unique<Launch>();
+  Launch& launch = *read;
+  launch.dependent = request.number<uint32_t>() != 0;
   launch.module = reinterpret_cast<Module*>(request.number<uint64_t>());
   launch.kernel = launch.module->kernel;
   for (dim3* size : {&launch.grid, &launch.block}) {
@@ -88,8 +89,14 @@ Answer launch_kernel(Reader& request) {
     argument = request.string();
     launch.argument_pointers.push_back(argument.data());
   }
+  return read;
+}
+
+// A launch, and whether it was begun → steps, and what a profile has recorded.
+Answer launch_kernel(Reader& request) {
   const uint64_t before = steps;
-  run(launch);
+  const bool begun = request.number<uint32_t>() != 0;
+  run(read_launch(request), begun);
   return {Status::Done, bytes_of(steps - before) + recorded()};
 }
 
@@ -99,11 +106,15 @@ Answer answer(Request kind, Reader& request, char* memory) {
       return load(request);
     case Request::Allocate: {
       char* start = memory + request.number<uint64_t>();
-      allocate(start, request.number<uint64_t>());
+      const auto size = request.number<uint64_t>();
+      allocate(start, size, request.number<uint32_t>() != 0);
       return {Status::Done, ""};
     }
     case Request::Free:
       release(memory + request.number<uint64_t>());
+      return {Status::Done, ""};
+    case Request::Begin:
+      begin(read_launch(request));
       return {Status::Done, ""};
     case Request::Launch:
       return launch_kernel(request);

@@ -19,6 +19,7 @@ namespace {
 struct Allocation {
   char* start;
   size_t size;
+  bool constant;
 
   const char* end() const { return start + size; }
   // What is mapped for it: whole pages, both red zones in them.
@@ -35,6 +36,15 @@ struct Allocation {
 std::vector<Allocation> allocations;
 const char* memory_begin;
 const char* memory_end;
+
+// The allocation in which all of it lies.
+const Allocation* holding(const void* start, size_t size) {
+  const char* first = static_cast<const char*>(start);
+  const auto found = std::find_if(allocations.begin(), allocations.end(), [=](const Allocation& a) {
+    return first >= a.start && first + size <= a.end();
+  });
+  return found == allocations.end() ? nullptr : &*found;
+}
 
 void set_protection(const Allocation& allocation, int protection) {
   if (mprotect(allocation.first_page(), allocation.pages_size(), protection) != 0) {
@@ -56,8 +66,8 @@ char* map_device_memory(int file, size_t size) {
   return static_cast<char*>(base);
 }
 
-void allocate(char* start, size_t size) {
-  const Allocation allocation = {start, size};
+void allocate(char* start, size_t size, bool constant) {
+  const Allocation allocation = {start, size, constant};
   set_protection(allocation, PROT_READ | PROT_WRITE);
   raw_fill(allocation.first_page(), poison, allocation.pages_size());
   forbid(allocation.first_page(), size_t(start - allocation.first_page()));
@@ -93,11 +103,11 @@ bool is_device_memory(const void* address) {
   return address >= memory_begin && address < memory_end;
 }
 
-bool in_device_memory(const void* start, size_t size) {
-  const char* first = static_cast<const char*>(start);
-  return std::any_of(allocations.begin(), allocations.end(), [=](const Allocation& a) {
-    return first >= a.start && first + size <= a.end();
-  });
+bool in_device_memory(const void* start, size_t size) { return holding(start, size) != nullptr; }
+
+bool is_constant(const void* start, size_t size) {
+  const Allocation* found = holding(start, size);
+  return found != nullptr && found->constant;
 }
 
 std::string describe_address(const void* address) {

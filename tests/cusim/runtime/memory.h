@@ -14,7 +14,8 @@ constexpr size_t red_zone = 64 << 10;
 // Maps the host's file; returns where.
 char* map_device_memory(int file, size_t size);
 
-void allocate(char* start, size_t size);
+// What is `constant` no kernel writes that may overlap with another.
+void allocate(char* start, size_t size, bool constant);
 void release(char* start);
 
 // Faults if something was written into a red zone.
@@ -25,6 +26,9 @@ bool is_device_memory(const void* address);
 
 // Whether all of it lies in one allocation.
 bool in_device_memory(const void* start, size_t size);
+
+// Whether all of it lies in one constant allocation.
+bool is_constant(const void* start, size_t size);
 
 // The address, and which allocation it is near.
 std::string describe_address(const void* address);

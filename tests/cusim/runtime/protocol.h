@@ -7,7 +7,7 @@
 
 namespace cusim {
 
-enum class Request : uint32_t { Load = 1, Allocate = 2, Free = 3, Launch = 4 };
+enum class Request : uint32_t { Load = 1, Allocate = 2, Free = 3, Launch = 4, Begin = 5 };
 enum class Status : uint32_t { Done = 0, Refused = 1, Fault = 2 };
 
 // The bytes of a request, read from front to back.

@@ -15,9 +15,15 @@ void fence(FenceScope scope) {
   if (ordered && random_below(2) == 0) before_others();
 }
 
-void refresh(const void* at, size_t size) { block->stores.refresh(at, size, false); }
+void refresh(const void* at, size_t size) {
+  about_to_access(false, at, size);
+  block->stores.refresh(at, size, false);
+}
 
-void before_atomic(const void* at, size_t size) { block->stores.refresh(at, size, true); }
+void before_atomic(const void* at, size_t size) {
+  about_to_access(true, at, size);
+  block->stores.refresh(at, size, true);
+}
 
 void after_atomic(const void* at, size_t size) {
   block->stores.publish(at, size);

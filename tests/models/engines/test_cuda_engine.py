@@ -9,20 +9,24 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kernels.device.device import Device, FaultError, Kernel
+from kernels.device.device import Device, Event, FaultError, Kernel
 from kernels.problems.activation import RELU, Activation, ActivationKind
 from kernels.problems.binary_operation import BinaryOp
 from kernels.problems.pool import PoolKind
 from kernels.problems.precision import Precision
 from kernels.problems.prologue import Prologue
+from kernels.tuning.heuristic import heuristic
 from models import BUILT_IN_MODEL, DeviceKind, EngineError, load_classifier, open_engine
 from models.classifier import Classifier
+from models.engines.cuda_engine import CudaEngine
 from models.engines.tolerance import relative_error
 from models.graph import Conv, Normalise
 from models.preprocessing import Layout, normalised
+from models.rewrite import rewrite
+from models.schedule.branches import streams
 from service.images.decode import ImageLimits, prepare_image
 from tests.cusim.device import CusimDevice, Order
-from tests.cusim.streams import CusimStream
+from tests.cusim.streams import CusimStream, own_event
 from tests.support.models.engines import (
     classifier_of,
     network_of,
@@ -69,6 +73,68 @@ def test_the_same_images_give_the_same_bits_whatever_ran_before_and_in_any_order
         engine.close()
         cusim.close()
     assert all((answer == answers[0]).all() for answer in answers)
+
+
+def branching() -> Classifier:
+    """Branches that write into one buffer, overwrite, and are as long as one another or not."""
+    b = GraphBuilder(0, x=(3, 8, 8))
+    first = b.conv("first", "x", 16, 3)
+    deep = b.conv("deep2", b.conv("deep1", first, 8, 1), 8, 3)
+    wide = b.conv("wide", first, 24, 5)
+    pooled = b.conv("pooled2", b.pool("pooled1", first, PoolKind.MAX, 3, pad=1), 8, 1)
+    joined = b.concat("joined", deep, wide, pooled)
+    left, right = b.conv("left", joined, 16, 3), b.conv("right", joined, 16, 1)
+    y = b.binary("y", BinaryOp.ADD, left, right)
+    graph = b.build(b.gemm("scores", b.reshape("flat", y, (16 * 8 * 8,)), 7))
+    return classifier_of(rewrite(graph).graph)
+
+
+def test_branches_side_by_side_give_the_bits_of_one_after_another_in_any_order() -> None:
+    classifier = branching()
+    images, answers = pixels(classifier, 2), []
+    for order, together in ((Order.FORWARD, False), *((order, True) for order in Order)):
+        cusim = CusimDevice(order=order, seed=3)
+        engine = CudaEngine(
+            classifier,
+            cusim,
+            max_batch=2,
+            choose=heuristic(cusim),
+            pays=lambda *_, together=together: together,
+        )
+        engine.warm_up()
+        answers += [engine.run(images), engine.run(images)]
+        assert (max(streams(engine.plans[2].after)) > 0) == together
+        engine.close()
+        cusim.close()
+    assert all((answer == answers[0]).all() for answer in answers)
+
+
+def test_a_branch_that_does_not_wait_for_what_it_reads_is_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    classifier, wait = branching(), CusimStream.wait
+    forgotten: list[Event] = []
+
+    def forgetting(self: CusimStream, event: Event) -> None:
+        if not forgotten:  # joins the capture, but behind nothing
+            forgotten.append(event)
+            mark = own_event(event).mark
+            assert mark is not None
+            mark.behind = frozenset()
+        wait(self, event)
+
+    cusim = CusimDevice(order=Order.REVERSED)
+    engine = CudaEngine(
+        classifier, cusim, max_batch=1, choose=heuristic(cusim), pays=lambda *_: True
+    )
+    images = pixels(classifier, 1)
+    engine.warm_up()
+    right = engine.run(images)
+    monkeypatch.setattr(CusimStream, "wait", forgetting)
+    engine.warm_up()
+    assert not (engine.run(images) == right).all()
+    engine.close()
+    cusim.close()
 
 
 def test_scores_stay_as_they_were_when_the_next_batch_runs(

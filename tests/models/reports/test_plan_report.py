@@ -12,7 +12,7 @@ from models.reports.plan_report import GPUS, plan_report
 def test_a_plans_report_adds_up_and_says_what_bounds_each_launch() -> None:
     digits = load_classifier(BUILT_IN_MODEL)
     one, eight = (plan_report(digits, n, GPUS["h200"]) for n in (1, 8))
-    assert len(one.steps) == 11
+    assert len(one.steps) == 12
     assert sum(s.flops for s in eight.steps) == 8 * sum(s.flops for s in one.steps)
     assert one.roofline_us == pytest.approx(sum(step.roofline_us for step in one.steps))
     for step in one.steps:

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from models import OutputKind
+from kernels import reference
+from models import OutputKind, Ranked
 from service.engine import ranking as labels
 from service.engine.ranking import Prediction, rank
 from service.errors import EngineFailedError
@@ -99,3 +100,42 @@ def test_logits_too_large_to_exponentiate_are_ranked_like_any_others() -> None:
         named = top_k(scores, 3, OutputKind.LOGITS, ())
         assert [prediction["index"] for prediction in named] == [1, 2, 0]
         assert [prediction["probability"] for prediction in named] == [0.665241, 0.244728, 0.090031]
+
+
+def _ranked(scores: NDArray[np.float32], k: int, *, logits: bool) -> Ranked:
+    rows = reference.top_k(scores.astype(np.float64), k, logits=logits).astype(np.float32)
+    classes = scores.shape[1]
+    return Ranked(rows[:, classes : classes + k], rows[:, classes + k : -1])
+
+
+@given(st.lists(VALUES, min_size=2, max_size=40), st.sampled_from(OutputKind))
+def test_an_engines_ranking_is_read_and_more_than_it_has_is_ranked_here(
+    scores: list[float], output: OutputKind
+) -> None:
+    rows = np.array([scores, scores[::-1]], np.float32)
+    k = min(16, len(scores))
+    ranked = _ranked(rows, k, logits=output is OutputKind.LOGITS)
+    ours, theirs = rank(rows, output), rank(rows, output, ranked)
+    for wanted in (1, k, len(scores)):
+        for mine, given_ in zip(ours, theirs, strict=True):
+            expected = labels.top_k(mine, wanted, output, ())
+            read = labels.top_k(given_, wanted, output, ())
+            assert [p["index"] for p in read] == [p["index"] for p in expected]
+            for p, q in zip(read, expected, strict=True):
+                assert p["probability"] == pytest.approx(q["probability"], abs=2e-6)
+
+
+def test_an_engines_ranking_is_used_not_made_again() -> None:
+    scores = np.zeros((1, 3), np.float32)
+    made_up = Ranked(np.array([[2, 0]], np.float32), np.array([[0.75, 0.25]], np.float32))
+    (only,) = rank(scores, OutputKind.LOGITS, made_up)
+    predictions = labels.top_k(only, 2, OutputKind.LOGITS, ("a", "b", "c"))
+    assert [(p["label"], p["probability"]) for p in predictions] == [("c", 0.75), ("a", 0.25)]
+
+
+def test_an_image_whose_scores_are_not_finite_fails_alone_where_the_engine_ranks() -> None:
+    scores = np.array([[0.0, np.nan], [1.0, 0.0]], np.float32)
+    bad, good = rank(scores, OutputKind.LOGITS, _ranked(scores, 2, logits=True))
+    with pytest.raises(EngineFailedError, match="not finite"):
+        labels.top_k(bad, 1, OutputKind.LOGITS, ())
+    assert labels.top_k(good, 1, OutputKind.LOGITS, ())[0]["index"] == 0

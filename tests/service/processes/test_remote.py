@@ -50,6 +50,7 @@ class TagEngine:
     classes = CLASSES
     device = "fake"
     fallback_reason = ""
+    ranked = None
 
     def __init__(self) -> None:
         self.gate = threading.Event()

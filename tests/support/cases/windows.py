@@ -1,4 +1,4 @@
-"""Cases of pooling.cu, lrn.cu, softmax.cu and preprocess.cu."""
+"""Cases of pooling.cu, lrn.cu, softmax.cu, top_k.cu and preprocess.cu."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,6 +13,7 @@ from kernels.operations.lrn import lrn_launch
 from kernels.operations.pooling import global_pool_launch, pool_launch
 from kernels.operations.preprocess import pixels_to_floats_launch, planes_to_pixels_launch
 from kernels.operations.softmax import softmax_launch
+from kernels.operations.top_k import Results, top_k_launch
 from kernels.problems.pool import PoolKind, PoolProblem
 from kernels.problems.window import Window
 from tests.support.kernels.arrays import normal
@@ -92,6 +93,29 @@ def softmax_case(
         return Check({"x": placed(numbers, x)}, y, expected, bound)
 
     return KernelCase(name, (softmax_launch(x, y, axis, log),), check)
+
+
+def top_k_case(
+    name: str, n: int, classes: int, *, logits: bool, pitch: int = 0, few: bool = False
+) -> KernelCase:
+    """Scores with their ranking: many equals where they are `few`, else also a zero below zero."""
+    results, pitch = Results(n, classes), pitch or classes
+    x = Strided((n, classes), (pitch, 1))
+    y = Strided.contiguous((n, results.pitch))
+
+    def check() -> Check:
+        numbers = 4 * normal(x.shape)
+        if few:
+            numbers = np.round(numbers / 4) * np.float32(-1)  # -0 among them
+        wide = numbers.astype(np.float64)
+        expected = reference.top_k(wide, results.k, logits=logits)
+        # Only the probabilities of logits are computed, as in softmax.
+        rounding = EPS32 * (float(np.ptp(wide)) + classes + 8) if logits else 0.0
+        bound = np.zeros_like(expected)
+        bound[:, -results.k - 1 : -1] = rounding * expected[:, -results.k - 1 : -1]
+        return Check({"x": placed(numbers, x)}, y, expected, bound)
+
+    return KernelCase(name, (top_k_launch(results, pitch, logits=logits),), check)
 
 
 def pixels_case(name: str, channels: int, y: Pixels, *, reverse: bool = False) -> KernelCase:
@@ -191,6 +215,17 @@ WINDOW_CASES = (
             ),
             ("along rows", *(Pixels(3, 4).strided(2, (5, 4)),) * 2, 2, 0.0),
             ("along long columns", *(Pixels(2, 3).strided(2, (2, 130)),) * 2, 3, 0.0),
+        )
+    ),
+    *(
+        top_k_case(name, n, classes, logits=logits, pitch=pitch, few=few)
+        for logits in (False, True)
+        for name, n, classes, pitch, few in (
+            ("of 1000 classes", 2, 1000, 0, False),
+            ("of many equals", 3, 1000, 1004, True),
+            ("of ten classes", 8, 10, 12, False),
+            ("of one class", 2, 1, 4, False),
+            ("of more classes than threads", 1, 2077, 0, True),
         )
     ),
     pixels_case("padded to 4 channels", 3, Pixels(4, 4)),

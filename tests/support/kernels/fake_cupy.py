@@ -210,8 +210,11 @@ class FakeMemory:
 class FakeEvent:
     """cupy.cuda.Event."""
 
+    _capture: list[Work] | None = None
+
     def record(self, stream: "FakeStream") -> None:
-        """It happens at once."""
+        """It happens at once; of a captured stream, others may join its capture by it."""
+        self._capture = stream._kept()
 
 
 class FakeGraph:
@@ -240,6 +243,15 @@ class FakeStream:
         """Wait; raises what went wrong before."""
         self._cupy.cuda.runtime.deviceSynchronize()
 
+    def _kept(self) -> list[Work] | None:
+        """The work of the capture it is in."""
+        return self._cupy.capturing.get(self.ptr)
+
+    def wait_event(self, event: "FakeEvent") -> None:
+        """Work is done in the order of asking, which is right for both; it joins a capture."""
+        if event._capture is not None:
+            self._cupy.capturing[self.ptr] = event._capture
+
     def begin_capture(self, mode: int) -> None:
         """Keep what is asked from now on."""
         assert mode == FakeRuntime.streamCaptureModeThreadLocal
@@ -247,4 +259,7 @@ class FakeStream:
 
     def end_capture(self) -> FakeGraph:
         """A graph of what was kept."""
-        return FakeGraph(self._cupy, self._cupy.capturing.pop(self.ptr))
+        kept = self._cupy.capturing.pop(self.ptr)
+        for stream in [each for each, work in self._cupy.capturing.items() if work is kept]:
+            del self._cupy.capturing[stream]
+        return FakeGraph(self._cupy, kept)

@@ -24,6 +24,12 @@ HALF_POISON = np.uint16(0x7EAD)
 """Likewise, where half is stored."""
 
 
+WEIGHTS = frozenset(
+    ("weight", "bias", "scale", "shift", "multiplier", "offset", "depths", "heights", "widths")
+)
+"""Operands that no kernel writes."""
+
+
 @dataclass(frozen=True)
 class Placed:
     """Memory, and the byte in it at which an operand begins."""
@@ -104,7 +110,10 @@ def run(case: KernelCase, device: Device) -> Array:
     begins["y"] = check.layout.offset * y.itemsize
 
     stream = device.stream()
-    buffers = {name: device.allocate(memory.nbytes) for name, memory in memories.items()}
+    buffers = {
+        name: device.allocate(memory.nbytes, constant=name in WEIGHTS)
+        for name, memory in memories.items()
+    }
     for name, memory in memories.items():
         device.upload(buffers[name].address, memory, stream)
     addresses = {name: buffer.address + begins[name] for name, buffer in buffers.items()}
@@ -147,7 +156,7 @@ def storage_error(sizes: Array, stored: Stored) -> Array | float:
 
 
 def launch(launched: Launch, device: Device, addresses: Mapping[str, int], stream: Stream) -> None:
-    """Ask `stream` for a launch on operands at these addresses."""
+    """Ask `stream` for a launch on operands at these addresses, which may overlap with the last."""
     device.launch(
         device.load(launched.instantiation),
         launched.grid,
@@ -155,6 +164,7 @@ def launch(launched: Launch, device: Device, addresses: Mapping[str, int], strea
         launched.shared_bytes,
         launched.bind(addresses),
         stream,
+        dependent=True,
     )
 
 

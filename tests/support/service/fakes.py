@@ -21,6 +21,8 @@ LABELS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight"
 class FakeEngine:
     """Scores each picture's own digit highest; a batch takes `delay_s`, or until `gate` opens."""
 
+    ranked = None
+
     def __init__(
         self,
         *,

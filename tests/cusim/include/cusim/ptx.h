@@ -1,4 +1,5 @@
-// The simulator's side of kernels/src/ptx.cuh: the same names, done by the runtime.
+// The simulator's side of kernels/src/ptx.cuh and dependent.cuh: the same names, done by the
+// runtime.
 #pragma once
 #include <cusim/narrow.h>
 #include <cusim/warp.h>
@@ -8,6 +9,9 @@
 
 // One place, whatever the call's.
 inline void barrier_of_roles() { cusim::barrier(0, cusim::Site::current()); }
+
+inline void let_next_begin() {}  // the next launch begins as early as can be anyway
+inline void wait_for_previous() { cusim::wait_for_previous(); }
 
 template <int BYTES>
 inline void cp_async(void* shared, const void* global, bool valid = true, CUSIM_SITE) {

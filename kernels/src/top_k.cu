@@ -1,0 +1,106 @@
+// What a batch's host wants to know, one row an image: its scores, the indices of the k largest,
+// their probabilities, and a 1 when all that is there.
+//
+//   probability = score, or exp(score - m) / sum of exp(score - m), m the largest, of logits
+//
+// Algorithm: each warp sorts 32 scores at a time by a bitonic network (Batcher 1968, "Sorting
+//   networks and their applications") and keeps the 32 largest so far, a lane each; a tree over the
+//   warps merges theirs. A key is a score's bits in the order of floats, then the index inverted:
+//   of equals the lower index is first. 32 scores a warp, 1024 threads for 1000 classes: sorting
+//   takes 15 exchanges and the tree 5 merges of 5. Every probability of a row is NaN where one of
+//   its scores is NaN or infinite.
+// Layouts: scores are rows with a pitch; y is in pinned host memory, its rows contiguous. The 1 is
+//   written behind a fence for the whole system: the host may wait for it by reading it.
+// Launch: one block per image, a warp per 32 classes up to 32 warps, a power of two of them.
+#include "block.cuh"
+#include "common.cuh"
+
+using Key = unsigned long long;
+
+// Greater keys are greater scores; -0 is 0.
+__device__ __forceinline__ Key key_of(float score, int index) {
+  const unsigned bits = __float_as_uint(score + 0.0f);
+  const unsigned in_order = bits >> 31 ? ~bits : bits | 0x80000000u;
+  return Key(in_order) << 32 | ~unsigned(index);
+}
+
+__device__ __forceinline__ int index_of(Key key) { return int(~unsigned(key)); }
+
+__device__ __forceinline__ float score_of(Key key) {
+  const unsigned in_order = unsigned(key >> 32);
+  return __uint_as_float(in_order >> 31 ? in_order & 0x7fffffffu : ~in_order);
+}
+
+// A bitonic sequence in each run of SIZE lanes, sorted.
+template <int SIZE>
+__device__ __forceinline__ Key merged(Key key, int lane, bool descending) {
+#pragma unroll
+  for (int apart = SIZE / 2; apart > 0; apart /= 2) {
+    const Key other = __shfl_xor_sync(0xffffffffu, key, apart);
+    const bool keeps_larger = ((lane & apart) == 0) == descending;
+    key = (key > other) == keeps_larger ? key : other;
+  }
+  return key;
+}
+
+// The warp's keys, ascending by lane. Runs that double alternate in direction.
+template <int SIZE = 2>
+__device__ __forceinline__ Key sorted(Key key, int lane) {
+  key = merged<SIZE>(key, lane, (lane & SIZE) != 0);
+  if constexpr (SIZE < 32) return sorted<SIZE * 2>(key, lane);
+  return key;
+}
+
+// Of keys in descending and keys in ascending order, a lane each: the 32 largest, descending.
+__device__ __forceinline__ Key largest(Key descending, Key ascending, int lane) {
+  return merged<32>(descending > ascending ? descending : ascending, lane, true);
+}
+
+template <bool LOGITS, int THREADS>
+__global__ void __launch_bounds__(THREADS)
+    top_k(const float* __restrict__ x, float* y, int classes, int x_pitch, int k) {
+  follow_previous();
+  constexpr int WARPS = THREADS / 32;
+  __shared__ Key of_warp[WARPS][32];
+  __shared__ float most;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const float* const row = x + blockIdx.x * x_pitch;
+  float* const to = y + blockIdx.x * (classes + 2 * k + 1);
+
+  Key best = 0;
+  float sum = 0.0f;  // NaN once a score is not finite
+  for (int first = warp * 32; first < classes; first += THREADS) {
+    const int index = first + lane;
+    Key key = 0;
+    if (index < classes) {
+      const float score = row[index];
+      to[index] = score;
+      key = key_of(score, index);
+      sum += 0.0f * score;
+    }
+    best = largest(best, sorted(key, lane), lane);
+  }
+#pragma unroll
+  for (int apart = WARPS / 2; apart > 0; apart /= 2) {
+    if (warp >= apart && warp < 2 * apart) of_warp[warp][31 - lane] = best;
+    __syncthreads();
+    if (warp < apart) best = largest(best, of_warp[warp + apart][lane], lane);
+  }
+
+  if (LOGITS) {
+    if (threadIdx.x == 0) most = score_of(best);
+    __syncthreads();
+    for (int i = threadIdx.x; i < classes; i += THREADS) sum += expf(row[i] - most);
+  }
+  sum = over_block<Sum, THREADS>(sum);
+  if (threadIdx.x < k) {
+    const float score = score_of(best);
+    to[classes + threadIdx.x] = float(index_of(best));
+    to[classes + k + threadIdx.x] = LOGITS ? expf(score - most) / sum : score + sum;
+  }
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    __threadfence_system();  // what the block wrote, which the barrier showed this thread
+    *const_cast<volatile float*>(to + classes + 2 * k) = 1.0f;
+  }
+}

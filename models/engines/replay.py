@@ -1,0 +1,86 @@
+"""One form of batches, captured: its images in, one replay of a graph, its results out.
+
+The graph's last kernel sets a flag for each image in pinned memory once the image's results are
+there. A batch that is expected to end soon is waited for by reading those flags again and again,
+which takes a core but sees the end at once; any other, and one that takes longer than the bound, by
+the driver's blocking wait, which leaves the GIL to other threads.
+"""
+
+from collections.abc import Callable, Sequence
+from math import inf
+from time import perf_counter
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernels.device.device import DeviceError, Graph, Stream
+from models.engines.engine import Image
+
+SPIN_S = 100e-6
+"""The longest spin, which holds the GIL. An event loop blocks on batches as short as this."""
+
+HOST_GB_PER_S = 50.0
+"""Assumed: of a copy between pinned memory and a GPU, PCIe 5."""
+
+KERNEL_GB_PER_S = 20.0
+"""Assumed: of a kernel that reads pinned memory, a warp's 96 bytes at a time."""
+
+COPY_NODE_US = 1.8
+"""Assumed: what a copy adds to a graph besides its bytes: a node more, on another engine."""
+
+
+def kernel_reads_host(nbytes: int) -> bool:
+    """Whether the first kernel reads images faster from pinned memory than after a copy.
+
+    A model of time, with the rates above: yes up to 60 kB. A kernel reads each byte once.
+    """
+    copied_us = COPY_NODE_US + nbytes / (1e3 * HOST_GB_PER_S)
+    return nbytes / (1e3 * KERNEL_GB_PER_S) <= copied_us
+
+
+class Replay:
+    """A captured graph with its place in pinned memory; one thread at a time may run it."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        stream: Stream,
+        images: NDArray[np.uint8] | NDArray[np.float32],
+        results: NDArray[np.float32],
+    ) -> None:
+        """`images` and `results` are pinned, n of both: kernels/operations/top_k.py, `Results`."""
+        self.graph, self._stream = graph, stream
+        self._places = list(images)
+        self._results, self._flags = results, results[:, -1]
+        self._seen = self._flags.data  # a memoryview: read faster than an array
+        self._expected_s = inf  # the last run's time
+
+    def run(
+        self, images: Sequence[Image], start: Callable[[], None] | None = None
+    ) -> NDArray[np.float32]:
+        """The results that the graph computes, or what `start` launches instead: n rows.
+
+        Raises DeviceError.
+        """
+        for place, image in zip(self._places, images, strict=True):
+            place[...] = image
+        self._flags[...] = 0
+        began = perf_counter()
+        if start is None:
+            self.graph.replay(self._stream)
+        else:
+            start()
+        if self._expected_s > SPIN_S or not self._spin(began + SPIN_S):
+            self._stream.synchronize()
+            if not all(self._seen):
+                raise DeviceError("the batch ended without its results")
+        self._expected_s = perf_counter() - began
+        return self._results.copy()
+
+    def _spin(self, until: float) -> bool:
+        """Whether every image's flag is set before then."""
+        for place in range(len(self._seen)):
+            while not self._seen[place]:
+                if perf_counter() > until:
+                    return False
+        return True

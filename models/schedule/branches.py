@@ -1,0 +1,124 @@
+"""Which steps of a plan may run side by side, and on how many streams.
+
+    accesses ─ dependencies ─┬─ windows: when each step may run, for the arena
+                             └─ streams: a number a step
+
+A step waits for those that wrote what it reads or writes, and for those that read what it writes.
+Parts of a buffer that lie side by side in every pixel, as a Concat's do, are apart.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+After = tuple[frozenset[int], ...]
+"""For each step the steps right before it, earlier ones all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Bytes `begin` to `end` of every `pitch` bytes of a buffer; all of it where `pitch` is 0."""
+
+    root: str
+    begin: int = 0
+    end: int = 0
+    pitch: int = 0
+
+    def meets(self, other: "Part") -> bool:
+        """Whether they may have a byte in common."""
+        if self.root != other.root:
+            return False
+        alike = self.pitch == other.pitch != 0
+        return not alike or (self.begin < other.end and other.begin < self.end)
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """What a step touches."""
+
+    reads: frozenset[Part]
+    writes: frozenset[Part]
+
+
+def in_order(count: int) -> After:
+    """One step after another."""
+    return tuple(frozenset({step - 1} if step else ()) for step in range(count))
+
+
+def dependencies(accesses: Sequence[Access]) -> After:
+    """What each step must come after, without what follows from the rest; the last after all."""
+    touched: dict[str, list[tuple[int, Part, bool]]] = {}
+    before: list[set[int]] = []
+    for step, access in enumerate(accesses):
+        parts = [(part, False) for part in access.reads] + [(part, True) for part in access.writes]
+        before.append(
+            {
+                other
+                for part, writes in parts
+                for other, theirs, wrote in touched.get(part.root, ())
+                if (writes or wrote) and part.meets(theirs)
+            }
+        )
+        for part, writes in parts:
+            touched.setdefault(part.root, []).append((step, part, writes))
+    if before:
+        before[-1] |= set(range(len(before) - 1)) - set().union(*before)
+    return _reduced(before)
+
+
+def _reduced(before: Sequence[Collection[int]]) -> After:
+    """Without those that come before another of the same step's."""
+    ancestors: list[int] = []  # a bit a step
+    result = []
+    for after in before:
+        covered, direct = 0, set()
+        for each in sorted(after, reverse=True):
+            if not covered >> each & 1:
+                direct.add(each)
+            covered |= ancestors[each] | 1 << each
+        ancestors.append(covered)
+        result.append(frozenset(direct))
+    return tuple(result)
+
+
+def windows(after: After) -> list[tuple[int, int]]:
+    """For each step the first and the last place that it may have in any order that is allowed.
+
+    Of two steps whose windows are apart, the earlier always ends before the later begins.
+    """
+    count = len(after)
+    ancestors, descendants = [0] * count, [0] * count
+    for step, each in enumerate(after):
+        for other in each:
+            ancestors[step] |= ancestors[other] | 1 << other
+    for step in reversed(range(count)):
+        for other in after[step]:
+            descendants[other] |= descendants[step] | 1 << step
+    return [
+        (before.bit_count(), count - 1 - behind.bit_count())
+        for before, behind in zip(ancestors, descendants, strict=True)
+    ]
+
+
+def streams(after: After) -> list[int]:
+    """A stream for each step, the first step's and the last one's being 0.
+
+    A step goes on where one that it waits for was the last, or where nothing runs that it does not
+    wait for: so streams make no step wait for more than it must.
+    """
+    ancestors: list[int] = []
+    last: list[int] = []  # of each stream
+    chosen = []
+    for step, each in enumerate(after):
+        before = 0
+        for other in each:
+            before |= ancestors[other] | 1 << other
+        ancestors.append(before)
+        free = [stream for stream, other in enumerate(last) if before >> other & 1]
+        direct = [stream for stream in free if last[stream] in each]
+        waits_for_all = step == len(after) - 1
+        stream = 0 if waits_for_all else (direct or free or [len(last)])[0]
+        if stream == len(last):
+            last.append(step)
+        last[stream] = step
+        chosen.append(stream)
+    return chosen

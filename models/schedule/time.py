@@ -1,0 +1,163 @@
+"""A model of time: how long a plan's steps take, and when each runs. Estimates, not measurements.
+
+A convolution takes what the cost model says (kernels/tuning/heuristic.py), its launches in equal
+parts; any other step OTHER_US and its operations or its bytes at the GPU's peak rates, the longer. A
+step starts a gap after the last of those that it waits for. Steps that run side by side share the GPU: each
+fills the multiprocessors that it has blocks for, and where that is more than there are, all slow
+down alike.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Protocol
+
+from kernels.convolution.algorithms import ConvChoice
+from kernels.device.launch import Launch
+from kernels.problems.conv import ConvProblem
+from kernels.tuning.heuristic import CLOCK_HZ, LAUNCH_CYCLES, estimated_cycles
+from models.schedule.branches import After, in_order
+
+GAP_US = 1e6 * LAUNCH_CYCLES / CLOCK_HZ
+"""From the end of a graph's node to the start of one that waits for it."""
+
+OTHER_US = 0.7
+"""Of a launch that computes no convolution, to start, load and end; assumed."""
+
+_LANES = 128
+"""Multiply-adds of a multiprocessor a clock, by which the cost model's cycles become time."""
+
+_CLEARLY = 0.95
+"""Branches run side by side only where the model says that this much of the time remains."""
+
+
+class Machine(Protocol):
+    """What decides times: a `Device`, or a GPU's data sheet."""
+
+    @property
+    def multiprocessors(self) -> int:
+        """Their number."""
+
+    @property
+    def max_shared_bytes(self) -> int:
+        """The most shared memory of a block."""
+
+    @property
+    def peak_flops(self) -> float:
+        """Fp32 operations a second."""
+
+    @property
+    def peak_bandwidth(self) -> float:
+        """Bytes a second."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """The least work of a step: FLOPs, and bytes moved."""
+
+    flops: int = 0
+    bytes: int = 0
+
+
+NO_COST = Cost()
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """A convolution, how it is computed, and in how many launches."""
+
+    problem: ConvProblem
+    choice: ConvChoice
+    launches: int
+
+
+class Timed(Protocol):
+    """A step."""
+
+    @property
+    def launch(self) -> Launch:
+        """Its launch."""
+
+    @property
+    def cost(self) -> Cost:
+        """Its least work."""
+
+    @property
+    def chosen(self) -> Chosen | None:
+        """Of a convolution."""
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A step by itself: µs, and the share of the multiprocessors that it fills."""
+
+    us: float
+    share: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """When a step runs, in µs from the first one's start."""
+
+    start_us: float
+    end_us: float
+
+
+def estimate(step: Timed, machine: Machine) -> Estimate:
+    """How long a step takes alone."""
+    if step.chosen is not None:
+        clock_hz = machine.peak_flops / (2 * _LANES * machine.multiprocessors)
+        cycles = estimated_cycles(step.chosen.problem, step.chosen.choice, machine)
+        seconds = (cycles / step.chosen.launches - LAUNCH_CYCLES) / clock_hz
+    else:
+        seconds = max(
+            step.cost.flops / machine.peak_flops, step.cost.bytes / machine.peak_bandwidth
+        )
+        seconds += OTHER_US / 1e6
+    return Estimate(1e6 * seconds, min(1.0, prod(step.launch.grid) / machine.multiprocessors))
+
+
+def spans(estimates: Sequence[Estimate], after: After, gap_us: float = GAP_US) -> list[Span]:
+    """When each step runs."""
+    left = [each.us for each in estimates]
+    start, end = [0.0] * len(left), [0.0] * len(left)
+    waiting, running = set(range(len(left))), set[int]()
+    now = 0.0
+    while waiting or running:
+        due = {
+            step: max((end[each] + gap_us for each in after[step]), default=0.0)
+            for step in waiting
+            if not after[step] & (waiting | running)
+        }
+        for step, at in due.items():
+            if at <= now:
+                start[step] = now
+                waiting.remove(step)
+                running.add(step)
+        slowed = max(1.0, sum(estimates[step].share for step in running))
+        ends = [now + left[step] * slowed for step in running]
+        begins = [at for step, at in due.items() if step in waiting]
+        then = min(ends + begins)
+        for step in list(running):
+            left[step] -= (then - now) / slowed
+            if left[step] <= 1e-9:
+                end[step] = then
+                running.remove(step)
+        now = then
+    return [Span(*each) for each in zip(start, end, strict=True)]
+
+
+def critical_us(estimates: Sequence[Estimate], after: After, gap_us: float = GAP_US) -> float:
+    """The longest way through the steps, each alone on the GPU."""
+    alone = [Estimate(each.us, 0.0) for each in estimates]
+    return max((span.end_us for span in spans(alone, after, gap_us)), default=0.0)
+
+
+def pays(steps: Sequence[Timed], after: After, machine: Machine) -> bool:
+    """Whether the steps end clearly earlier in this order than one after another."""
+    estimates = [estimate(step, machine) for step in steps]
+
+    def us(order: After) -> float:
+        return max((span.end_us for span in spans(estimates, order)), default=0.0)
+
+    return us(after) <= _CLEARLY * us(in_order(len(steps)))

@@ -1,0 +1,74 @@
+"""Launches that overlap: what may be done early, and what is caught."""
+
+from contextlib import nullcontext
+
+import numpy as np
+import pytest
+
+from kernels.device.device import FaultError
+from tests.cusim.build import BUILDS, ORDERED, PLAIN, Build
+from tests.cusim.device import CusimDevice, Order
+from tests.cusim.selftest.defects import enumerator
+from tests.cusim.selftest.launching import instantiation, opened
+
+THREADS, BLOCKS, LAUNCHES = 64, 6, 5
+KERNEL = instantiation("dependent.cu", "add_weight", threads=THREADS)
+SIZE = THREADS * BLOCKS
+
+
+def chain(device: CusimDevice, defect: str, *, graph: bool = False) -> np.ndarray:
+    """A launch, and several that each add the weights once more to what the one before gave."""
+    rng = np.random.default_rng(0)
+    x, weight = rng.integers(0, 100, (2, SIZE)).astype(np.float32)
+    stream, kernel = device.stream(), device.load(KERNEL)
+    values = [device.allocate(x.nbytes) for _ in range(LAUNCHES + 1)]
+    weights = device.allocate(weight.nbytes, constant=True)
+    device.upload(values[0].address, x, stream)
+    device.upload(weights.address, weight, stream)
+    with device.capture(stream) if graph else nullcontext() as captured:
+        for index in range(LAUNCHES):
+            planted = enumerator(KERNEL, defect if index == 2 else "NONE")
+            arguments = [values[index].address, weights.address, values[index + 1].address, planted]
+            grid, block = (BLOCKS, 1, 1), (THREADS, 1, 1)
+            device.launch(kernel, grid, block, 0, arguments, stream, dependent=index > 0)
+    if captured is not None:
+        for _ in range(2):
+            captured.replay(stream)
+    result = np.empty_like(x)
+    device.download(result, values[-1].address, stream)
+    stream.synchronize()
+    turned = weight.reshape(BLOCKS, THREADS)[:, ::-1].reshape(-1)
+    return np.asarray(result - (x + LAUNCHES * turned))
+
+
+@pytest.mark.parametrize("graph", [False, True], ids=["one by one", "graph"])
+@pytest.mark.parametrize("order", Order, ids=lambda order: order.name.lower())
+@pytest.mark.parametrize("build", BUILDS, ids=lambda build: build.name)
+def test_launches_that_keep_the_rule_give_the_same_though_they_overlap(
+    build: Build, order: Order, graph: bool
+) -> None:
+    device = opened(build, order)
+    assert not chain(device, "NONE", graph=graph).any()
+    device.close()
+
+
+@pytest.mark.parametrize(
+    ("defect", "build", "said"),
+    [
+        ("READS_EARLY", ORDERED, "read before it waited"),
+        ("WRITES_EARLY", ORDERED, "wrote before it waited"),
+        ("ADDS_EARLY", PLAIN, "wrote before it waited"),
+        ("COPIES_EARLY", PLAIN, "read before it waited"),
+        ("NEVER_WAITS", PLAIN, "no thread waited"),
+    ],
+)
+def test_a_launch_that_breaks_the_rule_is_a_fault(defect: str, build: Build, said: str) -> None:
+    for order in Order:
+        with pytest.raises(FaultError, match=f"{said} for the launch before.*in add_weight"):
+            chain(opened(build, order), defect)
+
+
+def test_what_is_read_early_is_what_the_launch_before_has_not_written_yet() -> None:
+    device = opened(PLAIN)
+    assert np.isnan(chain(device, "READS_EARLY")).any()
+    device.close()

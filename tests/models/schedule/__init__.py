@@ -1,0 +1,1 @@
+"""Orders of steps, and the model of time."""
