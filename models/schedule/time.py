@@ -1,10 +1,10 @@
 """A model of time: how long a plan's steps take, and when each runs. Estimates, not measurements.
 
 A convolution takes what the cost model says (kernels/tuning/heuristic.py), its launches in equal
-parts; any other step OTHER_US and its operations or its bytes at the GPU's peak rates, the longer. A
-step starts a gap after the last of those that it waits for. Steps that run side by side share the GPU: each
-fills the multiprocessors that it has blocks for, and where that is more than there are, all slow
-down alike.
+parts; any other step OTHER_US and its operations or bytes at the peak rates, the longer. A step
+starts a gap after the last of those that it waits for. Steps that run side by side share the GPU:
+each fills the multiprocessors that it has blocks for, and where that is more than there are, all
+slow down alike.
 """
 
 from collections.abc import Sequence

@@ -12,6 +12,7 @@ from kernels.problems.precision import Precision
 from kernels.tuning.heuristic import H200, estimated_cycles, heuristic
 from models import BUILT_IN_MODEL, load_classifier
 from models.graph import Conv
+from models.schedule.time import GAP_US
 
 
 @pytest.mark.parametrize("precision", [Precision.FP32, Precision.FP16], ids=lambda p: p.value)
@@ -29,7 +30,7 @@ def test_a_prediction_is_convolutions_and_others_with_gaps(precision: Precision)
     assert prediction.cached
     # Each has a gap and an end; what few bytes take comes on top.
     others = 12 - len(problems)
-    assert 0 < prediction.others_us - others * (0.7 + predict.GAP_US) < 1
+    assert 0 < prediction.others_us - others * (0.7 + GAP_US) < 1
     assert prediction.us == prediction.convolutions_us + prediction.others_us
 
 

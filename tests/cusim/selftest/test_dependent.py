@@ -1,6 +1,7 @@
 """Launches that overlap: what may be done early, and what is caught."""
 
 from contextlib import nullcontext
+from typing import Any
 
 import numpy as np
 import pytest
@@ -28,7 +29,8 @@ def chain(device: CusimDevice, defect: str, *, graph: bool = False) -> np.ndarra
     with device.capture(stream) if graph else nullcontext() as captured:
         for index in range(LAUNCHES):
             planted = enumerator(KERNEL, defect if index == 2 else "NONE")
-            arguments = [values[index].address, weights.address, values[index + 1].address, planted]
+            addresses = (each.address for each in (values[index], weights, values[index + 1]))
+            arguments: list[Any] = [*addresses, planted]
             grid, block = (BLOCKS, 1, 1), (THREADS, 1, 1)
             device.launch(kernel, grid, block, 0, arguments, stream, dependent=index > 0)
     if captured is not None:
