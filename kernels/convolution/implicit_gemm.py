@@ -34,8 +34,9 @@ MAX_SPLIT = 16
 MIN_CHUNKS = 2
 """Of the inner dimension, at least, for each block of a split."""
 
-_PREPARE_INSTRUCTIONS, _STATISTICS_INSTRUCTIONS = 5, 6
-"""Of a prologue, for each number of x: where it is multiplied, and in a pixel's statistics."""
+_PREPARE_INSTRUCTIONS, _STATISTICS_INSTRUCTIONS = 4, 5
+"""Of a prologue, for each number of x: before it is multiplied (profile.tsv: 2.6 to 4.1 on sm_90a),
+and in its pixel's statistics (by the source)."""
 
 
 class AnyTile(Protocol):
