@@ -22,10 +22,12 @@ from kernels.convolution.implicit_gemm import (
 )
 from kernels.layout.pixels import Pixels
 from kernels.operations.linear import linear_launch, prepare_linear_weight
+from kernels.problems.activation import RELU
 from kernels.problems.conv import ConvProblem
+from kernels.problems.prologue import Prologue
 from tests.cusim.device import CusimDevice, Order
 from tests.support.cases import INSTANTIATIONS
-from tests.support.cases.conv import DEPTHWISE, DIRECT, conv_case
+from tests.support.cases.conv import DEPTHWISE, DIRECT, GEMM, conv_case
 from tests.support.kernels.arrays import normal
 from tests.support.kernels.conv_layers import (
     CLIP,
@@ -88,6 +90,33 @@ def chosen(draw: st.DrawFn) -> tuple[Layer, ConvChoice]:
 @settings(ON_A_DEVICE, max_examples=60)
 @given(chosen())
 def test_any_layer_is_its_reference_by_any_choice(
+    device: CusimDevice, drawn: tuple[Layer, ConvChoice]
+) -> None:
+    run(conv_case(*drawn), device)
+
+
+@st.composite
+def normalised(draw: st.DrawFn) -> tuple[Layer, ConvChoice]:
+    """A pointwise layer with a prologue, and any choice for it."""
+    size = tuple(draw(st.lists(st.integers(1, 9), min_size=2, max_size=3)))
+    c, k = draw(st.integers(1, 70)), draw(st.integers(1, 70))
+    problem = conv_problem(draw(st.integers(1, 3)), c, k, window(size, (1,) * len(size)))
+    prologue = draw(st.sampled_from((Prologue(1e-3), Prologue(None, RELU))))
+    places = st.sampled_from((dense, filled, within, odd))
+    layer = Layer(
+        "drawn",
+        replace(problem, prologue=prologue),
+        draw(places)(c),
+        draw(places)(k),
+        mean=draw(st.sampled_from((0.0, -3.0, 20.0))),
+    )
+    config = TileConfig(draw(st.sampled_from(TILES)), draw(st.integers(1, 8)))
+    return layer, ConvChoice(GEMM, config)
+
+
+@settings(ON_A_DEVICE, max_examples=60)
+@given(normalised())
+def test_any_layer_after_a_prologue_is_its_reference(
     device: CusimDevice, drawn: tuple[Layer, ConvChoice]
 ) -> None:
     run(conv_case(*drawn), device)

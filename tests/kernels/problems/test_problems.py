@@ -7,8 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kernels.problems.activation import RELU
 from kernels.problems.conv import ConvProblem, Projection
 from kernels.problems.precision import Precision
+from kernels.problems.prologue import Prologue
 from kernels.problems.window import Window
 from tests.support.kernels.windows import conv_problem, floor_output, window
 
@@ -144,6 +146,14 @@ def test_depthwise_filters_every_channel_alone(
                 1, 4, 4, window((9, 9, 9), (3, 3, 3), strides=(2, 1, 1), dilations=(1, 2, 1)), 4
             ),
             "N1 C4 9x9x9 K4 3x3x3 s2x1x1 d1x2x1 g4",
+        ),
+        (
+            replace(conv_problem(1, 8, 9, window((9, 8), (1, 1))), prologue=Prologue(1e-6)),
+            "N1 C8 9x8 K9 1x1 after LayerNorm(1e-06)",
+        ),
+        (
+            replace(conv_problem(1, 8, 9, window((9, 8), (1, 1))), prologue=Prologue(None, RELU)),
+            "N1 C8 9x8 K9 1x1 after ScaleShift, Relu",
         ),
     ],
 )

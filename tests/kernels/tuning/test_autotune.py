@@ -9,10 +9,12 @@ import pytest
 
 from kernels.convolution import algorithms
 from kernels.convolution.algorithms import ALGORITHMS, Algorithm
+from kernels.convolution.gemm import GemmConv
 from kernels.convolution.tensor_gemm import TensorConv
 from kernels.device.cuda_device import CudaDevice
 from kernels.problems.conv import ConvProblem, Projection
 from kernels.problems.precision import Precision
+from kernels.problems.prologue import Prologue
 from kernels.tuning.autotune import Search, autotune
 from kernels.tuning.search import conditions_of, finder, ranking, shortlist
 from kernels.tuning.store import TuningStore
@@ -133,6 +135,13 @@ def test_every_precision_passes_its_exam(
     _passes(device, store, replace(LAYER, n=17, precision=precision))
     projection = Projection(12, tuple(2 * size for size in POINTWISE.window.output), (2, 2))
     _passes(device, store, replace(POINTWISE, n=3, precision=precision, projection=projection))
+
+
+def test_a_convolution_with_a_prologue_is_measured(
+    device: CusimDevice, store: TuningStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(algorithms, "ALGORITHMS", (GemmConv(),))
+    _passes(device, store, replace(POINTWISE, prologue=Prologue(1e-6)))
 
 
 def _passes(device: CusimDevice, store: TuningStore, problem: ConvProblem) -> None:

@@ -10,10 +10,21 @@ from hypothesis import strategies as st
 from kernels.convolution import algorithms
 from kernels.convolution.algorithms import ConvChoice, choices
 from kernels.device.compile import source_digest
+from kernels.problems.activation import RELU
 from kernels.problems.conv import ConvProblem
 from kernels.problems.precision import Precision
+from kernels.problems.prologue import Prologue
 from kernels.tuning.heuristic import H200, Facts, choose, estimated_cycles, heuristic
-from kernels.tuning.search import by_name, finalists, finder, keys, ranking, shortlist, tuned
+from kernels.tuning.search import (
+    by_name,
+    finalists,
+    finder,
+    keys,
+    measured_launches,
+    ranking,
+    shortlist,
+    tuned,
+)
 from kernels.tuning.store import Conditions, Key, Outcome, Times
 from kernels.tuning.timing import Timing
 from tests.support.kernels.tuning_fakes import DIRECT, TILE, Broken
@@ -24,7 +35,8 @@ _3x3 = conv_problem(1, 64, 64, window((28, 28), (3, 3), pads=(1,) * 4))
 _1x1 = conv_problem(1, 256, 64, window((28, 28), (1, 1)))
 _DEPTHWISE = conv_problem(1, 64, 64, _3x3.window, 64)
 _3D = conv_problem(1, 64, 64, window((4, 14, 14), (3, 3, 3), pads=(1,) * 6))
-LAYERS = (_3x3, _1x1, _DEPTHWISE, _3D)
+_NORMALISED = replace(_1x1, prologue=Prologue(1e-6))
+LAYERS = (_3x3, _1x1, _DEPTHWISE, _3D, _NORMALISED)
 
 
 def timed(warm: float, cold: float) -> Outcome:
@@ -50,13 +62,20 @@ def alike(draw: st.DrawFn) -> ConvProblem:
     strides, dilations, pads = some(1, 2), some(1, 2), some(0, 0, 0, 1)
     seen = window(size, kernel, strides=strides, dilations=dilations, pads=pads)
     c, k = some(2, 4)
-    return conv_problem(n, c, k, seen, groups)
+    prologue = draw(st.sampled_from((None, Prologue(), Prologue(1e-6), Prologue(1e-6, RELU))))
+    return replace(conv_problem(n, c, k, seen, groups), prologue=prologue)
 
 
 @settings(max_examples=300)
 @given(alike(), alike())
 def test_problems_are_told_apart_by_what_is_printed(one: ConvProblem, other: ConvProblem) -> None:
     assert (str(one) == str(other)) == (one == other)
+
+
+def test_a_convolution_is_measured_without_its_prologue_under_a_key_of_its_own() -> None:
+    for choice in choices(_NORMALISED):
+        assert measured_launches(_NORMALISED, choice) == measured_launches(_1x1, choice)
+    assert keys(HERE)(_NORMALISED) != keys(HERE)(_1x1)
 
 
 @pytest.mark.parametrize("problem", LAYERS, ids=str)
