@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from benchmarks.gpu.units import HTTP, LAYER, NETWORK, missing, units
+from benchmarks.kernels.fit import fit, pairs
 from benchmarks.kernels.plots import NoMatplotlibError, plot_speedups
 from benchmarks.kernels.report import CONVOY, GOALS, compare, reached, summarise
 from benchmarks.kernels.suites import BATCHES, SUITES
@@ -49,6 +50,7 @@ def results(lines: Sequence[Row], folder: Path) -> str:
         f" Kernels were compiled by {last['compiler']}: numbers hold for it alone.",
         *(_layer_table(layers, suite, n) for suite in SUITES for n in BATCHES),
         _goals(layers),
+        _cost_model(layers),
         *_plots(layers, folder),
         _network_table([row for row in rows if row["unit"].startswith(NETWORK)]),
         _http_table([row for row in rows if row["unit"].startswith(HTTP)]),
@@ -137,6 +139,14 @@ def _goals(rows: Sequence[Row]) -> str:
             verdict = "met" if value >= goal.at_least else "NOT MET"
             told.append(f"- {verdict}: {goal}: {value:.2f}, promised at least {goal.at_least}")
     return "## Goals\n\n" + "\n".join(told) if told else ""
+
+
+def _cost_model(rows: Sequence[Row]) -> str:
+    try:
+        found = fit(pairs(rows))
+    except ValueError as few:
+        return f"## The cost model\n\nNot checked: {few}."
+    return f"## The cost model\n\n{found}.".replace("fitted", "Fitted", 1)
 
 
 def _plots(rows: Sequence[Row], folder: Path) -> list[str]:

@@ -50,6 +50,13 @@ _SEVERAL = 1.2
 intermediate data may leave the cache."""
 
 
+_ALIKE = 1.05
+"""Costs of which one is less than so many times the other are alike: the model is no better."""
+
+FULL = 0.9
+"""Of the multiprocessors have a block, at least, where that costs little."""
+
+
 class DeviceFacts(Protocol):
     """The properties of a device that decide the choice: a `Device`, or `Facts` without one."""
 
@@ -82,13 +89,25 @@ def heuristic(device: DeviceFacts) -> Callable[[ConvProblem], ConvChoice]:
 def choose(
     problem: ConvProblem, candidates: Sequence[ConvChoice], device: DeviceFacts
 ) -> ConvChoice:
-    """The candidate with the least cost, the first where several are equal."""
+    """The candidate with the least cost, the first where several are equal.
+
+    Of those that cost little more than the least, the first that fills the device, if one does.
+    """
 
     def cost(choice: ConvChoice) -> float:
         several = len(choice.algorithm.work(problem, choice.config)) > 1
         return estimated_cycles(problem, choice, device) * (_SEVERAL if several else 1)
 
-    return min(candidates, key=cost)
+    costs = list(map(cost, candidates))
+    near = sorted((each, i) for i, each in enumerate(costs) if each <= _ALIKE * min(costs))
+    filling = (i for _, i in near if fills(problem, candidates[i], device))
+    return candidates[next(filling, near[0][1])]
+
+
+def fills(problem: ConvProblem, choice: ConvChoice, device: DeviceFacts) -> bool:
+    """Whether the largest launch gives nearly every multiprocessor a block."""
+    works = choice.algorithm.work(problem, choice.config)
+    return max(work.blocks for work in works) >= FULL * device.multiprocessors
 
 
 def estimated_cycles(

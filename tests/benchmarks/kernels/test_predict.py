@@ -8,10 +8,11 @@ from benchmarks.kernels import __main__ as kernels
 from benchmarks.kernels import predict
 from benchmarks.kernels.predict import PEAK_FLOPS, Prediction, mean_over_plain, of_peak
 from benchmarks.kernels.report import compare
-from benchmarks.kernels.suites import C3D, CUCONV, VGG_E
-from benchmarks.rows import read
+from benchmarks.kernels.suites import BATCHES, C3D, CUCONV, SUITES, VGG_E
+from benchmarks.rows import RESULTS, read
 from kernels.convolution.algorithms import choices
-from kernels.tuning.heuristic import H200, estimated_cycles, heuristic
+from kernels.tuning.heuristic import CLOCK_HZ, H200, estimated_cycles, heuristic
+from kernels.tuning.search import by_name
 
 
 def test_a_prediction_is_the_models_estimate_of_the_heuristics_choice() -> None:
@@ -60,3 +61,18 @@ def test_rows_and_tables_say_that_nothing_was_measured(
     assert "predicted, to reach: 1.5" in shown
     assert compare(rows, VGG_E, 1, "warm") == []
     assert not (tmp_path / "kernels.jsonl").exists()
+
+
+def test_the_committed_predictions_are_the_models() -> None:
+    layers = {(suite, each.name): each.problem for suite, of in SUITES.items() for each in of}
+    rows = read(RESULTS / "predictions.jsonl")
+    assert len(rows) == len(layers) * len(BATCHES)
+    for row in rows:
+        problem = layers[row["suite"], row["layer"]].with_batch(row["n"])
+        choice = by_name(choices(problem)).get(row["choice"])
+        assert choice is not None, (row, "no such choice: python -m benchmarks.kernels --predict")
+        us = 1e6 * estimated_cycles(problem, choice, H200) / CLOCK_HZ
+        assert row["us"] == pytest.approx(us, rel=0.02, abs=0.01), (
+            row,
+            "if this is meant: python -m benchmarks.kernels --predict",
+        )

@@ -83,7 +83,7 @@ def test_the_shortlist_has_the_cheapest_and_some_of_each_algorithm(problem: Conv
     every = choices(problem, H200.max_shared_bytes)
     names = {choice.algorithm.name for choice in every}
     short = shortlist(problem, H200, 8)
-    assert next(iter(short.values())) == choose(problem, every, H200)
+    assert choose(problem, every, H200) in short.values()
     assert 8 <= len(short) <= 8 + 2 * (len(names) - 1) or len(every) < 8
     for name in names:
         of_it = [choice for choice in every if choice.algorithm.name == name]

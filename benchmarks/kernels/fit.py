@@ -1,0 +1,123 @@
+"""The cost model beside measured layers: fitted on one half of them, checked on the other.
+
+A measured time is taken to be offset_us + scale * the estimate; both are fitted to the least sum of
+squared relative errors. What is reported is of the half that the fit has not seen.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.kernels.report import CONVOY
+from benchmarks.kernels.suites import BATCHES, SUITES
+from benchmarks.rows import Row
+from kernels.convolution.algorithms import choices
+from kernels.problems.conv import ConvProblem
+from kernels.tuning.heuristic import CLOCK_HZ, H200, estimated_cycles
+from kernels.tuning.search import by_name
+
+Numbers = NDArray[np.floating[Any]]
+
+LEAST = 8
+"""Measured layers that a fit needs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A layer's time as estimated for the choice that was measured, and as measured, in µs."""
+
+    name: str
+    estimated_us: float
+    measured_us: float
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """What the fit of one half says of the other."""
+
+    offset_us: float
+    scale: float
+    fitted: int  # pairs
+    checked: int
+    rank_correlation: float  # Spearman's, which the fit does not change
+    median_error: float  # of the fitted estimates, relative to what was measured
+    unfitted_error: float  # of the estimates as they are
+
+    def __str__(self) -> str:
+        return (
+            f"fitted on {self.fitted} layers, {self.offset_us:+.2f} µs and {self.scale:.2f} times"
+            f" the estimate; on {self.checked} others the rank correlation is"
+            f" {self.rank_correlation:.2f}, the median error {self.median_error:.0%}"
+            f" ({self.unfitted_error:.0%} without the fit)"
+        )
+
+
+def pairs(rows: Iterable[Row]) -> Iterator[Pair]:
+    """Of Convoy's rows with the operands in the cache or not, of layers of the suites.
+
+    A choice that the code no longer has is left out, and so is a device that is no H100 or H200.
+    """
+    problems = _problems()
+    for row in rows:
+        problem = problems.get(row.get("problem", ""))
+        hopper = any(name in row["device"] for name in ("H100", "H200"))
+        if problem is None or row["side"] != CONVOY or not hopper:
+            continue
+        choice = by_name(choices(problem)).get(row["choice"])
+        if choice is not None:
+            cycles = estimated_cycles(problem, choice, H200, warm=row["cache"] == "warm")
+            name = f"{row['problem']} {row['cache']}"
+            yield Pair(name, 1e6 * cycles / CLOCK_HZ, float(row["p50_us"]))
+
+
+def fit(every: Iterable[Pair]) -> Fit:
+    """Of every other pair, by estimate, checked on the rest. ValueError with fewer than LEAST."""
+    ordered = sorted(every, key=lambda pair: (pair.estimated_us, pair.name))
+    if len(ordered) < LEAST:
+        raise ValueError(f"{len(ordered)} layers are measured; a fit needs {LEAST}")
+    seen, unseen = ordered[::2], ordered[1::2]
+    estimated, measured = _columns(seen)
+    columns = np.stack([np.ones_like(estimated), estimated], axis=1)
+    (offset, scale), *_ = np.linalg.lstsq(
+        columns / measured[:, None], np.ones_like(measured), rcond=None
+    )
+    estimated, measured = _columns(unseen)
+    fitted = offset + scale * estimated
+    return Fit(
+        offset_us=float(offset),
+        scale=float(scale),
+        fitted=len(seen),
+        checked=len(unseen),
+        rank_correlation=rank_correlation(estimated, measured),
+        median_error=float(np.median(abs(fitted / measured - 1))),
+        unfitted_error=float(np.median(abs(estimated / measured - 1))),
+    )
+
+
+def rank_correlation(first: Numbers, second: Numbers) -> float:
+    """Spearman's: Pearson's correlation of the ranks, equal values sharing the mean of theirs."""
+    ranks = []
+    for values in (first, second):
+        _, inverse, count = np.unique(values, return_inverse=True, return_counts=True)
+        ranks.append((np.cumsum(count) - (count - 1) / 2)[inverse])
+    return float(np.corrcoef(*ranks)[0, 1])
+
+
+def _columns(of: Sequence[Pair]) -> tuple[Numbers, Numbers]:
+    estimated, measured = zip(*((pair.estimated_us, pair.measured_us) for pair in of), strict=True)
+    return np.array(estimated), np.array(measured)
+
+
+@cache
+def _problems() -> dict[str, ConvProblem]:
+    return {
+        str(problem): problem
+        for layers in SUITES.values()
+        for layer in layers
+        for n in BATCHES
+        for problem in (layer.problem.with_batch(n),)
+    }
