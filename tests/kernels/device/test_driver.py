@@ -127,6 +127,6 @@ def test_an_older_device_launches_all_by_cupy(
 ) -> None:
     device = CudaDevice(cache=CACHE)
     kernel = device.load(instantiate("lrn.cu", "lrn", t="float"))
-    monkeypatch.setattr(device, "_overlaps", False)
+    monkeypatch.setattr(device, "overlaps", False)
     device.launch(kernel, (1, 1, 1), (32, 1, 1), 0, (np.int32(1),), device.stream(), dependent=True)
     assert not fake.calls

@@ -5,7 +5,7 @@ from contextlib import nullcontext
 import numpy as np
 import pytest
 
-from kernels.device.device import FaultError
+from kernels.device.device import Argument, FaultError
 from tests.cusim.build import BUILDS, ORDERED, PLAIN, Build
 from tests.cusim.device import CusimDevice, Order
 from tests.cusim.selftest.defects import enumerator
@@ -28,7 +28,12 @@ def chain(device: CusimDevice, defect: str, *, graph: bool = False) -> np.ndarra
     with device.capture(stream) if graph else nullcontext() as captured:
         for index in range(LAUNCHES):
             planted = enumerator(KERNEL, defect if index == 2 else "NONE")
-            arguments = [values[index].address, weights.address, values[index + 1].address, planted]
+            arguments: list[Argument] = [
+                values[index].address,
+                weights.address,
+                values[index + 1].address,
+                planted,
+            ]
             grid, block = (BLOCKS, 1, 1), (THREADS, 1, 1)
             device.launch(kernel, grid, block, 0, arguments, stream, dependent=index > 0)
     if captured is not None:
