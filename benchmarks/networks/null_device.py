@@ -79,6 +79,7 @@ class NullDevice:
     multiprocessors = 132
     max_shared_bytes = 227 << 10
     driver = compiler = "none"
+    overlaps = True
     peak_flops, peak_bandwidth = 66.9e12, 4.8e12
 
     def __init__(self) -> None:

@@ -67,7 +67,7 @@ class CudaDevice:
             raise DeviceError(f"CUDA device {number} does not answer: {error}") from error
         self.name: str = properties["name"].decode()
         self.architecture = architecture((properties["major"], properties["minor"]))
-        self._overlaps = int(self.architecture.rstrip("a")) >= _OVERLAPS
+        self.overlaps = int(self.architecture.rstrip("a")) >= _OVERLAPS
         self.multiprocessors: int = properties["multiProcessorCount"]
         self.max_shared_bytes: int = self._attribute("MaxSharedMemoryPerBlockOptin")
         version: int = runtime.driverGetVersion()
@@ -200,7 +200,7 @@ class CudaDevice:
             # More than 48 KiB must be asked for. It is never lowered: a captured launch needs it.
             if shared_bytes > raw.max_dynamic_shared_size_bytes:  # noqa: PLR1730  only if it must
                 raw.max_dynamic_shared_size_bytes = shared_bytes
-            if dependent and self._overlaps:
+            if dependent and self.overlaps:
                 parameters = [encode(argument) for argument in arguments]
                 function, queue = raw.kernel.ptr, _own(stream).cupy.ptr
                 launch_dependent(function, grid, block, shared_bytes, parameters, queue)

@@ -193,6 +193,10 @@ class Device(Protocol):
     def peak_bandwidth(self) -> float:
         """Bytes a second to and from its memory, at its highest clock."""
 
+    @property
+    def overlaps(self) -> bool:
+        """Whether dependent launches begin before the one ahead of them has ended."""
+
     def load(self, instantiation: Instantiation) -> Kernel:
         """Compile, or find in the cache, and load. Raises CompileError with the compiler's log.
 

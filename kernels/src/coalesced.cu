@@ -80,7 +80,7 @@ __global__ void __launch_bounds__(ROWS * FILTER_WARPS * 32, FILTER_WARPS == 1 ? 
     conv_coalesced(const float* __restrict__ x, const float* __restrict__ weight, const float* bias,
                    const float* residual, float* y, float* planes, unsigned* counters, Sizes sizes,
                    Window window, int activation, float a, float b) {
-  follow_previous();
+  let_next_begin();
   constexpr int THREADS = ROWS * FILTER_WARPS * 32;
   constexpr int SLICES = 32 / FILTER_LANES, STEP = 4 * SLICES, STEPS = CHUNK / STEP;
   constexpr int FILTERS = FILTER_WARPS * FILTER_LANES * 4;
@@ -188,6 +188,7 @@ __global__ void __launch_bounds__(ROWS * FILTER_WARPS * 32, FILTER_WARPS == 1 ? 
     }
   };
 
+  wait_for_previous();  // weights of the first chunk are on their way
 #pragma unroll 1
   for (int stage = 0; stage < STAGES - 1; ++stage) {
     if (first_chunk + stage < last_chunk) {

@@ -36,7 +36,7 @@ from models.errors import DeviceLostError, EngineError
 from models.lowering import Choose
 from models.plan import Location, Pays, Plan, Region, Step, build_plan
 from models.schedule import time
-from models.schedule.branches import streams
+from models.schedule.branches import dependents, streams
 
 Progress = Callable[[Collection[Instantiation]], Iterable[Instantiation]]
 """Wraps an iterable to show progress, as tqdm does."""
@@ -293,15 +293,12 @@ class CudaEngine:
             if chosen[other] != chosen[step]
         }
         ended: dict[int, Event] = {}
-        last: dict[int, int] = {}  # of each stream
+        overlap = dependents(plan.after)
         for index, step in enumerate(plan.steps):
             for other in sorted(plan.after[index] & ended.keys()):
                 if chosen[other] != chosen[index]:
                     on[index].wait(ended[other])
-            # A launch overlaps with the one right before it, if that is all that it waits for.
-            dependent = plan.after[index] == {last.get(chosen[index])}
-            self._launch(step, plan, on[index], dependent=dependent)
-            last[chosen[index]] = index
+            self._launch(step, plan, on[index], dependent=overlap[index])
             if index in awaited:
                 ended[index] = self._device.event()
                 ended[index].record(on[index])

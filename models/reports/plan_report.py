@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,6 +17,7 @@ from kernels.tuning.search import Find, tuned
 from models.classifier import Classifier
 from models.errors import EngineError
 from models.plan import Plan, Step, build_plan
+from models.schedule import time
 from models.tuning.measured import conv_problems, find_on
 
 
@@ -34,6 +36,22 @@ class Gpu:
     tf32_tflops: float
     fp16_tflops: float
     gb_per_s: float
+    overlaps: bool = False  # whether dependent launches do (kernels/src/dependent.cuh)
+
+    @property
+    def max_shared_bytes(self) -> int:
+        """The most shared memory of a block."""
+        return self.shared_kb << 10
+
+    @property
+    def peak_flops(self) -> float:
+        """Fp32 operations a second."""
+        return 1e12 * self.fp32_tflops
+
+    @property
+    def peak_bandwidth(self) -> float:
+        """Bytes a second."""
+        return 1e9 * self.gb_per_s
 
     def tflops(self, precision: Precision) -> float:
         """At a precision: a third of TF32's for three products in TF32."""
@@ -49,8 +67,8 @@ GPUS: Mapping[str, Gpu] = {
     "t4": Gpu("T4", "75", 40, 64, 8.1, 0, 65, 320),
     "a100": Gpu("A100 SXM 80 GB", "80", 108, 163, 19.5, 156, 312, 2039),
     "l4": Gpu("L4", "89", 58, 99, 30.3, 60, 121, 300),
-    "h100": Gpu("H100 SXM", "90a", 132, 227, 66.9, 494, 989, 3350),
-    "h200": Gpu("H200 SXM", "90a", 132, 227, 66.9, 494, 989, 4800),
+    "h100": Gpu("H100 SXM", "90a", 132, 227, 66.9, 494, 989, 3350, overlaps=True),
+    "h200": Gpu("H200 SXM", "90a", 132, 227, 66.9, 494, 989, 4800, overlaps=True),
 }
 
 
@@ -84,11 +102,14 @@ class StepReport:
     roofline_us: float
     bound: str  # "FLOPs" or "bytes"
     code: CodeReport | None  # None where the kernel is not profiled for the GPU's architecture
+    start_us: float  # by the model of time (models/schedule/time.py)
+    end_us: float
+    after: tuple[int, ...]  # the launches that it waits for, by their places
 
 
 @dataclass(frozen=True, slots=True)
 class PlanReport:
-    """A plan on a named GPU. Times are computed from its data sheet, not measured."""
+    """A plan on a named GPU. Times are modelled or computed from its data sheet, not measured."""
 
     name: str
     n: int
@@ -105,6 +126,20 @@ class PlanReport:
         """Of all launches, one after another."""
         return sum(step.roofline_us for step in self.steps)
 
+    @property
+    def us(self) -> float:
+        """To the last launch's end, by the model of time."""
+        return max(step.end_us for step in self.steps)
+
+    @property
+    def gaps_us(self) -> float:
+        """Of these, while no launch runs."""
+        idle = end = 0.0
+        for step in sorted(self.steps, key=lambda step: step.start_us):
+            idle += max(0.0, step.start_us - end)
+            end = max(end, step.end_us)
+        return idle
+
 
 def plan_report(classifier: Classifier, n: int, gpu: Gpu, tuning: Path | None = None) -> PlanReport:
     """The plan of a classifier for n images on a GPU.
@@ -120,8 +155,12 @@ def plan_report(classifier: Classifier, n: int, gpu: Gpu, tuning: Path | None = 
         )
     graph = classifier.rewritten.graph
     find: Find = find_on(gpu.name.split()[0], tuning) if tuning else lambda _: None
-    choose = tuned(find, heuristic(Facts(gpu.multiprocessors, gpu.shared_kb << 10)))
-    plan: Plan = build_plan(graph, classifier.preprocessing, n, choose)
+    choose = tuned(find, heuristic(Facts(gpu.multiprocessors, gpu.max_shared_bytes)))
+    plan: Plan = build_plan(
+        graph, classifier.preprocessing, n, choose, pays=partial(time.pays, machine=gpu)
+    )
+    gaps = time.gaps(plan.after, overlaps=gpu.overlaps)
+    spans = time.spans([time.estimate(step, gpu) for step in plan.steps], plan.after, gaps)
     problems = {
         name: problem for problem, names in conv_problems(graph, [n]).items() for name in names
     }
@@ -136,7 +175,10 @@ def plan_report(classifier: Classifier, n: int, gpu: Gpu, tuning: Path | None = 
         name=classifier.name,
         n=n,
         gpu=gpu,
-        steps=tuple(_step(step, gpu, chosen.get(step.name, other)) for step in plan.steps),
+        steps=tuple(
+            _step(step, gpu, chosen.get(step.name, other), span, after)
+            for step, span, after in zip(plan.steps, spans, plan.after, strict=True)
+        ),
         arena_bytes=plan.arena_bytes,
         arena_bound=plan.arena_bound,
         input_bytes=plan.input_bytes,
@@ -158,7 +200,9 @@ def _of(choice: ConvChoice, problem: ConvProblem) -> Precision:
     return problem.precision if isinstance(choice.algorithm, TensorConv) else Precision.FP32
 
 
-def _step(step: Step, gpu: Gpu, chosen: _Chosen) -> StepReport:
+def _step(
+    step: Step, gpu: Gpu, chosen: _Chosen, span: time.Span, after: frozenset[int]
+) -> StepReport:
     arithmetic = step.cost.flops / (gpu.tflops(chosen.precision) * 1e6)
     memory = step.cost.bytes / (gpu.gb_per_s * 1e3)
     x, y, z = step.launch.block
@@ -175,6 +219,9 @@ def _step(step: Step, gpu: Gpu, chosen: _Chosen) -> StepReport:
         roofline_us=max(arithmetic, memory),
         bound="FLOPs" if arithmetic > memory else "bytes",
         code=_code(step.launch.instantiation, gpu.architecture),
+        start_us=span.start_us,
+        end_us=span.end_us,
+        after=tuple(sorted(after)),
     )
 
 

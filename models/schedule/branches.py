@@ -1,7 +1,7 @@
 """Which steps of a plan may run side by side, and on how many streams.
 
     accesses ─ dependencies ─┬─ windows: when each step may run, for the arena
-                             └─ streams: a number a step
+                             └─ streams: a number a step ─ dependents: which may begin early
 
 A step waits for those that wrote what it reads or writes, and for those that read what it writes.
 Parts of a buffer that lie side by side in every pixel, as a Concat's do, are apart.
@@ -122,3 +122,16 @@ def streams(after: After) -> list[int]:
         last[stream] = step
         chosen.append(stream)
     return chosen
+
+
+def dependents(after: After) -> list[bool]:
+    """Whether a step waits for nothing but the one right before it on its stream.
+
+    As a launch it may then overlap with that one (kernels/src/dependent.cuh).
+    """
+    last: dict[int, int] = {}
+    result = []
+    for step, stream in enumerate(streams(after)):
+        result.append(stream in last and after[step] == {last[stream]})
+        last[stream] = step
+    return result

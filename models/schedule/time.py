@@ -16,13 +16,16 @@ from kernels.convolution.algorithms import ConvChoice
 from kernels.device.launch import Launch
 from kernels.problems.conv import ConvProblem
 from kernels.tuning.heuristic import CLOCK_HZ, LAUNCH_CYCLES, estimated_cycles
-from models.schedule.branches import After, in_order
+from models.schedule.branches import After, dependents, in_order
 
 GAP_US = 1e6 * LAUNCH_CYCLES / CLOCK_HZ
 """From the end of a graph's node to the start of one that waits for it."""
 
 OTHER_US = 0.7
 """Of a launch that computes no convolution, to start, load and end; assumed."""
+
+OVERLAPPED_GAP_US = 0.25
+"""Assumed: the same where the later launch has begun before (kernels/src/dependent.cuh)."""
 
 _LANES = 128
 """Multiply-adds of a multiprocessor a clock, by which the cost model's cycles become time."""
@@ -49,6 +52,10 @@ class Machine(Protocol):
     @property
     def peak_bandwidth(self) -> float:
         """Bytes a second."""
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether launches overlap (kernels/src/dependent.cuh)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,15 +124,23 @@ def estimate(step: Timed, machine: Machine) -> Estimate:
     return Estimate(1e6 * seconds, min(1.0, prod(step.launch.grid) / machine.multiprocessors))
 
 
-def spans(estimates: Sequence[Estimate], after: After, gap_us: float = GAP_US) -> list[Span]:
-    """When each step runs."""
+def gaps(after: After, *, overlaps: bool) -> list[float]:
+    """µs before each step that waits for another; `overlaps`: whether launches do."""
+    return [OVERLAPPED_GAP_US if overlaps and early else GAP_US for early in dependents(after)]
+
+
+def spans(
+    estimates: Sequence[Estimate], after: After, gaps_us: Sequence[float] | None = None
+) -> list[Span]:
+    """When each step runs; each GAP_US after what it waits for, unless `gaps_us` says otherwise."""
+    gaps_us = gaps_us or [GAP_US] * len(after)
     left = [each.us for each in estimates]
     start, end = [0.0] * len(left), [0.0] * len(left)
     waiting, running = set(range(len(left))), set[int]()
     now = 0.0
     while waiting or running:
         due = {
-            step: max((end[each] + gap_us for each in after[step]), default=0.0)
+            step: max((end[each] + gaps_us[step] for each in after[step]), default=0.0)
             for step in waiting
             if not after[step] & (waiting | running)
         }
@@ -147,10 +162,12 @@ def spans(estimates: Sequence[Estimate], after: After, gap_us: float = GAP_US) -
     return [Span(*each) for each in zip(start, end, strict=True)]
 
 
-def critical_us(estimates: Sequence[Estimate], after: After, gap_us: float = GAP_US) -> float:
+def critical_us(
+    estimates: Sequence[Estimate], after: After, gaps_us: Sequence[float] | None = None
+) -> float:
     """The longest way through the steps, each alone on the GPU."""
     alone = [Estimate(each.us, 0.0) for each in estimates]
-    return max((span.end_us for span in spans(alone, after, gap_us)), default=0.0)
+    return max((span.end_us for span in spans(alone, after, gaps_us)), default=0.0)
 
 
 def pays(steps: Sequence[Timed], after: After, machine: Machine) -> bool:
@@ -158,6 +175,7 @@ def pays(steps: Sequence[Timed], after: After, machine: Machine) -> bool:
     estimates = [estimate(step, machine) for step in steps]
 
     def us(order: After) -> float:
-        return max((span.end_us for span in spans(estimates, order)), default=0.0)
+        between = gaps(order, overlaps=machine.overlaps)
+        return max((span.end_us for span in spans(estimates, order, between)), default=0.0)
 
     return us(after) <= _CLEARLY * us(in_order(len(steps)))

@@ -17,6 +17,7 @@ from rich.text import Text
 from loadtest.tables import left, make_table, print_table, right
 from models import GPUS, NetworkReport, PlanReport, plan_report, report
 from service.cli.options import Expectations, configure_logging, with_settings
+from service.cli.timeline import plot_timeline
 from service.hosting.loading import load
 from service.settings import Settings, SettingsError
 
@@ -45,6 +46,14 @@ def inspect(
         Path | None,
         typer.Option("--plot", metavar="FILE", help="Plot the time by layer on --gpu as a PNG."),
     ] = None,
+    timeline_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--timeline",
+            metavar="FILE",
+            help="Draw when each launch runs on --gpu, by a model of time, as an SVG or PNG.",
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show a model's nodes after rewriting: their cost, and the algorithm that --gpu would run."""
@@ -55,6 +64,8 @@ def inspect(
     network, planned = report(classifier, n), plan_report(classifier, n, GPUS[gpu], settings.tuning)
     if plot_file is not None:
         plot_times(planned, plot_file)
+    if timeline_file is not None:
+        plot_timeline(planned, timeline_file)
     if as_json or plan:
         print_report(planned if plan else network, as_json=as_json)
     elif why:
@@ -78,7 +89,12 @@ def print_report(report: NetworkReport | PlanReport, *, as_json: bool) -> None:
 def _to_json(report: NetworkReport | PlanReport) -> str:
     totals: dict[str, float]
     if isinstance(report, PlanReport):
-        totals = {"launches": len(report.steps), "roofline_us": report.roofline_us}
+        totals = {
+            "launches": len(report.steps),
+            "roofline_us": report.roofline_us,
+            "us": report.us,
+            "gaps_us": report.gaps_us,
+        }
     else:
         totals = {"flops": report.flops, "bytes": report.bytes}
     return msgspec.json.format(msgspec.json.encode({**asdict(report), **totals})).decode()
@@ -224,7 +240,8 @@ def _plan_table(report: PlanReport) -> RenderableType:
     totals = (
         f"{report.name}, N = {report.n}, {report.gpu.name}: {len(report.steps)} launches, "
         f"{report.roofline_us:,.1f} us at the roofline (computed from the data sheet, not "
-        f"measured; ceilings are shares of the peak, counted in machine code); "
+        f"measured; ceilings are shares of the peak, counted in machine code), "
+        f"{report.us:,.1f} us by the model of time, of which {report.gaps_us:,.1f} are gaps; "
         f"arena {arena:,.2f} MB, where no layout takes less than {least:,.2f}"
     )
     return Group(make_table(columns, rows), Text(), _code_table(report), Text(), Text(totals))

@@ -7,6 +7,7 @@ import pytest
 from kernels.problems.precision import Precision
 from models import BUILT_IN_MODEL, EngineError, load_classifier
 from models.reports.plan_report import GPUS, plan_report
+from models.schedule.time import GAP_US, OVERLAPPED_GAP_US
 
 
 def test_a_plans_report_adds_up_and_says_what_bounds_each_launch() -> None:
@@ -49,3 +50,16 @@ def test_convolutions_on_tensor_cores_have_their_peak() -> None:
     turing = replace(digits, precision=Precision.TF32)
     with pytest.raises(EngineError, match="T4 has no tensor cores for tf32"):
         plan_report(turing, 1, GPUS["t4"])
+
+
+def test_launches_are_shown_one_after_another_or_side_by_side_with_their_gaps() -> None:
+    digits = load_classifier(BUILT_IN_MODEL)
+    for gpu in ("a100", "h200"):
+        plan = plan_report(digits, 1, GPUS[gpu])
+        gap_us = OVERLAPPED_GAP_US if GPUS[gpu].overlaps else GAP_US
+        for step in plan.steps[1:]:
+            ready_us = max(plan.steps[other].end_us for other in step.after)
+            assert step.start_us - ready_us == pytest.approx(gap_us) or len(step.after) != 1
+            assert step.start_us >= ready_us + gap_us - 1e-9
+        assert plan.us == plan.steps[-1].end_us
+        assert 0 < plan.gaps_us < (len(plan.steps) - 1) * GAP_US

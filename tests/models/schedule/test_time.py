@@ -5,7 +5,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.schedule.branches import After, in_order
-from models.schedule.time import Estimate, Span, critical_us, spans
+from models.schedule.time import (
+    GAP_US,
+    OVERLAPPED_GAP_US,
+    Estimate,
+    Span,
+    critical_us,
+    gaps,
+    spans,
+)
 
 FORK: After = (frozenset(), frozenset({0}), frozenset({0}), frozenset({1, 2}))
 
@@ -17,28 +25,41 @@ ESTIMATES = st.lists(
 def test_steps_in_order_take_their_sum_and_the_gaps() -> None:
     steps = [Estimate(2.0), Estimate(3.0, 0.1), Estimate(0.0)]
     expected = [Span(0, 2), Span(2.5, 5.5), Span(6, 6)]
-    assert spans(steps, in_order(3), 0.5) == expected
+    assert spans(steps, in_order(3), [0.5] * 3) == expected
 
 
 def test_branches_that_fit_the_gpu_together_run_as_if_alone() -> None:
     steps = [Estimate(1.0), Estimate(4.0, 0.5), Estimate(2.0, 0.5), Estimate(1.0)]
-    assert spans(steps, FORK, 0.5) == [Span(0, 1), Span(1.5, 5.5), Span(1.5, 3.5), Span(6, 7)]
+    assert spans(steps, FORK, [0.5] * 4) == [Span(0, 1), Span(1.5, 5.5), Span(1.5, 3.5), Span(6, 7)]
 
 
 def test_branches_that_each_fill_the_gpu_gain_nothing_but_gaps() -> None:
     steps = [Estimate(1.0), Estimate(4.0), Estimate(4.0), Estimate(1.0)]
-    assert spans(steps, FORK, 0.0)[-1] == Span(9, 10)
+    assert spans(steps, FORK, [0.0] * 4)[-1] == Span(9, 10)
 
 
 @given(ESTIMATES, st.floats(0, 2))
 def test_side_by_side_is_between_the_critical_path_and_one_after_another(
     steps: list[Estimate], gap_us: float
 ) -> None:
-    end = spans(steps, FORK, gap_us)[-1].end_us
-    assert critical_us(steps, FORK, gap_us) <= end + 1e-6
-    assert end <= spans(steps, in_order(4), gap_us)[-1].end_us + 1e-6
+    gaps_us = [gap_us] * 4
+    end = spans(steps, FORK, gaps_us)[-1].end_us
+    assert critical_us(steps, FORK, gaps_us) <= end + 1e-6
+    assert end <= spans(steps, in_order(4), gaps_us)[-1].end_us + 1e-6
+
+
+def test_only_launches_that_overlap_have_a_shorter_gap() -> None:
+    assert gaps(FORK, overlaps=False) == [GAP_US] * 4
+    # The first waits for nothing; the second branch and the join wait for another stream.
+    early = [GAP_US, OVERLAPPED_GAP_US, GAP_US, GAP_US]
+    assert gaps(FORK, overlaps=True) == early
+    steps = [Estimate(1.0)] * 3
+    chain = in_order(3)
+    assert spans(steps, chain, gaps(chain, overlaps=True))[-1].end_us == pytest.approx(
+        3 + 2 * OVERLAPPED_GAP_US
+    )
 
 
 def test_the_critical_path_is_the_longest_whatever_fills_the_gpu() -> None:
     steps = [Estimate(1.0), Estimate(4.0), Estimate(2.0), Estimate(1.0)]
-    assert critical_us(steps, FORK, 0.5) == pytest.approx(7.0)
+    assert critical_us(steps, FORK, [0.5] * 4) == pytest.approx(7.0)

@@ -70,11 +70,11 @@ def test_a_plan_is_shown_launch_by_launch_with_its_totals(
         assert step.name in text
         assert step.kernel in text
     assert "issue ceiling" in text
-    assert "digits, N = 8, H200 SXM: 11 launches" in text
+    assert "digits, N = 8, H200 SXM: 12 launches" in text
     assert "not measured" in text
     print_report(plan, as_json=True)
     parsed = json.loads(capsys.readouterr().out)
-    assert parsed["launches"] == 11
+    assert parsed["launches"] == 12
     assert parsed["gpu"]["multiprocessors"] == 132
 
 
@@ -109,6 +109,17 @@ def test_refusals_are_one_row_a_reason(convoy: Run) -> None:
     rows = [line for line in out.splitlines() if "stride 2x2; it runs stride 1" in line]
     assert rows
     assert len(out.splitlines()) == len(set(out.splitlines()))
+
+
+def test_when_launches_run_is_drawn(convoy: Run, tmp_path: Path) -> None:
+    status, _, _ = convoy("inspect", "digits", "--plan", "--timeline", tmp_path / "digits.svg")
+    assert status == 0
+    drawn = (tmp_path / "digits.svg").read_text()
+    assert "<svg" in drawn
+    assert "not measured" in drawn
+    status, _, error = convoy("inspect", "digits", "--timeline", tmp_path / "digits.pdf")
+    assert status == 2
+    assert "must end in .svg or .png" in error
 
 
 def test_the_time_by_layer_is_plotted(convoy: Run, tmp_path: Path) -> None:

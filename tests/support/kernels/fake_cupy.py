@@ -133,6 +133,7 @@ class FakeRawModule:
 class FakeRawKernel:
     """cupy.RawKernel: y = a + b. Its arguments become bytes as CuPy makes them."""
 
+    kernel = SimpleNamespace(ptr=0xF00)
     num_regs = 32
     shared_size_bytes = 64
     local_size_bytes = 0

@@ -1,12 +1,11 @@
 """Launches that overlap: what may be done early, and what is caught."""
 
 from contextlib import nullcontext
-from typing import Any
 
 import numpy as np
 import pytest
 
-from kernels.device.device import FaultError
+from kernels.device.device import Argument, FaultError
 from tests.cusim.build import BUILDS, ORDERED, PLAIN, Build
 from tests.cusim.device import CusimDevice, Order
 from tests.cusim.selftest.defects import enumerator
@@ -29,8 +28,12 @@ def chain(device: CusimDevice, defect: str, *, graph: bool = False) -> np.ndarra
     with device.capture(stream) if graph else nullcontext() as captured:
         for index in range(LAUNCHES):
             planted = enumerator(KERNEL, defect if index == 2 else "NONE")
-            addresses = (each.address for each in (values[index], weights, values[index + 1]))
-            arguments: list[Any] = [*addresses, planted]
+            arguments: list[Argument] = [
+                values[index].address,
+                weights.address,
+                values[index + 1].address,
+                planted,
+            ]
             grid, block = (BLOCKS, 1, 1), (THREADS, 1, 1)
             device.launch(kernel, grid, block, 0, arguments, stream, dependent=index > 0)
     if captured is not None:

@@ -1,0 +1,48 @@
+"""`convoy inspect --timeline`: when each launch of a batch runs, drawn."""
+
+from importlib.util import find_spec
+from pathlib import Path
+
+from models import PlanReport
+from service.settings import SettingsError
+
+_NAME = 32
+"""Characters of a launch's name."""
+
+
+def plot_timeline(plan: PlanReport, file: Path) -> None:
+    """Write a bar a launch, from its modelled start to its end, to an SVG or PNG by its suffix.
+
+    A thin line leads to it from the end of what it waits for. SettingsError without matplotlib, and
+    for another suffix.
+    """
+    if file.suffix not in (".svg", ".png"):
+        raise SettingsError(f"--timeline: {file} must end in .svg or .png")
+    if find_spec("matplotlib") is None:
+        raise SettingsError(
+            "--timeline: matplotlib is not installed; from a checkout run "
+            ".venv/bin/pip install -c constraints.txt -e '.[loadtest]'"
+        )
+    from matplotlib.figure import Figure  # noqa: PLC0415  in the extra `loadtest`
+
+    figure = Figure(figsize=(11, 1.2 + 0.17 * len(plan.steps)), layout="constrained")
+    panel = figure.add_subplot()
+    for row, step in enumerate(plan.steps):
+        ready_us = max((plan.steps[other].end_us for other in step.after), default=step.start_us)
+        panel.plot([ready_us, step.start_us], [row, row], color="tab:red", linewidth=1)
+        panel.barh(row, step.end_us - step.start_us, left=step.start_us, color="tab:blue")
+    names = [
+        step.name if len(step.name) <= _NAME else f"…{step.name[1 - _NAME :]}"
+        for step in plan.steps
+    ]
+    panel.set_yticks(range(len(names)), names, fontsize=6)
+    panel.set_ylim(len(names) - 0.5, -0.5)  # the first launch above
+    panel.set_xlim(0, plan.us)
+    panel.set_xlabel("µs from the first launch's start, by the model of time, not measured")
+    panel.grid(axis="x", linewidth=0.3)
+    panel.set_title(
+        f"{plan.name}, N = {plan.n}, {plan.gpu.name}: {len(plan.steps)} launches, {plan.us:.1f} µs,"
+        f" of which {plan.gaps_us:.1f} are gaps",
+        loc="left",
+    )
+    figure.savefig(file, dpi=120)

@@ -1,0 +1,132 @@
+"""cuLaunchKernelEx through ctypes: the structures, and what a driver is given."""
+
+import ctypes
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from kernels.device import driver
+from kernels.device.cuda_device import CudaDevice
+from kernels.device.device import FaultError, LaunchError
+from kernels.device.driver import Attribute, Config, DriverError, launch_dependent
+from kernels.device.launch import instantiate
+from tests.support.kernels.fake_cupy import FakeCupy
+from tests.support.kernels.resources import CACHE
+
+_OFFSETS = """
+#include <cuda.h>
+#include <cstddef>
+#include <cstdio>
+int main() {
+  using C = CUlaunchConfig;
+  using A = CUlaunchAttribute;
+  printf("%zu %zu %zu %zu %zu %zu %zu ", offsetof(C, gridDimX), offsetof(C, blockDimX),
+         offsetof(C, sharedMemBytes), offsetof(C, hStream), offsetof(C, attrs),
+         offsetof(C, numAttrs), sizeof(C));
+  printf("%zu %zu %zu %d", offsetof(A, id), offsetof(A, value), sizeof(A),
+         int(CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION));
+}
+"""
+
+
+def test_structures_lie_as_in_the_toolkits_header(tmp_path: Path) -> None:
+    headers = [
+        path.parent for folder in sys.path for path in Path(folder).glob("nvidia/*/include/cuda.h")
+    ]
+    if not headers:
+        pytest.skip("cuda.h is not installed (extra cuda13)")
+    (tmp_path / "offsets.cpp").write_text(_OFFSETS)
+    command = ["g++", f"-I{headers[0]}", "offsets.cpp", "-o", "offsets"]
+    subprocess.run(command, cwd=tmp_path, check=True)
+    printed = subprocess.run([tmp_path / "offsets"], capture_output=True, text=True, check=True)
+    assert list(map(int, printed.stdout.split())) == [
+        *(getattr(Config, name).offset for name, _ in Config._fields_),
+        ctypes.sizeof(Config),
+        Attribute.id.offset,
+        Attribute.value.offset,
+        ctypes.sizeof(Attribute),
+        driver._PROGRAMMATIC_STREAM_SERIALIZATION,
+    ]
+
+
+class FakeDriver:
+    """Remembers launches as C would read them, and answers `status`."""
+
+    def __init__(self) -> None:
+        self.status = 0
+        self.calls: list[SimpleNamespace] = []
+        prototype = ctypes.CFUNCTYPE(
+            ctypes.c_int,
+            ctypes.POINTER(Config),
+            ctypes.c_void_p,
+            ctypes.POINTER(ctypes.c_void_p),
+            ctypes.c_void_p,
+        )
+        self.cuLaunchKernelEx = prototype(self._launch)
+
+    def _launch(self, config: "ctypes._Pointer[Config]", function: int, p: object, _: None) -> int:
+        given = config.contents
+        attributes = [given.attributes[i] for i in range(given.attribute_count)]
+        self.calls.append(
+            SimpleNamespace(
+                function=function,
+                grid=tuple(given.grid),
+                block=tuple(given.block),
+                shared_bytes=given.shared_bytes,
+                stream=given.stream,
+                attributes=[(each.id, each.value[0]) for each in attributes],
+                first=ctypes.cast(p[0], ctypes.POINTER(ctypes.c_int))[0],  # type: ignore[index]
+            )
+        )
+        return self.status
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
+    library = FakeDriver()
+    monkeypatch.setattr(driver, "_library", lambda: library)
+    monkeypatch.setitem(sys.modules, "cupy", FakeCupy())
+    return library
+
+
+def test_a_launch_says_that_it_may_overlap(fake: FakeDriver) -> None:
+    launch_dependent(0xF00, (3, 2, 1), (64, 1, 1), 512, [np.int32(7).tobytes()], 0xBEEF)
+    (call,) = fake.calls
+    assert (call.function, call.stream, call.shared_bytes) == (0xF00, 0xBEEF, 512)
+    assert (call.grid, call.block, call.first) == ((3, 2, 1), (64, 1, 1), 7)
+    assert call.attributes == [(6, 1)]
+    fake.status = 700
+    with pytest.raises(DriverError, match="700"):
+        launch_dependent(0xF00, (1, 1, 1), (1, 1, 1), 0, [bytes(4)], 0)
+
+
+def test_a_device_of_sm_90_launches_dependents_by_the_driver_and_all_else_by_cupy(
+    fake: FakeDriver,
+) -> None:
+    device = CudaDevice(cache=CACHE)
+    stream = device.stream()
+    kernel = device.load(instantiate("lrn.cu", "lrn", t="float"))
+    device.launch(kernel, (1, 1, 1), (32, 1, 1), 0, (np.int32(1),), stream)
+    assert not fake.calls
+    arguments = (np.int32(5), np.float32(1), 0x1234, bytes(12))
+    device.launch(kernel, (1, 1, 1), (32, 1, 1), 0, arguments, stream, dependent=True)
+    (call,) = fake.calls
+    assert (call.function, call.first) == (kernel.function.kernel.ptr, 5)
+    for status, error in ((1, LaunchError), (700, FaultError)):
+        fake.status = status
+        with pytest.raises(error, match=str(status)):
+            device.launch(kernel, (1, 1, 1), (32, 1, 1), 0, arguments, stream, dependent=True)
+
+
+def test_an_older_device_launches_all_by_cupy(
+    fake: FakeDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = CudaDevice(cache=CACHE)
+    kernel = device.load(instantiate("lrn.cu", "lrn", t="float"))
+    monkeypatch.setattr(device, "overlaps", False)
+    device.launch(kernel, (1, 1, 1), (32, 1, 1), 0, (np.int32(1),), device.stream(), dependent=True)
+    assert not fake.calls
