@@ -100,11 +100,13 @@ def fit(every: Iterable[Pair]) -> Fit:
 
 def rank_correlation(first: Numbers, second: Numbers) -> float:
     """Spearman's: Pearson's correlation of the ranks, equal values sharing the mean of theirs."""
-    ranks = []
-    for values in (first, second):
-        _, inverse, count = np.unique(values, return_inverse=True, return_counts=True)
-        ranks.append((np.cumsum(count) - (count - 1) / 2)[inverse])
-    return float(np.corrcoef(*ranks)[0, 1])
+    return float(np.corrcoef(_ranks(first), _ranks(second))[0, 1])
+
+
+def _ranks(values: Numbers) -> Numbers:
+    _, inverse, count = np.unique(values, return_inverse=True, return_counts=True)
+    ranks: Numbers = (np.cumsum(count) - (count - 1) / 2)[inverse]
+    return ranks
 
 
 def _columns(of: Sequence[Pair]) -> tuple[Numbers, Numbers]:
