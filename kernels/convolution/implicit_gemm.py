@@ -242,12 +242,12 @@ class ImplicitGemm(Generic[T]):
                 sizes=sizes,
                 window=window_struct(problem.window),
                 **epilogue_arguments(activation),
-                **self.further_arguments(problem),
+                **self.last_arguments(problem),
             ),
         )
 
-    def further_arguments(self, problem: ConvProblem) -> Mapping[str, Value]:  # noqa: ARG002  (none)
-        """Arguments of this kernel alone, its last."""
+    def last_arguments(self, problem: ConvProblem) -> Mapping[str, Value]:  # noqa: ARG002  (none)
+        """Of this kernel alone, after the epilogue's."""
         return {}
 
 
@@ -268,7 +268,7 @@ class FloatGemm(ImplicitGemm[Tile]):
         template = {**asdict(tile), "pointwise": self.POINTWISE, **prologue}
         return instantiate("implicit_gemm.cu", "conv_direct", **template)
 
-    def further_arguments(self, problem: ConvProblem) -> Mapping[str, Value]:
+    def last_arguments(self, problem: ConvProblem) -> Mapping[str, Value]:
         """Those of the prologue."""
         return prologue_arguments(problem.prologue)
 
