@@ -9,7 +9,7 @@ import pytest
 from kernels.problems.activation import RELU, Activation, ActivationKind
 from kernels.problems.binary_operation import BinaryOp
 from kernels.problems.pool import PoolKind
-from kernels.problems.precision import FLOAT, Precision
+from kernels.problems.precision import Precision
 from kernels.problems.prologue import Prologue
 from models.graph import Conv, Graph, Normalise, Shape
 from models.precision import at_precision
@@ -129,9 +129,9 @@ def before_groups(b: GraphBuilder) -> None:
         (with_another_reader, "n is also read by transpose_z"),
         (as_a_residual, "n is also read by conv_y"),
         (in_a_concatenation, "n lies inside z"),
-        (before_a_window, "conv_y has kernel 3x3; it runs 1x1"),
-        (before_a_stride, "conv_y has stride 2x2; it runs stride 1"),
-        (before_groups, "conv_y has groups 2; it runs 1 group"),
+        (before_a_window, "gemm cannot run conv_y after it: kernel 3x3; it runs 1x1"),
+        (before_a_stride, "gemm cannot run conv_y after it: stride 2x2; it runs stride 1"),
+        (before_groups, "gemm cannot run conv_y after it: groups 2; it runs 1 group"),
     ],
 )
 def test_a_value_that_must_exist_stays(case: Callable[[GraphBuilder], None], reason: str) -> None:
@@ -154,12 +154,18 @@ def test_other_normalisations_stay(fields: dict[str, Any]) -> None:
     assert refusals(result, "fuse_prologue") == {}
 
 
-@pytest.mark.parametrize("precision", [Precision.TF32, Precision.TF32X3, Precision.FP16])
-def test_tensor_cores_take_no_prologue(precision: Precision) -> None:
+@pytest.mark.parametrize(
+    ("precision", "reason"),
+    [
+        (Precision.TF32, "ScaleShift, Relu ahead of it in tf32; it runs that in fp32"),
+        (Precision.TF32X3, "ScaleShift, Relu ahead of it in 3xtf32; it runs that in fp32"),
+        (Precision.FP16, "float16 tensors; it runs float32"),
+    ],
+)
+def test_tensor_cores_take_no_prologue(precision: Precision, reason: str) -> None:
     b = GraphBuilder(x=SHAPE)
     b.conv("y", b.scale_shift("n", "x", RELU), kernel=1)
     result = fused(b.build("y"), precision)
     assert kinds(result) == ["ScaleShift", "Conv"]
-    reason = f"conv_y has ScaleShift, Relu ahead of it in {precision.value}; it runs that in fp32"
-    if precision.stored == FLOAT:
-        assert refusals(result, "fuse_prologue") == {"conv_y": reason}
+    expected = {"conv_y": f"gemm cannot run conv_y after it: {reason}"}
+    assert refusals(result, "fuse_prologue") == expected

@@ -6,7 +6,7 @@ import pytest
 
 from kernels.problems.binary_operation import BinaryOp
 from kernels.problems.reduction import ReduceKind
-from models.graph import Reduce, Softmax
+from models.graph import Reduce, Shape, Softmax
 from tests.support.models.graphs import GraphBuilder, kinds, refusals, rewritten
 
 MUL = BinaryOp.MUL
@@ -67,9 +67,10 @@ def test_parts_of_several_numbers_each_stay_joined() -> None:
     assert "Reduce" in kinds(rewritten(b.build("y")))
 
 
-def test_a_reshape_that_cuts_more_than_the_channels_stays() -> None:
+@pytest.mark.parametrize("shape", [(2, 12, 5), (2, 3, 5, 4)], ids=str)
+def test_a_reshape_that_cuts_more_than_the_channels_stays(shape: Shape) -> None:
     b = GraphBuilder(x=(6, 4, 5))
-    total(b, b.reshape("p", "x", (2, 12, 5)), 0)
+    total(b, b.reshape("p", "x", shape), 0)
     assert kinds(rewritten(b.build("y"))) == ["Reshape", "Reduce"]
 
 
