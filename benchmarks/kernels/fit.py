@@ -104,7 +104,7 @@ def rank_correlation(first: Numbers, second: Numbers) -> float:
     for values in (first, second):
         _, inverse, count = np.unique(values, return_inverse=True, return_counts=True)
         ranks.append((np.cumsum(count) - (count - 1) / 2)[inverse])
-    return float(np.corrcoef(*ranks)[0, 1])
+    return float(np.corrcoef(np.stack(ranks))[0, 1])
 
 
 def _columns(of: Sequence[Pair]) -> tuple[Numbers, Numbers]:
