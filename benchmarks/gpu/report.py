@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from benchmarks.gpu.fit import fit, pairs
 from benchmarks.gpu.units import HTTP, LAYER, NETWORK, missing, units
-from benchmarks.kernels.fit import fit, pairs
 from benchmarks.kernels.plots import NoMatplotlibError, plot_speedups
 from benchmarks.kernels.report import CONVOY, GOALS, compare, reached, summarise
 from benchmarks.kernels.suites import BATCHES, SUITES

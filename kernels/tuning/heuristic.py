@@ -113,12 +113,19 @@ def fills(problem: ConvProblem, choice: ConvChoice, device: DeviceFacts) -> bool
 def estimated_cycles(
     problem: ConvProblem, choice: ConvChoice, device: DeviceFacts, warm: bool = False
 ) -> float:
-    """Estimated cycles of all launches, each with the gap before it; x is in the cache.
+    """Estimated cycles of all launches, each with the gap before it: see `launch_cycles`."""
+    return sum(LAUNCH_CYCLES + each for each in launch_cycles(problem, choice, device, warm))
+
+
+def launch_cycles(
+    problem: ConvProblem, choice: ConvChoice, device: DeviceFacts, warm: bool = False
+) -> tuple[float, ...]:
+    """Estimated cycles of each launch by itself; x is in the second-level cache.
 
     Weights come from memory, or where `warm` from the cache too.
     """
     works = choice.algorithm.work(problem, choice.config)
-    return sum(LAUNCH_CYCLES + _cycles(work, device, warm) for work in works)
+    return tuple(_cycles(work, device, warm) for work in works)
 
 
 def _cycles(work: Work, device: DeviceFacts, warm: bool) -> float:

@@ -84,6 +84,7 @@ def row_of(profile: StaticProfile) -> Row:
         "share": _percent(profile.share),
         "ceiling": _percent(profile.ceiling),
         "shared ceiling": _percent(profile.shared_ceiling),
+        "wavefronts a product": _number(profile.wavefronts_a_product),
         "load wavefronts": f"{profile.load_wavefronts:.2f}",
         "loop": _cell(profile.loop),
         "data warps": str(profile.data_warps),
@@ -115,6 +116,10 @@ def counts(cell: str) -> dict[str, int]:
 def _cell(numbers: Mapping[str, int]) -> str:
     by_count = sorted(numbers.items(), key=lambda item: (-item[1], item[0]))
     return " ".join(f"{name} {count}" for name, count in by_count if count) or NONE
+
+
+def _number(number: float | None) -> str:
+    return NONE if number is None else f"{number:.3f}"
 
 
 def _percent(share: float | None) -> str:

@@ -137,6 +137,12 @@ class StaticProfile:
         )
         return (self.warps - self.data_warps) * multiplying + self.data_warps * data
 
+    @property
+    def wavefronts_a_product(self) -> float | None:
+        """Of those, for each FFMA or mma of a warp; None without a loop."""
+        multiplying = self.products * (self.warps - self.data_warps)
+        return self.wavefronts / multiplying if multiplying else None
+
     def _of_peak(self, cycles: float) -> float | None:
         """The share that a turn's products at their peak rate are of these cycles."""
         of_warp = sum(self.loop.get(name, 0) * each for name, each in _MULTIPLIES.items())

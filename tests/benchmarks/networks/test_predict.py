@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.networks import __main__ as networks
 from benchmarks.networks import light, predict
-from benchmarks.rows import read
+from benchmarks.rows import RESULTS, Row, read
 from kernels.problems.precision import Precision
 from kernels.tuning.heuristic import H200, estimated_cycles, heuristic
 from models import BUILT_IN_MODEL, load_classifier
@@ -42,6 +42,11 @@ def test_weights_that_do_not_fit_the_cache_come_from_memory(
     assert not predict.predict(digits, 1).cached
 
 
+def key(row: Row) -> tuple[str, str, int]:
+    """What a row is of."""
+    return row["network"], row["precision"], row["n"]
+
+
 def test_rows_say_that_nothing_was_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -55,5 +60,10 @@ def test_rows_say_that_nothing_was_measured(
     assert {row["device"] for row in rows} == {"NVIDIA H200, predicted"}
     assert all(row["launches"] <= 33 for row in rows)
     assert rows[3]["us"] < rows[0]["us"]
+    committed = {key(row): row["us"] for row in read(RESULTS / "network_predictions.jsonl")}
+    assert len(committed) == 4 * len(Precision) * 4  # networks, precisions, N
+    for row in rows:
+        stale = "if this is meant: python -m benchmarks.networks --predict"
+        assert committed[key(row)] == pytest.approx(row["us"], rel=0.02), stale
     assert "PREDICTED, not measured" in capsys.readouterr().out
     assert light.NETWORKS.keys() >= {"VGG-19", "ResNet-50", "GoogLeNet", "SqueezeNet"}

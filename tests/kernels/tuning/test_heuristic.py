@@ -23,6 +23,7 @@ from kernels.tuning.heuristic import (
     estimated_cycles,
     fills,
     heuristic,
+    launch_cycles,
     resident_blocks,
 )
 from kernels.tuning.profile_table import profile_of
@@ -120,7 +121,10 @@ def test_a_launch_takes_at_least_its_gap_and_a_way_through_its_code() -> None:
         for choice in choices(layer):
             works = choice.algorithm.work(layer, choice.config)
             least = sum(LAUNCH_CYCLES + profile_of(each.kernel).start.stalls for each in works)
-            assert estimated_cycles(layer, choice, H200, warm=True) > least
+            estimate = estimated_cycles(layer, choice, H200, warm=True)
+            assert estimate > least
+            each = launch_cycles(layer, choice, H200, warm=True)
+            assert estimate == pytest.approx(sum(each) + len(works) * LAUNCH_CYCLES)
 
 
 def test_weights_in_the_cache_are_not_waited_for() -> None:

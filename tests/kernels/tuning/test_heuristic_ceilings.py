@@ -1,19 +1,23 @@
 """No estimate is less than what the hardware needs at its peak: all suites, all precisions."""
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
+from typing import cast
 
 import pytest
 
 from benchmarks.kernels.suites import BATCHES, SUITES
-from kernels.convolution.algorithms import ConvChoice, choices
+from kernels.convolution.algorithms import Algorithm, ConvChoice, choices
 from kernels.convolution.work import Work
+from kernels.device.device import Instantiation
 from kernels.problems.conv import ConvProblem
 from kernels.problems.precision import Precision
+from kernels.tuning import heuristic
 from kernels.tuning.heuristic import H200, L2_BYTES, MEMORY_BYTES, choose, estimated_cycles
 from kernels.tuning.profile_table import profile_of
+from kernels.tuning.static_profile import StaticProfile
 
 PEAK = {Precision.FP32: 128, Precision.TF32: 1024, Precision.TF32X3: 1024 / 3, Precision.FP16: 2048}
 """Multiply-adds of a multiprocessor in a cycle, dense: NVIDIA's data sheet of the H100."""
@@ -77,3 +81,41 @@ def test_no_candidate_is_estimated_above_a_ceiling() -> None:
             estimate = estimated_cycles(problem, choice, H200)
             for name, least in least_cycles(problem, choice, Precision.FP32):
                 assert estimate >= least, (layer.name, str(choice), name)
+
+
+@dataclass(frozen=True)
+class Taking:
+    """An algorithm of one launch."""
+
+    of: Work
+
+    def work(self, problem: ConvProblem, config: object) -> tuple[Work]:
+        return (self.of,)
+
+
+PROFILE = StaticProfile(registers=64, blocks=2, warps=4, code_bytes=0, loop={"FFMA": 100})
+WORK = Work(Instantiation("made.cu", "up"), 1320, 128, 1 << 10, bytes=10, products=10_000)
+
+
+@pytest.mark.parametrize(
+    ("work", "profile", "cycles"),
+    [
+        (WORK, PROFILE, 10 * 10_000),
+        (WORK, replace(PROFILE, loop={"FFMA": 100, "integer": 100}), 10 * 20_000),
+        # A load of 16 bytes: 4 warps take two cycles each.
+        (WORK, replace(PROFILE, loop={"FFMA": 100, "LDS.128": 100}), 10 * 80_000),
+        # An mma takes 4 cycles of one of 4 schedulers at the peak, which mma.sync does not reach.
+        (WORK, replace(PROFILE, loop={"tensor": 100}), 10 * 40_000 / 0.63),
+        (replace(WORK, bytes=10**7), PROFILE, 10 * 10**7 / L2_BYTES),
+        (replace(WORK, weight_bytes=10**10), PROFILE, 10**10 / MEMORY_BYTES / 132),
+        (replace(WORK, rounds=10**4), PROFILE, 10**4 * 263),
+    ],
+    ids=["products", "issue", "shared memory", "tensor cores", "cache", "memory", "latency"],
+)
+def test_each_thing_that_a_launch_needs_bounds_it_alone(
+    work: Work, profile: StaticProfile, cycles: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(heuristic, "profile_of", lambda _: profile)
+    monkeypatch.setattr(heuristic, "_turn", heuristic._turn.__wrapped__)  # it keeps its results
+    choice = ConvChoice(cast(Algorithm[None], Taking(work)), None)
+    assert estimated_cycles(SUITES["vgg-e"][0].problem, choice, H200) >= cycles

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from benchmarks.kernels.fit import LEAST, fit, pairs, rank_correlation
+from benchmarks.gpu.fit import LEAST, fit, pairs, rank_correlation
 from benchmarks.kernels.suites import CUCONV
 from benchmarks.rows import Row
 from kernels.tuning.heuristic import CLOCK_HZ, H200, estimated_cycles, heuristic

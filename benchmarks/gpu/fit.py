@@ -100,13 +100,14 @@ def fit(every: Iterable[Pair]) -> Fit:
 
 def rank_correlation(first: Numbers, second: Numbers) -> float:
     """Spearman's: Pearson's correlation of the ranks, equal values sharing the mean of theirs."""
-    return float(np.corrcoef(_ranks(first), _ranks(second))[0, 1])
+    a, b = map(_centred_ranks, (first, second))
+    return float(a @ b / np.sqrt((a @ a) * (b @ b)))
 
 
-def _ranks(values: Numbers) -> Numbers:
+def _centred_ranks(values: Numbers) -> Numbers:
     _, inverse, count = np.unique(values, return_inverse=True, return_counts=True)
-    ranks: Numbers = (np.cumsum(count) - (count - 1) / 2)[inverse]
-    return ranks
+    ranks = np.cumsum(count) - (count - 1) / 2
+    return np.asarray(ranks[inverse] - (len(values) + 1) / 2)
 
 
 def _columns(of: Sequence[Pair]) -> tuple[Numbers, Numbers]:
