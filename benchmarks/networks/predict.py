@@ -2,7 +2,7 @@
 
 Convolutions take what the cost model says (kernels/tuning/heuristic.py), all else its bytes or
 operations at the data sheet's peaks, and every launch GAP_US more: a captured graph's nodes start
-one after another.
+one after another. Beside that stands the batch as the engine runs it, by models/schedule/time.py.
 """
 
 import json
@@ -35,10 +35,12 @@ class Prediction:
     launches: int
     convolutions_us: float
     others_us: float
+    overlapped_us: float  # the batch as the engine runs it: branches and launches overlap
+    gaps_us: float  # of that, while nothing runs
 
     @property
     def us(self) -> float:
-        """From the first launch to the last one's end."""
+        """From the first launch to the last one's end, one after another, none overlapping."""
         return self.convolutions_us + self.others_us + GAP_US * self.launches
 
 
@@ -47,13 +49,14 @@ def predict(network: Classifier, n: int) -> Prediction:
     choose = heuristic(H200)
     problems = conv_problems(network.rewritten.graph, [n])
     convolutions = {name for names in problems.values() for name in names}
-    steps = plan_report(network, n, GPUS["h200"]).steps
+    plan = plan_report(network, n, GPUS["h200"])
     cycles = fsum(
         len(names) * estimated_cycles(problem, choose(problem), H200)
         for problem, names in problems.items()
     )
-    others = fsum(step.roofline_us for step in steps if step.name not in convolutions)
-    return Prediction(len(steps), 1e6 * cycles / CLOCK_HZ, others)
+    others = fsum(step.roofline_us for step in plan.steps if step.name not in convolutions)
+    convolutions_us = 1e6 * cycles / CLOCK_HZ
+    return Prediction(len(plan.steps), convolutions_us, others, plan.us, plan.gaps_us)
 
 
 def rows(names: Iterable[str], batches: Iterable[int], at: str) -> Iterator[Row]:
@@ -73,6 +76,8 @@ def rows(names: Iterable[str], batches: Iterable[int], at: str) -> Iterator[Row]
                 "launches": prediction.launches,
                 "convolutions_us": round(prediction.convolutions_us, 1),
                 "us": round(prediction.us, 1),
+                "overlapped_us": round(prediction.overlapped_us, 1),
+                "gaps_us": round(prediction.gaps_us, 1),
             }
 
 
@@ -88,7 +93,10 @@ def run(out: Path, names: Iterable[str], batches: Iterable[int], at: str) -> lis
 def table(made: Iterable[Row]) -> Table:
     """Rows to read."""
     shown = Table(title="PREDICTED, not measured: µs on an H200", title_justify="left")
-    columns = ("network", "precision", "n", "launches", "convolutions_us", "us")
+    columns = (
+        *("network", "precision", "n", "launches"),
+        *("convolutions_us", "us", "overlapped_us", "gaps_us"),
+    )
     for heading in columns:
         shown.add_column(heading, justify="left" if heading in columns[:2] else "right")
     for row in made:

@@ -30,6 +30,8 @@ def test_a_prediction_is_convolutions_and_others_and_gaps(precision: Precision) 
     assert 0 < prediction.others_us < 1
     parts = prediction.convolutions_us + prediction.others_us
     assert prediction.us == pytest.approx(parts + 12 * 0.8)
+    assert prediction.gaps_us < 12 * 0.8
+    assert prediction.overlapped_us < prediction.us
 
 
 def test_rows_say_that_nothing_was_measured(
