@@ -3,7 +3,8 @@
 Convolutions take what the cost model says (kernels/tuning/heuristic.py), all else its bytes or
 operations at the data sheet's peaks and OTHER_US. Every launch has the gap before it: a captured
 graph's nodes start one after another. Weights that fit in the second-level cache all together stay
-there from run to run.
+there from run to run. Beside that stands the batch as the engine runs it, with launches that
+overlap, by models/schedule/time.py.
 """
 
 import json
@@ -40,10 +41,12 @@ class Prediction:
     cached: bool  # whether its weights stay in the second-level cache
     convolutions_us: float
     others_us: float
+    overlapped_us: float  # the batch as the engine runs it: branches and launches overlap
+    gaps_us: float  # of that, while nothing runs
 
     @property
     def us(self) -> float:
-        """From the first launch to the last one's end."""
+        """From the first launch to the last one's end, one after another, none overlapping."""
         return self.convolutions_us + self.others_us
 
 
@@ -51,14 +54,12 @@ def predict(network: Classifier, n: int) -> Prediction:
     """At the classifier's precision, by the heuristic's choices."""
     choose = heuristic(H200)
     graph = network.rewritten.graph
+    plan = plan_report(network, n, GPUS["h200"])
     chosen = {
         problem: (choose(problem), names) for problem, names in conv_problems(graph, [n]).items()
     }
     convolutions = {name for _, names in chosen.values() for name in names}
-    others = [
-        step for step in plan_report(network, n, GPUS["h200"]).steps
-        if step.name not in convolutions
-    ]  # fmt: skip
+    others = [step for step in plan.steps if step.name not in convolutions]
     weight_bytes = sum(step.bytes for step in others if step.kernel.startswith("linear"))
     launches = len(others)
     for problem, (choice, names) in chosen.items():
@@ -70,8 +71,14 @@ def predict(network: Classifier, n: int) -> Prediction:
         len(names) * estimated_cycles(problem, choice, H200, warm=cached)
         for problem, (choice, names) in chosen.items()
     )
-    others_us = fsum(step.roofline_us + OTHER_US + GAP_US for step in others)
-    return Prediction(launches, cached, 1e6 * cycles / CLOCK_HZ, others_us)
+    return Prediction(
+        launches=launches,
+        cached=cached,
+        convolutions_us=1e6 * cycles / CLOCK_HZ,
+        others_us=fsum(step.roofline_us + OTHER_US + GAP_US for step in others),
+        overlapped_us=plan.us,
+        gaps_us=plan.gaps_us,
+    )
 
 
 def rows(names: Iterable[str], batches: Iterable[int], at: str) -> Iterator[Row]:
@@ -92,6 +99,8 @@ def rows(names: Iterable[str], batches: Iterable[int], at: str) -> Iterator[Row]
                 "cached": prediction.cached,
                 "convolutions_us": round(prediction.convolutions_us, 1),
                 "us": round(prediction.us, 1),
+                "overlapped_us": round(prediction.overlapped_us, 1),
+                "gaps_us": round(prediction.gaps_us, 1),
             }
 
 
@@ -107,7 +116,10 @@ def run(out: Path, names: Iterable[str], batches: Iterable[int], at: str) -> lis
 def table(made: Iterable[Row]) -> Table:
     """Rows to read."""
     shown = Table(title="PREDICTED, not measured: µs on an H200", title_justify="left")
-    columns = ("network", "precision", "n", "launches", "cached", "convolutions_us", "us")
+    columns = (
+        *("network", "precision", "n", "launches", "cached"),
+        *("convolutions_us", "us", "overlapped_us", "gaps_us"),
+    )
     for heading in columns:
         shown.add_column(heading, justify="left" if heading in columns[:2] else "right")
     for row in made:

@@ -41,8 +41,8 @@ _OUT_OF_MEMORY = 2
 _TOO_MANY_RESOURCES = 701
 _REFUSALS = frozenset((_INVALID_VALUE, _TOO_MANY_RESOURCES))
 
-_OVERLAPS = 90
-"""The architecture from which on launches overlap (kernels/src/dependent.cuh)."""
+_OVERLAP_SM, _OVERLAP_DRIVER = 90, 12030
+"""From which on launches overlap (kernels/src/dependent.cuh), also in captured graphs."""
 
 _FP32_LANES = {"75": 64, "80": 64}
 """Multiply-adds that a multiprocessor does a clock; 128 where an architecture is not listed."""
@@ -67,10 +67,12 @@ class CudaDevice:
             raise DeviceError(f"CUDA device {number} does not answer: {error}") from error
         self.name: str = properties["name"].decode()
         self.architecture = architecture((properties["major"], properties["minor"]))
-        self.overlaps = int(self.architecture.rstrip("a")) >= _OVERLAPS
         self.multiprocessors: int = properties["multiProcessorCount"]
         self.max_shared_bytes: int = self._attribute("MaxSharedMemoryPerBlockOptin")
         version: int = runtime.driverGetVersion()
+        self.overlaps = (
+            int(self.architecture.rstrip("a")) >= _OVERLAP_SM and version >= _OVERLAP_DRIVER
+        )
         self.driver = f"CUDA {version // 1000}.{version % 1000 // 10}"
         lanes = self.multiprocessors * _FP32_LANES.get(self.architecture, 128)
         self.peak_flops = 2e3 * lanes * self._attribute("ClockRate")
@@ -152,7 +154,8 @@ class CudaDevice:
         """See Device."""
         with self._faults():
             # Non-blocking: it does not wait for work on the default stream.
-            return CudaStream(self._cuda.Stream(non_blocking=True), self._faults)
+            ended = self._cuda.Event(block=True, disable_timing=True)
+            return CudaStream(self._cuda.Stream(non_blocking=True), ended, self._faults)
 
     def event(self) -> "CudaEvent":
         """See Device."""
@@ -288,14 +291,16 @@ class CudaBuffer:
 class CudaStream:
     """See Stream."""
 
-    def __init__(self, cupy: Any, faults: Faults) -> None:
+    def __init__(self, cupy: Any, ended: Any, faults: Faults) -> None:
         self.cupy = cupy
+        self._ended = ended
         self._faults = faults
 
     def synchronize(self) -> None:
-        """See Stream."""
+        """See Stream. The thread sleeps, where CUDA's own wait for a stream would take a core."""
         with self._faults():
-            self.cupy.synchronize()
+            self._ended.record(self.cupy)
+            self._ended.synchronize()
 
     def wait(self, event: Event) -> None:
         """See Stream."""

@@ -32,6 +32,8 @@ def test_a_prediction_is_convolutions_and_others_with_gaps(precision: Precision)
     others = 12 - len(problems)
     assert 0 < prediction.others_us - others * (0.7 + GAP_US) < 1
     assert prediction.us == prediction.convolutions_us + prediction.others_us
+    assert prediction.gaps_us < 12 * GAP_US
+    assert prediction.overlapped_us < prediction.us
 
 
 def test_weights_that_do_not_fit_the_cache_come_from_memory(

@@ -211,11 +211,18 @@ class FakeMemory:
 class FakeEvent:
     """cupy.cuda.Event."""
 
-    _capture: list[Work] | None = None
+    def __init__(self, *, block: bool = False, disable_timing: bool = False) -> None:
+        self._capture: list[Work] | None = None
+        self._stream: FakeStream | None = None
 
     def record(self, stream: "FakeStream") -> None:
         """It happens at once; of a captured stream, others may join its capture by it."""
-        self._capture = stream._kept()
+        self._capture, self._stream = stream._kept(), stream
+
+    def synchronize(self) -> None:
+        """Wait; raises what went wrong before."""
+        assert self._stream is not None
+        self._stream.synchronize()
 
 
 class FakeGraph:
