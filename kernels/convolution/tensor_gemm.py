@@ -39,6 +39,25 @@ _FACTOR_INSTRUCTIONS = {
 """Of a thread, for each register of x and of the filters before they are multiplied."""
 
 
+_REGISTERS = {
+    (128, 128): 238,
+    (128, 64): 95,
+    (64, 64): 76,
+    (64, 32): 60,
+    (32, 64): 64,
+    (16, 64): 60,
+}
+_SPLITTING_REGISTERS = {
+    (128, 128): 225,
+    (128, 64): 125,
+    (64, 64): 123,
+    (64, 32): 92,
+    (32, 64): 79,
+    (16, 64): 64,
+}
+"""Of a thread by its block's tile, in the second where factors are split; for sm_90a."""
+
+
 @dataclass(frozen=True, slots=True)
 class TensorTile:
     """The tile of a block and of a warp of `conv_tensor`; its template has the same names.
@@ -66,8 +85,8 @@ class TensorTile:
 
     @property
     def shared_bytes(self) -> int:
-        """Of a block: the chunks or the sums, and where each pixel begins in x and the residual."""
-        return max(self.stages * (self.bm + self.bn) * _ROW_BYTES, 4 * self.sums) + 32 * self.bm
+        """Of a block: the chunks or the sums, and the window's start for each pixel."""
+        return max(self.stages * (self.bm + self.bn) * _ROW_BYTES, 4 * self.sums) + 16 * self.bm
 
     @property
     def dynamic_bytes(self) -> int:
@@ -81,7 +100,7 @@ class TensorTile:
 TENSOR_TILES = tuple(
     TensorTile(bm=bm, bn=bn, bk=64, wm=wm, wn=wn, stages=stages)
     for bm, bn, wm, wn, stages in (
-        (128, 128, 64, 32, 3),
+        (128, 128, 64, 64, 3),
         (128, 64, 32, 32, 3),
         (64, 64, 32, 32, 3),
         (64, 32, 32, 16, 4),
@@ -89,7 +108,14 @@ TENSOR_TILES = tuple(
         (16, 64, 16, 16, 4),
     )
 )
-"""For half; a chunk has as many bytes, and half as many elements, of float."""
+"""For half; a chunk has as many bytes, and half as many elements, of float.
+
+A warp's 64×64 take as many clocks of tensor cores as all copies and loads take of shared memory;
+its 64×32 took a quarter fewer.
+"""
+
+SPLITTING_TILES = (replace(TENSOR_TILES[0], wn=32), *TENSOR_TILES[1:])
+"""Where factors are split: those of 64×64, and a chunk's sums apart, do not fit registers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +134,14 @@ class TensorConv(ImplicitGemm[TensorTile]):
         return without_tensor_cores(problem)
 
     def tiles(self, problem: ConvProblem) -> tuple[TensorTile, ...]:
-        """The same at every precision, in bytes."""
+        """Of as many bytes at every precision."""
         bk = _ROW_BYTES // problem.precision.stored.itemsize
-        return tuple(replace(tile, bk=bk) for tile in TENSOR_TILES)
+        splits = problem.precision is Precision.TF32X3
+        return tuple(replace(tile, bk=bk) for tile in (SPLITTING_TILES if splits else TENSOR_TILES))
+
+    def dynamic_bytes(self, problem: ConvProblem, tile: TensorTile) -> int:
+        """More for where pixels lie in what is projected."""
+        return tile.dynamic_bytes + (16 * tile.bm if problem.projection else 0)
 
     def instantiation(self, problem: ConvProblem, tile: TensorTile) -> Instantiation:
         """The kernel for a tile at the problem's precision."""
@@ -132,9 +163,11 @@ class TensorConv(ImplicitGemm[TensorTile]):
         itemsize = problem.precision.stored.itemsize
         chunks = ceil(ceil(inner_size(problem) / tile.bk) / config.split)
         m, n = tile.wm / 16, tile.wn / 8
-        step = max(_STEP_CYCLES[problem.precision] * m * n, _LDMATRIX_CYCLES * (m + n / 2))
-        steps = _ROW_BYTES // 32
-        cycles = chunks * steps * tile.threads / 32 * step
+        steps, warps = _ROW_BYTES // 32, tile.threads / 32
+        # A row's copy takes a cycle of shared memory, 128 bytes.
+        loaded = steps * warps * _LDMATRIX_CYCLES * (m + n / 2) + tile.bm + tile.bn
+        multiplied = steps * warps * _STEP_CYCLES[problem.precision] * m * n
+        cycles = chunks * max(loaded, multiplied)
         vectors = _ROW_BYTES // 16 / tile.threads  # that a thread copies of a row
         products = 3 if problem.precision is Precision.TF32X3 else 1
         x_factors, weight_factors = _FACTOR_INSTRUCTIONS[problem.precision]
@@ -142,15 +175,12 @@ class TensorConv(ImplicitGemm[TensorTile]):
         issued = vectors * (_X_INSTRUCTIONS * tile.bm + _WEIGHT_INSTRUCTIONS * tile.bn) + steps * (
             m + n / 2 + products * m * n + factors
         )
-        # A chunk's sums apart from the others, and each factor twice.
-        split_factors = problem.precision is Precision.TF32X3
-        registers = min(36 + 14 * m * n, 225) if split_factors else 46 + 5 * m * n
         return (
             Work(
                 blocks=tiles(problem, tile) * config.split,
                 threads=tile.threads,
-                registers=int(registers),
-                shared_bytes=tile.shared_bytes,
+                registers=_registers(problem.precision)[tile.bm, tile.bn],
+                shared_bytes=self.dynamic_bytes(problem, tile),
                 instructions=max(_INSTRUCTIONS * cycles, tile.threads * chunks * issued),
                 bytes=_ROW_BYTES * (tile.bm + tile.bn) * chunks,
                 rounds=chunks / (tile.stages - 1),
@@ -181,6 +211,10 @@ class TensorConv(ImplicitGemm[TensorTile]):
         if problem.precision is Precision.TF32:
             row = to_tf32(row)
         return np.pad(row, ((0, 0), (0, -row.shape[1] % (16 // stored.itemsize))))
+
+
+def _registers(precision: Precision) -> dict[tuple[int, int], int]:
+    return _SPLITTING_REGISTERS if precision is Precision.TF32X3 else _REGISTERS
 
 
 def _taps_by_channels(weight: Filter, to: int) -> Filter:

@@ -4,7 +4,8 @@
                                  └─ the loop of data warps ───┴─ usual paths ─ StaticProfile
 
 A scheduler issues one instruction of a warp per cycle, so each that multiplies nothing costs a
-share of the peak. Counted is the usual path of a loop: the one that copies 16 bytes at a time.
+share of the peak. Tensor cores multiply beside other instructions, as fast as schedulers and shared
+memory keep up. Counted is the usual path of a loop: the one that copies 16 bytes at a time.
 """
 
 from collections import Counter
@@ -20,6 +21,13 @@ SCHEDULERS = 4
 
 SHARED_BYTES = {"80": 164 << 10, "90a": 228 << 10}
 """Of a multiprocessor, by architecture: those that can be profiled."""
+
+_MMA_CYCLES = {"80": 2.0, "90a": 1.6}
+"""Of a multiprocessor for an mma.sync of 2048 products of halves or 1024 of TF32 numbers: by
+NVIDIA's data sheet of A100, and at 62% of H100's, which mma.sync reaches."""
+
+_WAVEFRONTS = {"LDSM": 4, "LDGSTS": 4, "LDS.128": 4, "LDS.64": 2, "LDS.32": 1, "STS": 1}
+"""Of shared memory, one a cycle, for a warp's instruction without bank conflicts, at most."""
 
 _REGISTERS, _WARPS, _BLOCKS = 65536, 64, 32  # of a multiprocessor of either
 _RESERVED = 1 << 10  # bytes of shared memory that each block takes besides its own
@@ -69,7 +77,10 @@ class Loop:
 
 @dataclass(frozen=True, slots=True)
 class StaticProfile:
-    """What can be counted. The ceiling is of the peak rate of fp32 multiply-adds."""
+    """What can be counted.
+
+    The ceiling is of the peak rate of fp32 multiply-adds, or of mma.sync's.
+    """
 
     registers: int
     blocks: int  # on a multiprocessor, by registers, warps and shared memory; 0 if none fits
@@ -78,9 +89,7 @@ class StaticProfile:
     waits: int  # of these, for results whose time is not fixed
     loop: Counter[str] = field(default_factory=Counter)  # of a turn of a multiplying warp
     data_loop: Counter[str] = field(default_factory=Counter)  # of a turn of a data warp
-    ceiling: float | None = (
-        None  # of the busiest scheduler; None without FFMA, or where nothing fits
-    )
+    ceiling: float | None = None  # None where nothing multiplies, or where nothing fits
 
     @property
     def share(self) -> float | None:
@@ -112,8 +121,10 @@ def static_profile(
     loop = turn(code, hot, trips)
     data = turn(code, _data_loop(code, hot), trips) if data_warps else Counter[str]()
     profile = replace(profile, loop=loop, data_loop=data)
-    if not blocks or not loop["FFMA"]:
+    if not blocks or not _multiplications(loop):
         return profile
+    if loop["tensor"]:
+        return replace(profile, ceiling=tensor_ceiling(loop, _MMA_CYCLES[arch]))
     warps = [loop] * (threads // 32 - data_warps), [data] * data_warps
     return replace(profile, ceiling=ceiling(*warps, blocks))
 
@@ -155,6 +166,17 @@ def ceiling(
     for number, each in enumerate([*multiply, *others] * blocks):
         issued[number % SCHEDULERS] += each.total()
     return blocks * sum(each["FFMA"] for each in multiply) / SCHEDULERS / max(issued)
+
+
+def tensor_ceiling(turn: Mapping[str, int], mma_cycles: float) -> float:
+    """The share of mma.sync's rate that schedulers and shared memory keep up with.
+
+    `turn` is of each warp. A multiprocessor's four schedulers issue four warps' at once.
+    """
+    multiply = turn["tensor"] * mma_cycles
+    issue = sum(turn.values()) / SCHEDULERS
+    shared = sum(turn.get(each, 0) * count for each, count in _WAVEFRONTS.items())
+    return multiply / max(multiply, issue, shared)
 
 
 def _multiplications(turn: Mapping[str, int]) -> int:
@@ -233,8 +255,8 @@ def usual_path(code: Sequence[Instruction], loop: Loop) -> list[int]:
     """The instructions of one turn that copies, where it has the choice, 16 bytes at a time.
 
     Of all ways from the first to the last instruction, loops inside taken once: the one with the
-    fewest narrow copies, then the most multiplications, wide copies, accesses to shared memory and
-    barriers, then the fewest instructions.
+    most wide copies, then the fewest narrow ones, the most multiplications, accesses to shared
+    memory and barriers, then the fewest instructions.
     """
     best: dict[int, tuple[_Weight, int | None]] = {}
     for i in range(loop.last, loop.first - 1, -1):
@@ -257,9 +279,9 @@ def usual_path(code: Sequence[Instruction], loop: Loop) -> list[int]:
 def _weight(instruction: Instruction) -> _Weight:
     is_of = kind(instruction)
     return (
-        -(is_of == _SLOW_COPY),
-        is_of in _MULTIPLIES,
         _copies(instruction),
+        -(is_of == _SLOW_COPY or instruction.opcode.endswith(".U16")),
+        is_of in _MULTIPLIES,
         is_of.startswith(("LDS.1", "LDS.6", "LDS.3", "STS")),
         instruction.base in ("BAR", "DEPBAR"),
         -1,

@@ -12,6 +12,7 @@ from kernels.tuning.static_profile import (
     kind,
     loops,
     resident,
+    tensor_ceiling,
     turn,
     usual_path,
 )
@@ -72,6 +73,11 @@ def test_the_hot_loop_multiplies_most_and_neither_stores_nor_activates() -> None
 def test_the_usual_path_copies_16_bytes_at_a_time() -> None:
     wide = listed("@P0 BRA 3", "LDGSTS", "BRA 4", "LDGSTS.128", "FFMA", "@P1 BRA 0")
     assert usual_path(wide, Loop(0, 5)) == [0, 3, 4, 5]
+    halves = listed("@P0 BRA 4", "LDG.E.U16", "STS.U16", "BRA 5", "LDGSTS.128", "@P1 BRA 0")
+    assert usual_path(halves, Loop(0, 5)) == [0, 4, 5]
+    # Where both are written out, under opposite predicates, the copy is not left out.
+    together = listed("@P0 BRA 3", "@P1 LDGSTS.128", "@!P1 LDGSTS", "FFMA", "@P2 BRA 0")
+    assert usual_path(together, Loop(0, 4)) == [0, 1, 2, 3, 4]
     narrow_skipped = listed("@P0 BRA 2", "LDGSTS", "FFMA", "@P1 BRA 0")
     assert usual_path(narrow_skipped, Loop(0, 3)) == [0, 2, 3]
 
@@ -96,6 +102,16 @@ def test_the_busiest_scheduler_bounds_the_rate() -> None:
     assert ceiling([multiply] * 2, []) == pytest.approx(0.4)  # two schedulers have nothing to do
     # One scheduler has 100 + 150 to issue, where 80 on average multiply.
     assert ceiling([multiply] * 4, [data]) == pytest.approx(80 / 250)
+
+
+def test_tensor_cores_wait_for_what_feeds_them() -> None:
+    few = Counter(tensor=64, LDSM=16, LDGSTS=8, integer=100)
+    assert tensor_ceiling(few, 2.0) == 1.0
+    # 24 loads and 8 copies of 4 wavefronts; 128 of 2 clocks would be hidden.
+    loads = Counter(tensor=64, LDSM=24, LDGSTS=8)
+    assert tensor_ceiling(loads, 1.6) == pytest.approx(64 * 1.6 / 128)
+    issued = Counter(tensor=64, integer=4 * 128 - 64)
+    assert tensor_ceiling(issued, 1.6) == pytest.approx(64 * 1.6 / 128)
 
 
 def test_blocks_fit_by_registers_shared_memory_warps_and_number() -> None:

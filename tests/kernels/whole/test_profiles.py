@@ -36,6 +36,14 @@ def test_every_kernel_has_the_profile_of_the_committed_table(arch: str) -> None:
     _compare(arch, None)
 
 
+def test_the_largest_tile_keeps_tensor_cores_busy() -> None:
+    _, table = profiles.read()
+    largest = {key: row for key, row in table.items() if "conv_tensor<" in key[1]}
+    largest = {key: row for key, row in largest.items() if ", 128, 128, " in key[1]}
+    assert {arch for arch, _ in largest} == set(profiles.ARCHITECTURES)
+    assert min(float(row["ceiling"]) for row in largest.values()) >= 85
+
+
 def test_a_change_of_more_than_two_percent_is_a_difference() -> None:
     row = dict.fromkeys(profiles.COLUMNS, "100") | {"loop": "FFMA 512 LDS.128 32"}
     assert profiles.differences(row, row) == []
