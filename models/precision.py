@@ -25,6 +25,7 @@ from models.graph import (
 )
 
 _LARGEST = float(np.finfo(np.float16).max)
+_VANISHING = float(np.finfo(np.float16).smallest_subnormal) / 2
 _IS_LAST = "scores are float32"
 
 
@@ -46,7 +47,7 @@ def kept_in_float(graph: Graph, precision: Precision) -> Mapping[str, str]:
         return {}
     scores = _scores(graph)
     last = {node.name: _IS_LAST for node in graph.nodes if node.output in scores}
-    return last | too_large(graph)
+    return last | beyond_half(graph)
 
 
 def _at(node: Node, precision: Precision) -> Node:
@@ -59,7 +60,7 @@ class _Halves:
     """One graph on its way to fp16: which values exist in which type, and the nodes so far."""
 
     def __init__(self, graph: Graph) -> None:
-        self._graph, self._too_large = graph, too_large(graph)
+        self._graph, self._beyond_half = graph, beyond_half(graph)
         scores = _scores(graph)
         self._values = {
             name: replace(value, stored=FLOAT if name in scores else HALF)
@@ -79,7 +80,7 @@ class _Halves:
         return replace(self._graph, values=self._values, nodes=tuple(self._nodes))
 
     def _add(self, node: Node) -> None:
-        if node.name in self._too_large:
+        if node.name in self._beyond_half:
             self._add_in_float(node)
             return
         for name in node.operands():
@@ -121,27 +122,31 @@ class _Halves:
         self._nodes.append(Identity(name=f"{x} as {to}", output=y, x=x))
 
 
-def too_large(graph: Graph) -> dict[str, str]:
-    """The nodes with a weight that would become infinite, each with the reason."""
-    largest = {node.name: _largest_weight(graph, node) for node in graph.nodes}
-    return {
-        name: f"it has a weight of {weight:.3g}, and float16 ends at {_LARGEST:.0f}"
-        for name, weight in largest.items()
-        if weight > _LARGEST
-    }
+def beyond_half(graph: Graph) -> dict[str, str]:
+    """The nodes with a weight that halves would make infinite, or a constant 0: with the reason."""
+    reasons = {node.name: _obstacle(graph, node) for node in graph.nodes}
+    return {name: reason for name, reason in reasons.items() if reason is not None}
 
 
-def _largest_weight(graph: Graph, node: Node) -> float:
-    """Of the finite weights that fp16 would store as halves, the largest magnitude; 0 of none."""
+def _obstacle(graph: Graph, node: Node) -> str | None:
+    """Of what fp16 would store as halves: biases, scales and shifts are float32 at all times."""
     match node:
         case Conv() | Gemm():
             names = [node.weight]
         case Binary():
             names = [name for name in (node.a, node.b) if name in graph.weights]
-        case _:  # biases, scales and shifts are float32 at every precision
-            return 0.0
-    magnitudes = (np.abs(graph.weights[name]) for name in names)
-    return max((float(m[m < np.inf].max(initial=0.0)) for m in magnitudes), default=0.0)
+        case _:
+            return None
+    for name in names:
+        sizes = np.abs(graph.weights[name])
+        largest = sizes[sizes < np.inf].max(initial=0.0)
+        if largest > _LARGEST:
+            return f"it has a weight of {largest:.3g}, and float16 ends at {_LARGEST:.0f}"
+        # Among many weights of a sum, one that is so small is nothing.
+        smallest = sizes[sizes > 0].min(initial=np.inf)
+        if isinstance(node, Binary) and smallest <= _VANISHING:
+            return f"it has a constant of {smallest:.3g}, which in float16 is 0"
+    return None
 
 
 def _scores(graph: Graph) -> set[str]:

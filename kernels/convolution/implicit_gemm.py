@@ -174,6 +174,10 @@ class ImplicitGemm(Generic[T]):
         """The kernel for a tile."""
         raise NotImplementedError
 
+    def dynamic_bytes(self, problem: ConvProblem, tile: T) -> int:  # noqa: ARG002  (the tile's)
+        """Of a block's shared memory."""
+        return tile.dynamic_bytes
+
     def further_arguments(self, problem: ConvProblem) -> Mapping[str, Value]:  # noqa: ARG002  (none)
         """Arguments of this kernel alone."""
         return {}
@@ -245,7 +249,7 @@ class ImplicitGemm(Generic[T]):
                 self.instantiation(problem, tile),
                 (tiles(problem, tile) // groups, config.split, groups),
                 (tile.threads, 1, 1),
-                tile.dynamic_bytes,
+                self.dynamic_bytes(problem, tile),
                 x="x",
                 weight="weight",
                 bias="bias" if bias else 0,

@@ -50,8 +50,8 @@ class TensorTile:
 
     @property
     def shared_bytes(self) -> int:
-        """Of a block: the chunks or the sums, and where each pixel begins in x and the residual."""
-        return max(self.stages * (self.bm + self.bn) * _ROW_BYTES, 4 * self.sums) + 32 * self.bm
+        """Of a block: the chunks or the sums, and the window's start for each pixel."""
+        return max(self.stages * (self.bm + self.bn) * _ROW_BYTES, 4 * self.sums) + 16 * self.bm
 
     @property
     def dynamic_bytes(self) -> int:
@@ -65,7 +65,7 @@ class TensorTile:
 TENSOR_TILES = tuple(
     TensorTile(bm=bm, bn=bn, bk=64, wm=wm, wn=wn, stages=stages)
     for bm, bn, wm, wn, stages in (
-        (128, 128, 64, 32, 3),
+        (128, 128, 64, 64, 3),
         (128, 64, 32, 32, 3),
         (64, 64, 32, 32, 3),
         (64, 32, 32, 16, 4),
@@ -73,7 +73,14 @@ TENSOR_TILES = tuple(
         (16, 64, 16, 16, 4),
     )
 )
-"""For half; a chunk has as many bytes, and half as many elements, of float."""
+"""For half; a chunk has as many bytes, and half as many elements, of float.
+
+A warp's 64×64 take as many clocks of tensor cores as all copies and loads take of shared memory;
+its 64×32 took a quarter fewer.
+"""
+
+SPLITTING_TILES = (replace(TENSOR_TILES[0], wn=32), *TENSOR_TILES[1:])
+"""Where factors are split: those of 64×64, and a chunk's sums apart, do not fit registers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +99,14 @@ class TensorConv(ImplicitGemm[TensorTile]):
         return without_tensor_cores(problem) or after_prologue(problem)
 
     def tiles(self, problem: ConvProblem) -> tuple[TensorTile, ...]:
-        """The same at every precision, in bytes."""
+        """Of as many bytes at every precision."""
         bk = _ROW_BYTES // problem.precision.stored.itemsize
-        return tuple(replace(tile, bk=bk) for tile in TENSOR_TILES)
+        splits = problem.precision is Precision.TF32X3
+        return tuple(replace(tile, bk=bk) for tile in (SPLITTING_TILES if splits else TENSOR_TILES))
+
+    def dynamic_bytes(self, problem: ConvProblem, tile: TensorTile) -> int:
+        """More for where pixels lie in what is projected."""
+        return tile.dynamic_bytes + (16 * tile.bm if problem.projection else 0)
 
     def instantiation(self, problem: ConvProblem, tile: TensorTile) -> Instantiation:
         """The kernel for a tile at the problem's precision."""
@@ -122,7 +134,7 @@ class TensorConv(ImplicitGemm[TensorTile]):
                 kernel=self.instantiation(problem, tile),
                 blocks=tiles(problem, tile) * config.split,
                 threads=tile.threads,
-                shared_bytes=tile.shared_bytes,
+                shared_bytes=self.dynamic_bytes(problem, tile),
                 bytes=_ROW_BYTES * (tile.bm + tile.bn) * chunks
                 + (4 if split else itemsize) * tile.bm * tile.bn,
                 products=products * parts * chunks,

@@ -23,7 +23,8 @@
 //   prepare_filter). A tile's sums are BM x (BN + 8) floats, so that the rows that half a warp
 //   writes at once lie in different banks; the workspace is tiles x splits of them.
 // Launch: (tiles, splits, groups) blocks, tiles of filters fastest, of BM / WM · BN / WN warps.
-//   Dynamic shared memory: STAGES chunks of both factors, or a tile's sums; 32 bytes a pixel.
+//   Dynamic shared memory: STAGES chunks of both factors, or a tile's sums; 16 bytes a pixel,
+//   32 with a projection.
 #include "implicit_gemm.cuh"
 
 // kernels/problems/precision.py, those that tensor cores compute.

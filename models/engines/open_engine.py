@@ -15,7 +15,7 @@ from models.engines.onnxruntime_engine import OnnxRuntimeEngine
 from models.engines.proved_engine import Fallback, ProvedEngine, prove
 from models.errors import EngineError, NoKernelsError
 from models.open_gpu import count_gpus, open_gpu
-from models.precision import too_large
+from models.precision import beyond_half
 from models.tuning.measured import choose_for
 
 _NO_GPU = "Use --device cpu where there is no GPU"
@@ -109,7 +109,7 @@ def _open(
         gpu = its.gpu if its else open_gpu(_NO_GPU, place.number)
         check_architecture(gpu, classifier.precision)
         if classifier.precision is Precision.FP16:
-            for node, reason in too_large(classifier.rewritten.graph).items():
+            for node, reason in beyond_half(classifier.rewritten.graph).items():
                 _log.warning("%s of %s stays in float32: %s", node, classifier.name, reason)
         choose = choose_for(gpu, classifier.rewritten.graph, max_batch, tuning)
         engine = CudaEngine(

@@ -95,7 +95,7 @@ def _conv(to: Context, node: Conv) -> None:
     operands |= to.tape.scratch(
         algorithm.workspace(problem, config), algorithm.counter_bytes(problem, config)
     )
-    to.tape.chosen = Chosen(problem, choice, len(launches))
+    to.tape.chosen = Chosen(problem, choice)
     for launch in launches:
         to.tape.emit(launch, **operands)
 

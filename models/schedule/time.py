@@ -15,7 +15,7 @@ from typing import Protocol
 from kernels.convolution.algorithms import ConvChoice
 from kernels.device.launch import Launch
 from kernels.problems.conv import ConvProblem
-from kernels.tuning.heuristic import CLOCK_HZ, LAUNCH_CYCLES, estimated_cycles
+from kernels.tuning.heuristic import CLOCK_HZ, LAUNCH_CYCLES, launch_cycles
 from models.schedule.branches import After, dependents, in_order
 
 GAP_US = 1e6 * LAUNCH_CYCLES / CLOCK_HZ
@@ -71,11 +71,10 @@ NO_COST = Cost()
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """A convolution, how it is computed, and in how many launches."""
+    """A convolution, and how it is computed."""
 
     problem: ConvProblem
     choice: ConvChoice
-    launches: int
 
 
 class Timed(Protocol):
@@ -114,8 +113,8 @@ def estimate(step: Timed, machine: Machine) -> Estimate:
     """How long a step takes alone."""
     if step.chosen is not None:
         clock_hz = machine.peak_flops / (2 * _LANES * machine.multiprocessors)
-        cycles = estimated_cycles(step.chosen.problem, step.chosen.choice, machine)
-        seconds = (cycles / step.chosen.launches - LAUNCH_CYCLES) / clock_hz
+        cycles = launch_cycles(step.chosen.problem, step.chosen.choice, machine)
+        seconds = sum(cycles) / len(cycles) / clock_hz
     else:
         seconds = max(
             step.cost.flops / machine.peak_flops, step.cost.bytes / machine.peak_bandwidth

@@ -31,7 +31,7 @@ from models.engines.open_engine import check_architecture
 from models.engines.tolerance import relative_error
 from models.graph import Conv, Graph, Identity
 from models.plan import build_plan
-from models.precision import at_precision, kept_in_float, too_large
+from models.precision import at_precision, beyond_half, kept_in_float
 from models.preprocessing import normalised
 from models.reference import run_reference
 from models.rewrite import rewrite
@@ -172,11 +172,24 @@ def test_a_constant_beyond_float16_stays_in_float32(device: Device, op: BinaryOp
     y = b.binary("y", op, b.conv("c", "x", 4), 1e5)
     back = b.binary("back", BinaryOp.MUL if op is BinaryOp.DIV else BinaryOp.DIV, y, 1e5)
     graph = b.build(b.gemm("scores", b.reshape("flat", back, (100,)), 5))
-    assert set(too_large(graph)) == {"binary_y", "binary_back"}
+    assert set(beyond_half(graph)) == {"binary_y", "binary_back"}
     at = at_precision(graph, Precision.FP16)
     assert at.values["y/float32"].stored == FLOAT
     assert "y" not in {node.output for node in at.nodes}  # no half of it is needed
     check_operands(build_plan(at, classifier_of(graph).preprocessing, 2, H200_CHOICE))
+
+
+def test_a_constant_that_would_be_0_in_float16_stays_in_float32(device: Device) -> None:
+    b = GraphBuilder(0, x=(4, 5, 5))
+    tiny = b.binary("tiny", BinaryOp.MUL, b.conv("c", "x", 4), 2.9e-8)
+    small = b.binary("small", BinaryOp.MUL, b.conv("d", "x", 4), 3e-8)  # becomes 6e-8
+    back = b.binary("back", BinaryOp.DIV, tiny, 2.9e-8)
+    y = b.binary("y", BinaryOp.ADD, back, small)
+    graph = b.build(b.gemm("scores", b.reshape("flat", y, (100,)), 5))
+    reason = "it has a constant of 2.9e-08, which in float16 is 0"
+    assert beyond_half(graph) == {"binary_tiny": reason, "binary_back": reason}
+    classifier = replace(classifier_of(graph), precision=Precision.FP16)
+    assert _error(classifier, device, 2) <= network_tolerance(classifier.rewritten.graph)
 
 
 def test_other_precisions_keep_nothing() -> None:

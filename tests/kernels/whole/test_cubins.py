@@ -26,6 +26,14 @@ def test_the_kernels_take_what_the_committed_table_says(cubins: Cubins) -> None:
     assert compiled == committed, "if this is meant: python -m tests.support.kernels.resources"
 
 
+def test_no_kernel_on_tensor_cores_spills_anywhere() -> None:
+    _, table = resources.read()
+    rows = {kernel: row for kernel, row in table.items() if "conv_tensor" in kernel}
+    assert rows
+    cells = {(kernel, arch): cell for kernel, row in rows.items() for arch, cell in row.items()}
+    assert not {at for at, cell in cells.items() if "stores" in cell or "loads" in cell}
+
+
 @pytest.mark.parametrize("cubins", resources.WITHOUT_SPILLS, indirect=True)
 def test_no_kernel_spills(cubins: Cubins) -> None:
     spilling = {

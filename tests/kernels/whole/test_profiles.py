@@ -37,6 +37,27 @@ def test_every_kernel_has_the_profile_of_the_committed_table(arch: str) -> None:
     _compare(arch, None)
 
 
+# Clocks of a multiprocessor for an mma.sync of 2048 products: A100's data sheet; 62% of H100's.
+_MMA_CLOCKS = {"80": 2.0, "90a": 1.6}
+
+
+@pytest.mark.parametrize(("arch", "clocks"), _MMA_CLOCKS.items())
+def test_the_largest_tile_keeps_tensor_cores_busy(arch: str, clocks: float) -> None:
+    """Instructions and shared memory leave 85% of mma.sync's rate; ceilings are of one clock."""
+    _, table = profile_table.read()
+    largest = [row for key, row in table.items() if key[0] == arch and _is_largest(key[1])]
+    assert largest
+    for row in largest:
+        profile = profile_table.profile_in(row)
+        assert profile.ceiling is not None
+        assert profile.shared_ceiling is not None
+        assert min(profile.ceiling, profile.shared_ceiling) * clocks >= 0.85
+
+
+def _is_largest(kernel: str) -> bool:
+    return "conv_tensor<" in kernel and ", 128, 128, " in kernel
+
+
 def test_a_change_of_more_than_two_percent_is_a_difference() -> None:
     row = dict.fromkeys(("share", "ceiling"), "100") | {"loop": "FFMA 512 LDS.128 32"}
     assert profiles.differences(row, row) == []
