@@ -2,9 +2,9 @@
 // as the dependent of the one before may begin when all blocks of that one have been placed.
 //
 // The rule: until it has waited, a thread reads nothing but its arguments and weights, which no
-// kernel writes, and writes nothing to global memory. Every kernel waits, or a third one might begin
-// before the first has ended. The simulator holds kernels to it. On older architectures, and where a
-// kernel is launched otherwise, both calls do nothing.
+// kernel writes, and writes nothing to global memory. Every kernel waits, or a third one might
+// begin before the first has ended. The simulator holds kernels to it. On older architectures, and
+// where a kernel is launched otherwise, both calls do nothing.
 #pragma once
 
 #ifdef __CUDACC__

@@ -17,11 +17,11 @@
 //   A projection, of the residual's channels at a stride, is more of the inner dimension: a unit of
 //   a chunk is copied from x or from the residual, by what `rows` says of either.
 // Layouts: x, residual, y are N·D·H·W pixels with any pitch. The inner dimension is T·R·S taps x
-//   channels, padded to UNIT: what is copied at once, 16 bytes, or 8 of images with 3 channels; then
-//   the projected channels, padded likewise.
-//   weight is G x K/G x inner, padded to 16 bytes with zeros (kernels/convolution/tensor_gemm.py,
-//   prepare_filter). A tile's sums are BM x (BN + 8) floats, so that the rows that half a warp
-//   writes at once lie in different banks; the workspace is tiles x splits of them.
+//   channels, padded to UNIT: what is copied at once, 16 bytes, or 8 of images with 3 channels;
+//   then the projected channels, padded likewise. weight is G x K/G x inner, padded to 16 bytes
+//   with zeros (kernels/convolution/tensor_gemm.py, prepare_filter). A tile's sums are BM x (BN +
+//   8) floats, so that the rows that half a warp writes at once lie in different banks; the
+//   workspace is tiles x splits of them.
 // Launch: (tiles, splits, groups) blocks, tiles of filters fastest, of BM / WM · BN / WN warps.
 //   Dynamic shared memory: STAGES chunks of both factors, or a tile's sums; 16 bytes a pixel,
 //   32 with a projection.
@@ -138,8 +138,8 @@ __global__ void __launch_bounds__(BM / WM * (BN / WN) * 32)
     conv_tensor(const Element<PRECISION>* __restrict__ x,
                 const Element<PRECISION>* __restrict__ weight, const float* bias,
                 const Element<PRECISION>* residual, Element<PRECISION>* y, float* workspace,
-                unsigned* counters, Sizes sizes, Window window, Projection projection, int activation,
-                float a, float b) {
+                unsigned* counters, Sizes sizes, Window window, Projection projection,
+                int activation, float a, float b) {
   let_next_begin();
   using T = Element<PRECISION>;
   constexpr int THREADS = BM / WM * (BN / WN) * 32;
@@ -301,6 +301,6 @@ __global__ void __launch_bounds__(BM / WM * (BN / WN) * 32)
   }
   write_tile<BM, BN, PITCH, THREADS>(
       parts, splits, sizes.pixels, first_pixel, first_filter,
-      epilogue_of(group, sizes, bias, projection.channels > 0 ? nullptr : residual, y, activation, a,
-                  b));
+      epilogue_of(group, sizes, bias, projection.channels > 0 ? nullptr : residual, y, activation,
+                  a, b));
 }

@@ -11,9 +11,9 @@
 //   The outputs pass through shared memory, private to each thread, to a loop that is not unrolled:
 //   the code of an activation chosen at run time would be repeated for each output.
 // Layouts: x, V, products, residual and y are floats or halves; transforms are of floats. V is
-//   tiles × alpha^AXES × C, products tiles × alpha^AXES × K; C padded to 16 bytes with zeros, K to a
-//   multiple of 4. They hold `count` of all images' tiles, from `first` on: a large
-//   layer is computed in chunks.
+//   tiles × alpha^AXES × C, products tiles × alpha^AXES × K; C padded to 16 bytes with zeros, K to
+//   a multiple of 4. They hold `count` of all images' tiles, from `first` on: a large layer is
+//   computed in chunks.
 // Launch: count · C and count · K / 4 threads, C and K padded, channels fastest.
 #include "common.cuh"
 #include "epilogue.cuh"
@@ -69,8 +69,8 @@ __global__ void __launch_bounds__(THREADS)
 template <class T, int M, int R, Points POINTS, int AXES, int THREADS>
 __global__ void __launch_bounds__(THREADS)
     winograd_inverse(const T* __restrict__ products, const float* bias, const T* residual, T* y,
-                     Tiles tiles, int filters, int residual_pitch, int y_pitch,
-                     int y_vectors, Window window, int activation, float a, float b) {
+                     Tiles tiles, int filters, int residual_pitch, int y_pitch, int y_vectors,
+                     Window window, int activation, float a, float b) {
   follow_previous();
   using Transform = Winograd<M, R, POINTS>;
   constexpr int ALPHA = Transform::ALPHA;

@@ -19,8 +19,8 @@ Fiber* fiber(size_t index);
 // Prepares the fiber to call `entry`, which never returns, when next switched to.
 void prepare(Fiber& fiber, void (*entry)());
 
-// Leaves the fiber that runs (`current`) for another; returns when another fiber switches back to it.
-// `last`: none will.
+// Leaves the fiber that runs (`current`) for another; returns when another fiber switches back to
+// it. `last`: none will.
 void switch_to(Fiber& next, bool last = false);
 
 // To be called first by `entry`.

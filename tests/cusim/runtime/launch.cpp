@@ -95,8 +95,8 @@ struct Resident {
 };
 
 // The blocks of a launch, one after another. One that pauses is left for all that have not begun,
-// and the last to pause goes on first: so what it should have waited for has not happened, if it can
-// be so.
+// and the last to pause goes on first: so what it should have waited for has not happened, if it
+// can be so.
 class Grid {
  public:
   // Two grids may be under way; each has one half of the stacks.
@@ -143,9 +143,7 @@ class Grid {
  private:
   static constexpr size_t half = max_fibers / 2, early = 4;
 
-  size_t threads() const {
-    return size_t(launch_->block.x) * launch_->block.y * launch_->block.z;
-  }
+  size_t threads() const { return size_t(launch_->block.x) * launch_->block.y * launch_->block.z; }
 
   void enter(bool is_early);
   void leave();

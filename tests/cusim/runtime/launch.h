@@ -39,7 +39,8 @@ extern const Launch* launch;
 // How often threads have begun or gone on, ever.
 extern uint64_t steps;
 
-// Whether the launch before the one under way has not ended, and whether a thread has waited for it.
+// Whether the launch before the one under way has not ended, and whether a thread has waited for
+// it.
 extern bool launch_is_early, launch_has_waited;
 
 // Begins a launch before another that is asked for earlier has run, up to where threads wait.

@@ -70,7 +70,8 @@ Answer load(Reader& request) {
   return {Status::Done, answer};
 }
 
-// Whether it may overlap, module, grid, block, dynamic shared bytes, order, deadline, seed, arguments.
+// Whether it may overlap, module, grid, block, dynamic shared bytes, order, deadline, seed,
+// arguments.
 std::unique_ptr<Launch> read_launch(Reader& request) {
   auto read = std::make_unique<Launch>();
   Launch& launch = *read;
