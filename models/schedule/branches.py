@@ -45,7 +45,10 @@ def in_order(count: int) -> After:
 
 
 def dependencies(accesses: Sequence[Access]) -> After:
-    """What each step must come after, without what follows from the rest; the last after all."""
+    """What each step must come after, without what follows from the rest.
+
+    The first comes before all, where streams fork, and the last after all.
+    """
     touched: dict[str, list[tuple[int, Part, bool]]] = {}
     before: list[set[int]] = []
     for step, access in enumerate(accesses):
@@ -60,6 +63,8 @@ def dependencies(accesses: Sequence[Access]) -> After:
         )
         for part, writes in parts:
             touched.setdefault(part.root, []).append((step, part, writes))
+    for after in before[1:]:
+        after |= set() if after else {0}
     if before:
         before[-1] |= set(range(len(before) - 1)) - set().union(*before)
     return _reduced(before)

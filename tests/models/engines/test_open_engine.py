@@ -83,9 +83,9 @@ def test_engines_on_one_gpu_share_weights_until_the_last_is_closed(
     allocated: list[int] = []
     allocate = device.allocate
 
-    def counted(nbytes: int) -> CusimBuffer:
+    def counted(nbytes: int, *, constant: bool = False) -> CusimBuffer:
         allocated.append(nbytes)
-        return allocate(nbytes)
+        return allocate(nbytes, constant=constant)
 
     monkeypatch.setattr(device, "allocate", counted)
     asked: list[int] = []
