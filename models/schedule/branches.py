@@ -64,7 +64,8 @@ def dependencies(accesses: Sequence[Access]) -> After:
         for part, writes in parts:
             touched.setdefault(part.root, []).append((step, part, writes))
     for after in before[1:]:
-        after |= set() if after else {0}
+        if not after:
+            after.add(0)
     if before:
         before[-1] |= set(range(len(before) - 1)) - set().union(*before)
     return _reduced(before)
