@@ -260,11 +260,15 @@ class CoalescedConv:
             y_pixels=pixels,
             channels=problem.c,
             filters=problem.k,
-            strips=config.strips,
             x_pitch=x.pitch,
             **written,
             x_vectors=vectors_in(x),
             y_vectors=y_vectors,
+            filter_tiles=ceil(problem.k / tile.filters),
+            column_tiles=ceil(flat.window.output[1] / tile.columns),
+            row_tiles=ceil(flat.window.output[0] / tile.rows),
+            strips=config.strips,
+            taps=flat.window.kernel[1] // config.taps[1],
         )
         first = launch(
             instantiate(
@@ -296,6 +300,7 @@ class CoalescedConv:
             plane_count=split,
             pixels=pixels,
             filters=problem.k,
+            vectors=padded(problem.k) // VECTOR,
             **written,
             y_vectors=y_vectors,
             **epilogue_arguments(activation),

@@ -36,8 +36,8 @@ __global__ void __launch_bounds__(256)
 
 template <class T, int V>
 __global__ void __launch_bounds__(256)
-    planes_to_pixels(const float* __restrict__ x, T* __restrict__ y, int steps, int pixels,
-                     int plane, int channels, int y_pitch) {
+    planes_to_pixels(const float* __restrict__ x, T* __restrict__ y, int steps, Divisor pixels,
+                     Divisor plane, int channels, int y_pitch) {
   unsigned index = thread_index();
   if (index >= unsigned(steps)) return;
   const unsigned pixel = peel(index, pixels);

@@ -108,29 +108,34 @@ def static_profile(
     hot = hot_loop(code)
     if hot is None:
         return profile
-    trips, data_warps = _winograd_trips(instantiation)
+    trips, data_warps, products = _winograd_trips(instantiation)
     loop = turn(code, hot, trips)
     data = turn(code, _data_loop(code, hot), trips) if data_warps else Counter[str]()
     profile = replace(profile, loop=loop, data_loop=data)
     if not blocks or not loop["FFMA"]:
         return profile
-    warps = [loop] * (threads // 32 - data_warps), [data] * data_warps
+    # A turn of theirs is one chunk, of those that multiply perhaps several.
+    chunks = loop["FFMA"] // products if data_warps else 1
+    meanwhile = Counter({name: chunks * count for name, count in data.items()})
+    warps = [loop] * (threads // 32 - data_warps), [meanwhile] * data_warps
     return replace(profile, ceiling=ceiling(*warps, blocks))
 
 
-def _winograd_trips(instantiation: Instantiation) -> tuple[Mapping[str, int], int]:
-    """How often winograd.cu's inner loops run, by what only they have, and how many warps copy x.
+def _winograd_trips(instantiation: Instantiation) -> tuple[Mapping[str, int], int, int]:
+    """How often winograd.cu's inner loops run, by what only they have; how many warps copy x; and
+    how many products a thread sums in a chunk.
 
     Those loops end where template arguments say; other kernels' depend on the problem.
     """
     template = {name: each for name, each in instantiation.arguments if isinstance(each, int)}
     if "data_warps" not in template:
-        return {}, 0
+        return {}, 0, 0
     bm, bn, bc, tm, tn, data_warps = (
         template[name] for name in ("bm", "bn", "bc", "tm", "tn", "data_warps")
     )
     apart = (bm // tm) * (bn // tn) // (bn // 4)
-    return {"STS": bm // data_warps * bc // 32, "LDGSTS": 4 // apart}, data_warps
+    trips = {"STS": bm // data_warps * bc // 32, "LDGSTS": bc // apart}
+    return trips, data_warps, tm * tn * bc
 
 
 def resident(registers: int, threads: int, shared_bytes: int, room: int) -> int:
@@ -180,11 +185,14 @@ def loops(code: Sequence[Instruction]) -> list[Loop]:
 
 
 def hot_loop(code: Sequence[Instruction]) -> Loop | None:
-    """The loop that multiplies most, with all around it that neither stores nor activates."""
+    """The loop that multiplies most what it loads, with all around it that neither stores nor
+    activates.
+    """
 
     def multiplied(loop: Loop) -> int:
         inside = code[loop.first : loop.last + 1]
-        if any(each.base in ("STG", "MUFU") for each in inside):
+        bases = {each.base for each in inside}
+        if bases & {"STG", "MUFU"} or not bases & {"LDS", "LDSM", "LDG"}:
             return 0
         return sum(kind(each) in _MULTIPLIES for each in inside)
 
