@@ -243,6 +243,9 @@ class ImplicitGemm(Generic[T]):
             y_pitch=y.pitch,
             x_vectors=vectors_in(x, projected or x, of=wide) and (groups == 1 or c % wide == 0),
             y_vectors=vectors_in(y, added or y) and (groups == 1 or k % VECTOR == 0),
+            padded_channels=padded(c, wide),
+            filter_tiles=-(-k // tile.bn),
+            splits=config.split,
         )
         return (
             launch(

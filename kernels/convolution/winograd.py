@@ -23,6 +23,7 @@ from kernels.problems.refusals import (
     wrong_axes,
     wrong_kernel,
 )
+from kernels.problems.window import Window
 from kernels.winograd.filter import filter_transform
 from kernels.winograd.matrices import Points
 
@@ -72,7 +73,7 @@ TILES = {
     36: (
         WinogradTile(bm=32, bn=32, bc=8, tm=8, tn=8, data_warps=2, resident=1),
         WinogradTile(bm=32, bn=32, bc=4, tm=8, tn=8, data_warps=2, resident=1),
-        WinogradTile(bm=16, bn=32, bc=8, tm=8, tn=8, data_warps=1, resident=1),
+        WinogradTile(bm=16, bn=32, bc=8, tm=8, tn=8, data_warps=2, resident=1),
         WinogradTile(bm=16, bn=32, bc=4, tm=8, tn=8, data_warps=1, resident=2),
     ),
     64: (WinogradTile(bm=16, bn=32, bc=4, tm=8, tn=8, data_warps=2, resident=1),),
@@ -131,7 +132,12 @@ class WinogradConv:
 
     def tiles(self, problem: ConvProblem) -> int:
         """Output tiles of one image and filter; the last along an axis may be partial."""
-        return prod(-(-size // self.m) for size in problem.window.output)
+        return prod(self.tiles_along(problem.window))
+
+    def tiles_along(self, window: Window) -> tuple[int, ...]:
+        """Those of an image along each of three axes; in 2-D the first is 1."""
+        along = tuple(-(-size // self.m) for size in window.output)
+        return (1,) * (3 - len(along)) + along
 
     def supports(self, problem: ConvProblem) -> str | None:
         """None where the kernel is r along every axis, at stride 1, dilation 1, one group."""
@@ -258,6 +264,9 @@ class WinogradConv:
             y_pitch=y.pitch,
             x_vectors=vectors_in(x),
             y_vectors=vectors_in(y, residual or y),
+            along=self.tiles_along(problem.window),
+            filter_tiles=-(-problem.k // tile.bn),
+            splits=config.split,
         )
         return (
             launch(

@@ -220,7 +220,7 @@ class NonfusedWinogradConv:
                 "Tiles",
                 first=first,
                 count=count,
-                along=self._tiles_along(problem.window),
+                along=self._winograd.tiles_along(problem.window),
             )
             products = self._products(problem, count)
             data = launch(
@@ -231,6 +231,7 @@ class NonfusedWinogradConv:
                 data="data",
                 tiles=chunk,
                 channels=problem.c,
+                padded=_channels(problem),
                 x_pitch=x.pitch,
                 window=window,
             )
@@ -250,6 +251,7 @@ class NonfusedWinogradConv:
                 y="y",
                 tiles=chunk,
                 filters=problem.k,
+                vectors=padded(problem.k) // VECTOR,
                 residual_pitch=residual.pitch if residual else 0,
                 y_pitch=y.pitch,
                 y_vectors=vectors_in(y, residual or y),
@@ -302,11 +304,6 @@ class NonfusedWinogradConv:
             return config.tile.bm < max(2 * count, 17) and (config.split == 1 or split)
 
         return tuple(filter(pays, _product(products).configs(products)))
-
-    def _tiles_along(self, window: Window) -> tuple[int, ...]:
-        """Tiles along each of three axes."""
-        along = tuple(ceil(size / self.m) for size in window.output)
-        return (1,) * (3 - len(along)) + along
 
     def _instantiate(self, kernel: str, config: NonfusedConfig, stored: Stored) -> Instantiation:
         return instantiate(

@@ -102,9 +102,9 @@ def launch(
 ) -> Launch:
     """A launch; its arguments have the names and the order of the kernel's parameters.
 
-    For a pointer pass an operand's name or 0, for an `int` or a `float` a number, for a struct the
-    result of `struct`. Raises TypeError, which names the first argument or template argument that
-    differs from the source; ValueError as `int32`.
+    For a pointer pass an operand's name or 0, for an `int`, a `float` or a Divisor a number, for a
+    struct the result of `struct`. Raises TypeError, which names the first argument or template
+    argument that differs from the source; ValueError as `int32` and `divisor`.
     """
     source = SOURCE_ROOT / instantiation.source
     check_template(instantiation, source)
@@ -115,20 +115,38 @@ def launch(
 
 
 def struct(source: str, name: str, /, **members: int | Iterable[int]) -> bytes:
-    """A C++ struct of integers and integer arrays; its members have the fields' names and order.
+    """A C++ struct of integers, Divisors and arrays; its members have the fields' names and order.
 
-    Raises TypeError, which names the first member that differs from the source, in its name or its
-    length; ValueError as `int32`.
+    For a Divisor pass its number. Raises TypeError, which names the first member that differs from
+    the source, in its name or its length; ValueError as `int32` and `divisor`.
     """
     declared = fields(SOURCE_ROOT / source, name)
     check_names(f"struct {name} of {source}", [each.name for each in declared], members)
-    numbers: list[int] = []
+    packed = b""
     for each, value in zip(declared, members.values(), strict=True):
         flat = [value] if isinstance(value, int) else list(value)
         if each.length not in (None, len(flat)):
             raise TypeError(f"{name}.{each.name} has {each.length} numbers, not {len(flat)}")
-        numbers += flat
-    return np.array([int32(number) for number in numbers], np.int32).tobytes()
+        pack = divisor if each.type == "Divisor" else _int32_bytes
+        packed += b"".join(map(pack, flat))
+    return packed
+
+
+def divisor(number: int) -> bytes:
+    """`Divisor` of kernels/src/common.cuh: n // number = n · magic >> shift for 0 <= n < 2^31.
+
+    Raises ValueError unless 0 < number < 2^31. magic is 2^shift / number, rounded up by less than
+    1. So the product exceeds n / number by less than n / 2^shift, which is at most 1 / number: too
+    little to reach the next integer. Granlund & Montgomery 1994, theorem 4.2.
+    """
+    if not 0 < number < 2**31:
+        raise ValueError(f"{number} is no divisor; kernels divide by 1 to {2**31 - 1}")
+    shift = 31 + (number - 1).bit_length()
+    return np.array([number, -(-(1 << shift) // number), shift], np.uint32).tobytes()
+
+
+def _int32_bytes(number: int) -> bytes:
+    return int32(number).tobytes()
 
 
 def window_struct(window: Window) -> bytes:
@@ -156,6 +174,8 @@ def _passed(parameter: Declared, value: Value) -> Argument | str:
             return value
         case "int", int():
             return int32(value)
+        case "Divisor", int():
+            return divisor(value)
         case "float", int() | float():
             return np.float32(value)
         case struct_name, bytes() if struct_name not in ("*", "int", "float"):

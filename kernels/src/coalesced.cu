@@ -40,12 +40,16 @@ struct Sizes {
   int y_pixels;
   int channels;
   int filters;
-  int strips;
   int x_pitch;
   int residual_pitch;
   int y_pitch;
-  int x_vectors;  // whether every pixel's first channel lies at 16 bytes in x
-  int y_vectors;  // likewise in y and in the residual
+  int x_vectors;         // whether every pixel's first channel lies at 16 bytes in x
+  int y_vectors;         // likewise in y and in the residual
+  Divisor filter_tiles;  // of FILTERS filters
+  Divisor column_tiles;  // of COLUMNS pixels of a row
+  Divisor row_tiles;     // of ROWS rows
+  Divisor strips;
+  Divisor taps;  // of TAPS_S taps in a row of the window
 };
 
 // The result of `share_sums` for a lane: the sums of `count` outputs from `first` on.
@@ -88,7 +92,7 @@ __global__ void __launch_bounds__(ROWS * FILTER_WARPS * 32, FILTER_WARPS == 1 ? 
   constexpr int PATCH = (ROWS + TAPS_R - 1) * PATCH_COLUMNS;
   constexpr int ROW = 128 * FILTER_WARPS;  // weights of 1 channel a lane, all filters
   constexpr int TAP = 4 * STEPS * ROW;
-  constexpr int STAGE = TAPS_R * TAPS_S * TAP + PATCH * CHUNK;
+  constexpr int TAPS = TAPS_R * TAPS_S, STAGE = TAPS * TAP + PATCH * CHUNK;
   constexpr int QUADS = FILTERS / 4;
   constexpr int UNROLLED = TAPS_S == 1 ? 2 : 1;  // enough products to load the next step's behind
   static_assert(32 % FILTER_LANES == 0 && CHUNK % STEP == 0, "lanes");
@@ -99,74 +103,101 @@ __global__ void __launch_bounds__(ROWS * FILTER_WARPS * 32, FILTER_WARPS == 1 ? 
       reinterpret_cast<int*>(shared + (STAGES * STAGE > TILE ? STAGES * STAGE : TILE));
 
   const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
-  const int filter_tiles = (sizes.filters + FILTERS - 1) / FILTERS;
   const int channels = padded(sizes.channels), filters = padded(sizes.filters);
   unsigned index = blockIdx.x;
-  const int first_filter = int(peel(index, filter_tiles)) * FILTERS;
-  const int first_column = int(peel(index, (window.output[2] + COLUMNS - 1) / COLUMNS)) * COLUMNS;
-  const int first_row = int(peel(index, (window.output[1] + ROWS - 1) / ROWS)) * ROWS;
+  const int first_filter = int(peel(index, sizes.filter_tiles)) * FILTERS;
+  const int first_column = int(peel(index, sizes.column_tiles)) * COLUMNS;
+  const int first_row = int(peel(index, sizes.row_tiles)) * ROWS;
   const int image = int(index);
 
   index = blockIdx.y;
   const int strip = int(peel(index, sizes.strips));
-  const int tap_s = int(peel(index, window.kernel[2] / TAPS_S)) * TAPS_S;
+  const int tap_s = int(peel(index, sizes.taps)) * TAPS_S;
   const int tap_r = int(index) * TAPS_R;
   const int chunks = (sizes.channels + CHUNK - 1) / CHUNK;
-  const int first_chunk = chunks * strip / sizes.strips;
-  const int last_chunk = chunks * (strip + 1) / sizes.strips;
+  const int first_chunk = int(quotient(chunks * strip, sizes.strips));
+  const int last_chunk = int(quotient(chunks * (strip + 1), sizes.strips));
 
-  // A lane copies the vectors of weights that this lane of any warp multiplies.
+  // A lane copies the vectors of weights that this lane of any warp multiplies. A warp's are of the
+  // same filters and channels of a chunk at every TAPS_AT_ONCE-th tap.
   const int slice = lane / FILTER_LANES, filter_lane = lane % FILTER_LANES;
-  const int lane_channel = slice * 4, lane_filter = first_filter + filter_lane * 4;
-
-  const auto copy_filter_rows = [&](int chunk, int stage) {
-    float* const rows = shared + stage * STAGE;
-    for (int i = warp; i < TAPS_R * TAPS_S * TAP / 128; i += THREADS / 32) {
-      unsigned rest = i;
-      const int filter = lane_filter + int(peel(rest, FILTER_WARPS)) * (4 * FILTER_LANES);
-      int channel = chunk * CHUNK + lane_channel + int(peel(rest, 4));
-      channel += int(peel(rest, STEPS)) * STEP;  // one at a time: each takes its axis off `rest`
-      const int s = tap_s + int(peel(rest, TAPS_S)), r = tap_r + int(rest);
-      const bool exists = filter < filters && channel < channels;
-      const int from = ((r * window.kernel[2] + s) * channels + channel) * filters + filter;
-      cp_async<16>(rows + i * 128 + lane * 4, exists ? weight + from : weight, exists);
-    }
+  constexpr int TAPS_AT_ONCE = ROWS / 4 / STEPS;
+  static_assert(TAPS_AT_ONCE * 4 * STEPS == ROWS, "warps must divide the rows of a tap");
+  unsigned rest = warp;
+  const int weight_filter =
+      first_filter + int(peel(rest, FILTER_WARPS)) * (4 * FILTER_LANES) + filter_lane * 4;
+  int weight_channel = first_chunk * CHUNK + slice * 4 + int(peel(rest, 4));
+  weight_channel += int(peel(rest, STEPS)) * STEP;  // one at a time: each takes its axis off `rest`
+  const int first_tap = int(rest);
+  // A row of the window has TAPS_S taps, or the block sums only one.
+  int weight_from =
+      ((tap_r * window.kernel[2] + tap_s + first_tap) * channels + weight_channel) * filters +
+      weight_filter;
+  const auto copy_filter_rows = [&](int stage) {
+    float* const to = shared + stage + thread * 4;
+    const bool exists = weight_filter < filters && weight_channel < channels;
+#pragma unroll
+    for (int tap = 0; tap < TAPS; tap += TAPS_AT_ONCE)
+      if (tap + TAPS_AT_ONCE <= TAPS || first_tap + tap < TAPS)
+        cp_async<16>(to + tap * TAP, weight + (weight_from + tap * channels * filters), exists);
+    weight_channel += CHUNK;
+    weight_from += CHUNK * filters;
   };
-  const auto copy_input_rows = [&](int chunk, int stage) {
-    float* const rows = shared + stage * STAGE + TAPS_R * TAPS_S * TAP;
-    for (int i = thread; i < PATCH * (CHUNK / 4); i += THREADS) {
-      const int channel = chunk * CHUNK + i % (CHUNK / 4) * 4;
-      const int place = places[i / (CHUNK / 4)];
-      copy_channels(rows + i * 4, place < 0 ? x : x + (place + channel), place >= 0,
-                    sizes.channels - channel, sizes.x_vectors);
+
+  // Of the input a thread copies 4 channels of a chunk, of every PIXELS_AT_ONCE-th pixel.
+  constexpr int PIXELS_AT_ONCE = THREADS / (CHUNK / 4);
+  static_assert(THREADS % (CHUNK / 4) == 0, "threads must divide a pixel's channels");
+  constexpr int COPIED = (PATCH + PIXELS_AT_ONCE - 1) / PIXELS_AT_ONCE;
+  const int first_copied = thread / (CHUNK / 4);
+  int copied[COPIED];  // their places
+  int x_channel = first_chunk * CHUNK + thread % (CHUNK / 4) * 4;
+  const auto copy_input_rows = [&](int stage) {
+    float* const to = shared + stage + TAPS * TAP + thread * 4;
+    const int exist = sizes.channels - x_channel;
+    if (sizes.x_vectors && (exist >= 4 || exist <= 0)) {
+#pragma unroll
+      for (int i = 0; i < COPIED; ++i)
+        if ((i + 1) * PIXELS_AT_ONCE <= PATCH || i * PIXELS_AT_ONCE + first_copied < PATCH)
+          cp_async<16>(to + i * (PIXELS_AT_ONCE * CHUNK), x + (copied[i] + x_channel),
+                       copied[i] >= 0 && exist > 0);
+    } else {
+#pragma unroll 1
+      for (int i = first_copied; i < PATCH; i += PIXELS_AT_ONCE)
+        copy_channels(to + (i - first_copied) * CHUNK, x + (places[i] + x_channel), places[i] >= 0,
+                      exist, false);
     }
+    x_channel += CHUNK;
   };
 
   // The first weights are on their way before it is known where input rows lie.
-  if (first_chunk < last_chunk) copy_filter_rows(first_chunk, 0);
-  // Floats from x to each pixel of the patch, -1 where it is padding.
+  if (first_chunk < last_chunk) copy_filter_rows(0);
+  // Floats from x to each pixel of the patch; a vector before x where it is padding.
   for (int pixel = thread; pixel < PATCH; pixel += THREADS) {
     const int h = first_row - window.pad_begin[1] + tap_r + pixel / PATCH_COLUMNS;
     const int w = first_column - window.pad_begin[2] + tap_s + pixel % PATCH_COLUMNS;
     const int place = (image * window.input[1] + h) * window.input[2] + w;
     const bool inside = unsigned(h) < unsigned(window.input[1]) &&
                         unsigned(w) < unsigned(window.input[2]) && place < sizes.x_pixels;
-    places[pixel] = inside ? place * sizes.x_pitch : -1;
+    places[pixel] = inside ? place * sizes.x_pitch : -4;
   }
   __syncthreads();
+#pragma unroll
+  for (int i = 0; i < COPIED; ++i)
+    copied[i] = places[min(i * PIXELS_AT_ONCE + first_copied, PATCH - 1)];
 
   const int row = warp % ROWS, filter_warp = warp / ROWS;
   float sums[COLUMNS * 4] = {};
 
+  const bool row_exists = first_row + row < window.output[1];
+  const float* const weight_begin = shared + filter_warp * 128 + lane * 4;
+  const float* const x_begin = shared + TAPS * TAP + row * (PATCH_COLUMNS * CHUNK) + slice * 4;
+
   const auto multiply_chunk = [&](int stage) {
-    const float* const weight_chunk = shared + stage * STAGE + filter_warp * 128 + lane * 4;
-    const float* const x_chunk =
-        shared + stage * STAGE + TAPS_R * TAPS_S * TAP + row * (PATCH_COLUMNS * CHUNK) + slice * 4;
 #pragma unroll UNROLLED
     for (int step = 0; step < STEPS * TAPS_R; ++step) {
       const int r = step / STEPS, of_chunk = step % STEPS;
-      const float* const x_row = x_chunk + r * (PATCH_COLUMNS * CHUNK) + of_chunk * STEP;
-      const float* const taps = weight_chunk + r * (TAPS_S * TAP) + of_chunk * (4 * ROW);
+      const float* const x_row = x_begin + stage + r * (PATCH_COLUMNS * CHUNK) + of_chunk * STEP;
+      const float* const taps = weight_begin + stage + r * (TAPS_S * TAP) + of_chunk * (4 * ROW);
       Vec<4> seen[PATCH_COLUMNS];
 #pragma unroll
       for (int column = 0; column < PATCH_COLUMNS; ++column)
@@ -192,23 +223,23 @@ __global__ void __launch_bounds__(ROWS * FILTER_WARPS * 32, FILTER_WARPS == 1 ? 
 #pragma unroll 1
   for (int stage = 0; stage < STAGES - 1; ++stage) {
     if (first_chunk + stage < last_chunk) {
-      if (stage > 0) copy_filter_rows(first_chunk + stage, stage);
-      copy_input_rows(first_chunk + stage, stage);
+      if (stage > 0) copy_filter_rows(stage * STAGE);
+      copy_input_rows(stage * STAGE);
     }
     cp_async_commit();
   }
-  int reading = 0, writing = STAGES - 1;
+  int reading = 0, writing = (STAGES - 1) * STAGE;  // floats to the stage
   for (int chunk = first_chunk; chunk < last_chunk; ++chunk) {
     cp_async_wait<STAGES - 2>();
     __syncthreads();  // this chunk is there for all, and the one before it read by all
     if (chunk + STAGES - 1 < last_chunk) {
-      copy_filter_rows(chunk + STAGES - 1, writing);
-      copy_input_rows(chunk + STAGES - 1, writing);
+      copy_filter_rows(writing);
+      copy_input_rows(writing);
     }
     cp_async_commit();
-    if (first_row + row < window.output[1]) multiply_chunk(reading);
-    reading = reading + 1 == STAGES ? 0 : reading + 1;
-    writing = writing + 1 == STAGES ? 0 : writing + 1;
+    if (row_exists) multiply_chunk(reading);
+    reading = reading == (STAGES - 1) * STAGE ? 0 : reading + STAGE;
+    writing = writing == (STAGES - 1) * STAGE ? 0 : writing + STAGE;
   }
 
   // The tile as ROWS · COLUMNS × FILTERS in shared memory.
@@ -245,36 +276,36 @@ __global__ void __launch_bounds__(ROWS * FILTER_WARPS * 32, FILTER_WARPS == 1 ? 
   }
 
   if (filter >= sizes.filters) return;
-  const Epilogue epilogue{bias,
-                          residual,
-                          y,
-                          sizes.residual_pitch,
-                          sizes.y_pitch,
-                          sizes.filters,
-                          sizes.y_vectors != 0,
-                          Activation(activation),
-                          a,
-                          b};
-  const Vec<4> bias_of = epilogue.bias_of(filter);
+  float* const sums_of_filter = shared + thread % QUADS * 4;
+  constexpr int AT_ONCE = THREADS / QUADS, COUNT = (ROWS * COLUMNS + AT_ONCE - 1) / AT_ONCE;
+  const int first = thread / QUADS;
+  const auto place_of = [&](int i) {
+    const int at = first + i * AT_ONCE;
+    return at < ROWS * COLUMNS ? pixel_of(at) : -1;
+  };
+  if (plane_count > 1) {
 #pragma unroll 1
-  for (int at = thread / QUADS; at < ROWS * COLUMNS; at += THREADS / QUADS) {
-    const int pixel = pixel_of(at);
-    if (pixel < 0) continue;
-    const Vec<4> sum =
-        plane_count == 1 ? load<4>(shared + at * FILTERS + thread % QUADS * 4)
-                         : sum_of_parts(planes + pixel * filters + filter, plane_count, plane_size);
-    epilogue.write(pixel, filter, sum, bias_of);
+    for (int i = 0; i < COUNT; ++i) {  // each thread those that it reads again
+      const int pixel = place_of(i);
+      if (pixel >= 0)
+        store<4>(sums_of_filter + (first + i * AT_ONCE) * FILTERS,
+                 sum_of_parts(planes + pixel * filters + filter, plane_count, plane_size));
+    }
   }
+  epilogue_of(sizes, bias, residual, y, activation, a, b)
+      .template write<COUNT>(filter, place_of, [&](int i) {
+        return load<4>(sums_of_filter + (first + i * AT_ONCE) * FILTERS);
+      });
 }
 
 // The second stage as a launch of its own: a thread takes 4 filters of a pixel.
 __global__ void __launch_bounds__(256)
     sum_planes(const float* planes, const float* bias, const float* residual, float* y,
-               int plane_count, int pixels, int filters, int residual_pitch, int y_pitch,
-               int y_vectors, int activation, float a, float b) {
+               int plane_count, int pixels, int filters, Divisor vectors, int residual_pitch,
+               int y_pitch, int y_vectors, int activation, float a, float b) {
   follow_previous();
   unsigned index = thread_index();
-  const int filter = int(peel(index, padded(filters) / 4)) * 4;
+  const int filter = int(peel(index, vectors)) * 4;
   const int pixel = int(index);
   if (pixel >= pixels) return;
   const int plane_size = pixels * padded(filters);
@@ -283,5 +314,5 @@ __global__ void __launch_bounds__(256)
       a,    b};
   const Vec<4> sum =
       sum_of_parts(planes + pixel * padded(filters) + filter, plane_count, plane_size);
-  epilogue.write(pixel, filter, sum, epilogue.bias_of(filter));
+  epilogue.write<1>(filter, [&](int) { return pixel; }, [&](int) { return sum; });
 }

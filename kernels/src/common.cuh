@@ -37,11 +37,28 @@ __device__ __forceinline__ float infinity() { return __int_as_float(0x7f800000);
 // The thread's index in a one-dimensional grid.
 __device__ __forceinline__ unsigned thread_index() { return blockIdx.x * blockDim.x + threadIdx.x; }
 
+// A number above 0 that is known when a launch is planned, and what divides by it without a
+// division: kernels/device/launch.py, divisor.
+struct Divisor {
+  unsigned number, magic, shift;
+  __device__ __forceinline__ operator int() const { return int(number); }
+};
+
+// Exact for dividends below 2^31.
+__device__ __forceinline__ unsigned quotient(unsigned dividend, const Divisor& divisor) {
+  return unsigned(static_cast<unsigned long long>(dividend) * divisor.magic >> divisor.shift);
+}
+
+__device__ __forceinline__ unsigned quotient(unsigned dividend, unsigned divisor) {
+  return dividend / divisor;
+}
+
 // Splits the fastest axis off a linear index: returns the position on it, keeps the rest in
-// `index`.
-__device__ __forceinline__ unsigned peel(unsigned& index, unsigned extent) {
-  const unsigned rest = index / extent;
-  const unsigned position = index - rest * extent;
+// `index`. The extent is a Divisor or a constant.
+template <class Extent>
+__device__ __forceinline__ unsigned peel(unsigned& index, const Extent& extent) {
+  const unsigned rest = quotient(index, extent);
+  const unsigned position = index - rest * unsigned(extent);
   index = rest;
   return position;
 }
@@ -126,7 +143,7 @@ __device__ __forceinline__ Vec<4> activate_in_turn(Vec<4> x, float a, float b) {
 template <int RANK, int OPERANDS>
 struct Walk {
   unsigned steps;
-  unsigned extent[RANK];
+  Divisor extent[RANK];
   unsigned stride[OPERANDS][RANK];
 };
 

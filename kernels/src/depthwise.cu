@@ -20,11 +20,11 @@
 
 // kernels/convolution/depthwise.py: sizes of one launch.
 struct Sizes {
-  int steps;       // threads with something to do
-  int runs;        // in a row of the output
-  int vectors;     // of 4 filters in a pixel
-  int filters;     // K
-  int multiplier;  // K / C
+  int steps;           // threads with something to do
+  Divisor runs;        // in a row of the output
+  Divisor vectors;     // of 4 filters in a pixel
+  int filters;         // K
+  Divisor multiplier;  // K / C
   int x_pitch;
   int residual_pitch;
   int y_pitch;
@@ -44,7 +44,7 @@ __device__ __forceinline__ Vec<4> load_inputs(const T* pixel, int filter, const 
   Vec<4> result = splat<4>(0.0f);
 #pragma unroll
   for (int i = 0; i < 4; ++i)
-    if (filter + i < sizes.filters) result.at[i] = pixel[(filter + i) / sizes.multiplier];
+    if (filter + i < sizes.filters) result.at[i] = pixel[quotient(filter + i, sizes.multiplier)];
   return result;
 }
 
@@ -100,26 +100,15 @@ __global__ void __launch_bounds__(128, 4)
     }
   }
 
-  const EpilogueOf<T> epilogue{bias,
-                               residual,
-                               y,
-                               sizes.residual_pitch,
-                               sizes.y_pitch,
-                               sizes.filters,
-                               sizes.y_vectors != 0,
-                               Activation(activation),
-                               a,
-                               b};
-  const Vec<4> bias_of = epilogue.bias_of(filter);
-  const int first_pixel = (image * window.output[1] + p) * window.output[2];
-  // Not unrolled: an activation's code is long.
-#pragma unroll 1
-  for (int q = 0; q < RUN; ++q) {
-    Vec<4> sum = sums[0];
+  const int first_pixel = (image * window.output[1] + p) * window.output[2] + first_q;
+  epilogue_of(sizes, bias, residual, y, activation, a, b)
+      .template write<RUN>(
+          filter, [&](int q) { return first_q + q < window.output[2] ? first_pixel + q : -1; },
+          [&](int q) {
+            Vec<4> sum = sums[0];
 #pragma unroll
-    for (int i = 1; i < RUN; ++i)
-      if (i == q) sum = sums[i];
-    if (first_q + q < window.output[2])
-      epilogue.write(first_pixel + first_q + q, filter, sum, bias_of);
-  }
+            for (int i = 1; i < RUN; ++i)
+              if (i == q) sum = sums[i];  // an index that is not known would keep them in memory
+            return sum;
+          });
 }

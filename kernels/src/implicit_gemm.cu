@@ -10,9 +10,9 @@
 //   copied from where the window's taps fall, or are 0. Each thread sums TM × TN products in
 //   registers. Where the tiles do not fill the machine, the inner dimension is split over gridDim.y
 //   blocks. Each writes its sums to the workspace, and the last of a tile adds them up (split.cuh).
-//   A tile is finished from memory, not from registers, in a loop that is not unrolled: the code of
-//   an activation chosen at run time would be repeated TM · TN times, and a split tile is in memory
-//   already.
+//   A tile is finished from shared memory, not from registers, in loops that are hardly unrolled:
+//   the code of an activation chosen at run time would be repeated TM · TN times. A split tile's
+//   sums are added up there.
 //   POINTWISE (1×1 at stride 1, unpadded): the left factor is x itself. It may be normalised, or
 //   scaled and shifted, and activated first (prologue.cuh): every block does so anew.
 // Layouts: x, residual, y are N·D·H·W pixels with any pitch. weight is G × T·R·S × C/G × K/G, both
@@ -50,14 +50,15 @@ __global__ void __launch_bounds__(BM / TM * (BN / TN))
 
   const int thread = threadIdx.x;
   const int group = blockIdx.z, split = blockIdx.y, splits = gridDim.y;
-  const int filter_tiles = (sizes.filters + BN - 1) / BN;
-  const int first_pixel = int(blockIdx.x) / filter_tiles * BM;
-  const int first_filter = int(blockIdx.x) % filter_tiles * BN;
+  unsigned pixel_tile = blockIdx.x;
+  const int first_filter = int(peel(pixel_tile, sizes.filter_tiles)) * BN;
+  const int first_pixel = int(pixel_tile) * BM;
   const int channels = padded(sizes.channels), filters = padded(sizes.filters);
   const int inner =
       POINTWISE ? channels : window.kernel[0] * window.kernel[1] * window.kernel[2] * channels;
   const int chunks = (inner + BK - 1) / BK;
-  const int first_chunk = chunks * split / splits, last_chunk = chunks * (split + 1) / splits;
+  const int first_chunk = int(quotient(chunks * split, sizes.splits));
+  const int last_chunk = int(quotient(chunks * (split + 1), sizes.splits));
   x += group * sizes.channels;
   weight += size_t(group) * inner * filters;
 
@@ -71,7 +72,7 @@ __global__ void __launch_bounds__(BM / TM * (BN / TN))
   const int x_row = thread / (BK / 4), x_column = thread % (BK / 4) * 4;
   const int weight_row = thread / (BN / 4), weight_column = thread % (BN / 4) * 4;
   const bool filters_exist = first_filter + weight_column < filters;
-  Column column(first_chunk * BK + x_column, channels, window);
+  Column column(first_chunk * BK + x_column, sizes.padded_channels, window);
   int weight_inner = first_chunk * BK + weight_row;
 
   const auto copy_chunk = [&](int stage) {
@@ -99,16 +100,14 @@ __global__ void __launch_bounds__(BM / TM * (BN / TN))
                  unsigned(start.z + h) < unsigned(window.input[1]) &&
                  unsigned(start.w + w) < unsigned(window.input[2]);
       }
-      copy_channels(x_chunk + row * X_PITCH + x_column, inside ? x + from : x, inside, exist,
-                    sizes.x_vectors);
+      copy_channels(x_chunk + row * X_PITCH + x_column, x + from, inside, exist, sizes.x_vectors);
     }
 #pragma unroll
     for (int i = 0; i < BK; i += WEIGHT_ROWS) {
       const int row = i + weight_row;
       const bool exists = filters_exist && weight_inner + i < inner;
       const int from = (weight_inner + i) * filters + first_filter + weight_column;
-      cp_async<16>(weight_chunk + row * BN + weight_column, exists ? weight + from : weight,
-                   exists);
+      cp_async<16>(weight_chunk + row * BN + weight_column, weight + from, exists);
     }
     if constexpr (POINTWISE)
       column.channel += BK;
@@ -149,7 +148,7 @@ __global__ void __launch_bounds__(BM / TM * (BN / TN))
   };
 
   wait_for_previous();
-#pragma unroll
+#pragma unroll 1
   for (int stage = 0; stage < STAGES - 1; ++stage) {
     if (first_chunk + stage < last_chunk) copy_chunk(stage);
     cp_async_commit();
@@ -210,6 +209,7 @@ __global__ void __launch_bounds__(BM / TM * (BN / TN))
     __syncthreads();
   }
 
-  write_tile<BM, BN, BN, THREADS>(partials, splits, sizes.pixels, first_pixel, first_filter,
-                                  epilogue_of(group, sizes, bias, residual, y, activation, a, b));
+  write_tile<BM, BN, BN, THREADS>(
+      shared, partials, splits, sizes.pixels, first_pixel, first_filter,
+      epilogue_of(sizes, bias, residual, y, activation, a, b, group * sizes.filters));
 }

@@ -15,6 +15,9 @@ struct Sizes {
   int y_pitch;
   int x_vectors;  // whether every pixel's first channel of every group lies at 16 bytes in x
   int y_vectors;  // likewise in y and in the residual
+  Divisor padded_channels;  // to a multiple of what is copied at once
+  Divisor filter_tiles;     // of BN filters
+  Divisor splits;           // gridDim.y
 };
 
 // 4 neighbouring channels at one tap of the window, and the step along the inner dimension.
@@ -22,7 +25,7 @@ struct Column {
   int channel;
   int tap[3];  // T, R, S; past the last when tap[0] == T
 
-  __device__ __forceinline__ Column(int inner, int channels, const Window& window) {
+  __device__ __forceinline__ Column(int inner, const Divisor& channels, const Window& window) {
     unsigned index = inner;
     channel = int(peel(index, channels));
     tap[2] = int(peel(index, window.kernel[2]));
@@ -61,37 +64,26 @@ __device__ __forceinline__ int4 window_start(int pixel, const Sizes& sizes, cons
                    start[2]);
 }
 
-template <class T>
-__device__ __forceinline__ EpilogueOf<T> epilogue_of(int group, const Sizes& sizes,
-                                                     const float* bias, const T* residual, T* y,
-                                                     int activation, float a, float b) {
-  const int offset = group * sizes.filters;
-  return {bias == nullptr ? nullptr : bias + offset,
-          residual == nullptr ? nullptr : residual + offset,
-          y + offset,
-          sizes.residual_pitch,
-          sizes.y_pitch,
-          sizes.filters,
-          sizes.y_vectors != 0,
-          Activation(activation),
-          a,
-          b};
-}
-
-// Finishes a tile of BM pixels x BN filters, whose sums lie in memory in rows of PITCH floats, as
-// one of `splits` parts that are added up.
+// Finishes a tile of BM pixels x BN filters. Its sums lie in rows of PITCH floats: in `tile`, in
+// shared memory, or, where `splits` > 1, in so many parts that are added up to there.
 template <int BM, int BN, int PITCH, int THREADS, class T>
-__device__ __forceinline__ void write_tile(const float* parts, int splits, int pixels,
+__device__ __forceinline__ void write_tile(float* tile, const float* parts, int splits, int pixels,
                                            int first_pixel, int first_filter,
                                            const EpilogueOf<T>& epilogue) {
-  const int column = threadIdx.x % (BN / 4) * 4, filter = first_filter + column;
-  if (filter >= epilogue.channels) return;
-  const Vec<4> bias = epilogue.bias_of(filter);
-  for (int row = threadIdx.x / (BN / 4); row < BM && first_pixel + row < pixels;
-       row += THREADS / (BN / 4)) {
-    const int at = row * PITCH + column;
-    const Vec<4> sum =
-        splits == 1 ? load<4>(parts + at) : sum_of_parts(parts + at, splits, BM * PITCH);
-    epilogue.write(first_pixel + row, filter, sum, bias);
+  constexpr int ROWS = THREADS / (BN / 4);  // at once
+  const int first_row = threadIdx.x / (BN / 4), column = threadIdx.x % (BN / 4) * 4;
+  if (first_filter + column >= epilogue.channels) return;
+  tile += first_row * PITCH + column;
+  if (splits > 1) {
+    parts += first_row * PITCH + column;
+#pragma unroll 1
+    for (int row = 0; row < BM; row += ROWS)  // each thread those that it reads again
+      store<4>(tile + row * PITCH, sum_of_parts(parts + row * PITCH, splits, BM * PITCH));
   }
+  first_pixel += first_row;
+  static_assert(BM % ROWS == 0, "each thread finishes as many");
+  epilogue.template write<BM / ROWS>(
+      first_filter + column,
+      [&](int i) { return first_pixel + i * ROWS < pixels ? first_pixel + i * ROWS : -1; },
+      [&](int i) { return load<4>(tile + i * ROWS * PITCH); });
 }

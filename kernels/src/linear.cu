@@ -85,5 +85,5 @@ __global__ void __launch_bounds__(32 * MAX_WARPS)
   }
   const EpilogueOf<Y> epilogue{
       bias, nullptr, y, 0, y_pitch, outputs, y_vectors != 0, Activation(activation), a, b};
-  epilogue.write(row, output, sum, epilogue.bias_of(output));
+  epilogue.template write<1>(output, [&](int) { return row; }, [&](int) { return sum; });
 }

@@ -35,7 +35,7 @@ __device__ __forceinline__ float nothing_seen() {
 
 template <class T, PoolKind KIND, int V>
 __global__ void __launch_bounds__(256, 4)
-    pool(const T* __restrict__ x, T* __restrict__ y, int steps, int vectors, int x_pitch,
+    pool(const T* __restrict__ x, T* __restrict__ y, int steps, Divisor vectors, int x_pitch,
          int y_pitch, Window window) {
   follow_previous();
   unsigned index = thread_index();

@@ -37,8 +37,8 @@ __global__ void __launch_bounds__(256)
 
 template <class T, int V>
 __global__ void __launch_bounds__(256)
-    planes_to_pixels(const float* __restrict__ x, T* __restrict__ y, int steps, int pixels,
-                     int plane, int channels, int y_pitch) {
+    planes_to_pixels(const float* __restrict__ x, T* __restrict__ y, int steps, Divisor pixels,
+                     Divisor plane, int channels, int y_pitch) {
   follow_previous();
   unsigned index = thread_index();
   if (index >= unsigned(steps)) return;

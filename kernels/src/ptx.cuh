@@ -18,8 +18,11 @@ __device__ __forceinline__ unsigned shared_address(const void* shared) {
 }
 
 // Waits for every thread of the block, whose warps may be at different calls of it: where they do
-// different work, and __syncthreads would have to be one call.
-__device__ __forceinline__ void barrier_of_roles() { asm volatile("barrier.sync 0;" ::: "memory"); }
+// different work, and __syncthreads would have to be one call. All lanes of a warp call it
+// together.
+__device__ __forceinline__ void barrier_of_roles() {
+  asm volatile("barrier.sync.aligned 0;" ::: "memory");
+}
 
 // Copies the first `read` of BYTES (4, 8 or 16, both ends aligned to it) from global to shared
 // memory, and zeros for the others. There when waited for, and only for the thread that waited:

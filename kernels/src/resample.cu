@@ -13,9 +13,9 @@
 #include "half.cuh"
 
 struct Resampling {
-  int input[3];   // D, H, W
-  int output[3];  // O, P, Q
-  int taps[3];    // of each output position
+  int input[3];       // D, H, W
+  Divisor output[3];  // O, P, Q
+  int taps[3];        // of each output position
 };
 
 struct Tap {
@@ -33,7 +33,7 @@ template <class T, int V>
 __global__ void __launch_bounds__(256, 4)
     resample(const T* __restrict__ x, const float* __restrict__ depths,
              const float* __restrict__ heights, const float* __restrict__ widths, T* __restrict__ y,
-             int steps, int vectors, int x_pitch, int y_pitch, Resampling sizes) {
+             int steps, Divisor vectors, int x_pitch, int y_pitch, Resampling sizes) {
   follow_previous();
   unsigned index = thread_index();
   if (index >= unsigned(steps)) return;

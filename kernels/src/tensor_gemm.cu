@@ -158,15 +158,16 @@ __global__ void __launch_bounds__(BM / WM * (BN / WN) * 32)
 
   const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
   const int group = blockIdx.z, split = blockIdx.y, splits = gridDim.y;
-  const int filter_tiles = (sizes.filters + BN - 1) / BN;
-  const int first_pixel = int(blockIdx.x) / filter_tiles * BM;
-  const int first_filter = int(blockIdx.x) % filter_tiles * BN;
+  unsigned pixel_tile = blockIdx.x;
+  const int first_filter = int(peel(pixel_tile, sizes.filter_tiles)) * BN;
+  const int first_pixel = int(pixel_tile) * BM;
   const int channels = (sizes.channels + UNIT - 1) / UNIT * UNIT;
   const int of_x = window.kernel[0] * window.kernel[1] * window.kernel[2] * channels;
   const int inner = of_x + (projection.channels + UNIT - 1) / UNIT * UNIT;
   const int weight_pitch = (inner + VECTOR - 1) / VECTOR * VECTOR;
   const int chunks = (inner + BK - 1) / BK;
-  const int first_chunk = chunks * split / splits, last_chunk = chunks * (split + 1) / splits;
+  const int first_chunk = int(quotient(chunks * split, sizes.splits));
+  const int last_chunk = int(quotient(chunks * (split + 1), sizes.splits));
   x += group * sizes.channels;
   weight += size_t(group) * sizes.filters * weight_pitch;
 
@@ -181,7 +182,7 @@ __global__ void __launch_bounds__(BM / WM * (BN / WN) * 32)
   // filters'.
   const int x_row = thread / (BK / UNIT), unit = thread % (BK / UNIT);
   const int weight_row = thread / (BK / VECTOR), vector = thread % (BK / VECTOR);
-  Column column(first_chunk * BK + unit * UNIT, channels, window);
+  Column column(first_chunk * BK + unit * UNIT, sizes.padded_channels, window);
   int x_inner = first_chunk * BK + unit * UNIT;
   int weight_inner = first_chunk * BK + vector * VECTOR;
 
@@ -209,15 +210,15 @@ __global__ void __launch_bounds__(BM / WM * (BN / WN) * 32)
       const bool inside = exist > 0 && unsigned(start.y + d) < unsigned(window.input[0]) &&
                           unsigned(start.z + h) < unsigned(window.input[1]) &&
                           unsigned(start.w + w) < unsigned(window.input[2]);
-      copy_unit<UNIT>(at(x_chunk, row, unit * UNIT), inside ? from + (start.x + tap) : x,
-                      inside ? exist : 0, sizes.x_vectors != 0);
+      copy_unit<UNIT>(at(x_chunk, row, unit * UNIT), from + (start.x + tap), inside ? exist : 0,
+                      sizes.x_vectors != 0);
     }
 #pragma unroll
     for (int i = 0; i < BN; i += WEIGHT_ROWS) {
       const int row = i + weight_row, filter = first_filter + row;
       const bool exists = filter < sizes.filters && weight_inner < weight_pitch;
       cp_async<16>(at(weight_chunk, row, vector * VECTOR),
-                   exists ? weight + (filter * weight_pitch + weight_inner) : weight, exists);
+                   weight + (filter * weight_pitch + weight_inner), exists);
     }
     column.advance(BK, channels, window);
     x_inner += BK;
@@ -252,7 +253,7 @@ __global__ void __launch_bounds__(BM / WM * (BN / WN) * 32)
   };
 
   wait_for_previous();
-#pragma unroll
+#pragma unroll 1
   for (int stage = 0; stage < STAGES - 1; ++stage) {
     if (first_chunk + stage < last_chunk) copy_chunk(stage);
     cp_async_commit();
@@ -300,7 +301,7 @@ __global__ void __launch_bounds__(BM / WM * (BN / WN) * 32)
     __syncthreads();
   }
   write_tile<BM, BN, PITCH, THREADS>(
-      parts, splits, sizes.pixels, first_pixel, first_filter,
-      epilogue_of(group, sizes, bias, projection.channels > 0 ? nullptr : residual, y, activation,
-                  a, b));
+      reinterpret_cast<float*>(shared), parts, splits, sizes.pixels, first_pixel, first_filter,
+      epilogue_of(sizes, bias, projection.channels > 0 ? nullptr : residual, y, activation, a, b,
+                  group * sizes.filters));
 }

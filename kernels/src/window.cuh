@@ -1,12 +1,14 @@
 // A window over three spatial axes: kernels/problems/window.py, Window. A 2-D one has depth 1.
 #pragma once
 
+#include "common.cuh"
+
 struct Window {
-  int input[3];   // D, H, W
-  int output[3];  // O, P, Q
-  int kernel[3];  // T, R, S
+  int input[3];       // D, H, W
+  Divisor output[3];  // O, P, Q
+  Divisor kernel[3];  // T, R, S
   int stride[3];
-  int dilation[3];
+  Divisor dilation[3];
   int pad_begin[3];
   int pad_end[3];
 };
@@ -19,9 +21,9 @@ struct Taps {
 
 __device__ __forceinline__ Taps taps_within(const Window& window, int axis, int start, int from,
                                             int to) {
-  const int dilation = window.dilation[axis];
+  const Divisor& dilation = window.dilation[axis];
   const int kernel = window.kernel[axis];
-  const int first = start >= from ? 0 : (from - start + dilation - 1) / dilation;
-  const int end = start >= to ? 0 : (to - start + dilation - 1) / dilation;
+  const int first = start >= from ? 0 : int(quotient(from - start + dilation - 1, dilation));
+  const int end = start >= to ? 0 : int(quotient(to - start + dilation - 1, dilation));
   return {first, end < kernel ? end : kernel};
 }

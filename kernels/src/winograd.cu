@@ -19,8 +19,8 @@
 //   for its sums and for the 36 or 64 values of a tile, too many for both. Separate roles take 96
 //   registers at most and 20 warps. An inverse transform of half the filters at a time would need
 //   less shared memory, but keeps the other half's sums in registers: it spilled. So did, by 4 to
-//   90 bytes of one configuration or another, copies of U that are unrolled further, a running
-//   pointer instead of an index, and loads of U's vectors before V's.
+//   90 bytes of one configuration or another, a running pointer to U instead of an index, loads of
+//   U's vectors before V's, and with 4 channels a chunk unrolled copies of U and two chunks a turn.
 // Layouts: x, residual, y are N·D·H·W pixels with any pitch. weight is alpha^AXES × C × K, channels
 //   padded to a multiple of 4 with zeros (kernels/winograd/filter.py). In shared memory V is
 //   channels × positions × tiles, each channel padded, so that the transform's stores, of 32 / BC
@@ -46,8 +46,11 @@ struct Sizes {
   int x_pitch;
   int residual_pitch;
   int y_pitch;
-  int x_vectors;  // whether every pixel's first channel lies at 16 bytes in x
-  int y_vectors;  // likewise in y and in the residual
+  int x_vectors;         // whether every pixel's first channel lies at 16 bytes in x
+  int y_vectors;         // likewise in y and in the residual
+  Divisor along[3];      // tiles along each axis, ⌈O/m⌉, ⌈P/m⌉, ⌈Q/m⌉
+  Divisor filter_tiles;  // of BN filters
+  Divisor splits;        // gridDim.y
 };
 
 // Where a tile lies, and what of it exists: bit 8 · axis + i for its position i along an axis.
@@ -65,10 +68,7 @@ __device__ __forceinline__ bool has(unsigned bits, int d, int h, int w) {
 
 template <int M, int ALPHA>
 __device__ __forceinline__ Place place_of(int tile, const Sizes& sizes, const Window& window) {
-  int along[3];
-#pragma unroll
-  for (int axis = 0; axis < 3; ++axis) along[axis] = (window.output[axis] + M - 1) / M;
-  const TilePlace number(along, tile);
+  const TilePlace number(sizes.along, tile);
   Place place{number.image, number.image, 0, 0};
 #pragma unroll
   for (int axis = 0; axis < 3; ++axis) {
@@ -152,13 +152,13 @@ __global__ void __launch_bounds__(threads(power(M + R - 1, AXES), BM / TM * (BN 
 
   const int thread = threadIdx.x;
   const int split = blockIdx.y, splits = gridDim.y;
-  const int filter_tiles = (sizes.filters + BN - 1) / BN;
-  const int first_tile = int(blockIdx.x) / filter_tiles * BM;
-  const int first_filter = int(blockIdx.x) % filter_tiles * BN;
+  unsigned tiles_before = blockIdx.x;
+  const int first_filter = int(peel(tiles_before, sizes.filter_tiles)) * BN;
+  const int first_tile = int(tiles_before) * BM;
   const int channels = padded(sizes.channels), filters = padded(sizes.filters);
   const int all_chunks = (channels + BC - 1) / BC;
-  const int first_chunk = all_chunks * split / splits;
-  const int chunks = all_chunks * (split + 1) / splits - first_chunk;
+  const int first_chunk = int(quotient(all_chunks * split, sizes.splits));
+  const int chunks = int(quotient(all_chunks * (split + 1), sizes.splits)) - first_chunk;
 
   for (int tile = thread; tile < BM; tile += THREADS)
     places[tile] = place_of<M, ALPHA>(first_tile + tile, sizes, window);
@@ -169,11 +169,10 @@ __global__ void __launch_bounds__(threads(power(M + R - 1, AXES), BM / TM * (BN 
 
   // Transforms d into a stage of V: of BM × BC, channels fastest, those from `begin` on.
   const auto transform = [&](int stage, int begin, int step, int end) {
+    float* to = v + stage * V + begin % BC * V_PITCH + begin / BC;
 #pragma unroll 1
-    for (int i = begin; i < end; i += step) {
-      const int tile = i / BC, channel = i % BC;
-      const float* const from = d + tile * BC + channel;
-      float* const to = v + stage * V + channel * V_PITCH + tile;
+    for (int i = begin; i < end; i += step, to += step / BC) {
+      const float* const from = d + i;
       float values[POSITIONS];
 #pragma unroll
       for (int p = 0; p < POSITIONS; ++p) values[p] = from[p * (BM * BC)];
@@ -247,10 +246,16 @@ __global__ void __launch_bounds__(threads(power(M + R - 1, AXES), BM / TM * (BN 
     const int channel = first_chunk * BC + u_row;
     int from = (position * channels + channel) * filters + first_filter + u_column;
     int exist = first_filter + u_column < filters ? channels - channel : 0;
-    const auto copy = [&](int chunk) {
-#pragma unroll(BC / 4)
-      for (int i = 0; i < BC; i += APART)
-        cp_async<16>(to + chunk % 2 * U + i * BN, weight + (from + i * filters), i < exist);
+    const auto copy = [&](int stage) {
+      if (BC == 8 && exist > BC - APART) {
+#pragma unroll
+        for (int i = 0; i < BC; i += APART)
+          cp_async<16>(to + stage * U + i * BN, weight + (from + i * filters));
+      } else {
+#pragma unroll 1
+        for (int i = 0; i < BC; i += APART)
+          cp_async<16>(to + stage * U + i * BN, weight + (from + i * filters), i < exist);
+      }
       cp_async_commit();
       from += BC * filters;
       exist -= BC;
@@ -261,28 +266,35 @@ __global__ void __launch_bounds__(threads(power(M + R - 1, AXES), BM / TM * (BN 
     if (chunks > 0) copy(0);
     transform_first();
     float sums[TM][TN] = {};
-    for (int chunk = 0; chunk < chunks; ++chunk) {
-      if (chunk > 0) {
-        cp_async_wait<0>();
-        barrier_of_roles();  // this chunk's U and V are there, and the one before read
-      }
-      if (chunk + 1 < chunks) copy(chunk + 1);
-      const float* const v_rows = v_begin + chunk % 2 * V;
-      const float* const u_columns = u_begin + chunk % 2 * U;
+    // Two chunks of 8 channels a turn, so that the stage of each is known in advance.
+    constexpr int AT_ONCE = BC == 8 ? 2 : 1;
+    for (int first = 0; first < chunks; first += AT_ONCE) {
 #pragma unroll
-      for (int channel = 0; channel < BC; ++channel) {
-        Vec<4> left[TM / 4];
+      for (int each = 0; each < AT_ONCE; ++each) {
+        const int chunk = first + each, stage = AT_ONCE == 2 ? each : chunk % 2;
+        if (chunk >= chunks) break;
+        if (chunk > 0) {
+          cp_async_wait<0>();
+          barrier_of_roles();  // this chunk's U and V are there, and the one before read
+        }
+        if (chunk + 1 < chunks) copy(AT_ONCE == 2 ? 1 - each : (chunk + 1) % 2);
+        const float* const v_rows = v_begin + stage * V;
+        const float* const u_columns = u_begin + stage * U;
 #pragma unroll
-        for (int m = 0; m < TM / 4; ++m)
-          left[m] = load<4>(v_rows + channel * V_PITCH + m * (4 * ROWS));
+        for (int channel = 0; channel < BC; ++channel) {
+          Vec<4> left[TM / 4];
 #pragma unroll
-        for (int n = 0; n < TN; n += 4) {
-          const Vec<4> right = load<4>(u_columns + channel * BN + (n * COLUMNS ^ swap));
+          for (int m = 0; m < TM / 4; ++m)
+            left[m] = load<4>(v_rows + channel * V_PITCH + m * (4 * ROWS));
 #pragma unroll
-          for (int m = 0; m < TM; ++m)
+          for (int n = 0; n < TN; n += 4) {
+            const Vec<4> right = load<4>(u_columns + channel * BN + (n * COLUMNS ^ swap));
 #pragma unroll
-            for (int i = 0; i < 4; ++i)
-              sums[m][n + i] = fmaf(left[m / 4].at[m % 4], right.at[i], sums[m][n + i]);
+            for (int m = 0; m < TM; ++m)
+#pragma unroll
+              for (int i = 0; i < 4; ++i)
+                sums[m][n + i] = fmaf(left[m / 4].at[m % 4], right.at[i], sums[m][n + i]);
+          }
         }
       }
     }
@@ -324,28 +336,26 @@ __global__ void __launch_bounds__(threads(power(M + R - 1, AXES), BM / TM * (BN 
   constexpr int VECTORS = BN / 4;
   const int column = thread % VECTORS * 4, filter = first_filter + column;
   if (filter >= sizes.filters) return;
-  const Epilogue epilogue{bias,
-                          residual,
-                          y,
-                          sizes.residual_pitch,
-                          sizes.y_pitch,
-                          sizes.filters,
-                          sizes.y_vectors != 0,
-                          Activation(activation),
-                          a,
-                          b};
-  const Vec<4> bias_of = epilogue.bias_of(filter);
   static_assert(THREADS % VECTORS == 0, "each thread finishes the same filters of all its outputs");
+  constexpr int AT_ONCE = THREADS / VECTORS, COUNT = (OUTPUTS * BM + AT_ONCE - 1) / AT_ONCE;
+  const int first = thread / VECTORS;
+  const auto sums_at = [&](int i) { return i / BM * TILE + at(i % BM, column); };
+  if (splits > 1) {
 #pragma unroll 1
-  for (int i = thread / VECTORS; i < OUTPUTS * BM; i += THREADS / VECTORS) {
-    const int output = i / BM, tile = i % BM;
-    const int o = output / (M * M), p = output / M % M, q = output % M;
-    const Place place = places[tile];
-    if (!has(place.write, o, p, q)) continue;
-    const int pixel = place.output + (o * window.output[1] + p) * window.output[2] + q;
-    const int from = output * TILE + at(tile, column);
-    const Vec<4> sum =
-        splits == 1 ? load<4>(shared + from) : sum_of_parts(parts + from, splits, OUTPUTS * TILE);
-    epilogue.write(pixel, filter, sum, bias_of);
+    for (int i = first; i < OUTPUTS * BM; i += AT_ONCE)  // each thread those that it reads again
+      store<4>(shared + sums_at(i), sum_of_parts(parts + sums_at(i), splits, OUTPUTS * TILE));
   }
+  epilogue_of(sizes, bias, residual, y, activation, a, b)
+      .template write<COUNT>(
+          filter,
+          [&](int each) {
+            const int i = first + each * AT_ONCE, output = i / BM;
+            if (i >= OUTPUTS * BM) return -1;
+            const int o = output / (M * M), p = output / M % M, q = output % M;
+            const Place place = places[i % BM];
+            return has(place.write, o, p, q)
+                       ? place.output + (o * window.output[1] + p) * window.output[2] + q
+                       : -1;
+          },
+          [&](int each) { return load<4>(shared + sums_at(first + each * AT_ONCE)); });
 }

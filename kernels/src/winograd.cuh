@@ -65,7 +65,7 @@ struct TilePlace {
   int at[3];
 
   // `along`: tiles along each axis, ⌈O/m⌉, ⌈P/m⌉, ⌈Q/m⌉; in 2-D the first is 1.
-  __device__ __forceinline__ TilePlace(const int (&along)[3], unsigned tile) {
+  __device__ __forceinline__ TilePlace(const Divisor (&along)[3], unsigned tile) {
 #pragma unroll
     for (int axis = 2; axis >= 0; --axis) at[axis] = int(peel(tile, along[axis]));
     image = int(tile);

@@ -8,8 +8,8 @@
 //   outside the image; one of the second 4 filters of one output tile, with the epilogue. Both are
 //   bound by memory, so only coalesced loads matter, as many in flight as registers hold: one
 //   channel per thread is enough for that, and allows any pitch of x.
-//   The outputs pass through shared memory, private to each thread, to a loop that is not unrolled:
-//   the code of an activation chosen at run time would be repeated for each output.
+//   The outputs pass through shared memory, private to each thread, to loops that are hardly
+//   unrolled: the code of an activation chosen at run time would be repeated for each output.
 // Layouts: x, V, products, residual and y are floats or halves; transforms are of floats. V is
 //   tiles × alpha^AXES × C, products tiles × alpha^AXES × K; C padded to 16 bytes with zeros, K to
 //   a multiple of 4. They hold `count` of all images' tiles, from `first` on: a large layer is
@@ -24,18 +24,16 @@
 struct Tiles {
   int first;
   int count;
-  int along[3];
+  Divisor along[3];
 };
 
 template <class T, int M, int R, Points POINTS, int AXES, int THREADS>
 __global__ void __launch_bounds__(THREADS)
     winograd_data(const T* __restrict__ x, T* __restrict__ data, Tiles tiles, int channels,
-                  int x_pitch, Window window) {
+                  Divisor padded, int x_pitch, Window window) {
   follow_previous();
   using Transform = Winograd<M, R, POINTS>;
   constexpr int ALPHA = Transform::ALPHA, POSITIONS = power(ALPHA, AXES);
-  constexpr int VECTOR = 16 / int(sizeof(T));
-  const int padded = (channels + VECTOR - 1) / VECTOR * VECTOR;
   unsigned tile = thread_index();
   const int channel = int(peel(tile, padded));
   if (tile >= unsigned(tiles.count)) return;
@@ -69,16 +67,16 @@ __global__ void __launch_bounds__(THREADS)
 template <class T, int M, int R, Points POINTS, int AXES, int THREADS>
 __global__ void __launch_bounds__(THREADS)
     winograd_inverse(const T* __restrict__ products, const float* bias, const T* residual, T* y,
-                     Tiles tiles, int filters, int residual_pitch, int y_pitch, int y_vectors,
-                     Window window, int activation, float a, float b) {
+                     Tiles tiles, int filters, Divisor vectors, int residual_pitch, int y_pitch,
+                     int y_vectors, Window window, int activation, float a, float b) {
   follow_previous();
   using Transform = Winograd<M, R, POINTS>;
   constexpr int ALPHA = Transform::ALPHA;
   constexpr int POSITIONS = power(ALPHA, AXES), OUTPUTS = power(M, AXES);
   __shared__ Vec<4> shared[OUTPUTS][THREADS];  // threads side by side
-  const int padded = (filters + 3) / 4 * 4;
+  const int padded = vectors * 4;
   unsigned tile = thread_index();
-  const int filter = int(peel(tile, padded / 4)) * 4;
+  const int filter = int(peel(tile, vectors)) * 4;
   if (tile >= unsigned(tiles.count)) return;
 
   products += int(tile) * POSITIONS * padded + filter;
@@ -95,14 +93,16 @@ __global__ void __launch_bounds__(THREADS)
       bias, residual, y, residual_pitch, y_pitch, filters, y_vectors != 0, Activation(activation),
       a,    b,
   };
-  const Vec<4> bias_of = epilogue.bias_of(filter);
-#pragma unroll 1
-  for (int i = 0; i < OUTPUTS; ++i) {
-    const int o = AXES == 3 ? place.at[0] * M + i / (M * M) : 0;
-    const int p = place.at[1] * M + i / M % M, q = place.at[2] * M + i % M;
-    if (o >= window.output[0] || p >= window.output[1] || q >= window.output[2]) continue;
-    const int pixel =
-        ((place.image * window.output[0] + o) * window.output[1] + p) * window.output[2] + q;
-    epilogue.write(pixel, filter, shared[i][threadIdx.x], bias_of);
-  }
+  epilogue.write<OUTPUTS>(
+      filter,
+      [&](int i) {
+        const int o = AXES == 3 ? place.at[0] * M + i / (M * M) : 0;
+        const int p = place.at[1] * M + i / M % M, q = place.at[2] * M + i % M;
+        const bool exists = o < window.output[0] && p < window.output[1] && q < window.output[2];
+        return exists ? ((place.image * window.output[0] + o) * window.output[1] + p) *
+                                window.output[2] +
+                            q
+                      : -1;
+      },
+      [&](int i) { return shared[i][threadIdx.x]; });
 }

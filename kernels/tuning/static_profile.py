@@ -180,7 +180,11 @@ def profile_of_code(
     fill: list[int] = []
     if hot is not None:
         loop, begin = turn(code, hot, trips.loop), hot.last + 1
-        data = turn(code, _data_loop(code, hot), trips.loop) if trips.data_warps else data
+        if trips.data_warps:
+            # A turn of theirs is one chunk, of those that multiply perhaps several.
+            chunks = loop["FFMA"] // trips.products
+            of_chunk = turn(code, _data_loop(code, hot), trips.loop)
+            data = Counter({name: chunks * count for name, count in of_chunk.items()})
         fill = path(code, Loop(first, hot.first), weight)[:-1] if first < hot.first else []
     ending = path(code, Loop(begin, end), weight_of_finish)
     writing = [each for each in loops(code) if any(map(each.holds, ending)) and _writes(code, each)]
@@ -217,6 +221,7 @@ class _Trips(NamedTuple):
     loop: Mapping[str, int]  # in a turn
     finish: Mapping[str, int]
     data_warps: int = 0
+    products: int = 0  # of a thread in a chunk
 
 
 def _trips(instantiation: Instantiation, threads: int) -> _Trips:
@@ -232,9 +237,10 @@ def _trips(instantiation: Instantiation, threads: int) -> _Trips:
     )
     apart = (bm // tm) * (bn // tn) // (bn // 4)
     return _Trips(
-        {"STS": bm // data_warps * bc // 32, "LDGSTS": 4 // apart},
+        {"STS": bm // data_warps * bc // 32, "LDGSTS": bc // apart},
         {"STS": -(-bm * bn // threads)},
         data_warps,
+        tm * tn * bc,
     )
 
 
@@ -276,11 +282,14 @@ def _writes(code: Sequence[Instruction], loop: Loop) -> bool:
 
 
 def hot_loop(code: Sequence[Instruction]) -> Loop | None:
-    """The loop that multiplies most, with all around it that neither stores nor activates."""
+    """The loop that multiplies most what it loads, with all around it that neither stores nor
+    activates.
+    """
 
     def multiplied(loop: Loop) -> int:
         inside = code[loop.first : loop.last + 1]
-        if any(each.base in ("STG", "MUFU") for each in inside):
+        bases = {each.base for each in inside}
+        if bases & {"STG", "MUFU"} or not bases & {"LDS", "LDSM", "LDG"}:
             return 0
         return sum(kind(each) in _MULTIPLIES for each in inside)
 

@@ -10,7 +10,7 @@ import pytest
 from kernels.convolution.algorithms import ALGORITHMS
 from kernels.device import launch as launches
 from kernels.device.device import SOURCE_ROOT
-from kernels.device.launch import Launch, instantiate, int32, launch, struct
+from kernels.device.launch import Launch, divisor, instantiate, int32, launch, struct
 from kernels.layout.pixels import Pixels
 from kernels.layout.strided import Strided
 from kernels.operations.linear import linear_launch
@@ -100,7 +100,7 @@ def test_template_arguments_that_change_places_are_named(sources: Path) -> None:
 def test_a_field_that_python_does_not_know_is_named(sources: Path) -> None:
     file = sources / "winograd.cu"
     file.write_text(file.read_text().replace("int y_vectors;", "int y_vectors;\n  int extra;"))
-    with pytest.raises(TypeError, match="declares extra in place 9, but is given nothing"):
+    with pytest.raises(TypeError, match="declares extra in place 9, but is given along"):
         every_struct_is_filled()
 
 
@@ -109,8 +109,9 @@ def test_numbers_become_what_the_parameter_is_in_cpp() -> None:
     numbers = dict.fromkeys(("elements", "channels", "x_pitch", "y_pitch", "before", "after"), 3)
     scalars = {"scale": 0.5, "beta": 1, "bias": 2.0}
     made = launch(kernel, (1, 1, 1), (1, 1, 1), x="x", y=0, **numbers, **scalars)
-    assert made.arguments == ("x", 0, *[3] * 6, 0.5, 1.0, 2.0)
-    assert [type(each) for each in made.arguments[2:]] == [np.int32] * 6 + [np.float32] * 3
+    assert made.arguments == ("x", 0, 3, divisor(3), *[3] * 4, 0.5, 1.0, 2.0)
+    types = [np.int32, bytes, *[np.int32] * 4, *[np.float32] * 3]
+    assert [type(each) for each in made.arguments[2:]] == types
     assert made.operands == ("x",)
 
 
@@ -132,6 +133,34 @@ def test_what_is_not_there_is_said() -> None:
         launch(instantiate("linear.cu", "quadratic"), (1, 1, 1), (1, 1, 1))
     with pytest.raises(TypeError, match=r"linear\.cu has no struct Sizes"):
         struct("linear.cu", "Sizes")
+
+
+def test_a_divisor_divides_every_dividend_below_2_to_the_31() -> None:
+    powers = {1 << exponent for exponent in range(31)}
+    near_powers = {power + apart for power in powers for apart in (-1, 0, 1)}
+    random = np.random.default_rng(0).integers(1, 2**31, 10_000).tolist()
+    numbers = sorted({*range(1, 20_000), *near_powers, *random} - {0})
+    number, magic, shift = (
+        np.frombuffer(b"".join(map(divisor, numbers)), np.uint32).reshape(-1, 3).T
+    )
+    assert number.tolist() == numbers
+    # magic is not below 2^shift / number, so no quotient is too small. The error grows with the
+    # dividend, so the largest that is one less than a multiple comes closest to the next quotient.
+    largest = 2**31 // number.astype(np.uint64) * number - np.uint64(1)
+    assert np.all(magic * number.astype(np.uint64) - (np.uint64(1) << shift) < number)
+    for dividend in (
+        largest,
+        largest + np.uint64(1) - number,
+        0 * largest,
+        0 * largest + 2**31 - 1,
+    ):
+        assert np.array_equal(dividend * magic >> shift, dividend // number)
+
+
+@pytest.mark.parametrize("number", [0, -1, 2**31])
+def test_a_number_that_cannot_divide_is_refused(number: int) -> None:
+    with pytest.raises(ValueError, match=f"{number} is no divisor; kernels divide by 1 to"):
+        divisor(number)
 
 
 @pytest.mark.parametrize("number", [2**31, -(2**31) - 1])
