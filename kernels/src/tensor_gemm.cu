@@ -201,7 +201,8 @@ __global__ void __launch_bounds__(BM / WM * (BN / WN) * 32)
     const int channel = is_of_x ? column.channel : x_inner - of_x;
     const int tap = ((d * window.input[1] + h) * window.input[2] + w) * sizes.x_pitch + channel;
     const int exist = (is_of_x ? sizes.channels : projection.channels) - channel;
-    const T* const from = is_of_x ? x : residual;
+    // Also where nothing is left to copy, the address must be a vector's.
+    const T* const from = is_of_x || projection.channels == 0 ? x : residual;
     const int4* const starts = exist > 0 && !is_of_x ? rows + BM : rows;
 #pragma unroll
     for (int i = 0; i < BM; i += X_ROWS) {
@@ -253,7 +254,7 @@ __global__ void __launch_bounds__(BM / WM * (BN / WN) * 32)
   };
 
   wait_for_previous();
-#pragma unroll 1
+#pragma unroll 2
   for (int stage = 0; stage < STAGES - 1; ++stage) {
     if (first_chunk + stage < last_chunk) copy_chunk(stage);
     cp_async_commit();

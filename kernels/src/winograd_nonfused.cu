@@ -93,7 +93,7 @@ __global__ void __launch_bounds__(THREADS)
       bias, residual, y, residual_pitch, y_pitch, filters, y_vectors != 0, Activation(activation),
       a,    b,
   };
-  epilogue.write<OUTPUTS>(
+  epilogue.template write<OUTPUTS>(
       filter,
       [&](int i) {
         const int o = AXES == 3 ? place.at[0] * M + i / (M * M) : 0;
