@@ -30,7 +30,7 @@ def test_a_file_that_loads_and_one_that_does_not(tmp_path: Path) -> None:
     assert (refused["batch"], refused["loads"]) == ("1", False)
     assert "Sin: the operator is not supported" in refused["reason"]
     assert loaded["loads"]
-    assert loaded["launches"] == loaded["launches_at_8"] == 3
+    assert loaded["launches"] == loaded["launches_at_8"] == 4
     assert max(loaded["cpu_error"], loaded["reference_error"]) < 1e-5
 
 

@@ -76,21 +76,23 @@ uint3 unflatten(unsigned index) {
   return {index % gridDim.x, index / gridDim.x % gridDim.y, index / gridDim.x / gridDim.y};
 }
 
-// A block that is not running, its shared memory put away.
+// A block that is not running, its shared memory put away; with the slack, which blocks of another
+// launch may use.
 struct Resident {
   Block block;
   std::vector<char> shared;
 
   void put_away() {
     const size_t static_bytes = launch->module->static_shared_bytes;
-    shared.resize(static_bytes + dynamic.size());
+    const size_t dynamic_bytes = dynamic.size() + dynamic.slack_size();
+    shared.resize(static_bytes + dynamic_bytes);
     raw_copy(shared.data(), launch->module->static_shared, static_bytes);
-    raw_copy(shared.data() + static_bytes, dynamic.start(), dynamic.size());
+    raw_copy(shared.data() + static_bytes, dynamic.start(), dynamic_bytes);
   }
   void take_out() const {
     const size_t static_bytes = launch->module->static_shared_bytes;
     raw_copy(launch->module->static_shared, shared.data(), static_bytes);
-    raw_copy(dynamic.start(), shared.data() + static_bytes, dynamic.size());
+    raw_copy(dynamic.start(), shared.data() + static_bytes, shared.size() - static_bytes);
   }
 };
 

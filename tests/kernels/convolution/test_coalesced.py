@@ -150,7 +150,9 @@ def test_planes_are_summed_alike_launch_after_launch_and_in_one_launch_or_two(
         "planes": COALESCED.workspace(problem, fused).get("planes", 4),
         "counters": max(4, COALESCED.counter_bytes(problem, fused)),
     }
-    buffers = {name: device.allocate(nbytes) for name, nbytes in sizes.items()}
+    buffers = {
+        name: device.allocate(nbytes, constant=name == "weight") for name, nbytes in sizes.items()
+    }
     addresses = {name: buffer.address for name, buffer in buffers.items()}
     device.upload(addresses["x"], normal((42, c)), stream)
     device.upload(addresses["weight"], weight, stream)

@@ -248,7 +248,7 @@ def test_a_weights_rows_are_filled_up_with_zeros() -> None:
     [
         (dense(8), dense(12), None, "12 channels, but x has 8"),
         (dense(12), dense(8), None, "12 filters, but y has 8"),
-        (dense(12), dense(12), dense(8), "12 filters, but the residual has 8"),
+        (dense(12), dense(12), dense(8), "12 channels are added, but the residual has 8"),
     ],
 )
 @pytest.mark.parametrize("algorithm", [DIRECT, DEPTHWISE], ids=lambda each: each.name)

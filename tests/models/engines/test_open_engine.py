@@ -21,6 +21,7 @@ from models import (
 from models.engines.onnxruntime_engine import _session
 from models.graph import Graph
 from models.rewrite import Rewritten, rewrite
+from models.rewrite.rule import Rule
 from tests.cusim.device import CusimBuffer, CusimDevice
 
 
@@ -30,9 +31,10 @@ def test_a_start_rewrites_the_network_once_or_where_nobody_reads_it_never(
 ) -> None:
     rewritten: list[str] = []
 
-    def counted(graph: Graph) -> Rewritten:
-        rewritten.append(graph.name)
-        return rewrite(graph)
+    def counted(graph: Graph, *rules: tuple[Rule, ...]) -> Rewritten:
+        if not rules:  # the second pass has those at a precision
+            rewritten.append(graph.name)
+        return rewrite(graph, *rules)
 
     device = CusimDevice()
     monkeypatch.setattr("models.classifier.rewrite", counted)

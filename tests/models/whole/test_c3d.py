@@ -103,7 +103,7 @@ def test_the_papers_network_has_a_short_plan_and_a_small_arena(tmp_path: Path) -
         assert [name for name, _ in groupby(step.name for step in plan.steps)] == [
             "convoy/images",
             *[f"{layer}{index}" for index in range(1, 6) for layer in ("conv", "pool")],
-            *["fc6", "fc7", "fc8", "prob"],
+            *["fc6", "fc7", "fc8", "prob", "convoy/results"],
         ]
         assert plan.input_bytes == n * 16 * 112 * 112 * 3
         assert plan.arena_bytes <= 1.15 * plan.arena_bound
