@@ -154,6 +154,7 @@ def test_what_is_no_image_is_refused_by_name_and_the_next_one_taken(page: "Page"
 
 @IN_A_BROWSER
 def test_a_digit_is_drawn_with_the_mouse(page: "Page") -> None:
+    page.locator("#pad").wait_for()
     box = page.locator("#pad").bounding_box()
     assert box
     # A seven.
