@@ -3,7 +3,6 @@
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import asdict
-from importlib.util import find_spec
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -17,12 +16,12 @@ from rich.text import Text
 from loadtest.tables import left, make_table, print_table, right
 from models import GPUS, NetworkReport, PlanReport, plan_report, report
 from service.cli.options import Expectations, configure_logging, with_settings
-from service.cli.timeline import plot_timeline
+from service.cli.plots import plot_timeline, plot_times, shortened
 from service.hosting.loading import load
 from service.settings import Settings, SettingsError
 
-# Characters of a node's name and of its algorithm in 80 columns.
-_NAME, _ALGORITHM = 32, 24
+# Characters of an algorithm in 80 columns.
+_ALGORITHM = 24
 
 
 @with_settings("model", "preset", "precision", "tuning", "external_data")
@@ -100,33 +99,12 @@ def _to_json(report: NetworkReport | PlanReport) -> str:
     return msgspec.json.format(msgspec.json.encode({**asdict(report), **totals})).decode()
 
 
-def plot_times(plan: PlanReport, file: Path) -> None:
-    """Write a bar per node to a PNG; SettingsError without matplotlib."""
-    if find_spec("matplotlib") is None:
-        raise SettingsError(
-            "--plot: matplotlib is not installed; from a checkout run "
-            ".venv/bin/pip install -c constraints.txt -e '.[loadtest]'"
-        )
-    from matplotlib.figure import Figure  # noqa: PLC0415  in the extra `loadtest`
-
-    us: dict[str, float] = defaultdict(float)
-    for step in plan.steps:
-        us[step.name] += step.roofline_us
-    figure = Figure(figsize=(8, 1 + 0.2 * len(us)), layout="constrained")
-    panel = figure.add_subplot()
-    panel.barh([_shortened(name) for name in us], list(us.values()))
-    panel.invert_yaxis()  # the first layer above
-    panel.set_xlabel("µs at the roofline, computed from the data sheet")
-    panel.set_title(f"{plan.name}, N = {plan.n}, {plan.gpu.name}", loc="left")
-    figure.savefig(file, dpi=120)
-
-
 def _summary(network: NetworkReport, plan: PlanReport) -> RenderableType:
     """The totals, then a row per node that fits into 80 columns."""
     chosen = {step.name: step.chosen for step in plan.steps if step.chosen}
     rows = (
         (
-            _shortened(node.name),
+            shortened(node.name),
             "x".join(map(str, node.shape)),
             f"{node.flops / 1e6:,.1f}",
             chosen.get(node.name, node.operation.lower())[:_ALGORITHM].rstrip(" ,"),
@@ -137,11 +115,6 @@ def _summary(network: NetworkReport, plan: PlanReport) -> RenderableType:
     legend = f"Algorithms are those of {plan.gpu.name} (--gpu). --wide, --why, --plan show more."
     head = [Text(line) for line in (_totals(network), *_precision(network), legend)]
     return Group(*head, Text(), make_table(columns, rows))
-
-
-def _shortened(name: str) -> str:
-    """The end of a long name, where names differ."""
-    return name if len(name) <= _NAME else f"…{name[1 - _NAME :]}"
 
 
 def _totals(report: NetworkReport) -> str:
@@ -166,7 +139,7 @@ def _precision(report: NetworkReport) -> Iterator[str]:
     for reason, kept in groupby(sorted(report.kept, key=itemgetter(1)), itemgetter(1)):
         names = [name for name, _ in kept]
         more = f" and {len(names) - 1} more" if names[1:] else ""
-        yield f"float32: {_shortened(names[0])}{more}: {reason}"
+        yield f"float32: {shortened(names[0])}{more}: {reason}"
 
 
 def _network_table(report: NetworkReport) -> RenderableType:

@@ -9,7 +9,8 @@ from PIL import Image
 
 from models import BUILT_IN_MODEL, GPUS, NetworkReport, load_classifier, plan_report, report
 from models.graph import Conv
-from service.cli.inspect import _shortened, print_report
+from service.cli.inspect import print_report
+from service.cli.plots import shortened
 from tests.support.command_line import Run
 
 
@@ -131,5 +132,5 @@ def test_the_time_by_layer_is_plotted(convoy: Run, tmp_path: Path) -> None:
 
 def test_long_names_keep_their_ends() -> None:
     name = "/features/denseblock4/denselayer16/conv2/Conv"
-    assert _shortened(name) == "…" + name[-31:]
-    assert len(_shortened(name)) == 32
+    assert shortened(name) == "…" + name[-31:]
+    assert len(shortened(name)) == 32

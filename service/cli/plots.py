@@ -1,0 +1,71 @@
+"""The plots of `convoy inspect`: the time of each layer, and when each launch of a batch runs."""
+
+from collections import defaultdict
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from models import PlanReport
+from service.settings import SettingsError
+
+_NAME = 32
+"""Characters of a node's name, also in a table of 80 columns."""
+
+
+def shortened(name: str) -> str:
+    """The end of a long name, where names differ."""
+    return name if len(name) <= _NAME else f"…{name[1 - _NAME :]}"
+
+
+def plot_times(plan: PlanReport, file: Path) -> None:
+    """Write a bar per node to a PNG; SettingsError without matplotlib."""
+    us: dict[str, float] = defaultdict(float)
+    for step in plan.steps:
+        us[step.name] += step.roofline_us
+    figure = _figure("--plot", 8, 1 + 0.2 * len(us))
+    panel = figure.add_subplot()
+    panel.barh([shortened(name) for name in us], list(us.values()))
+    panel.invert_yaxis()  # the first layer above
+    panel.set_xlabel("µs at the roofline, computed from the data sheet")
+    panel.set_title(f"{plan.name}, N = {plan.n}, {plan.gpu.name}", loc="left")
+    figure.savefig(file, dpi=120)
+
+
+def plot_timeline(plan: PlanReport, file: Path) -> None:
+    """Write a bar a launch, from its modelled start to its end, to an SVG or PNG by its suffix.
+
+    A thin line leads to it from the end of what it waits for. SettingsError without matplotlib, and
+    for another suffix.
+    """
+    if file.suffix not in (".svg", ".png"):
+        raise SettingsError(f"--timeline: {file} must end in .svg or .png")
+    figure = _figure("--timeline", 11, 1.2 + 0.17 * len(plan.steps))
+    panel = figure.add_subplot()
+    for row, step in enumerate(plan.steps):
+        ready_us = max((plan.steps[other].end_us for other in step.after), default=step.start_us)
+        panel.plot([ready_us, step.start_us], [row, row], color="tab:red", linewidth=1)
+        panel.barh(row, step.end_us - step.start_us, left=step.start_us, color="tab:blue")
+    names = [shortened(step.name) for step in plan.steps]
+    panel.set_yticks(range(len(names)), names, fontsize=6)
+    panel.set_ylim(len(names) - 0.5, -0.5)  # the first launch above
+    panel.set_xlim(0, plan.us)
+    panel.set_xlabel("µs from the first launch's start, by the model of time, not measured")
+    panel.grid(axis="x", linewidth=0.3)
+    panel.set_title(
+        f"{plan.name}, N = {plan.n}, {plan.gpu.name}: {len(plan.steps)} launches, {plan.us:.1f} µs,"
+        f" of which {plan.gaps_us:.1f} are gaps",
+        loc="left",
+    )
+    figure.savefig(file, dpi=120)
+
+
+def _figure(flag: str, width: float, height: float) -> Any:
+    """An empty figure in inches; SettingsError, naming the flag, without matplotlib."""
+    if find_spec("matplotlib") is None:
+        raise SettingsError(
+            f"{flag}: matplotlib is not installed; from a checkout run "
+            ".venv/bin/pip install -c constraints.txt -e '.[loadtest]'"
+        )
+    from matplotlib.figure import Figure  # noqa: PLC0415  in the extra `loadtest`
+
+    return Figure(figsize=(width, height), layout="constrained")
