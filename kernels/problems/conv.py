@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 from kernels.problems.precision import Precision
 from kernels.problems.prologue import Prologue
-from kernels.problems.window import Window
+from kernels.problems.window import Window, by_axis
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,21 +95,19 @@ class ConvProblem:
 
     def __str__(self) -> str:
         w = self.window
-        size, kernel = _x(w.input), _x(w.kernel)
+        size, kernel = by_axis(w.input), by_axis(w.kernel)
         text = f"N{self.n} C{self.c} {size} K{self.k} {kernel}"
         if set(w.strides) != {1}:
-            text += f" s{_x(w.strides)}"
+            text += f" s{by_axis(w.strides)}"
         if any(w.pads_begin + w.pads_end):
             text += f" p{','.join(map(str, w.pads_begin + w.pads_end))}"
         if set(w.dilations) != {1}:
-            text += f" d{_x(w.dilations)}"
+            text += f" d{by_axis(w.dilations)}"
         text += f" g{self.groups}" if self.groups > 1 else ""
         if self.projection is not None:
-            size, strides = (_x(each) for each in (self.projection.input, self.projection.strides))
+            size, strides = (
+                by_axis(each) for each in (self.projection.input, self.projection.strides)
+            )
             text += f" + C{self.projection.c} {size} s{strides}"
         text += f" {self.precision.value}" if self.precision is not Precision.FP32 else ""
         return text + (f" after {self.prologue}" if self.prologue else "")
-
-
-def _x(axes: tuple[int, ...]) -> str:
-    return "x".join(map(str, axes))

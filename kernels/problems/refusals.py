@@ -4,6 +4,7 @@ import numpy as np
 
 from kernels.problems.conv import ConvProblem
 from kernels.problems.precision import Precision
+from kernels.problems.window import by_axis
 
 
 def wrong_axes(problem: ConvProblem, axes: int) -> str | None:
@@ -15,19 +16,19 @@ def wrong_axes(problem: ConvProblem, axes: int) -> str | None:
 def wrong_kernel(problem: ConvProblem, *kernels: tuple[int, ...]) -> str | None:
     """Its kernel R×S is none of these."""
     kernel = problem.window.kernel
-    return None if kernel in kernels else f"kernel {_x(kernel)}; it runs {_listed(kernels)}"
+    return None if kernel in kernels else f"kernel {by_axis(kernel)}; it runs {_listed(kernels)}"
 
 
 def strided(problem: ConvProblem) -> str | None:
     """Its stride is not 1."""
     strides = problem.window.strides
-    return None if set(strides) == {1} else f"stride {_x(strides)}; it runs stride 1"
+    return None if set(strides) == {1} else f"stride {by_axis(strides)}; it runs stride 1"
 
 
 def dilated(problem: ConvProblem) -> str | None:
     """Its dilation is not 1."""
     dilations = problem.window.dilations
-    return None if set(dilations) == {1} else f"dilation {_x(dilations)}; it runs dilation 1"
+    return None if set(dilations) == {1} else f"dilation {by_axis(dilations)}; it runs dilation 1"
 
 
 def padded(problem: ConvProblem) -> str | None:
@@ -62,9 +63,5 @@ def without_tensor_cores(problem: ConvProblem) -> str | None:
     return "strict float32" if problem.precision is Precision.FP32 else None
 
 
-def _x(axes: tuple[int, ...]) -> str:
-    return "x".join(map(str, axes))
-
-
 def _listed(kernels: tuple[tuple[int, ...], ...]) -> str:
-    return ", ".join(map(_x, kernels))
+    return ", ".join(map(by_axis, kernels))

@@ -51,3 +51,8 @@ class Window:
     def is_pointwise(self) -> bool:
         """Whether every output position reads exactly the input position below it."""
         return self.kernel_volume == 1 and set(self.strides) == {1} and self.input == self.output
+
+
+def by_axis(sizes: tuple[int, ...]) -> str:
+    """Sizes along the axes, to read: "3x3"."""
+    return "x".join(map(str, sizes))
