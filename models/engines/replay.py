@@ -1,9 +1,9 @@
 """One form of batches, captured: its images in, one replay of a graph, its results out.
 
-The graph's last kernel sets a flag for each image in pinned memory once the image's results are
-there. A batch that is expected to end soon is waited for by reading those flags again and again,
-which takes a core but sees the end at once; any other, and one that takes longer than the bound, by
-the driver's blocking wait, which leaves the GIL to other threads.
+The graph's last kernel writes each image's results to pinned memory, then sets the image's flag
+there. Where the last batch was short, the engine's thread polls the flags: it sees the end at once,
+but takes a core. Otherwise, and after SPIN_S, it calls the driver's blocking wait, which leaves the
+GIL to other threads.
 """
 
 from collections.abc import Callable, Sequence
