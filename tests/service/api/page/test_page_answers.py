@@ -164,9 +164,11 @@ def test_traffic_shows_requests_and_the_gpus_where_the_metrics_have_them(page: "
 
 @IN_A_BROWSER
 def test_an_image_that_is_sent_before_the_models_are_known_waits_for_them(page: "Page") -> None:
+    expect(page.locator("#card")).to_contain_text("ONNX Runtime")  # its own request is answered
     held: list[Route] = []
     page.route("**/v1/models", lambda route: held.append(route))  # noqa: PLW0108  inspected
-    page.reload()
+    with page.expect_request("**/v1/models"):
+        page.reload()
     page.get_by_label("Choose images").set_input_files(SEVEN)
     expect(page.locator(".answer .time")).to_have_text("waiting")
     page.wait_for_timeout(300)
