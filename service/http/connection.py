@@ -157,8 +157,6 @@ class Connection(asyncio.Protocol):
             if self._stage == _BODY:
                 self._stage = _WHOLE
             self._turns.end(turn)
-            if not self._turns.queue and self._stage == _WHOLE:  # answered before its end
-                self._owe_nothing()
 
     def _work(self, turn: Turn, head: Head) -> Work:
         """Choose what answers a request."""
@@ -251,17 +249,13 @@ class Connection(asyncio.Protocol):
             return
         if not self._turns.queue:
             if self._stage == _WHOLE:
-                self._owe_nothing()
+                self._stage = _IDLE
+                self._since = self._loop.time()
             if self._stage == _IDLE and not turn.keep_alive:  # answered before `shutdown`
                 self._transport.close()
                 return
         if len(self._turns.queue) <= 1:  # the body of the last turn may still be arriving
             self._peers.flow.resume_reading()
-
-    def _owe_nothing(self) -> None:
-        """Note that the last request is whole, and perhaps answered."""
-        self._stage = _WHOLE if self._turns.queue else _IDLE
-        self._since = self._loop.time()
 
     def _refuse(self, error: ServiceError) -> None:
         """Answer with an error, after the requests ahead, and close the connection."""

@@ -247,6 +247,16 @@ async def test_good_clients_are_served_at_once_beside_many_slow_ones() -> None:
         assert len(slow) == 200
 
 
+async def test_a_connection_that_closed_makes_room_for_another_of_its_address() -> None:
+    async with convoy(per_address=2) as (server, _):
+        for n in range(6):
+            client = await server.connect()
+            client.send(post(b"%d" % n))
+            assert (await client.reply()).status == 200
+            client.writer.close()
+            await until(lambda: not server.connections)
+
+
 async def test_the_sweep_rests_without_connections() -> None:
     async with convoy(head_s=0.05) as (server, _):
         assert await (await server.connect()).rest() == b""
