@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from starlette.responses import Response
 
 from service.errors import ServiceError
-from service.http.body import SHORT_BYTES, is_short
+from service.http.body import is_short
 from service.http.exchange import Exchange
 from service.http.responses import refusal
 from service.http.uvicorn_adapter import STATUS_LINE, AsgiCall, Peers
@@ -49,7 +49,6 @@ class Turn:
     begun: bool = False
     whole: bool = False  # no more of it will be read
     chunks: list[bytes] = field(default_factory=list)  # of the body, received before its turn
-    skipped: int = 0  # bytes received after its answer
 
     def keeps_alive(self) -> bool:
         """Decide, as its answer is written, whether it is not the last of its connection."""
@@ -81,15 +80,11 @@ class Turns:
             self.go_on()
 
     def feed(self, turn: Turn, piece: bytes) -> None:
-        """Take a piece of a turn's body."""
+        """Take a piece of a turn's body; drop it if the turn is answered, as the rest is short."""
         if not turn.begun:
             turn.chunks.append(piece)
         elif not turn.work.answered:
             turn.work.feed(piece)
-        else:
-            turn.skipped += len(piece)
-            if turn.skipped > SHORT_BYTES:
-                self._linger()
 
     def end(self, turn: Turn) -> None:
         """Take the end of a turn's body."""
