@@ -2,6 +2,7 @@
 
 import ctypes
 import signal
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -16,6 +17,7 @@ from benchmarks.kernels.sides import BASELINES, ConvoySide, Side
 from benchmarks.networks.__main__ import RUNS, Make, chosen, images_of, measure
 from benchmarks.networks.light import NETWORKS, classifier
 from benchmarks.networks.sides import WAYS, ConvoyNetwork, TorchNetwork
+from benchmarks.networks.switches import SWITCHES, without
 from benchmarks.rows import Row
 from benchmarks.serving.http_client import closed_loop, post_request
 from benchmarks.serving.served import served
@@ -60,18 +62,20 @@ def _layers(name: str, device: Device, store: TuningStore, effort: Effort = _EFF
 
 
 def _networks(name: str, device: Device, store: TuningStore, runs: int = RUNS) -> Measure:
-    runtime = None if name == CONVOY else CudaRuntime()
+    switches = {without(switch): switch for switch in SWITCHES}
+    runtime = None if name == CONVOY or name in switches else CudaRuntime()
 
     def network(unit: Unit) -> list[Row]:
         model, n = classifier(unit.subject, NETWORKS[unit.subject]()), unit.n
         # Beside PyTorch Convoy only says what the scores must be.
         choose = chosen(device, model, n, store, Search()) if not runtime else heuristic(device)
-        makers: dict[str, Make] = {CONVOY: lambda: ConvoyNetwork(model, device, n, choose)}
-        known: list[Row] = []
+        makers: dict[str, Make] = {CONVOY: partial(ConvoyNetwork, model, device, n, choose)}
+        if name in switches:
+            makers[name] = partial(ConvoyNetwork, model, device, n, choose, switches[name])
         if runtime is not None:
             (way,) = (each for each in WAYS if each.name == name)
             makers[name] = lambda: TorchNetwork(name, runtime, model, n, way.prepare)
-            known.append({"side": CONVOY, "network": unit.subject, "n": n})
+        known = [{"side": CONVOY, "network": unit.subject, "n": n}] if name != CONVOY else []
         rows = measure(unit.subject, n, makers, images_of(model, n), known, runs)
         return [row for side in rows for row in side]
 
