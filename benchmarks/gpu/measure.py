@@ -7,7 +7,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from benchmarks.gpu import carried
-from benchmarks.gpu.units import HTTP, LAYER, Unit, problems
+from benchmarks.gpu.units import HTTP, JPEG, LAYER, PIXELS, Unit, problems
 from benchmarks.gpu.worker import Measure, RefusedError, serve_units
 from benchmarks.kernels.__main__ import rows_of, where
 from benchmarks.kernels.baselines_torch import BaselineError, CudaRuntime
@@ -88,16 +88,22 @@ def _requests(device: str = "cuda", load_s: float = LOAD_S) -> Measure:
         raise BaselineError("SqueezeNet and the photographs are not here; `carry` brings them")
     program = [*carried.python(), "-c", f"{DIE_WITH_PARENT}; from service.cli import main; main()"]
     image = sorted((data / "images").glob("*.JPEG"))[0].read_bytes()
-    request = post_request("/v1/classify", image, "image/jpeg")
+    model = data / "squeezenet1.1-fp16.onnx"
+    binary = "application/octet-stream", "Inference-Header-Content-Length: 0"
+    request_of = {
+        JPEG: post_request("/v1/classify", image, "image/jpeg"),
+        PIXELS: post_request(f"/v2/models/{model.stem}/infer", bytes(224 * 224 * 3), *binary),
+    }
 
     def requests(unit: Unit) -> list[Row]:
-        model = data / "squeezenet1.1-fp16.onnx"
+        request = request_of[unit.subject]
         with served(model, "caffe", ["--device", device, "--precision", "fp32"], program) as url:
             address = urlsplit(url).hostname or "", urlsplit(url).port or 0
             closed_loop(address, request, unit.n, load_s / 4)
             took = sorted(closed_loop(address, request, unit.n, load_s))
         return [
             {
+                "sent": unit.subject,
                 "connections": unit.n,
                 "requests": len(took),
                 "requests_per_s": round(len(took) / load_s, 1),

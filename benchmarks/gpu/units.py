@@ -30,6 +30,9 @@ _SECONDS = {
 }
 """Guesses, for plans alone; where there are lines of such units their median counts."""
 
+SENT = JPEG, PIXELS = "JPEG", "V2 pixels"
+"""What requests to SqueezeNet send: a photograph, or UINT8 pixels in the model's size."""
+
 _SQUEEZENET, _OTHERS = ("SqueezeNet",), ("ResNet-50", "GoogLeNet", "VGG-19")
 _TORCH = ("torch eager", "torch graph")
 _WITHOUT = tuple(map(without, SWITCHES))
@@ -38,7 +41,7 @@ _WITHOUT = tuple(map(without, SWITCHES))
 _ORDER: tuple[tuple[str, tuple[str, ...], tuple[int, ...], tuple[str, ...]], ...] = (
     (LAYER, ("vgg-e",), (1, 8), ("convoy", "torch")),
     (NETWORK, _SQUEEZENET, (1, 8), ("convoy", *_TORCH)),
-    (HTTP, _SQUEEZENET, (1, 8, 32), ("convoy",)),
+    (HTTP, SENT, (1, 8, 32), ("convoy",)),
     (NETWORK, ("ResNet-50",), (1, 8), ("convoy", *_TORCH)),
     (LAYER, ("c3d",), (1, 8), ("convoy", "torch")),
     (LAYER, ("cuconv",), (1,), ("convoy", "torch")),
@@ -56,7 +59,7 @@ _ORDER: tuple[tuple[str, tuple[str, ...], tuple[int, ...], tuple[str, ...]], ...
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """See the module. `subject` is a problem as text, or a network's name."""
+    """See the module. `subject` is a problem as text, a network's name, or one of SENT."""
 
     kind: str
     subject: str

@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.gpu import measure
 from benchmarks.gpu.measure import _layers, _networks, _requests, measurer_of
-from benchmarks.gpu.units import Unit, units
+from benchmarks.gpu.units import SENT, Unit, units
 from benchmarks.gpu.worker import serve_units
 from benchmarks.kernels.baselines_torch import BaselineError
 from benchmarks.kernels.contest import Effort
@@ -80,8 +80,10 @@ def test_a_network_without_a_part_has_rows_of_its_own(
 
 
 @needs_shared
-def test_requests_are_measured_over_http() -> None:
-    (row,) = _requests("cpu", load_s=1.0)(Unit("http", "SqueezeNet", 2, "convoy"))
+@pytest.mark.parametrize("sent", SENT)
+def test_requests_are_measured_over_http(sent: str) -> None:
+    (row,) = _requests("cpu", load_s=1.0)(Unit("http", sent, 2, "convoy"))
+    assert row["sent"] == sent
     assert row["connections"] == 2
     assert row["requests"] > 2
     assert 0 < row["p50_ms"] <= row["p99_ms"]
