@@ -53,8 +53,8 @@ def plot_timeline(timeline: Timeline, file: Path) -> None:
     source = (
         "by the model of time, not measured"
         if replay_us is None
-        else "measured between events, which keep launches from overlapping; one replay of the"
-        f" graph, with its copies, takes {replay_us:.1f} µs"
+        else "measured between events, which keep launches from overlapping\n"
+        f"one replay of the graph, with its copies, takes {replay_us:.1f} µs"
     )
     panel.set_xlabel(f"µs from the first launch's start, {source}")
     panel.grid(axis="x", linewidth=0.3)
