@@ -21,6 +21,7 @@ from models.engines.engine import (
 )
 from models.engines.open_engine import Place, every_gpu, open_engine, open_engines
 from models.engines.original import Original
+from models.engines.timeline import measure_timeline
 from models.engines.tolerance import score_tolerance
 from models.errors import (
     DeviceLostError,
@@ -41,6 +42,7 @@ from models.preprocessing import (
 )
 from models.reports.plan_report import GPUS, PlanReport, plan_report
 from models.reports.report import NetworkReport, NodeReport, report
+from models.schedule.timeline import Timeline
 from models.tuning.precompile import GPUS_OF, precompile
 from models.tuning.tune import ProblemReport, TuningReport, tune
 
@@ -81,11 +83,13 @@ __all__ = [
     "ProblemReport",
     "Ranked",
     "Scores",
+    "Timeline",
     "TuningReport",
     "UnsupportedModelError",
     "__version__",
     "every_gpu",
     "load_classifier",
+    "measure_timeline",
     "open_engine",
     "open_engines",
     "plan_report",

@@ -2,11 +2,12 @@
 
 import ctypes
 import signal
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from benchmarks.gpu import carried
-from benchmarks.gpu.units import HTTP, LAYER, Unit, problems
+from benchmarks.gpu.units import HTTP, JPEG, LAYER, PIXELS, Unit, problems
 from benchmarks.gpu.worker import Measure, RefusedError, serve_units
 from benchmarks.kernels.__main__ import rows_of, where
 from benchmarks.kernels.baselines_torch import BaselineError, CudaRuntime
@@ -16,6 +17,7 @@ from benchmarks.kernels.sides import BASELINES, ConvoySide, Side
 from benchmarks.networks.__main__ import RUNS, Make, chosen, images_of, measure
 from benchmarks.networks.light import NETWORKS, classifier
 from benchmarks.networks.sides import WAYS, ConvoyNetwork, TorchNetwork
+from benchmarks.networks.switches import SWITCHES, without
 from benchmarks.rows import Row
 from benchmarks.serving.http_client import closed_loop, post_request
 from benchmarks.serving.served import served
@@ -60,18 +62,20 @@ def _layers(name: str, device: Device, store: TuningStore, effort: Effort = _EFF
 
 
 def _networks(name: str, device: Device, store: TuningStore, runs: int = RUNS) -> Measure:
-    runtime = None if name == CONVOY else CudaRuntime()
+    switches = {without(switch): switch for switch in SWITCHES}
+    runtime = None if name == CONVOY or name in switches else CudaRuntime()
 
     def network(unit: Unit) -> list[Row]:
         model, n = classifier(unit.subject, NETWORKS[unit.subject]()), unit.n
         # Beside PyTorch Convoy only says what the scores must be.
         choose = chosen(device, model, n, store, Search()) if not runtime else heuristic(device)
-        makers: dict[str, Make] = {CONVOY: lambda: ConvoyNetwork(model, device, n, choose)}
-        known: list[Row] = []
+        makers: dict[str, Make] = {CONVOY: partial(ConvoyNetwork, model, device, n, choose)}
+        if name in switches:
+            makers[name] = partial(ConvoyNetwork, model, device, n, choose, switches[name])
         if runtime is not None:
             (way,) = (each for each in WAYS if each.name == name)
             makers[name] = lambda: TorchNetwork(name, runtime, model, n, way.prepare)
-            known.append({"side": CONVOY, "network": unit.subject, "n": n})
+        known = [{"side": CONVOY, "network": unit.subject, "n": n}] if name != CONVOY else []
         rows = measure(unit.subject, n, makers, images_of(model, n), known, runs)
         return [row for side in rows for row in side]
 
@@ -84,16 +88,22 @@ def _requests(device: str = "cuda", load_s: float = LOAD_S) -> Measure:
         raise BaselineError("SqueezeNet and the photographs are not here; `carry` brings them")
     program = [*carried.python(), "-c", f"{DIE_WITH_PARENT}; from service.cli import main; main()"]
     image = sorted((data / "images").glob("*.JPEG"))[0].read_bytes()
-    request = post_request("/v1/classify", image, "image/jpeg")
+    model = data / "squeezenet1.1-fp16.onnx"
+    binary = "application/octet-stream", "Inference-Header-Content-Length: 0"
+    request_of = {
+        JPEG: post_request("/v1/classify", image, "image/jpeg"),
+        PIXELS: post_request(f"/v2/models/{model.stem}/infer", bytes(224 * 224 * 3), *binary),
+    }
 
     def requests(unit: Unit) -> list[Row]:
-        model = data / "squeezenet1.1-fp16.onnx"
+        request = request_of[unit.subject]
         with served(model, "caffe", ["--device", device, "--precision", "fp32"], program) as url:
             address = urlsplit(url).hostname or "", urlsplit(url).port or 0
             closed_loop(address, request, unit.n, load_s / 4)
             took = sorted(closed_loop(address, request, unit.n, load_s))
         return [
             {
+                "sent": unit.subject,
                 "connections": unit.n,
                 "requests": len(took),
                 "requests_per_s": round(len(took) / load_s, 1),

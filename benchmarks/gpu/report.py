@@ -173,6 +173,7 @@ def _network_table(rows: Sequence[Row]) -> str:
 def _http_table(rows: Sequence[Row]) -> str:
     cells = [
         (
+            row["sent"],
             str(row["connections"]),
             f"{row['requests_per_s']:.0f}",
             f"{row['p50_ms']:.2f}",
@@ -180,7 +181,7 @@ def _http_table(rows: Sequence[Row]) -> str:
         )
         for row in rows
     ]
-    headings = ("connections", "requests a second", "p50, ms", "p99, ms")
+    headings = ("sent", "connections", "requests a second", "p50, ms", "p99, ms")
     return "## SqueezeNet over HTTP\n\n" + _table(headings, cells) if cells else ""
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from benchmarks.kernels.suites import SUITES
+from benchmarks.networks.switches import SWITCHES, without
 from benchmarks.rows import Row
 from kernels.problems.conv import ConvProblem
 
@@ -25,25 +26,32 @@ _SECONDS = {
     (NETWORK, "torch graph"): 15.0,
     (NETWORK, "torch.compile"): 120.0,
     (HTTP, "convoy"): 25.0,
+    **{(NETWORK, without(switch)): 15.0 for switch in SWITCHES},
 }
 """Guesses, for plans alone; where there are lines of such units their median counts."""
 
+SENT = JPEG, PIXELS = "JPEG", "V2 pixels"
+"""What requests to SqueezeNet send: a photograph, or UINT8 pixels in the model's size."""
+
 _SQUEEZENET, _OTHERS = ("SqueezeNet",), ("ResNet-50", "GoogLeNet", "VGG-19")
 _TORCH = ("torch eager", "torch graph")
+_WITHOUT = tuple(map(without, SWITCHES))
 
 # In this order: kind, groups, N (connections for HTTP), sides.
 _ORDER: tuple[tuple[str, tuple[str, ...], tuple[int, ...], tuple[str, ...]], ...] = (
     (LAYER, ("vgg-e",), (1, 8), ("convoy", "torch")),
     (NETWORK, _SQUEEZENET, (1, 8), ("convoy", *_TORCH)),
-    (HTTP, _SQUEEZENET, (1, 8, 32), ("convoy",)),
+    (HTTP, SENT, (1, 8, 32), ("convoy",)),
     (NETWORK, ("ResNet-50",), (1, 8), ("convoy", *_TORCH)),
     (LAYER, ("c3d",), (1, 8), ("convoy", "torch")),
     (LAYER, ("cuconv",), (1,), ("convoy", "torch")),
     (NETWORK, ("GoogLeNet", "VGG-19"), (1, 8), ("convoy", *_TORCH)),
+    (NETWORK, ("ResNet-50", "GoogLeNet"), (1, 8), _WITHOUT),
     (LAYER, ("vgg-e", "c3d"), (1, 8), ("cudnn",)),
     (NETWORK, (*_SQUEEZENET, *_OTHERS), (1, 8), ("torch.compile",)),
     (LAYER, ("cuconv",), (8,), ("convoy", "torch")),
     (NETWORK, (*_SQUEEZENET, *_OTHERS), (2, 4), ("convoy", *_TORCH, "torch.compile")),
+    (NETWORK, (*_SQUEEZENET, *_OTHERS), (1, 2, 4, 8), _WITHOUT),
     (LAYER, ("cuconv",), (1, 8), ("cudnn",)),
     (LAYER, tuple(SUITES), (2, 4), ("convoy", "torch", "cudnn")),
 )
@@ -51,7 +59,7 @@ _ORDER: tuple[tuple[str, tuple[str, ...], tuple[int, ...], tuple[str, ...]], ...
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """See the module. `subject` is a problem as text, or a network's name."""
+    """See the module. `subject` is a problem as text, a network's name, or one of SENT."""
 
     kind: str
     subject: str

@@ -1,6 +1,6 @@
 """Whole networks in strict float32: Convoy's engine beside PyTorch, at N = 1 and 8.
 
-    python -m benchmarks.networks [--network NAME] [--n N] [--budget-s S] [--out FOLDER]
+    python -m benchmarks.networks [--network NAME] [--n N] [--switches] [--budget-s S]
 
 VGG-19, ResNet-50, GoogLeNet, SqueezeNet and C3D with seeded weights. PyTorch runs the same
 rewritten graph, channels last, TF32 off: node by node with cudnn.benchmark, in a CUDA graph, and
@@ -10,6 +10,7 @@ by torch.compile (max-autotune). Scores are compared before anything is timed. T
                  Convoy's from pinned memory and back, for its graph holds the copies
     end to end   from the host's pixels to the host's scores, one request at a time
 
+With `--switches` Convoy is also measured without each part of its engine that can be left out.
 `--predict` measures nothing: it writes what a model of time expects of an H200, at every precision.
 
 The convolutions are tuned first, for those N, unless --heuristic is given. Rows go to
@@ -39,6 +40,7 @@ from benchmarks.networks.sides import (
     TorchNetwork,
     warm_up,
 )
+from benchmarks.networks.switches import SWITCHES, without
 from benchmarks.rows import RESULTS, Row, append, commit, now, read
 from kernels.device.cuda_device import CudaDevice
 from kernels.device.device import Device, DeviceError
@@ -121,6 +123,9 @@ def measure(
     for name in missing:
         side = reference if name == CONVOY else makers[name]()
         check(name, side.run(images), expected)
+        times = times_of(side, images, runs)
+        if side is not reference:
+            side.close()
         yield [
             {
                 "network": network,
@@ -132,7 +137,7 @@ def measure(
                 "p80_us": round(timing.p80_us, 2),
                 "runs": runs,
             }
-            for metric, timing in times_of(side, images, runs).items()
+            for metric, timing in times.items()
         ]
     reference.close()
 
@@ -150,7 +155,7 @@ def show(rows: Sequence[Row], console: Console) -> None:
             table.add_column(heading, justify="right" if heading else "left")
         for (network, n), by_side in times.items():
             cells = [f"{by_side[side]:.1f}" if side in by_side else "" for side in sides]
-            others = [us for side, us in by_side.items() if side != CONVOY]
+            others = [us for side, us in by_side.items() if not side.startswith(CONVOY)]
             ratio = f"{min(others) / by_side[CONVOY]:.2f}" if others and CONVOY in by_side else ""
             table.add_row(network, str(n), *cells, ratio)
         if times:
@@ -186,6 +191,10 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--without", action="append", choices=[way.name for way in WAYS], default=[],
         help="leave out a way to run PyTorch",
+    )  # fmt: skip
+    parser.add_argument(
+        "--switches", action="store_true",
+        help=f"measure Convoy also without each of: {', '.join(SWITCHES)}",
     )  # fmt: skip
     parser.add_argument(
         "--top", type=int, default=Search().top, help="as of benchmarks.kernels.__main__"
@@ -238,6 +247,8 @@ def main(command_line: Sequence[str] | None = None) -> None:
         network = built[name]
         choose = chosen(device, network, n, store, search)
         makers: dict[str, Make] = {CONVOY: partial(ConvoyNetwork, network, device, n, choose)}
+        for switch in SWITCHES if arguments.switches else ():
+            makers[without(switch)] = partial(ConvoyNetwork, network, device, n, choose, switch)
         for way in WAYS:
             if runtime is not None and way.name not in arguments.without:
                 makers[way.name] = partial(TorchNetwork, way.name, runtime, network, n, way.prepare)

@@ -76,8 +76,8 @@ def predict(network: Classifier, n: int) -> Prediction:
         cached=cached,
         convolutions_us=1e6 * cycles / CLOCK_HZ,
         others_us=fsum(step.roofline_us + OTHER_US + GAP_US for step in others),
-        overlapped_us=plan.us,
-        gaps_us=plan.gaps_us,
+        overlapped_us=plan.timeline.us,
+        gaps_us=plan.timeline.gaps_us,
     )
 
 

@@ -1,6 +1,6 @@
 """Whole networks, ready to be run: Convoy's engine, and PyTorch in the ways it can be made fast."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from time import perf_counter
@@ -10,12 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.kernels.baselines_torch import CudaRuntime
+from benchmarks.kernels.report import CONVOY
+from benchmarks.networks.switches import without
 from benchmarks.networks.torch_graph import torch_module
-from kernels.device.device import Device, Event, Instantiation, Kernel
+from kernels.device.device import Device, Event, Instantiation, Kernel, Stream
 from models.classifier import Classifier
 from models.engines.cuda_engine import CudaEngine, Progress
-from models.engines.engine import Batch, Scores
+from models.engines.engine import Batch, Image, Scores
 from models.lowering import Choose
+from models.plan import Plan, Step
 from models.preprocessing import normalisation
 
 WARM_UPS = 10  # before a side is ready: PyTorch searches algorithms in the first
@@ -43,13 +46,15 @@ class NetworkSide(Protocol):
 
 
 class ConvoyNetwork(CudaEngine):
-    """Convoy's engine; see NetworkSide."""
+    """Convoy's engine, or that without one of SWITCHES; see NetworkSide."""
 
-    name = "convoy"
-
-    def __init__(self, classifier: Classifier, device: Device, n: int, choose: Choose) -> None:
-        self._form = (np.dtype(np.uint8), n)
-        super().__init__(classifier, device, max_batch=n, choose=choose)
+    def __init__(
+        self, classifier: Classifier, device: Device, n: int, choose: Choose, switch: str = ""
+    ) -> None:
+        self.name = without(switch) if switch else CONVOY
+        self._form, self._switch = (np.dtype(np.uint8), n), switch
+        pays = (lambda *_: False) if switch == "branches" else None
+        super().__init__(classifier, device, max_batch=n, choose=choose, pays=pays)
         self.warm_up()
 
     def _load(self, progress: Progress) -> Mapping[Instantiation, Kernel]:
@@ -57,19 +62,39 @@ class ConvoyNetwork(CudaEngine):
         self._plans = {self._form: self._plans[self._form]}
         return super()._load(progress)
 
+    def _upload(self, plan: Plan) -> None:
+        if self._switch != "one graph":
+            super()._upload(plan)
+
+    def _launch(self, step: Step, plan: Plan, stream: Stream, *, dependent: bool = False) -> None:
+        overlaps = dependent and self._switch != "dependent launches"
+        super()._launch(step, plan, stream, dependent=overlaps)
+
+    def _run_alike(
+        self, form: tuple["np.dtype[Any]", int], images: Sequence[Image], step_by_step: bool
+    ) -> NDArray[np.float32]:
+        if self._switch != "one graph":
+            return super()._run_alike(form, images, step_by_step)
+        return self._replays[form].run(images, self._start)
+
+    def _start(self) -> None:
+        """A batch, its images in pinned memory."""
+        if self._switch == "one graph":
+            super()._upload(self._plans[self._form])
+        self._replays[self._form].graph.replay(self._stream)
+
     def queued_us(self, runs: int) -> list[float]:
         """See NetworkSide."""
-        graph = self._replays[self._form].graph
 
         def once() -> None:
-            graph.replay(self._stream)
+            self._start()
             self._stream.synchronize()
 
         warm_up(once)
         events: list[Event] = [self._device.event() for _ in range(runs + 1)]
         events[0].record(self._stream)
         for event in events[1:]:
-            graph.replay(self._stream)
+            self._start()
             event.record(self._stream)
         self._stream.synchronize()
         return [1e3 * end.elapsed_ms(begin) for begin, end in pairwise(events)]

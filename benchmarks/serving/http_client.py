@@ -18,12 +18,16 @@ class BadAnswerError(Exception):
     """An answer that is not 200, or no answer."""
 
 
-def post_request(path: str, body: bytes, content_type: str) -> bytes:
-    """The bytes of a POST that keeps its connection open."""
-    return (
-        f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: {content_type}\r\n"
-        f"Content-Length: {len(body)}\r\n\r\n"
-    ).encode() + body
+def post_request(path: str, body: bytes, content_type: str, *headers: str) -> bytes:
+    """The bytes of a POST that keeps its connection open; `headers` are whole lines."""
+    lines = (
+        f"POST {path} HTTP/1.1",
+        "Host: 127.0.0.1",
+        f"Content-Type: {content_type}",
+        f"Content-Length: {len(body)}",
+        *headers,
+    )
+    return "".join(f"{line}\r\n" for line in (*lines, "")).encode() + body
 
 
 def get_request(path: str) -> bytes:

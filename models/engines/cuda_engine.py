@@ -23,6 +23,7 @@ from kernels.device.device import (
     DeviceError,
     Event,
     FaultError,
+    Graph,
     Instantiation,
     Kernel,
     OutOfMemoryError,
@@ -37,9 +38,13 @@ from models.lowering import Choose
 from models.plan import Location, Pays, Plan, Region, Step, build_plan
 from models.schedule import time
 from models.schedule.branches import dependents, streams
+from models.schedule.timeline import Bar, Timeline
 
 Progress = Callable[[Collection[Instantiation]], Iterable[Instantiation]]
 """Wraps an iterable to show progress, as tqdm does."""
+
+_AHEAD = 20
+"""Replays that keep the GPU busy while the host queues the launches to be measured."""
 
 _Form = tuple["np.dtype[Any]", int]  # pixels or tensors, and N
 
@@ -184,6 +189,38 @@ class CudaEngine:
         """As `run`, without the captured graph: a step that fails is named."""
         return self._run(images, step_by_step=True)
 
+    def timeline(self, n: int, runs: int = 20) -> Timeline:
+        """When each launch on n images' pixels runs: medians, the images being the last batch's.
+
+        Raises EngineError.
+        """
+        form = np.dtype(np.uint8), n
+        plan, graph = self._plans[form], self._replays[form].graph
+        try:
+            times_us = 1e3 * np.median([self._times_ms(plan, graph) for _ in range(runs)], axis=0)
+        except DeviceError as error:
+            raise _failure(error, f"{self._name} cannot be measured at N = {n}") from error
+        replay_us, *between = times_us.tolist()
+        spans = zip(between[::2], between[1::2], strict=True)
+        launches = zip(plan.steps, spans, plan.after, strict=True)
+        bars = [Bar(step.name, *span, sorted(after)) for step, span, after in launches]
+        return Timeline(self._name, n, self._device.name, bars, replay_us)
+
+    def _times_ms(self, plan: Plan, graph: Graph) -> list[float]:
+        """Of a replay, and from the first step's begin to the begin and the end of each."""
+        begin, end = self._device.event(), self._device.event()
+        for _ in range(_AHEAD):
+            graph.replay(self._stream)
+        begin.record(self._stream)
+        graph.replay(self._stream)
+        end.record(self._stream)
+        events = self._launch_side_by_side(plan, overlapping=False)
+        self._stream.synchronize()
+        return [
+            end.elapsed_ms(begin),
+            *(event.elapsed_ms(events[0][0]) for pair in events for event in pair),
+        ]
+
     def _run(self, images: Batch, *, step_by_step: bool) -> Scores:
         batch_size(images, self._forms, self._max_batch)
         if not self._replays:
@@ -281,27 +318,25 @@ class CudaEngine:
             self._device.fill(counters, largest[Region.COUNTERS], 0, self._stream)
         self._stream.synchronize()
 
-    def _launch_side_by_side(self, plan: Plan) -> None:
-        """Every step on its stream, after those that it waits for, into the graph."""
+    def _launch_side_by_side(
+        self, plan: Plan, *, overlapping: bool = True
+    ) -> list[tuple[Event, Event]]:
+        """Every step on its stream, after those that it waits for; events before and after each."""
         chosen = streams(plan.after)
         others = [self._device.stream() for _ in range(max(chosen))]
         on = [(self._stream, *others)[number] for number in chosen]
-        awaited = {
-            other
-            for step, after in enumerate(plan.after)
-            for other in after
-            if chosen[other] != chosen[step]
-        }
-        ended: dict[int, Event] = {}
+        events: list[tuple[Event, Event]] = []
         overlap = dependents(plan.after)
-        for index, step in enumerate(plan.steps):
-            for other in sorted(plan.after[index] & ended.keys()):
+        for index, (step, stream) in enumerate(zip(plan.steps, on, strict=True)):
+            for other in sorted(plan.after[index]):
                 if chosen[other] != chosen[index]:
-                    on[index].wait(ended[other])
-            self._launch(step, plan, on[index], dependent=overlap[index])
-            if index in awaited:
-                ended[index] = self._device.event()
-                ended[index].record(on[index])
+                    stream.wait(events[other][1])
+            begin, end = self._device.event(), self._device.event()
+            begin.record(stream)
+            self._launch(step, plan, stream, dependent=overlapping and overlap[index])
+            end.record(stream)
+            events.append((begin, end))
+        return events
 
     def _upload(self, plan: Plan) -> None:
         if not kernel_reads_host(plan.input_bytes):

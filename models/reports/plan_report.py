@@ -18,6 +18,7 @@ from models.classifier import Classifier
 from models.errors import EngineError
 from models.plan import Plan, Step, build_plan
 from models.schedule import time
+from models.schedule.timeline import Bar, Timeline
 from models.tuning.measured import conv_problems, find_on
 
 
@@ -127,18 +128,10 @@ class PlanReport:
         return sum(step.roofline_us for step in self.steps)
 
     @property
-    def us(self) -> float:
-        """To the last launch's end, by the model of time."""
-        return max(step.end_us for step in self.steps)
-
-    @property
-    def gaps_us(self) -> float:
-        """Of these, while no launch runs."""
-        idle = end = 0.0
-        for step in sorted(self.steps, key=lambda step: step.start_us):
-            idle += max(0.0, step.start_us - end)
-            end = max(end, step.end_us)
-        return idle
+    def timeline(self) -> Timeline:
+        """When each launch runs, by the model of time."""
+        bars = [Bar(step.name, step.start_us, step.end_us, step.after) for step in self.steps]
+        return Timeline(self.name, self.n, self.gpu.name, bars)
 
 
 def plan_report(classifier: Classifier, n: int, gpu: Gpu, tuning: Path | None = None) -> PlanReport:

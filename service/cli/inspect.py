@@ -14,7 +14,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from loadtest.tables import left, make_table, print_table, right
-from models import GPUS, NetworkReport, PlanReport, plan_report, report
+from models import GPUS, NetworkReport, PlanReport, measure_timeline, plan_report, report
 from service.cli.options import Expectations, configure_logging, with_settings
 from service.cli.plots import plot_timeline, plot_times, shortened
 from service.hosting.loading import load
@@ -53,18 +53,26 @@ def inspect(
             help="Draw when each launch runs on --gpu, by a model of time, as an SVG or PNG.",
         ),
     ] = None,
+    measured: Annotated[
+        bool, typer.Option("--measure", help="Measure the --timeline on this machine's GPU.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show a model's nodes after rewriting: their cost, and the algorithm that --gpu would run."""
     if gpu not in GPUS:
         raise SettingsError(f"--gpu: {gpu} is not known; there are {', '.join(GPUS)}")
+    if measured and timeline_file is None:
+        raise SettingsError("--measure: measures the --timeline; name its file")
     configure_logging()
     classifier = load(settings, expectations)
     network, planned = report(classifier, n), plan_report(classifier, n, GPUS[gpu], settings.tuning)
     if plot_file is not None:
         plot_times(planned, plot_file)
     if timeline_file is not None:
-        plot_timeline(planned, timeline_file)
+        timeline = (
+            measure_timeline(classifier, n, settings.tuning) if measured else planned.timeline
+        )
+        plot_timeline(timeline, timeline_file)
     if as_json or plan:
         print_report(planned if plan else network, as_json=as_json)
     elif why:
@@ -91,8 +99,8 @@ def _to_json(report: NetworkReport | PlanReport) -> str:
         totals = {
             "launches": len(report.steps),
             "roofline_us": report.roofline_us,
-            "us": report.us,
-            "gaps_us": report.gaps_us,
+            "us": report.timeline.us,
+            "gaps_us": report.timeline.gaps_us,
         }
     else:
         totals = {"flops": report.flops, "bytes": report.bytes}
@@ -209,12 +217,13 @@ def _plan_table(report: PlanReport) -> RenderableType:
         )
         for step in report.steps
     )
+    timeline = report.timeline
     arena, least = report.arena_bytes / 1e6, report.arena_bound / 1e6
     totals = (
         f"{report.name}, N = {report.n}, {report.gpu.name}: {len(report.steps)} launches, "
         f"{report.roofline_us:,.1f} us at the roofline (computed from the data sheet, not "
         f"measured; ceilings are shares of the peak, counted in machine code), "
-        f"{report.us:,.1f} us by the model of time, of which {report.gaps_us:,.1f} are gaps; "
+        f"{timeline.us:,.1f} us by the model of time, of which {timeline.gaps_us:,.1f} are gaps; "
         f"arena {arena:,.2f} MB, where no layout takes less than {least:,.2f}"
     )
     return Group(make_table(columns, rows), Text(), _code_table(report), Text(), Text(totals))

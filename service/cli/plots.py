@@ -5,7 +5,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from models import PlanReport
+from models import PlanReport, Timeline
 from service.settings import SettingsError
 
 _NAME = 32
@@ -31,29 +31,36 @@ def plot_times(plan: PlanReport, file: Path) -> None:
     figure.savefig(file, dpi=120)
 
 
-def plot_timeline(plan: PlanReport, file: Path) -> None:
-    """Write a bar a launch, from its modelled start to its end, to an SVG or PNG by its suffix.
+def plot_timeline(timeline: Timeline, file: Path) -> None:
+    """Write a bar a launch, from its start to its end, to an SVG or PNG by its suffix.
 
-    A thin line leads to it from the end of what it waits for. SettingsError without matplotlib, and
-    for another suffix.
+    A thin line leads to it from the end of what it waits for. The drawing says whether times are
+    modelled or measured. SettingsError without matplotlib, and for another suffix.
     """
     if file.suffix not in (".svg", ".png"):
         raise SettingsError(f"--timeline: {file} must end in .svg or .png")
-    figure = _figure("--timeline", 11, 1.2 + 0.17 * len(plan.steps))
+    bars, replay_us = timeline.bars, timeline.replay_us
+    figure = _figure("--timeline", 11, 1.2 + 0.17 * len(bars))
     panel = figure.add_subplot()
-    for row, step in enumerate(plan.steps):
-        ready_us = max((plan.steps[other].end_us for other in step.after), default=step.start_us)
-        panel.plot([ready_us, step.start_us], [row, row], color="tab:red", linewidth=1)
-        panel.barh(row, step.end_us - step.start_us, left=step.start_us, color="tab:blue")
-    names = [shortened(step.name) for step in plan.steps]
+    for row, bar in enumerate(bars):
+        ready_us = max((bars[other].end_us for other in bar.after), default=bar.start_us)
+        panel.plot([ready_us, bar.start_us], [row, row], color="tab:red", linewidth=1)
+        panel.barh(row, bar.end_us - bar.start_us, left=bar.start_us, color="tab:blue")
+    names = [shortened(bar.name) for bar in bars]
     panel.set_yticks(range(len(names)), names, fontsize=6)
     panel.set_ylim(len(names) - 0.5, -0.5)  # the first launch above
-    panel.set_xlim(0, plan.us)
-    panel.set_xlabel("µs from the first launch's start, by the model of time, not measured")
+    panel.set_xlim(0, timeline.us)
+    source = (
+        "by the model of time, not measured"
+        if replay_us is None
+        else "measured between events, which keep launches from overlapping\n"
+        f"one replay of the graph, with its copies, takes {replay_us:.1f} µs"
+    )
+    panel.set_xlabel(f"µs from the first launch's start, {source}")
     panel.grid(axis="x", linewidth=0.3)
     panel.set_title(
-        f"{plan.name}, N = {plan.n}, {plan.gpu.name}: {len(plan.steps)} launches, {plan.us:.1f} µs,"
-        f" of which {plan.gaps_us:.1f} are gaps",
+        f"{timeline.name}, N = {timeline.n}, {timeline.gpu}: {len(bars)} launches,"
+        f" {timeline.us:.1f} µs, of which {timeline.gaps_us:.1f} are gaps",
         loc="left",
     )
     figure.savefig(file, dpi=120)

@@ -10,11 +10,12 @@ import pytest
 
 from benchmarks.gpu import measure
 from benchmarks.gpu.measure import _layers, _networks, _requests, measurer_of
-from benchmarks.gpu.units import Unit
+from benchmarks.gpu.units import SENT, Unit, units
 from benchmarks.gpu.worker import serve_units
 from benchmarks.kernels.baselines_torch import BaselineError
 from benchmarks.kernels.contest import Effort
 from benchmarks.kernels.suites import same
+from benchmarks.networks.switches import SWITCHES, without
 from benchmarks.rows import Row
 from kernels.device.device import FaultError
 from kernels.tuning.autotune import Search
@@ -60,9 +61,29 @@ def test_a_network_is_measured_from_pixels_to_scores(
     assert {(row["network"], row["n"], row["side"]) for row in rows} == {("digits", 2, "convoy")}
 
 
+def test_a_network_without_a_part_has_rows_of_its_own(
+    device: CusimDevice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    digits = load_classifier(BUILT_IN_MODEL)
+    monkeypatch.setattr(measure, "NETWORKS", {"digits": lambda: None})
+    monkeypatch.setattr(measure, "classifier", lambda *_: digits)
+    monkeypatch.setattr(measure, "chosen", lambda device, *_: heuristic(device))
+    name = without(SWITCHES[0])
+    network = _networks(name, device, TuningStore(tmp_path / "tuning.json"), runs=2)
+    rows = network(Unit("network", "digits", 1, name))
+    assert [(row["side"], row["metric"]) for row in rows] == [
+        (name, "device"),
+        (name, "end to end"),
+    ]
+    measured = {(unit.side, unit.n) for unit in units() if unit.kind == "network"}
+    assert {(without(switch), n) for switch in SWITCHES for n in (1, 2, 4, 8)} <= measured
+
+
 @needs_shared
-def test_requests_are_measured_over_http() -> None:
-    (row,) = _requests("cpu", load_s=1.0)(Unit("http", "SqueezeNet", 2, "convoy"))
+@pytest.mark.parametrize("sent", SENT)
+def test_requests_are_measured_over_http(sent: str) -> None:
+    (row,) = _requests("cpu", load_s=1.0)(Unit("http", sent, 2, "convoy"))
+    assert row["sent"] == sent
     assert row["connections"] == 2
     assert row["requests"] > 2
     assert 0 < row["p50_ms"] <= row["p99_ms"]

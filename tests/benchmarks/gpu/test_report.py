@@ -48,8 +48,14 @@ def network_line(side: str, us: float) -> Row:
 
 
 HTTP = line(
-    Unit("http", "SqueezeNet", 8, "convoy"),
-    {"connections": 8, "requests_per_s": 4321.0, "p50_ms": 1.25, "p99_ms": 2.5},
+    Unit("http", "V2 pixels", 8, "convoy"),
+    {
+        "sent": "V2 pixels",
+        "connections": 8,
+        "requests_per_s": 4321.0,
+        "p50_ms": 1.25,
+        "p99_ms": 2.5,
+    },
 )
 CRASHED = line(
     Unit("layer", "some problem", 1, "cudnn"), outcome="crashed", why="the worker crashed with 11"
@@ -62,7 +68,7 @@ def test_the_tables_are_those_of_the_lines(tmp_path: Path) -> None:
     assert "### vgg-e, N = 1, cache warm: 2.00 times as fast, 9 of 9 layers" in text
     assert "| 1980 |" in text, "the clock is beside the number"
     assert "| SqueezeNet | 1 | device | 86.0 | 120.5 |" in text
-    assert "| 8 | 4321 | 1.25 | 2.50 |" in text
+    assert "| V2 pixels | 8 | 4321 | 1.25 | 2.50 |" in text
     assert "made up, driver 0.0, NVRTC 0.0, commit 0." in text
     assert f"{len(units()) - len(lines) - 1} of {len(units())} measurements are missing" in text
     assert "layer some problem N1 cudnn: crashed, the worker crashed with 11" in text

@@ -21,6 +21,7 @@ from benchmarks.networks.__main__ import (
 from benchmarks.networks.c3d import C3D, c3d
 from benchmarks.networks.light import classifier
 from benchmarks.networks.sides import ConvoyNetwork
+from benchmarks.networks.switches import SWITCHES
 from benchmarks.rows import Row, append, read
 from kernels.tuning.autotune import Search
 from kernels.tuning.heuristic import heuristic
@@ -30,6 +31,8 @@ from models.classifier import Classifier
 from models.engines.engine import Batch, Scores
 from models.tuning.measured import conv_problems
 from tests.cusim.device import CusimDevice
+from tests.cusim.streams import CusimGraph, Launching
+from tests.support.models.engines import branching
 
 
 @pytest.fixture(scope="module")
@@ -75,6 +78,44 @@ def test_convoys_engine_is_timed_on_the_device_and_end_to_end(
     for row in (first, second):
         assert (row["network"], row["n"], row["side"], row["runs"]) == ("digits", 2, "convoy", 3)
         assert 0 < row["p20_us"] <= row["p50_us"] <= row["p80_us"]
+
+
+def test_each_part_is_left_out_alone_and_gives_the_same_scores(
+    device: CusimDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("models.engines.cuda_engine.kernel_reads_host", lambda _: False)
+    monkeypatch.setattr("models.engines.cuda_engine.time.pays", lambda *_, machine: True)
+    network = branching()
+    images, others = images_of(network, 2), images_of(network, 2, seed=1)
+    seen: dict[str, list[int]] = {}
+    scores: dict[str, Scores] = {}
+    for switch in ("", *SWITCHES):
+        side = ConvoyNetwork(network, device, 2, heuristic(device), switch)
+        assert side.name == (f"convoy without {switch}" if switch else "convoy")
+        side.run(others)
+        scores[switch] = side.run(images)
+        assert len(side.queued_us(2)) == 2
+        replay = side._replays[side._form].graph
+        assert isinstance(replay, CusimGraph)
+        launches = [node.work for node in replay.nodes if isinstance(node.work, Launching)]
+        seen[switch] = [
+            len(replay.nodes) - len(launches),  # copies
+            max(len(node.after) for node in replay.nodes),
+            sum(launch.early for launch in launches),
+        ]
+        side.close()
+    (copies, joined, early), *_ = seen.values()
+    assert copies == 1
+    assert joined > 1
+    assert early > 0
+    assert seen == {
+        "": [1, joined, early],
+        "dependent launches": [1, joined, 0],
+        "branches": [1, 1, seen["branches"][2]],
+        "one graph": [0, joined, early],
+    }
+    assert seen["branches"][2] > early
+    assert all((each == scores[""]).all() for each in scores.values())
 
 
 def test_images_and_clips_are_made_in_the_shape_a_network_takes(digits: Classifier) -> None:

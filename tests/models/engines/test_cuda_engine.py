@@ -22,12 +22,12 @@ from models.engines.cuda_engine import CudaEngine
 from models.engines.tolerance import relative_error
 from models.graph import Conv, Normalise
 from models.preprocessing import Layout, normalised
-from models.rewrite import rewrite
 from models.schedule.branches import streams
 from service.images.decode import ImageLimits, prepare_image
 from tests.cusim.device import CusimDevice, Order
 from tests.cusim.streams import CusimStream, own_event
 from tests.support.models.engines import (
+    branching,
     classifier_of,
     network_of,
     network_tolerance,
@@ -73,20 +73,6 @@ def test_the_same_images_give_the_same_bits_whatever_ran_before_and_in_any_order
         engine.close()
         cusim.close()
     assert all((answer == answers[0]).all() for answer in answers)
-
-
-def branching() -> Classifier:
-    """Branches that write into one buffer, overwrite, and are as long as one another or not."""
-    b = GraphBuilder(0, x=(3, 8, 8))
-    first = b.conv("first", "x", 16, 3)
-    deep = b.conv("deep2", b.conv("deep1", first, 8, 1), 8, 3)
-    wide = b.conv("wide", first, 24, 5)
-    pooled = b.conv("pooled2", b.pool("pooled1", first, PoolKind.MAX, 3, pad=1), 8, 1)
-    joined = b.concat("joined", deep, wide, pooled)
-    left, right = b.conv("left", joined, 16, 3), b.conv("right", joined, 16, 1)
-    y = b.binary("y", BinaryOp.ADD, left, right)
-    graph = b.build(b.gemm("scores", b.reshape("flat", y, (16 * 8 * 8,)), 7))
-    return classifier_of(rewrite(graph).graph)
 
 
 def test_branches_side_by_side_give_the_bits_of_one_after_another_in_any_order() -> None:

@@ -61,5 +61,5 @@ def test_launches_are_shown_one_after_another_or_side_by_side_with_their_gaps() 
             ready_us = max(plan.steps[other].end_us for other in step.after)
             assert step.start_us - ready_us == pytest.approx(gap_us) or len(step.after) != 1
             assert step.start_us >= ready_us + gap_us - 1e-9
-        assert plan.us == plan.steps[-1].end_us
-        assert 0 < plan.gaps_us < (len(plan.steps) - 1) * GAP_US
+        assert plan.timeline.us == plan.steps[-1].end_us
+        assert 0 < plan.timeline.gaps_us < (len(plan.steps) - 1) * GAP_US

@@ -1,9 +1,14 @@
 """The model of time."""
 
+from functools import partial
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kernels.tuning.heuristic import Facts, heuristic
+from models.plan import Plan, build_plan
+from models.reports.plan_report import GPUS
 from models.schedule.branches import After, in_order
 from models.schedule.time import (
     GAP_US,
@@ -11,9 +16,13 @@ from models.schedule.time import (
     Estimate,
     Span,
     critical_us,
+    estimate,
     gaps,
+    pays,
     spans,
 )
+from tests.support.models.engines import network_of
+from tests.support.networks import light_network
 
 FORK: After = (frozenset(), frozenset({0}), frozenset({0}), frozenset({1, 2}))
 
@@ -63,3 +72,33 @@ def test_only_launches_that_overlap_have_a_shorter_gap() -> None:
 def test_the_critical_path_is_the_longest_whatever_fills_the_gpu() -> None:
     steps = [Estimate(1.0), Estimate(4.0), Estimate(2.0), Estimate(1.0)]
     assert critical_us(steps, FORK, [0.5] * 4) == pytest.approx(7.0)
+
+
+H200 = GPUS["h200"]
+
+
+def planned(name: str) -> tuple[list[Estimate], Plan]:
+    """A network's steps for one image on an H200, and its plan."""
+    classifier = network_of(name, light_network(name))
+    choose = heuristic(Facts(H200.multiprocessors, H200.max_shared_bytes))
+    plan = build_plan(
+        classifier.rewritten.graph,
+        classifier.preprocessing,
+        1,
+        choose,
+        pays=partial(pays, machine=H200),
+    )
+    return [estimate(step, H200) for step in plan.steps], plan
+
+
+def test_googlenets_longest_path_takes_at_most_60_percent_of_one_launch_after_another() -> None:
+    steps, plan = planned("inception_v1")
+    chain = in_order(len(steps))
+    one_by_one = spans(steps, chain, gaps(chain, overlaps=False))[-1].end_us
+    assert critical_us(steps, plan.after, gaps(plan.after, overlaps=True)) <= 0.6 * one_by_one
+
+
+def test_launches_that_overlap_leave_resnet_50_a_third_of_its_gaps() -> None:
+    _, plan = planned("resnet50")
+    before, now = (sum(gaps(plan.after, overlaps=each)[1:]) for each in (False, True))
+    assert now <= before / 3

@@ -1,6 +1,7 @@
 """`convoy inspect`: what it says of the built-in model, as a table and as JSON."""
 
 import json
+import sys
 from math import prod
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from PIL import Image
 
 from models import BUILT_IN_MODEL, GPUS, NetworkReport, load_classifier, plan_report, report
 from models.graph import Conv
+from models.schedule.timeline import Bar, Timeline
 from service.cli.inspect import print_report
 from service.cli.plots import shortened
 from tests.support.command_line import Run
@@ -121,6 +123,29 @@ def test_when_launches_run_is_drawn(convoy: Run, tmp_path: Path) -> None:
     status, _, error = convoy("inspect", "digits", "--timeline", tmp_path / "digits.pdf")
     assert status == 2
     assert "must end in .svg or .png" in error
+
+
+def test_a_timeline_is_measured_where_asked(
+    convoy: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    status, _, error = convoy("inspect", "digits", "--measure")
+    assert status == 2
+    assert "--measure: measures the --timeline; name its file" in error
+    drawing = ("inspect", "digits", "--timeline", tmp_path / "digits.svg", "--measure")
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    status, _, error = convoy(*drawing)
+    assert status == 1
+    assert "Leave --measure out" in error
+    bars = [Bar("first", 0.0, 2.0, ()), Bar("second", 3.0, 4.0, (0,))]
+    timeline = Timeline("digits", 1, "a GPU", bars, replay_us=3.25)
+    monkeypatch.setattr("service.cli.inspect.measure_timeline", lambda *_: timeline)
+    status, _, _ = convoy(*drawing)
+    assert status == 0
+    drawn = (tmp_path / "digits.svg").read_text()
+    assert "measured between events" in drawn
+    assert "takes 3.2 µs" in drawn
+    assert "not measured" not in drawn
+    assert "2 launches, 4.0 µs, of which 1.0 are gaps" in drawn
 
 
 def test_the_time_by_layer_is_plotted(convoy: Run, tmp_path: Path) -> None:

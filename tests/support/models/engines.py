@@ -8,6 +8,8 @@ import onnx
 from numpy.typing import NDArray
 
 from kernels.device.device import Device
+from kernels.problems.binary_operation import BinaryOp
+from kernels.problems.pool import PoolKind
 from kernels.tuning.heuristic import H200, heuristic
 from models.classifier import Classifier
 from models.engines import tolerance
@@ -23,6 +25,8 @@ from models.preprocessing import (
     normalisation,
 )
 from models.reference import run_reference
+from models.rewrite import rewrite
+from tests.support.models.graphs import GraphBuilder
 
 H200_CHOICE = heuristic(H200)
 
@@ -59,6 +63,20 @@ def classifier_of(graph: Graph, layout: Layout = Layout.NCHW) -> Classifier:
 def network_of(name: str, proto: onnx.ModelProto) -> Classifier:
     """An ONNX model as a classifier."""
     return classifier_of(load_proto(name, proto).graph)
+
+
+def branching() -> Classifier:
+    """Branches that write into one buffer, overwrite, and are as long as one another or not."""
+    b = GraphBuilder(0, x=(3, 8, 8))
+    first = b.conv("first", "x", 16, 3)
+    deep = b.conv("deep2", b.conv("deep1", first, 8, 1), 8, 3)
+    wide = b.conv("wide", first, 24, 5)
+    pooled = b.conv("pooled2", b.pool("pooled1", first, PoolKind.MAX, 3, pad=1), 8, 1)
+    joined = b.concat("joined", deep, wide, pooled)
+    left, right = b.conv("left", joined, 16, 3), b.conv("right", joined, 16, 1)
+    y = b.binary("y", BinaryOp.ADD, left, right)
+    graph = b.build(b.gemm("scores", b.reshape("flat", y, (16 * 8 * 8,)), 7))
+    return classifier_of(rewrite(graph).graph)
 
 
 def opened(classifier: Classifier, device: Device, max_batch: int = 1) -> CudaEngine:

@@ -1,13 +1,13 @@
 """What holds of every plan."""
 
+from collections.abc import Callable, Collection
+
+from models.arena import aligned
 from models.plan import Plan, Region
 
 
 def check_operands(plan: Plan) -> None:
-    """Offsets are in their regions, and buffers that may be alive together lie apart.
-
-    Two may be where some step of each is not before, nor after, all steps of the other.
-    """
+    """Offsets are in their regions, and buffers that may be in use at the same time lie apart."""
     sizes = {
         Region.ARENA: plan.arena_bytes,
         Region.INPUT: plan.input_bytes,
@@ -20,10 +20,54 @@ def check_operands(plan: Plan) -> None:
                 assert at.weight in plan.weights
             else:
                 assert 0 <= at.offset < sizes[at.region], (step.name, name)
+    users, apart = _users(plan), in_turn(plan)
+    placed = sorted(plan.buffers, key=lambda life: plan.offsets[life.name])
+    for index, life in enumerate(placed):
+        end = plan.offsets[life.name] + life.nbytes
+        for other in placed[index + 1 :]:
+            assert plan.offsets[other.name] >= end or apart(users[life.name], users[other.name])
+
+
+def in_turn(plan: Plan) -> Callable[[Collection[int], Collection[int]], bool]:
+    """Whether all steps of one buffer have ended before any of the other begins, or the reverse.
+
+    Two buffers of which that does not hold may be in use at the same time.
+    """
     before: list[set[int]] = []
     for after in plan.after:
         before.append(set(after).union(*(before[other] for other in after)))
-    users = {
+
+    def ends_before(one: Collection[int], other: Collection[int]) -> bool:
+        return all(step in before[later] for step in one for later in other)
+
+    return lambda one, other: ends_before(one, other) or ends_before(other, one)
+
+
+def least_arena(plan: Plan) -> int:
+    """Bytes: the largest sum of buffers of which every two may be in use at the same time."""
+    users, apart = _users(plan), in_turn(plan)
+    sizes = {life.name: aligned(life.nbytes) for life in plan.buffers}
+    beside = {
+        name: {other for other in sizes if not apart(users[name], users[other])} for name in sizes
+    }
+    largest = 0
+
+    def extend(taken: int, others: set[str]) -> None:
+        nonlocal largest
+        largest = max(largest, taken)
+        for name in sorted(others, key=lambda each: -sizes[each]):
+            if taken + sum(sizes[each] for each in others) <= largest:
+                return
+            others = others - {name}
+            extend(taken + sizes[name], others & beside[name])
+
+    extend(0, set(sizes))
+    return largest
+
+
+def _users(plan: Plan) -> dict[str, list[int]]:
+    """The steps that read or write each buffer of the arena."""
+    return {
         life.name: [
             index
             for index, step in enumerate(plan.steps)
@@ -34,16 +78,3 @@ def check_operands(plan: Plan) -> None:
         ]
         for life in plan.buffers
     }
-
-    def ends_before(one: str, other: str) -> bool:
-        return all(step in before[later] for step in users[one] for later in users[other])
-
-    placed = sorted(plan.buffers, key=lambda life: plan.offsets[life.name])
-    for index, life in enumerate(placed):
-        end = plan.offsets[life.name] + life.nbytes
-        for other in placed[index + 1 :]:
-            assert (
-                plan.offsets[other.name] >= end
-                or ends_before(life.name, other.name)
-                or ends_before(other.name, life.name)
-            )
