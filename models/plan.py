@@ -87,7 +87,7 @@ class Plan:
 
     @property
     def arena_bound(self) -> int:
-        """A lower bound of the bytes of any arena for these buffers."""
+        """The least bytes of an arena that keeps these buffers' windows apart."""
         return lower_bound(self.buffers)
 
 

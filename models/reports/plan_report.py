@@ -117,7 +117,7 @@ class PlanReport:
     gpu: Gpu
     steps: tuple[StepReport, ...]
     arena_bytes: int
-    arena_bound: int  # a lower bound of every layout
+    arena_bound: int  # the most bytes that may be in use at one step
     input_bytes: int
     output_bytes: int
     counter_bytes: int

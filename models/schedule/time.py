@@ -161,14 +161,6 @@ def spans(
     return [Span(*each) for each in zip(start, end, strict=True)]
 
 
-def critical_us(
-    estimates: Sequence[Estimate], after: After, gaps_us: Sequence[float] | None = None
-) -> float:
-    """The longest way through the steps, each alone on the GPU."""
-    alone = [Estimate(each.us, 0.0) for each in estimates]
-    return max((span.end_us for span in spans(alone, after, gaps_us)), default=0.0)
-
-
 def pays(steps: Sequence[Timed], after: After, machine: Machine) -> bool:
     """Whether the steps end clearly earlier in this order than one after another."""
     estimates = [estimate(step, machine) for step in steps]

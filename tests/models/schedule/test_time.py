@@ -1,5 +1,6 @@
 """The model of time."""
 
+from collections.abc import Sequence
 from functools import partial
 
 import pytest
@@ -15,7 +16,6 @@ from models.schedule.time import (
     OVERLAPPED_GAP_US,
     Estimate,
     Span,
-    critical_us,
     estimate,
     gaps,
     pays,
@@ -29,6 +29,12 @@ FORK: After = (frozenset(), frozenset({0}), frozenset({0}), frozenset({1, 2}))
 ESTIMATES = st.lists(
     st.builds(Estimate, st.floats(0, 50), st.floats(0.01, 1)), min_size=4, max_size=4
 )
+
+
+def critical_us(estimates: Sequence[Estimate], after: After, gaps_us: Sequence[float]) -> float:
+    """The longest way through the steps, each alone on the GPU."""
+    alone = [Estimate(each.us, 0.0) for each in estimates]
+    return max(span.end_us for span in spans(alone, after, gaps_us))
 
 
 def test_steps_in_order_take_their_sum_and_the_gaps() -> None:
