@@ -17,7 +17,7 @@
 //   those of a tile; the outputs through shared memory too, or through the workspace where the
 //   channels are split over gridDim.y blocks (split.cuh).
 // Versions: with each thread loading its tile to registers, which relied on the L1 cache for what
-//   neighbours share, a turn took 291 instructions a warp, of which 120 were addresses and bounds.
+//   neighbours share, a turn took 291 instructions a warp, now 255: fewer addresses and bounds.
 // Layouts: x, residual, y are N·H·W pixels of halves with any pitch. weight is alpha² x K x C, K
 //   padded to a multiple of 4, C to one of 8, with zeros (kernels/winograd/filter.py, half_filter).
 //   In shared memory all rows are of 16 channels, 32 bytes. d is images x rows x even and odd
