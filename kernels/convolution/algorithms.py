@@ -8,6 +8,7 @@ from kernels.convolution.depthwise import DepthwiseConv
 from kernels.convolution.direct import DirectConv
 from kernels.convolution.gemm import GemmConv
 from kernels.convolution.tensor_gemm import TensorConv
+from kernels.convolution.tensor_winograd import TensorWinogradConv
 from kernels.convolution.winograd import WinogradConv
 from kernels.convolution.winograd_nonfused import NonfusedWinogradConv
 from kernels.convolution.work import Work
@@ -93,6 +94,7 @@ ALGORITHMS: tuple[Algorithm[Any], ...] = (
     WinogradConv(m=4, r=3, axes=2),
     WinogradConv(m=2, r=5, axes=2),
     WinogradConv(m=2, r=3, axes=3),
+    TensorWinogradConv(m=2, r=3),
     NonfusedWinogradConv(m=2, r=3, axes=2),
     NonfusedWinogradConv(m=4, r=3, axes=2),
     NonfusedWinogradConv(m=2, r=3, axes=3),

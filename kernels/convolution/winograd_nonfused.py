@@ -15,8 +15,6 @@ from functools import cache
 from math import ceil, prod
 from typing import Any, ClassVar
 
-import numpy as np
-
 from kernels.convolution.implicit_gemm import FloatGemm, TileConfig, tiles
 from kernels.convolution.tensor_gemm import TensorConv
 from kernels.convolution.winograd import WinogradConv
@@ -31,7 +29,7 @@ from kernels.problems.activation import Activation
 from kernels.problems.conv import ConvProblem
 from kernels.problems.precision import Precision, Stored, element
 from kernels.problems.window import Window
-from kernels.winograd.filter import filter_transform
+from kernels.winograd.filter import filter_transform, half_filter
 from kernels.winograd.matrices import Points, winograd_matrices
 from kernels.winograd.reference import winograd_growth
 
@@ -175,7 +173,7 @@ class NonfusedWinogradConv:
         return _product(problem).counter_bytes(products, config.gemm)
 
     def filter_form(self, problem: ConvProblem, config: NonfusedConfig) -> str:
-        """One for all configurations with the same points; in float32 the fused algorithm's too."""
+        """One for all configurations with the same points, and for the fused algorithm."""
         form = f"F({self.m},{self.r}) {config.points.name}"
         return f"{form} fp16" if problem.precision is Precision.FP16 else form
 
@@ -187,12 +185,9 @@ class NonfusedWinogradConv:
         In fp16 alpha² × K × C, as TensorConv has it.
         """
         check_filter(weight, problem)
-        u = filter_transform(weight, self.m, config.points)
-        if problem.precision is not Precision.FP16:
-            return u
-        u = np.pad(u, ((0, 0), (0, _channels(problem) - u.shape[1]), (0, 0))).swapaxes(1, 2)
-        products = self._products(problem, config.chunk)
-        return TensorConv().prepare_filter(u.reshape(products.filter_shape), products, config.gemm)
+        halves = problem.precision is Precision.FP16
+        transform = half_filter if halves else filter_transform
+        return transform(weight, self.m, config.points)
 
     def launches(
         self,

@@ -3,7 +3,7 @@
 import numpy as np
 
 from kernels.problems.conv import ConvProblem
-from kernels.problems.precision import Precision
+from kernels.problems.precision import HALF, Precision
 from kernels.problems.window import by_axis
 
 
@@ -46,6 +46,12 @@ def not_float(problem: ConvProblem) -> str | None:
     """Its tensors are not float32."""
     stored = problem.precision.stored
     return None if stored == np.float32 else f"{stored} tensors; it runs float32"
+
+
+def not_half(problem: ConvProblem) -> str | None:
+    """Its tensors are not float16."""
+    stored = problem.precision.stored
+    return None if stored == HALF else f"{stored} tensors; it runs float16"
 
 
 def after_prologue(problem: ConvProblem) -> str | None:

@@ -25,6 +25,7 @@
 // Launch: (tiles, splits, groups) blocks, tiles of filters fastest, of BM / WM · BN / WN warps.
 //   Dynamic shared memory: STAGES chunks of both factors, or a tile's sums; 16 bytes a pixel,
 //   32 with a projection.
+#include "channels.cuh"
 #include "implicit_gemm.cuh"
 
 // kernels/problems/precision.py, those that tensor cores compute.
@@ -61,23 +62,6 @@ struct Stored<Precision::FP16> {
 };
 template <Precision PRECISION>
 using Element = typename Stored<PRECISION>::Element;
-
-// Copies UNIT channels of which `exist` do: zeros for the others.
-template <int UNIT, class T>
-__device__ __forceinline__ void copy_unit(T* shared, const T* global, int exist, bool vectors) {
-  if (vectors) {
-    cp_async_part<UNIT * sizeof(T)>(shared, global, min(exist, UNIT) * int(sizeof(T)));
-  } else {
-#pragma unroll
-    for (int i = 0; i < UNIT; ++i) {
-      if constexpr (sizeof(T) == 4) {
-        cp_async<4>(shared + i, global + (i < exist ? i : 0), i < exist);
-      } else {
-        shared[i] = i < exist ? global[i] : T(0.0f);  // cp.async copies at least 4 bytes
-      }
-    }
-  }
-}
 
 // Floats to TF32 numbers; `small` is what they lack, but for 2^-22 of them.
 template <int COUNT>

@@ -53,39 +53,6 @@ struct Sizes {
   Divisor splits;        // gridDim.y
 };
 
-// Where a tile lies, and what of it exists: bit 8 · axis + i for its position i along an axis.
-struct Place {
-  int input;       // floats to its first position in x, be it outside the image
-  int output;      // its first pixel in y
-  unsigned read;   // positions inside the image
-  unsigned write;  // outputs
-};
-
-// The bit of a position along three axes.
-__device__ __forceinline__ bool has(unsigned bits, int d, int h, int w) {
-  return (bits >> d & bits >> (8 + h) & bits >> (16 + w) & 1) != 0;
-}
-
-template <int M, int ALPHA>
-__device__ __forceinline__ Place place_of(int tile, const Sizes& sizes, const Window& window) {
-  const TilePlace number(sizes.along, tile);
-  Place place{number.image, number.image, 0, 0};
-#pragma unroll
-  for (int axis = 0; axis < 3; ++axis) {
-    const int output = number.at[axis] * M, input = output - window.pad_begin[axis];
-    place.input = place.input * window.input[axis] + input;
-    place.output = place.output * window.output[axis] + output;
-#pragma unroll
-    for (int i = 0; i < ALPHA; ++i) {
-      place.read |= unsigned(unsigned(input + i) < unsigned(window.input[axis])) << (8 * axis + i);
-      place.write |= unsigned(i < M && output + i < window.output[axis]) << (8 * axis + i);
-    }
-  }
-  place.input *= sizes.x_pitch;
-  if (tile >= sizes.tiles) place.read = place.write = 0;
-  return place;
-}
-
 // Copies 4 channels, of which `exist` do, at a tile's positions, zeros where they are outside the
 // image; the copies lie APART floats from each other. AT_ONCE lanes share the tile: this one begins
 // each row at position `ahead` and continues in steps of AT_ONCE.
@@ -161,7 +128,8 @@ __global__ void __launch_bounds__(threads(power(M + R - 1, AXES), BM / TM * (BN 
   const int chunks = int(quotient(all_chunks * (split + 1), sizes.splits)) - first_chunk;
 
   for (int tile = thread; tile < BM; tile += THREADS)
-    places[tile] = place_of<M, ALPHA>(first_tile + tile, sizes, window);
+    places[tile] = place_of<M, ALPHA>(TilePlace(sizes.along, first_tile + tile),
+                                      first_tile + tile < sizes.tiles, sizes.x_pitch, window);
   __syncthreads();
 
   // Where in shared memory the products of a tile and a filter lie, and later its outputs.
@@ -333,29 +301,8 @@ __global__ void __launch_bounds__(threads(power(M + R - 1, AXES), BM / TM * (BN 
   else if (!last_of_split(counters + blockIdx.x, splits))
     return;
 
-  constexpr int VECTORS = BN / 4;
-  const int column = thread % VECTORS * 4, filter = first_filter + column;
-  if (filter >= sizes.filters) return;
-  static_assert(THREADS % VECTORS == 0, "each thread finishes the same filters of all its outputs");
-  constexpr int AT_ONCE = THREADS / VECTORS, COUNT = (OUTPUTS * BM + AT_ONCE - 1) / AT_ONCE;
-  const int first = thread / VECTORS;
-  const auto sums_at = [&](int i) { return i / BM * TILE + at(i % BM, column); };
-  if (splits > 1) {
-#pragma unroll 1
-    for (int i = first; i < OUTPUTS * BM; i += AT_ONCE)  // each thread those that it reads again
-      store<4>(shared + sums_at(i), sum_of_parts(parts + sums_at(i), splits, OUTPUTS * TILE));
-  }
-  epilogue_of(sizes, bias, residual, y, activation, a, b)
-      .template write<COUNT>(
-          filter,
-          [&](int each) {
-            const int i = first + each * AT_ONCE, output = i / BM;
-            if (i >= OUTPUTS * BM) return -1;
-            const int o = output / (M * M), p = output / M % M, q = output % M;
-            const Place place = places[i % BM];
-            return has(place.write, o, p, q)
-                       ? place.output + (o * window.output[1] + p) * window.output[2] + q
-                       : -1;
-          },
-          [&](int each) { return load<4>(shared + sums_at(first + each * AT_ONCE)); });
+  write_outputs<M, OUTPUTS, BM, BN, THREADS>(
+      shared, parts, splits, places, first_filter, window,
+      [&](int output, int tile, int filter) { return output * TILE + at(tile, filter); },
+      epilogue_of(sizes, bias, residual, y, activation, a, b));
 }

@@ -1,10 +1,14 @@
-// Shared by Winograd kernels: the transforms nested along 2 or 3 axes, and the places of tiles.
+// Shared by Winograd kernels: the transforms nested along 2 or 3 axes, the places of tiles, and how
+// a block that has its outputs ends.
 //
 // Positions of a tile count along its last axis fastest: nu, then xi (in 3-D the depth slowest), as
 // in the transformed filter (kernels/winograd/filter.py).
 #pragma once
 
 #include "common.cuh"
+#include "epilogue.cuh"
+#include "split.cuh"
+#include "window.cuh"
 #include "winograd_transforms.cuh"
 
 __device__ constexpr int power(int base, int exponent) {
@@ -70,4 +74,74 @@ struct TilePlace {
     for (int axis = 2; axis >= 0; --axis) at[axis] = int(peel(tile, along[axis]));
     image = int(tile);
   }
+
+  __device__ __forceinline__ TilePlace(int image, int row, int column)
+      : image(image), at{0, row, column} {}
 };
+
+// Where a tile lies, and what of it exists: bit 8 · axis + i for its position i along an axis.
+struct Place {
+  int input;       // elements to its first position in x, be it outside the image
+  int output;      // its first pixel in y
+  unsigned read;   // positions inside the image
+  unsigned write;  // outputs
+};
+
+// The bit of a position along three axes.
+__device__ __forceinline__ bool has(unsigned bits, int d, int h, int w) {
+  return (bits >> d & bits >> (8 + h) & bits >> (16 + w) & 1) != 0;
+}
+
+template <int M, int ALPHA>
+__device__ __forceinline__ Place place_of(const TilePlace& number, bool exists, int x_pitch,
+                                          const Window& window) {
+  Place place{number.image, number.image, 0, 0};
+#pragma unroll
+  for (int axis = 0; axis < 3; ++axis) {
+    const int output = number.at[axis] * M, input = output - window.pad_begin[axis];
+    place.input = place.input * window.input[axis] + input;
+    place.output = place.output * window.output[axis] + output;
+#pragma unroll
+    for (int i = 0; i < ALPHA; ++i) {
+      place.read |= unsigned(unsigned(input + i) < unsigned(window.input[axis])) << (8 * axis + i);
+      place.write |= unsigned(i < M && output + i < window.output[axis]) << (8 * axis + i);
+    }
+  }
+  place.input *= x_pitch;
+  if (!exists) place.read = place.write = 0;
+  return place;
+}
+
+// Finishes and writes a block's outputs, those of BM tiles x BN filters: output o of tile t and of
+// 4 filters from f on lies at `at(o, t, f)`, in `shared` or, where `splits` > 1, in so many parts
+// that are added up to there. All threads call it, behind a barrier.
+template <int M, int OUTPUTS, int BM, int BN, int THREADS, class At, class T>
+__device__ __forceinline__ void write_outputs(float* shared, const float* parts, int splits,
+                                              const Place (&places)[BM], int first_filter,
+                                              const Window& window, const At& at,
+                                              const EpilogueOf<T>& epilogue) {
+  constexpr int VECTORS = BN / 4;
+  const int column = threadIdx.x % VECTORS * 4, filter = first_filter + column;
+  if (filter >= epilogue.channels) return;
+  static_assert(THREADS % VECTORS == 0, "each thread finishes the same filters of all its outputs");
+  constexpr int AT_ONCE = THREADS / VECTORS, COUNT = (OUTPUTS * BM + AT_ONCE - 1) / AT_ONCE;
+  const int first = threadIdx.x / VECTORS;
+  const auto sums_at = [&](int i) { return at(i / BM, i % BM, column); };
+  if (splits > 1) {
+#pragma unroll 1
+    for (int i = first; i < OUTPUTS * BM; i += AT_ONCE)  // each thread those that it reads again
+      store<4>(shared + sums_at(i), sum_of_parts(parts + sums_at(i), splits, OUTPUTS * BM * BN));
+  }
+  epilogue.template write<COUNT>(
+      filter,
+      [&](int each) {
+        const int i = first + each * AT_ONCE, output = i / BM;
+        if (i >= OUTPUTS * BM) return -1;
+        const int o = output / (M * M), p = output / M % M, q = output % M;
+        const Place place = places[i % BM];
+        return has(place.write, o, p, q)
+                   ? place.output + (o * window.output[1] + p) * window.output[2] + q
+                   : -1;
+      },
+      [&](int each) { return load<4>(shared + sums_at(first + each * AT_ONCE)); });
+}

@@ -29,6 +29,16 @@ def filter_transform(weight: Filter, m: int, points: Points) -> NDArray[np.float
     return result
 
 
+def half_filter(weight: Filter, m: int, points: Points) -> NDArray[np.float16]:
+    """U of `filter_transform` as halves, a row for each position and filter: (alpha² K) × C.
+
+    K is padded with zeros to whole vectors, C to 16 bytes.
+    """
+    u = filter_transform(weight, m, points).swapaxes(1, 2)
+    u = np.pad(u, ((0, 0), (0, 0), (0, -u.shape[2] % 8)))
+    return u.reshape(-1, u.shape[2]).astype(np.float16)
+
+
 def nested(matrix: Array, x: Array, axes: int) -> Array:
     """The matrix by x along each of x's last axes: G g Gᵀ in 2-D, Lavin & Gray, equation 8."""
     for axis in range(x.ndim - axes, x.ndim):

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernels.convolution.algorithms import ConvChoice
+from kernels.convolution.tensor_winograd import TensorWinogradConv
 from kernels.convolution.winograd import WinogradConv
 from kernels.convolution.winograd_nonfused import NonfusedWinogradConv
 from kernels.problems.conv import ConvProblem
@@ -81,10 +82,13 @@ def score_tolerance(
 def _conv_error(problem: ConvProblem, choose: Choice | None) -> float:
     """Relative to the size of the sums, in u: √L, or what Winograd's algorithm makes of it."""
     algorithm, config = choose(problem) if choose else (None, None)
-    if isinstance(algorithm, WinogradConv | NonfusedWinogradConv) and config is not None:
+    winograd = WinogradConv | TensorWinogradConv | NonfusedWinogradConv
+    if isinstance(algorithm, winograd) and config is not None:
         matrices = winograd_matrices(algorithm.m, algorithm.r, config.points)
-        # In fp16 data, filter and products are each rounded between the transforms.
-        rounded = sqrt(3) * _ROUNDED if problem.precision is Precision.FP16 else 0.0
+        # In fp16 data and filter are rounded between the transforms; products, where they are not
+        # fused.
+        times = 2 if isinstance(algorithm, TensorWinogradConv) else 3
+        rounded = sqrt(times) * _ROUNDED if problem.precision is Precision.FP16 else 0.0
         return float(
             winograd_growth(matrices) ** algorithm.axes
             * (sqrt(winograd_roundings(problem, matrices)) + rounded)

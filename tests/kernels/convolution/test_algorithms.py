@@ -17,6 +17,7 @@ from tests.support.kernels.windows import conv_problem, window, windows
 DIRECT, GEMM, COALESCED, DEPTHWISE = "direct", "gemm", "coalesced", "depthwise"
 F2, F4, F2_3D = "winograd F(2x2,3x3)", "winograd F(4x4,3x3)", "winograd F(2x2x2,3x3x3)"
 F2_5X5 = "winograd F(2x2,5x5)"
+F2_TENSOR = f"tensor {F2}"
 F2_NONFUSED, F4_NONFUSED, F2_3D_NONFUSED = (f"{name} non-fused" for name in (F2, F4, F2_3D))
 BY_NAME = {algorithm.name: algorithm for algorithm in ALGORITHMS}
 
@@ -53,6 +54,7 @@ ROW_KERNEL = conv_problem(1, 128, 128, window((17, 17), (1, 7), pads=(0, 3, 0, 3
         (ROW_KERNEL, [DIRECT]),
         (CONVNEXT, [GEMM]),
         (DENSENET, [GEMM]),
+        (replace(VGG_3_1, precision=Precision.FP16), ["tensor", F2_TENSOR, F2_NONFUSED]),
     ],
     ids=str,
 )
@@ -115,6 +117,12 @@ def test_which_algorithms_run_a_layer(problem: ConvProblem, names: list[str]) ->
         (F4, MOBILENET, "groups 32; it runs 1 group"),
         (F2_3D, VGG_3_1, "2-D; it runs 3-D"),
         (F2_3D, POINTWISE_3D, "kernel 1x1x1; it runs 3x3x3"),
+        (F2_TENSOR, VGG_3_1, "float32 tensors; it runs float16"),
+        (
+            F2_TENSOR,
+            replace(DILATED, precision=Precision.FP16),
+            "dilation 2x2; it runs dilation 1",
+        ),
         (F2_NONFUSED, DILATED, "dilation 2x2; it runs dilation 1"),
         (F4_NONFUSED, C3D, "3-D; it runs 2-D"),
         (F2_3D_NONFUSED, VGG_3_1, "2-D; it runs 3-D"),
@@ -141,6 +149,7 @@ def test_why_an_algorithm_refuses_a_layer(name: str, problem: ConvProblem, reaso
         (F4, conv_problem(2, 8, 8, window((7, 6), (3, 3), pads=(1,) * 4)), 2 * 2 * 2 * 36 * 64),
         (F2_3D, C3D, 8 * 28 * 28 * 64 * 64 * 128),
         (F2_5X5, INCEPTION_5X5, 14 * 14 * 36 * 16 * 32),
+        (F2_TENSOR, replace(VGG_3_1, precision=Precision.FP16), 28 * 28 * 16 * 128 * 256),
         (F4_NONFUSED, VGG_3_1, 14 * 14 * 36 * 128 * 256),
         (F2_3D_NONFUSED, C3D, 8 * 28 * 28 * 64 * 64 * 128),
     ],

@@ -2,6 +2,7 @@
 
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from kernels.layout.strided import Strided
 from kernels.operations.linear import linear_launch
 from kernels.operations.softmax import softmax_launch
 from kernels.problems.conv import ConvProblem
+from kernels.problems.precision import Precision
 from tests.support.kernels.windows import conv_problem, window
 
 PAIRS = [  # neighbours of one type, which C++ could not tell apart
@@ -23,6 +25,7 @@ PAIRS = [  # neighbours of one type, which C++ could not tell apart
     ("depthwise.cu", "vectors", "filters"),
     ("implicit_gemm.cuh", "residual_pitch", "y_pitch"),
     ("winograd.cu", "tiles", "channels"),
+    ("tensor_winograd.cu", "images", "channels"),
     ("winograd_nonfused.cu", "first", "count"),
     ("window.cuh", "pad_begin", "pad_end"),
     ("common.cuh", "extent", "stride"),
@@ -41,11 +44,13 @@ def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def every_struct_is_filled() -> list[Launch]:
     """Launches of every algorithm, and of one that walks."""
     made: list[Launch] = []
-    for problem in (layer(groups=1), layer(groups=8)):
+    halves = replace(layer(groups=1), precision=Precision.FP16)
+    for problem in (layer(groups=1), layer(groups=8), halves):
+        pixels = Pixels(8, 8, stored=problem.precision.stored)
         for algorithm in ALGORITHMS:
             if algorithm.supports(problem) is None:
                 config = algorithm.configs(problem)[0]
-                made += algorithm.launches(problem, config, Pixels(8, 8), Pixels(8, 8))
+                made += algorithm.launches(problem, config, pixels, pixels)
     tensor = Strided.contiguous((2, 3, 4))
     return [*made, softmax_launch(tensor, tensor, 1)]
 

@@ -10,9 +10,9 @@ from tests.support.kernels.resources import CACHE
 
 ONE_OF_EACH = {(each.source, each.kernel): each for each in reversed(INSTANTIATIONS)}
 
-_GLOBAL = ("LDG", "LD.", "STG", "ST.", "ATOM", "RED", "UBLKCP")
+_GLOBAL = ("LDG.", "LDGSTS", "LD.", "STG", "ST.", "ATOM", "RED", "UBLKCP")
 _COPY = "LDGSTS"  # to shared memory
-_WEIGHTS_FIRST = ("conv_coalesced",)
+_WEIGHTS_FIRST = ("conv_coalesced", "conv_tensor_winograd")
 """Kernels that copy weights to shared memory before they wait."""
 
 

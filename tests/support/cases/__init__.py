@@ -8,6 +8,7 @@ from tests.support.cases.half import HALF_CASES
 from tests.support.cases.linear import LINEAR_CASES
 from tests.support.cases.reductions import REDUCTION_CASES
 from tests.support.cases.tensor_gemm import TENSOR_CASES
+from tests.support.cases.tensor_winograd import TENSOR_WINOGRAD_CASES
 from tests.support.cases.windows import WINDOW_CASES
 from tests.support.cases.winograd import WINOGRAD_CASES
 from tests.support.cases.winograd_nonfused import NONFUSED_CASES
@@ -23,6 +24,7 @@ CASES: tuple[KernelCase, ...] = (
     *HALF_CASES,
     *LINEAR_CASES,
     *WINOGRAD_CASES,
+    *TENSOR_WINOGRAD_CASES,
     *NONFUSED_CASES,
 )
 

@@ -12,6 +12,7 @@ from kernels.convolution.direct import DirectConv
 from kernels.convolution.gemm import GemmConv
 from kernels.convolution.implicit_gemm import TILES, Tile, TileConfig
 from kernels.convolution.tensor_gemm import to_tf32
+from kernels.convolution.tensor_winograd import TensorWinogradConv
 from kernels.convolution.winograd import WinogradConv
 from kernels.convolution.winograd_nonfused import NonfusedWinogradConv
 from kernels.problems.activation import RELU, Activation, ActivationKind
@@ -139,12 +140,13 @@ def _rounding_error(
 ) -> Array:
     """What the sums may be off by, from the sizes of what they are of."""
     algorithm, config = choice
-    if isinstance(algorithm, WinogradConv | NonfusedWinogradConv):
+    if isinstance(algorithm, WinogradConv | TensorWinogradConv | NonfusedWinogradConv):
         matrices = winograd_matrices(algorithm.m, algorithm.r, config.points)
         terms = winograd_terms(x, weight, problem, matrices)
         terms += residual + bias.reshape(-1, *[1] * len(problem.window.input))
-        # In fp16 U, V and the products are rounded to 11 bits.
-        rounded = 3.01 * 2.0**-11 if problem.precision is Precision.FP16 else 0.0
+        # In fp16 U and V are rounded to 11 bits, and so are products in memory.
+        times = 2.01 if isinstance(algorithm, TensorWinogradConv) else 3.01
+        rounded = times * 2.0**-11 if problem.precision is Precision.FP16 else 0.0
         return ((winograd_roundings(problem, matrices) + 4) * EPS32 / 2 + rounded) * terms
     length = problem.c // problem.groups * problem.window.kernel_volume + problem.projected
     # x = big + small, each rounded to 11 bits: both factors lack 2^-22 of themselves, and the

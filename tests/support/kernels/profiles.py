@@ -25,6 +25,7 @@ ARCHITECTURES = tuple(SHARED_BYTES)
 SOURCES = (
     "implicit_gemm.cu",
     "tensor_gemm.cu",
+    "tensor_winograd.cu",
     "coalesced.cu",
     "depthwise.cu",
     "winograd.cu",
