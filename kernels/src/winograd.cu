@@ -127,7 +127,7 @@ __device__ constexpr int threads(int positions, int group, int data_warps) {
 }
 
 template <int M, int R, int AXES, Points POINTS, int BM, int BN, int BC, int TM, int TN,
-          int DATA_WARPS, int RESIDENT>
+          int DATA_WARPS, int RESIDENT, Finish FINISH>
 __global__ void __launch_bounds__(threads(power(M + R - 1, AXES), BM / TM * (BN / TN), DATA_WARPS),
                                   RESIDENT)
     conv_winograd(const float* __restrict__ x, const float* __restrict__ weight, const float* bias,
@@ -345,7 +345,7 @@ __global__ void __launch_bounds__(threads(power(M + R - 1, AXES), BM / TM * (BN 
     for (int i = first; i < OUTPUTS * BM; i += AT_ONCE)  // each thread those that it reads again
       store<4>(shared + sums_at(i), sum_of_parts(parts + sums_at(i), splits, OUTPUTS * TILE));
   }
-  epilogue_of(sizes, bias, residual, y, activation, a, b)
+  epilogue_of<FINISH>(sizes, bias, residual, y, activation, a, b)
       .template write<COUNT>(
           filter,
           [&](int each) {
