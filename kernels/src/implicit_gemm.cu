@@ -72,8 +72,9 @@ __global__ void __launch_bounds__(BM / TM * (BN / TN))
   const int weight_row = thread / (BN / 4), weight_column = thread % (BN / 4) * 4;
   const bool filters_exist = first_filter + weight_column < filters;
   Column column(first_chunk * BK + x_column, sizes.padded_channels, window);
-  int weight_inner = first_chunk * BK + weight_row;
-  int weight_from = (group * inner + weight_inner) * filters + first_filter + weight_column;
+  int weight_from =
+      (group * inner + first_chunk * BK + weight_row) * filters + first_filter + weight_column;
+  const int weight_end = (group + 1) * inner * filters;
 
   const auto copy_chunk = [&](int stage) {
     float* const x_chunk = shared + stage * STAGE;
@@ -116,7 +117,7 @@ __global__ void __launch_bounds__(BM / TM * (BN / TN))
 #pragma unroll
     for (int i = 0; i < BK; i += WEIGHT_ROWS) {
       const int row = i + weight_row;
-      const bool exists = filters_exist && weight_inner + i < inner;
+      const bool exists = filters_exist && weight_from + i * filters < weight_end;
       cp_async<16>(weight_chunk + row * BN + weight_column, weight + (weight_from + i * filters),
                    exists);
     }
@@ -124,7 +125,6 @@ __global__ void __launch_bounds__(BM / TM * (BN / TN))
       column.channel += BK;
     else
       column.advance(BK, channels, window);
-    weight_inner += BK;
     weight_from += BK * filters;
   };
 
