@@ -27,7 +27,7 @@ from kernels.layout.operands import (
 )
 from kernels.layout.pixels import Pixels
 from kernels.layout.strided import VECTOR
-from kernels.operations.epilogue import epilogue_arguments
+from kernels.operations.epilogue import epilogue_arguments, finish
 from kernels.problems.activation import Activation
 from kernels.problems.conv import ConvProblem
 from kernels.problems.refusals import (
@@ -271,7 +271,7 @@ class CoalescedConv:
             taps=flat.window.kernel[1] // config.taps[1],
         )
         first = launch(
-            _instantiation(config),
+            _instantiation(config, activation),
             (tiles(problem, tile), split, 1),
             (tile.threads, 1, 1),
             tile.shared_bytes(config.taps),
@@ -287,7 +287,7 @@ class CoalescedConv:
         if fused:
             return (first,)
         second = launch(
-            _SUM_PLANES,
+            _sum_planes(activation),
             *blocks_of_threads(_outputs(problem) // VECTOR),
             planes="planes",
             **given,
@@ -302,12 +302,20 @@ class CoalescedConv:
         return (first, second)
 
 
-_SUM_PLANES = instantiate("coalesced.cu", "sum_planes")
-
-
-def _instantiation(config: CoalescedConfig) -> Instantiation:
+def _instantiation(config: CoalescedConfig, activation: Activation | None = None) -> Instantiation:
     r, s = config.taps
-    return instantiate("coalesced.cu", "conv_coalesced", taps_r=r, taps_s=s, **asdict(config.tile))
+    return instantiate(
+        "coalesced.cu",
+        "conv_coalesced",
+        taps_r=r,
+        taps_s=s,
+        **asdict(config.tile),
+        finish=finish(activation),
+    )
+
+
+def _sum_planes(activation: Activation | None = None) -> Instantiation:
+    return instantiate("coalesced.cu", "sum_planes", finish=finish(activation))
 
 
 def planes(problem: ConvProblem, config: CoalescedConfig) -> int:
@@ -346,7 +354,7 @@ def _outputs(problem: ConvProblem) -> int:
 def _second_work(problem: ConvProblem, split: int) -> Work:
     """A thread adds 4 filters of a pixel, 4 planes at a time."""
     return Work(
-        kernel=_SUM_PLANES,
+        kernel=_sum_planes(),
         blocks=ceil(_outputs(problem) / VECTOR / THREADS),
         threads=THREADS,
         shared_bytes=0,

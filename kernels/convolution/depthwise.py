@@ -12,7 +12,7 @@ from kernels.device.launch import Launch, instantiate, int32, launch, struct, wi
 from kernels.layout.operands import Filter, check_filter, check_operands, vectors_in
 from kernels.layout.pixels import Pixels
 from kernels.layout.strided import VECTOR
-from kernels.operations.epilogue import epilogue_arguments
+from kernels.operations.epilogue import epilogue_arguments, finish
 from kernels.problems.activation import Activation
 from kernels.problems.conv import ConvProblem
 from kernels.problems.precision import element
@@ -164,7 +164,7 @@ class DepthwiseConv:
         )
         return (
             launch(
-                _instantiation(problem, config),
+                _instantiation(problem, config, activation),
                 (-(-steps // THREADS), 1, 1),
                 (THREADS, 1, 1),
                 x="x",
@@ -179,9 +179,16 @@ class DepthwiseConv:
         )
 
 
-def _instantiation(problem: ConvProblem, config: DepthwiseConfig) -> Instantiation:
-    stored = element(problem.precision.stored)
-    return instantiate("depthwise.cu", "conv_depthwise", t=stored, **asdict(config))
+def _instantiation(
+    problem: ConvProblem, config: DepthwiseConfig, activation: Activation | None = None
+) -> Instantiation:
+    return instantiate(
+        "depthwise.cu",
+        "conv_depthwise",
+        t=element(problem.precision.stored),
+        **asdict(config),
+        finish=finish(activation),
+    )
 
 
 def _steps(problem: ConvProblem, config: DepthwiseConfig) -> int:

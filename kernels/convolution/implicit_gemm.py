@@ -30,7 +30,7 @@ from kernels.layout.operands import (
 )
 from kernels.layout.pixels import Pixels
 from kernels.layout.strided import VECTOR
-from kernels.operations.epilogue import epilogue_arguments
+from kernels.operations.epilogue import epilogue_arguments, finish
 from kernels.operations.prologue import prologue_arguments, prologue_template
 from kernels.problems.activation import Activation
 from kernels.problems.conv import ConvProblem
@@ -170,7 +170,9 @@ class ImplicitGemm(Generic[T]):
         """The tiles to choose from."""
         raise NotImplementedError
 
-    def instantiation(self, problem: ConvProblem, tile: T) -> Instantiation:
+    def instantiation(
+        self, problem: ConvProblem, tile: T, activation: Activation | None = None
+    ) -> Instantiation:
         """The kernel for a tile."""
         raise NotImplementedError
 
@@ -249,7 +251,7 @@ class ImplicitGemm(Generic[T]):
         )
         return (
             launch(
-                self.instantiation(problem, tile),
+                self.instantiation(problem, tile, activation),
                 (tiles(problem, tile) // groups, config.split, groups),
                 (tile.threads, 1, 1),
                 self.dynamic_bytes(problem, tile),
@@ -279,11 +281,19 @@ class FloatGemm(ImplicitGemm[Tile]):
         """The tiles to choose from."""
         return TILES
 
-    def instantiation(self, problem: ConvProblem, tile: Tile) -> Instantiation:
+    def instantiation(
+        self, problem: ConvProblem, tile: Tile, activation: Activation | None = None
+    ) -> Instantiation:
         """The kernel for a tile, with the problem's prologue."""
         prologue = prologue_template(problem.prologue)
-        template = {**asdict(tile), "pointwise": self.POINTWISE, **prologue}
-        return instantiate("implicit_gemm.cu", "conv_direct", **template)
+        return instantiate(
+            "implicit_gemm.cu",
+            "conv_direct",
+            **asdict(tile),
+            pointwise=self.POINTWISE,
+            **prologue,
+            finish=finish(activation),
+        )
 
     def further_arguments(self, problem: ConvProblem) -> Mapping[str, Value]:
         """Those of the prologue."""
@@ -337,4 +347,4 @@ def _check_reach(problem: ConvProblem, tile: AnyTile, x: Pixels, *written: Pixel
     pixels = problem.n * window.output_volume + tile.bm
     int32(problem.n * reached * x.pitch)
     int32(pixels * max(each.pitch for each in (x, *written)))
-    int32((inner_size(problem) + tile.bk) * (padded(k) + tile.bn))
+    int32((problem.groups * inner_size(problem) + tile.bk) * (padded(k) + tile.bn))

@@ -12,6 +12,8 @@ from kernels.device.device import Instantiation
 from kernels.device.launch import Value, instantiate, struct
 from kernels.layout.operands import Filter, check_filter, padded
 from kernels.layout.strided import VECTOR
+from kernels.operations.epilogue import finish
+from kernels.problems.activation import Activation
 from kernels.problems.conv import ConvProblem, Projection
 from kernels.problems.precision import Precision
 from kernels.problems.refusals import after_prologue, without_tensor_cores
@@ -108,11 +110,19 @@ class TensorConv(ImplicitGemm[TensorTile]):
         """More for where pixels lie in what is projected."""
         return tile.dynamic_bytes + (16 * tile.bm if problem.projection else 0)
 
-    def instantiation(self, problem: ConvProblem, tile: TensorTile) -> Instantiation:
+    def instantiation(
+        self, problem: ConvProblem, tile: TensorTile, activation: Activation | None = None
+    ) -> Instantiation:
         """The kernel for a tile at the problem's precision."""
         precision = f"Precision::{problem.precision.name}"
-        template = {"precision": precision, "unit": unit(problem), **asdict(tile)}
-        return instantiate("tensor_gemm.cu", "conv_tensor", **template)
+        return instantiate(
+            "tensor_gemm.cu",
+            "conv_tensor",
+            precision=precision,
+            unit=unit(problem),
+            **asdict(tile),
+            finish=finish(activation),
+        )
 
     def further_arguments(self, problem: ConvProblem) -> Mapping[str, Value]:
         """The projection, of no channels where there is none."""

@@ -14,7 +14,7 @@ from kernels.device.launch import Launch, instantiate, int32, launch, struct, wi
 from kernels.layout.operands import Filter, check_filter, check_operands, padded, vectors_in
 from kernels.layout.pixels import Pixels
 from kernels.layout.strided import VECTOR
-from kernels.operations.epilogue import epilogue_arguments
+from kernels.operations.epilogue import epilogue_arguments, finish
 from kernels.problems.activation import Activation
 from kernels.problems.conv import ConvProblem
 from kernels.problems.refusals import not_half
@@ -146,7 +146,9 @@ class TensorWinogradConv:
             ),
         )
 
-    def instantiation(self, config: TensorWinogradConfig) -> Instantiation:
+    def instantiation(
+        self, config: TensorWinogradConfig, activation: Activation | None = None
+    ) -> Instantiation:
         """The kernel for a configuration."""
         return instantiate(
             "tensor_winograd.cu",
@@ -155,6 +157,7 @@ class TensorWinogradConv:
             r=self.r,
             points=f"Points::{config.points.name}",
             **asdict(config.tile),
+            finish=finish(activation),
         )
 
     def workspace(self, problem: ConvProblem, config: TensorWinogradConfig) -> Mapping[str, int]:
@@ -218,7 +221,7 @@ class TensorWinogradConv:
         )
         return (
             launch(
-                self.instantiation(config),
+                self.instantiation(config, activation),
                 (self._blocks(problem, tile), config.split, 1),
                 (tile.threads, 1, 1),
                 self._dynamic_bytes(tile),

@@ -11,7 +11,7 @@ from kernels.device.launch import Launch, instantiate, int32, launch, struct, wi
 from kernels.layout.operands import Filter, check_filter, check_operands, padded, vectors_in
 from kernels.layout.pixels import Pixels
 from kernels.layout.strided import VECTOR
-from kernels.operations.epilogue import epilogue_arguments
+from kernels.operations.epilogue import epilogue_arguments, finish
 from kernels.problems.activation import Activation
 from kernels.problems.conv import ConvProblem
 from kernels.problems.refusals import (
@@ -201,7 +201,9 @@ class WinogradConv:
             ),
         )
 
-    def instantiation(self, config: WinogradConfig) -> Instantiation:
+    def instantiation(
+        self, config: WinogradConfig, activation: Activation | None = None
+    ) -> Instantiation:
         """The kernel for a configuration."""
         return instantiate(
             "winograd.cu",
@@ -211,6 +213,7 @@ class WinogradConv:
             axes=self.axes,
             points=f"Points::{config.points.name}",
             **asdict(config.tile),
+            finish=finish(activation),
         )
 
     def workspace(self, problem: ConvProblem, config: WinogradConfig) -> Mapping[str, int]:
@@ -270,7 +273,7 @@ class WinogradConv:
         )
         return (
             launch(
-                self.instantiation(config),
+                self.instantiation(config, activation),
                 (self.blocks(problem, tile), config.split, 1),
                 (tile.threads(self.positions), 1, 1),
                 tile.dynamic_shared_bytes(self.positions),

@@ -24,7 +24,7 @@ from kernels.device.launch import Launch, instantiate, int32, launch, struct, wi
 from kernels.layout.operands import Filter, check_filter, check_operands, padded, vectors_in
 from kernels.layout.pixels import Pixels
 from kernels.layout.strided import VECTOR
-from kernels.operations.epilogue import epilogue_arguments
+from kernels.operations.epilogue import epilogue_arguments, finish
 from kernels.problems.activation import Activation
 from kernels.problems.conv import ConvProblem
 from kernels.problems.precision import Precision, Stored, element
@@ -145,7 +145,7 @@ class NonfusedWinogradConv:
                 bytes=THREADS * stored.itemsize * 2 * positions,
             )
             inverse = Work(
-                kernel=self._instantiate("winograd_inverse", config, stored),
+                kernel=self._instantiate("winograd_inverse", config, stored, finish=finish(None)),
                 blocks=ceil(count * padded(problem.k) / VECTOR / THREADS),
                 threads=THREADS,
                 shared_bytes=16 * THREADS * outputs,
@@ -237,7 +237,7 @@ class NonfusedWinogradConv:
                 Pixels(products.k, products.k, stored=stored),
             )
             inverse = launch(
-                self._instantiate("winograd_inverse", config, stored),
+                self._instantiate("winograd_inverse", config, stored, finish=finish(activation)),
                 (ceil(count * padded(problem.k) / VECTOR / THREADS), 1, 1),
                 (THREADS, 1, 1),
                 products="products",
@@ -300,7 +300,9 @@ class NonfusedWinogradConv:
 
         return tuple(filter(pays, _product(products).configs(products)))
 
-    def _instantiate(self, kernel: str, config: NonfusedConfig, stored: Stored) -> Instantiation:
+    def _instantiate(
+        self, kernel: str, config: NonfusedConfig, stored: Stored, **further: str
+    ) -> Instantiation:
         return instantiate(
             "winograd_nonfused.cu",
             kernel,
@@ -310,6 +312,7 @@ class NonfusedWinogradConv:
             points=f"Points::{config.points.name}",
             axes=self.axes,
             threads=THREADS,
+            **further,
         )
 
     def _check_reach(

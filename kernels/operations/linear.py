@@ -10,7 +10,7 @@ from kernels.device.launch import Launch, instantiate, int32, launch
 from kernels.layout.operands import vectors_in
 from kernels.layout.pixels import Pixels
 from kernels.layout.strided import VECTOR
-from kernels.operations.epilogue import epilogue_arguments
+from kernels.operations.epilogue import epilogue_arguments, finish
 from kernels.problems.activation import Activation
 from kernels.problems.precision import FLOAT, Stored, element
 
@@ -51,6 +51,7 @@ def linear_launch(
         "rows": at_once,
         "outputs": outputs,
         "max_warps": max_warps,
+        "finish": finish(activation),
     }
     return launch(
         instantiate("linear.cu", "linear", **template),

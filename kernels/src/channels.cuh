@@ -22,8 +22,8 @@ __device__ __forceinline__ Vec<4> load_channels(const T* from, int exist, bool v
 // Copies 4 channels of which `exist` do, all zeros where not `inside`.
 __device__ __forceinline__ void copy_channels(float* shared, const float* global, bool inside,
                                               int exist, bool vectors) {
-  if (vectors && exist >= 4) {
-    cp_async<16>(shared, global, inside);
+  if (vectors) {
+    cp_async_part<16>(shared, global, inside ? min(max(exist, 0), 4) * 4 : 0);
   } else {
 #pragma unroll
     for (int i = 0; i < 4; ++i)

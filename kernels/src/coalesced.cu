@@ -79,7 +79,7 @@ __device__ __forceinline__ Share share_sums(float (&sums)[N], int slice, Share s
 }
 
 template <int TAPS_R, int TAPS_S, int ROWS, int COLUMNS, int FILTER_WARPS, int FILTER_LANES,
-          int CHUNK, int STAGES>
+          int CHUNK, int STAGES, Finish FINISH>
 __global__ void __launch_bounds__(ROWS * FILTER_WARPS * 32, FILTER_WARPS == 1 ? 2 : 1)
     conv_coalesced(const float* __restrict__ x, const float* __restrict__ weight, const float* bias,
                    const float* residual, float* y, float* planes, unsigned* counters, Sizes sizes,
@@ -292,13 +292,14 @@ __global__ void __launch_bounds__(ROWS * FILTER_WARPS * 32, FILTER_WARPS == 1 ? 
                  sum_of_parts(planes + pixel * filters + filter, plane_count, plane_size));
     }
   }
-  epilogue_of(sizes, bias, residual, y, activation, a, b)
+  epilogue_of<FINISH>(sizes, bias, residual, y, activation, a, b)
       .template write<COUNT>(filter, place_of, [&](int i) {
         return load<4>(sums_of_filter + (first + i * AT_ONCE) * FILTERS);
       });
 }
 
 // The second stage as a launch of its own: a thread takes 4 filters of a pixel.
+template <Finish FINISH>
 __global__ void __launch_bounds__(256)
     sum_planes(const float* planes, const float* bias, const float* residual, float* y,
                int plane_count, int pixels, int filters, Divisor vectors, int residual_pitch,
@@ -309,10 +310,10 @@ __global__ void __launch_bounds__(256)
   const int pixel = int(index);
   if (pixel >= pixels) return;
   const int plane_size = pixels * padded(filters);
-  const Epilogue epilogue{
+  const EpilogueOf<float, FINISH> epilogue{
       bias, residual, y, residual_pitch, y_pitch, filters, y_vectors != 0, Activation(activation),
       a,    b};
   const Vec<4> sum =
       sum_of_parts(planes + pixel * padded(filters) + filter, plane_count, plane_size);
-  epilogue.write<1>(filter, [&](int) { return pixel; }, [&](int) { return sum; });
+  epilogue.template write<1>(filter, [&](int) { return pixel; }, [&](int) { return sum; });
 }

@@ -48,7 +48,7 @@ __device__ __forceinline__ Vec<4> load_inputs(const T* pixel, int filter, const 
   return result;
 }
 
-template <class T, int S, int STRIDE, int RUN>
+template <class T, int S, int STRIDE, int RUN, Finish FINISH>
 __global__ void __launch_bounds__(128, 4)
     conv_depthwise(const T* __restrict__ x, const T* __restrict__ weight, const float* bias,
                    const T* residual, T* y, Sizes sizes, Window window, int activation, float a,
@@ -101,7 +101,7 @@ __global__ void __launch_bounds__(128, 4)
   }
 
   const int first_pixel = (image * window.output[1] + p) * window.output[2] + first_q;
-  epilogue_of(sizes, bias, residual, y, activation, a, b)
+  epilogue_of<FINISH>(sizes, bias, residual, y, activation, a, b)
       .template write<RUN>(
           filter, [&](int q) { return first_q + q < window.output[2] ? first_pixel + q : -1; },
           [&](int q) {

@@ -1,22 +1,28 @@
 // The end of a kernel, before it writes its sums: y = activation(sum + bias + residual).
 //
-// The activation is a kernel argument, not a template argument: there are many. A thread branches
-// once for all that it writes. The common cases have code of their own, two vectors at once; all
-// others share code that takes one vector after another.
+// No activation, ReLU and Clip are one, min(max(x, a), b), where a and b may be infinite. A kernel
+// that ends in one of them has code for nothing else, two vectors at once. All others share a
+// second instantiation, which chooses among them when it runs, one vector after another.
+//   Rejected: a kernel for each of the three. That saves 16 instructions for 4 outputs without an
+//   activation and 8 with ReLU, of about 34, and 2% to 6% of conv_direct's code, but there would be
+//   twice as many kernels to compile, or more.
 #pragma once
 
 #include "common.cuh"
 #include "half.cuh"
 
-// Where 4 neighbouring channels of a pixel go. Channels beyond the last may belong to a neighbour:
+// kernels/operations/epilogue.py: the activations that a kernel has code for.
+enum class Finish { CLAMP, ANY };
+
+// Where 4 neighbouring channels of a pixel go. Channels from the end on may belong to a neighbour:
 // they are neither used nor written. T is what y and the residual consist of.
-template <class T>
+template <class T, Finish FINISH>
 struct EpilogueOf {
   const float* bias;  // null where there is none; from here on each by channel
   const T* residual;  // null where there is none; may be y
   T* y;
   int residual_pitch, y_pitch;
-  int channels;
+  int end;
   bool vectors;  // whether every pixel's first channel lies at a vector, in y and in the residual
   Activation activation;
   float a, b;
@@ -27,31 +33,18 @@ struct EpilogueOf {
   __device__ __forceinline__ void write(int channel, const PixelOf& pixel_of,
                                         const SumOf& sum_of) const {
     const Vec<4> bias = bias_of(channel);
-    if (vectors && channel + 4 <= channels) {
-      // Networks add a residual before a ReLU or nothing, hardly before other activations.
-      if (residual == nullptr) {
-        switch (activation) {
-          case Activation::NONE:
-            return write_whole<Activation::NONE, false, COUNT>(channel, bias, pixel_of, sum_of);
-          case Activation::RELU:
-            return write_whole<Activation::RELU, false, COUNT>(channel, bias, pixel_of, sum_of);
-          case Activation::CLIP:
-            return write_whole<Activation::CLIP, false, COUNT>(channel, bias, pixel_of, sum_of);
-          case Activation::SILU:
-            return write_whole<Activation::SILU, false, COUNT>(channel, bias, pixel_of, sum_of);
-          default:
-            break;
-        }
-      } else if (activation == Activation::NONE) {
-        return write_whole<Activation::NONE, true, COUNT>(channel, bias, pixel_of, sum_of);
-      } else if (activation == Activation::RELU) {
-        return write_whole<Activation::RELU, true, COUNT>(channel, bias, pixel_of, sum_of);
-      }
+    const bool whole = vectors && channel + 4 <= end;
+    if (FINISH == Finish::CLAMP && whole) {
+      if (residual == nullptr)
+        write_whole<false, COUNT>(channel, bias, pixel_of, sum_of);
+      else
+        write_whole<true, COUNT>(channel, bias, pixel_of, sum_of);
+      return;
     }
 #pragma unroll 1
     for (int i = 0; i < COUNT; ++i) {
       const int pixel = pixel_of(i);
-      if (pixel >= 0) write_any(pixel, channel, sum_of(i), bias);
+      if (pixel >= 0) write_any(pixel, channel, sum_of(i), bias, FINISH == Finish::ANY && whole);
     }
   }
 
@@ -61,30 +54,27 @@ struct EpilogueOf {
     if (bias == nullptr) return result;
 #pragma unroll
     for (int i = 0; i < 4; ++i)
-      if (channel + i < channels) result.at[i] = bias[channel + i];
+      if (channel + i < end) result.at[i] = bias[channel + i];
     return result;
   }
 
-  template <Activation KIND, bool RESIDUAL, int COUNT, class PixelOf, class SumOf>
+  template <bool RESIDUAL, int COUNT, class PixelOf, class SumOf>
   __device__ __forceinline__ void write_whole(int channel, const Vec<4>& bias,
                                               const PixelOf& pixel_of, const SumOf& sum_of) const {
-    T* const to = y + channel;
-    const T* const before = residual + channel;
-    constexpr int AT_ONCE = KIND == Activation::SILU ? 1 : 2;  // an exponential is long enough
-#pragma unroll(AT_ONCE)
+#pragma unroll 2
     for (int i = 0; i < COUNT; ++i) {
       const int pixel = pixel_of(i);
       if (pixel < 0) continue;
       Vec<4> sum = plus(sum_of(i), bias);
-      if constexpr (RESIDUAL) sum = plus(sum, load<4>(before + pixel * residual_pitch));
-      store<4>(to + pixel * y_pitch, activate<KIND>(sum, a, b));
+      if constexpr (RESIDUAL)
+        sum = plus(sum, load<4>(residual + (pixel * residual_pitch + channel)));
+      store<4>(y + (pixel * y_pitch + channel), activated(sum));
     }
   }
 
-  __device__ __forceinline__ void write_any(int pixel, int channel, Vec<4> sum,
-                                            const Vec<4>& bias) const {
+  __device__ __forceinline__ void write_any(int pixel, int channel, Vec<4> sum, const Vec<4>& bias,
+                                            bool whole) const {
     T* const to = y + (pixel * y_pitch + channel);
-    const bool whole = vectors && channel + 4 <= channels;
     sum = plus(sum, bias);
     if (residual != nullptr) {
       const T* const before = residual + (pixel * residual_pitch + channel);
@@ -93,7 +83,7 @@ struct EpilogueOf {
       } else {
 #pragma unroll
         for (int i = 0; i < 4; ++i)
-          if (channel + i < channels) sum.at[i] += float(before[i]);
+          if (channel + i < end) sum.at[i] += float(before[i]);
       }
     }
     sum = activated(sum);
@@ -102,7 +92,7 @@ struct EpilogueOf {
     } else {
 #pragma unroll
       for (int i = 0; i < 4; ++i)
-        if (channel + i < channels) to[i] = T(sum.at[i]);
+        if (channel + i < end) to[i] = T(sum.at[i]);
     }
   }
 
@@ -113,13 +103,12 @@ struct EpilogueOf {
   }
 
   __device__ __forceinline__ Vec<4> activated(Vec<4> x) const {
+    if constexpr (FINISH == Finish::CLAMP) return activate<Activation::CLIP>(x, a, b);
     switch (activation) {
       case Activation::NONE:
-        return x;
       case Activation::RELU:
-        return activate<Activation::RELU>(x, a, b);
       case Activation::CLIP:
-        return activate<Activation::CLIP>(x, a, b);
+        break;  // Finish::CLAMP has them
       case Activation::LEAKY_RELU:
         return activate<Activation::LEAKY_RELU>(x, a, b);
       case Activation::SIGMOID:
@@ -129,7 +118,7 @@ struct EpilogueOf {
       case Activation::HARD_SWISH:
         return activate<Activation::HARD_SWISH>(x, a, b);
       case Activation::SILU:
-        return activate_in_turn<Activation::SILU>(x, a, b);
+        return activate<Activation::SILU>(x, a, b);
       case Activation::TANH:
         return activate_in_turn<Activation::TANH>(x, a, b);
       case Activation::ERF:
@@ -151,22 +140,21 @@ struct EpilogueOf {
   }
 };
 
-// Of a launch, whose `Sizes` every kernel has in its own form; in groups, from the group's first
-// filter on.
-template <class Sizes, class T>
-__device__ __forceinline__ EpilogueOf<T> epilogue_of(const Sizes& sizes, const float* bias,
-                                                     const T* residual, T* y, int activation,
-                                                     float a, float b, int first_filter = 0) {
-  return {bias == nullptr ? nullptr : bias + first_filter,
-          residual == nullptr ? nullptr : residual + first_filter,
-          y + first_filter,
+// Of a launch, whose `Sizes` every kernel has in its own form. Channels are counted over all
+// groups; this one's end where those of the next begin.
+template <Finish FINISH, class Sizes, class T>
+__device__ __forceinline__ EpilogueOf<T, FINISH> epilogue_of(const Sizes& sizes, const float* bias,
+                                                             const T* residual, T* y,
+                                                             int activation, float a, float b,
+                                                             int group = 0) {
+  return {bias,
+          residual,
+          y,
           sizes.residual_pitch,
           sizes.y_pitch,
-          sizes.filters,
+          (group + 1) * sizes.filters,
           sizes.y_vectors != 0,
           Activation(activation),
           a,
           b};
 }
-
-using Epilogue = EpilogueOf<float>;

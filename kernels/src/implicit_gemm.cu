@@ -11,8 +11,8 @@
 //   registers. Where the tiles do not fill the machine, the inner dimension is split over gridDim.y
 //   blocks. Each writes its sums to the workspace, and the last of a tile adds them up (split.cuh).
 //   A tile is finished from shared memory, not from registers, in loops that are hardly unrolled:
-//   the code of an activation chosen at run time would be repeated TM · TN times. A split tile's
-//   sums are added up there.
+//   the epilogue's code would be repeated TM · TN / 4 times. A split tile's sums are added up
+//   there.
 //   POINTWISE (1×1 at stride 1, unpadded): the left factor is x itself. It may be normalised, or
 //   scaled and shifted, and activated first (prologue.cuh): every block does so anew.
 // Layouts: x, residual, y are N·D·H·W pixels with any pitch. weight is G × T·R·S × C/G × K/G, both
@@ -28,7 +28,7 @@
 #include "prologue.cuh"
 
 template <int BM, int BN, int BK, int TM, int TN, int STAGES, bool POINTWISE, Prologue PROLOGUE,
-          Activation BEFORE>
+          Activation BEFORE, Finish FINISH>
 __global__ void __launch_bounds__(BM / TM * (BN / TN))
     conv_direct(const float* __restrict__ x, const float* __restrict__ weight, const float* bias,
                 const float* residual, float* y, float* workspace, unsigned* counters, Sizes sizes,
@@ -59,8 +59,7 @@ __global__ void __launch_bounds__(BM / TM * (BN / TN))
   const int chunks = (inner + BK - 1) / BK;
   const int first_chunk = int(quotient(chunks * split, sizes.splits));
   const int last_chunk = int(quotient(chunks * (split + 1), sizes.splits));
-  x += group * sizes.channels;
-  weight += size_t(group) * inner * filters;
+  const int group_channel = group * sizes.channels;  // the first
 
   if constexpr (!POINTWISE) {
     for (int row = thread; row < BM; row += THREADS)
@@ -73,7 +72,9 @@ __global__ void __launch_bounds__(BM / TM * (BN / TN))
   const int weight_row = thread / (BN / 4), weight_column = thread % (BN / 4) * 4;
   const bool filters_exist = first_filter + weight_column < filters;
   Column column(first_chunk * BK + x_column, sizes.padded_channels, window);
-  int weight_inner = first_chunk * BK + weight_row;
+  int weight_from =
+      (group * inner + first_chunk * BK + weight_row) * filters + first_filter + weight_column;
+  const int weight_end = (group + 1) * inner * filters;
 
   const auto copy_chunk = [&](int stage) {
     float* const x_chunk = shared + stage * STAGE;
@@ -81,39 +82,50 @@ __global__ void __launch_bounds__(BM / TM * (BN / TN))
     const int d = column.tap[0] * window.dilation[0];
     const int h = column.tap[1] * window.dilation[1];
     const int w = column.tap[2] * window.dilation[2];
-    const int tap =
-        ((d * window.input[1] + h) * window.input[2] + w) * sizes.x_pitch + column.channel;
+    const int tap = ((d * window.input[1] + h) * window.input[2] + w) * sizes.x_pitch +
+                    group_channel + column.channel;
     const int exist = sizes.channels - column.channel;
-    const bool tap_exists = column.tap[0] < window.kernel[0];
-#pragma unroll
-    for (int i = 0; i < BM; i += X_ROWS) {
-      const int row = i + x_row;
-      int from;
-      bool inside;
+    const bool any = (exist > 0) & (POINTWISE || column.tap[0] < window.kernel[0]);
+    // copy(to, from, whether there is anything to copy but zeros)
+    const auto copy_row = [&](int row, const auto& copy) {
+      float* const to = x_chunk + row * X_PITCH + x_column;
       if constexpr (POINTWISE) {
-        from = (first_pixel + row) * sizes.x_pitch + column.channel;
-        inside = first_pixel + row < sizes.pixels && exist > 0;
+        const int from = (first_pixel + row) * sizes.x_pitch + group_channel + column.channel;
+        copy(to, x + from, any & (first_pixel + row < sizes.pixels));
       } else {
         const int4 start = rows[row];
-        from = start.x + tap;
-        inside = tap_exists && unsigned(start.y + d) < unsigned(window.input[0]) &&
-                 unsigned(start.z + h) < unsigned(window.input[1]) &&
-                 unsigned(start.w + w) < unsigned(window.input[2]);
+        // Not &&, which would become branches.
+        copy(to, x + (start.x + tap),
+             any & (unsigned(start.y + d) < unsigned(window.input[0])) &
+                 (unsigned(start.z + h) < unsigned(window.input[1])) &
+                 (unsigned(start.w + w) < unsigned(window.input[2])));
       }
-      copy_channels(x_chunk + row * X_PITCH + x_column, x + from, inside, exist, sizes.x_vectors);
+    };
+    if (sizes.x_vectors && (exist >= 4 || exist <= 0)) {
+#pragma unroll
+      for (int i = 0; i < BM; i += X_ROWS)
+        copy_row(i + x_row, [&](float* to, const float* from, bool inside) {
+          cp_async<16>(to, from, inside);
+        });
+    } else {
+#pragma unroll 1
+      for (int i = 0; i < BM; i += X_ROWS)
+        copy_row(i + x_row, [&](float* to, const float* from, bool inside) {
+          copy_channels(to, from, inside, exist, sizes.x_vectors);
+        });
     }
 #pragma unroll
     for (int i = 0; i < BK; i += WEIGHT_ROWS) {
       const int row = i + weight_row;
-      const bool exists = filters_exist && weight_inner + i < inner;
-      const int from = (weight_inner + i) * filters + first_filter + weight_column;
-      cp_async<16>(weight_chunk + row * BN + weight_column, weight + from, exists);
+      const bool exists = filters_exist && weight_from + i * filters < weight_end;
+      cp_async<16>(weight_chunk + row * BN + weight_column, weight + (weight_from + i * filters),
+                   exists);
     }
     if constexpr (POINTWISE)
       column.channel += BK;
     else
       column.advance(BK, channels, window);
-    weight_inner += BK;
+    weight_from += BK * filters;
   };
 
   // Pairs of lanes load the same of x, pairs of pairs the same weights: so half a warp loads either
@@ -161,8 +173,8 @@ __global__ void __launch_bounds__(BM / TM * (BN / TN))
     const auto four = [&](int row, int channel) {
       // Beyond the last pixel is one that is never written.
       const int pixel = min(first_pixel + row * X_ROWS + x_row, sizes.pixels - 1);
-      return load_channels(x + (pixel * sizes.x_pitch + channel), sizes.channels - channel,
-                           sizes.x_vectors != 0);
+      return load_channels(x + (pixel * sizes.x_pitch + group_channel + channel),
+                           sizes.channels - channel, sizes.x_vectors != 0);
     };
     statistics.template find<BK / 4>(four, x_column, sizes.channels, epsilon);
   }
@@ -210,6 +222,6 @@ __global__ void __launch_bounds__(BM / TM * (BN / TN))
   }
 
   write_tile<BM, BN, BN, THREADS>(
-      shared, partials, splits, sizes.pixels, first_pixel, first_filter,
-      epilogue_of(sizes, bias, residual, y, activation, a, b, group * sizes.filters));
+      shared, partials, splits, sizes.pixels, first_pixel, group * sizes.filters + first_filter,
+      epilogue_of<FINISH>(sizes, bias, residual, y, activation, a, b, group));
 }

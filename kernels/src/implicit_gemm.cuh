@@ -66,13 +66,13 @@ __device__ __forceinline__ int4 window_start(int pixel, const Sizes& sizes, cons
 
 // Finishes a tile of BM pixels x BN filters. Its sums lie in rows of PITCH floats: in `tile`, in
 // shared memory, or, where `splits` > 1, in so many parts that are added up to there.
-template <int BM, int BN, int PITCH, int THREADS, class T>
+template <int BM, int BN, int PITCH, int THREADS, class T, Finish FINISH>
 __device__ __forceinline__ void write_tile(float* tile, const float* parts, int splits, int pixels,
                                            int first_pixel, int first_filter,
-                                           const EpilogueOf<T>& epilogue) {
+                                           const EpilogueOf<T, FINISH>& epilogue) {
   constexpr int ROWS = THREADS / (BN / 4);  // at once
   const int first_row = threadIdx.x / (BN / 4), column = threadIdx.x % (BN / 4) * 4;
-  if (first_filter + column >= epilogue.channels) return;
+  if (first_filter + column >= epilogue.end) return;
   tile += first_row * PITCH + column;
   if (splits > 1) {
     parts += first_row * PITCH + column;

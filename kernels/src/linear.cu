@@ -31,7 +31,7 @@ __device__ __forceinline__ void exchange(float* sums, int lane) {
   if constexpr (APART > 1) exchange<KEPT, APART / 2>(sums, lane);
 }
 
-template <class X, class Y, int ROWS, int OUTPUTS, int MAX_WARPS>
+template <class X, class Y, int ROWS, int OUTPUTS, int MAX_WARPS, Finish FINISH>
 __global__ void __launch_bounds__(32 * MAX_WARPS)
     linear(const X* __restrict__ x, const X* __restrict__ weight, const float* bias, Y* y, int rows,
            int channels, int outputs, int x_pitch, int y_pitch, int x_vectors, int y_vectors,
@@ -83,7 +83,7 @@ __global__ void __launch_bounds__(32 * MAX_WARPS)
 #pragma unroll
     for (int i = 0; i < 4; ++i) sum.at[i] += part.at[i];
   }
-  const EpilogueOf<Y> epilogue{
+  const EpilogueOf<Y, FINISH> epilogue{
       bias, nullptr, y, 0, y_pitch, outputs, y_vectors != 0, Activation(activation), a, b};
   epilogue.template write<1>(output, [&](int) { return row; }, [&](int) { return sum; });
 }

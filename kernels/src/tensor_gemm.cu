@@ -117,7 +117,8 @@ __device__ __forceinline__ void multiply_step(Sums<M, N>& sums, Fragments<M, N>&
   multiply<PRECISION>(sums, factors, factors);
 }
 
-template <Precision PRECISION, int UNIT, int BM, int BN, int BK, int WM, int WN, int STAGES>
+template <Precision PRECISION, int UNIT, int BM, int BN, int BK, int WM, int WN, int STAGES,
+          Finish FINISH>
 __global__ void __launch_bounds__(BM / WM * (BN / WN) * 32)
     conv_tensor(const Element<PRECISION>* __restrict__ x,
                 const Element<PRECISION>* __restrict__ weight, const float* bias,
@@ -286,7 +287,8 @@ __global__ void __launch_bounds__(BM / WM * (BN / WN) * 32)
     __syncthreads();
   }
   write_tile<BM, BN, PITCH, THREADS>(
-      reinterpret_cast<float*>(shared), parts, splits, sizes.pixels, first_pixel, first_filter,
-      epilogue_of(sizes, bias, projection.channels > 0 ? nullptr : residual, y, activation, a, b,
-                  group * sizes.filters));
+      reinterpret_cast<float*>(shared), parts, splits, sizes.pixels, first_pixel,
+      group * sizes.filters + first_filter,
+      epilogue_of<FINISH>(sizes, bias, projection.channels > 0 ? nullptr : residual, y, activation,
+                          a, b, group));
 }

@@ -56,7 +56,7 @@ struct Sizes {
   Divisor splits;        // gridDim.y
 };
 
-template <int M, int R, Points POINTS, int BM, int BN>
+template <int M, int R, Points POINTS, int BM, int BN, Finish FINISH>
 __global__ void __launch_bounds__(BM * 8, 64 / BM)
     conv_tensor_winograd(const Half* __restrict__ x, const Half* __restrict__ weight,
                          const float* bias, const Half* residual, Half* y, float* workspace,
@@ -261,5 +261,5 @@ __global__ void __launch_bounds__(BM * 8, 64 / BM)
   write_outputs<M, OUTPUTS, BM, BN, THREADS>(
       outputs, parts, splits, places, first_filter, window,
       [](int output, int tile, int filter) { return (output * BM + tile) * BN + filter; },
-      epilogue_of(sizes, bias, residual, y, activation, a, b));
+      epilogue_of<FINISH>(sizes, bias, residual, y, activation, a, b));
 }

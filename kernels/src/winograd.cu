@@ -94,7 +94,7 @@ __device__ constexpr int threads(int positions, int group, int data_warps) {
 }
 
 template <int M, int R, int AXES, Points POINTS, int BM, int BN, int BC, int TM, int TN,
-          int DATA_WARPS, int RESIDENT>
+          int DATA_WARPS, int RESIDENT, Finish FINISH>
 __global__ void __launch_bounds__(threads(power(M + R - 1, AXES), BM / TM * (BN / TN), DATA_WARPS),
                                   RESIDENT)
     conv_winograd(const float* __restrict__ x, const float* __restrict__ weight, const float* bias,
@@ -304,5 +304,5 @@ __global__ void __launch_bounds__(threads(power(M + R - 1, AXES), BM / TM * (BN 
   write_outputs<M, OUTPUTS, BM, BN, THREADS>(
       shared, parts, splits, places, first_filter, window,
       [&](int output, int tile, int filter) { return output * TILE + at(tile, filter); },
-      epilogue_of(sizes, bias, residual, y, activation, a, b));
+      epilogue_of<FINISH>(sizes, bias, residual, y, activation, a, b));
 }

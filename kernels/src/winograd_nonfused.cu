@@ -64,7 +64,7 @@ __global__ void __launch_bounds__(THREADS)
     data[position * padded] = T(values[position]);
 }
 
-template <class T, int M, int R, Points POINTS, int AXES, int THREADS>
+template <class T, int M, int R, Points POINTS, int AXES, int THREADS, Finish FINISH>
 __global__ void __launch_bounds__(THREADS)
     winograd_inverse(const T* __restrict__ products, const float* bias, const T* residual, T* y,
                      Tiles tiles, int filters, Divisor vectors, int residual_pitch, int y_pitch,
@@ -89,7 +89,7 @@ __global__ void __launch_bounds__(THREADS)
   }
 
   const TilePlace place(tiles.along, tiles.first + tile);
-  const EpilogueOf<T> epilogue{
+  const EpilogueOf<T, FINISH> epilogue{
       bias, residual, y, residual_pitch, y_pitch, filters, y_vectors != 0, Activation(activation),
       a,    b,
   };

@@ -1,6 +1,6 @@
 """Loops of machine code, and the path that a warp usually takes through them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from kernels.device.machine_code import Instruction
@@ -48,13 +48,18 @@ def path(
         ways = [(best[j][0], j) for j in _next(code, i) if j in best]
         if ways:
             after, j = max(ways)
-            best[i] = (tuple(map(sum, zip(own, after, strict=True))), j)
+            best[i] = (total((own, after)), j)
     taken: list[int] = []
     at: int | None = loop.first if loop.first in best else None
     while at is not None:
         taken.append(at)
         at = best[at][1]
     return taken
+
+
+def total(weights: Iterable[Weight]) -> Weight:
+    """The sum of weights, number by number."""
+    return tuple(map(sum, zip(*weights, strict=True)))
 
 
 def _next(code: Sequence[Instruction], i: int) -> list[int]:

@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 
 from kernels.device.device import Instantiation
+from kernels.operations.epilogue import commonest
 from kernels.tuning.static_profile import StaticProfile, Stretch
 
 TABLE = Path(__file__).with_name("profile.tsv")
@@ -29,10 +30,14 @@ class UnprofiledKernelError(LookupError):
     """A kernel has no row; the message says how to make one."""
 
 
+@cache
 def profile_of(kernel: Instantiation, arch: str = ARCHITECTURE) -> StaticProfile:
-    """The committed profile of a kernel. Raises UnprofiledKernelError."""
+    """The committed profile of a kernel, whatever activation it ends in.
+
+    Raises UnprofiledKernelError.
+    """
     try:
-        return _profiles()[arch, name_of(kernel)]
+        return _profiles()[arch, name_of(commonest(kernel))]
     except KeyError:
         raise UnprofiledKernelError(
             f"{TABLE.name} has no profile of {name_of(kernel)} for sm_{arch}; "

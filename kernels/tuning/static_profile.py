@@ -16,7 +16,7 @@ from typing import NamedTuple
 from kernels.device.compile import Cubin
 from kernels.device.device import Instantiation
 from kernels.device.machine_code import WORD, Instruction, disassemble
-from kernels.tuning.control_flow import Loop, Weight, loops, path
+from kernels.tuning.control_flow import Loop, Weight, loops, path, total
 
 SCHEDULERS = 4
 """Of a multiprocessor; warp w is scheduler w % 4's (assumed, for NVIDIA does not say)."""
@@ -173,7 +173,6 @@ def profile_of_code(
 ) -> StaticProfile:
     """The profile of a kernel's instructions, of which so many blocks are resident."""
     first = next((i for i, each in enumerate(code) if _copies(each)), 0)
-    end = max(i for i, each in enumerate(code) if each.base == "EXIT" and not each.predicate)
     hot = hot_loop(code)
     trips = _trips(instantiation, threads)
     loop, data, begin = Counter[str](), Counter[str](), first
@@ -186,11 +185,11 @@ def profile_of_code(
             of_chunk = turn(code, _data_loop(code, hot), trips.loop)
             data = Counter({name: chunks * count for name, count in of_chunk.items()})
         fill = path(code, Loop(first, hot.first), weight)[:-1] if first < hot.first else []
-    ending = path(code, Loop(begin, end), weight_of_finish)
+    ending = _ending(code, begin)
     writing = [each for each in loops(code) if any(map(each.holds, ending)) and _writes(code, each)]
     in_loop = [i for i in ending if any(each.holds(i) for each in writing)]
     stores = max(1, sum(_stores(code[i]) for i in in_loop))
-    again = _repeated(code, Loop(begin, end), trips.finish)
+    again = _repeated(code, Loop(begin, ending[-1]), trips.finish)
     once = [i for i in ending if i not in set(in_loop) for _ in range(again(i))]
     return StaticProfile(
         registers,
@@ -205,6 +204,13 @@ def profile_of_code(
         _stretch(code, once),
         _stretch(code, in_loop, stores),
     )
+
+
+def _ending(code: Sequence[Instruction], begin: int) -> list[int]:
+    """The usual way to an end: of several loops that write, each may have its own."""
+    exits = [i for i, each in enumerate(code) if each.base == "EXIT" and i >= begin]
+    ways = filter(None, (path(code, Loop(begin, i), weight_of_finish) for i in exits))
+    return max(ways, key=lambda way: total([weight_of_finish(code[i]) for i in way]))
 
 
 def _stretch(code: Sequence[Instruction], taken: Sequence[int], times: int = 1) -> Stretch:

@@ -139,6 +139,18 @@ def test_a_way_is_counted_from_the_start_to_the_end() -> None:
     assert profile.finish.instructions == 3
 
 
+def test_of_several_loops_that_write_the_shortest_with_whole_vectors_is_the_end() -> None:
+    code = listed(
+        *["LDG.128", "@P0 EXIT", "@P1 BRA 8", "@P2 BRA 14"],
+        *["FADD", "STG", "@P3 EXIT", "BRA 4"],
+        *["FADD", "FADD", "FADD", "STG.128", "@P3 EXIT", "BRA 8"],
+        *["FADD", "STG.128", "@P3 EXIT", "BRA 14"],
+    )
+    profile = profile_of_code(code, Instantiation("a.cu", "a"), 32, 1, 128)
+    assert profile.vector == Stretch(instructions=3, stalls=3)  # 14 to 16
+    assert profile.finish.instructions == 4  # 0 to 3
+
+
 def test_blocks_fit_by_registers_shared_memory_warps_and_number() -> None:
     room = 228 << 10
     assert resident(96, 640, 100 << 10, room) == 1  # 20 warps of 96 x 32 in 65536

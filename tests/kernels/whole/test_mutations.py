@@ -31,7 +31,7 @@ SURVIVORS = {
     "depthwise.cu: for (int i = 1; i < RUN; ++i): < becomes <=": (
         "the choice among RUN sums looks at one that none asks for"
     ),
-    "epilogue.cuh: const bool whole = vectors && channel + 4 <= channels;: <= becomes <": (
+    "epilogue.cuh: const bool whole = vectors && channel + 4 <= end;: <= becomes <": (
         "the last whole vector is written by the element: the same numbers"
     ),
 }

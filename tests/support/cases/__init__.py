@@ -1,6 +1,7 @@
 """Every case of every kernel: what all devices run, and what the cubin gate compiles."""
 
 from kernels.device.device import Instantiation
+from kernels.operations.epilogue import variants
 from tests.support.cases.coalesced import COALESCED_CASES
 from tests.support.cases.conv import CONV_CASES
 from tests.support.cases.elementwise import ELEMENTWISE_CASES
@@ -29,6 +30,11 @@ CASES: tuple[KernelCase, ...] = (
 )
 
 INSTANTIATIONS: tuple[Instantiation, ...] = tuple(
-    dict.fromkeys(launch.instantiation for case in CASES for launch in case.launches)
+    dict.fromkeys(
+        kernel
+        for case in CASES
+        for launch in case.launches
+        for kernel in variants(launch.instantiation)
+    )
 )
-"""In the order of the cases, each once."""
+"""In the order of the cases, each once, for every activation."""

@@ -8,7 +8,15 @@ from kernels.convolution.algorithms import ConvChoice
 from kernels.convolution.coalesced import TILES, CoalescedConfig, CoalescedConv
 from kernels.problems.activation import RELU
 from tests.support.cases.conv import conv_case
-from tests.support.kernels.conv_layers import CLIP, Layer, dense, filled, odd, within
+from tests.support.kernels.conv_layers import (
+    CLIP,
+    UNCLAMPED_LAYER,
+    Layer,
+    dense,
+    filled,
+    odd,
+    within,
+)
 from tests.support.kernels.kernel_case import KernelCase
 from tests.support.kernels.windows import conv_problem, window
 
@@ -110,6 +118,9 @@ def _cases() -> Iterator[KernelCase]:
         for column, config in enumerate(ways(layer)):
             fused = (row + column) % 2 == 0
             yield conv_case(layer, ConvChoice(COALESCED, replace(config, fused=fused)))
+    for fused in (True, False):
+        config = CoalescedConfig(TILES[1, 3][0], (1, 3), fused=fused)
+        yield conv_case(UNCLAMPED_LAYER, ConvChoice(COALESCED, config))
     for layer in SPLIT_LAYERS:
         for config, (strips, fused) in product(ways(layer), ((2, True), (3, False))):
             split = replace(config, strips=strips, fused=fused)

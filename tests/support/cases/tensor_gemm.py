@@ -14,6 +14,7 @@ from tests.support.kernels.conv_layers import (
     DIRECT_LAYERS,
     GEMM_LAYERS,
     SPLIT_LAYER,
+    UNCLAMPED_LAYER,
     Layer,
     dense,
     filled,
@@ -112,10 +113,11 @@ def _projected(precision: Precision) -> Iterator[KernelCase]:
 
 
 def _split(precision: Precision) -> Iterator[KernelCase]:
-    """A layer by each tile."""
+    """A layer by each tile, another by the last."""
     at = at_precision(SPLIT_LAYER, precision)
     for split, tile in enumerate(TENSOR.tiles(at.problem), start=1):
         yield conv_case(at, ConvChoice(TENSOR, TileConfig(tile, split)))
+    yield conv_case(at_precision(UNCLAMPED_LAYER, precision), ConvChoice(TENSOR, TileConfig(tile)))
 
 
 TENSOR_CASES: tuple[KernelCase, ...] = tuple(

@@ -8,7 +8,7 @@ from kernels.problems.activation import RELU
 from kernels.winograd.matrices import Points
 from tests.support.cases.conv import conv_case
 from tests.support.cases.winograd_nonfused import LAYERS, LAYERS_3D
-from tests.support.kernels.conv_layers import Layer, dense, filled, odd, within
+from tests.support.kernels.conv_layers import UNCLAMPED_LAYER, Layer, dense, filled, odd, within
 from tests.support.kernels.kernel_case import KernelCase
 from tests.support.kernels.windows import conv_problem, window
 
@@ -83,6 +83,10 @@ def _cases(algorithm: WinogradConv, layers: tuple[Layer, ...]) -> Iterator[Kerne
 
 
 WINOGRAD_CASES: tuple[KernelCase, ...] = (
+    conv_case(
+        UNCLAMPED_LAYER,
+        ConvChoice(F2, WinogradConfig(Points.INTEGER, TILES[F2.positions][0], 2)),
+    ),
     *_cases(F2, LAYERS_3),
     *_cases(F4, LAYERS_3),
     *_cases(F2_5, LAYERS_5),

@@ -12,7 +12,15 @@ from kernels.problems.precision import Precision
 from kernels.winograd.matrices import Points
 from tests.support.cases.conv import conv_case
 from tests.support.cases.tensor_gemm import TENSOR, at_precision
-from tests.support.kernels.conv_layers import CLIP, Layer, dense, filled, odd, within
+from tests.support.kernels.conv_layers import (
+    CLIP,
+    UNCLAMPED_LAYER,
+    Layer,
+    dense,
+    filled,
+    odd,
+    within,
+)
 from tests.support.kernels.kernel_case import KernelCase
 from tests.support.kernels.windows import conv_problem, window
 
@@ -156,4 +164,5 @@ NONFUSED_CASES: tuple[KernelCase, ...] = (
     *_cases(LAYERS, (F2, Points.INTEGER), (F4, Points.INTEGER), (F4, Points.MIXED)),
     *_cases(LAYERS_3D, *[(F2_3D, Points.INTEGER)] * 2),
     *_halves(LAYERS),
+    *_cases((UNCLAMPED_LAYER,), (F2, Points.INTEGER)),
 )

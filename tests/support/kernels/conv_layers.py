@@ -278,6 +278,16 @@ PROLOGUE_LAYERS = (
 """1×1 convolutions of an input that is normalised, or scaled and shifted, while it is loaded."""
 
 ACTIVATED_LAYER = Layer("activated", conv_problem(1, 8, 12, _3x3), dense(8), filled(12))
+UNCLAMPED_LAYER = Layer(
+    "as in MobileNetV3",
+    conv_problem(1, 8, 14, _3x3),
+    dense(8),
+    filled(14),
+    filled(14),
+    True,
+    Activation(ActivationKind.HARD_SWISH),
+)
+"""Its activation is one that kernels have a second instantiation for, in whole vectors and less."""
 SPLIT_LAYER = Layer(
     "split",
     conv_problem(2, 44, 70, window((5, 6), (3, 3), pads=(1, 0, 1, 0))),
@@ -318,6 +328,7 @@ DEPTHWISE_LAYERS = (
         dense(12),
         in_place=True,
     ),
+    replace(UNCLAMPED_LAYER, problem=conv_problem(1, 14, 14, _3x3, 14), x=filled(14)),
     Layer("with a NaN", conv_problem(1, 7, 7, _3x3, 7), filled(7), dense(7), nan=True),
     Layer("twice as many", conv_problem(2, 6, 12, _3x3, 6), filled(6), dense(12), dense(12)),
     Layer("thrice as many", conv_problem(1, 5, 15, _3x3, 5), odd(5), odd(15)),
