@@ -45,7 +45,7 @@ class Prediction:
     overlapped_us: float  # the batch as the engine runs it: branches and launches overlap
     gaps_us: float  # of that, while nothing runs
     parts_us: Mapping[str, float]  # what the convolutions' is spent on
-    floor_us: float  # a gap and the roofline of each launch, one after another
+    floor_us: float  # a gap and the roofline of each node, were each one launch
 
     @property
     def us(self) -> float:
@@ -70,6 +70,7 @@ def predict(network: Classifier, n: int) -> Prediction:
         launches += len(names) * len(works)
         weight_bytes += len(names) * sum(work.weight_bytes for work in works)
     cached = weight_bytes <= CACHE_BYTES
+    rooflines = {step.name: step.roofline_us for step in plan.steps}
     cycles: defaultdict[str, float] = defaultdict(float)
     for problem, (choice, names) in chosen.items():
         for work in choice.algorithm.work(problem, choice.config):
@@ -82,7 +83,7 @@ def predict(network: Classifier, n: int) -> Prediction:
         others_us=fsum(step.roofline_us + OTHER_US + GAP_US for step in others),
         overlapped_us=plan.us,
         gaps_us=plan.gaps_us,
-        floor_us=fsum(step.roofline_us + GAP_US for step in plan.steps),
+        floor_us=fsum(us + GAP_US for us in rooflines.values()),
         parts_us={part: 1e6 * each / CLOCK_HZ for part, each in cycles.items()},
     )
 
