@@ -8,7 +8,8 @@ overlap, by models/schedule/time.py.
 """
 
 import json
-from collections.abc import Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
 from math import fsum
@@ -20,7 +21,7 @@ from benchmarks.kernels.predict import DEVICE
 from benchmarks.networks.light import NETWORKS, classifier
 from benchmarks.rows import Row
 from kernels.problems.precision import Precision
-from kernels.tuning.heuristic import CLOCK_HZ, H200, estimated_cycles, heuristic
+from kernels.tuning.heuristic import CLOCK_HZ, H200, LAUNCH_CYCLES, heuristic, parts
 from models.classifier import Classifier
 from models.reports.plan_report import GPUS, plan_report
 from models.schedule.time import GAP_US, OTHER_US
@@ -43,6 +44,8 @@ class Prediction:
     others_us: float
     overlapped_us: float  # the batch as the engine runs it: branches and launches overlap
     gaps_us: float  # of that, while nothing runs
+    parts_us: Mapping[str, float]  # what the convolutions' is spent on
+    floor_us: float  # a gap and the roofline of each node, were each one launch
 
     @property
     def us(self) -> float:
@@ -67,17 +70,21 @@ def predict(network: Classifier, n: int) -> Prediction:
         launches += len(names) * len(works)
         weight_bytes += len(names) * sum(work.weight_bytes for work in works)
     cached = weight_bytes <= CACHE_BYTES
-    cycles = fsum(
-        len(names) * estimated_cycles(problem, choice, H200, warm=cached)
-        for problem, (choice, names) in chosen.items()
-    )
+    rooflines = {step.name: step.roofline_us for step in plan.steps}
+    cycles: defaultdict[str, float] = defaultdict(float)
+    for problem, (choice, names) in chosen.items():
+        for work in choice.algorithm.work(problem, choice.config):
+            for part, each in {"gaps": LAUNCH_CYCLES, **parts(work, H200, cached)}.items():
+                cycles[part] += len(names) * each
     return Prediction(
         launches=launches,
         cached=cached,
-        convolutions_us=1e6 * cycles / CLOCK_HZ,
+        convolutions_us=1e6 * fsum(cycles.values()) / CLOCK_HZ,
         others_us=fsum(step.roofline_us + OTHER_US + GAP_US for step in others),
         overlapped_us=plan.timeline.us,
         gaps_us=plan.timeline.gaps_us,
+        floor_us=fsum(us + GAP_US for us in rooflines.values()),
+        parts_us={part: 1e6 * each / CLOCK_HZ for part, each in cycles.items()},
     )
 
 
@@ -101,6 +108,8 @@ def rows(names: Iterable[str], batches: Iterable[int], at: str) -> Iterator[Row]
                 "us": round(prediction.us, 1),
                 "overlapped_us": round(prediction.overlapped_us, 1),
                 "gaps_us": round(prediction.gaps_us, 1),
+                "floor_us": round(prediction.floor_us, 1),
+                "parts_us": {part: round(us, 1) for part, us in prediction.parts_us.items()},
             }
 
 
@@ -118,7 +127,7 @@ def table(made: Iterable[Row]) -> Table:
     shown = Table(title="PREDICTED, not measured: µs on an H200", title_justify="left")
     columns = (
         *("network", "precision", "n", "launches", "cached"),
-        *("convolutions_us", "us", "overlapped_us", "gaps_us"),
+        *("convolutions_us", "us", "overlapped_us", "gaps_us", "floor_us"),
     )
     for heading in columns:
         shown.add_column(heading, justify="left" if heading in columns[:2] else "right")

@@ -68,17 +68,19 @@ TENSOR_TILES = tuple(
     TensorTile(bm=bm, bn=bn, bk=64, wm=wm, wn=wn, stages=stages)
     for bm, bn, wm, wn, stages in (
         (128, 128, 64, 64, 3),
-        (128, 64, 32, 32, 3),
-        (64, 64, 32, 32, 3),
-        (64, 32, 32, 16, 4),
-        (32, 64, 16, 32, 4),
+        (128, 64, 32, 16, 3),
+        (64, 128, 32, 32, 3),
+        (64, 64, 32, 16, 3),
+        (32, 64, 16, 16, 4),
+        (32, 32, 16, 16, 6),
         (16, 64, 16, 16, 4),
     )
 )
 """For half; a chunk has as many bytes, and half as many elements, of float.
 
 A warp's 64×64 take as many clocks of tensor cores as all copies and loads take of shared memory;
-its 64×32 took a quarter fewer.
+its 64×32 took a quarter fewer. Smaller tiles are for launches of few chunks, which wait for what
+comes before and after them: the more warps, the fewer copies and outputs each has.
 """
 
 SPLITTING_TILES = (replace(TENSOR_TILES[0], wn=32), *TENSOR_TILES[1:])

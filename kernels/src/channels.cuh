@@ -31,19 +31,15 @@ __device__ __forceinline__ void copy_channels(float* shared, const float* global
   }
 }
 
-// Copies UNIT channels of which `exist` do: zeros for the others.
+// Copies UNIT channels of which `exist` do, one by one: zeros for the others.
 template <int UNIT, class T>
-__device__ __forceinline__ void copy_unit(T* shared, const T* global, int exist, bool vectors) {
-  if (vectors) {
-    cp_async_part<UNIT * sizeof(T)>(shared, global, min(exist, UNIT) * int(sizeof(T)));
-  } else {
+__device__ __forceinline__ void copy_singly(T* shared, const T* global, int exist) {
 #pragma unroll
-    for (int i = 0; i < UNIT; ++i) {
-      if constexpr (sizeof(T) == 4) {
-        cp_async<4>(shared + i, global + (i < exist ? i : 0), i < exist);
-      } else {
-        shared[i] = i < exist ? global[i] : T(0.0f);  // cp.async copies at least 4 bytes
-      }
+  for (int i = 0; i < UNIT; ++i) {
+    if constexpr (sizeof(T) == 4) {
+      cp_async<4>(shared + i, global + (i < exist ? i : 0), i < exist);
+    } else {
+      shared[i] = i < exist ? global[i] : T(0.0f);  // cp.async copies at least 4 bytes
     }
   }
 }

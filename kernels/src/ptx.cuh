@@ -17,6 +17,14 @@ __device__ __forceinline__ unsigned shared_address(const void* shared) {
   return static_cast<unsigned>(__cvta_generic_to_shared(shared));
 }
 
+// The number itself, in a register from here on: the compiler would otherwise compute again, in
+// each turn of a loop, what depends on the thread's index alone.
+template <class T>
+__device__ __forceinline__ T kept(T number) {
+  asm volatile("" : "+r"(number));
+  return number;
+}
+
 // Waits for every thread of the block, whose warps may be at different calls of it: where they do
 // different work, and __syncthreads would have to be one call. All lanes of a warp call it
 // together.

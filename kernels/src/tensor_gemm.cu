@@ -136,25 +136,59 @@ __global__ void __launch_bounds__(BM / WM * (BN / WN) * 32)
   static_assert(ROW == 128, "a row has 8 vectors");
   static_assert(UNIT == VECTOR || UNIT == VECTOR / 2, "copies are of 16 or 8 bytes");
   static_assert(BM % X_ROWS == 0 && BN % WEIGHT_ROWS == 0, "threads must divide a chunk");
+  static_assert(X_ROWS % 8 == 0 && WEIGHT_ROWS % 8 == 0, "all rows of a thread are swizzled alike");
   static_assert(BM % WM == 0 && BN % WN == 0 && WM % 16 == 0 && WN % 16 == 0, "tiles must fit");
   DYNAMIC_SHARED(unsigned char, shared);
   // Of each pixel window_start in x, then projected_start in the residual.
   int4* const rows = reinterpret_cast<int4*>(shared + CHUNKS_OR_SUMS);
 
-  const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
-  const int group = blockIdx.z, split = blockIdx.y, splits = gridDim.y;
+  const unsigned thread = kept(threadIdx.x), lane = thread % 32, warp = thread / 32;
+  const int group = blockIdx.z, split = blockIdx.y, splits = sizes.splits;
   unsigned pixel_tile = blockIdx.x;
   const int first_filter = int(peel(pixel_tile, sizes.filter_tiles)) * BN;
   const int first_pixel = int(pixel_tile) * BM;
-  const int channels = (sizes.channels + UNIT - 1) / UNIT * UNIT;
+  const int channels = sizes.padded_channels;
   const int of_x = window.kernel[0] * window.kernel[1] * window.kernel[2] * channels;
   const int inner = of_x + (projection.channels + UNIT - 1) / UNIT * UNIT;
   const int weight_pitch = (inner + VECTOR - 1) / VECTOR * VECTOR;
   const int chunks = (inner + BK - 1) / BK;
   const int first_chunk = int(quotient(chunks * split, sizes.splits));
   const int last_chunk = int(quotient(chunks * (split + 1), sizes.splits));
+
+  // What this thread copies of every chunk: a vector of every WEIGHT_ROWS-th filter, a unit of
+  // every X_ROWS-th pixel. Those are multiples of 8 rows apart: all have the vector at one place.
+  const auto place = [](int row, int element) {
+    const int byte = element * int(sizeof(T));
+    return row * ROW + ((byte / 16 ^ row % 8) * 16 | byte % 16);
+  };
+  const int weight_row = thread / (BK / VECTOR), weight_element = thread % (BK / VECTOR) * VECTOR;
+  const int weight_place = kept(BM * ROW + place(weight_row, weight_element));
+  const int filters = sizes.filters - first_filter - weight_row;  // that are left, from this one on
+  int weight_inner = first_chunk * BK + weight_element;
+  const T* weight_from =
+      weight +
+      (size_t(group * sizes.filters + first_filter + weight_row) * weight_pitch + weight_inner);
+
+  const auto copy_weights = [&](int stage) {
+    unsigned char* const to = shared + stage * STAGE + weight_place;
+    const int exist = weight_inner < weight_pitch ? filters : 0;
+#pragma unroll
+    for (int i = 0; i < BN; i += WEIGHT_ROWS)
+      cp_async<16>(to + i * ROW, weight_from + size_t(i) * weight_pitch, i < exist);
+    weight_inner += BK;
+    weight_from += BK;
+  };
+#pragma unroll 1
+  for (int stage = 0; stage < STAGES - 1; ++stage)
+    if (first_chunk + stage < last_chunk) copy_weights(stage);
+
+  const int x_row = thread / (BK / UNIT), x_element = thread % (BK / UNIT) * UNIT;
+  const int x_place = kept(place(x_row, x_element));
+  int x_inner = first_chunk * BK + x_element;
+  Column column(x_inner, sizes.padded_channels, window);
+  const bool whole =
+      sizes.x_vectors != 0 && sizes.channels == channels && projection.channels % UNIT == 0;
   x += group * sizes.channels;
-  weight += size_t(group) * sizes.filters * weight_pitch;
 
   for (int row = thread; row < BM; row += THREADS) {
     rows[row] = window_start(first_pixel + row, sizes, window);
@@ -163,60 +197,59 @@ __global__ void __launch_bounds__(BM / WM * (BN / WN) * 32)
   }
   __syncthreads();
 
-  // What this thread copies of every chunk: one unit of some rows of x, one vector of some
-  // filters'.
-  const int x_row = thread / (BK / UNIT), unit = thread % (BK / UNIT);
-  const int weight_row = thread / (BK / VECTOR), vector = thread % (BK / VECTOR);
-  Column column(first_chunk * BK + unit * UNIT, sizes.padded_channels, window);
-  int x_inner = first_chunk * BK + unit * UNIT;
-  int weight_inner = first_chunk * BK + vector * VECTOR;
-
-  const auto at = [](unsigned char* chunk, int row, int element) {
-    const int place = element * int(sizeof(T));
-    return reinterpret_cast<T*>(chunk + row * ROW + ((place / 16 ^ row % 8) * 16 | place % 16));
-  };
-
-  const auto copy_chunk = [&](int stage) {
-    unsigned char* const x_chunk = shared + stage * STAGE;
-    unsigned char* const weight_chunk = x_chunk + BM * ROW;
+  const auto copy_x = [&](int stage) {
+    unsigned char* const to = shared + stage * STAGE + x_place;
     const bool is_of_x = x_inner < of_x;
-    const int d = is_of_x ? column.tap[0] * window.dilation[0] : 0;
+    const int channel = is_of_x ? column.channel : x_inner - of_x;
+    const int exist = (is_of_x ? sizes.channels : projection.channels) - channel;
     const int h = is_of_x ? column.tap[1] * window.dilation[1] : 0;
     const int w = is_of_x ? column.tap[2] * window.dilation[2] : 0;
-    const int channel = is_of_x ? column.channel : x_inner - of_x;
-    const int tap = ((d * window.input[1] + h) * window.input[2] + w) * sizes.x_pitch + channel;
-    const int exist = (is_of_x ? sizes.channels : projection.channels) - channel;
+    // Outside every image where no channel is left.
+    const int d = exist <= 0 ? -(1 << 30) : is_of_x ? column.tap[0] * window.dilation[0] : 0;
     // Also where nothing is left to copy, the address must be a vector's.
     const T* const from = is_of_x || projection.channels == 0 ? x : residual;
-    const int4* const starts = exist > 0 && !is_of_x ? rows + BM : rows;
+    const int tap =
+        (((is_of_x ? d : 0) * window.input[1] + h) * window.input[2] + w) * sizes.x_pitch + channel;
+    const int4* const starts = rows + x_row + (is_of_x || projection.channels == 0 ? 0 : BM);
+    // Of each row; -UNIT where nothing is copied. All are computed before the first copy, behind
+    // which the compiler would leave the others.
+    int places[BM / X_ROWS];
 #pragma unroll
-    for (int i = 0; i < BM; i += X_ROWS) {
-      const int row = i + x_row;
-      const int4 start = starts[row];
-      const bool inside = exist > 0 && unsigned(start.y + d) < unsigned(window.input[0]) &&
+    for (int i = 0; i < BM / X_ROWS; ++i) {
+      const int4 start = starts[i * X_ROWS];
+      const bool inside = unsigned(start.y + d) < unsigned(window.input[0]) &&
                           unsigned(start.z + h) < unsigned(window.input[1]) &&
                           unsigned(start.w + w) < unsigned(window.input[2]);
-      copy_unit<UNIT>(at(x_chunk, row, unit * UNIT), from + (start.x + tap), inside ? exist : 0,
-                      sizes.x_vectors != 0);
+      places[i] = inside ? start.x + tap : -UNIT;
     }
+    const auto for_each_row = [&](const auto& copy) {
 #pragma unroll
-    for (int i = 0; i < BN; i += WEIGHT_ROWS) {
-      const int row = i + weight_row, filter = first_filter + row;
-      const bool exists = filter < sizes.filters && weight_inner < weight_pitch;
-      cp_async<16>(at(weight_chunk, row, vector * VECTOR),
-                   weight + (filter * weight_pitch + weight_inner), exists);
+      for (int i = 0; i < BM / X_ROWS; ++i)
+        copy(reinterpret_cast<T*>(to + i * X_ROWS * ROW), from + places[i], places[i] != -UNIT);
+    };
+    constexpr int BYTES = UNIT * int(sizeof(T));
+    if (whole) {
+      for_each_row([](T* at, const T* unit, bool inside) { cp_async<BYTES>(at, unit, inside); });
+    } else if (sizes.x_vectors != 0) {
+      const int bytes = min(exist, UNIT) * int(sizeof(T));
+      for_each_row([bytes](T* at, const T* unit, bool inside) {
+        cp_async_part<BYTES>(at, unit, inside ? bytes : 0);
+      });
+    } else {
+      for_each_row([exist](T* at, const T* unit, bool inside) {
+        copy_singly<UNIT>(at, unit, inside ? exist : 0);
+      });
     }
     column.advance(BK, channels, window);
     x_inner += BK;
-    weight_inner += BK;
   };
 
   // The row and the vector that this lane gives ldmatrix the address of: 4 matrices are 16 rows x 2
   // vectors, of x the rows first, of the weights the vectors first.
   const int warp_pixel = warp % (BM / WM) * WM, warp_filter = warp / (BM / WM) * WN;
-  const int x_lane = (warp_pixel + lane % 16) * ROW, x_vector = lane / 16 ^ lane % 8;
-  const int weight_lane = (BM + warp_filter + lane / 16 * 8 + lane % 8) * ROW;
-  const int weight_vector = lane / 8 % 2 ^ lane % 8;
+  const int x_lane = kept((warp_pixel + lane % 16) * ROW + (lane / 16 ^ lane % 8) * 16);
+  const int weight_lane =
+      kept((BM + warp_filter + lane / 16 * 8 + lane % 8) * ROW + (lane / 8 % 2 ^ lane % 8) * 16);
   Sums<M, N> sums = {};
 
   const auto multiply_chunk = [&](int stage, Sums<M, N>& result) {
@@ -226,11 +259,11 @@ __global__ void __launch_bounds__(BM / WM * (BN / WN) * 32)
       Fragments<M, N> factors;
 #pragma unroll
       for (int m = 0; m < M; ++m)
-        ldmatrix_x4(factors.x[m], chunk + x_lane + m * 16 * ROW + (x_vector ^ step * 2) * 16);
+        ldmatrix_x4(factors.x[m], chunk + (x_lane ^ step * 32) + m * 16 * ROW);
 #pragma unroll
       for (int n = 0; n < N; n += 2) {
         unsigned two[4];
-        ldmatrix_x4(two, chunk + weight_lane + n * 8 * ROW + (weight_vector ^ step * 2) * 16);
+        ldmatrix_x4(two, chunk + (weight_lane ^ step * 32) + n * 8 * ROW);
 #pragma unroll
         for (int i = 0; i < 4; ++i) factors.weight[n + i / 2][i % 2] = two[i];
       }
@@ -239,16 +272,19 @@ __global__ void __launch_bounds__(BM / WM * (BN / WN) * 32)
   };
 
   wait_for_previous();
-#pragma unroll 2
+#pragma unroll 1
   for (int stage = 0; stage < STAGES - 1; ++stage) {
-    if (first_chunk + stage < last_chunk) copy_chunk(stage);
+    if (first_chunk + stage < last_chunk) copy_x(stage);
     cp_async_commit();
   }
   int reading = 0, writing = STAGES - 1;
   for (int chunk = first_chunk; chunk < last_chunk; ++chunk) {
     cp_async_wait<STAGES - 2>();
     __syncthreads();  // this chunk is there for all, and the one before it read by all
-    if (chunk + STAGES - 1 < last_chunk) copy_chunk(writing);
+    if (chunk + STAGES - 1 < last_chunk) {
+      copy_weights(writing);
+      copy_x(writing);
+    }
     cp_async_commit();
     if constexpr (PRECISION == Precision::TF32X3) {
       Sums<M, N> part = {};
@@ -268,23 +304,25 @@ __global__ void __launch_bounds__(BM / WM * (BN / WN) * 32)
 
   // The tile's sums, in shared memory or, where they are one of several parts, in the workspace.
   const unsigned tile = blockIdx.z * gridDim.x + blockIdx.x;
-  float* const parts = splits == 1 ? reinterpret_cast<float*>(shared)
-                                   : workspace + size_t(tile) * splits * (BM * PITCH);
-  float* const part = parts + split * (BM * PITCH);
-  __syncthreads();
+  float* parts = reinterpret_cast<float*>(shared);
+  const auto store_sums = [&](float* to) {
+    to += (warp_pixel + lane / 4) * PITCH + warp_filter + lane % 4 * 2;
 #pragma unroll
-  for (int m = 0; m < M; ++m)
+    for (int m = 0; m < M; ++m)
 #pragma unroll
-    for (int n = 0; n < N; ++n)
+      for (int n = 0; n < N; ++n)
 #pragma unroll
-      for (int i = 0; i < 4; i += 2)
-        store<2>(part + (warp_pixel + m * 16 + i * 4 + lane / 4) * PITCH + warp_filter + n * 8 +
-                     lane % 4 * 2,
-                 Vec<2>{sums[m][n][i], sums[m][n][i + 1]});
-  if (splits > 1) {
-    if (!last_of_split(counters + tile, splits)) return;
-  } else {
+        for (int i = 0; i < 4; i += 2)
+          store<2>(to + (m * 16 + i * 4) * PITCH + n * 8, Vec<2>{sums[m][n][i], sums[m][n][i + 1]});
+  };
+  if (splits == 1) {
+    __syncthreads();  // all have read the last chunk
+    store_sums(parts);
     __syncthreads();
+  } else {
+    parts = workspace + size_t(tile) * splits * (BM * PITCH);
+    store_sums(parts + split * (BM * PITCH));
+    if (!last_of_split(counters + tile, splits)) return;
   }
   write_tile<BM, BN, PITCH, THREADS>(
       reinterpret_cast<float*>(shared), parts, splits, sizes.pixels, first_pixel,

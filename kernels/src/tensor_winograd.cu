@@ -153,7 +153,7 @@ __global__ void __launch_bounds__(BM * 8, 64 / BM)
       if (sizes.x_vectors && (exist >= 8 || exist <= 0))
         cp_async<16>(to, from, exist > 0);
       else
-        copy_unit<8>(reinterpret_cast<Half*>(to), from, exist, false);
+        copy_singly<8>(reinterpret_cast<Half*>(to), from, exist);
     }
     cp_async_commit();
   };

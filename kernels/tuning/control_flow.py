@@ -1,6 +1,6 @@
 """Loops of machine code, and the path that a warp usually takes through them."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from kernels.device.machine_code import Instruction
@@ -33,22 +33,28 @@ def loops(code: Sequence[Instruction]) -> list[Loop]:
 
 
 def path(
-    code: Sequence[Instruction], loop: Loop, weight: Callable[[Instruction], Weight]
+    code: Sequence[Instruction],
+    loop: Loop,
+    weight: Callable[[int], Weight],
+    *,
+    leaving: bool = False,
 ) -> list[int]:
     """The instructions from the first to the last, loops inside taken once.
 
-    Of all ways that with the most weight, summed over its instructions.
+    Of all ways that with the most weight, summed over its instructions, of which `weight` is given
+    the indices. Those that are `leaving` end at any EXIT.
     """
     best: dict[int, tuple[Weight, int | None]] = {}
     for i in range(loop.last, loop.first - 1, -1):
-        own = weight(code[i])
-        if i == loop.last:
-            best[i] = (own, None)
-            continue
-        ways = [(best[j][0], j) for j in _next(code, i) if j in best]
+        own = weight(i)
+        ways: list[tuple[Weight, int | None]] = []
+        if i == loop.last or (leaving and code[i].base == "EXIT"):
+            ways = [((0,) * len(own), None)]
+        if i < loop.last:
+            ways += [(best[j][0], j) for j in _next(code, i) if j in best]
         if ways:
-            after, j = max(ways)
-            best[i] = (total((own, after)), j)
+            after, j = max(ways, key=lambda way: way[0])
+            best[i] = (tuple(map(sum, zip(own, after, strict=True))), j)
     taken: list[int] = []
     at: int | None = loop.first if loop.first in best else None
     while at is not None:
@@ -57,9 +63,15 @@ def path(
     return taken
 
 
-def total(weights: Iterable[Weight]) -> Weight:
-    """The sum of weights, number by number."""
-    return tuple(map(sum, zip(*weights, strict=True)))
+def leading_to(
+    code: Sequence[Instruction], loop: Loop, wanted: Callable[[Instruction], bool]
+) -> set[int]:
+    """The instructions from which a warp may still come to a wanted one; those themselves."""
+    found: set[int] = set()
+    for i in range(loop.last, loop.first - 1, -1):
+        if wanted(code[i]) or not found.isdisjoint(_next(code, i)):
+            found.add(i)
+    return found
 
 
 def _next(code: Sequence[Instruction], i: int) -> list[int]:

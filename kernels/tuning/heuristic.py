@@ -129,6 +129,11 @@ def launch_cycles(
 
 
 def _cycles(work: Work, device: DeviceFacts, warm: bool) -> float:
+    return sum(parts(work, device, warm).values())
+
+
+def parts(work: Work, device: DeviceFacts, warm: bool) -> dict[str, float]:
+    """What the estimated cycles of one launch are spent on; their sum is its time."""
     profile = profile_of(work.kernel)
     blocks = ceil(work.blocks / device.multiprocessors)  # of the busiest one
     # A block too large for an H100 fits, alone, on the device that it is for.
@@ -137,12 +142,16 @@ def _cycles(work: Work, device: DeviceFacts, warm: bool) -> float:
     full, rest = divmod(blocks, most)
     busy = full * _wave(work, profile, most) + _wave(work, profile, rest)
     memory = 0 if warm else work.weight_bytes / (MEMORY_BYTES * device.multiprocessors)
-    alone, issued = _ends(work, profile, min(blocks, most))
+    ends, issued = _ends(work, profile, min(blocks, most))
+    alone = sum(ends.values())
     # Blocks begin and end while others multiply, but those of the first wave.
-    total = max(busy, memory) + max(alone, issued) + (waves - 1) * max(alone / most, issued)
-    if work.tail_bytes:
-        total += _MEET + work.tail_bytes / L2_BYTES
-    return total
+    return {
+        **ends,
+        "issue": max(0, issued - alone),
+        "loop": max(busy, memory),
+        "waves": (waves - 1) * max(alone / most, issued),
+        "split": _MEET + work.tail_bytes / L2_BYTES if work.tail_bytes else 0,
+    }
 
 
 def resident_blocks(work: Work) -> int:
@@ -174,10 +183,15 @@ def _turn(kernel: Instantiation, blocks: int) -> float:
     return max(issued, tensor, blocks * profile.wavefronts)
 
 
-def _ends(work: Work, profile: StaticProfile, blocks: int) -> tuple[float, float]:
+def _ends(work: Work, profile: StaticProfile, blocks: int) -> tuple[dict[str, float], float]:
     """Cycles of what is before and after the loop, for one warp alone, and for all to issue."""
-    once = [(each, 1.0) for each in (profile.start, profile.fill, profile.finish)]
-    ends = [*once, (profile.vector, work.vectors)]
-    alone = sum(times * (each.stalls + _WAIT * each.waits) for each, times in ends)
-    instructions = sum(times * each.instructions for each, times in ends)
-    return alone + _LATENCY, instructions * blocks * work.threads / 32 / SCHEDULERS
+    ends = {
+        "start": (profile.start, 1.0),
+        "fill": (profile.fill, 1.0),
+        "finish": (profile.finish, 1.0),
+        "outputs": (profile.vector, work.vectors),
+    }
+    alone = {name: n * (each.stalls + _WAIT * each.waits) for name, (each, n) in ends.items()}
+    instructions = sum(n * each.instructions for each, n in ends.values())
+    issued = instructions * blocks * work.threads / 32 / SCHEDULERS
+    return {**alone, "latency": _LATENCY}, issued

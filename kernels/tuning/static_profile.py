@@ -16,7 +16,7 @@ from typing import NamedTuple
 from kernels.device.compile import Cubin
 from kernels.device.device import Instantiation
 from kernels.device.machine_code import WORD, Instruction, disassemble
-from kernels.tuning.control_flow import Loop, Weight, loops, path, total
+from kernels.tuning.control_flow import Loop, Weight, leading_to, loops, path
 
 SCHEDULERS = 4
 """Of a multiprocessor; warp w is scheduler w % 4's (assumed, for NVIDIA does not say)."""
@@ -173,6 +173,7 @@ def profile_of_code(
 ) -> StaticProfile:
     """The profile of a kernel's instructions, of which so many blocks are resident."""
     first = next((i for i, each in enumerate(code) if _copies(each)), 0)
+    end = max(i for i, each in enumerate(code) if each.base == "EXIT")
     hot = hot_loop(code)
     trips = _trips(instantiation, threads)
     loop, data, begin = Counter[str](), Counter[str](), first
@@ -184,19 +185,21 @@ def profile_of_code(
             chunks = loop["FFMA"] // trips.products
             of_chunk = turn(code, _data_loop(code, hot), trips.loop)
             data = Counter({name: chunks * count for name, count in of_chunk.items()})
-        fill = path(code, Loop(first, hot.first), weight)[:-1] if first < hot.first else []
-    ending = _ending(code, begin)
+        fill = _usual(code, Loop(first, hot.first))[:-1] if first < hot.first else []
+    rest = Loop(begin, end)
+    split = leading_to(code, rest, _sums_parts)
+    ending = path(code, rest, lambda i: _weight_of_finish(code[i], i in split), leaving=True)
     writing = [each for each in loops(code) if any(map(each.holds, ending)) and _writes(code, each)]
     in_loop = [i for i in ending if any(each.holds(i) for each in writing)]
     stores = max(1, sum(_stores(code[i]) for i in in_loop))
-    again = _repeated(code, Loop(begin, ending[-1]), trips.finish)
+    again = _repeated(code, Loop(begin, end), trips.finish)
     once = [i for i in ending if i not in set(in_loop) for _ in range(again(i))]
     return StaticProfile(
         registers,
         blocks,
         threads // 32,
         len(code) * WORD,
-        _stretch(code, path(code, Loop(0, first), weight) if first else []),
+        _stretch(code, _usual(code, Loop(0, first)) if first else []),
         _stretch(code, fill),
         loop,
         data,
@@ -206,11 +209,9 @@ def profile_of_code(
     )
 
 
-def _ending(code: Sequence[Instruction], begin: int) -> list[int]:
-    """The usual way to an end: of several loops that write, each may have its own."""
-    exits = [i for i, each in enumerate(code) if each.base == "EXIT" and i >= begin]
-    ways = filter(None, (path(code, Loop(begin, i), weight_of_finish) for i in exits))
-    return max(ways, key=lambda way: total([weight_of_finish(code[i]) for i in way]))
+def _usual(code: Sequence[Instruction], through: Loop) -> list[int]:
+    """The path that warps usually take."""
+    return path(code, through, lambda i: weight(code[i]))
 
 
 def _stretch(code: Sequence[Instruction], taken: Sequence[int], times: int = 1) -> Stretch:
@@ -280,6 +281,12 @@ def _stores(instruction: Instruction) -> bool:
     return instruction.base == "STG" and _wide(instruction)
 
 
+def _sums_parts(instruction: Instruction) -> bool:
+    """Whether only the sum over several blocks has it: the counter, or a load past the L1 cache."""
+    past_l1 = instruction.base == "LDG" and ".STRONG.GPU" in instruction.opcode
+    return past_l1 or instruction.base in ("ATOMG", "MEMBAR")
+
+
 def _writes(code: Sequence[Instruction], loop: Loop) -> bool:
     return any(map(_stores, code[loop.first : loop.last + 1]))
 
@@ -312,7 +319,7 @@ def turn(code: Sequence[Instruction], loop: Loop, trips: Mapping[str, int]) -> C
     """
     times = _repeated(code, loop, trips)
     counted: Counter[str] = Counter()
-    for i in path(code, loop, weight):
+    for i in _usual(code, loop):
         counted[kind(code[i])] += times(i)
     return counted
 
@@ -359,13 +366,13 @@ def weight(instruction: Instruction) -> Weight:
     )
 
 
-def weight_of_finish(instruction: Instruction) -> Weight:
-    """Of a way to the end: no sum over several blocks, whole vectors, no activation."""
+def _weight_of_finish(instruction: Instruction, split: bool) -> Weight:
+    """Of a way to the end: whole vectors, no activation, and not over what is `split`."""
     is_of, base = kind(instruction), instruction.base
     return (
-        -(base in ("ATOMG", "MEMBAR")),
         -(base == "STG" and not _wide(instruction)),
-        _stores(instruction),
+        _stores(instruction) and not split,
+        -split,
         is_of.startswith(_SHARED),
         -1,
     )

@@ -34,6 +34,9 @@ def test_a_prediction_is_convolutions_and_others_with_gaps(precision: Precision)
     assert prediction.us == prediction.convolutions_us + prediction.others_us
     assert prediction.gaps_us < 12 * GAP_US
     assert prediction.overlapped_us < prediction.us
+    assert sum(prediction.parts_us.values()) == pytest.approx(prediction.convolutions_us)
+    assert prediction.parts_us["gaps"] == pytest.approx(len(problems) * GAP_US)
+    assert 12 * GAP_US < prediction.floor_us < prediction.us  # no node takes several launches
 
 
 def test_weights_that_do_not_fit_the_cache_come_from_memory(

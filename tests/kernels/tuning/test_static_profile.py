@@ -23,7 +23,7 @@ from tests.support.kernels.machine_code import listed
 
 def usual(code: list[Instruction], last: int) -> list[int]:
     """The usual path through a loop that begins with the code."""
-    return path(code, Loop(0, last), weight)
+    return path(code, Loop(0, last), lambda i: weight(code[i]))
 
 
 @pytest.mark.parametrize(
