@@ -186,7 +186,7 @@ def profile_of_code(
             of_chunk = turn(code, _data_loop(code, hot), trips.loop)
             data = Counter({name: chunks * count for name, count in of_chunk.items()})
         fill = path(code, Loop(first, hot.first), weight)[:-1] if first < hot.first else []
-    ending = path(code, Loop(begin, end), weight_of_finish)
+    ending = _ending(code, begin, end)
     writing = [each for each in loops(code) if any(map(each.holds, ending)) and _writes(code, each)]
     in_loop = [i for i in ending if any(each.holds(i) for each in writing)]
     stores = max(1, sum(_stores(code[i]) for i in in_loop))
@@ -205,6 +205,22 @@ def profile_of_code(
         _stretch(code, once),
         _stretch(code, in_loop, stores),
     )
+
+
+def _ending(code: Sequence[Instruction], begin: int, end: int) -> list[int]:
+    """The usual way out: to the kernel's end, or to an exit of a loop that stores vectors."""
+    storing = [each for each in loops(code) if each.first > begin and _writes(code, each)]
+    exits = [
+        i
+        for i, each in enumerate(code)
+        if each.base == "EXIT" and any(loop.holds(i) for loop in storing)
+    ]
+    ways = [path(code, Loop(begin, i), weight_of_finish) for i in (end, *exits)]
+
+    def total(way: list[int]) -> Weight:
+        return tuple(map(sum, zip(*(weight_of_finish(code[i]) for i in way), strict=True)))
+
+    return max(ways, key=total)
 
 
 def _stretch(code: Sequence[Instruction], taken: Sequence[int], times: int = 1) -> Stretch:
