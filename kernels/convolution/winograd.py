@@ -72,6 +72,7 @@ TILES = {
     ),
     36: (
         WinogradTile(bm=32, bn=32, bc=8, tm=8, tn=8, data_warps=2, resident=1),
+        WinogradTile(bm=16, bn=64, bc=8, tm=8, tn=8, data_warps=2, resident=1),
         WinogradTile(bm=32, bn=32, bc=4, tm=8, tn=8, data_warps=2, resident=1),
         WinogradTile(bm=16, bn=32, bc=8, tm=8, tn=8, data_warps=2, resident=1),
         WinogradTile(bm=16, bn=32, bc=4, tm=8, tn=8, data_warps=1, resident=2),

@@ -18,11 +18,23 @@ __device__ __forceinline__ unsigned shared_address(const void* shared) {
 }
 
 // The number itself, in a register from here on: the compiler would otherwise compute again, in
-// each turn of a loop, what depends on the thread's index alone.
+// each turn of a loop, what depends on the thread's index alone. It costs no instruction, but ptxas
+// sees through it where registers are scarce: then `held` is needed.
 template <class T>
 __device__ __forceinline__ T kept(T number) {
   asm volatile("" : "+r"(number));
   return number;
+}
+
+// The same, of a number or a place in shared memory, by a shuffle to the lane itself. All lanes of
+// a warp call it together.
+__device__ __forceinline__ int held(int number) {
+  return __shfl_sync(~0u, number, threadIdx.x % 32);
+}
+
+template <class T>
+__device__ __forceinline__ T* held(T* shared) {
+  return static_cast<T*>(__cvta_shared_to_generic(unsigned(held(int(shared_address(shared))))));
 }
 
 // Waits for every thread of the block, whose warps may be at different calls of it: where they do
@@ -66,6 +78,19 @@ __device__ __forceinline__ void cp_async_part(void* shared, const void* global, 
 template <int BYTES>
 __device__ __forceinline__ void cp_async(void* shared, const void* global, bool valid = true) {
   cp_async_part<BYTES>(shared, global, valid ? BYTES : 0);
+}
+
+// 16 bytes, or zeros where `bits` are 0: a bit of a mask need not be brought to the lowest place.
+__device__ __forceinline__ void cp_async_where(unsigned bits, void* shared, const void* global) {
+#if __CUDA_ARCH__ >= 800
+  asm volatile(
+      "{ .reg .pred none; setp.eq.u32 none, %2, 0;\n"
+      "cp.async.cg.shared.global [%0], [%1], 16, none; }" ::"r"(shared_address(shared)),
+      "l"(global), "r"(bits)
+      : "memory");
+#else
+  cp_async<16>(shared, global, bits != 0);
+#endif
 }
 
 // Ends the group of copies that this thread began since the last one it ended.

@@ -18,9 +18,11 @@
 // Versions: with both roles in every thread, as in the papers' kernels, a thread needed registers
 //   for its sums and for the 36 or 64 values of a tile, too many for both. Separate roles take 96
 //   registers at most and 20 warps. An inverse transform of half the filters at a time would need
-//   less shared memory, but keeps the other half's sums in registers: it spilled. So did, by 4 to
-//   90 bytes of one configuration or another, a running pointer to U instead of an index, loads of
-//   U's vectors before V's, and with 4 channels a chunk unrolled copies of U and two chunks a turn.
+//   less shared memory, but keeps the other half's sums in registers: it spilled. So did, by 50 to
+//   90 bytes of one configuration or another, a running pointer to U instead of an index, and
+//   copies of U without a branch around them. Of 64 moves between registers a turn 22 are left
+//   since addresses are held, one counter does for channels and chunks, and a channel's loads come
+//   before its products; __syncwarp between channels made them more.
 // Layouts: x, residual, y are N·D·H·W pixels with any pitch. weight is alpha^AXES × C × K, channels
 //   padded to a multiple of 4 with zeros (kernels/winograd/filter.py). In shared memory V is
 //   channels × positions × tiles, each channel padded, so that the transform's stores, of 32 / BC
@@ -72,8 +74,8 @@ __device__ __forceinline__ void copy_tile(float* shared, const float* x, unsigne
         const unsigned inside = (read >> d & read >> (8 + h) & 1) != 0 ? columns : 0;
 #pragma unroll
         for (int w = 0; w < ALPHA; w += AT_ONCE)
-          cp_async<16>(shared + ((d * ALPHA + h) * ALPHA + w) * APART, begin + w * sizes.x_pitch,
-                       (inside >> w & 1) != 0);
+          cp_async_where(inside & 1u << w, shared + ((d * ALPHA + h) * ALPHA + w) * APART,
+                         begin + w * sizes.x_pitch);
       }
   } else {
 #pragma unroll 1
@@ -191,7 +193,7 @@ __global__ void __launch_bounds__(threads(power(M + R - 1, AXES), BM / TM * (BN 
       if (chunk + 1 < chunks) copy(chunk + 1);
       barrier_of_roles();  // this chunk's V is there, and the one before read
     }
-    barrier_of_roles();
+    if (chunks > 0) barrier_of_roles();
   } else {
     const int position = thread / GROUP, in_group = thread % GROUP;
     // Lanes differ in their filters, pairs of lanes in their tiles, and so on in turn: then half a
@@ -208,66 +210,53 @@ __global__ void __launch_bounds__(threads(power(M + R - 1, AXES), BM / TM * (BN 
 
     // Every thread copies of U what its group multiplies, chunk by chunk.
     constexpr int APART = GROUP / (BN / 4);
-    static_assert(GROUP % (BN / 4) == 0 && BC % APART == 0, "threads must fit rows");
+    static_assert(GROUP % (BN / 4) == 0 && 4 % APART == 0, "threads must fit rows");
     const int u_row = in_group / (BN / 4), u_column = in_group % (BN / 4) * 4;
-    float* const to = u + (position * BC + u_row) * BN + u_column;
-    const int channel = first_chunk * BC + u_row;
-    int from = (position * channels + channel) * filters + first_filter + u_column;
-    int exist = first_filter + u_column < filters ? channels - channel : 0;
-    const auto copy = [&](int stage) {
-      if (BC == 8 && exist > BC - APART) {
+    float* const to = held(u + (position * BC + u_row) * BN + u_column);
+    const bool in_filters = first_filter + u_column < filters;
+    const int step = held(APART * filters);
+    int from = (position * channels + first_chunk * BC + u_row) * filters + first_filter + u_column;
+    const auto copy = [&](int stage, int exist) {  // so many channels, 4 of them at least
+      const bool all = in_filters && (BC == 4 || exist >= BC);
 #pragma unroll
-        for (int i = 0; i < BC; i += APART)
-          cp_async<16>(to + stage * U + i * BN, weight + (from + i * filters));
-      } else {
-#pragma unroll 1
-        for (int i = 0; i < BC; i += APART)
-          cp_async<16>(to + stage * U + i * BN, weight + (from + i * filters), i < exist);
-      }
+      for (int i = 0; i < BC; i += APART, from += step)
+        cp_async<16>(to + stage * U + i * BN, weight + from, i < 4 ? in_filters : all);
       cp_async_commit();
-      from += BC * filters;
-      exist -= BC;
     };
 
-    const float* const v_begin = v + position * BM + row;
-    const float* const u_begin = u + position * (BC * BN) + column;
-    if (chunks > 0) copy(0);
+    float* const v_begin = held(v + position * BM + row);
+    float* const u_begin = held(u + position * (BC * BN) + column);
+    // Channels of this chunk and later ones.
+    int rest = min(channels - first_chunk * BC, chunks * BC);
+    if (rest > 0) copy(0, rest);
     transform_first();
     float sums[TM][TN] = {};
-    // Two chunks of 8 channels a turn, so that the stage of each is known in advance.
-    constexpr int AT_ONCE = BC == 8 ? 2 : 1;
-    for (int first = 0; first < chunks; first += AT_ONCE) {
+    for (; rest > 0; rest -= 2 * BC) {
 #pragma unroll
-      for (int each = 0; each < AT_ONCE; ++each) {
-        const int chunk = first + each, stage = AT_ONCE == 2 ? each : chunk % 2;
-        if (chunk >= chunks) break;
-        if (chunk > 0) {
-          cp_async_wait<0>();
-          barrier_of_roles();  // this chunk's U and V are there, and the one before read
-        }
-        if (chunk + 1 < chunks) copy(AT_ONCE == 2 ? 1 - each : (chunk + 1) % 2);
+      for (int stage = 0; stage < 2; ++stage) {  // two chunks a turn: each has its stage
+        if (rest <= stage * BC) break;
+        if (rest > (stage + 1) * BC) copy(1 - stage, rest - (stage + 1) * BC);
         const float* const v_rows = v_begin + stage * V;
         const float* const u_columns = u_begin + stage * U;
 #pragma unroll
         for (int channel = 0; channel < BC; ++channel) {
-          Vec<4> left[TM / 4];
+          Vec<4> left[TM / 4], right[TN / 4];
 #pragma unroll
           for (int m = 0; m < TM / 4; ++m)
             left[m] = load<4>(v_rows + channel * V_PITCH + m * (4 * ROWS));
 #pragma unroll
-          for (int n = 0; n < TN; n += 4) {
-            const Vec<4> right = load<4>(u_columns + channel * BN + (n * COLUMNS ^ swap));
+          for (int n = 0; n < TN / 4; ++n)
+            right[n] = load<4>(u_columns + channel * BN + (4 * n * COLUMNS ^ swap));
 #pragma unroll
-            for (int m = 0; m < TM; ++m)
+          for (int m = 0; m < TM; ++m)
 #pragma unroll
-              for (int i = 0; i < 4; ++i)
-                sums[m][n + i] = fmaf(left[m / 4].at[m % 4], right.at[i], sums[m][n + i]);
-          }
+            for (int n = 0; n < TN; ++n)
+              sums[m][n] = fmaf(left[m / 4].at[m % 4], right[n / 4].at[n % 4], sums[m][n]);
         }
+        cp_async_wait<0>();
+        barrier_of_roles();  // the next chunk's U and V are there, and this one's read
       }
     }
-
-    barrier_of_roles();  // all of U and V is read
 #pragma unroll
     for (int m = 0; m < TM; ++m)
 #pragma unroll

@@ -151,6 +151,16 @@ def test_of_several_loops_that_write_the_shortest_with_whole_vectors_is_the_end(
     assert profile.finish.instructions == 4  # 0 to 3
 
 
+def test_the_usual_way_may_end_in_a_loop_that_stores_vectors() -> None:
+    code = listed(
+        *["LDGSTS.128", "FFMA", "LDS.128", "@P0 BRA 1"],
+        *["@P1 BRA 10", "LDS.128", "STG.128", "@P2 EXIT", "IADD3", "BRA 5"],
+        *["FADD", "FADD", "LDS.128", "FADD", "STG.128", "@P3 BRA 10", "EXIT"],
+    )
+    profile = profile_of_code(code, Instantiation("a.cu", "a"), 32, 1, 128)
+    assert profile.vector.instructions == 3  # the load, the store and the exit, not the long loop
+
+
 def test_blocks_fit_by_registers_shared_memory_warps_and_number() -> None:
     room = 228 << 10
     assert resident(96, 640, 100 << 10, room) == 1  # 20 warps of 96 x 32 in 65536

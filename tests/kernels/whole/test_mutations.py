@@ -22,9 +22,6 @@ SURVIVORS = {
     "implicit_gemm.cu: constexpr int X_PITCH = BK % 32 == 16 ? BK : BK + 4;: == becomes !=": (
         "a pitch changes only bank conflicts, which accesses.tsv shows"
     ),
-    "winograd.cu: const int all_chunks = (channels + BC - 1) / BC;: - becomes +": (
-        "a chunk more, of zeros: time, but no result"
-    ),
     "coalesced.cu: const int chunks = (sizes.channels + CHUNK - 1) / CHUNK;: - becomes +": (
         "a chunk more, of zeros: time, but no result"
     ),

@@ -7,6 +7,11 @@
 #define DYNAMIC_SHARED(type, name) \
   type* const name = static_cast<type*>(cusim::dynamic_shared(alignof(type)))
 
+template <class T>
+inline T held(T value) {
+  return value;
+}
+
 // One place, whatever the call's.
 template <class T>
 T kept(T number) {
@@ -27,6 +32,9 @@ template <int BYTES>
 inline void cp_async_part(void* shared, const void* global, int read, CUSIM_SITE) {
   static_assert(BYTES == 4 || BYTES == 8 || BYTES == 16, "cp.async copies 4, 8 or 16 bytes");
   cusim::copy_async(shared, global, BYTES, read, site);
+}
+inline void cp_async_where(unsigned bits, void* shared, const void* global, CUSIM_SITE) {
+  cusim::copy_async(shared, global, 16, bits ? 16 : 0, site);
 }
 inline void cp_async_commit() { cusim::copy_commit(); }
 template <int PENDING>
