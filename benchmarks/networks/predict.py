@@ -45,7 +45,7 @@ class Prediction:
     overlapped_us: float  # the batch as the engine runs it: branches and launches overlap
     gaps_us: float  # of that, while nothing runs
     parts_us: Mapping[str, float]  # what the convolutions' is spent on
-    floor_us: float  # a gap and the roofline of each node, were each one launch
+    floor_us: float  # a gap and the roofline of each node, one launch by its chosen algorithm
 
     @property
     def us(self) -> float:
@@ -55,9 +55,9 @@ class Prediction:
 
 def predict(network: Classifier, n: int) -> Prediction:
     """At the classifier's precision, by the heuristic's choices."""
-    choose = heuristic(H200)
+    choose, gpu = heuristic(H200), GPUS["h200"]
     graph = network.rewritten.graph
-    plan = plan_report(network, n, GPUS["h200"])
+    plan = plan_report(network, n, gpu)
     chosen = {
         problem: (choose(problem), names) for problem, names in conv_problems(graph, [n]).items()
     }
@@ -70,7 +70,13 @@ def predict(network: Classifier, n: int) -> Prediction:
         launches += len(names) * len(works)
         weight_bytes += len(names) * sum(work.weight_bytes for work in works)
     cached = weight_bytes <= CACHE_BYTES
-    rooflines = {step.name: step.roofline_us for step in plan.steps}
+    steps = {step.name: step for step in plan.steps}
+    rooflines = {name: step.roofline_us for name, step in steps.items()}
+    for problem, (choice, names) in chosen.items():
+        for name in names:
+            flops_per_us = 1e6 * gpu.tflops(Precision(steps[name].precision))
+            arithmetic_us = 2 * choice.algorithm.multiplications(problem) / flops_per_us
+            rooflines[name] = max(arithmetic_us, steps[name].bytes / (1e3 * gpu.gb_per_s))
     cycles: defaultdict[str, float] = defaultdict(float)
     for problem, (choice, names) in chosen.items():
         for work in choice.algorithm.work(problem, choice.config):

@@ -8,7 +8,7 @@
 //   S = 0: any width, stride, dilation and number of filters per channel; one output per thread,
 //   whose taps are loaded one by one.
 //   4 blocks per multiprocessor: without a bound ptxas spilled 8 bytes of <5, 1, 4> on sm_80, and
-//   with 7 blocks 40 bytes of <5, 2, 4>.
+//   with 7 blocks 40 bytes of <5, 2, 4>. Where RUN = 1 there is room for 7.
 // Layouts: 2-D; x, residual, y are N·H·W pixels with any pitch; weight is R·S × K, K padded to a
 //   multiple of 4. Channels beyond the last are computed but not written; they affect no other
 //   channel.
@@ -49,7 +49,7 @@ __device__ __forceinline__ Vec<4> load_inputs(const T* pixel, int filter, const 
 }
 
 template <class T, int S, int STRIDE, int RUN, Finish FINISH>
-__global__ void __launch_bounds__(128, 4)
+__global__ void __launch_bounds__(128, RUN == 1 ? 7 : 4)
     conv_depthwise(const T* __restrict__ x, const T* __restrict__ weight, const float* bias,
                    const T* residual, T* y, Sizes sizes, Window window, int activation, float a,
                    float b) {

@@ -25,6 +25,8 @@
 // Launch: (tiles, splits, groups) blocks, tiles of filters fastest, of BM / WM · BN / WN warps.
 //   Dynamic shared memory: STAGES chunks of both factors, or a tile's sums; 16 bytes a pixel,
 //   32 with a projection.
+//   1 block per multiprocessor, where 3xTF32 has a small tile: without a bound ptxas spilled 8
+//   bytes of 32 x 32 on sm_80, though shared memory leaves room for more registers.
 #include "channels.cuh"
 #include "implicit_gemm.cuh"
 
@@ -119,7 +121,8 @@ __device__ __forceinline__ void multiply_step(Sums<M, N>& sums, Fragments<M, N>&
 
 template <Precision PRECISION, int UNIT, int BM, int BN, int BK, int WM, int WN, int STAGES,
           Finish FINISH>
-__global__ void __launch_bounds__(BM / WM * (BN / WN) * 32)
+__global__ void __launch_bounds__(BM / WM * (BN / WN) * 32,
+                                  PRECISION == Precision::TF32X3 && BM * BN <= 2048 ? 1 : 0)
     conv_tensor(const Element<PRECISION>* __restrict__ x,
                 const Element<PRECISION>* __restrict__ weight, const float* bias,
                 const Element<PRECISION>* residual, Element<PRECISION>* y, float* workspace,

@@ -122,7 +122,7 @@ __device__ __forceinline__ void write_outputs(float* shared, const float* parts,
                                               const EpilogueOf<T, FINISH>& epilogue) {
   constexpr int VECTORS = BN / 4;
   const int column = threadIdx.x % VECTORS * 4, filter = first_filter + column;
-  if (filter >= epilogue.channels) return;
+  if (filter >= epilogue.end) return;
   static_assert(THREADS % VECTORS == 0, "each thread finishes the same filters of all its outputs");
   constexpr int AT_ONCE = THREADS / VECTORS, COUNT = (OUTPUTS * BM + AT_ONCE - 1) / AT_ONCE;
   const int first = threadIdx.x / VECTORS;

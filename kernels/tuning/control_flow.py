@@ -22,14 +22,30 @@ class Loop:
 
 
 def loops(code: Sequence[Instruction]) -> list[Loop]:
-    """Every branch back, but those over the kernel's end: they return from code out of line."""
+    """Every branch back to an instruction that the way to the branch leads through.
+
+    Other branches back return from code out of line, as do those over the kernel's end.
+    """
     ends = [i for i, each in enumerate(code) if each.base == "EXIT" and not each.predicate]
     found = [
         Loop(each.target, i)
         for i, each in enumerate(code)
         if each.target is not None and each.target < i
     ]
-    return [loop for loop in found if not any(map(loop.holds, ends))]
+    inside = [loop for loop in found if not any(map(loop.holds, ends))]
+    return [loop for loop in inside if loop.last not in _reached(code, without=loop.first)]
+
+
+def _reached(code: Sequence[Instruction], without: int) -> set[int]:
+    """The instructions that a warp may come to, but not through this one."""
+    reached, ahead = {without}, [0]
+    while ahead:
+        i = ahead.pop()
+        if i not in reached and i < len(code):
+            reached.add(i)
+            target = code[i].target
+            ahead += [*_next(code, i), *([] if target is None else [target])]
+    return reached
 
 
 def path(

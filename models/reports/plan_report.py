@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 from kernels.convolution.algorithms import ConvChoice
 from kernels.convolution.tensor_gemm import TensorConv
+from kernels.convolution.tensor_winograd import TensorWinogradConv
+from kernels.convolution.winograd_nonfused import NonfusedWinogradConv
 from kernels.device.device import Instantiation
 from kernels.problems.conv import ConvProblem
 from kernels.problems.precision import Precision
@@ -189,8 +191,11 @@ class _Chosen(NamedTuple):
 
 
 def _of(choice: ConvChoice, problem: ConvProblem) -> Precision:
-    """Of the arithmetic: 3xtf32 is also had from fp32."""
-    return problem.precision if isinstance(choice.algorithm, TensorConv) else Precision.FP32
+    """Of the products: 3xtf32 is also had from fp32, and halves may be multiplied as floats."""
+    halves = problem.precision is Precision.FP16
+    winograd = isinstance(choice.algorithm, TensorWinogradConv | NonfusedWinogradConv)
+    on_tensor_cores = isinstance(choice.algorithm, TensorConv) or (halves and winograd)
+    return problem.precision if on_tensor_cores else Precision.FP32
 
 
 def _step(

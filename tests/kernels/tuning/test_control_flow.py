@@ -9,6 +9,11 @@ def test_a_branch_back_is_a_loop_and_one_over_the_end_is_a_return() -> None:
     assert loops(code) == [Loop(0, 1), Loop(2, 4)]
 
 
+def test_a_return_from_code_out_of_line_is_no_loop() -> None:
+    code = listed("@P0 BRA 5", "FADD", "STG", "@P1 EXIT", "BRA 2", "FADD", "BRA 1")
+    assert loops(code) == [Loop(2, 4)]
+
+
 def test_a_path_is_the_way_with_the_most_weight() -> None:
     code = listed("@P0 BRA 3", "STG", "FADD", "@P1 BRA 0")
     assert path(code, Loop(0, 3), lambda _: (-1,)) == [0, 3]
