@@ -11,20 +11,30 @@ ALIGNMENT = 256
 
 @dataclass(frozen=True, slots=True)
 class Lifetime:
-    """A buffer of `nbytes`, alive from step `first` to step `last`, both included."""
+    """A buffer of `nbytes`, alive from step `first` to step `last`, both included.
+
+    Where steps run side by side, `users` has a bit for each step that touches the buffer, and
+    `before` for each that has always ended before any of those begins.
+    """
 
     name: str
     nbytes: int
     first: int
     last: int
+    users: int = 0
+    before: int = 0
 
     def __post_init__(self) -> None:
         if self.nbytes < 1 or self.first > self.last:
             raise ValueError(f"{self} has no bytes or no life")
 
     def meets(self, other: "Lifetime") -> bool:
-        """Whether both are alive at some step."""
-        return self.first <= other.last and other.first <= self.last
+        """Whether both may be alive at some step."""
+        within = self.first <= other.last and other.first <= self.last
+        return within and not (self._ends_before(other) or other._ends_before(self))
+
+    def _ends_before(self, other: "Lifetime") -> bool:
+        return self.users != 0 and self.users & ~other.before == 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +90,8 @@ def _place(lifetimes: Sequence[Lifetime]) -> Arena:
     for index, life in enumerate(lifetimes):
         first, last = lives[:index].T
         alive = np.flatnonzero((first <= life.last) & (last >= life.first))
+        if life.users:
+            alive = np.array([i for i in alive.tolist() if life.meets(lifetimes[i])], np.intp)
         alive = alive[np.argsort(begin[alive])]
         free = np.maximum.accumulate([0, *end[alive]])  # at i: the end of the first i alive
         fits = np.flatnonzero(free[:-1] + life.nbytes <= begin[alive])

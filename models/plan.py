@@ -20,12 +20,13 @@ from models.lowering import (
     Choose,
     MakeWeight,
     Operand,
+    Tape,
     TapeStep,
     WeightOperand,
     lower,
 )
 from models.preprocessing import Preprocessing
-from models.schedule.branches import Access, After, dependencies, in_order, windows
+from models.schedule.branches import Access, After, all_before, dependencies, in_order, windows
 from models.schedule.time import Chosen, Cost
 
 Pays = Callable[[Sequence[TapeStep], After], bool]
@@ -109,15 +110,9 @@ def build_plan(
     after = dependencies([_access(step) for step in tape.steps])
     if not pays(tape.steps, after):
         after = in_order(len(tape.steps))
-    lives: dict[str, tuple[int, int]] = {}
-    for step, (begin, end) in zip(tape.steps, windows(after), strict=True):
-        for operand in step.operands.values():
-            if isinstance(operand, BufferOperand):
-                first, last = lives.get(operand.root, (begin, end))
-                lives[operand.root] = (min(first, begin), max(last, end))
     special = {INPUT: Region.INPUT, OUTPUT: Region.OUTPUT}
     special |= dict.fromkeys(tape.counters, Region.COUNTERS)
-    alive = [Lifetime(root, tape.buffers[root], *life) for root, life in lives.items()]
+    alive = _lifetimes(tape, after)
     buffers = tuple(life for life in alive if life.name not in special)
     arena, counters = lay_out(buffers), lay_out([x for x in alive if x.name in tape.counters])
     offsets = {INPUT: 0, OUTPUT: 0, **arena.offsets, **counters.offsets}
@@ -150,6 +145,28 @@ def build_plan(
         output_bytes=tape.buffers[OUTPUT],
         counter_bytes=counters.nbytes,
     )
+
+
+def _lifetimes(tape: Tape, after: After) -> list[Lifetime]:
+    """When each buffer may be in use: within its steps' windows, but for what has ended by then."""
+    places, ancestors = windows(after), all_before(after)
+    in_turn = after == in_order(len(after))
+    lives: dict[str, tuple[int, int, int, int]] = {}
+    for index, (step, (begin, end)) in enumerate(zip(tape.steps, places, strict=True)):
+        for operand in step.operands.values():
+            if isinstance(operand, BufferOperand):
+                new = (begin, end, 1 << index, ancestors[index])
+                first, last, users, before = lives.get(operand.root, new)
+                lives[operand.root] = (
+                    min(first, begin),
+                    max(last, end),
+                    users | 1 << index,
+                    before & ancestors[index],
+                )
+    return [
+        Lifetime(root, tape.buffers[root], *(life[:2] if in_turn else life))
+        for root, life in lives.items()
+    ]
 
 
 def _access(step: TapeStep) -> Access:

@@ -119,7 +119,6 @@ class PlanReport:
     gpu: Gpu
     steps: tuple[StepReport, ...]
     arena_bytes: int
-    arena_bound: int  # the most bytes that may be in use at one step
     input_bytes: int
     output_bytes: int
     counter_bytes: int
@@ -175,7 +174,6 @@ def plan_report(classifier: Classifier, n: int, gpu: Gpu, tuning: Path | None = 
             for step, span, after in zip(plan.steps, spans, plan.after, strict=True)
         ),
         arena_bytes=plan.arena_bytes,
-        arena_bound=plan.arena_bound,
         input_bytes=plan.input_bytes,
         output_bytes=plan.output_bytes,
         counter_bytes=plan.counter_bytes,

@@ -86,16 +86,22 @@ def _reduced(before: Sequence[Collection[int]]) -> After:
     return tuple(result)
 
 
+def all_before(after: After) -> list[int]:
+    """For each step a bit for every step that it must come after."""
+    ancestors = [0] * len(after)
+    for step, each in enumerate(after):
+        for other in each:
+            ancestors[step] |= ancestors[other] | 1 << other
+    return ancestors
+
+
 def windows(after: After) -> list[tuple[int, int]]:
     """For each step the first and the last place that it may have in any order that is allowed.
 
     Of two steps whose windows are apart, the earlier always ends before the later begins.
     """
     count = len(after)
-    ancestors, descendants = [0] * count, [0] * count
-    for step, each in enumerate(after):
-        for other in each:
-            ancestors[step] |= ancestors[other] | 1 << other
+    ancestors, descendants = all_before(after), [0] * count
     for step in reversed(range(count)):
         for other in after[step]:
             descendants[other] |= descendants[step] | 1 << step

@@ -218,13 +218,12 @@ def _plan_table(report: PlanReport) -> RenderableType:
         for step in report.steps
     )
     timeline = report.timeline
-    arena, in_use = report.arena_bytes / 1e6, report.arena_bound / 1e6
     totals = (
         f"{report.name}, N = {report.n}, {report.gpu.name}: {len(report.steps)} launches, "
         f"{report.roofline_us:,.1f} us at the roofline (computed from the data sheet, not "
         f"measured; ceilings are shares of the peak, counted in machine code), "
         f"{timeline.us:,.1f} us by the model of time, of which {timeline.gaps_us:,.1f} are gaps; "
-        f"arena {arena:,.2f} MB, of which {in_use:,.2f} may be in use at one step"
+        f"arena {report.arena_bytes / 1e6:,.2f} MB"
     )
     return Group(make_table(columns, rows), Text(), _code_table(report), Text(), Text(totals))
 

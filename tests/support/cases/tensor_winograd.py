@@ -8,7 +8,7 @@ from kernels.convolution.tensor_winograd import (
     TensorWinogradConfig,
     TensorWinogradConv,
 )
-from kernels.problems.activation import RELU
+from kernels.problems.activation import RELU, Activation, ActivationKind
 from kernels.problems.precision import Precision
 from kernels.winograd.matrices import Points
 from tests.support.cases.conv import conv_case
@@ -29,6 +29,7 @@ HALF_LAYERS = tuple(
             conv_problem(1, 33, 8, window((6, 5), (3, 3), pads=(1,) * 4)),
             within(33),
             dense(8),
+            activation=Activation(ActivationKind.SILU),
         ),
         Layer(
             "of regions that end beyond the image",

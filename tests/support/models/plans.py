@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Collection
 
-from models.arena import aligned
-from models.plan import Plan, Region
+from models.arena import Lifetime, aligned
+from models.plan import Plan, Region, Step
 
 
 def check_operands(plan: Plan) -> None:
@@ -66,15 +66,23 @@ def least_arena(plan: Plan) -> int:
 
 
 def _users(plan: Plan) -> dict[str, list[int]]:
-    """The steps that read or write each buffer of the arena."""
+    """The steps that read or write each buffer of the arena.
+
+    Where steps run side by side buffers do not have a stretch of steps and bytes to themselves, so
+    it is the plan that says who uses them; a test of random graphs asks the tape instead.
+    """
     return {
         life.name: [
             index
             for index, step in enumerate(plan.steps)
-            for at in step.operands.values()
-            if at.region is Region.ARENA
-            and plan.offsets[life.name] <= at.offset < plan.offsets[life.name] + life.nbytes
-            and life.first <= index <= life.last
+            if (life.users >> index & 1 if life.users else _touches(plan, life, index, step))
         ]
         for life in plan.buffers
     }
+
+
+def _touches(plan: Plan, life: Lifetime, index: int, step: Step) -> bool:
+    begin = plan.offsets[life.name]
+    places = [at.offset for at in step.operands.values() if at.region is Region.ARENA]
+    alive = life.first <= index <= life.last
+    return alive and any(begin <= place < begin + life.nbytes for place in places)
