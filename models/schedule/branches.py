@@ -117,14 +117,9 @@ def streams(after: After) -> list[int]:
     A step goes on where one that it waits for was the last, or where nothing runs that it does not
     wait for: so streams make no step wait for more than it must.
     """
-    ancestors: list[int] = []
     last: list[int] = []  # of each stream
     chosen = []
-    for step, each in enumerate(after):
-        before = 0
-        for other in each:
-            before |= ancestors[other] | 1 << other
-        ancestors.append(before)
+    for step, (each, before) in enumerate(zip(after, all_before(after), strict=True)):
         free = [stream for stream, other in enumerate(last) if before >> other & 1]
         direct = [stream for stream in free if last[stream] in each]
         waits_for_all = step == len(after) - 1

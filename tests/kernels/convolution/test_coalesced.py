@@ -22,7 +22,7 @@ from tests.support.cases import INSTANTIATIONS
 from tests.support.cases.coalesced import COALESCED
 from tests.support.cases.conv import conv_case
 from tests.support.kernels.arrays import normal
-from tests.support.kernels.conv_layers import CLIP, Layer, dense, filled, odd, within
+from tests.support.kernels.conv_layers import Layer, dense, drawn_layer
 from tests.support.kernels.kernel_case import launch, run
 from tests.support.kernels.windows import ON_A_DEVICE, conv_problem, window
 
@@ -48,17 +48,7 @@ def chosen(draw: st.DrawFn) -> tuple[Layer, ConvChoice]:
     )
     n, c, k = draw(st.integers(1, 2)), draw(st.integers(1, 70)), draw(st.integers(1, 40))
     problem = conv_problem(n, c, k, window(size, (r, r), pads=pads))
-    places = st.sampled_from((dense, filled, within, odd))
-    residual = draw(st.none() | places)
-    layer = Layer(
-        "drawn",
-        problem,
-        draw(places)(c),
-        draw(places)(k),
-        residual and residual(k),
-        bias=draw(st.booleans()),
-        activation=draw(st.sampled_from((None, CLIP))),
-    )
+    layer = drawn_layer(draw, problem)
     config = draw(st.sampled_from(COALESCED.configs(problem)))
     config = replace(config, strips=draw(st.integers(1, 6)), fused=draw(st.booleans()))
     return layer, ConvChoice(COALESCED, config)

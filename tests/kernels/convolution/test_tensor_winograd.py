@@ -36,7 +36,7 @@ from tests.support.cases.tensor_winograd import F2
 from tests.support.cases.winograd_nonfused import F2 as F2_NONFUSED
 from tests.support.kernels import resources
 from tests.support.kernels.arrays import Array, normal
-from tests.support.kernels.conv_layers import CLIP, Layer, dense, filled, odd, within
+from tests.support.kernels.conv_layers import Layer, dense, drawn_layer
 from tests.support.kernels.kernel_case import launch, run
 from tests.support.kernels.mutations import replaced
 from tests.support.kernels.windows import ON_A_DEVICE, conv_problem, window
@@ -70,17 +70,7 @@ def drawn_cases(draw: st.DrawFn) -> tuple[Layer, ConvChoice]:
     size = tuple(fewest + draw(st.integers(0, 20)) for fewest in least)
     c, k = draw(st.integers(1, 70)), draw(st.integers(1, 70))
     problem = conv_problem(draw(st.integers(1, 5)), c, k, window(size, (3, 3), pads=pads))
-    places = st.sampled_from((dense, filled, within, odd))
-    residual = draw(st.none() | places)
-    layer = Layer(
-        "drawn",
-        problem,
-        draw(places)(c),
-        draw(places)(k),
-        residual and residual(k),
-        bias=draw(st.booleans()),
-        activation=draw(st.sampled_from((None, CLIP))),
-    )
+    layer = drawn_layer(draw, problem)
     tile = draw(st.sampled_from(TENSOR_WINOGRAD_TILES))
     config = TensorWinogradConfig(Points.INTEGER, tile, draw(st.integers(1, 6)))
     return at_precision(layer, Precision.FP16), ConvChoice(F2, config)

@@ -20,7 +20,7 @@ from tests.support.cases.conv import DIRECT, conv_case
 from tests.support.cases.winograd import F2, F2_3D, F2_5, F4
 from tests.support.kernels import resources
 from tests.support.kernels.arrays import normal
-from tests.support.kernels.conv_layers import CLIP, Layer, dense, filled, odd, within
+from tests.support.kernels.conv_layers import Layer, dense, drawn_layer
 from tests.support.kernels.kernel_case import launch, run
 from tests.support.kernels.windows import ON_A_DEVICE, conv_problem, window
 
@@ -57,17 +57,7 @@ def drawn_cases(draw: st.DrawFn) -> tuple[Layer, ConvChoice]:
     size = tuple(fewest + draw(st.integers(0, 7)) for fewest in least)
     c, k = draw(st.integers(1, 36)), draw(st.integers(1, 70))
     problem = conv_problem(draw(st.integers(1, 4)), c, k, window(size, (r,) * axes, pads=pads))
-    places = st.sampled_from((dense, filled, within, odd))
-    residual = draw(st.none() | places)
-    layer = Layer(
-        "drawn",
-        problem,
-        draw(places)(c),
-        draw(places)(k),
-        residual and residual(k),
-        bias=draw(st.booleans()),
-        activation=draw(st.sampled_from((None, CLIP))),
-    )
+    layer = drawn_layer(draw, problem)
     config = WinogradConfig(
         draw(st.sampled_from(algorithm.points)),
         draw(st.sampled_from(TILES[algorithm.positions])),

@@ -33,7 +33,7 @@ from tests.support.cases.tensor_gemm import TENSOR, at_precision
 from tests.support.cases.winograd_nonfused import F2, F2_3D, F4, LAYERS, LAYERS_3D
 from tests.support.kernels import resources
 from tests.support.kernels.arrays import Array, normal
-from tests.support.kernels.conv_layers import CLIP, Layer, dense, filled, odd, within
+from tests.support.kernels.conv_layers import Layer, dense, drawn_layer
 from tests.support.kernels.kernel_case import run
 from tests.support.kernels.windows import ON_A_DEVICE, conv_problem, window
 
@@ -91,17 +91,7 @@ def drawn_cases(draw: st.DrawFn) -> tuple[Layer, ConvChoice]:
     size = tuple(fewest + draw(st.integers(0, 5)) for fewest in least)
     c, k = draw(st.integers(1, 18)), draw(st.integers(1, 38))
     problem = conv_problem(draw(st.integers(1, 4)), c, k, window(size, (3,) * axes, pads=pads))
-    places = st.sampled_from((dense, filled, within, odd))
-    residual = draw(st.none() | places)
-    layer = Layer(
-        "drawn",
-        problem,
-        draw(places)(c),
-        draw(places)(k),
-        residual and residual(k),
-        bias=draw(st.booleans()),
-        activation=draw(st.sampled_from((None, CLIP))),
-    )
+    layer = drawn_layer(draw, problem)
     points = draw(st.sampled_from([Points.INTEGER, Points.MIXED][: algorithm.m // 2]))
     products: tuple[Any, ...] = TILES
     if algorithm == F2 and draw(st.booleans()):

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, replace
 
+from hypothesis import strategies as st
+
 from kernels.layout.pixels import Pixels
 from kernels.problems.activation import RELU, Activation, ActivationKind
 from kernels.problems.conv import ConvProblem
@@ -48,6 +50,22 @@ class Layer:
 _1x1 = window((5, 9), (1, 1))
 _3x3 = window((6, 7), (3, 3), pads=(1, 1, 1, 1))
 CLIP = Activation(ActivationKind.CLIP, 0.0, 6.0)
+
+
+def drawn_layer(draw: st.DrawFn, problem: ConvProblem) -> Layer:
+    """Of a problem: any places for its operands, with and without a residual, bias, activation."""
+    places = st.sampled_from((dense, filled, within, odd))
+    residual = draw(st.none() | places)
+    return Layer(
+        "drawn",
+        problem,
+        draw(places)(problem.c),
+        draw(places)(problem.k),
+        residual and residual(problem.k),
+        bias=draw(st.booleans()),
+        activation=draw(st.sampled_from((None, CLIP))),
+    )
+
 
 DIRECT_LAYERS = (
     Layer("as in VGG", conv_problem(1, 16, 24, _3x3), dense(16), dense(24), None, True, RELU),
