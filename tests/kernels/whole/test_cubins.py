@@ -15,7 +15,14 @@ def cubins(request: pytest.FixtureRequest) -> Cubins:
     return compile_all(resources.instantiations(request.param), [request.param], resources.CACHE)
 
 
-@pytest.mark.parametrize("cubins", resources.ARCHITECTURES, indirect=True)
+@pytest.mark.parametrize(
+    "cubins",
+    [
+        pytest.param(each, marks=[pytest.mark.slow] if each in resources.BETWEEN else [])
+        for each in resources.ARCHITECTURES
+    ],
+    indirect=True,
+)
 def test_the_kernels_take_what_the_committed_table_says(cubins: Cubins) -> None:
     made_with, table = resources.read()
     if made_with != resources.compiler():

@@ -24,6 +24,9 @@ ARCHITECTURES = ("75", "80", "86", "89", "90a", "100", "120")
 WITHOUT_SPILLS = ("80", "90a")
 """Data-centre GPUs, for which the kernels' tiles are chosen."""
 
+BETWEEN = ("86", "89", "100")
+"""Like older or newer ones: compiled by `make test-all` alone, to save minutes."""
+
 TABLE = ROOT / "tests" / "kernels" / "resources.tsv"
 CACHE = ROOT / ".cache" / "cubins"
 
