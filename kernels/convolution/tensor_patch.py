@@ -66,8 +66,15 @@ PATCH_TILES = tuple(
     PatchTile(*each)
     for each in (
         (256, 64, 64, 32, 4),
+        (128, 128, 64, 32, 4),
         (128, 64, 32, 32, 4),
-        (64, 32, 16, 16, 4),
+        (128, 32, 32, 32, 6),
+        (128, 16, 32, 16, 8),
+        (64, 64, 32, 32, 6),
+        (64, 32, 32, 16, 8),
+        (64, 16, 16, 16, 8),
+        (32, 64, 16, 32, 6),
+        (32, 32, 16, 16, 8),
     )
 )
 
@@ -385,14 +392,14 @@ class PatchConv:
         """Where they begin in shared memory: after the weights and patches, and all sums."""
         tile, slices = config.tile, slices_of(problem)
         patch_bytes = self._patch(problem, tile).places * slices.place_bytes
-        weights = 2 * _CHUNK * tile.stages * tile.bn
+        weights = 2 * (_CHUNK + _HALVES) * tile.stages * tile.bn  # rows an odd number of vectors apart
         return max(weights + self._patches(problem, config) * patch_bytes, 4 * tile.sums)
 
     def _dynamic_bytes(self, problem: ConvProblem, config: TileConfig[PatchTile]) -> int:
         """Of a block: the offsets of vectors, the places of pixels, and the outputs' pixels."""
         patch = self._patch(problem, config.tile)
         tables = 4 * _HALVES * slices_of(problem).chunks + 8 * patch.images * prod(patch.read)
-        return self._tables(problem, config) + tables + 4 * config.tile.bm
+        return self._tables(problem, config) + tables + 8 * config.tile.bm
 
     def _check_reach(
         self, problem: ConvProblem, patch: Patch, x: Pixels, *written: Pixels

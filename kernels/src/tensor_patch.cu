@@ -11,9 +11,9 @@
 //   Images of 3 or 4 channels: a vector of 16 bytes is a pair of pixels, two taps. Where the row of
 //   taps is odd, the last vector's second pixel is masked: a weight of 0 does not cancel a NaN.
 // Layouts: x, residual, y are N·H·W pixels of halves with any pitch. weight is K x slices x chunks
-//   x 64 (kernels/convolution/tensor_patch.py, prepare_filter). In shared memory weights lie as
-//   conv_tensor's. The patch has a place for each pixel, or pair, of an odd number of vectors: so 8
-//   neighbouring places lie in different banks. Rows and columns that a stride apart lie next to
+//   x 64 (kernels/convolution/tensor_patch.py, prepare_filter). In shared memory filters lie
+//   an odd number of vectors apart: 8 neighbours are in different banks. So it is in the patch,
+//   which has a place for each pixel, or pair. Rows and columns that a stride apart lie next to
 //   each other: outputs that are neighbours read places that are neighbours. From one row of
 //   outputs to the next the place advances by the outputs of a row, modulo 8: so it does between
 //   the 8 rows of a matrix, wherever a row of outputs ends among them. Where a slice has no whole
@@ -63,13 +63,12 @@ __global__ void __launch_bounds__(BM / WM * (BN / WN) * 32)
                       float b) {
   let_next_begin();
   constexpr int THREADS = BM / WM * (BN / WN) * 32;
-  constexpr int ROW = 128, CHUNK = ROW / 2, STAGE = BN * ROW, PITCH = BN + 8;
+  constexpr int CHUNK = 64, ROW = 2 * CHUNK + 16, STAGE = BN * ROW, PITCH = BN + 8;
   constexpr int WEIGHT_ROWS = THREADS / 8;  // at once
-  constexpr int LANES = UNIT == 8 ? 8 : 1;  // that copy a pixel
+  constexpr int LANES = UNIT == 8 ? 8 : 2;  // that copy a pixel
   constexpr int PIXELS_A_PLACE = 8 / UNIT;
   constexpr int M = WM / 16, N = WN / 8;
   static_assert(UNIT == 8 || UNIT == 4, "copies are of 16 or 8 bytes");
-  static_assert(WEIGHT_ROWS % 8 == 0, "all rows of a thread are swizzled alike");
   static_assert(BM % WM == 0 && BN % WN == 0 && WM % 16 == 0 && WN % 16 == 0, "tiles must fit");
   DYNAMIC_SHARED(unsigned char, shared);
   unsigned char* const patches = shared + STAGES * STAGE;
@@ -78,9 +77,10 @@ __global__ void __launch_bounds__(BM / WM * (BN / WN) * 32)
   // Of each pixel that the region reads: elements to it in x, or less than 0; bytes in the patch.
   int2* const pixels = reinterpret_cast<int2*>(offsets + 8 * sizes.slice_chunks);
   const int read = sizes.region[0] * sizes.read[0] * sizes.read[1];
-  int* const outputs = reinterpret_cast<int*>(pixels + read);  // pixels in y, or -1
+  // Of each output: its pixel in y, or -1; bytes in the patch to where its window begins.
+  int2* const outputs = pixels + read;
 
-  const int thread = kept(threadIdx.x), lane = thread % 32, warp = thread / 32;
+  const unsigned thread = kept(threadIdx.x), lane = thread % 32, warp = thread / 32;
   const int split = blockIdx.y, splits = sizes.splits, slice_chunks = sizes.slice_chunks;
   unsigned number = blockIdx.x;
   const int first_filter = int(peel(number, sizes.filter_tiles)) * BN;
@@ -90,7 +90,7 @@ __global__ void __launch_bounds__(BM / WM * (BN / WN) * 32)
 
   // What this thread copies of every chunk: a vector of every WEIGHT_ROWS-th filter.
   const int weight_row = thread / 8, weight_pitch = sizes.slices * slice_chunks * CHUNK;
-  const int weight_place = kept(weight_row * ROW + (thread % 8 ^ weight_row % 8) * 16);
+  const int weight_place = held(weight_row * ROW + thread % 8 * 16);
   const int exist = sizes.filters - first_filter - weight_row;
   const Half* weight_from = weight + (size_t(first_filter + weight_row) * weight_pitch +
                                       first_slice * slice_chunks * CHUNK + thread % 8 * 8);
@@ -126,6 +126,7 @@ __global__ void __launch_bounds__(BM / WM * (BN / WN) * 32)
   const auto ends_row = [&](unsigned pair) {
     return int(int(peel(pair, sizes.row_taps)) == sizes.row_taps - 1);
   };
+#pragma unroll 1
   for (int i = thread; i < 8 * slice_chunks; i += THREADS) {
     // Step by step, of 2 vectors: the first is of one half of the warp, the second of the other.
     unsigned tap = i;
@@ -137,6 +138,7 @@ __global__ void __launch_bounds__(BM / WM * (BN / WN) * 32)
         place * sizes.place_bytes + (exists ? vector : int(sizes.tap_vectors)) * 16 +
         (UNIT == 4 && odd ? ends_row(i & ~1) + 2 * ends_row(i | 1) : 0);
   }
+#pragma unroll 1
   for (int i = thread; i < read; i += THREADS) {
     unsigned image = i;
     const int column = int(peel(image, sizes.read[1])), row = int(peel(image, sizes.read[0]));
@@ -145,46 +147,57 @@ __global__ void __launch_bounds__(BM / WM * (BN / WN) * 32)
     const int w = region[2] * window.stride[2] - window.pad_begin[2] + column;
     const bool inside = n < sizes.images && unsigned(h) < unsigned(window.input[1]) &&
                         unsigned(w) < unsigned(window.input[2]);
-    const int in_place = column % PIXELS_A_PLACE;
-    const int to =
-        place_of(int(image), row, column / PIXELS_A_PLACE) * sizes.place_bytes + in_place * 8;
+    const int place = place_of(int(image), row, column / PIXELS_A_PLACE);
+    const int to = place * sizes.place_bytes + column % PIXELS_A_PLACE * 8;
     pixels[i] = make_int2(
         inside ? ((n * window.input[1] + h) * window.input[2] + w) * sizes.x_pitch : -1, to);
-    if (slice_vectors % 8 != 0 && in_place == 0)
-      for (int patch = 0; patch < sizes.patches; ++patch)
-        *reinterpret_cast<int4*>(patches + patch * sizes.patch_bytes + to +
-                                 sizes.tap_vectors * 16) = make_int4(0, 0, 0, 0);
   }
-  // The output pixel's image, row and column in the region.
-  const auto peeled = [&](int output) {
-    unsigned image = output;
+  static_assert(THREADS >= BM, "a thread for each output pixel");
+  if (thread < BM) {
+    unsigned image = thread;
     const int column = int(peel(image, sizes.region[2])), row = int(peel(image, sizes.region[1]));
-    return make_int3(int(image), row, column);
-  };
-  for (int i = thread; i < BM; i += THREADS) {
-    const int3 at = peeled(i);
-    const int n = region[0] + at.x, p = region[1] + at.y, q = region[2] + at.z;
+    const int n = region[0] + int(image), p = region[1] + row, q = region[2] + column;
+    const bool of_region = int(image) < sizes.region[0];
     const bool exists =
-        at.x < sizes.region[0] && n < sizes.images && p < window.output[1] && q < window.output[2];
-    outputs[i] = exists ? (n * window.output[1] + p) * window.output[2] + q : -1;
+        of_region && n < sizes.images && p < window.output[1] && q < window.output[2];
+    const int place = int(image) * sizes.image_places + row * sizes.row_places + column;
+    outputs[thread] = make_int2(exists ? (n * window.output[1] + p) * window.output[2] + q : -1,
+                                of_region ? place * sizes.place_bytes : 0);
   }
-
   // The row and the vector that this lane gives ldmatrix the address of: 4 matrices are 16 rows x 2
   // vectors, of x the rows first, of the weights the vectors first.
   const int warp_pixel = warp % (BM / WM) * WM, warp_filter = warp / (BM / WM) * WN;
-  int x_lane[M];
-#pragma unroll
-  for (int m = 0; m < M; ++m) {
-    const int3 at = peeled(warp_pixel + m * 16 + lane % 16);
-    const int place = at.x * sizes.image_places + at.y * sizes.row_places + at.z;
-    x_lane[m] = kept(at.x < sizes.region[0] ? place * sizes.place_bytes : 0);
-  }
-  const int weight_lane =
-      kept((warp_filter + lane / 16 * 8 + lane % 8) * ROW + (lane / 8 % 2 ^ lane % 8) * 16);
+  const int weight_lane = held((warp_filter + lane / 16 * 8 + lane % 8) * ROW + lane / 8 % 2 * 16);
   float sums[M][N][4] = {};
 
-  const auto multiply_chunk = [&](int stage, int of_slice, const unsigned char* patch) {
-    const int4 steps = *reinterpret_cast<const int4*>(offsets + of_slice * 8 + lane / 16 * 4);
+  const int unit = thread % LANES;
+  const auto copy_patch = [&](int slice, unsigned char* patch) {
+    const bool zeros = unit == sizes.tap_vectors;  // a place's last vector
+    if (zeros ? slice_vectors % 8 == 0 : unit > sizes.tap_vectors) return;
+    const int channel = (slice * sizes.tap_vectors + unit) * UNIT;
+    const int left = zeros ? 0 : sizes.channels - channel;
+    const bool whole = sizes.x_vectors != 0 && (left >= UNIT || left <= 0);
+#pragma unroll 1
+    for (int i = thread / LANES; i < read; i += THREADS / LANES) {
+      const int2 pixel = pixels[i];
+      const int exist = pixel.x < 0 ? 0 : left;
+      Half* const to = reinterpret_cast<Half*>(patch + pixel.y + unit * 16);
+      const Half* const from = x + (exist > 0 ? pixel.x + channel : 0);
+      constexpr int BYTES = UNIT * int(sizeof(Half));
+      if (whole)
+        cp_async<BYTES>(to, from, exist > 0);
+      else if (sizes.x_vectors != 0)
+        cp_async_part<BYTES>(to, from, min(max(exist, 0), UNIT) * int(sizeof(Half)));
+      else
+        copy_singly<UNIT>(to, from, exist);
+    }
+  };
+
+  __syncthreads();
+  int x_lane[M];
+#pragma unroll
+  for (int m = 0; m < M; ++m) x_lane[m] = outputs[warp_pixel + m * 16 + lane % 16].y;
+  const auto multiply_chunk = [&](int stage, const int4& steps, const unsigned char* patch) {
     const int offset[4] = {steps.x, steps.y, steps.z, steps.w};
     const unsigned char* const chunk = shared + stage * STAGE;
 #pragma unroll
@@ -202,7 +215,7 @@ __global__ void __launch_bounds__(BM / WM * (BN / WN) * 32)
 #pragma unroll
       for (int n = 0; n < N; n += 2) {
         unsigned two[4];
-        ldmatrix_x4(two, chunk + (weight_lane ^ step * 32) + n * 8 * ROW);
+        ldmatrix_x4(two, chunk + (weight_lane + n * 8 * ROW + step * 32));
 #pragma unroll
         for (int i = 0; i < 4; ++i) filters[n + i / 2][i % 2] = two[i];
       }
@@ -213,48 +226,29 @@ __global__ void __launch_bounds__(BM / WM * (BN / WN) * 32)
     }
   };
 
-  const int unit = thread % LANES;
-  const auto copy_patch = [&](int slice, unsigned char* patch) {
-    if (unit >= sizes.tap_vectors) return;
-    const int channel = (slice * sizes.tap_vectors + unit) * UNIT;
-    const int left = sizes.channels - channel;
-    const bool whole = sizes.x_vectors != 0 && (left >= UNIT || left <= 0);
-    for (int i = thread / LANES; i < read; i += THREADS / LANES) {
-      const int2 pixel = pixels[i];
-      const int exist = pixel.x < 0 ? 0 : left;
-      Half* const to = reinterpret_cast<Half*>(patch + pixel.y + unit * 16);
-      const Half* const from = x + (exist > 0 ? pixel.x + channel : 0);
-      constexpr int BYTES = UNIT * int(sizeof(Half));
-      if (whole)
-        cp_async<BYTES>(to, from, exist > 0);
-      else if (sizes.x_vectors != 0)
-        cp_async_part<BYTES>(to, from, min(max(exist, 0), UNIT) * int(sizeof(Half)));
-      else
-        copy_singly<UNIT>(to, from, exist);
-    }
-  };
-
-  __syncthreads();
   wait_for_previous();
   unsigned char *patch = patches, *next = patches + sizes.patch_bytes;
   copy_patch(first_slice, patch);
 #pragma unroll 1
   for (int stage = 0; stage < STAGES - 1; ++stage) cp_async_commit();
+  const int4* const first_steps = reinterpret_cast<const int4*>(offsets) + lane / 16;
+  const int4* steps = first_steps;
   int reading = 0, writing = STAGES - 1, slice = first_slice, of_slice = 0;
   for (int chunk = 0; chunk < chunks; ++chunk) {
     cp_async_wait<STAGES - 2>();
     __syncthreads();  // this chunk is there for all, and the one before it read by all
     if (chunk + STAGES - 1 < chunks) copy_weights(writing);
     // There when needed: a slice has at least STAGES - 1 chunks, where there are several.
-    if (of_slice == 0 && slice + 1 < last_slice) copy_patch(slice + 1, next);
+    if (UNIT == 8 && of_slice == 0 && ++slice < last_slice) copy_patch(slice, next);
     cp_async_commit();
-    multiply_chunk(reading, of_slice, patch);
+    multiply_chunk(reading, *steps, patch);
+    steps += 2;
     reading = reading + 1 == STAGES ? 0 : reading + 1;
     writing = writing + 1 == STAGES ? 0 : writing + 1;
-    if (++of_slice == slice_chunks) {
+    if (UNIT == 8 && ++of_slice == slice_chunks) {
       unsigned char* const read_by_now = patch;
       of_slice = 0;
-      ++slice;
+      steps = first_steps;
       patch = next;
       next = read_by_now;
     }
@@ -294,6 +288,6 @@ __global__ void __launch_bounds__(BM / WM * (BN / WN) * 32)
   }
   epilogue_of<FINISH>(sizes, bias, residual, y, activation, a, b)
       .template write<BM / ROWS>(
-          filter, [&](int i) { return outputs[row + i * ROWS]; },
+          filter, [&](int i) { return outputs[row + i * ROWS].x; },
           [&](int i) { return load<4>(tile + at(i)); });
 }
