@@ -30,6 +30,9 @@ _CHUNK = 64
 _MAX_PATCH_BYTES = 72 << 10
 """Of a block's patch, of which shared memory may hold two."""
 
+_MAX_VECTORS = 256
+"""Of all taps of a slice: so many offsets are given to a launch."""
+
 _LEAST_TAPS = 4
 """So that a slice of many has a chunk for each stage ahead."""
 
@@ -103,6 +106,12 @@ class Patch:
         """Images, rows and columns of output pixels."""
         return self.images, self.rows, self.columns
 
+    def place(self, row: int, column: int) -> int:
+        """Of one that it reads of the first image; columns are counted in places."""
+        (down, row_phase), (right, column_phase) = map(divmod, (row, column), self.apart)
+        line = row_phase * self.phase[0] + down
+        return line * self.row_places + column_phase * self.phase[1] + right
+
     @property
     def places(self) -> int:
         """Of all images."""
@@ -149,10 +158,14 @@ class Slices:
         return ceil(self.vectors * _HALVES / _CHUNK)
 
     @property
+    def used_vectors(self) -> int:
+        """Of a place: one has zeros where chunks are not whole."""
+        return self.tap_vectors + (self.vectors * _HALVES % _CHUNK != 0)
+
+    @property
     def place_bytes(self) -> int:
-        """An odd number of vectors; one has zeros where chunks are not whole."""
-        used = self.tap_vectors + (self.vectors * _HALVES % _CHUNK != 0)
-        return 16 * (used | 1)
+        """An odd number of vectors."""
+        return 16 * (self.used_vectors | 1)
 
 
 def paired(problem: ConvProblem) -> bool:
@@ -162,12 +175,42 @@ def paired(problem: ConvProblem) -> bool:
     return few and window.strides[1] % 2 == 0 and window.dilations[1] == 1
 
 
+def _offsets(window: Window, patch: Patch, slices: Slices) -> list[int]:
+    """Of each vector of a slice, as the kernel's table has them.
+
+    The bytes from where a window begins to the vector, or to the zeros. An mma has two vectors, of
+    which the half warps take one each; a chunk has 4 times two. The lowest bits, of both, are set
+    where a pair's second pixel is not the window's.
+    """
+
+    def offset(vector: int) -> int:
+        tap, of_tap = divmod(vector, slices.tap_vectors)
+        if vector >= slices.vectors:
+            return slices.tap_vectors * 16
+        (r, s), (down, right) = divmod(tap, slices.row_taps), window.dilations
+        return patch.place(r * down, s * right) * slices.place_bytes + of_tap * 16
+
+    def beyond(vector: int) -> bool:
+        last = vector % slices.row_taps == slices.row_taps - 1
+        return patch.pair == 2 and window.kernel[1] % 2 == 1 and last
+
+    steps = range(0, slices.chunks * _HALVES, 2)
+    masks = [beyond(step) + 2 * beyond(step + 1) for step in steps]
+    halves = [
+        [offset(step + half) + mask for step, mask in zip(steps, masks, strict=True)]
+        for half in (0, 1)
+    ]
+    table = np.array(halves).reshape(2, slices.chunks, 4).swapaxes(0, 1).ravel()
+    return [*map(int, table), *[0] * (_MAX_VECTORS - len(table))]
+
+
 def slices_of(problem: ConvProblem) -> Slices:
     """As equal as possible, of at most 64 channels."""
     (r, s), pair = problem.window.kernel, paired(problem)
-    count = ceil(problem.c / _CHUNK)
-    tap_vectors = 1 if pair else ceil(problem.c / count / _HALVES)
     row_taps = ceil(s / 2) if pair else s
+    most = min(_CHUNK, _MAX_VECTORS // (r * row_taps) * _HALVES)  # channels of a slice
+    count = ceil(problem.c / most)
+    tap_vectors = 1 if pair else ceil(problem.c / count / _HALVES)
     return Slices(count, tap_vectors, row_taps, r * row_taps * tap_vectors)
 
 
@@ -343,13 +386,13 @@ class PatchConv:
             patches=self._patches(problem, config),
             patch_bytes=patch.places * slices.place_bytes,
             tables=self._tables(problem, config),
-            row_taps=slices.row_taps,
             tap_vectors=slices.tap_vectors,
-            slice_vectors=slices.vectors,
+            copied_vectors=slices.used_vectors,
             slices=slices.count,
             slice_chunks=slices.chunks,
             filter_tiles=ceil(problem.k / tile.bn),
             splits=config.split,
+            offsets=_offsets(problem.window, patch, slices),
         )
         return (
             launch(
@@ -425,10 +468,12 @@ def _quotient_up(dividend: int, divisor: int) -> int:
 def _unfit_window(problem: ConvProblem) -> str | None:
     """Its taps are so few that each input pixel is read about once, or too many for a patch."""
     window = problem.window
-    if window.kernel_volume < _LEAST_TAPS:
-        return f"kernel {by_axis(window.kernel)}; it runs {_LEAST_TAPS} taps or more"
+    if not _LEAST_TAPS <= window.kernel_volume <= _MAX_VECTORS:
+        return f"kernel {by_axis(window.kernel)}; it runs {_LEAST_TAPS} to {_MAX_VECTORS} taps"
     pair = 2 if paired(problem) else 1
     nbytes = _patch(window, pair, 1, 1, 1).places * slices_of(problem).place_bytes
+    if problem.c <= VECTOR and pair == 1:
+        return f"{problem.c} channels at stride {by_axis(window.strides)}; it runs even strides"
     if nbytes > _MAX_PATCH_BYTES:
         return f"a window of {nbytes} bytes; shared memory has {_MAX_PATCH_BYTES} for it"
     return None

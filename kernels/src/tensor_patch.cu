@@ -46,13 +46,16 @@ struct Sizes {
   int patches;           // in shared memory: 2, or 1 where no block has a second slice
   int patch_bytes;       // from one patch to the next
   int tables;            // where they begin in shared memory
-  Divisor row_taps;      // vectors' columns in a row of taps: S, or half as many pairs
-  Divisor tap_vectors;   // in a slice
-  int slice_vectors;     // of all taps
+  int tap_vectors;       // of a place that have channels
+  int copied_vectors;    // of a place: one more where the last has zeros
   Divisor slices;        // of channels
-  Divisor slice_chunks;  // of a slice
+  int slice_chunks;      // of a slice
   Divisor filter_tiles;  // of BN filters
   Divisor splits;        // gridDim.y
+  // For each half of a warp, of each chunk, the bytes from where a window begins to its 4 vectors
+  // of a step. The lowest bits are set where the step's first or second is a pair whose second
+  // pixel is beyond the row of taps.
+  int offsets[256];
 };
 
 template <int UNIT, int BM, int BN, int WM, int WN, int STAGES, Finish FINISH>
@@ -72,7 +75,6 @@ __global__ void __launch_bounds__(BM / WM * (BN / WN) * 32)
   static_assert(BM % WM == 0 && BN % WN == 0 && WM % 16 == 0 && WN % 16 == 0, "tiles must fit");
   DYNAMIC_SHARED(unsigned char, shared);
   unsigned char* const patches = shared + STAGES * STAGE;
-  // For each half of a warp, of each chunk, the offsets of its 4 vectors.
   int* const offsets = reinterpret_cast<int*>(shared + sizes.tables);
   // Of each pixel that the region reads: elements to it in x, or less than 0; bytes in the patch.
   int2* const pixels = reinterpret_cast<int2*>(offsets + 8 * sizes.slice_chunks);
@@ -120,24 +122,8 @@ __global__ void __launch_bounds__(BM / WM * (BN / WN) * 32)
            column_phase * sizes.phase[1] + int(right);
   };
 
-  const int slice_vectors = sizes.slice_vectors;
-  // Where pairs end beyond the row of taps: the lowest bits of an offset, of its step's 2 vectors.
-  const bool odd = window.kernel[2] % 2 != 0;
-  const auto ends_row = [&](unsigned pair) {
-    return int(int(peel(pair, sizes.row_taps)) == sizes.row_taps - 1);
-  };
 #pragma unroll 1
-  for (int i = thread; i < 8 * slice_chunks; i += THREADS) {
-    // Step by step, of 2 vectors: the first is of one half of the warp, the second of the other.
-    unsigned tap = i;
-    const int vector = int(peel(tap, sizes.tap_vectors));
-    const int s = int(peel(tap, sizes.row_taps)), r = int(tap);
-    const bool exists = i < slice_vectors;
-    const int place = exists ? place_of(0, r * window.dilation[1], s * window.dilation[2]) : 0;
-    offsets[i / 8 * 8 + i % 2 * 4 + i % 8 / 2] =
-        place * sizes.place_bytes + (exists ? vector : int(sizes.tap_vectors)) * 16 +
-        (UNIT == 4 && odd ? ends_row(i & ~1) + 2 * ends_row(i | 1) : 0);
-  }
+  for (int i = thread; i < 8 * slice_chunks; i += THREADS) offsets[i] = sizes.offsets[i];
 #pragma unroll 1
   for (int i = thread; i < read; i += THREADS) {
     unsigned image = i;
@@ -153,17 +139,16 @@ __global__ void __launch_bounds__(BM / WM * (BN / WN) * 32)
         inside ? ((n * window.input[1] + h) * window.input[2] + w) * sizes.x_pitch : -1, to);
   }
   static_assert(THREADS >= BM, "a thread for each output pixel");
-  if (thread < BM) {
-    unsigned image = thread;
-    const int column = int(peel(image, sizes.region[2])), row = int(peel(image, sizes.region[1]));
-    const int n = region[0] + int(image), p = region[1] + row, q = region[2] + column;
-    const bool of_region = int(image) < sizes.region[0];
-    const bool exists =
-        of_region && n < sizes.images && p < window.output[1] && q < window.output[2];
-    const int place = int(image) * sizes.image_places + row * sizes.row_places + column;
-    outputs[thread] = make_int2(exists ? (n * window.output[1] + p) * window.output[2] + q : -1,
+  unsigned image = thread;
+  const int column = int(peel(image, sizes.region[2])), row = int(peel(image, sizes.region[1]));
+  const int n = region[0] + int(image), p = region[1] + row, q = region[2] + column;
+  const bool of_region = int(image) < sizes.region[0];
+  const bool exists = of_region && n < sizes.images && p < window.output[1] && q < window.output[2];
+  const int place = int(image) * sizes.image_places + row * sizes.row_places + column;
+  const int2 output = make_int2(exists ? (n * window.output[1] + p) * window.output[2] + q : -1,
                                 of_region ? place * sizes.place_bytes : 0);
-  }
+  if (thread < BM) outputs[thread] = output;
+
   // The row and the vector that this lane gives ldmatrix the address of: 4 matrices are 16 rows x 2
   // vectors, of x the rows first, of the weights the vectors first.
   const int warp_pixel = warp % (BM / WM) * WM, warp_filter = warp / (BM / WM) * WN;
@@ -172,10 +157,9 @@ __global__ void __launch_bounds__(BM / WM * (BN / WN) * 32)
 
   const int unit = thread % LANES;
   const auto copy_patch = [&](int slice, unsigned char* patch) {
-    const bool zeros = unit == sizes.tap_vectors;  // a place's last vector
-    if (zeros ? slice_vectors % 8 == 0 : unit > sizes.tap_vectors) return;
+    if (unit >= sizes.copied_vectors) return;
     const int channel = (slice * sizes.tap_vectors + unit) * UNIT;
-    const int left = zeros ? 0 : sizes.channels - channel;
+    const int left = unit < sizes.tap_vectors ? sizes.channels - channel : 0;
     const bool whole = sizes.x_vectors != 0 && (left >= UNIT || left <= 0);
 #pragma unroll 1
     for (int i = thread / LANES; i < read; i += THREADS / LANES) {
@@ -231,28 +215,30 @@ __global__ void __launch_bounds__(BM / WM * (BN / WN) * 32)
   copy_patch(first_slice, patch);
 #pragma unroll 1
   for (int stage = 0; stage < STAGES - 1; ++stage) cp_async_commit();
-  const int4* const first_steps = reinterpret_cast<const int4*>(offsets) + lane / 16;
-  const int4* steps = first_steps;
-  int reading = 0, writing = STAGES - 1, slice = first_slice, of_slice = 0;
-  for (int chunk = 0; chunk < chunks; ++chunk) {
-    cp_async_wait<STAGES - 2>();
-    __syncthreads();  // this chunk is there for all, and the one before it read by all
-    if (chunk + STAGES - 1 < chunks) copy_weights(writing);
-    // There when needed: a slice has at least STAGES - 1 chunks, where there are several.
-    if (UNIT == 8 && of_slice == 0 && ++slice < last_slice) copy_patch(slice, next);
-    cp_async_commit();
-    multiply_chunk(reading, *steps, patch);
-    steps += 2;
-    reading = reading + 1 == STAGES ? 0 : reading + 1;
-    writing = writing + 1 == STAGES ? 0 : writing + 1;
-    if (UNIT == 8 && ++of_slice == slice_chunks) {
-      unsigned char* const read_by_now = patch;
-      of_slice = 0;
-      steps = first_steps;
-      patch = next;
-      next = read_by_now;
+  int reading = 0, writing = STAGES - 1, ahead = chunks - (STAGES - 1);
+  int slice = first_slice;
+  do {
+    if (UNIT == 8 && slice + 1 < last_slice) {
+      if (slice > first_slice) __syncthreads();  // the patch before this one is read by all
+      // There when needed: a slice has at least STAGES - 1 chunks, where there are several.
+      copy_patch(slice + 1, next);
     }
-  }
+    const int4* steps = reinterpret_cast<const int4*>(offsets) + lane / 16;
+#pragma unroll 1
+    for (int chunk = 0; chunk < slice_chunks; ++chunk) {
+      cp_async_wait<STAGES - 2>();
+      __syncthreads();  // this chunk is there for all, and the one before it read by all
+      if (ahead-- > 0) copy_weights(writing);
+      cp_async_commit();
+      multiply_chunk(reading, *steps, patch);
+      steps += 2;
+      reading = reading + 1 == STAGES ? 0 : reading + 1;
+      writing = writing + 1 == STAGES ? 0 : writing + 1;
+    }
+    unsigned char* const read_by_now = patch;
+    patch = next;
+    next = read_by_now;
+  } while (UNIT == 8 && ++slice < last_slice);  // few channels are of one slice
 
   // The tile's sums, in shared memory or, where they are one of several parts, in the workspace.
   float* const tile = reinterpret_cast<float*>(shared);
@@ -277,10 +263,10 @@ __global__ void __launch_bounds__(BM / WM * (BN / WN) * 32)
   }
   constexpr int ROWS = THREADS / (BN / 4);  // at once
   static_assert(BM % ROWS == 0, "each thread finishes as many");
-  const int row = thread / (BN / 4), column = thread % (BN / 4) * 4;
-  const int filter = first_filter + column;
+  const int first_row = thread / (BN / 4), of_row = thread % (BN / 4) * 4;
+  const int filter = first_filter + of_row;
   if (filter >= sizes.filters) return;
-  const auto at = [&](int i) { return (row + i * ROWS) * PITCH + column; };
+  const auto at = [&](int i) { return (first_row + i * ROWS) * PITCH + of_row; };
   if (splits > 1) {
 #pragma unroll 1
     for (int i = 0; i < BM / ROWS; ++i)  // each thread those that it reads again
@@ -288,6 +274,6 @@ __global__ void __launch_bounds__(BM / WM * (BN / WN) * 32)
   }
   epilogue_of<FINISH>(sizes, bias, residual, y, activation, a, b)
       .template write<BM / ROWS>(
-          filter, [&](int i) { return outputs[row + i * ROWS].x; },
+          filter, [&](int i) { return outputs[first_row + i * ROWS].x; },
           [&](int i) { return load<4>(tile + at(i)); });
 }
