@@ -112,6 +112,10 @@ __global__ void __launch_bounds__(BM / WM * (BN / WN) * 32)
 #pragma unroll
   for (int axis = 2; axis >= 0; --axis)
     region[axis] = int(peel(number, sizes.regions[axis])) * sizes.region[axis];
+  // Kept in front of branches, in which each constant would be waited for.
+  const int region_images = kept(int(sizes.region[0]));
+  const int top = kept(region[1] * window.stride[1] - window.pad_begin[1]);
+  const int left = kept(region[2] * window.stride[2] - window.pad_begin[2]);
   // The place in the patch of a row and a column of what the region reads.
   const auto place_of = [&](int image, int row, int column) {
     unsigned down = row, right = column;
@@ -129,8 +133,7 @@ __global__ void __launch_bounds__(BM / WM * (BN / WN) * 32)
     unsigned image = i;
     const int column = int(peel(image, sizes.read[1])), row = int(peel(image, sizes.read[0]));
     const int n = region[0] + int(image);
-    const int h = region[1] * window.stride[1] - window.pad_begin[1] + row;
-    const int w = region[2] * window.stride[2] - window.pad_begin[2] + column;
+    const int h = top + row, w = left + column;
     const bool inside = n < sizes.images && unsigned(h) < unsigned(window.input[1]) &&
                         unsigned(w) < unsigned(window.input[2]);
     const int place = place_of(int(image), row, column / PIXELS_A_PLACE);
@@ -142,7 +145,7 @@ __global__ void __launch_bounds__(BM / WM * (BN / WN) * 32)
   unsigned image = thread;
   const int column = int(peel(image, sizes.region[2])), row = int(peel(image, sizes.region[1]));
   const int n = region[0] + int(image), p = region[1] + row, q = region[2] + column;
-  const bool of_region = int(image) < sizes.region[0];
+  const bool of_region = int(image) < region_images;
   const bool exists = of_region && n < sizes.images && p < window.output[1] && q < window.output[2];
   const int place = int(image) * sizes.image_places + row * sizes.row_places + column;
   const int2 output = make_int2(exists ? (n * window.output[1] + p) * window.output[2] + q : -1,
@@ -157,14 +160,14 @@ __global__ void __launch_bounds__(BM / WM * (BN / WN) * 32)
 
   const int unit = thread % LANES;
   const auto copy_patch = [&](int slice, unsigned char* patch) {
+    const int channel = kept((slice * sizes.tap_vectors + unit) * UNIT);
+    const int rest = kept(unit < sizes.tap_vectors ? sizes.channels - channel : 0);
+    const bool whole = sizes.x_vectors != 0 && (rest >= UNIT || rest <= 0);
     if (unit >= sizes.copied_vectors) return;
-    const int channel = (slice * sizes.tap_vectors + unit) * UNIT;
-    const int left = unit < sizes.tap_vectors ? sizes.channels - channel : 0;
-    const bool whole = sizes.x_vectors != 0 && (left >= UNIT || left <= 0);
 #pragma unroll 1
     for (int i = thread / LANES; i < read; i += THREADS / LANES) {
       const int2 pixel = pixels[i];
-      const int exist = pixel.x < 0 ? 0 : left;
+      const int exist = pixel.x < 0 ? 0 : rest;
       Half* const to = reinterpret_cast<Half*>(patch + pixel.y + unit * 16);
       const Half* const from = x + (exist > 0 ? pixel.x + channel : 0);
       constexpr int BYTES = UNIT * int(sizeof(Half));
