@@ -8,6 +8,7 @@ from kernels.convolution.depthwise import DepthwiseConv
 from kernels.convolution.direct import DirectConv
 from kernels.convolution.gemm import GemmConv
 from kernels.convolution.tensor_gemm import TensorConv
+from kernels.convolution.tensor_patch import PatchConv
 from kernels.convolution.tensor_winograd import TensorWinogradConv
 from kernels.convolution.winograd import WinogradConv
 from kernels.convolution.winograd_nonfused import NonfusedWinogradConv
@@ -90,6 +91,7 @@ ALGORITHMS: tuple[Algorithm[Any], ...] = (
     CoalescedConv(),
     DepthwiseConv(),
     TensorConv(),
+    PatchConv(),
     WinogradConv(m=2, r=3, axes=2),
     WinogradConv(m=4, r=3, axes=2),
     WinogradConv(m=2, r=5, axes=2),

@@ -11,6 +11,7 @@ share of the peak. Counted is the usual path of a loop: the one whose copies are
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import ceil, sqrt
 from typing import NamedTuple
 
 from kernels.device.compile import Cubin
@@ -232,8 +233,13 @@ class _Trips(NamedTuple):
 
 
 def _trips(instantiation: Instantiation, threads: int) -> _Trips:
-    """Of winograd.cu and coalesced.cu; other kernels' depend on the problem."""
+    """Of winograd.cu and coalesced.cu; of tensor_patch.cu as for 64 channels of a 3x3 window, whose
+    patch is square. Other kernels' depend on the problem.
+    """
     template = {name: each for name, each in instantiation.arguments if isinstance(each, int)}
+    if instantiation.kernel == "conv_tensor_patch":
+        read = (sqrt(template["bm"]) + 2) ** 2
+        return _Trips({"HMMA": 9, "STS": ceil(8 * read / threads)}, {})
     if "taps_r" in template:
         step = 4 * 32 // template["filter_lanes"]
         return _Trips({"FFMA": template["taps_r"] * (template["chunk"] // step)}, {})

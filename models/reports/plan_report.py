@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from kernels.convolution.algorithms import ConvChoice
 from kernels.convolution.tensor_gemm import TensorConv
+from kernels.convolution.tensor_patch import PatchConv
 from kernels.convolution.tensor_winograd import TensorWinogradConv
 from kernels.convolution.winograd_nonfused import NonfusedWinogradConv
 from kernels.device.device import Instantiation
@@ -192,7 +193,7 @@ def _of(choice: ConvChoice, problem: ConvProblem) -> Precision:
     """Of the products: 3xtf32 is also had from fp32, and halves may be multiplied as floats."""
     halves = problem.precision is Precision.FP16
     winograd = isinstance(choice.algorithm, TensorWinogradConv | NonfusedWinogradConv)
-    on_tensor_cores = isinstance(choice.algorithm, TensorConv) or (halves and winograd)
+    on_tensor_cores = isinstance(choice.algorithm, TensorConv | PatchConv) or (halves and winograd)
     return problem.precision if on_tensor_cores else Precision.FP32
 
 

@@ -25,6 +25,7 @@ PAIRS = [  # neighbours of one type, which C++ could not tell apart
     ("depthwise.cu", "vectors", "filters"),
     ("implicit_gemm.cuh", "residual_pitch", "y_pitch"),
     ("winograd.cu", "tiles", "channels"),
+    ("tensor_patch.cu", "images", "channels"),
     ("tensor_winograd.cu", "images", "channels"),
     ("winograd_nonfused.cu", "first", "count"),
     ("window.cuh", "pad_begin", "pad_end"),

@@ -12,7 +12,7 @@ ONE_OF_EACH = {(each.source, each.kernel): each for each in reversed(INSTANTIATI
 
 _GLOBAL = ("LDG.", "LDGSTS", "LD.", "STG", "ST.", "ATOM", "RED", "UBLKCP")
 _COPY = "LDGSTS"  # to shared memory
-_WEIGHTS_FIRST = ("conv_coalesced", "conv_tensor", "conv_tensor_winograd")
+_WEIGHTS_FIRST = ("conv_coalesced", "conv_tensor", "conv_tensor_patch", "conv_tensor_winograd")
 """Kernels that copy weights to shared memory before they wait."""
 
 

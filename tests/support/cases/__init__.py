@@ -9,6 +9,7 @@ from tests.support.cases.half import HALF_CASES
 from tests.support.cases.linear import LINEAR_CASES
 from tests.support.cases.reductions import REDUCTION_CASES
 from tests.support.cases.tensor_gemm import TENSOR_CASES
+from tests.support.cases.tensor_patch import TENSOR_PATCH_CASES
 from tests.support.cases.tensor_winograd import TENSOR_WINOGRAD_CASES
 from tests.support.cases.windows import WINDOW_CASES
 from tests.support.cases.winograd import WINOGRAD_CASES
@@ -25,6 +26,7 @@ CASES: tuple[KernelCase, ...] = (
     *HALF_CASES,
     *LINEAR_CASES,
     *WINOGRAD_CASES,
+    *TENSOR_PATCH_CASES,
     *TENSOR_WINOGRAD_CASES,
     *NONFUSED_CASES,
 )

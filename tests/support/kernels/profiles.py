@@ -26,6 +26,7 @@ ARCHITECTURES = tuple(SHARED_BYTES)
 SOURCES = (
     "implicit_gemm.cu",
     "tensor_gemm.cu",
+    "tensor_patch.cu",
     "tensor_winograd.cu",
     "coalesced.cu",
     "depthwise.cu",

@@ -1,0 +1,316 @@
+"""Launches of kernels/src/tensor_patch.cu: direct convolution on tensor cores, in fp16."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from math import ceil, prod
+
+import numpy as np
+
+from kernels.convolution.implicit_gemm import MAX_SPLIT, MAX_WORKSPACE_BYTES
+from kernels.convolution.work import Work
+from kernels.device.device import Instantiation
+from kernels.device.launch import Launch, instantiate, int32, launch, struct, window_struct
+from kernels.layout.operands import Filter, check_filter, check_operands, vectors_in
+from kernels.layout.patches import (
+    CHUNK,
+    HALVES,
+    MAX_PATCH_BYTES,
+    MAX_VECTORS,
+    Patch,
+    offsets_of,
+    paired,
+    patch_of,
+    slices_of,
+    window_bytes,
+)
+from kernels.layout.pixels import Pixels
+from kernels.layout.strided import VECTOR
+from kernels.operations.epilogue import epilogue_arguments, finish
+from kernels.problems.activation import Activation
+from kernels.problems.conv import ConvProblem
+from kernels.problems.precision import HALF
+from kernels.problems.refusals import after_prologue, grouped, not_half, projecting, wrong_axes
+from kernels.problems.window import by_axis
+
+_STATIC_BYTES = 128
+"""Static shared memory: the flag of a tile's last block, and alignment."""
+
+_LEAST_TAPS = 4
+"""So that a slice of several has a chunk for each stage ahead."""
+
+
+@dataclass(frozen=True, slots=True)
+class PatchTile:
+    """The tile of a block and of a warp of `conv_tensor_patch`; its template has the same names.
+
+    A block computes bm output pixels × bn filters, a warp wm × wn of them. Shared memory holds
+    `stages` chunks of weights.
+    """
+
+    bm: int
+    bn: int
+    wm: int
+    wn: int
+    stages: int
+
+    @property
+    def threads(self) -> int:
+        """Of a block."""
+        return self.bm // self.wm * (self.bn // self.wn) * 32
+
+    @property
+    def sums(self) -> int:
+        """Floats of a block's sums in memory."""
+        return self.bm * (self.bn + 8)
+
+    def __str__(self) -> str:
+        return f"{self.bm}x{self.bn}x{CHUNK}"
+
+
+PATCH_TILES = tuple(
+    PatchTile(*each)
+    for each in (
+        (256, 64, 64, 32, 4),
+        (128, 64, 32, 32, 4),
+        (128, 32, 32, 32, 6),
+        (128, 16, 32, 16, 8),
+        (64, 64, 32, 32, 6),
+        (64, 32, 32, 16, 8),
+        (64, 16, 16, 16, 8),
+    )
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PatchConfig:
+    """A tile, and over how many blocks its slices of channels are split."""
+
+    tile: PatchTile
+    split: int = 1
+
+    def __str__(self) -> str:
+        return str(self.tile) if self.split == 1 else f"{self.tile}/{self.split}"
+
+
+@dataclass(frozen=True, slots=True)
+class PatchConv:
+    """Direct convolution by mma.sync in fp16, of a patch of the input in shared memory.
+
+    TensorConv reads an input pixel from the second-level cache for every tap, this for every block.
+    """
+
+    name: str = "tensor patch"
+
+    def supports(self, problem: ConvProblem) -> str | None:
+        """None where 2-D of 4 taps or more, one group, in fp16, and patches fit shared memory."""
+        return (
+            not_half(problem)
+            or after_prologue(problem)
+            or wrong_axes(problem, 2)
+            or grouped(problem)
+            or projecting(problem)
+            or _unfit_window(problem)
+        )
+
+    def multiplications(self, problem: ConvProblem) -> int:
+        """N K P Q C R S, padding included."""
+        return problem.macs
+
+    def configs(self, problem: ConvProblem) -> tuple[PatchConfig, ...]:
+        """Every tile with every split that leaves each block a slice, and bounds the workspace."""
+        slices = slices_of(problem)
+        return tuple(
+            config
+            for tile in PATCH_TILES
+            if slices.count == 1 or slices.chunks >= tile.stages - 1
+            for config in (
+                PatchConfig(tile, split) for split in range(1, min(MAX_SPLIT, slices.count) + 1)
+            )
+            if sum(self.workspace(problem, config).values()) <= MAX_WORKSPACE_BYTES
+        )
+
+    def work(self, problem: ConvProblem, config: PatchConfig) -> tuple[Work]:
+        """Every block copies its patches and multiplies its chunks; a tile's last block adds up."""
+        tile, split, slices = config.tile, config.split > 1, slices_of(problem)
+        patch, of_block = patch_of(problem, tile.bm), ceil(slices.count / config.split)
+        chunks = of_block * slices.chunks
+        met = patch.images * prod(map(min, patch.read, problem.window.input))
+        channels = of_block * slices.tap_vectors * HALVES // patch.pair
+        return (
+            Work(
+                kernel=self.instantiation(problem, tile),
+                blocks=self._blocks(problem, tile) * config.split,
+                threads=tile.threads,
+                shared_bytes=self._dynamic_bytes(problem, config) + _STATIC_BYTES,
+                bytes=2 * (met * channels + tile.bn * CHUNK * chunks)
+                + (4 if split else 2) * tile.bm * tile.bn,
+                products=tile.wm // 16 * (tile.wn // 8) * (CHUNK // 16) * chunks,
+                vectors=tile.bm * tile.bn / VECTOR / tile.threads,
+                rounds=chunks / (tile.stages - 1),
+                tail_bytes=4 * tile.bm * tile.bn * config.split if split else 0,
+                weight_bytes=2 * problem.k * slices.count * slices.chunks * CHUNK,
+            ),
+        )
+
+    def instantiation(
+        self, problem: ConvProblem, tile: PatchTile, activation: Activation | None = None
+    ) -> Instantiation:
+        """The kernel for a tile."""
+        return instantiate(
+            "tensor_patch.cu",
+            "conv_tensor_patch",
+            unit=HALVES // 2 if paired(problem) else HALVES,
+            **asdict(tile),
+            finish=finish(activation),
+        )
+
+    def workspace(self, problem: ConvProblem, config: PatchConfig) -> Mapping[str, int]:
+        """Every block's partial sums; nothing where nothing is split."""
+        if config.split == 1:
+            return {}
+        blocks = self._blocks(problem, config.tile) * config.split
+        return {"workspace": 4 * blocks * config.tile.sums}
+
+    def counter_bytes(self, problem: ConvProblem, config: PatchConfig) -> int:
+        """A counter for each tile, zero before and after the launch; 0 where nothing is split."""
+        return 0 if config.split == 1 else 4 * self._blocks(problem, config.tile)
+
+    def filter_form(self, problem: ConvProblem, config: PatchConfig) -> str:  # noqa: ARG002  (one layout serves all tiles)
+        """The same for all configurations and all N."""
+        taps = "pairs of taps" if paired(problem) else "taps"
+        return f"filters x slices x {taps} x channels, {problem.precision.value}"
+
+    def prepare_filter(
+        self,
+        weight: Filter,
+        problem: ConvProblem,
+        config: PatchConfig,  # noqa: ARG002  (one layout serves all tiles)
+    ) -> Filter:
+        """K×C×R×S → K × slices × (R·S taps or pairs × channels), filled up with zeros."""
+        check_filter(weight, problem)
+        k, c, r, s = weight.shape
+        slices, pair = slices_of(problem), 2 if paired(problem) else 1
+        channels = slices.tap_vectors * HALVES // pair
+        whole = np.zeros((k, slices.count * channels, r, slices.row_taps * pair), HALF)
+        whole[:, :c, :, :s] = weight
+        by_tap = whole.reshape(k, slices.count, channels, -1).swapaxes(2, 3)
+        rows = by_tap.reshape(k, slices.count, -1)
+        return np.pad(rows, ((0, 0), (0, 0), (0, -rows.shape[2] % CHUNK)))
+
+    def launches(
+        self,
+        problem: ConvProblem,
+        config: PatchConfig,
+        x: Pixels,
+        y: Pixels,
+        residual: Pixels | None = None,
+        bias: bool = False,
+        activation: Activation | None = None,
+    ) -> tuple[Launch]:
+        """One, on x, weight, y; bias and residual if there are; workspace and counters if split.
+
+        Raises ValueError where pixels do not fit the problem, and beyond 32-bit indices.
+        """
+        check_operands(problem, x, y, residual)
+        tile, split, slices = config.tile, config.split > 1, slices_of(problem)
+        patch = patch_of(problem, tile.bm)
+        self._check_reach(problem, patch, x, y, residual or y)
+        sizes = struct(
+            "tensor_patch.cu",
+            "Sizes",
+            images=problem.n,
+            channels=problem.c,
+            filters=problem.k,
+            x_pitch=x.pitch,
+            residual_pitch=0 if residual is None else residual.pitch,
+            y_pitch=y.pitch,
+            x_vectors=vectors_in(x, of=HALVES // patch.pair),
+            y_vectors=vectors_in(y, residual or y),
+            regions=self._regions(problem, tile),
+            region=patch.region,
+            read=patch.read,
+            apart=patch.apart,
+            phase=patch.phase,
+            row_places=patch.row_places,
+            image_places=patch.image_places,
+            place_bytes=slices.place_bytes,
+            patches=self._patches(problem, config),
+            patch_bytes=patch.places * slices.place_bytes,
+            tables=self._tables(problem, config),
+            tap_vectors=slices.tap_vectors,
+            copied_vectors=slices.used_vectors,
+            slices=slices.count,
+            slice_chunks=slices.chunks,
+            filter_tiles=ceil(problem.k / tile.bn),
+            splits=config.split,
+            offsets=offsets_of(problem.window, patch, slices),
+        )
+        return (
+            launch(
+                self.instantiation(problem, tile, activation),
+                (self._blocks(problem, tile), config.split, 1),
+                (tile.threads, 1, 1),
+                self._dynamic_bytes(problem, config),
+                x="x",
+                weight="weight",
+                bias="bias" if bias else 0,
+                residual="residual" if residual else 0,
+                y="y",
+                workspace="workspace" if split else 0,
+                counters="counters" if split else 0,
+                sizes=sizes,
+                window=window_struct(problem.window),
+                **epilogue_arguments(activation),
+            ),
+        )
+
+    def _regions(self, problem: ConvProblem, tile: PatchTile) -> tuple[int, ...]:
+        """How many regions cover the images, and the outputs of one along either axis."""
+        sizes = (problem.n, *problem.window.output)
+        region = patch_of(problem, tile.bm).region
+        return tuple(ceil(size / of) for size, of in zip(sizes, region, strict=True))
+
+    def _blocks(self, problem: ConvProblem, tile: PatchTile) -> int:
+        """Blocks for the output of all images, where the channels are not split."""
+        return prod(self._regions(problem, tile)) * ceil(problem.k / tile.bn)
+
+    def _patches(self, problem: ConvProblem, config: PatchConfig) -> int:
+        """In shared memory: two, where a block has several slices."""
+        return min(2, ceil(slices_of(problem).count / config.split))
+
+    def _tables(self, problem: ConvProblem, config: PatchConfig) -> int:
+        """Where they begin in shared memory: after the weights and patches, and all sums."""
+        tile, slices = config.tile, slices_of(problem)
+        patch_bytes = patch_of(problem, tile.bm).places * slices.place_bytes
+        weights = (
+            2 * (CHUNK + HALVES) * tile.stages * tile.bn
+        )  # rows an odd number of vectors apart
+        return max(weights + self._patches(problem, config) * patch_bytes, 4 * tile.sums)
+
+    def _dynamic_bytes(self, problem: ConvProblem, config: PatchConfig) -> int:
+        """Of a block: the offsets of vectors, the places of pixels, and the outputs' pixels."""
+        patch = patch_of(problem, config.tile.bm)
+        tables = 4 * HALVES * slices_of(problem).chunks + 8 * patch.images * prod(patch.read)
+        return self._tables(problem, config) + tables + 8 * config.tile.bm
+
+    def _check_reach(self, problem: ConvProblem, patch: Patch, x: Pixels, *written: Pixels) -> None:
+        """Raise ValueError unless every index that the kernel forms is one of 32 bits."""
+        window = problem.window
+        int32(problem.n * prod(window.input) * x.pitch)
+        int32(problem.n * window.output_volume * max(each.pitch for each in written))
+        for length, region, stride, extent in zip(
+            window.output, patch.region[1:], window.strides, window.extent, strict=True
+        ):
+            int32((length + region) * stride + extent)
+
+
+def _unfit_window(problem: ConvProblem) -> str | None:
+    """Its taps are so few that each input pixel is read about once, or too many for a patch."""
+    window = problem.window
+    if not _LEAST_TAPS <= window.kernel_volume <= MAX_VECTORS:
+        return f"kernel {by_axis(window.kernel)}; it runs {_LEAST_TAPS} to {MAX_VECTORS} taps"
+    if problem.c <= VECTOR and not paired(problem):
+        return f"{problem.c} channels at stride {by_axis(window.strides)}; it runs even strides"
+    if (nbytes := window_bytes(problem)) > MAX_PATCH_BYTES:
+        return f"a window of {nbytes} bytes; shared memory has {MAX_PATCH_BYTES} for it"
+    return None

@@ -1,0 +1,202 @@
+"""Patches: all input pixels that a block's outputs see, as kernels/src/tensor_patch.cu holds them.
+
+ConvProblem ─ slices_of ─ Slices ─┐
+                                  ├─ patch_of ─ Patch ─ offsets_of ─ where taps lie
+outputs of a block ───────────────┘
+"""
+
+from dataclasses import dataclass
+from functools import cache
+from math import ceil, prod
+
+import numpy as np
+
+from kernels.layout.operands import padded
+from kernels.layout.strided import VECTOR
+from kernels.problems.conv import ConvProblem
+from kernels.problems.window import Window
+
+HALVES = 8
+"""Of a vector of 16 bytes."""
+
+CHUNK = 64
+"""Halves of each filter that a block multiplies at once, and of each pixel that a patch has."""
+
+MAX_PATCH_BYTES = 72 << 10
+"""Of which shared memory may hold two."""
+
+MAX_VECTORS = 256
+"""Of all taps of a slice: so many offsets are given to a launch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Patch:
+    """What the region of a tile reads, and how it lies in shared memory.
+
+    A region is the output pixels of a tile, at most so many: rows × columns of one image, or all
+    pixels of several. A place holds a slice's channels of one pixel of the input; of images with
+    few channels, those of two pixels side by side.
+    """
+
+    images: int
+    rows: int
+    columns: int
+    pair: int  # pixels of a place
+    read: tuple[int, int]  # rows and columns of pixels, of each image
+    apart: tuple[int, int]  # places between what neighbouring outputs read
+    phase: tuple[int, int]  # rows and columns of places, of those so far apart
+    row_places: int  # from one row to the next
+    image_places: int  # from one image to the next
+
+    @property
+    def region(self) -> tuple[int, int, int]:
+        """Images, rows and columns of output pixels."""
+        return self.images, self.rows, self.columns
+
+    def place(self, row: int, column: int) -> int:
+        """Of one that it reads of the first image; columns are counted in places."""
+        (down, row_phase), (right, column_phase) = map(divmod, (row, column), self.apart)
+        line = row_phase * self.phase[0] + down
+        return line * self.row_places + column_phase * self.phase[1] + right
+
+    @property
+    def places(self) -> int:
+        """Of all images."""
+        return self.images * self.image_places
+
+
+def _of_region(window: Window, pair: int, images: int, rows: int, columns: int) -> Patch:
+    """Of a region. The 8 neighbouring outputs of a matrix read places that differ modulo 8."""
+    stride, extent = window.strides, window.extent
+    high, wide = (
+        (length - 1) * by + of
+        for length, by, of in zip((rows, columns), stride, extent, strict=True)
+    )
+    wide = padded(wide, pair)
+    apart = stride[0], stride[1] // pair
+    phase = ceil(high / apart[0]), ceil(wide // pair / apart[1])
+    row_places = _congruent(apart[1] * phase[1], columns)
+    image_places = _congruent(apart[0] * phase[0] * row_places, rows * columns)
+    return Patch(images, rows, columns, pair, (high, wide), apart, phase, row_places, image_places)
+
+
+def _congruent(least: int, outputs: int) -> int:
+    """At least so many places, as many as the outputs modulo 8 where those are no multiple."""
+    return least if outputs % 8 == 0 else least + (outputs - least) % 8
+
+
+@dataclass(frozen=True, slots=True)
+class Slices:
+    """How a filter's weights, and a pixel's channels, are divided.
+
+    The channels are divided in slices of whole vectors. Of each slice there are a vector for each
+    tap, or pair of taps, and 8 channels, or 4 of either tap; they are filled up to whole chunks.
+    """
+
+    count: int
+    tap_vectors: int
+    row_taps: int  # S, or the pairs
+    vectors: int  # of all taps
+
+    @property
+    def chunks(self) -> int:
+        """Of a slice."""
+        return ceil(self.vectors * HALVES / CHUNK)
+
+    @property
+    def used_vectors(self) -> int:
+        """Of a place: one has zeros where chunks are not whole."""
+        return self.tap_vectors + (self.vectors * HALVES % CHUNK != 0)
+
+    @property
+    def place_bytes(self) -> int:
+        """An odd number of vectors."""
+        return 16 * (self.used_vectors | 1)
+
+
+def paired(problem: ConvProblem) -> bool:
+    """Whether a vector has 4 channels of two pixels: where strides are whole vectors then."""
+    window = problem.window
+    return problem.c <= VECTOR and window.strides[1] % 2 == 0 and window.dilations[1] == 1
+
+
+def offsets_of(window: Window, patch: Patch, slices: Slices) -> list[int]:
+    """Of each vector of a slice, as the kernel's table has them.
+
+    The bytes from where a window begins to the vector, or to the zeros. An mma has two vectors, of
+    which the half warps take one each; a chunk has 4 times two. The lowest bits, of both, are set
+    where a pair's second pixel is not the window's.
+    """
+
+    def offset(vector: int) -> int:
+        tap, of_tap = divmod(vector, slices.tap_vectors)
+        if vector >= slices.vectors:
+            return slices.tap_vectors * 16
+        (r, s), (down, right) = divmod(tap, slices.row_taps), window.dilations
+        return patch.place(r * down, s * right) * slices.place_bytes + of_tap * 16
+
+    def beyond(vector: int) -> bool:
+        last = vector % slices.row_taps == slices.row_taps - 1
+        return patch.pair == 2 and window.kernel[1] % 2 == 1 and last
+
+    steps = range(0, slices.chunks * HALVES, 2)
+    masks = [beyond(step) + 2 * beyond(step + 1) for step in steps]
+    halves = [
+        [offset(step + half) + mask for step, mask in zip(steps, masks, strict=True)]
+        for half in (0, 1)
+    ]
+    table = np.array(halves).reshape(2, slices.chunks, 4).swapaxes(0, 1).ravel()
+    return [*map(int, table), *[0] * (MAX_VECTORS - len(table))]
+
+
+def slices_of(problem: ConvProblem) -> Slices:
+    """As equal as possible, of at most 64 channels."""
+    (r, s), pair = problem.window.kernel, paired(problem)
+    row_taps = ceil(s / 2) if pair else s
+    most = min(CHUNK, MAX_VECTORS // (r * row_taps) * HALVES)  # channels of a slice
+    count = ceil(problem.c / most)
+    tap_vectors = 1 if pair else ceil(problem.c / count / HALVES)
+    return Slices(count, tap_vectors, row_taps, r * row_taps * tap_vectors)
+
+
+def patch_of(problem: ConvProblem, outputs: int) -> Patch:
+    """Of at most so many outputs, in regions that few cover the images.
+
+    Of equally many regions, those that read fewest pixels.
+    """
+    place_bytes = slices_of(problem).place_bytes
+    return _smallest(problem.window, problem.n, _pair(problem), place_bytes, outputs)
+
+
+def window_bytes(problem: ConvProblem) -> int:
+    """Of the patch of one output."""
+    patch = _of_region(problem.window, _pair(problem), 1, 1, 1)
+    return patch.places * slices_of(problem).place_bytes
+
+
+def _pair(problem: ConvProblem) -> int:
+    return 2 if paired(problem) else 1
+
+
+@cache
+def _smallest(window: Window, n: int, pair: int, place_bytes: int, outputs: int) -> Patch:
+    p, q = window.output
+
+    def fits(patch: Patch) -> bool:
+        return patch.places * place_bytes <= MAX_PATCH_BYTES
+
+    def cost(patch: Patch) -> tuple[int, int]:
+        count = ceil(p / patch.rows) * ceil(q / patch.columns)
+        return count, count * prod(patch.read)
+
+    shapes = (
+        _of_region(window, pair, 1, high, wide)
+        for high in range(1, min(p, outputs) + 1)
+        for wide in range(1, min(q, outputs // high) + 1)
+    )
+    best = min(filter(fits, shapes), key=cost)
+    several = (
+        _of_region(window, pair, images, p, q)
+        for images in range(min(n, outputs // (p * q)), 1, -1)
+    )
+    return next(filter(fits, several), best)
