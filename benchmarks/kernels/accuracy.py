@@ -72,7 +72,7 @@ def reduced(layer: Layer) -> Layer:
 def variants(problem: ConvProblem, device: DeviceFacts) -> dict[str, ConvChoice]:
     """What rounds differently, by name: each algorithm with each of its sets of points."""
     groups: dict[str, list[ConvChoice]] = {}
-    for choice in choices(problem, device.max_shared_bytes):
+    for choice in choices(problem, device.max_shared_bytes, device.architecture):
         points = getattr(choice.config, "points", None)
         name = choice.algorithm.name + (f", {points.name.lower()} points" if points else "")
         groups.setdefault(name, []).append(choice)
