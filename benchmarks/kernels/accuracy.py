@@ -3,16 +3,16 @@
     python -m benchmarks.kernels --accuracy [--device cuda|cusim [--whole]] [--out FOLDER]
 
 Data and filters are uniform in [-1, 1], the error is the largest of an element, and the truth is a
-convolution in float64 (section 7). By the kernels themselves: every algorithm with every set of
-points, in the configuration that the heuristic would choose; on the simulator (`cusim`) that for an
-H200. There C is the layer's, for errors grow with the length of the sums, but H×W and K are cut
-down: the largest error is of fewer elements, and so a little smaller. With `--whole` they are not,
-and a layer takes minutes. A row an algorithm goes to OUT/accuracy.jsonl.
+convolution in float64 (section 7), in fp32 and in fp16. By the kernels themselves: every algorithm
+with every set of points, in the configuration that the heuristic would choose; on the simulator
+(`cusim`) that for an H200. There C is the layer's, for errors grow with the length of the sums, but
+H×W and K are cut down: the largest error is of fewer elements, and so a little smaller. With
+`--whole` they are not, and a layer takes minutes. A row an algorithm goes to OUT/accuracy.jsonl.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +29,7 @@ from kernels.device.device import Buffer, Device
 from kernels.layout.operands import padded
 from kernels.layout.pixels import Pixels
 from kernels.problems.conv import ConvProblem
+from kernels.problems.precision import Precision
 from kernels.tuning.heuristic import H200, DeviceFacts, choose
 from kernels.tuning.timing import launcher
 
@@ -57,6 +58,9 @@ LAYERS = tuple(layer for layer in VGG_E if layer.name in PAPER)
 AT_MOST = {"winograd F(2x2,3x3)": 2.0, "winograd F(4x4,3x3)": 20.0}
 """What the project promises: times the direct algorithm's error in the same layer."""
 
+PRECISIONS = (Precision.FP32, Precision.FP16)
+"""Those of table 4."""
+
 CUSIM_SIZE, CUSIM_FILTERS = 28, 64
 """H = W and K on the simulator, at most."""
 
@@ -72,7 +76,7 @@ def reduced(layer: Layer) -> Layer:
 def variants(problem: ConvProblem, device: DeviceFacts) -> dict[str, ConvChoice]:
     """What rounds differently, by name: each algorithm with each of its sets of points."""
     groups: dict[str, list[ConvChoice]] = {}
-    for choice in choices(problem, device.max_shared_bytes):
+    for choice in choices(problem, device.max_shared_bytes, device.architecture):
         points = getattr(choice.config, "points", None)
         name = choice.algorithm.name + (f", {points.name.lower()} points" if points else "")
         groups.setdefault(name, []).append(choice)
@@ -152,7 +156,7 @@ def _uploaded(
 
 
 def measure(device: Device, layers: Sequence[Layer], facts: DeviceFacts, at: str) -> list[Row]:
-    """A row for each layer and variant."""
+    """A row for each of PRECISIONS, layer and variant."""
     return [
         {
             "kind": "accuracy",
@@ -161,33 +165,47 @@ def measure(device: Device, layers: Sequence[Layer], facts: DeviceFacts, at: str
             "device": device.name,
             "layer": layer.name,
             "problem": str(layer.problem),
+            "precision": precision.value,
             "variant": variant,
             "choice": error.choice,
             "largest_error": error.largest,
         }
+        for precision in PRECISIONS
         for layer in layers
-        for variant, error in largest_errors(device, layer.problem, facts).items()
+        for problem in [replace(layer.problem, precision=precision)]
+        for variant, error in largest_errors(device, problem, facts).items()
     ]
 
 
 def show(rows: Sequence[Row], console: Console) -> None:
-    """The table, the paper's beside it, and what is promised."""
+    """A table a precision, the paper's numbers beside ours, and what is promised of fp32."""
+    for precision in dict.fromkeys(row["precision"] for row in rows):
+        _show(precision, [row for row in rows if row["precision"] == precision], console)
+
+
+def _paper(layer: str, variant: str, precision: str) -> float | None:
+    if precision == Precision.FP16.value:
+        return PAPER_HALF[layer]
+    return PAPER[layer].get(variant.partition(" non-fused")[0].partition(", ")[0])
+
+
+def _show(precision: str, rows: Sequence[Row], console: Console) -> None:
     errors = {(row["layer"], row["variant"]): row["largest_error"] for row in rows}
     names = list(dict.fromkeys(row["variant"] for row in rows))
     layers = {row["layer"]: row["problem"] for row in rows}
-    table = Table(title="largest error of an element (in brackets the paper's)")
+    table = Table(title=f"{precision}: largest error of an element (in brackets the paper's)")
     table.add_column("")
     for layer, problem in layers.items():
         table.add_column(f"{layer}\n{problem}", justify="right")
     for name in names:
         cells = []
         for layer in layers:
-            paper = PAPER[layer].get(name.partition(" non-fused")[0].partition(", ")[0])
+            paper = _paper(layer, name, precision)
             beside = f" ({paper:.2e})" if paper else ""
             cells.append(f"{errors[layer, name]:.2e}{beside}")
         table.add_row(name, *cells)
     console.print(table)
-    for name in names:
+    for name in names if precision == Precision.FP32.value else ():
         for algorithm, most in AT_MOST.items():
             if name.startswith(algorithm):
                 worst = max(errors[layer, name] / errors[layer, "direct"] for layer in layers)

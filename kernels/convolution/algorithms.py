@@ -108,18 +108,26 @@ def candidates(problem: ConvProblem) -> list[Algorithm[Any]]:
     return [algorithm for algorithm in ALGORITHMS if algorithm.supports(problem) is None]
 
 
-def choices(problem: ConvProblem, max_shared_bytes: int | None = None) -> list[ConvChoice]:
+def choices(
+    problem: ConvProblem, max_shared_bytes: int | None = None, architecture: str | None = None
+) -> list[ConvChoice]:
     """Every algorithm that can run the problem, with each of its configurations.
 
-    Where `max_shared_bytes` is given, only those whose blocks need at most so much.
+    Where `max_shared_bytes` is given, only those whose blocks need at most so much; where the
+    architecture is, only those that multiply on its tensor cores or on none.
     """
+
+    def fits(work: Work) -> bool:
+        small = max_shared_bytes is None or work.shared_bytes <= max_shared_bytes
+        return small and (architecture is None or work.kernel.precision.runs_on(architecture))
+
+    restricted = max_shared_bytes is not None or architecture is not None
     return [
         ConvChoice(algorithm, config)
         for algorithm in ALGORITHMS
         if algorithm.supports(problem) is None
         for config in algorithm.configs(problem)
-        if max_shared_bytes is None
-        or all(work.shared_bytes <= max_shared_bytes for work in algorithm.work(problem, config))
+        if not restricted or all(map(fits, algorithm.work(problem, config)))
     ]
 
 

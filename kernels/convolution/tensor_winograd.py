@@ -17,8 +17,9 @@ from kernels.layout.strided import VECTOR
 from kernels.operations.epilogue import epilogue_arguments, finish
 from kernels.problems.activation import Activation
 from kernels.problems.conv import ConvProblem
+from kernels.problems.precision import HALF
 from kernels.problems.refusals import not_half
-from kernels.winograd.filter import half_filter
+from kernels.winograd.filter import filter_rows
 from kernels.winograd.matrices import Points
 
 _CHUNK = 16
@@ -181,7 +182,7 @@ class TensorWinogradConv:
     ) -> Filter:
         """U = G g Gᵀ as halves: K×C×R×S → (alpha² K) × C, the channels padded with zeros."""
         check_filter(weight, problem)
-        return half_filter(weight, self.m, config.points)
+        return filter_rows(weight, self.m, config.points, HALF)
 
     def launches(
         self,

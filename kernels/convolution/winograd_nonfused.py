@@ -4,9 +4,9 @@
                           tiles × alpha² × C           tiles × alpha² × K
 
 The products at a tile's alpha² positions are a 1×1 convolution with alpha² groups, and are computed
-as one: kernels/convolution/implicit_gemm.py; of halves by tensor cores, tensor_gemm.py. The data
-between the stages is larger than x and y, so a large layer runs the stages for one chunk of its
-tiles after another.
+as one: in fp32 by kernels/convolution/implicit_gemm.py, else on tensor cores by tensor_gemm.py. The
+data between the stages is larger than x and y, so a large layer runs the stages for one chunk of
+its tiles after another.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from math import ceil, prod
 from typing import Any, ClassVar
 
 from kernels.convolution.implicit_gemm import FloatGemm, TileConfig, tiles
-from kernels.convolution.tensor_gemm import TensorConv
+from kernels.convolution.tensor_gemm import TensorConv, to_tf32
 from kernels.convolution.winograd import WinogradConv
 from kernels.convolution.work import Work
 from kernels.device.device import Instantiation
@@ -27,9 +27,9 @@ from kernels.layout.strided import VECTOR
 from kernels.operations.epilogue import epilogue_arguments, finish
 from kernels.problems.activation import Activation
 from kernels.problems.conv import ConvProblem
-from kernels.problems.precision import Precision, Stored, element
+from kernels.problems.precision import Precision, element
 from kernels.problems.window import Window
-from kernels.winograd.filter import filter_transform, half_filter
+from kernels.winograd.filter import filter_rows, filter_transform
 from kernels.winograd.matrices import Points, winograd_matrices
 from kernels.winograd.reference import winograd_growth
 
@@ -47,7 +47,7 @@ _STEP = 64
 
 LARGEST_GROWTH = 2.0
 """Of rounding errors from the transforms to y, where data and filters are rounded to 11 bits there:
-F(2x2,3x3) has 1.7, F(4x4,3x3) 6.9 (`winograd_growth`)."""
+F(2x2,3x3) has 1.7, F(2x2x2,3x3x3) 2.2, F(4x4,3x3) 6.9 (`winograd_growth`)."""
 
 _SPLITS = (1, 2, 4, 8)
 _ENOUGH_BLOCKS = 512
@@ -73,9 +73,9 @@ class _BatchedProducts(FloatGemm):
     POINTWISE: ClassVar[bool] = True
 
 
-def _product(problem: ConvProblem) -> TensorConv | _BatchedProducts:
-    """What multiplies: tensor cores where halves are stored; fp32 is as exact as TF32 or more."""
-    return TensorConv() if problem.precision is Precision.FP16 else _BatchedProducts()
+def _product(products: ConvProblem) -> TensorConv | _BatchedProducts:
+    """What multiplies: tensor cores but in strict fp32."""
+    return _BatchedProducts() if products.precision is Precision.FP32 else TensorConv()
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +84,9 @@ class NonfusedWinogradConv:
 
     Lavin & Gray 2015, algorithm 1, with global memory between its stages; in 3-D Lan et al. 2017,
     section 3.2. A NaN or an infinity of x spreads to all outputs of the tiles that read it, as NaN.
-    In fp16 the data and the filter are rounded to halves between the transforms, and so are the
-    products, whose sums are float32.
+    The transforms compute in float32. Tensor cores multiply, except in fp32, at
+    `product_precision`. In fp16, where that is fp16, the data, the filter and the products, whose
+    sums are float32, are stored as halves; else all between the transforms is float32.
     """
 
     m: int
@@ -98,17 +99,18 @@ class NonfusedWinogradConv:
         return f"{self._winograd.name} non-fused"
 
     def supports(self, problem: ConvProblem) -> str | None:
-        """None where the kernel is r along every axis, at stride 1, dilation 1, one group.
+        """None where the kernel is r along every axis, at stride 1, dilation 1, one group."""
+        return self._winograd.misfit(problem)
 
-        In fp16 only where rounding between the transforms about doubles the error at most.
+    def product_precision(self, problem: ConvProblem) -> Precision:
+        """Of the batched products: the problem's, or 3×TF32, which has float32's accuracy.
+
+        The latter where rounding data and filter to the 11 bits of fp16 and TF32 would more than
+        double the error of y.
         """
-        return self._winograd.misfit(problem) or self._too_inexact(problem)
-
-    def _too_inexact(self, problem: ConvProblem) -> str | None:
         growth = _growth(self.m, self.r, self._winograd.points[0]) ** self.axes
-        if problem.precision is not Precision.FP16 or growth <= LARGEST_GROWTH:
-            return None
-        return f"float16 tensors; rounding errors would be {growth:.1f} times larger"
+        exact = problem.precision is Precision.FP32
+        return problem.precision if exact or growth <= LARGEST_GROWTH else Precision.TF32X3
 
     def multiplications(self, problem: ConvProblem) -> int:
         """N ⌈P/m⌉ ⌈Q/m⌉ C K alpha², Lavin & Gray, equation 19."""
@@ -134,60 +136,63 @@ class NonfusedWinogradConv:
     def work(self, problem: ConvProblem, config: NonfusedConfig) -> tuple[Work, ...]:
         """The transforms are coalesced, and a thread starts all its loads at once."""
         positions, outputs = self._winograd.positions, self.m**self.axes
-        stored = problem.precision.stored
+        stored, between = problem.precision.stored, self.product_precision(problem).stored
         works: list[Work] = []
         for _, count in self._chunks(problem, config):
             data = Work(
-                kernel=self._instantiate("winograd_data", config, stored),
-                blocks=ceil(count * _channels(problem) / THREADS),
+                kernel=self._instantiate("winograd_data", problem, config),
+                blocks=ceil(count * self._channels(problem) / THREADS),
                 threads=THREADS,
                 shared_bytes=0,
-                bytes=THREADS * stored.itemsize * 2 * positions,
+                bytes=THREADS * (stored.itemsize + between.itemsize) * positions,
             )
             inverse = Work(
-                kernel=self._instantiate("winograd_inverse", config, stored, finish=finish(None)),
+                kernel=self._instantiate("winograd_inverse", problem, config, finish=finish(None)),
                 blocks=ceil(count * padded(problem.k) / VECTOR / THREADS),
                 threads=THREADS,
                 shared_bytes=16 * THREADS * outputs,
-                bytes=THREADS * VECTOR * stored.itemsize * (positions + outputs),
+                bytes=THREADS * VECTOR * (between.itemsize * positions + stored.itemsize * outputs),
                 vectors=outputs,
                 rounds=1,
             )
             products = self._products(problem, count)
-            works += (data, *_product(problem).work(products, config.gemm), inverse)
+            works += (data, *_product(products).work(products, config.gemm), inverse)
         return tuple(works)
 
     def workspace(self, problem: ConvProblem, config: NonfusedConfig) -> Mapping[str, int]:
         """ "data" and "products" of a chunk, and the partial sums of split products."""
         products = self._products(problem, config.chunk)
-        pixels = problem.precision.stored.itemsize * config.chunk
+        pixels = products.precision.stored.itemsize * config.chunk
         return {
             "data": pixels * products.c,
             "products": pixels * products.k,
-            **_product(problem).workspace(products, config.gemm),
+            **_product(products).workspace(products, config.gemm),
         }
 
     def counter_bytes(self, problem: ConvProblem, config: NonfusedConfig) -> int:
         """Those of the products."""
         products = self._products(problem, config.chunk)
-        return _product(problem).counter_bytes(products, config.gemm)
+        return _product(products).counter_bytes(products, config.gemm)
 
     def filter_form(self, problem: ConvProblem, config: NonfusedConfig) -> str:
         """One for all configurations with the same points, and for the fused algorithm."""
         form = f"F({self.m},{self.r}) {config.points.name}"
-        return f"{form} fp16" if problem.precision is Precision.FP16 else form
+        precision = self.product_precision(problem)
+        return form if precision is Precision.FP32 else f"{form} {precision.value}"
 
     def prepare_filter(
         self, weight: Filter, problem: ConvProblem, config: NonfusedConfig
     ) -> Filter:
         """U = G g Gᵀ: K×C×R×S → alpha² × C × K, the channels padded with zeros.
 
-        In fp16 alpha² × K × C, as TensorConv has it.
+        For tensor cores (alpha² K) × C, as TensorConv has it.
         """
         check_filter(weight, problem)
-        halves = problem.precision is Precision.FP16
-        transform = half_filter if halves else filter_transform
-        return transform(weight, self.m, config.points)
+        precision = self.product_precision(problem)
+        if precision is Precision.FP32:
+            return filter_transform(weight, self.m, config.points)
+        rows = filter_rows(weight, self.m, config.points, precision.stored)
+        return to_tf32(rows) if precision is Precision.TF32 else rows
 
     def launches(
         self,
@@ -207,7 +212,7 @@ class NonfusedWinogradConv:
         """
         check_operands(problem, x, y, residual)
         self._check_reach(problem, config, x, y, residual or y)
-        window, stored = window_struct(problem.window), problem.precision.stored
+        window, between = window_struct(problem.window), self.product_precision(problem).stored
         launches: list[Launch] = []
         for first, count in self._chunks(problem, config):
             chunk = struct(
@@ -219,25 +224,25 @@ class NonfusedWinogradConv:
             )
             products = self._products(problem, count)
             data = launch(
-                self._instantiate("winograd_data", config, stored),
-                (ceil(count * _channels(problem) / THREADS), 1, 1),
+                self._instantiate("winograd_data", problem, config),
+                (ceil(count * self._channels(problem) / THREADS), 1, 1),
                 (THREADS, 1, 1),
                 x="x",
                 data="data",
                 tiles=chunk,
                 channels=problem.c,
-                padded=_channels(problem),
+                padded=self._channels(problem),
                 x_pitch=x.pitch,
                 window=window,
             )
-            (gemm,) = _product(problem).launches(
+            (gemm,) = _product(products).launches(
                 products,
                 config.gemm,
-                Pixels(products.c, products.c, stored=stored),
-                Pixels(products.k, products.k, stored=stored),
+                Pixels(products.c, products.c, stored=between),
+                Pixels(products.k, products.k, stored=between),
             )
             inverse = launch(
-                self._instantiate("winograd_inverse", config, stored, finish=finish(activation)),
+                self._instantiate("winograd_inverse", problem, config, finish=finish(activation)),
                 (ceil(count * padded(problem.k) / VECTOR / THREADS), 1, 1),
                 (THREADS, 1, 1),
                 products="products",
@@ -264,7 +269,7 @@ class NonfusedWinogradConv:
     def _chunk(self, problem: ConvProblem, total: int, nbytes: int) -> int:
         """Tiles per chunk: as many as `nbytes` hold, in even chunks; at least `_STEP` or all."""
         products = self._products(problem, _STEP)
-        itemsize = problem.precision.stored.itemsize
+        itemsize = products.precision.stored.itemsize
         most = max(1, nbytes // (itemsize * _STEP * (products.c + products.k))) * _STEP
         if total <= most:
             return total
@@ -282,11 +287,11 @@ class NonfusedWinogradConv:
         positions, one, none = self._winograd.positions, (1, 1), (0, 0)
         return ConvProblem(
             n=1,
-            c=positions * _channels(problem),
+            c=positions * self._channels(problem),
             k=positions * padded(problem.k),
             window=Window((1, count), one, one, one, none, none, (1, count)),
             groups=positions,
-            precision=Precision.FP16 if problem.precision is Precision.FP16 else Precision.FP32,
+            precision=self.product_precision(problem),
         )
 
     def _gemms(self, products: ConvProblem) -> tuple[TileConfig[Any], ...]:
@@ -300,13 +305,18 @@ class NonfusedWinogradConv:
 
         return tuple(filter(pays, _product(products).configs(products)))
 
+    def _channels(self, problem: ConvProblem) -> int:
+        """Of the data between the transforms: filled up to 16 bytes."""
+        return padded(problem.c, 16 // self.product_precision(problem).stored.itemsize)
+
     def _instantiate(
-        self, kernel: str, config: NonfusedConfig, stored: Stored, **further: str
+        self, kernel: str, problem: ConvProblem, config: NonfusedConfig, **further: str
     ) -> Instantiation:
         return instantiate(
             "winograd_nonfused.cu",
             kernel,
-            t=element(stored),
+            t=element(problem.precision.stored),
+            between=element(self.product_precision(problem).stored),
             m=self.m,
             r=self.r,
             points=f"Points::{config.points.name}",
@@ -326,13 +336,8 @@ class NonfusedWinogradConv:
         margins = zip(window.input, window.output, window.pads_begin, strict=True)
         int32(problem.n * prod(h + p + pad + self._winograd.alpha for h, p, pad in margins))
         # The last block has threads without a tile.
-        channels = max(_channels(problem), padded(problem.k))
+        channels = max(self._channels(problem), padded(problem.k))
         int32((config.chunk * channels + THREADS) * self._winograd.positions)
-
-
-def _channels(problem: ConvProblem) -> int:
-    """Of the data between the transforms: filled up to 16 bytes."""
-    return padded(problem.c, 16 // problem.precision.stored.itemsize)
 
 
 @cache

@@ -96,13 +96,15 @@ def compile_all(
     workers: int | None = None,
     root: Path = SOURCE_ROOT,
 ) -> dict[tuple[Instantiation, str], Cubin]:
-    """The cubin of every instantiation for every architecture, on `workers` threads (all cores).
+    """The cubin of every instantiation for every architecture that has its tensor cores.
 
-    `progress(done, total)` is called after each, from the calling thread. Raises the first
-    CompileError at once; kernels compiled before it stay in the cache.
+    Compiled on `workers` threads (all cores). `progress(done, total)` is called after each, from
+    the calling thread. Raises the first CompileError at once; kernels compiled before it stay in
+    the cache.
     """
     architectures = tuple(architectures)
-    wanted = dict.fromkeys((i, arch) for i in instantiations for arch in architectures)
+    pairs = ((i, arch) for i in instantiations for arch in architectures)
+    wanted = {(i, arch): None for i, arch in pairs if i.precision.runs_on(arch)}
     cubins = {}
     with ThreadPoolExecutor(workers or os.cpu_count()) as pool:
         running = {pool.submit(compile_kernel, *each, cache, root): each for each in wanted}

@@ -24,6 +24,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from kernels.problems.precision import Precision
+
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
@@ -71,6 +73,12 @@ class Instantiation:
         if not self.arguments:
             return self.kernel
         return f"{self.kernel}<{', '.join(_cpp(value) for _, value in self.arguments)}>"
+
+    @property
+    def precision(self) -> Precision:
+        """The template's argument of that name; FP32 without one."""
+        enumerator = str(dict(self.arguments).get("precision", "Precision::FP32"))
+        return Precision[enumerator.removeprefix("Precision::")]
 
     def __str__(self) -> str:
         return self.expression

@@ -68,13 +68,18 @@ class DeviceFacts(Protocol):
     def max_shared_bytes(self) -> int:
         """The most shared memory of a block, static and dynamic together."""
 
+    @property
+    def architecture(self) -> str:
+        """The architecture of its kernels: "80", "90a", or "cusim", which has all tensor cores."""
+
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """A device's properties without the device; shared memory defaults to an H100's."""
+    """A device's properties without the device; all but the first default to an H100's."""
 
     multiprocessors: int
     max_shared_bytes: int = 227 << 10
+    architecture: str = ARCHITECTURE
 
 
 H200 = Facts(multiprocessors=132)
@@ -82,8 +87,10 @@ H200 = Facts(multiprocessors=132)
 
 def heuristic(device: DeviceFacts) -> Callable[[ConvProblem], ConvChoice]:
     """A choice for every problem among all candidates; it keeps only facts of the device."""
-    facts = Facts(device.multiprocessors, device.max_shared_bytes)
-    return lambda problem: choose(problem, choices(problem, facts.max_shared_bytes), facts)
+    facts = Facts(device.multiprocessors, device.max_shared_bytes, device.architecture)
+    return lambda problem: choose(
+        problem, choices(problem, facts.max_shared_bytes, facts.architecture), facts
+    )
 
 
 def choose(

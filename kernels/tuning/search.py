@@ -86,7 +86,7 @@ def shortlist(
     and all candidates with known outcomes.
     """
     every = sorted(
-        choices(problem, device.max_shared_bytes),
+        choices(problem, device.max_shared_bytes, device.architecture),
         key=lambda choice: estimated_cycles(problem, choice, device),
     )
     if top is None:

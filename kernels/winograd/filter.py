@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernels.layout.operands import Filter, padded
+from kernels.problems.precision import Stored
 from kernels.winograd.matrices import Matrix, Points, winograd_matrices
 
 Array = NDArray[np.floating[Any]]
@@ -29,14 +30,14 @@ def filter_transform(weight: Filter, m: int, points: Points) -> NDArray[np.float
     return result
 
 
-def half_filter(weight: Filter, m: int, points: Points) -> NDArray[np.float16]:
-    """U of `filter_transform` as halves, a row for each position and filter: (alpha² K) × C.
+def filter_rows(weight: Filter, m: int, points: Points, stored: Stored) -> Filter:
+    """U of `filter_transform` as stored, a row for each position and filter: (alpha² K) × C.
 
     K is padded with zeros to whole vectors, C to 16 bytes.
     """
     u = filter_transform(weight, m, points).swapaxes(1, 2)
-    u = np.pad(u, ((0, 0), (0, 0), (0, -u.shape[2] % 8)))
-    return u.reshape(-1, u.shape[2]).astype(np.float16)
+    u = np.pad(u, ((0, 0), (0, 0), (0, -u.shape[2] % (16 // stored.itemsize))))
+    return u.reshape(-1, u.shape[2]).astype(stored)
 
 
 def nested(matrix: Array, x: Array, axes: int) -> Array:

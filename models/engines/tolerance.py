@@ -2,11 +2,12 @@
 
 from collections.abc import Callable
 from math import log, prod, sqrt
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kernels.convolution.algorithms import ConvChoice
+from kernels.convolution.algorithms import Algorithm, ConvChoice
 from kernels.convolution.tensor_winograd import TensorWinogradConv
 from kernels.convolution.winograd import WinogradConv
 from kernels.convolution.winograd_nonfused import NonfusedWinogradConv
@@ -85,15 +86,23 @@ def _conv_error(problem: ConvProblem, choose: Choice | None) -> float:
     winograd = WinogradConv | TensorWinogradConv | NonfusedWinogradConv
     if isinstance(algorithm, winograd) and config is not None:
         matrices = winograd_matrices(algorithm.m, algorithm.r, config.points)
-        # In fp16 data and filter are rounded between the transforms; products, where they are not
-        # fused.
-        times = 2 if isinstance(algorithm, TensorWinogradConv) else 3
-        rounded = sqrt(times) * _ROUNDED if problem.precision is Precision.FP16 else 0.0
         return float(
             winograd_growth(matrices) ** algorithm.axes
-            * (sqrt(winograd_roundings(problem, matrices)) + rounded)
+            * (sqrt(winograd_roundings(problem, matrices)) + _winograd_factors(problem, algorithm))
         )
     return sqrt(prod(problem.filter_shape[1:])) + _FACTORS[problem.precision]
+
+
+def _winograd_factors(problem: ConvProblem, algorithm: Algorithm[Any]) -> float:
+    """As `_FACTORS`: to 11 bits data and filter are rounded, and products that are stored so."""
+    match algorithm:
+        case NonfusedWinogradConv():
+            precision, rounded = algorithm.product_precision(problem), sqrt(3)
+        case TensorWinogradConv():
+            precision, rounded = problem.precision, sqrt(2)
+        case _:
+            return 0.0
+    return rounded * _ROUNDED if precision is Precision.FP16 else _FACTORS[precision]
 
 
 def relative_error(actual: NDArray[np.floating], expected: NDArray[np.floating]) -> float:

@@ -150,7 +150,9 @@ def plan_report(classifier: Classifier, n: int, gpu: Gpu, tuning: Path | None = 
         )
     graph = classifier.rewritten.graph
     find: Find = find_on(gpu.name.split()[0], tuning) if tuning else lambda _: None
-    choose = tuned(find, heuristic(Facts(gpu.multiprocessors, gpu.max_shared_bytes)))
+    choose = tuned(
+        find, heuristic(Facts(gpu.multiprocessors, gpu.max_shared_bytes, gpu.architecture))
+    )
     plan: Plan = build_plan(
         graph, classifier.preprocessing, n, choose, pays=partial(time.pays, machine=gpu)
     )
@@ -191,10 +193,13 @@ class _Chosen(NamedTuple):
 
 def _of(choice: ConvChoice, problem: ConvProblem) -> Precision:
     """Of the products: 3xtf32 is also had from fp32, and halves may be multiplied as floats."""
-    halves = problem.precision is Precision.FP16
-    winograd = isinstance(choice.algorithm, TensorWinogradConv | NonfusedWinogradConv)
-    on_tensor_cores = isinstance(choice.algorithm, TensorConv | PatchConv) or (halves and winograd)
-    return problem.precision if on_tensor_cores else Precision.FP32
+    match choice.algorithm:
+        case NonfusedWinogradConv() as algorithm:
+            return algorithm.product_precision(problem)
+        case TensorConv() | PatchConv() | TensorWinogradConv():
+            return problem.precision
+        case _:
+            return Precision.FP32
 
 
 def _step(

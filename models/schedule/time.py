@@ -46,6 +46,10 @@ class Machine(Protocol):
         """The most shared memory of a block."""
 
     @property
+    def architecture(self) -> str:
+        """The architecture of its kernels."""
+
+    @property
     def peak_flops(self) -> float:
         """Fp32 operations a second."""
 

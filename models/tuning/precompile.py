@@ -15,13 +15,16 @@ from models.plan import build_plan
 from models.tuning.measured import read_measurements
 
 GPUS_OF: Mapping[str, tuple[Facts, ...]] = {
-    "75": (Facts(40, 64 << 10), Facts(72, 64 << 10)),  # T4; Quadro RTX 8000
-    "80": (Facts(56, 163 << 10), Facts(108, 163 << 10)),  # A30; A100
-    "86": (Facts(60, 99 << 10), Facts(84, 99 << 10)),  # A10 has 72; A16, A40
-    "89": (Facts(58, 99 << 10), Facts(128, 99 << 10), Facts(142, 99 << 10)),  # L4; RTX 4090; L40
-    "90a": (Facts(114, 227 << 10), Facts(132, 227 << 10)),  # H100 PCIe; H100 SXM, H200
-    "100": (Facts(148, 227 << 10),),  # B200
-    "120": (Facts(170, 99 << 10), Facts(188, 99 << 10)),  # RTX 5090; RTX PRO 6000
+    architecture: tuple(Facts(each, shared_kb << 10, architecture) for each in multiprocessors)
+    for architecture, shared_kb, multiprocessors in (
+        ("75", 64, (40, 72)),  # T4; Quadro RTX 8000
+        ("80", 163, (56, 108)),  # A30; A100
+        ("86", 99, (60, 84)),  # A10 has 72; A16, A40
+        ("89", 99, (58, 128, 142)),  # L4; RTX 4090; L40
+        ("90a", 227, (114, 132)),  # H100 PCIe; H100 SXM, H200
+        ("100", 227, (148,)),  # B200
+        ("120", 99, (170, 188)),  # RTX 5090; RTX PRO 6000
+    )
 }
 """Architectures and their GPUs: the choice of kernels depends on the multiprocessors and on the
 shared memory of a block. Another GPU may need a kernel that none of these needs; its engine
@@ -60,10 +63,9 @@ def precompile(
             plan = build_plan(graph, classifier.preprocessing, n, choose, tensors=tensors)
             wanted |= dict.fromkeys(step.launch.instantiation for step in plan.steps)
     try:
-        compile_all(wanted, architectures, cache, progress)
+        return len(compile_all(wanted, architectures, cache, progress))
     except DeviceError as error:
         raise EngineError(str(error)) from error
-    return len(wanted) * len(architectures)
 
 
 def _measured(tuning: Path | None, architectures: Sequence[str]) -> Iterator[Choose]:

@@ -88,6 +88,12 @@ def test_rows_and_a_table_are_left(
     assert {row["layer"] for row in rows} == {"conv 5"}
     assert rows[0]["device"].startswith("CPU simulator")
     assert rows[0]["commit"] == "abc"
+    assert {row["variant"] for row in rows if row["precision"] == "fp16"} == {
+        "tensor",
+        "tensor winograd F(2x2,3x3), integer points",
+        "winograd F(2x2,3x3) non-fused, integer points",
+        "winograd F(4x4,3x3) non-fused, mixed points",
+    }
     assert all(row["choice"] for row in rows)
     assert "H, W at most 28, K at most 64" in capsys.readouterr().out
     kernels.main(["--accuracy", "--device", "cusim", "--whole", *out])
@@ -96,7 +102,14 @@ def test_rows_and_a_table_are_left(
 
 def test_what_is_promised_is_held_against_the_worst_layer() -> None:
     rows = [
-        {"layer": layer, "variant": variant, "largest_error": error, "problem": "p"}
+        {
+            "layer": layer,
+            "variant": variant,
+            "largest_error": error,
+            "problem": "p",
+            "precision": precision,
+        }
+        for precision in ("fp32", "fp16")
         for layer, errors in {
             "conv 1.2": {"direct": 1.0, "winograd F(2x2,3x3)": 2.1, "winograd F(4x4,3x3), x": 3.0},
             "conv 5": {"direct": 1.0, "winograd F(2x2,3x3)": 1.0, "winograd F(4x4,3x3), x": 20.0},
@@ -108,6 +121,8 @@ def test_what_is_promised_is_held_against_the_worst_layer() -> None:
     assert "NOT MET: winograd F(2x2,3x3) errs by 2.10 times" in out.getvalue()
     assert "\nmet: winograd F(4x4,3x3), x errs by 20.00 times" in out.getvalue()
     assert "2.10e+00 (1.53e-05)" in out.getvalue()
+    assert out.getvalue().count("1.00e+00 (2.61e-02)") == 2  # of fp16, of which nothing is promised
+    assert out.getvalue().count("met: ") == 1
 
 
 @pytest.mark.skipif(not PAPER_TEXT.is_file(), reason=f"needs the paper's text, {PAPER_TEXT}")

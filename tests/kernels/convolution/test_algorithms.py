@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernels.convolution.algorithms import ALGORITHMS, candidates, refusals
+from kernels.convolution.algorithms import ALGORITHMS, candidates, choices, refusals
 from kernels.problems.activation import RELU
 from kernels.problems.conv import ConvProblem
 from kernels.problems.precision import Precision
@@ -54,12 +54,26 @@ ROW_KERNEL = conv_problem(1, 128, 128, window((17, 17), (1, 7), pads=(0, 3, 0, 3
         (ROW_KERNEL, [DIRECT]),
         (CONVNEXT, [GEMM]),
         (DENSENET, [GEMM]),
-        (replace(VGG_3_1, precision=Precision.FP16), ["tensor", F2_TENSOR, F2_NONFUSED]),
+        (
+            replace(VGG_3_1, precision=Precision.FP16),
+            ["tensor", F2_TENSOR, F2_NONFUSED, F4_NONFUSED],
+        ),
+        (replace(C3D, precision=Precision.FP16), ["tensor", F2_3D_NONFUSED]),
     ],
     ids=str,
 )
 def test_which_algorithms_run_a_layer(problem: ConvProblem, names: list[str]) -> None:
     assert [algorithm.name for algorithm in candidates(problem)] == names
+
+
+def test_a_gpu_is_offered_only_what_its_tensor_cores_multiply() -> None:
+    half = replace(VGG_3_1, precision=Precision.FP16)
+    of_turing, of_ampere = (
+        {choice.algorithm.name for choice in choices(half, architecture=each)}
+        for each in ("75", "80")
+    )
+    assert of_turing == {"tensor", F2_TENSOR, F2_NONFUSED}
+    assert of_ampere == {*of_turing, F4_NONFUSED}  # by products in TF32
 
 
 @pytest.mark.parametrize(

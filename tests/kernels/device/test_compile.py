@@ -295,6 +295,17 @@ def test_compile_all_compiles_each_for_each_and_tells_how_far_it_is(workplace: W
     assert told == [(1, 4), (2, 4), (3, 4), (4, 4)]
 
 
+def test_compile_all_leaves_out_gpus_without_a_kernels_tensor_cores(workplace: Workplace) -> None:
+    workplace.write(
+        "precise.cu",
+        "enum class Precision { TF32 };\n"
+        "template <Precision PRECISION> __global__ void precise(float* x) { *x = 1; }",
+    )
+    tf32 = Instantiation("precise.cu", "precise", (("precision", "Precision::TF32"),))
+    cubins = compile_all([TWICE, tf32], ["75", "80"], workplace.cache, root=workplace.root)
+    assert set(cubins) == {(TWICE, "75"), (TWICE, "80"), (tf32, "80")}
+
+
 def test_compile_all_stops_at_what_does_not_compile(
     workplace: Workplace, compilations: list[str]
 ) -> None:

@@ -69,10 +69,9 @@ def test_no_choice_is_estimated_above_a_ceiling(suite: str, precision: Precision
     for layer, n in product(SUITES[suite], BATCHES):
         problem = replace(layer.problem.with_batch(n), precision=precision)
         choice = choose(problem, choices(problem, H200.max_shared_bytes), H200)
-        on_tensor_cores = choice.algorithm.name.startswith("tensor") or (
-            precision is Precision.FP16 and isinstance(choice.algorithm, NonfusedWinogradConv)
-        )
-        of = precision if on_tensor_cores else Precision.FP32
+        of = precision if choice.algorithm.name.startswith("tensor") else Precision.FP32
+        if isinstance(choice.algorithm, NonfusedWinogradConv):
+            of = choice.algorithm.product_precision(problem)
         estimate = estimated_cycles(problem, choice, H200)
         for name, least in least_cycles(problem, choice, of):
             assert estimate >= least, (layer.name, n, str(choice), name)

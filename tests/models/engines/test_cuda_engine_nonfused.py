@@ -13,9 +13,11 @@ from kernels.convolution.algorithms import ConvChoice
 from kernels.problems.activation import RELU
 from kernels.problems.binary_operation import BinaryOp
 from kernels.problems.conv import ConvProblem
+from kernels.problems.precision import Precision
 from kernels.tuning.heuristic import H200, heuristic
 from models.classifier import Classifier
 from models.engines.cuda_engine import CudaEngine
+from models.engines.tolerance import network_tolerance, relative_error
 from models.graph import Graph
 from models.plan import Region, build_plan
 from models.rewrite import rewrite
@@ -97,6 +99,25 @@ def test_the_captured_graphs_of_every_n_compute_the_network(
     for n in (1, 2, 3):
         for seed in (0, 1):
             assert_right(engine, classifier, n, seed)
+    engine.close()
+
+
+@pytest.mark.parametrize("precision", Precision, ids=lambda each: each.value)
+@pytest.mark.parametrize("graph", [residual_network(), clips()], ids=["2-D", "3-D"])
+def test_a_network_is_within_the_tolerance_of_its_precision(
+    device: CusimDevice, graph: Graph, precision: Precision
+) -> None:
+    classifier = replace(classifier_of(graph), precision=precision)
+    engine = opened(classifier, device, max_batch=2)
+    images = pixels(classifier, 2)
+    error = relative_error(engine.run(images), reference_scores(classifier, images))
+    assert 0 < error <= network_tolerance(classifier.rewritten.graph, nonfused)
+    products = {
+        step.launch.instantiation.precision
+        for step in engine.plans[2].steps
+        if step.launch.instantiation.kernel == "conv_tensor"
+    }
+    assert products == ({Precision.TF32X3} if precision is not Precision.FP32 else set())
     engine.close()
 
 

@@ -11,7 +11,7 @@ from kernels.convolution.depthwise import DepthwiseConv
 from kernels.convolution.direct import DirectConv
 from kernels.convolution.gemm import GemmConv
 from kernels.convolution.implicit_gemm import TILES, Tile, TileConfig
-from kernels.convolution.tensor_gemm import to_tf32
+from kernels.convolution.tensor_gemm import TensorConv, to_tf32
 from kernels.convolution.tensor_winograd import TensorWinogradConv
 from kernels.convolution.winograd import WinogradConv
 from kernels.convolution.winograd_nonfused import NonfusedWinogradConv
@@ -80,7 +80,8 @@ def conv_case(layer: Layer, choice: ConvChoice) -> KernelCase:
         }
         named = {name for launch in launches for name in launch.operands}
         factors = (x, weight, residual) if projection else (x, weight)
-        rounded = [multiplied(each, problem.precision) for each in factors]
+        tensor = isinstance(algorithm, TensorConv)
+        rounded = [multiplied(each, problem.precision) if tensor else each for each in factors]
         wide, *others = map(exact, (*rounded[:2], bias, *(rounded[2:] or [residual])))
         wide, loaded_error = _after_prologue(problem.prologue, wide, exact(scale), exact(shift))
         sums = _conv(problem, wide, *others)
@@ -144,15 +145,29 @@ def _rounding_error(
         matrices = winograd_matrices(algorithm.m, algorithm.r, config.points)
         terms = winograd_terms(x, weight, problem, matrices)
         terms += residual + bias.reshape(-1, *[1] * len(problem.window.input))
-        # In fp16 U and V are rounded to 11 bits, and so are products in memory.
-        times = 2.01 if isinstance(algorithm, TensorWinogradConv) else 3.01
-        rounded = times * 2.0**-11 if problem.precision is Precision.FP16 else 0.0
-        return ((winograd_roundings(problem, matrices) + 4) * EPS32 / 2 + rounded) * terms
+        precision, halves = problem.precision, 3.01
+        if isinstance(algorithm, NonfusedWinogradConv):
+            precision = algorithm.product_precision(problem)
+        elif isinstance(algorithm, TensorWinogradConv):
+            halves = 2.01
+        # U and V are rounded to 11 bits, and halves of products in memory too.
+        rounded = {
+            Precision.FP32: 0.0,
+            Precision.FP16: halves * 2.0**-11,
+            Precision.TF32: 2.01 * 2.0**-11,
+            Precision.TF32X3: _SPLIT,
+        }[precision]
+        # Tensor cores truncate sums, which errs by up to twice as much as rounding them.
+        unit = EPS32 / 2 if precision is Precision.FP32 else EPS32
+        return ((winograd_roundings(problem, matrices) + 4) * unit + rounded) * terms
     length = problem.c // problem.groups * problem.window.kernel_volume + problem.projected
-    # x = big + small, each rounded to 11 bits: both factors lack 2^-22 of themselves, and the
-    # product of the small parts is left out.
-    split = 3 * 2.0**-22 / EPS32 if problem.precision is Precision.TF32X3 else 0
+    split = _SPLIT / EPS32 if problem.precision is Precision.TF32X3 else 0
     return (length + 4 + split) * EPS32 * _conv(problem, x, weight, bias, residual)
+
+
+_SPLIT = 3 * 2.0**-22
+"""Of a product of x = big + small, each rounded to 11 bits: both factors lack 2^-22 of themselves,
+and the product of the small parts is left out."""
 
 
 def multiplied(factor: Array, precision: Precision) -> Array:

@@ -1,6 +1,7 @@
 """Cases of winograd_nonfused.cu: every layer by every transform, tiles in chunks of any size."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from math import prod
 
 from kernels.convolution.algorithms import ConvChoice
@@ -11,7 +12,7 @@ from kernels.problems.activation import RELU
 from kernels.problems.precision import Precision
 from kernels.winograd.matrices import Points
 from tests.support.cases.conv import conv_case
-from tests.support.cases.tensor_gemm import TENSOR, at_precision
+from tests.support.cases.tensor_gemm import PRECISIONS, TENSOR, at_precision
 from tests.support.kernels.conv_layers import (
     CLIP,
     UNCLAMPED_LAYER,
@@ -145,16 +146,20 @@ def _cases(
             yield conv_case(layer, ConvChoice(algorithm, config))
 
 
-def _halves(layers: tuple[Layer, ...]) -> Iterator[KernelCase]:
-    """Each layer in fp16, by each tile of tensor cores in turn."""
+def _on_tensor_cores(
+    layers: tuple[Layer, ...], algorithm: NonfusedWinogradConv, precision: Precision
+) -> Iterator[KernelCase]:
+    """Each layer at a precision, by the tiles of tensor cores in turn, split or not."""
+    points = algorithm.configs(layers[0].problem)[0].points
     for row, layer in enumerate(layers):
-        at = at_precision(layer, Precision.FP16)
-        total = at.problem.n * prod(-(-p // F2.m) for p in at.problem.window.output)
+        at = at_precision(layer, precision)
+        total = at.problem.n * prod(-(-p // algorithm.m) for p in at.problem.window.output)
+        products = replace(at.problem, precision=algorithm.product_precision(at.problem))
         for number in range(2):
-            tile = TENSOR.tiles(at.problem)[(2 * row + number) % len(TENSOR_TILES)]
+            tile = TENSOR.tiles(products)[(2 * row + number) % len(TENSOR_TILES)]
             chunk = min(total, _CHUNKS[(row + number) % len(_CHUNKS)])
-            config = NonfusedConfig(Points.INTEGER, TileConfig(tile, 1 + number), chunk)
-            yield conv_case(at, ConvChoice(F2, config))
+            config = NonfusedConfig(points, TileConfig(tile, 1 + number), chunk)
+            yield conv_case(at, ConvChoice(algorithm, config))
 
 
 _CHUNKS = (10**6, 5, 3)
@@ -163,6 +168,11 @@ _CHUNKS = (10**6, 5, 3)
 NONFUSED_CASES: tuple[KernelCase, ...] = (
     *_cases(LAYERS, (F2, Points.INTEGER), (F4, Points.INTEGER), (F4, Points.MIXED)),
     *_cases(LAYERS_3D, *[(F2_3D, Points.INTEGER)] * 2),
-    *_halves(LAYERS),
+    *(
+        case
+        for algorithm, layers in ((F2, LAYERS), (F4, LAYERS), (F2_3D, LAYERS_3D))
+        for precision in PRECISIONS
+        for case in _on_tensor_cores(layers, algorithm, precision)
+    ),
     *_cases((UNCLAMPED_LAYER,), (F2, Points.INTEGER)),
 )

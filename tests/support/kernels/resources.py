@@ -16,7 +16,6 @@ from kernels.device.compile import Cubin, compile_all
 from kernels.device.device import Instantiation
 from kernels.device.machine_code import digest
 from kernels.operations.epilogue import commonest
-from kernels.problems.precision import Precision
 from tests.support import ROOT
 from tests.support.cases import INSTANTIATIONS
 
@@ -46,13 +45,8 @@ def instantiations(arch: str) -> tuple[Instantiation, ...]:
 
     Kernels for rarer activations are compiled for data-centre GPUs alone, to save a minute.
     """
-    able = [each for each in INSTANTIATIONS if _least_architecture(each) <= int(arch.rstrip("a"))]
+    able = [each for each in INSTANTIATIONS if each.precision.runs_on(arch)]
     return tuple(each for each in able if arch in WITHOUT_SPILLS or each == commonest(each))
-
-
-def _least_architecture(instantiation: Instantiation) -> int:
-    enumerator = str(dict(instantiation.arguments).get("precision", "Precision::FP32"))
-    return Precision[enumerator.removeprefix("Precision::")].least_architecture
 
 
 def table_of(cubins: Mapping[tuple[Instantiation, str], Cubin]) -> Table:
