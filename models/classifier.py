@@ -10,7 +10,7 @@ from kernels.problems.precision import Precision
 from models import imagenet
 from models.description import load_precision, load_preprocessing
 from models.errors import NoKernelsError, UnsupportedModelError
-from models.graph import Graph, Identity, Reshape, Shape, Softmax
+from models.graph import Graph, Shape, Softmax, last_nodes
 from models.onnx_loader import (
     FileLimits,
     LoadedModel,
@@ -123,10 +123,7 @@ def _settle_output(path: Path, network: LoadedModel, preprocessing: Preprocessin
 
 
 def _ends_in_softmax(graph: Graph) -> bool:
-    writers = {node.output: node for node in graph.nodes}
-    last = writers[graph.outputs[0]]
-    while isinstance(last, Reshape | Identity) and last.x in writers:
-        last = writers[last.x]
+    last = last_nodes(graph)[-1]
     if isinstance(last, Opaque):
         return last.ends_in_softmax
     return isinstance(last, Softmax) and not last.log

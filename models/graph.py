@@ -323,6 +323,18 @@ class Graph:
         return value.shape if value is not None else tuple(self.weights[name].shape)
 
 
+def last_nodes(graph: Graph) -> list[Node]:
+    """From the output back, up to the first node that is neither a Reshape nor an Identity."""
+    writers = {node.output: node for node in graph.nodes}
+    value, found = graph.outputs[0], list[Node]()
+    while (node := writers.get(value)) is not None:
+        found.append(node)
+        if not isinstance(node, Reshape | Identity):
+            break
+        value = node.x
+    return found
+
+
 class GraphError(ValueError):
     """A graph that breaks its own rules: a defect in the loader or in a rewrite rule."""
 

@@ -149,10 +149,10 @@ def build_plan(
 
 def _lifetimes(tape: Tape, after: After) -> list[Lifetime]:
     """When each buffer may be in use: within its steps' windows, but for what has ended by then."""
-    places, ancestors = windows(after), all_before(after)
+    ancestors = all_before(after)
     in_turn = after == in_order(len(after))
     lives: dict[str, tuple[int, int, int, int]] = {}
-    for index, (step, (begin, end)) in enumerate(zip(tape.steps, places, strict=True)):
+    for index, (step, (begin, end)) in enumerate(zip(tape.steps, windows(ancestors), strict=True)):
         for operand in step.operands.values():
             if isinstance(operand, BufferOperand):
                 new = (begin, end, 1 << index, ancestors[index])

@@ -1,13 +1,25 @@
 """Launch of kernels/src/top_k.cu: what the host gets of each image."""
 
 from dataclasses import dataclass
+from enum import Enum, unique
 
 from kernels.device.device import TemplateArgument
 from kernels.device.launch import Launch, instantiate, int32, launch
+from kernels.layout.strided import Strided
+from kernels.problems.precision import element
 
 _MOST_K, _MOST_WARPS = 16, 32
 _EXACT = 1 << 24
 """Whole numbers up to this are floats."""
+
+
+@unique
+class ScoreKind(Enum):
+    """What the scores are that are made of x, and the value: what is made of them."""
+
+    PROBABILITIES = "x"
+    LOGITS = "x; the k largest get a probability by softmax"
+    SOFTMAX = "softmax of x, which are probabilities"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,24 +45,28 @@ class Results:
         return 4 * self.n * self.pitch
 
 
-def top_k_launch(results: Results, x_pitch: int, *, logits: bool) -> Launch:
-    """Scores, n rows `x_pitch` floats apart, to results: operands x, y.
-
-    Probabilities are the scores themselves, or softmax of them where they are `logits`. Raises
-    ValueError.
-    """
-    if results.classes > _EXACT:
-        raise ValueError(f"{results.classes} classes; indices are floats, exact up to {_EXACT}")
-    int32(results.n * max(x_pitch, results.pitch))
-    warps = min(_MOST_WARPS, 1 << (-(-results.classes // 32) - 1).bit_length())
-    template: dict[str, TemplateArgument] = {"logits": logits, "threads": 32 * warps}
+def top_k_launch(x: Strided, kind: ScoreKind) -> Launch:
+    """Rows of classes, each contiguous, to Results: operands x, y. Raises ValueError."""
+    n, classes = x.shape
+    results = Results(n, classes)
+    if classes > _EXACT:
+        raise ValueError(f"{classes} classes; indices are floats, exact up to {_EXACT}")
+    if x.strides[1] != 1:
+        raise ValueError(f"the scores of an image lie {x.strides[1]} elements apart, not 1")
+    int32(n * max(x.strides[0], results.pitch))
+    warps = min(_MOST_WARPS, 1 << (-(-classes // 32) - 1).bit_length())
+    template: dict[str, TemplateArgument] = {
+        "x": element(x.stored),
+        "kind": f"ScoreKind::{kind.name}",
+        "threads": 32 * warps,
+    }
     return launch(
         instantiate("top_k.cu", "top_k", **template),
-        (results.n, 1, 1),
+        (n, 1, 1),
         (32 * warps, 1, 1),
         x="x",
         y="y",
-        classes=results.classes,
-        x_pitch=x_pitch,
+        classes=classes,
+        x_pitch=x.strides[0],
         k=results.k,
     )

@@ -1,9 +1,14 @@
 // Reductions over the threads of a block, in a fixed order: over the lanes of a warp by shuffles,
 // over the warps in turn.
 #pragma once
+#include "common.cuh"
 
 struct Sum {
   static __device__ __forceinline__ float of(float a, float b) { return a + b; }
+};
+
+struct Larger {
+  static __device__ __forceinline__ float of(float a, float b) { return fmaxf(a, b); }
 };
 
 // Reduces the threads' values to one, for every thread.
@@ -21,4 +26,23 @@ __device__ __forceinline__ float over_block(float value) {
 #pragma unroll
   for (int warp = 1; warp < THREADS / 32; ++warp) value = Both::of(value, of_warp[warp]);
   return value;
+}
+
+// What softmax divides by along a row: y = exp(x - largest) / sum, the sum over all exp(x -
+// largest).
+struct Exponentials {
+  float largest, sum;
+};
+
+// Of `length` numbers, `stride` apart: each thread's own first, from the first on.
+template <int THREADS, class X>
+__device__ __forceinline__ Exponentials exponentials(const X* row, int length, int stride) {
+  // fmaxf passes over NaN, but the sum does not.
+  float largest = -infinity();
+  for (int i = threadIdx.x; i < length; i += THREADS) largest = fmaxf(largest, row[i * stride]);
+  largest = over_block<Larger, THREADS>(largest);
+
+  float sum = 0.0f;
+  for (int i = threadIdx.x; i < length; i += THREADS) sum += expf(row[i * stride] - largest);
+  return {largest, over_block<Sum, THREADS>(sum)};
 }

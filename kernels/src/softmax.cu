@@ -11,10 +11,6 @@
 #include "common.cuh"
 #include "half.cuh"
 
-struct Larger {
-  static __device__ __forceinline__ float of(float a, float b) { return fmaxf(a, b); }
-};
-
 template <class X, class Y, bool LOG, int RANK, int THREADS>
 __global__ void __launch_bounds__(THREADS)
     softmax(const X* __restrict__ x, Y* __restrict__ y, Walk<RANK, 2> rows, int length,
@@ -24,15 +20,7 @@ __global__ void __launch_bounds__(THREADS)
   const X* const from = x + at.of[1];
   Y* const to = y + at.of[0];
 
-  // fmaxf passes over NaN, but the sum does not.
-  float largest = -infinity();
-  for (int i = threadIdx.x; i < length; i += THREADS) largest = fmaxf(largest, from[i * x_stride]);
-  largest = over_block<Larger, THREADS>(largest);
-
-  float sum = 0.0f;
-  for (int i = threadIdx.x; i < length; i += THREADS) sum += expf(from[i * x_stride] - largest);
-  sum = over_block<Sum, THREADS>(sum);
-
+  const auto [largest, sum] = exponentials<THREADS>(from, length, x_stride);
   const float log_sum = LOG ? logf(sum) : 0.0f;
   for (int i = threadIdx.x; i < length; i += THREADS) {
     const float shifted = from[i * x_stride] - largest;

@@ -1,7 +1,11 @@
 // What a batch's host wants to know, one row an image: its scores, the indices of the k largest,
 // their probabilities, and a 1 when all that is there.
 //
-//   probability = score, or exp(score - m) / sum of exp(score - m), m the largest, of logits
+//   PROBABILITIES  score = x, probability = score
+//   LOGITS         score = x, probability = exp(x - m) / sum of exp(x - m), m the largest x
+//   SOFTMAX        score = exp(x - m) / sum of exp(x - m), probability = score
+//
+// A network's last softmax is computed here, which saves its launch.
 //
 // Algorithm: each warp sorts 32 scores at a time by a bitonic network (Batcher 1968, "Sorting
 //   networks and their applications") and keeps the 32 largest so far, a lane each; a tree over the
@@ -9,11 +13,15 @@
 //   of equals the lower index is first. 32 scores a warp, 1024 threads for 1000 classes: sorting
 //   takes 15 exchanges and the tree 5 merges of 5. Every probability of a row is NaN where one of
 //   its scores is NaN or infinite.
-// Layouts: scores are rows with a pitch; y is in pinned host memory, its rows contiguous. The 1 is
+// Layouts: x are rows with a pitch, float or half; y is in pinned host memory, its rows contiguous.
+// The 1 is
 //   written behind a fence for the whole system: the host may wait for it by reading it.
 // Launch: one block per image, a warp per 32 classes up to 32 warps, a power of two of them.
 #include "block.cuh"
 #include "common.cuh"
+#include "half.cuh"
+
+enum class ScoreKind { PROBABILITIES, LOGITS, SOFTMAX };
 
 using Key = unsigned long long;
 
@@ -56,16 +64,19 @@ __device__ __forceinline__ Key largest(Key descending, Key ascending, int lane) 
   return merged<32>(descending > ascending ? descending : ascending, lane, true);
 }
 
-template <bool LOGITS, int THREADS>
+template <class X, ScoreKind KIND, int THREADS>
 __global__ void __launch_bounds__(THREADS)
-    top_k(const float* __restrict__ x, float* y, int classes, int x_pitch, int k) {
+    top_k(const X* __restrict__ x, float* y, int classes, int x_pitch, int k) {
   follow_previous();
   constexpr int WARPS = THREADS / 32;
   __shared__ Key of_warp[WARPS][32];
   __shared__ float most;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const float* const row = x + blockIdx.x * x_pitch;
+  const X* const row = x + blockIdx.x * x_pitch;
   float* const to = y + blockIdx.x * (classes + 2 * k + 1);
+
+  Exponentials of_row{};
+  if constexpr (KIND == ScoreKind::SOFTMAX) of_row = exponentials<THREADS>(row, classes, 1);
 
   Key best = 0;
   float sum = 0.0f;  // NaN once a score is not finite
@@ -73,7 +84,8 @@ __global__ void __launch_bounds__(THREADS)
     const int index = first + lane;
     Key key = 0;
     if (index < classes) {
-      const float score = row[index];
+      float score = row[index];
+      if (KIND == ScoreKind::SOFTMAX) score = expf(score - of_row.largest) / of_row.sum;
       to[index] = score;
       key = key_of(score, index);
       sum += 0.0f * score;
@@ -87,16 +99,18 @@ __global__ void __launch_bounds__(THREADS)
     if (warp < apart) best = largest(best, of_warp[warp + apart][lane], lane);
   }
 
-  if (LOGITS) {
+  if (KIND == ScoreKind::LOGITS) {
     if (threadIdx.x == 0) most = score_of(best);
     __syncthreads();
     for (int i = threadIdx.x; i < classes; i += THREADS) sum += expf(row[i] - most);
   }
-  sum = over_block<Sum, THREADS>(sum);
+  // One score of a softmax is NaN only where all are.
+  if (KIND != ScoreKind::SOFTMAX) sum = over_block<Sum, THREADS>(sum);
   if (threadIdx.x < k) {
     const float score = score_of(best);
     to[classes + threadIdx.x] = float(index_of(best));
-    to[classes + k + threadIdx.x] = LOGITS ? expf(score - most) / sum : score + sum;
+    to[classes + k + threadIdx.x] =
+        KIND == ScoreKind::LOGITS ? expf(score - most) / sum : score + sum;
   }
   __syncthreads();
   if (threadIdx.x == 0) {

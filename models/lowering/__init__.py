@@ -5,11 +5,14 @@
 
 Each node becomes as few launches as possible: none where its output is a view of an existing buffer
 (a Reshape that moves nothing, a run of channels). It overwrites its input where no later node reads
-that. Where a value lies inside another (a fused Concat), its node writes it there.
+that. Where a value lies inside another (a fused Concat), its node writes it there. A softmax at the
+end is left to the kernel that ranks (last_softmax).
 """
 
+from kernels.operations.top_k import ScoreKind
 from models.graph import Graph
 from models.lowering.context import INPUT, OUTPUT, Choose, Context
+from models.lowering.last_softmax import without_last_softmax
 from models.lowering.nodes import lower_node
 from models.lowering.placement import Place
 from models.lowering.tape import (
@@ -44,11 +47,14 @@ def lower(
 
     The images are pixels, or `tensors`, which are normalised already.
     """
+    kind = ScoreKind[preprocessing.output.name]
+    if kind is ScoreKind.PROBABILITIES and (logits := without_last_softmax(graph)) is not None:
+        graph, kind = logits, ScoreKind.SOFTMAX
     to = Context(graph, n, choose)
     to.preprocess(preprocessing, tensors=tensors)
     for index, node in enumerate(graph.nodes):
         to.index = index
         lower_node(to, node)
     (output,) = graph.outputs
-    to.rank(output, preprocessing.output)
+    to.rank(output, kind)
     return to.tape

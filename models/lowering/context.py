@@ -10,14 +10,14 @@ from kernels.convolution.algorithms import ConvChoice
 from kernels.layout.pixels import Pixels
 from kernels.layout.strided import VECTOR, Strided
 from kernels.operations.preprocess import pixels_to_floats_launch, planes_to_pixels_launch
-from kernels.operations.top_k import Results, top_k_launch
+from kernels.operations.top_k import Results, ScoreKind, top_k_launch
 from kernels.problems.conv import ConvProblem
 from kernels.problems.precision import FLOAT, Stored
 from models.graph import Graph
 from models.lowering import placement
 from models.lowering.placement import Place
 from models.lowering.tape import Operand, Tape, WeightOperand, at
-from models.preprocessing import Layout, OutputKind, Preprocessing, normalisation
+from models.preprocessing import Layout, Preprocessing, normalisation
 from models.schedule.time import Cost
 
 Choose = Callable[[ConvProblem], ConvChoice]
@@ -132,26 +132,25 @@ class Context:
         return replace(self.tape.weight(name, lambda: filled, "in vectors"), stored=FLOAT)
 
     def dense(self, value: str) -> Place:
-        """Where the scores lie as float32, each image's side by side."""
-        classes = (prod(self.graph.shape(value)),)
-        place = placement.with_single_axes(self.places[value], classes)
-        if place is None or place.strided.strides[1] != 1 or place.strided.stored != FLOAT:
+        """Where a value lies in one axis, each image's elements side by side."""
+        lies, classes = self.places[value], (prod(self.graph.shape(value)),)
+        place = placement.with_single_axes(lies, classes)
+        if place is None or place.strided.strides[1] != 1:
             self.tape.begin(f"{value}/scores", Cost())
-            place = self.fresh(f"{value}/scores", classes, FLOAT)
-            scores = self.places[value]
-            self.reshape_copy(scores.strided, at(scores), place)
+            place = self.fresh(f"{value}/scores", classes, lies.strided.stored)
+            self.reshape_copy(lies.strided, at(lies), place)
         return place
 
-    def rank(self, value: str, kind: OutputKind) -> None:
-        """The results of every image, from its scores."""
-        scores = self.dense(value)
-        results = Results(self.n, prod(self.graph.shape(value)))
-        self.tape.begin(OUTPUT, Cost(0, results.nbytes + 4 * self.n * results.classes))
-        self.tape.emit(
-            top_k_launch(results, scores.strided.strides[0], logits=kind is OutputKind.LOGITS),
-            x=at(scores),
-            y=self.tape.buffer(OUTPUT, results.nbytes),
-        )
+    def rank(self, value: str, kind: ScoreKind) -> None:
+        """The results of every image, from its scores or from what they are the softmax of."""
+        x = self.dense(value)
+        results = Results(*x.strided.shape)
+        elements = self.n * results.classes
+        flops = 0 if kind is ScoreKind.PROBABILITIES else 4 * elements  # as of a Softmax
+        read = x.strided.stored.itemsize * elements
+        self.tape.begin(OUTPUT, Cost(flops, read + results.nbytes))
+        results_at = self.tape.buffer(OUTPUT, results.nbytes)
+        self.tape.emit(top_k_launch(x.strided, kind), x=at(x), y=results_at)
 
     def preprocess(self, p: Preprocessing, *, tensors: bool = False) -> None:
         """From uint8 images to the network's input: x = pixel · multiplier + offset.

@@ -1,6 +1,6 @@
 """Which steps of a plan may run side by side, and on how many streams.
 
-    accesses ─ dependencies ─┬─ windows: when each step may run, for the arena
+    accesses ─ dependencies ─┬─ all_before ─ windows: when each step may run, for the arena
                              └─ streams: a number a step ─ dependents: which may begin early
 
 A step waits for those that wrote what it reads or writes, and for those that read what it writes.
@@ -95,20 +95,15 @@ def all_before(after: After) -> list[int]:
     return ancestors
 
 
-def windows(after: After) -> list[tuple[int, int]]:
+def windows(before: Sequence[int]) -> list[tuple[int, int]]:
     """For each step the first and the last place that it may have in any order that is allowed.
 
-    Of two steps whose windows are apart, the earlier always ends before the later begins.
+    `before` is what `all_before` gives. Of two steps whose windows are apart, the earlier always
+    ends before the later begins.
     """
-    count = len(after)
-    ancestors, descendants = all_before(after), [0] * count
-    for step in reversed(range(count)):
-        for other in after[step]:
-            descendants[other] |= descendants[step] | 1 << step
-    return [
-        (before.bit_count(), count - 1 - behind.bit_count())
-        for before, behind in zip(ancestors, descendants, strict=True)
-    ]
+    behind = [sum(each >> step & 1 for each in before) for step in range(len(before))]
+    last = len(before) - 1
+    return [(each.bit_count(), last - n) for each, n in zip(before, behind, strict=True)]
 
 
 def streams(after: After) -> list[int]:

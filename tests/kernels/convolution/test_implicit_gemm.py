@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -41,7 +40,7 @@ from tests.support.kernels.conv_layers import (
     odd,
     within,
 )
-from tests.support.kernels.kernel_case import launch, run
+from tests.support.kernels.kernel_case import run
 from tests.support.kernels.windows import ON_A_DEVICE, conv_problem, window, windows
 
 _3x3 = window((6, 7), (3, 3), pads=(1, 1, 1, 1))
@@ -144,34 +143,8 @@ def test_every_layer_is_its_reference_by_every_choice(device: CusimDevice, layer
 def test_a_split_sum_is_the_same_launch_after_launch_without_clearing_anything(
     device: CusimDevice, tile: Tile
 ) -> None:
-    problem = conv_problem(1, 40, 36, _3x3)
-    config = TileConfig(tile, 5)
-    (launched,) = DIRECT.launches(problem, config, dense(40), dense(36))
-    weight = DIRECT.prepare_filter(normal(problem.filter_shape), problem, config)
-    stream = device.stream()
-    buffers = {
-        "x": device.allocate(4 * 40 * 42),
-        "weight": device.allocate(weight.nbytes),
-        "y": device.allocate(4 * 36 * 42),
-        "workspace": device.allocate(DIRECT.workspace(problem, config)["workspace"]),
-        "counters": device.allocate(DIRECT.counter_bytes(problem, config)),
-    }
-    addresses = {name: buffer.address for name, buffer in buffers.items()}
-    device.upload(addresses["x"], normal((42, 40)), stream)
-    device.upload(addresses["weight"], weight, stream)
-    device.fill(addresses["counters"], buffers["counters"].nbytes, 0, stream)
-    results = []
-    for _ in range(4):
-        device.fill(addresses["y"], buffers["y"].nbytes, 0xFF, stream)
-        launch(launched, device, addresses, stream)
-        result = np.empty((42, 36), np.float32)
-        device.download(result, addresses["y"], stream)
-        stream.synchronize()
-        results.append(result)
-    for buffer in buffers.values():
-        buffer.free()
-    assert not np.isnan(results[0]).any()
-    assert all(one.tobytes() == other.tobytes() for one, other in pairwise(results))
+    layer = Layer("split", conv_problem(1, 40, 36, _3x3), dense(40), dense(36))
+    run(conv_case(layer, ConvChoice(DIRECT, TileConfig(tile, 5))), device, times=4)
 
 
 def test_every_default_configuration_is_among_the_cases() -> None:

@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import pairwise
 from math import prod
 from pathlib import Path
 
@@ -37,7 +36,7 @@ from tests.support.cases.winograd_nonfused import F2 as F2_NONFUSED
 from tests.support.kernels import resources
 from tests.support.kernels.arrays import Array, normal
 from tests.support.kernels.conv_layers import Layer, dense, drawn_layer
-from tests.support.kernels.kernel_case import launch, run
+from tests.support.kernels.kernel_case import run
 from tests.support.kernels.mutations import replaced
 from tests.support.kernels.windows import ON_A_DEVICE, conv_problem, window
 
@@ -95,34 +94,9 @@ def test_very_many_layers_are_their_reference(
 def test_a_split_sum_is_the_same_launch_after_launch_without_clearing_anything(
     device: CusimDevice, tile: TensorWinogradTile
 ) -> None:
-    problem = same(80, 36, 5, 6)
+    layer = Layer("split", same(80, 36, 5, 6), halves(80), halves(36))
     config = TensorWinogradConfig(Points.INTEGER, tile, 5)
-    (launched,) = F2.launches(problem, config, halves(80), halves(36))
-    weight = F2.prepare_filter(normal(problem.filter_shape), problem, config)
-    stream = device.stream()
-    buffers = {
-        "x": device.allocate(2 * 80 * 30),
-        "weight": device.allocate(weight.nbytes, constant=True),
-        "y": device.allocate(2 * 36 * 30),
-        "workspace": device.allocate(F2.workspace(problem, config)["workspace"]),
-        "counters": device.allocate(F2.counter_bytes(problem, config)),
-    }
-    addresses = {name: buffer.address for name, buffer in buffers.items()}
-    device.upload(addresses["x"], normal((30, 80)).astype(np.float16), stream)
-    device.upload(addresses["weight"], weight, stream)
-    device.fill(addresses["counters"], buffers["counters"].nbytes, 0, stream)
-    results = []
-    for _ in range(3):
-        device.fill(addresses["y"], buffers["y"].nbytes, 0xFF, stream)
-        launch(launched, device, addresses, stream)
-        result = np.empty((30, 36), np.float16)
-        device.download(result, addresses["y"], stream)
-        stream.synchronize()
-        results.append(result)
-    for buffer in buffers.values():
-        buffer.free()
-    assert not np.isnan(results[0]).any()
-    assert all(one.tobytes() == other.tobytes() for one, other in pairwise(results))
+    run(conv_case(layer, ConvChoice(F2, config)), device, times=3)
 
 
 @pytest.mark.parametrize("layer", accuracy.LAYERS, ids=lambda each: each.name)

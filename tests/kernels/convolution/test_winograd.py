@@ -1,7 +1,6 @@
 """Fused Winograd beyond the common cases: any layer, split sums, accuracy, what is refused."""
 
 from collections.abc import Iterator
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -21,7 +20,7 @@ from tests.support.cases.winograd import F2, F2_3D, F2_5, F4
 from tests.support.kernels import resources
 from tests.support.kernels.arrays import normal
 from tests.support.kernels.conv_layers import Layer, dense, drawn_layer
-from tests.support.kernels.kernel_case import launch, run
+from tests.support.kernels.kernel_case import run
 from tests.support.kernels.windows import ON_A_DEVICE, conv_problem, window
 
 ALGORITHMS = (F2, F4, F2_5, F2_3D)
@@ -87,33 +86,8 @@ def test_a_split_sum_is_the_same_launch_after_launch_without_clearing_anything(
 ) -> None:
     problem = same(algorithm, 40, 36, *[5] * algorithm.axes)
     config = WinogradConfig(algorithm.points[0], tile, 5)
-    pixels = problem.window.output_volume
-    (launched,) = algorithm.launches(problem, config, dense(40), dense(36))
-    weight = algorithm.prepare_filter(normal(problem.filter_shape), problem, config)
-    stream = device.stream()
-    buffers = {
-        "x": device.allocate(4 * 40 * pixels),
-        "weight": device.allocate(weight.nbytes),
-        "y": device.allocate(4 * 36 * pixels),
-        "workspace": device.allocate(algorithm.workspace(problem, config)["workspace"]),
-        "counters": device.allocate(algorithm.counter_bytes(problem, config)),
-    }
-    addresses = {name: buffer.address for name, buffer in buffers.items()}
-    device.upload(addresses["x"], normal((pixels, 40)), stream)
-    device.upload(addresses["weight"], weight, stream)
-    device.fill(addresses["counters"], buffers["counters"].nbytes, 0, stream)
-    results = []
-    for _ in range(3):
-        device.fill(addresses["y"], buffers["y"].nbytes, 0xFF, stream)
-        launch(launched, device, addresses, stream)
-        result = np.empty((pixels, 36), np.float32)
-        device.download(result, addresses["y"], stream)
-        stream.synchronize()
-        results.append(result)
-    for buffer in buffers.values():
-        buffer.free()
-    assert not np.isnan(results[0]).any()
-    assert all(one.tobytes() == other.tobytes() for one, other in pairwise(results))
+    layer = Layer("split", problem, dense(40), dense(36))
+    run(conv_case(layer, ConvChoice(algorithm, config)), device, times=3)
 
 
 @pytest.mark.parametrize("c", [64, 128])

@@ -9,6 +9,7 @@ from models.schedule.branches import (
     Access,
     After,
     Part,
+    all_before,
     dependencies,
     in_order,
     streams,
@@ -84,7 +85,7 @@ def test_parts_of_different_pitch_may_meet() -> None:
 @given(ACCESSES)
 def test_a_step_outside_anothers_window_never_meets_it(accesses: Sequence[Access]) -> None:
     after = dependencies(accesses)
-    before, places = ancestors(after), windows(after)
+    before, places = ancestors(after), windows(all_before(after))
     for step, (first, last) in enumerate(places):
         assert first <= step <= last
         for other, (begin, end) in enumerate(places):
@@ -94,7 +95,7 @@ def test_a_step_outside_anothers_window_never_meets_it(accesses: Sequence[Access
 
 
 def test_windows_of_a_chain_are_its_places() -> None:
-    assert windows(in_order(4)) == [(0, 0), (1, 1), (2, 2), (3, 3)]
+    assert windows(all_before(in_order(4))) == [(0, 0), (1, 1), (2, 2), (3, 3)]
     assert dependencies([Access(frozenset(), frozenset({Part("a")}))] * 3) == in_order(3)
 
 
@@ -114,4 +115,4 @@ def test_streams_make_no_step_wait_for_more_than_it_must(accesses: Sequence[Acce
 def test_two_branches_take_two_streams() -> None:
     fork = (frozenset[int](), frozenset({0}), frozenset({0}), frozenset({1}), frozenset({2, 3}))
     assert streams(fork) == [0, 0, 1, 0, 0]
-    assert windows(fork) == [(0, 0), (1, 2), (1, 3), (2, 3), (4, 4)]
+    assert windows(all_before(fork)) == [(0, 0), (1, 2), (1, 3), (2, 3), (4, 4)]

@@ -13,8 +13,9 @@ from kernels.operations.lrn import lrn_launch
 from kernels.operations.pooling import global_pool_launch, pool_launch
 from kernels.operations.preprocess import pixels_to_floats_launch, planes_to_pixels_launch
 from kernels.operations.softmax import softmax_launch
-from kernels.operations.top_k import Results, top_k_launch
+from kernels.operations.top_k import Results, ScoreKind, top_k_launch
 from kernels.problems.pool import PoolKind, PoolProblem
+from kernels.problems.precision import HALF
 from kernels.problems.window import Window
 from tests.support.kernels.arrays import normal
 from tests.support.kernels.kernel_case import Check, KernelCase, Placed, placed
@@ -96,26 +97,35 @@ def softmax_case(
 
 
 def top_k_case(
-    name: str, n: int, classes: int, *, logits: bool, pitch: int = 0, few: bool = False
+    name: str, x: Strided, kind: ScoreKind, *, few: bool = False, one: float = 0.0
 ) -> KernelCase:
-    """Scores with their ranking: many equals where they are `few`, else also a zero below zero."""
-    results, pitch = Results(n, classes), pitch or classes
-    x = Strided((n, classes), (pitch, 1))
+    """Scores with their ranking: many equals where they are `few`, -0 among them; `one` of x."""
+    n, classes = x.shape
+    results = Results(n, classes)
     y = Strided.contiguous((n, results.pitch))
 
     def check() -> Check:
-        numbers = 4 * normal(x.shape)
+        numbers = x.stored.type(4) * normal(x.shape, stored=x.stored)
         if few:
-            numbers = np.round(numbers / 4) * np.float32(-1)  # -0 among them
+            numbers = np.round(numbers / x.stored.type(4)) * x.stored.type(-1)
+        numbers[0, classes // 2] = one
         wide = numbers.astype(np.float64)
-        expected = reference.top_k(wide, results.k, logits=logits)
-        # Only the probabilities of logits are computed, as in softmax.
-        rounding = EPS32 * (float(np.ptp(wide)) + classes + 8) if logits else 0.0
+        # exp(x - m) is rounded, as in softmax; its relative error is that of x - m and of the sum.
+        rounding = EPS32 * (float(np.ptp(wide[np.isfinite(wide)])) + classes + 8)
+        with np.errstate(invalid="ignore"):  # infinity - infinity
+            scores = reference.softmax(wide, 0) if kind is ScoreKind.SOFTMAX else wide
+        expected = reference.top_k(scores, results.k, logits=kind is ScoreKind.LOGITS)
+        computed = {
+            ScoreKind.PROBABILITIES: [],
+            ScoreKind.LOGITS: [slice(classes + results.k, -1)],
+            ScoreKind.SOFTMAX: [slice(classes), slice(classes + results.k, -1)],
+        }
         bound = np.zeros_like(expected)
-        bound[:, -results.k - 1 : -1] = rounding * expected[:, -results.k - 1 : -1]
+        for columns in computed[kind]:
+            bound[:, columns] = rounding * expected[:, columns]
         return Check({"x": placed(numbers, x)}, y, expected, bound)
 
-    return KernelCase(name, (top_k_launch(results, pitch, logits=logits),), check)
+    return KernelCase(name, (top_k_launch(x, kind),), check)
 
 
 def pixels_case(name: str, channels: int, y: Pixels, *, reverse: bool = False) -> KernelCase:
@@ -218,15 +228,20 @@ WINDOW_CASES = (
         )
     ),
     *(
-        top_k_case(name, n, classes, logits=logits, pitch=pitch, few=few)
-        for logits in (False, True)
-        for name, n, classes, pitch, few in (
-            ("of 1000 classes", 2, 1000, 0, False),
-            ("of many equals", 3, 1000, 1004, True),
-            ("of ten classes", 8, 10, 12, False),
-            ("of one class", 2, 1, 4, False),
-            ("of more classes than threads", 1, 2077, 0, True),
+        top_k_case(name, x, kind, few=few)
+        for kind in ScoreKind
+        for name, x, few in (
+            ("of 1000 classes", Strided.contiguous((2, 1000)), False),
+            ("of many equals", Strided((3, 1000), (1004, 1)), True),
+            ("of ten classes", Strided((8, 10), (12, 1)), False),
+            ("of one class", Strided((2, 1), (4, 1)), False),
+            ("of more classes than threads", Strided.contiguous((1, 2077)), True),
+            ("of 1000 classes in halves", Strided((2, 1000), (1008, 1), stored=HALF), False),
         )
+    ),
+    *(
+        top_k_case(f"of one {one}", Strided.contiguous((2, 1000)), ScoreKind.SOFTMAX, one=one)
+        for one in (np.inf, -np.inf, np.nan)
     ),
     pixels_case("padded to 4 channels", 3, Pixels(4, 4)),
     pixels_case("reversed", 3, Pixels(4, 4), reverse=True),

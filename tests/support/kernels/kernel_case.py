@@ -96,10 +96,11 @@ def view(memory: Array, layout: Strided) -> Array:
     return np.lib.stride_tricks.as_strided(memory[layout.offset :], layout.shape, strides)
 
 
-def run(case: KernelCase, device: Device) -> Array:
+def run(case: KernelCase, device: Device, *, times: int = 1) -> Array:
     """Run the case, hold the answer to its check, and return the memory of y.
 
-    Fails where y is out of bounds, and where anything but y was written.
+    Fails where y is out of bounds, and where anything but y was written. Where it runs several
+    `times`, only y is cleared in between, and every run must give the same bits.
     """
     check = case.check()
     memories = {name: operand.memory for name, operand in check.inputs.items()}
@@ -119,15 +120,20 @@ def run(case: KernelCase, device: Device) -> Array:
     addresses = {name: buffer.address + begins[name] for name, buffer in buffers.items()}
     if check.in_place:
         addresses[check.in_place] = addresses["y"]
-    for each in case.launches:
-        launch(each, device, addresses, stream)
     after = {name: np.empty_like(memory) for name, memory in memories.items()}
-    for name, memory in after.items():
-        device.download(memory, buffers[name].address, stream)
-    stream.synchronize()
+    seen = set()
+    for _ in range(times):
+        device.upload(buffers["y"].address, memories["y"], stream)
+        for each in case.launches:
+            launch(each, device, addresses, stream)
+        for name, memory in after.items():
+            device.download(memory, buffers[name].address, stream)
+        stream.synchronize()
+        seen.add(after["y"].tobytes())
     for buffer in buffers.values():
         buffer.free()
 
+    assert len(seen) == 1, f"{times} runs gave {len(seen)} different answers"
     result = after.pop("y")
     for name, memory in after.items():
         if name in check.scratch:

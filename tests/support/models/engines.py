@@ -14,7 +14,7 @@ from kernels.tuning.heuristic import H200, heuristic
 from models.classifier import Classifier
 from models.engines import tolerance
 from models.engines.cuda_engine import CudaEngine
-from models.graph import Graph
+from models.graph import Graph, Softmax, last_nodes
 from models.onnx_loader import LoadedModel, load_proto
 from models.preprocessing import (
     ChannelOrder,
@@ -57,7 +57,10 @@ def classifier_of(graph: Graph, layout: Layout = Layout.NCHW) -> Classifier:
         shape = (shape[-1], *shape[:-1])
     loaded = LoadedModel(graph.name, graph, onnx.ModelProto())
     classes = int(np.prod(graph.shape(graph.outputs[0])))
-    return Classifier(graph.name, loaded, preprocessing_of(shape, layout), classes)
+    preprocessing = preprocessing_of(shape, layout)
+    if any(isinstance(node, Softmax) and not node.log for node in last_nodes(graph)):
+        preprocessing = replace(preprocessing, output=OutputKind.PROBABILITIES)
+    return Classifier(graph.name, loaded, preprocessing, classes)
 
 
 def network_of(name: str, proto: onnx.ModelProto) -> Classifier:

@@ -1,0 +1,39 @@
+"""A network's last softmax is computed by the kernel that ranks: without a launch of its own.
+
+logits ─ Softmax ─ scores ─ top_k   becomes   logits ─ top_k, which writes the scores too
+"""
+
+from collections import Counter
+from dataclasses import replace
+from math import prod
+
+from models.graph import Graph, Softmax, last_nodes
+
+
+def without_last_softmax(graph: Graph) -> Graph | None:
+    """The graph of the logits, where the output is a softmax of them over all classes.
+
+    Reshapes may follow the softmax; None where anything else reads it.
+    """
+    last = last_nodes(graph)
+    softmax = last[-1] if last else None
+    if not isinstance(softmax, Softmax) or softmax.log:
+        return None
+    shape, logits = graph.shape(softmax.x), graph.values[softmax.x]
+    readers = Counter(name for node in graph.nodes for name in node.operands())
+    readers.update(graph.outputs)
+    if shape[softmax.axis] != prod(shape) or any(readers[node.output] > 1 for node in last):
+        return None
+    names = {softmax.output: softmax.x}
+    viewed = {node.output for node in last[:-1]}
+    values = {
+        name: replace(value, stored=logits.stored) if name in viewed else value
+        for name, value in graph.values.items()
+        if name != softmax.output
+    }
+    return replace(
+        graph,
+        outputs=tuple(names.get(name, name) for name in graph.outputs),
+        values=values,
+        nodes=tuple(node.renamed(names) for node in graph.nodes if node is not softmax),
+    )
