@@ -34,7 +34,7 @@ struct Exponentials {
   float largest, sum;
 };
 
-// Of `length` numbers, `stride` apart: each thread's own first, from the first on.
+// Of a row of `length` numbers, `stride` apart, for every thread.
 template <int THREADS, class X>
 __device__ __forceinline__ Exponentials exponentials(const X* row, int length, int stride) {
   // fmaxf passes over NaN, but the sum does not.

@@ -36,6 +36,15 @@ def loops(code: Sequence[Instruction]) -> list[Loop]:
     return [loop for loop in inside if loop.last not in _reached(code, without=loop.first)]
 
 
+def outermost(found: Sequence[Loop]) -> list[Loop]:
+    """Those that lie in no other of them."""
+
+    def within(loop: Loop, other: Loop) -> bool:
+        return loop != other and other.holds(loop.first) and other.holds(loop.last)
+
+    return [each for each in found if not any(within(each, other) for other in found)]
+
+
 def _reached(code: Sequence[Instruction], without: int) -> set[int]:
     """The instructions that a warp may come to, but not through this one."""
     reached, ahead = {without}, [0]

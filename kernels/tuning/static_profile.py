@@ -17,7 +17,7 @@ from typing import NamedTuple
 from kernels.device.compile import Cubin
 from kernels.device.device import Instantiation
 from kernels.device.machine_code import WORD, Instruction, disassemble
-from kernels.tuning.control_flow import Loop, Weight, leading_to, loops, path
+from kernels.tuning.control_flow import Loop, Weight, leading_to, loops, outermost, path
 
 SCHEDULERS = 4
 """Of a multiprocessor; warp w is scheduler w % 4's (assumed, for NVIDIA does not say)."""
@@ -32,7 +32,8 @@ _CLASSES = {
     "FFMA": "FFMA",
     **dict.fromkeys(("HMMA", "IMMA", "HGMMA"), "tensor"),
     **dict.fromkeys(("LDSM", "STS", "LDGSTS", "LDG", "STG", "ST"), ""),
-    **dict.fromkeys(("FADD", "FMUL", "FSEL", "FMNMX", "FSETP", "MUFU", "F2FP", "HFMA2"), "float"),
+    **dict.fromkeys(("FADD", "FMUL", "FSEL", "FMNMX", "FSETP", "MUFU", "F2FP"), "float"),
+    **dict.fromkeys(("HADD2", "HFMA2"), "float"),  # HADD2 also makes floats of halves
     **dict.fromkeys(("MOV", "SEL", "PRMT", "CS2R", "S2R"), "move"),
     **dict.fromkeys(("BRA", "EXIT", "CALL", "RET", "NOP", "BREAK", "YIELD"), "branch"),
     **dict.fromkeys(
@@ -189,12 +190,18 @@ def profile_of_code(
         fill = _usual(code, Loop(first, hot.first))[:-1] if first < hot.first else []
     rest = Loop(begin, end)
     split = leading_to(code, rest, _sums_parts)
-    ending = path(code, rest, lambda i: _weight_of_finish(code[i], i in split), leaving=True)
+
+    def finishing(i: int) -> Weight:
+        return _weight_of_finish(code[i], i in split)
+
+    ending = path(code, rest, finishing, leaving=True)
     writing = [each for each in loops(code) if any(map(each.holds, ending)) and _writes(code, each)]
-    in_loop = [i for i in ending if any(each.holds(i) for each in writing)]
+    # A loop that is left in its middle goes on behind that, in all turns but the last.
+    in_loop = [i for each in outermost(writing) for i in path(code, each, finishing)]
     stores = max(1, sum(_stores(code[i]) for i in in_loop))
     again = _repeated(code, Loop(begin, end), trips.finish)
-    once = [i for i in ending if i not in set(in_loop) for _ in range(again(i))]
+    ahead = [i for i in ending if not any(each.holds(i) for each in writing)]
+    once = [i for i in ahead for _ in range(again(i))]
     return StaticProfile(
         registers,
         blocks,

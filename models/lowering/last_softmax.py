@@ -1,6 +1,8 @@
 """A network's last softmax is computed by the kernel that ranks: without a launch of its own.
 
-logits ─ Softmax ─ scores ─ top_k   becomes   logits ─ top_k, which writes the scores too
+    logits ─ Softmax ─ scores ─ top_k   becomes   logits ─ top_k
+
+Scores and ranking stay those of the softmax.
 """
 
 from collections import Counter

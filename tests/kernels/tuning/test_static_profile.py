@@ -39,6 +39,7 @@ def usual(code: list[Instruction], last: int) -> list[int]:
         ("LDGSTS.E.LTC128B", "LDGSTS.narrow"),
         ("IMAD.MOV.U32", "move"),
         ("IMAD", "integer"),
+        ("HADD2.F32", "float"),
         ("UIADD3", "uniform"),
         ("BAR.SYNC.DEFER_BLOCKING", "sync"),
         ("STG.E.128", "STG"),
@@ -147,7 +148,7 @@ def test_of_several_loops_that_write_the_shortest_with_whole_vectors_is_the_end(
         *["FADD", "STG.128", "@P3 EXIT", "BRA 14"],
     )
     profile = profile_of_code(code, Instantiation("a.cu", "a"), 32, 1, 128)
-    assert profile.vector == Stretch(instructions=3, stalls=3)  # 14 to 16
+    assert profile.vector == Stretch(instructions=4, stalls=4)  # 14 to 17
     assert profile.finish.instructions == 4  # 0 to 3
 
 
@@ -158,7 +159,17 @@ def test_the_usual_way_may_end_in_a_loop_that_stores_vectors() -> None:
         *["FADD", "FADD", "LDS.128", "FADD", "STG.128", "@P3 BRA 10", "EXIT"],
     )
     profile = profile_of_code(code, Instantiation("a.cu", "a"), 32, 1, 128)
-    assert profile.vector.instructions == 3  # the load, the store and the exit, not the long loop
+    assert profile.vector.instructions == 5  # 5 to 9, not the long loop
+
+
+def test_a_loop_that_is_left_in_its_middle_goes_on_behind_that() -> None:
+    code = listed(
+        *["LDGSTS.128", "FFMA", "LDS.128", "@P0 BRA 1", "S2R"],
+        *["IADD3", "@P1 BRA 10", "LDS.128", "STG.128", "BRA 5", "EXIT"],
+    )
+    profile = profile_of_code(code, Instantiation("a.cu", "a"), 32, 1, 128)
+    assert profile.vector.instructions == 5  # 5 to 9
+    assert profile.finish.instructions == 2  # before the loop, and the end
 
 
 def test_blocks_fit_by_registers_shared_memory_warps_and_number() -> None:
