@@ -54,7 +54,10 @@ ROW_KERNEL = conv_problem(1, 128, 128, window((17, 17), (1, 7), pads=(0, 3, 0, 3
         (ROW_KERNEL, [DIRECT]),
         (CONVNEXT, [GEMM]),
         (DENSENET, [GEMM]),
-        (replace(VGG_3_1, precision=Precision.FP16), ["tensor", F2_TENSOR, F2_NONFUSED]),
+        (
+            replace(VGG_3_1, precision=Precision.FP16),
+            ["tensor", "tensor patch", F2_TENSOR, F2_NONFUSED],
+        ),
     ],
     ids=str,
 )
