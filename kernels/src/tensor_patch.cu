@@ -185,7 +185,7 @@ __global__ void __launch_bounds__(BM / WM * (BN / WN) * 32)
   int x_lane[M];
 #pragma unroll
   for (int m = 0; m < M; ++m) x_lane[m] = outputs[warp_pixel + m * 16 + lane % 16].y;
-  const auto multiply_chunk = [&](int stage, const int4& steps, const unsigned char* patch) {
+  const auto multiply_chunk = [&](int stage, int4 steps, const unsigned char* patch) {
     const int offset[4] = {steps.x, steps.y, steps.z, steps.w};
     const unsigned char* const chunk = shared + stage * STAGE;
 #pragma unroll
