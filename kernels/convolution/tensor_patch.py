@@ -234,7 +234,6 @@ class PatchConv:
             row_places=patch.row_places,
             image_places=patch.image_places,
             place_bytes=slices.place_bytes,
-            patches=self._patches(problem, config),
             patch_bytes=patch.places * slices.place_bytes,
             tables=self._tables(problem, config),
             tap_vectors=slices.tap_vectors,

@@ -10,14 +10,16 @@
 //   a tap and 8 channels. The offsets are the same for all pixels, and lie in a table.
 //   Images of 3 or 4 channels: a vector of 16 bytes is a pair of pixels, two taps. Where the row of
 //   taps is odd, the last vector's second pixel is masked: a weight of 0 does not cancel a NaN.
+// Versions: with the table computed by each block, and the loops ahead of the first copy of x
+//   unrolled, 639 instructions lay between the first copy and the loop of 64 x 32; now 257 do.
 // Layouts: x, residual, y are N·H·W pixels of halves with any pitch. weight is K x slices x chunks
-//   x 64 (kernels/convolution/tensor_patch.py, prepare_filter). In shared memory filters lie
-//   an odd number of vectors apart: 8 neighbours are in different banks. So it is in the patch,
-//   which has a place for each pixel, or pair. Rows and columns that a stride apart lie next to
-//   each other: outputs that are neighbours read places that are neighbours. From one row of
-//   outputs to the next the place advances by the outputs of a row, modulo 8: so it does between
-//   the 8 rows of a matrix, wherever a row of outputs ends among them. Where a slice has no whole
-//   number of chunks, each place ends with a vector of zeros, which the table's last offsets mean.
+//   x 64 (kernels/convolution/tensor_patch.py, prepare_filter). In shared memory filters lie an odd
+//   number of vectors apart, so 8 neighbours are in different banks; so do the patch's places, one
+//   for each pixel or pair. Two outputs side by side read pixels a stride apart: those have places
+//   side by side (kernels/layout/patches.py, Patch). From one row of outputs to the next the place
+//   advances by as many as a row has outputs, modulo 8: the 8 rows of a matrix may be of several
+//   rows of outputs. Where a slice is no whole number of chunks, each place ends with a vector of
+//   zeros, which the table's last offsets lead to.
 // Launch: (tiles, splits) blocks, tiles of filters fastest; a split has some of the slices. Dynamic
 //   shared memory: STAGES chunks of weights and the patches, or a tile's sums; then the tables.
 #include "channels.cuh"
@@ -43,8 +45,7 @@ struct Sizes {
   int row_places;        // from one row of places to the next
   int image_places;      // from one image to the next
   int place_bytes;       // from one place to the next
-  int patches;           // in shared memory: 2, or 1 where no block has a second slice
-  int patch_bytes;       // from one patch to the next
+  int patch_bytes;       // from this patch to the next slice's
   int tables;            // where they begin in shared memory
   int tap_vectors;       // of a place that have channels
   int copied_vectors;    // of a place: one more where the last has zeros
@@ -184,7 +185,7 @@ __global__ void __launch_bounds__(BM / WM * (BN / WN) * 32)
   int x_lane[M];
 #pragma unroll
   for (int m = 0; m < M; ++m) x_lane[m] = outputs[warp_pixel + m * 16 + lane % 16].y;
-  const auto multiply_chunk = [&](int stage, const int4& steps, const unsigned char* patch) {
+  const auto multiply_chunk = [&](int stage, int4 steps, const unsigned char* patch) {
     const int offset[4] = {steps.x, steps.y, steps.z, steps.w};
     const unsigned char* const chunk = shared + stage * STAGE;
 #pragma unroll

@@ -56,7 +56,7 @@ ROW_KERNEL = conv_problem(1, 128, 128, window((17, 17), (1, 7), pads=(0, 3, 0, 3
         (DENSENET, [GEMM]),
         (
             replace(VGG_3_1, precision=Precision.FP16),
-            ["tensor", F2_TENSOR, F2_NONFUSED, F4_NONFUSED],
+            ["tensor", "tensor patch", F2_TENSOR, F2_NONFUSED, F4_NONFUSED],
         ),
         (replace(C3D, precision=Precision.FP16), ["tensor", F2_3D_NONFUSED]),
     ],
