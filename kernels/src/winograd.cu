@@ -25,12 +25,12 @@
 //   before its products; __syncwarp between channels made them more.
 // Layouts: x, residual, y are N·D·H·W pixels with any pitch. weight is alpha^AXES × C × K, channels
 //   padded to a multiple of 4 with zeros (kernels/winograd/filter.py). In shared memory V is
-//   channels × positions × tiles, each channel padded, so that the transform's stores, of 32 / BC
-//   tiles × BC channels, use different banks; U is positions × channels × filters, d is positions
-//   × tiles × channels. Products are positions × tiles × filters, every second run of 4 tiles with
-//   the halves of 32 filters exchanged, so that stores of two runs use different banks. A thread's
-//   tiles and filters come in runs of 4, side by side with its neighbours'. The workspace is blocks
-//   × splits × outputs × tiles × filters.
+//   channels / SIDE × positions × tiles × SIDE, every SIDE channels padded, so that the transform's
+//   stores, of 32 / BC tiles × BC channels, use different banks; U is positions × channels ×
+//   filters, d is positions × tiles × channels. Products are positions × tiles × filters, every
+//   second run of tiles with the halves of 32 filters exchanged, so that stores of two runs use
+//   different banks. A thread's tiles come in runs of RUN and its filters in runs of 4, side by
+//   side with its neighbours'. The workspace is blocks × splits × outputs × tiles × filters.
 // Launch: (blocks, splits) blocks, those of filters fastest.
 #include "channels.cuh"
 #include "common.cuh"
@@ -54,6 +54,23 @@ struct Sizes {
   Divisor filter_tiles;  // of BN filters
   Divisor splits;        // gridDim.y
 };
+
+// Channels that lie side by side in V. Where 32 filters share the transform of 36 positions, that
+// bounds the kernel: two channels at once take half its loads and stores, though 28 more moves of a
+// turn's products. On GPUs before sm_90 the latter spilled.
+__device__ constexpr int side_by_side(int positions, int bm, int bn) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+  return 1;
+#else
+  return positions == 36 && bm == 32 && bn == 32 ? 2 : 1;
+#endif
+}
+
+// Of SIDE channels, which lie side by side in V: padded, so that stores of the 32 / BC tiles × BC
+// channels of a warp use different banks.
+__device__ constexpr int v_pitch(int positions, int bm, int bc, int side) {
+  return (positions * bm + 32 / bc) * side;
+}
 
 // Copies 4 channels, of which `exist` do, at a tile's positions, zeros where they are outside the
 // image; the copies lie APART floats from each other. AT_ONCE lanes share the tile: this one begins
@@ -90,6 +107,39 @@ __device__ __forceinline__ void copy_tile(float* shared, const float* x, unsigne
   }
 }
 
+// Transforms d, positions × BM tiles × BC channels, into V: AT_ONCE channels of a tile at once,
+// every `step`-th such item from `begin` to before `end`. The channels of a tile follow one
+// another.
+template <class Transform, int AXES, int BM, int BC, int SIDE, int AT_ONCE>
+__device__ __forceinline__ void transform_tiles(float* v, const float* d, int begin, int step,
+                                                int end) {
+  static_assert(AT_ONCE == 1 || AT_ONCE == SIDE, "what lies side by side is stored at once");
+  constexpr int POSITIONS = power(Transform::ALPHA, AXES), ITEMS = BC / AT_ONCE;  // of a tile
+  const int channel = begin % ITEMS * AT_ONCE;
+  float* to =
+      v + channel / SIDE * v_pitch(POSITIONS, BM, BC, SIDE) + begin / ITEMS * SIDE + channel % SIDE;
+#pragma unroll 1
+  for (int i = begin; i < end; i += step, to += step / ITEMS * SIDE) {
+    const float* const from = d + i * AT_ONCE;
+    float values[AT_ONCE][POSITIONS];
+#pragma unroll
+    for (int p = 0; p < POSITIONS; ++p) {
+      const Vec<AT_ONCE> channels = load<AT_ONCE>(from + p * (BM * BC));
+#pragma unroll
+      for (int c = 0; c < AT_ONCE; ++c) values[c][p] = channels.at[c];
+    }
+#pragma unroll
+    for (int c = 0; c < AT_ONCE; ++c) data_transform<Transform, AXES>(values[c]);
+#pragma unroll
+    for (int p = 0; p < POSITIONS; ++p) {
+      Vec<AT_ONCE> channels;
+#pragma unroll
+      for (int c = 0; c < AT_ONCE; ++c) channels.at[c] = values[c][p];
+      store<AT_ONCE>(to + p * (BM * SIDE), channels);
+    }
+  }
+}
+
 // Threads of a block, of both roles.
 __device__ constexpr int threads(int positions, int group, int data_warps) {
   return positions * group + 32 * data_warps;
@@ -108,8 +158,10 @@ __global__ void __launch_bounds__(threads(power(M + R - 1, AXES), BM / TM * (BN 
   constexpr int POSITIONS = power(ALPHA, AXES), OUTPUTS = power(M, AXES);
   constexpr int GROUP = BM / TM * (BN / TN), MULTIPLIERS = POSITIONS * GROUP;
   constexpr int THREADS = threads(POSITIONS, GROUP, DATA_WARPS);
-  constexpr int V_PITCH = POSITIONS * BM + 32 / BC;  // of a channel
-  constexpr int V = BC * V_PITCH, U = POSITIONS * BC * BN, TILE = BM * BN;
+  constexpr int SIDE = side_by_side(POSITIONS, BM, BN);
+  constexpr int RUN = 4 / SIDE;  // tiles that are loaded at once, of all channels side by side
+  constexpr int V_PITCH = v_pitch(POSITIONS, BM, BC, SIDE);
+  constexpr int V = BC / SIDE * V_PITCH, U = POSITIONS * BC * BN, TILE = BM * BN;
   static_assert(MULTIPLIERS % 32 == 0, "a warp must have one role");
   static_assert(BC == 4 || BC == 8, "or V's rows would not lie on vectors");
   static_assert(BN % 32 == 0, "halves of 32 filters are exchanged");
@@ -135,35 +187,23 @@ __global__ void __launch_bounds__(threads(power(M + R - 1, AXES), BM / TM * (BN 
   __syncthreads();
 
   // Where in shared memory the products of a tile and a filter lie, and later its outputs.
-  const auto at = [](int tile, int filter) { return (tile * BN + filter) ^ (tile / 4 % 2 * 16); };
+  const auto at = [](int tile, int filter) { return (tile * BN + filter) ^ (tile / RUN % 2 * 16); };
 
-  // Transforms d into a stage of V: of BM × BC, channels fastest, those from `begin` on.
-  const auto transform = [&](int stage, int begin, int step, int end) {
-    float* to = v + stage * V + begin % BC * V_PITCH + begin / BC;
-#pragma unroll 1
-    for (int i = begin; i < end; i += step, to += step / BC) {
-      const float* const from = d + i;
-      float values[POSITIONS];
-#pragma unroll
-      for (int p = 0; p < POSITIONS; ++p) values[p] = from[p * (BM * BC)];
-      data_transform<Transform, AXES>(values);
-#pragma unroll
-      for (int p = 0; p < POSITIONS; ++p) to[p * BM] = values[p];
-    }
-  };
   // The first chunk by all threads, for until then there is nothing to multiply.
   const auto transform_first = [&] {
     cp_async_wait<0>();
     barrier_of_roles();  // d is there for all, and U
-    if (chunks > 0) transform(0, thread, THREADS, BM * BC);
+    if (chunks > 0)
+      transform_tiles<Transform, AXES, BM, BC, SIDE, 1>(v, d, thread, THREADS, BM * BC);
     barrier_of_roles();  // and so is V; d is read
   };
 
   if (thread >= MULTIPLIERS) {
     constexpr int TILES = BM / DATA_WARPS;  // of this warp alone
+    constexpr int ITEMS = BC / SIDE;        // of a tile
     constexpr int LANES = TILES * (BC / 4), AT_ONCE = LANES < 32 ? 32 / LANES : 1;
     static_assert(BM % DATA_WARPS == 0, "each tile must be some warp's");
-    static_assert(TILES * BC % 32 == 0 && LANES * AT_ONCE % 32 == 0, "lanes must divide tiles");
+    static_assert(TILES * ITEMS % 32 == 0 && LANES * AT_ONCE % 32 == 0, "lanes must divide tiles");
     const int lane = thread % 32, first = (thread - MULTIPLIERS) / 32 * TILES;
 
     const auto copy = [&](int chunk) {
@@ -188,7 +228,8 @@ __global__ void __launch_bounds__(threads(power(M + R - 1, AXES), BM / TM * (BN 
     for (int chunk = 1; chunk < chunks; ++chunk) {
       cp_async_wait<0>();
       __syncwarp();  // d is there for all lanes
-      transform(chunk % 2, first * BC + lane, 32, (first + TILES) * BC);
+      transform_tiles<Transform, AXES, BM, BC, SIDE, SIDE>(
+          v + chunk % 2 * V, d, first * ITEMS + lane, 32, (first + TILES) * ITEMS);
       __syncwarp();  // and read by all
       if (chunk + 1 < chunks) copy(chunk + 1);
       barrier_of_roles();  // this chunk's V is there, and the one before read
@@ -201,7 +242,7 @@ __global__ void __launch_bounds__(threads(power(M + R - 1, AXES), BM / TM * (BN 
     constexpr int ROWS = BM / TM, COLUMNS = BN / TN;
     static_assert(ROWS == 2 && COLUMNS <= 8 || ROWS == 4 && COLUMNS >= 4 && COLUMNS <= 8,
                   "lanes are dealt out to these");
-    const int row = (in_group / 2 % 2 + (ROWS == 4 ? in_group / 8 % 2 * 2 : 0)) * 4;
+    const int row = (in_group / 2 % 2 + (ROWS == 4 ? in_group / 8 % 2 * 2 : 0)) * RUN;
     const int column =
         (in_group % 2 + (ROWS == 2 ? in_group / 4 * 2 : in_group / 4 % 2 * 2 + in_group / 16 * 4)) *
         4;
@@ -224,7 +265,7 @@ __global__ void __launch_bounds__(threads(power(M + R - 1, AXES), BM / TM * (BN 
       cp_async_commit();
     };
 
-    float* const v_begin = held(v + position * BM + row);
+    float* const v_begin = held(v + (position * BM + row) * SIDE);
     float* const u_begin = held(u + position * (BC * BN) + column);
     // Channels of this chunk and later ones.
     int rest = min(channels - first_chunk * BC, chunks * BC);
@@ -239,19 +280,25 @@ __global__ void __launch_bounds__(threads(power(M + R - 1, AXES), BM / TM * (BN 
         const float* const v_rows = v_begin + stage * V;
         const float* const u_columns = u_begin + stage * U;
 #pragma unroll
-        for (int channel = 0; channel < BC; ++channel) {
-          Vec<4> left[TM / 4], right[TN / 4];
+        for (int channel = 0; channel < BC; channel += SIDE) {
+          Vec<4> left[TM / RUN];
 #pragma unroll
-          for (int m = 0; m < TM / 4; ++m)
-            left[m] = load<4>(v_rows + channel * V_PITCH + m * (4 * ROWS));
+          for (int m = 0; m < TM / RUN; ++m)
+            left[m] = load<4>(v_rows + channel / SIDE * V_PITCH + m * (4 * ROWS));
 #pragma unroll
-          for (int n = 0; n < TN / 4; ++n)
-            right[n] = load<4>(u_columns + channel * BN + (4 * n * COLUMNS ^ swap));
+          for (int c = 0; c < SIDE; ++c) {
+            Vec<4> right[TN / 4];
 #pragma unroll
-          for (int m = 0; m < TM; ++m)
+            for (int n = 0; n < TN / 4; ++n)
+              right[n] = load<4>(u_columns + (channel + c) * BN + (4 * n * COLUMNS ^ swap));
+            // The order decides how many moves between registers there are.
 #pragma unroll
-            for (int n = 0; n < TN; ++n)
-              sums[m][n] = fmaf(left[m / 4].at[m % 4], right[n / 4].at[n % 4], sums[m][n]);
+            for (int i = 0; i < TM * TN; ++i) {
+              const int m = SIDE == 1 ? i / TN : i % TM, n = SIDE == 1 ? i % TN : i / TM;
+              sums[m][n] =
+                  fmaf(left[m / RUN].at[m % RUN * SIDE + c], right[n / 4].at[n % 4], sums[m][n]);
+            }
+          }
         }
         cp_async_wait<0>();
         barrier_of_roles();  // the next chunk's U and V are there, and this one's read
@@ -262,7 +309,7 @@ __global__ void __launch_bounds__(threads(power(M + R - 1, AXES), BM / TM * (BN 
 #pragma unroll
       for (int n = 0; n < TN; n += 4)
         store<4>(shared + position * TILE +
-                     at(m / 4 * (ROWS * 4) + row + m % 4, (n * COLUMNS ^ swap) + column),
+                     at(m / RUN * (ROWS * RUN) + row + m % RUN, (n * COLUMNS ^ swap) + column),
                  Vec<4>{sums[m][n], sums[m][n + 1], sums[m][n + 2], sums[m][n + 3]});
   }
   __syncthreads();

@@ -46,7 +46,7 @@ numbers) by a quarter of 989 (494) TFLOP/s at 1.83 GHz, an H100's."""
 _SHARED = ("LDS.1", "LDS.6", "LDS.3", "STS")
 _NARROW = "LDGSTS.narrow"
 
-_WAVEFRONTS = {"LDS.64": 1, "LDS.32": 1, "LDSM": 4, "STS": 1, "LDGSTS": 4}
+_WAVEFRONTS = {"LDS.64": 2, "LDS.32": 1, "LDSM": 4, "STS": 1, "STS.64": 2, "LDGSTS": 4}
 """Cycles of shared memory, 128 bytes each, that a warp's access without conflicts takes; a load of
 16 bytes depends on how many lanes load the same, and narrow copies are not usual."""
 
@@ -58,6 +58,8 @@ def kind(instruction: Instruction) -> str:
         if instruction.predicate == "@!PT":
             return "LDS.none"  # never executed: ptxas writes them before barriers
         return next((f"LDS.{w}" for w in (128, 64) if f".{w}" in opcode), "LDS.32")
+    if base == "STS" and ".64" in opcode:
+        return "STS.64"
     if base == "LDGSTS":
         return "LDGSTS" if _wide(instruction) else _NARROW
     if ".MOV" in opcode:
@@ -256,8 +258,9 @@ def _trips(instantiation: Instantiation, threads: int) -> _Trips:
         template[name] for name in ("bm", "bn", "bc", "tm", "tn", "data_warps")
     )
     apart = (bm // tm) * (bn // tn) // (bn // 4)
+    items = bm // data_warps * bc // 32  # of a data warp's lane; or two at once
     return _Trips(
-        {"STS": bm // data_warps * bc // 32, "LDGSTS": bc // apart},
+        {"STS": items, "STS.64": items // 2, "LDGSTS": bc // apart},
         {"STS": -(-bm * bn // threads)},
         data_warps,
         tm * tn * bc,
@@ -328,7 +331,7 @@ def hot_loop(code: Sequence[Instruction]) -> Loop | None:
 def turn(code: Sequence[Instruction], loop: Loop, trips: Mapping[str, int]) -> Counter[str]:
     """Instructions of a usual turn by class; a loop inside runs once, or as `trips` says.
 
-    `trips` is by an opcode that the loops inside have.
+    `trips` is by an instruction that the loops inside have.
     """
     times = _repeated(code, loop, trips)
     counted: Counter[str] = Counter()
@@ -342,7 +345,7 @@ def _repeated(
 ) -> Callable[[int], int]:
     """How often an instruction is executed, by the loops inside that it is in."""
     inner = [each for each in loops(code) if around.holds(each.first) and each != around]
-    times = [(each, trips[base]) for each in inner for base in trips if base in _bases(code, each)]
+    times = [(each, n) for each in inner for name, n in trips.items() if name in _names(code, each)]
     return lambda i: max((n for each, n in times if each.holds(i)), default=1)
 
 
@@ -357,6 +360,12 @@ def _data_loop(code: Sequence[Instruction], hot: Loop) -> Loop:
         and "STG" not in _bases(code, loop)
     ]
     return max(beside, key=lambda loop: loop.last - loop.first)
+
+
+def _names(code: Sequence[Instruction], loop: Loop) -> set[str]:
+    """Base names, but "STS.64" for a store of 8 bytes to shared memory."""
+    inside = code[loop.first : loop.last + 1]
+    return {"STS.64" if kind(each) == "STS.64" else each.base for each in inside}
 
 
 def _bases(code: Sequence[Instruction], loop: Loop) -> set[str]:

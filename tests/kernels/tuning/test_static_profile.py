@@ -88,6 +88,9 @@ def test_a_loop_inside_counts_as_often_as_it_is_said_to_run() -> None:
     code = listed("FFMA", "LDGSTS.128", "@P0 BRA 1", "@P1 BRA 0")
     assert turn(code, Loop(0, 3), {})["LDGSTS"] == 1
     assert turn(code, Loop(0, 3), {"LDGSTS": 4}) == Counter(FFMA=1, LDGSTS=4, branch=5)
+    pairs = listed("FFMA", "STS.64", "@P0 BRA 1", "@P1 BRA 0")
+    trips = {"STS": 4, "STS.64": 2}
+    assert turn(pairs, Loop(0, 3), trips) == Counter({"FFMA": 1, "STS.64": 2, "branch": 3})
 
 
 KERNEL = StaticProfile(
@@ -120,6 +123,8 @@ def test_shared_memory_bounds_the_rate_by_128_bytes_a_cycle() -> None:
     assert loads.shared_ceiling == pytest.approx(512 / loads.wavefronts)
     conflicts = replace(loads, load_wavefronts=4)
     assert conflicts.wavefronts == 4 * (64 * 4 + 6 * 4)
+    of_8_bytes = replace(loads, loop={"FFMA": 512, "LDS.64": 8, "STS.64": 6, "STS": 3})
+    assert of_8_bytes.wavefronts == 4 * (8 * 2 + 6 * 2 + 3)
     assert KERNEL.shared_ceiling is None  # it accesses none
 
 
