@@ -232,13 +232,20 @@ class _Trips(NamedTuple):
 
 
 def _trips(instantiation: Instantiation, threads: int) -> _Trips:
-    """Of winograd.cu and coalesced.cu; other kernels' depend on the problem."""
+    """Of winograd.cu, coalesced.cu and implicit_gemm.cu, which multiplies a chunk by halves; other
+    kernels' depend on the problem.
+    """
     template = {name: each for name, each in instantiation.arguments if isinstance(each, int)}
     if "taps_r" in template:
         step = 4 * 32 // template["filter_lanes"]
         return _Trips({"FFMA": template["taps_r"] * (template["chunk"] // step)}, {})
     if "data_warps" not in template:
-        return _Trips({}, {})
+        return _Trips(
+            {"FFMA": template["bk"] * template["tm"] * template["tn"] // 256}
+            if "tm" in template
+            else {},
+            {},
+        )
     bm, bn, bc, tm, tn, data_warps = (
         template[name] for name in ("bm", "bn", "bc", "tm", "tn", "data_warps")
     )
