@@ -91,7 +91,9 @@ def _instruction(listed: dict[str, str], word: int) -> Instruction:
     # Where the control fields lie: Jia et al. 2018, "Dissecting the NVIDIA Volta GPU architecture
     # via microbenchmarking", section 2.1; the same up to Hopper.
     opcode, operands = listed["opcode"], listed.get("operands", "")
-    target = _TARGET.search(operands) if opcode.startswith("BRA") else None
+    # Code for sm_80 leaves loops by calls that never return; they have a predicate.
+    jumps = opcode.startswith("BRA") or (opcode.startswith("CALL") and "predicate" in listed)
+    target = _TARGET.search(operands) if jumps else None
     return Instruction(
         opcode,
         operands,

@@ -25,9 +25,9 @@ __device__ __forceinline__ void copy_channels(float* shared, const float* global
   if (vectors) {
     cp_async_part<16>(shared, global, inside ? min(max(exist, 0), 4) * 4 : 0);
   } else {
-#pragma unroll
+#pragma unroll 1
     for (int i = 0; i < 4; ++i)
-      cp_async<4>(shared + i, global + (i < exist ? i : 0), inside && i < exist);
+      cp_async<4>(shared + i, global + i, inside && i < exist);
   }
 }
 

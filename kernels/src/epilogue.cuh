@@ -10,6 +10,7 @@
 
 #include "common.cuh"
 #include "half.cuh"
+#include "ptx.cuh"
 
 // kernels/operations/epilogue.py: the activations that a kernel has code for.
 enum class Finish { CLAMP, ANY };
@@ -61,7 +62,8 @@ struct EpilogueOf {
   template <bool RESIDUAL, int COUNT, class PixelOf, class SumOf>
   __device__ __forceinline__ void write_whole(int channel, const Vec<4>& bias,
                                               const PixelOf& pixel_of, const SumOf& sum_of) const {
-#pragma unroll 2
+    // With a residual one by one: each waits for its own load, behind a branch, even in pairs.
+#pragma unroll(RESIDUAL ? 1 : 2)
     for (int i = 0; i < COUNT; ++i) {
       const int pixel = pixel_of(i);
       if (pixel < 0) continue;
@@ -76,7 +78,7 @@ struct EpilogueOf {
                                             bool whole) const {
     T* const to = y + (pixel * y_pitch + channel);
     sum = plus(sum, bias);
-    if (residual != nullptr) {
+    if (kept(int(residual != nullptr))) {  // one loop for both cases
       const T* const before = residual + (pixel * residual_pitch + channel);
       if (whole) {
         sum = plus(sum, load<4>(before));

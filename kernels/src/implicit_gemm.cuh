@@ -23,25 +23,36 @@ struct Sizes {
 // 4 neighbouring channels at one tap of the window, and the step along the inner dimension.
 struct Column {
   int channel;
-  int tap[3];  // T, R, S; past the last when tap[0] == T
+  int at[3];  // from the window's start: the tap, dilated; beyond the last tap at[0] is end(0)
 
   __device__ __forceinline__ Column(int inner, const Divisor& channels, const Window& window) {
     unsigned index = inner;
     channel = int(peel(index, channels));
-    tap[2] = int(peel(index, window.kernel[2]));
-    tap[1] = int(peel(index, window.kernel[1]));
-    tap[0] = int(index);
+    at[2] = int(peel(index, window.kernel[2])) * window.dilation[2];
+    at[1] = int(peel(index, window.kernel[1])) * window.dilation[1];
+    at[0] = int(index) * window.dilation[0];
+  }
+
+  static __device__ __forceinline__ int end(int axis, const Window& window) {
+    return window.kernel[axis] * window.dilation[axis];
+  }
+
+  // Pixels from the window's start to the tap.
+  __device__ __forceinline__ int place(const Window& window) const {
+    return (at[0] * window.input[1] + at[1]) * window.input[2] + at[2];
   }
 
   __device__ __forceinline__ void advance(int by, int channels, const Window& window) {
     channel += by;
     while (channel >= channels) {
       channel -= channels;
-      if (++tap[2] == window.kernel[2]) {
-        tap[2] = 0;
-        if (++tap[1] == window.kernel[1]) {
-          tap[1] = 0;
-          ++tap[0];
+      at[2] += window.dilation[2];
+      if (at[2] == end(2, window)) {
+        at[2] = 0;
+        at[1] += window.dilation[1];
+        if (at[1] == end(1, window)) {
+          at[1] = 0;
+          at[0] += window.dilation[0];
         }
       }
     }
@@ -71,7 +82,9 @@ __device__ __forceinline__ void write_tile(float* tile, const float* parts, int 
                                            int first_pixel, int first_filter,
                                            const EpilogueOf<T, FINISH>& epilogue) {
   constexpr int ROWS = THREADS / (BN / 4);  // at once
-  const int first_row = threadIdx.x / (BN / 4), column = threadIdx.x % (BN / 4) * 4;
+  // Kept: computed here, instead of before the products, which leave no register for it.
+  const unsigned thread = kept(threadIdx.x);
+  const int first_row = thread / (BN / 4), column = thread % (BN / 4) * 4;
   if (first_filter + column >= epilogue.end) return;
   tile += first_row * PITCH + column;
   if (splits > 1) {

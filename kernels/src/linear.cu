@@ -44,7 +44,7 @@ __global__ void __launch_bounds__(32 * MAX_WARPS)
   const int first_output = blockIdx.x * OUTPUTS, first_row = blockIdx.y * ROWS;
   const int padded = (channels + 3) / 4 * 4;
   float sums[SUMS] = {};
-#pragma unroll(SUMS > 16 ? 1 : 2)
+#pragma unroll(SUMS >= 16 ? 1 : 2)
   for (int channel = threadIdx.x * 4; channel < channels; channel += blockDim.x * 4) {
     Vec<4> weights[OUTPUTS];
 #pragma unroll

@@ -25,14 +25,18 @@ __device__ __forceinline__ bool last_of_split(unsigned* counter, unsigned splits
 // The sum of 4 neighbours in each of the parts, which lie `apart` floats from each other.
 __device__ __forceinline__ Vec<4> sum_of_parts(const float* parts, int splits, int apart) {
   Vec<4> sum = splat<4>(0.0f);
-#pragma unroll 4
-  for (int each = 0; each < splits; ++each) {
-    // Past the L1 cache, which does not see what other multiprocessors write.
-    const float4 part = __ldcg(reinterpret_cast<const float4*>(parts + each * apart));
-    sum.at[0] += part.x;
-    sum.at[1] += part.y;
-    sum.at[2] += part.z;
-    sum.at[3] += part.w;
+#pragma unroll 1
+  for (int first = 0; first < splits; first += 4) {
+#pragma unroll
+    for (int each = first; each < first + 4; ++each) {  // 0 is added for those beyond the last
+      float4 part = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+      // Past the L1 cache, which does not see what other multiprocessors write.
+      if (each < splits) part = __ldcg(reinterpret_cast<const float4*>(parts + each * apart));
+      sum.at[0] += part.x;
+      sum.at[1] += part.y;
+      sum.at[2] += part.z;
+      sum.at[3] += part.w;
+    }
   }
   return sum;
 }

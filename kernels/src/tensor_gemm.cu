@@ -205,10 +205,10 @@ __global__ void __launch_bounds__(BM / WM * (BN / WN) * 32,
     const bool is_of_x = x_inner < of_x;
     const int channel = is_of_x ? column.channel : x_inner - of_x;
     const int exist = (is_of_x ? sizes.channels : projection.channels) - channel;
-    const int h = is_of_x ? column.tap[1] * window.dilation[1] : 0;
-    const int w = is_of_x ? column.tap[2] * window.dilation[2] : 0;
+    const int h = is_of_x ? column.at[1] : 0;
+    const int w = is_of_x ? column.at[2] : 0;
     // Outside every image where no channel is left.
-    const int d = exist <= 0 ? -(1 << 30) : is_of_x ? column.tap[0] * window.dilation[0] : 0;
+    const int d = exist <= 0 ? -(1 << 30) : is_of_x ? column.at[0] : 0;
     // Also where nothing is left to copy, the address must be a vector's.
     const T* const from = is_of_x || projection.channels == 0 ? x : residual;
     const int tap =

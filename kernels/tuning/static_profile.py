@@ -242,8 +242,9 @@ class _Trips(NamedTuple):
 
 
 def _trips(instantiation: Instantiation, threads: int) -> _Trips:
-    """Of winograd.cu and coalesced.cu; of tensor_patch.cu as for 64 channels of a 3x3 window, whose
-    patch is square. Other kernels' depend on the problem.
+    """Of winograd.cu, coalesced.cu and implicit_gemm.cu, which multiplies a chunk by halves; of
+    tensor_patch.cu as for 64 channels of a 3x3 window, whose patch is square. Other kernels'
+    depend on the problem.
     """
     template = {name: each for name, each in instantiation.arguments if isinstance(each, int)}
     if instantiation.kernel == "conv_tensor_patch":
@@ -253,7 +254,12 @@ def _trips(instantiation: Instantiation, threads: int) -> _Trips:
         step = 4 * 32 // template["filter_lanes"]
         return _Trips({"FFMA": template["taps_r"] * (template["chunk"] // step)}, {})
     if "data_warps" not in template:
-        return _Trips({}, {})
+        return _Trips(
+            {"FFMA": template["bk"] * template["tm"] * template["tn"] // 256}
+            if "tm" in template
+            else {},
+            {},
+        )
     bm, bn, bc, tm, tn, data_warps = (
         template[name] for name in ("bm", "bn", "bc", "tm", "tn", "data_warps")
     )

@@ -62,12 +62,18 @@ def main(command_line: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("choice", nargs="?", help="algorithm and configuration")
     parser.add_argument("line", nargs="?", help="of a source file, to see its lanes over banks")
-    parser.add_argument("--write", action="store_true", help="replace the committed table")
+    parser.add_argument(
+        "--write",
+        action="store_true",
+        help="put the choices that begin so, or all, into the committed table",
+    )
     arguments = parser.parse_args(command_line)
     console = Console(highlight=False, markup=False)
     every = access_profiles.profiled()
     if arguments.write:
-        access_profiles.write(access_profiles.table_of(track(every, "profiling")))
+        wanted = [name for name in every if name.startswith(arguments.choice or "")]
+        others = {name: each for name, each in access_profiles.read().items() if name in every}
+        access_profiles.write(others | access_profiles.table_of(track(wanted, "profiling")))
     elif arguments.choice not in every:
         console.print("choices:", *every, sep="\n")
         raise SystemExit(0 if arguments.choice is None else f"there is no {arguments.choice}")

@@ -2,10 +2,12 @@
 
 A change of the kernels or of the compiler changes the table, to be looked at and committed:
 
-    python -m tests.support.kernels.profiles
+    python -m tests.support.kernels.profiles            # all rows
+    python -m tests.support.kernels.profiles linear.cu  # those of some sources
 """
 
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cache
 from math import prod
@@ -16,7 +18,7 @@ from kernels.device.compile import compile_all
 from kernels.device.device import Instantiation
 from kernels.device.launch import Launch
 from kernels.operations.epilogue import commonest
-from kernels.tuning.profile_table import NONE, Row, Table, name_of, row_of, write
+from kernels.tuning.profile_table import NONE, Row, Table, name_of, read, row_of, write
 from kernels.tuning.static_profile import SHARED_BYTES, static_profile
 from tests.support.cases import CASES
 from tests.support.kernels import access_profiles, resources
@@ -111,13 +113,15 @@ def _numbers(cell: str) -> dict[str, float]:
     return {name: float(count) for name, count in zip(words[::2], words[1::2], strict=True)}
 
 
-def main() -> None:
-    """Compile and disassemble everything, and write the table."""
-    table: Table = {}
+def main(sources: Sequence[str]) -> None:
+    """Compile and disassemble what is in the sources, or everything, and write its rows."""
+    table = {row: cells for row, cells in read()[1].items() if row[1].split()[0] not in sources}
+    table = table if sources else {}
     for arch in ARCHITECTURES:
-        table |= table_of(arch, profiled(arch))
+        wanted = [each for each in profiled(arch) if not sources or each.source in sources]
+        table |= table_of(arch, wanted)
     write(resources.compiler(), table)
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -3,10 +3,12 @@ resources.tsv.
 
 A change of the kernels or of the compiler changes the table, to be looked at and committed:
 
-    python -m tests.support.kernels.resources
+    python -m tests.support.kernels.resources            # all rows
+    python -m tests.support.kernels.resources linear.cu  # those of some sources
 """
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from rich.progress import Progress, TaskID
@@ -92,15 +94,17 @@ def _show(bar: Progress, task: TaskID, done: int, total: int) -> None:
     bar.update(task, completed=done, total=total)
 
 
-def main() -> None:
-    """Compile everything and write the table."""
+def main(sources: Sequence[str]) -> None:
+    """Compile what is in the sources, or everything, and write its rows."""
     with Progress() as bar:
         cubins: dict[tuple[Instantiation, str], Cubin] = {}
         for arch in ARCHITECTURES:
             task = bar.add_task(f"compiling for {arch}")
-            cubins |= compile_all(instantiations(arch), [arch], CACHE, partial(_show, bar, task))
-    write(table_of(cubins))
+            wanted = [i for i in instantiations(arch) if not sources or i.source in sources]
+            cubins |= compile_all(wanted, [arch], CACHE, partial(_show, bar, task))
+    others = {row: cells for row, cells in read()[1].items() if row.split()[0] not in sources}
+    write(table_of(cubins) | (others if sources else {}))
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])
