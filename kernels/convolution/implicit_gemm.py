@@ -301,7 +301,7 @@ class FloatGemm(ImplicitGemm[Tile]):
 
     def work(self, problem: ConvProblem, config: TileConfig[Tile]) -> tuple[Work]:
         """Every block multiplies its chunks, which are prefetched; a tile's last block adds up."""
-        tile, split = config.tile, config.split > 1
+        tile = config.tile
         chunks = ceil(ceil(inner_size(problem) / tile.bk) / config.split)
         moved = tile.bk * (tile.bm + tile.bn) * chunks + tile.bm * tile.bn
         if problem.prologue and problem.prologue.epsilon is not None:
@@ -316,7 +316,7 @@ class FloatGemm(ImplicitGemm[Tile]):
                 products=tile.tm * tile.tn * tile.bk * chunks,
                 vectors=tile.bm * tile.bn / VECTOR / tile.threads,
                 rounds=chunks / (tile.stages - 1),
-                tail_bytes=4 * tile.bm * tile.bn * config.split if split else 0,
+                tail_bytes=4 * tile.bm * tile.bn * (config.split - 1),
                 weight_bytes=4 * inner_size(problem) * problem.k,
             ),
         )

@@ -152,7 +152,7 @@ class TensorConv(ImplicitGemm[TensorTile]):
                 products=products * parts * chunks,
                 vectors=tile.bm * tile.bn / VECTOR / tile.threads,
                 rounds=chunks / (tile.stages - 1),
-                tail_bytes=4 * tile.bm * tile.bn * config.split if split else 0,
+                tail_bytes=4 * tile.bm * tile.bn * (config.split - 1),
                 weight_bytes=itemsize * inner_size(problem) * problem.k,
             ),
         )

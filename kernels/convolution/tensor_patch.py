@@ -147,7 +147,7 @@ class PatchConv:
                 products=tile.wm // 16 * (tile.wn // 8) * (CHUNK // 16) * chunks,
                 vectors=tile.bm * tile.bn / VECTOR / tile.threads,
                 rounds=chunks / (tile.stages - 1),
-                tail_bytes=4 * tile.bm * tile.bn * config.split if split else 0,
+                tail_bytes=4 * tile.bm * tile.bn * (config.split - 1),
                 weight_bytes=2 * problem.k * slices.count * slices.chunks * CHUNK,
             ),
         )

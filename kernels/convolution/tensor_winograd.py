@@ -142,7 +142,7 @@ class TensorWinogradConv:
                 products=positions * tile.bm * tile.bn * 32 / (16 * 8 * tile.threads) * chunks,
                 vectors=written / VECTOR / tile.threads,
                 rounds=chunks,
-                tail_bytes=4 * written * config.split if split else 0,
+                tail_bytes=4 * written * (config.split - 1),
                 weight_bytes=2 * positions * channels * padded(problem.k),
             ),
         )

@@ -195,9 +195,7 @@ class WinogradConv:
                 products=tile.tm * tile.tn * tile.bc * chunks,
                 vectors=outputs * tile.bm * tile.bn / VECTOR / threads,
                 rounds=chunks,
-                tail_bytes=4 * outputs * tile.bm * tile.bn * config.split
-                if config.split > 1
-                else 0,
+                tail_bytes=4 * outputs * tile.bm * tile.bn * (config.split - 1),
                 weight_bytes=4 * positions * padded(problem.c) * padded(problem.k),
             ),
         )

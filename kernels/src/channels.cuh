@@ -26,8 +26,7 @@ __device__ __forceinline__ void copy_channels(float* shared, const float* global
     cp_async_part<16>(shared, global, inside ? min(max(exist, 0), 4) * 4 : 0);
   } else {
 #pragma unroll 1
-    for (int i = 0; i < 4; ++i)
-      cp_async<4>(shared + i, global + i, inside && i < exist);
+    for (int i = 0; i < 4; ++i) cp_async<4>(shared + i, global + i, inside && i < exist);
   }
 }
 

@@ -237,27 +237,17 @@ __global__ void __launch_bounds__(BM / TM * (BN / TN), TM* TN == 64 ? BLOCKS<PRO
     reading = reading + 1 == STAGES ? 0 : reading + 1;
   }
 
-  // The tile as BM × BN, in shared memory or, where it is one of several parts, in the workspace.
   const unsigned tile = blockIdx.z * gridDim.x + blockIdx.x;
-  float* const parts = workspace + size_t(tile) * splits * (BM * BN);
-  const auto store_sums = [&](float* to) {
-    to += thread_row * BN + thread_column;
+  __syncthreads();  // all have read the last chunk
 #pragma unroll
-    for (int m = 0; m < TM; ++m)
+  for (int m = 0; m < TM; ++m)
 #pragma unroll
-      for (int n = 0; n < TN; n += 4)
-        store<4>(to + m * (BM / TM) * BN + n * COLUMNS,
-                 Vec<4>{sums[m][n], sums[m][n + 1], sums[m][n + 2], sums[m][n + 3]});
-  };
-  if (splits == 1) {
-    __syncthreads();  // all have read the last chunk
-    store_sums(shared);
-    __syncthreads();
-  } else {
-    store_sums(parts + split * (BM * BN));
-    if (!last_of_split(counters + tile, splits)) return;
-  }
+    for (int n = 0; n < TN; n += 4)
+      store<4>(shared + (thread_row + m * (BM / TM)) * BN + thread_column + n * COLUMNS,
+               Vec<4>{sums[m][n], sums[m][n + 1], sums[m][n + 2], sums[m][n + 3]});
+  __syncthreads();
   write_tile<BM, BN, BN, THREADS>(
-      shared, parts, splits, sizes.pixels, first_pixel, group * sizes.filters + first_filter,
+      shared, workspace + size_t(tile) * splits * (BM * BN), split, splits, counters + tile,
+      sizes.pixels, first_pixel, group * sizes.filters + first_filter,
       epilogue_of<FINISH>(sizes, bias, residual, y, activation, a, b, group));
 }

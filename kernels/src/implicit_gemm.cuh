@@ -75,28 +75,28 @@ __device__ __forceinline__ int4 window_start(int pixel, const Sizes& sizes, cons
                    start[2]);
 }
 
-// Finishes a tile of BM pixels x BN filters. Its sums lie in rows of PITCH floats: in `tile`, in
-// shared memory, or, where `splits` > 1, in so many parts that are added up to there.
+// Finishes a tile of BM pixels x BN filters. Its sums, or this block's part of them where `splits`
+// > 1, lie in rows of PITCH floats in `tile`, in shared memory. All threads call it, behind a
+// barrier.
 template <int BM, int BN, int PITCH, int THREADS, class T, Finish FINISH>
-__device__ __forceinline__ void write_tile(float* tile, const float* parts, int splits, int pixels,
-                                           int first_pixel, int first_filter,
+__device__ __forceinline__ void write_tile(float* tile, float* parts, int split, int splits,
+                                           unsigned* counter, int pixels, int first_pixel,
+                                           int first_filter,
                                            const EpilogueOf<T, FINISH>& epilogue) {
   constexpr int ROWS = THREADS / (BN / 4);  // at once
   // Kept: computed here, instead of before the products, which leave no register for it.
   const unsigned thread = kept(threadIdx.x);
   const int first_row = thread / (BN / 4), column = thread % (BN / 4) * 4;
-  if (first_filter + column >= epilogue.end) return;
-  tile += first_row * PITCH + column;
-  if (splits > 1) {
-    parts += first_row * PITCH + column;
-#pragma unroll 1
-    for (int row = 0; row < BM; row += ROWS)  // each thread those that it reads again
-      store<4>(tile + row * PITCH, sum_of_parts(parts + row * PITCH, splits, BM * PITCH));
-  }
+  const bool finishes = first_filter + column < epilogue.end;
+  const auto at = [&](int i) { return (first_row + i * ROWS) * PITCH + column; };
+  if (splits > 1 &&
+      !add_up_parts<BM * PITCH>(tile, parts, split, splits, counter, finishes ? BM / ROWS : 0, at))
+    return;
+  if (!finishes) return;
   first_pixel += first_row;
   static_assert(BM % ROWS == 0, "each thread finishes as many");
   epilogue.template write<BM / ROWS>(
       first_filter + column,
       [&](int i) { return first_pixel + i * ROWS < pixels ? first_pixel + i * ROWS : -1; },
-      [&](int i) { return load<4>(tile + i * ROWS * PITCH); });
+      [&](int i) { return load<4>(tile + at(i)); });
 }

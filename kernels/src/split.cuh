@@ -22,21 +22,42 @@ __device__ __forceinline__ bool last_of_split(unsigned* counter, unsigned splits
   return true;
 }
 
-// The sum of 4 neighbours in each of the parts, which lie `apart` floats from each other.
-__device__ __forceinline__ Vec<4> sum_of_parts(const float* parts, int splits, int apart) {
+// The sum of 4 neighbours in each of the parts, which lie `apart` floats from each other. Of the
+// part `split`, if there is one, they are `mine`, and are not read.
+__device__ __forceinline__ Vec<4> sum_of_parts(const float* parts, int splits, int apart,
+                                               int split = -1,
+                                               const Vec<4>& mine = splat<4>(0.0f)) {
   Vec<4> sum = splat<4>(0.0f);
 #pragma unroll 1
   for (int first = 0; first < splits; first += 4) {
 #pragma unroll
     for (int each = first; each < first + 4; ++each) {  // 0 is added for those beyond the last
-      float4 part = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-      // Past the L1 cache, which does not see what other multiprocessors write.
-      if (each < splits) part = __ldcg(reinterpret_cast<const float4*>(parts + each * apart));
-      sum.at[0] += part.x;
-      sum.at[1] += part.y;
-      sum.at[2] += part.z;
-      sum.at[3] += part.w;
+      Vec<4> part = each == split ? mine : splat<4>(0.0f);
+      if (each < splits && each != split) {
+        // Past the L1 cache, which does not see what other multiprocessors write.
+        const float4 other = __ldcg(reinterpret_cast<const float4*>(parts + each * apart));
+        part = Vec<4>{other.x, other.y, other.z, other.w};
+      }
+#pragma unroll
+      for (int i = 0; i < 4; ++i) sum.at[i] += part.at[i];
     }
   }
   return sum;
+}
+
+// Adds up the parts of a tile of FLOATS sums: this block's lies in shared memory, in `tile`, where
+// the last block to call this gets the sums, and true. `at(i)`, i < count, is where the i-th 4
+// neighbours lie that this thread, and no other, finishes. `parts` and the counter are the tile's.
+// All threads of a block must call it, when the tile is there for all.
+template <int FLOATS, class At>
+__device__ __forceinline__ bool add_up_parts(float* tile, float* parts, int split, int splits,
+                                             unsigned* counter, int count, const At& at) {
+#pragma unroll 1
+  for (int i = 0; i < count; ++i) store<4>(parts + split * FLOATS + at(i), load<4>(tile + at(i)));
+  if (!last_of_split(counter, splits)) return false;
+#pragma unroll 1
+  for (int i = 0; i < count; ++i)
+    store<4>(tile + at(i),
+             sum_of_parts(parts + at(i), splits, FLOATS, split, load<4>(tile + at(i))));
+  return true;
 }

@@ -305,31 +305,21 @@ __global__ void __launch_bounds__(BM / WM * (BN / WN) * 32,
     writing = writing + 1 == STAGES ? 0 : writing + 1;
   }
 
-  // The tile's sums, in shared memory or, where they are one of several parts, in the workspace.
   const unsigned tile = blockIdx.z * gridDim.x + blockIdx.x;
-  float* parts = reinterpret_cast<float*>(shared);
-  const auto store_sums = [&](float* to) {
-    to += (warp_pixel + lane / 4) * PITCH + warp_filter + lane % 4 * 2;
+  float* const all_sums = reinterpret_cast<float*>(shared);
+  float* const to = all_sums + ((warp_pixel + lane / 4) * PITCH + warp_filter + lane % 4 * 2);
+  __syncthreads();  // all have read the last chunk
 #pragma unroll
-    for (int m = 0; m < M; ++m)
+  for (int m = 0; m < M; ++m)
 #pragma unroll
-      for (int n = 0; n < N; ++n)
+    for (int n = 0; n < N; ++n)
 #pragma unroll
-        for (int i = 0; i < 4; i += 2)
-          store<2>(to + (m * 16 + i * 4) * PITCH + n * 8, Vec<2>{sums[m][n][i], sums[m][n][i + 1]});
-  };
-  if (splits == 1) {
-    __syncthreads();  // all have read the last chunk
-    store_sums(parts);
-    __syncthreads();
-  } else {
-    parts = workspace + size_t(tile) * splits * (BM * PITCH);
-    store_sums(parts + split * (BM * PITCH));
-    if (!last_of_split(counters + tile, splits)) return;
-  }
+      for (int i = 0; i < 4; i += 2)
+        store<2>(to + (m * 16 + i * 4) * PITCH + n * 8, Vec<2>{sums[m][n][i], sums[m][n][i + 1]});
+  __syncthreads();
   write_tile<BM, BN, PITCH, THREADS>(
-      reinterpret_cast<float*>(shared), parts, splits, sizes.pixels, first_pixel,
-      group * sizes.filters + first_filter,
+      all_sums, workspace + size_t(tile) * splits * (BM * PITCH), split, splits, counters + tile,
+      sizes.pixels, first_pixel, group * sizes.filters + first_filter,
       epilogue_of<FINISH>(sizes, bias, projection.channels > 0 ? nullptr : residual, y, activation,
                           a, b, group));
 }

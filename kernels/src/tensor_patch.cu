@@ -244,38 +244,28 @@ __global__ void __launch_bounds__(BM / WM * (BN / WN) * 32)
     next = read_by_now;
   } while (UNIT == 8 && ++slice < last_slice);  // few channels are of one slice
 
-  // The tile's sums, in shared memory or, where they are one of several parts, in the workspace.
   float* const tile = reinterpret_cast<float*>(shared);
-  float* const parts = workspace + size_t(blockIdx.x) * splits * (BM * PITCH);
-  const auto store_sums = [&](float* to) {
-    to += (warp_pixel + lane / 4) * PITCH + warp_filter + lane % 4 * 2;
+  float* const to = tile + ((warp_pixel + lane / 4) * PITCH + warp_filter + lane % 4 * 2);
+  __syncthreads();  // all have read the last chunk
 #pragma unroll
-    for (int m = 0; m < M; ++m)
+  for (int m = 0; m < M; ++m)
 #pragma unroll
-      for (int n = 0; n < N; ++n)
+    for (int n = 0; n < N; ++n)
 #pragma unroll
-        for (int i = 0; i < 4; i += 2)
-          store<2>(to + (m * 16 + i * 4) * PITCH + n * 8, Vec<2>{sums[m][n][i], sums[m][n][i + 1]});
-  };
-  if (splits == 1) {
-    __syncthreads();  // all have read the last chunk
-    store_sums(tile);
-    __syncthreads();
-  } else {
-    store_sums(parts + split * (BM * PITCH));
-    if (!last_of_split(counters + blockIdx.x, splits)) return;
-  }
+      for (int i = 0; i < 4; i += 2)
+        store<2>(to + (m * 16 + i * 4) * PITCH + n * 8, Vec<2>{sums[m][n][i], sums[m][n][i + 1]});
+  __syncthreads();
   constexpr int ROWS = THREADS / (BN / 4);  // at once
   static_assert(BM % ROWS == 0, "each thread finishes as many");
   const int first_row = thread / (BN / 4), of_row = thread % (BN / 4) * 4;
   const int filter = first_filter + of_row;
-  if (filter >= sizes.filters) return;
+  const bool finishes = filter < sizes.filters;
   const auto at = [&](int i) { return (first_row + i * ROWS) * PITCH + of_row; };
-  if (splits > 1) {
-#pragma unroll 1
-    for (int i = 0; i < BM / ROWS; ++i)  // each thread those that it reads again
-      store<4>(tile + at(i), sum_of_parts(parts + at(i), splits, BM * PITCH));
-  }
+  if (splits > 1 &&
+      !add_up_parts<BM * PITCH>(tile, workspace + size_t(blockIdx.x) * splits * (BM * PITCH), split,
+                                splits, counters + blockIdx.x, finishes ? BM / ROWS : 0, at))
+    return;
+  if (!finishes) return;
   epilogue_of<FINISH>(sizes, bias, residual, y, activation, a, b)
       .template write<BM / ROWS>(
           filter, [&](int i) { return outputs[first_row + i * ROWS].x; },

@@ -249,17 +249,13 @@ __global__ void __launch_bounds__(BM * 8, 64 / BM)
     Vec<WIDTH> inverse[OUTPUTS];
     inverse_transform<Transform, M, 2>(
         [&](int p) { return load<WIDTH>(products + p * TILE + product_at(of, filter)); }, inverse);
-    float* const to = splits == 1 ? outputs : parts + split * (OUTPUTS * BM * BN);
 #pragma unroll
     for (int o = 0; o < OUTPUTS; ++o)
-      store<WIDTH>(to + (o * BM + begin + of) * BN + filter, inverse[o]);
+      store<WIDTH>(outputs + (o * BM + begin + of) * BN + filter, inverse[o]);
   }
-  if (splits == 1)
-    __syncthreads();
-  else if (!last_of_split(counters + blockIdx.x, splits))
-    return;
+  __syncthreads();
   write_outputs<M, OUTPUTS, BM, BN, THREADS>(
-      outputs, parts, splits, places, first_filter, window,
+      outputs, parts, split, splits, counters + blockIdx.x, places, first_filter, window,
       [](int output, int tile, int filter) { return (output * BM + tile) * BN + filter; },
       epilogue_of<FINISH>(sizes, bias, residual, y, activation, a, b));
 }

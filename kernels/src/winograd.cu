@@ -314,7 +314,6 @@ __global__ void __launch_bounds__(threads(power(M + R - 1, AXES), BM / TM * (BN 
   }
   __syncthreads();
 
-  float* const parts = workspace + size_t(blockIdx.x) * splits * (OUTPUTS * TILE);
 #pragma unroll 1
   for (int i = thread; i < TILE; i += THREADS) {
     const int place = at(i / BN, i % BN);
@@ -322,23 +321,14 @@ __global__ void __launch_bounds__(threads(power(M + R - 1, AXES), BM / TM * (BN 
     Vec<1> outputs[OUTPUTS];
     inverse_transform<Transform, M, AXES>([&](int p) { return load<1>(products + p * TILE); },
                                           outputs);
-    if (splits == 1) {
-      float* const to = shared + place;
 #pragma unroll
-      for (int o = 0; o < OUTPUTS; ++o) to[o * TILE] = outputs[o].at[0];
-    } else {
-      float* const to = parts + split * (OUTPUTS * TILE) + place;
-#pragma unroll
-      for (int o = 0; o < OUTPUTS; ++o) to[o * TILE] = outputs[o].at[0];
-    }
+    for (int o = 0; o < OUTPUTS; ++o) shared[place + o * TILE] = outputs[o].at[0];
   }
-  if (splits == 1)
-    __syncthreads();
-  else if (!last_of_split(counters + blockIdx.x, splits))
-    return;
+  __syncthreads();
 
+  float* const parts = workspace + size_t(blockIdx.x) * splits * (OUTPUTS * TILE);
   write_outputs<M, OUTPUTS, BM, BN, THREADS>(
-      shared, parts, splits, places, first_filter, window,
+      shared, parts, split, splits, counters + blockIdx.x, places, first_filter, window,
       [&](int output, int tile, int filter) { return output * TILE + at(tile, filter); },
       epilogue_of<FINISH>(sizes, bias, residual, y, activation, a, b));
 }

@@ -113,25 +113,28 @@ __device__ __forceinline__ Place place_of(const TilePlace& number, bool exists, 
 }
 
 // Finishes and writes a block's outputs, those of BM tiles x BN filters: output o of tile t and of
-// 4 filters from f on lies at `at(o, t, f)`, in `shared` or, where `splits` > 1, in so many parts
-// that are added up to there. All threads call it, behind a barrier.
+// 4 filters from f on, or this block's part of them where `splits` > 1, lies at `at(o, t, f)` in
+// `shared`. All threads call it, behind a barrier.
 template <int M, int OUTPUTS, int BM, int BN, int THREADS, class At, class T, Finish FINISH>
-__device__ __forceinline__ void write_outputs(float* shared, const float* parts, int splits,
-                                              const Place (&places)[BM], int first_filter,
-                                              const Window& window, const At& at,
+__device__ __forceinline__ void write_outputs(float* shared, float* parts, int split, int splits,
+                                              unsigned* counter, const Place (&places)[BM],
+                                              int first_filter, const Window& window, const At& at,
                                               const EpilogueOf<T, FINISH>& epilogue) {
   constexpr int VECTORS = BN / 4;
   const int column = threadIdx.x % VECTORS * 4, filter = first_filter + column;
-  if (filter >= epilogue.end) return;
+  const bool finishes = filter < epilogue.end;
   static_assert(THREADS % VECTORS == 0, "each thread finishes the same filters of all its outputs");
   constexpr int AT_ONCE = THREADS / VECTORS, COUNT = (OUTPUTS * BM + AT_ONCE - 1) / AT_ONCE;
   const int first = threadIdx.x / VECTORS;
-  const auto sums_at = [&](int i) { return at(i / BM, i % BM, column); };
-  if (splits > 1) {
-#pragma unroll 1
-    for (int i = first; i < OUTPUTS * BM; i += AT_ONCE)  // each thread those that it reads again
-      store<4>(shared + sums_at(i), sum_of_parts(parts + sums_at(i), splits, OUTPUTS * BM * BN));
-  }
+  const auto sums_at = [&](int each) {
+    const int i = first + each * AT_ONCE;
+    return at(i / BM, i % BM, column);
+  };
+  const int count = (OUTPUTS * BM - first + AT_ONCE - 1) / AT_ONCE;
+  if (splits > 1 && !add_up_parts<OUTPUTS * BM * BN>(shared, parts, split, splits, counter,
+                                                     finishes ? count : 0, sums_at))
+    return;
+  if (!finishes) return;
   epilogue.template write<COUNT>(
       filter,
       [&](int each) {
@@ -143,5 +146,5 @@ __device__ __forceinline__ void write_outputs(float* shared, const float* parts,
                    ? place.output + (o * window.output[1] + p) * window.output[2] + q
                    : -1;
       },
-      [&](int each) { return load<4>(shared + sums_at(first + each * AT_ONCE)); });
+      [&](int each) { return load<4>(shared + sums_at(each)); });
 }

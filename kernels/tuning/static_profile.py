@@ -11,13 +11,12 @@ share of the peak. Counted is the usual path of a loop: the one whose copies are
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import ceil, sqrt
-from typing import NamedTuple
 
 from kernels.device.compile import Cubin
 from kernels.device.device import Instantiation
 from kernels.device.machine_code import WORD, Instruction, disassemble
 from kernels.tuning.control_flow import Loop, Weight, leading_to, loops, outermost, path
+from kernels.tuning.trips import trips_of
 
 SCHEDULERS = 4
 """Of a multiprocessor; warp w is scheduler w % 4's (assumed, for NVIDIA does not say)."""
@@ -179,7 +178,7 @@ def profile_of_code(
     first = next((i for i, each in enumerate(code) if _copies(each)), 0)
     end = max(i for i, each in enumerate(code) if each.base == "EXIT")
     hot = hot_loop(code)
-    trips = _trips(instantiation, threads)
+    trips = trips_of(instantiation, threads)
     loop, data, begin = Counter[str](), Counter[str](), first
     fill: list[int] = []
     if hot is not None:
@@ -229,47 +228,6 @@ def _stretch(code: Sequence[Instruction], taken: Sequence[int], times: int = 1) 
         round(len(taken) / times),
         round(sum(code[i].stall for i in taken) / times),
         round(sum(code[i].waits for i in taken) / times),
-    )
-
-
-class _Trips(NamedTuple):
-    """How often inner loops run that end where template arguments say, by what only they have."""
-
-    loop: Mapping[str, int]  # in a turn
-    finish: Mapping[str, int]
-    data_warps: int = 0
-    products: int = 0  # of a thread in a chunk
-
-
-def _trips(instantiation: Instantiation, threads: int) -> _Trips:
-    """Of winograd.cu, coalesced.cu and implicit_gemm.cu, which multiplies a chunk by halves; of
-    tensor_patch.cu as for 64 channels of a 3x3 window, whose patch is square. Other kernels'
-    depend on the problem.
-    """
-    template = {name: each for name, each in instantiation.arguments if isinstance(each, int)}
-    if instantiation.kernel == "conv_tensor_patch":
-        read = (sqrt(template["bm"]) + 2) ** 2
-        return _Trips({"HMMA": 9, "STS": ceil(8 * read / threads)}, {})
-    if "taps_r" in template:
-        step = 4 * 32 // template["filter_lanes"]
-        return _Trips({"FFMA": template["taps_r"] * (template["chunk"] // step)}, {})
-    if "data_warps" not in template:
-        return _Trips(
-            {"FFMA": template["bk"] * template["tm"] * template["tn"] // 256}
-            if "tm" in template
-            else {},
-            {},
-        )
-    bm, bn, bc, tm, tn, data_warps = (
-        template[name] for name in ("bm", "bn", "bc", "tm", "tn", "data_warps")
-    )
-    apart = (bm // tm) * (bn // tn) // (bn // 4)
-    items = bm // data_warps * bc // 32  # of a data warp's lane; or two at once
-    return _Trips(
-        {"STS": items, "STS.64": items // 2, "LDGSTS": bc // apart},
-        {"STS": -(-bm * bn // threads)},
-        data_warps,
-        tm * tn * bc,
     )
 
 
