@@ -77,7 +77,10 @@ TILES = {
         WinogradTile(bm=16, bn=32, bc=8, tm=8, tn=8, data_warps=2, resident=1),
         WinogradTile(bm=16, bn=32, bc=4, tm=8, tn=8, data_warps=1, resident=2),
     ),
-    64: (WinogradTile(bm=16, bn=32, bc=4, tm=8, tn=8, data_warps=2, resident=1),),
+    64: (
+        WinogradTile(bm=16, bn=32, bc=8, tm=8, tn=8, data_warps=4, resident=1),
+        WinogradTile(bm=16, bn=32, bc=4, tm=8, tn=8, data_warps=2, resident=1),
+    ),
 }
 """By a tile's positions, alpha² or alpha³."""
 

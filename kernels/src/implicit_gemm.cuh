@@ -89,9 +89,11 @@ __device__ __forceinline__ void write_tile(float* tile, float* parts, int split,
   const int first_row = thread / (BN / 4), column = thread % (BN / 4) * 4;
   const bool finishes = first_filter + column < epilogue.end;
   const auto at = [&](int i) { return (first_row + i * ROWS) * PITCH + column; };
-  if (splits > 1 &&
-      !add_up_parts<BM * PITCH>(tile, parts, split, splits, counter, finishes ? BM / ROWS : 0, at))
-    return;
+  if (splits > 1) {
+    const int count = finishes ? BM / ROWS : 0;
+    write_part(tile, parts + split * (BM * PITCH), count, at);
+    if (!add_up_parts<BM * PITCH>(tile, parts, split, splits, counter, count, at)) return;
+  }
   if (!finishes) return;
   first_pixel += first_row;
   static_assert(BM % ROWS == 0, "each thread finishes as many");

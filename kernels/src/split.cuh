@@ -45,15 +45,21 @@ __device__ __forceinline__ Vec<4> sum_of_parts(const float* parts, int splits, i
   return sum;
 }
 
-// Adds up the parts of a tile of FLOATS sums: this block's lies in shared memory, in `tile`, where
-// the last block to call this gets the sums, and true. `at(i)`, i < count, is where the i-th 4
-// neighbours lie that this thread, and no other, finishes. `parts` and the counter are the tile's.
-// All threads of a block must call it, when the tile is there for all.
-template <int FLOATS, class At>
-__device__ __forceinline__ bool add_up_parts(float* tile, float* parts, int split, int splits,
-                                             unsigned* counter, int count, const At& at) {
+// Writes this block's part of a tile, in shared memory, to where it lies among the parts: `at(i)`,
+// i < count, is where the i-th 4 neighbours lie that this thread, and no other, finishes.
+template <class At>
+__device__ __forceinline__ void write_part(const float* tile, float* part, int count,
+                                           const At& at) {
 #pragma unroll 1
-  for (int i = 0; i < count; ++i) store<4>(parts + split * FLOATS + at(i), load<4>(tile + at(i)));
+  for (int i = 0; i < count; ++i) store<4>(part + at(i), load<4>(tile + at(i)));
+}
+
+// Adds up the parts of a tile of FLOATS sums, which all blocks have written: its own a block has in
+// shared memory too, in `tile`, where the last one to call this gets the sums, and true. `at` as
+// for write_part. All threads of a block must call it.
+template <int FLOATS, class At>
+__device__ __forceinline__ bool add_up_parts(float* tile, const float* parts, int split, int splits,
+                                             unsigned* counter, int count, const At& at) {
   if (!last_of_split(counter, splits)) return false;
 #pragma unroll 1
   for (int i = 0; i < count; ++i)

@@ -261,10 +261,13 @@ __global__ void __launch_bounds__(BM / WM * (BN / WN) * 32)
   const int filter = first_filter + of_row;
   const bool finishes = filter < sizes.filters;
   const auto at = [&](int i) { return (first_row + i * ROWS) * PITCH + of_row; };
-  if (splits > 1 &&
-      !add_up_parts<BM * PITCH>(tile, workspace + size_t(blockIdx.x) * splits * (BM * PITCH), split,
-                                splits, counters + blockIdx.x, finishes ? BM / ROWS : 0, at))
-    return;
+  if (splits > 1) {
+    const int count = finishes ? BM / ROWS : 0;
+    float* const parts = workspace + size_t(blockIdx.x) * splits * (BM * PITCH);
+    write_part(tile, parts + split * (BM * PITCH), count, at);
+    if (!add_up_parts<BM * PITCH>(tile, parts, split, splits, counters + blockIdx.x, count, at))
+      return;
+  }
   if (!finishes) return;
   epilogue_of<FINISH>(sizes, bias, residual, y, activation, a, b)
       .template write<BM / ROWS>(

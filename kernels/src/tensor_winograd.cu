@@ -252,6 +252,12 @@ __global__ void __launch_bounds__(BM * 8, 64 / BM)
 #pragma unroll
     for (int o = 0; o < OUTPUTS; ++o)
       store<WIDTH>(outputs + (o * BM + begin + of) * BN + filter, inverse[o]);
+    if (splits > 1) {
+      float* const part = parts + split * (OUTPUTS * BM * BN);
+#pragma unroll
+      for (int o = 0; o < OUTPUTS; ++o)
+        store<WIDTH>(part + (o * BM + begin + of) * BN + filter, inverse[o]);
+    }
   }
   __syncthreads();
   write_outputs<M, OUTPUTS, BM, BN, THREADS>(

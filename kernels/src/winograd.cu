@@ -172,9 +172,10 @@ __global__ void __launch_bounds__(threads(power(M + R - 1, AXES), BM / TM * (BN 
   float* const d = u + 2 * U;
 
   const int thread = threadIdx.x;
-  const int split = blockIdx.y, splits = gridDim.y;
+  // Kept: or what ptxas makes of them leaves the products too few registers.
+  const int split = kept(blockIdx.y), splits = gridDim.y;
   unsigned tiles_before = blockIdx.x;
-  const int first_filter = int(peel(tiles_before, sizes.filter_tiles)) * BN;
+  const int first_filter = kept(int(peel(tiles_before, sizes.filter_tiles)) * BN);
   const int first_tile = int(tiles_before) * BM;
   const int channels = padded(sizes.channels), filters = padded(sizes.filters);
   const int all_chunks = (channels + BC - 1) / BC;
@@ -323,12 +324,18 @@ __global__ void __launch_bounds__(threads(power(M + R - 1, AXES), BM / TM * (BN 
                                           outputs);
 #pragma unroll
     for (int o = 0; o < OUTPUTS; ++o) shared[place + o * TILE] = outputs[o].at[0];
+    if (splits > 1) {
+      float* const part =
+          workspace + (size_t(blockIdx.x) * splits + split) * (OUTPUTS * TILE) + place;
+#pragma unroll
+      for (int o = 0; o < OUTPUTS; ++o) part[o * TILE] = outputs[o].at[0];
+    }
   }
   __syncthreads();
 
-  float* const parts = workspace + size_t(blockIdx.x) * splits * (OUTPUTS * TILE);
   write_outputs<M, OUTPUTS, BM, BN, THREADS>(
-      shared, parts, split, splits, counters + blockIdx.x, places, first_filter, window,
+      shared, workspace + size_t(blockIdx.x) * splits * (OUTPUTS * TILE), split, splits,
+      counters + blockIdx.x, places, first_filter, window,
       [&](int output, int tile, int filter) { return output * TILE + at(tile, filter); },
       epilogue_of<FINISH>(sizes, bias, residual, y, activation, a, b));
 }

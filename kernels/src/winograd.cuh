@@ -113,12 +113,13 @@ __device__ __forceinline__ Place place_of(const TilePlace& number, bool exists, 
 }
 
 // Finishes and writes a block's outputs, those of BM tiles x BN filters: output o of tile t and of
-// 4 filters from f on, or this block's part of them where `splits` > 1, lies at `at(o, t, f)` in
-// `shared`. All threads call it, behind a barrier.
+// 4 filters from f on lies at `at(o, t, f)` in `shared`; where `splits` > 1, it is this block's
+// part, and lies in its part of the workspace too. All threads call it, behind a barrier.
 template <int M, int OUTPUTS, int BM, int BN, int THREADS, class At, class T, Finish FINISH>
-__device__ __forceinline__ void write_outputs(float* shared, float* parts, int split, int splits,
-                                              unsigned* counter, const Place (&places)[BM],
-                                              int first_filter, const Window& window, const At& at,
+__device__ __forceinline__ void write_outputs(float* shared, const float* parts, int split,
+                                              int splits, unsigned* counter,
+                                              const Place (&places)[BM], int first_filter,
+                                              const Window& window, const At& at,
                                               const EpilogueOf<T, FINISH>& epilogue) {
   constexpr int VECTORS = BN / 4;
   const int column = threadIdx.x % VECTORS * 4, filter = first_filter + column;
