@@ -72,7 +72,7 @@ def test_a_gpu_is_offered_only_what_its_tensor_cores_multiply() -> None:
         {choice.algorithm.name for choice in choices(half, architecture=each)}
         for each in ("75", "80")
     )
-    assert of_turing == {"tensor", F2_TENSOR, F2_NONFUSED}
+    assert of_turing == {"tensor", "tensor patch", F2_TENSOR, F2_NONFUSED}
     assert of_ampere == {*of_turing, F4_NONFUSED}  # by products in TF32
 
 

@@ -154,7 +154,7 @@ def test_every_default_configuration_is_among_the_cases() -> None:
         for choice in choices(layer.problem)
         for launch in choice.algorithm.launches(layer.problem, choice.config, layer.x, layer.y)
     }
-    assert len(wanted) == 4 * len(TILES) + 9 + 14 + 6 + 25
+    assert len(wanted) == 4 * len(TILES) + 9 + 14 + 6 + 26
     wanted |= {linear_launch(rows, dense(8), dense(8)).instantiation for rows in range(1, 9)}
     assert wanted <= set(INSTANTIATIONS)
 
