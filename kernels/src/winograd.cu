@@ -140,6 +140,16 @@ __device__ __forceinline__ void transform_tiles(float* v, const float* d, int be
   }
 }
 
+// The number, in a register on architectures from FIRST to LAST: those where ptxas otherwise leaves
+// the products too few, and spills. Found by trying; tests/kernels/resources.tsv would show it.
+template <int FIRST, int LAST>
+__device__ __forceinline__ int register_for(int number) {
+#ifdef __CUDA_ARCH__
+  if constexpr (__CUDA_ARCH__ >= FIRST * 10 && __CUDA_ARCH__ <= LAST * 10) return kept(number);
+#endif
+  return number;
+}
+
 // Threads of a block, of both roles.
 __device__ constexpr int threads(int positions, int group, int data_warps) {
   return positions * group + 32 * data_warps;
@@ -172,10 +182,10 @@ __global__ void __launch_bounds__(threads(power(M + R - 1, AXES), BM / TM * (BN 
   float* const d = u + 2 * U;
 
   const int thread = threadIdx.x;
-  // Kept: or what ptxas makes of them leaves the products too few registers.
-  const int split = kept(blockIdx.y), splits = gridDim.y;
+  constexpr int SPLIT_FROM = AXES == 3 && DATA_WARPS == 4 ? 90 : 75;
+  const int split = register_for<SPLIT_FROM, 120>(blockIdx.y), splits = gridDim.y;
   unsigned tiles_before = blockIdx.x;
-  const int first_filter = kept(int(peel(tiles_before, sizes.filter_tiles)) * BN);
+  const int first_filter = register_for<75, 90>(int(peel(tiles_before, sizes.filter_tiles)) * BN);
   const int first_tile = int(tiles_before) * BM;
   const int channels = padded(sizes.channels), filters = padded(sizes.filters);
   const int all_chunks = (channels + BC - 1) / BC;
