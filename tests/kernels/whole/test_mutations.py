@@ -28,6 +28,9 @@ SURVIVORS = {
     "depthwise.cu: for (int i = 1; i < RUN; ++i): < becomes <=": (
         "the choice among RUN sums looks at one that none asks for"
     ),
+    "block.cuh: if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = value;: == becomes !=": (
+        "all lanes of a warp have its value: any of them may write it"
+    ),
     "epilogue.cuh: const bool whole = vectors && channel + 4 <= end;: <= becomes <": (
         "the last whole vector is written by the element: the same numbers"
     ),
