@@ -258,7 +258,9 @@ __global__ void __launch_bounds__(BM / WM * (BN / WN) * 32, BM* BN <= 1024 ? 1 :
   __syncthreads();
   constexpr int ROWS = THREADS / (BN / 4);  // at once
   static_assert(BM % ROWS == 0, "each thread finishes as many");
-  const int first_row = thread / (BN / 4), of_row = thread % (BN / 4) * 4;
+  // Where 8 threads load two rows at once, those lie two apart: neighbours would share banks.
+  const int nth = thread / (BN / 4), of_row = thread % (BN / 4) * 4;
+  const int first_row = BN == 16 ? (nth & ~3) | (nth & 1) << 1 | (nth >> 1 & 1) : nth;
   const int filter = first_filter + of_row;
   const bool finishes = filter < sizes.filters;
   const auto at = [&](int i) { return (first_row + i * ROWS) * PITCH + of_row; };
