@@ -22,7 +22,7 @@
 //   zeros, which the table's last offsets lead to.
 // Launch: (tiles, splits) blocks, tiles of filters fastest; a split has some of the slices. Dynamic
 //   shared memory: STAGES chunks of weights and the patches, or a tile's sums; then the tables.
-//   At least 1 block per multiprocessor of a small tile: without a bound ptxas spilled on sm_90.
+//   At least 4 blocks per multiprocessor of a small tile: without a bound ptxas spilled on sm_90.
 #include "channels.cuh"
 #include "epilogue.cuh"
 #include "split.cuh"
@@ -61,7 +61,7 @@ struct Sizes {
 };
 
 template <int UNIT, int BM, int BN, int WM, int WN, int STAGES, Finish FINISH>
-__global__ void __launch_bounds__(BM / WM * (BN / WN) * 32, BM* BN <= 1024 ? 1 : 0)
+__global__ void __launch_bounds__(BM / WM * (BN / WN) * 32, BM* BN <= 1024 ? 4 : 0)
     conv_tensor_patch(const Half* __restrict__ x, const Half* __restrict__ weight,
                       const float* bias, const Half* residual, Half* y, float* workspace,
                       unsigned* counters, Sizes sizes, Window window, int activation, float a,
