@@ -15,7 +15,7 @@ DEVICE ?= $(CONVOY_DEVICE)
 SERVE_FLAGS = $(if $(HOST),--host $(HOST)) $(if $(PORT),--port $(PORT)) $(if $(DEVICE),--device $(DEVICE))
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-all test-gpu lint check format bench bench-peers bench-workers bench-gpu gpu-proof poisson soak \
+.PHONY: help serve test test-all test-gpu lint check format bench bench-peers bench-workers bench-gpu gpu-proof poisson soak soak-attacked attacks \
 	docs train clean lock
 
 help:  ## this list
@@ -41,7 +41,7 @@ test: $(VENV)/dev.stamp  ## the test suite
 	$(BIN)/pytest -m "not slow" -n auto
 
 test-all: $(VENV)/dev.stamp  ## the suite with its longer sweeps
-	$(BIN)/pytest -n auto
+	HYPOTHESIS_PROFILE=search $(BIN)/pytest -n auto
 
 test-gpu: $(VENV)/dev.stamp  ## tests that need a CUDA GPU (and CuPy: pip install -e '.[cuda13]')
 	$(BIN)/pytest -m gpu --maxfail 25 -o faulthandler_timeout=60 -o faulthandler_exit_on_timeout=true
@@ -78,6 +78,12 @@ poisson: $(VENV)/dev.stamp  ## the p99 of a real network on the CPU under Poisso
 soak: $(VENV)/dev.stamp  ## ten minutes of load with aborting clients and noise: nothing lost, mixed up or leaked
 	$(BIN)/python -m benchmarks.serving.soak
 
+soak-attacked: $(VENV)/dev.stamp  ## the same beside a hostile client that sends what costs most
+	$(BIN)/python -m benchmarks.serving.soak --attackers --most-growth 0.5
+
+attacks: $(VENV)/dev.stamp  ## an honest client's latency beside each of the six worst requests, on 1, 4 and 16 connections
+	$(BIN)/python -m benchmarks.serving.attacks
+
 gpu-proof: $(VENV)/dev.stamp  ## on a GPU: check every kernel, and the server (SIMULATED=1: on the simulator)
 	$(BIN)/python -m benchmarks.gpu proof $(if $(SIMULATED),--device cusim)
 
@@ -108,7 +114,7 @@ lock: $(VENV)/dev.stamp  ## write constraints.txt from the installed versions, a
 	  print(*project["build-system"]["requires"], *extras["sbom"], sep="\n")' \
 	  | $(LOCK) - -o deploy/locks/build.txt
 	set -e; for name in cpu cuda12 cuda13; do \
-	  extra=$${name#cpu}; set -- pyproject.toml $${extra:+--extra $$extra}; \
+	  extra=$${name#cpu}; set -- pyproject.toml --extra otel $${extra:+--extra $$extra}; \
 	  $(LOCK) --python-platform x86_64-manylinux_2_28 "$$@" -o deploy/locks/$$name.txt; \
 	  $(LOCK) --python-platform aarch64-manylinux_2_28 "$$@" | cmp - deploy/locks/$$name.txt; \
 	done

@@ -39,6 +39,8 @@ from models.preprocessing import (
     Layout,
     OutputKind,
     Preprocessing,
+    each_preset,
+    normalised,
 )
 from models.reports.plan_report import GPUS, PlanReport, plan_report
 from models.reports.report import NetworkReport, NodeReport, report
@@ -87,9 +89,11 @@ __all__ = [
     "TuningReport",
     "UnsupportedModelError",
     "__version__",
+    "each_preset",
     "every_gpu",
     "load_classifier",
     "measure_timeline",
+    "normalised",
     "open_engine",
     "open_engines",
     "plan_report",

@@ -1,6 +1,6 @@
 """A model's description: `model.toml`, presets and flags, read into a Preprocessing.
 
-    preset = "imagenet"        # where to start from: imagenet, caffe, digits
+    preset = "imagenet"        # where to start from: imagenet, caffe, inception, raw, digits
     size = 224                 # or height and width
     frames = 16                # of a clip, for a model of clips; normally read from the model
     resize = 256               # length of the shorter side before the crop
@@ -60,10 +60,11 @@ def load_preprocessing(
     layout: Layout = given.get("layout") or _guess_layout(shape)
     channels, *spatial = shape if layout is Layout.NCHW else (shape[-1], *shape[:-1])
     *depth, height, width = spatial
-    name = given.get("preset")
+    name, guess = given.get("preset"), ""
     if name is None:
         name = "digits" if channels == 1 else "imagenet"
         _say_guess(model_path, name, given)
+        guess = "" if _PIXELS & given.keys() else name
     preset = PRESETS[name]
 
     height, width = given.get("height") or height, given.get("width") or width
@@ -96,6 +97,7 @@ def load_preprocessing(
         output=given.get("output", preset.output),
         labels=given.get("labels", ()),
         frames=_frames(source, depth, given.get("frames"), shape),
+        guess=guess,
     )
     _check(source, preprocessing, shape)
     return preprocessing
@@ -186,6 +188,8 @@ _KEYS: Mapping[str, tuple[Callable[[object], object], str]] = {
     "labels": (_label_path, "the path of a text file with one label a line"),
     "precision": _one_of(Precision),
 }
+_PIXELS = {"channels", "scale", "mean", "std"}
+"""What makes a preset, if set at all, no guess."""
 _NOT_OF_PIXELS = ("frames", "layout", "labels", "precision")
 """What a preset among the flags leaves as the file has it."""
 

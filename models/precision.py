@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from kernels.convolution.tensor_winograd import LARGEST_WEIGHT
 from kernels.problems.precision import FLOAT, HALF, Precision, Stored
 from models.graph import (
     Activate,
@@ -142,6 +143,11 @@ def _obstacle(graph: Graph, node: Node) -> str | None:
         largest = sizes[sizes < np.inf].max(initial=0.0)
         if largest > _LARGEST:
             return f"it has a weight of {largest:.3g}, and float16 ends at {_LARGEST:.0f}"
+        if isinstance(node, Conv) and largest > LARGEST_WEIGHT:
+            return (
+                f"it has a weight of {largest:.3g}, and Winograd's transform takes those beyond"
+                f" {LARGEST_WEIGHT:.0f} past float16's end"
+            )
         # Among many weights of a sum, one that is so small is nothing.
         smallest = sizes[sizes > 0].min(initial=np.inf)
         if isinstance(node, Binary) and smallest <= _VANISHING:

@@ -4,7 +4,7 @@ A clip is a sequence of frames: its pixels are D×H×W×C, those of an image H×
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, unique
 from typing import Any
 
@@ -67,6 +67,7 @@ class Preprocessing:
     output: OutputKind
     labels: tuple[str, ...]  # empty: classes are named by their index
     frames: int | None = None  # of a clip; None: the model takes images
+    guess: str = ""  # the preset, where nothing chose it
 
     @property
     def image_shape(self) -> tuple[int, ...]:
@@ -123,6 +124,28 @@ PRESETS: Mapping[str, Preset] = {
         std=(1.0, 1.0, 1.0),
         output=OutputKind.PROBABILITIES,
     ),
+    # -1..1: Keras' MobileNet, Inception, Xception and NASNet; TensorFlow's; timm's Inception
+    "inception": Preset(
+        size=224,
+        resize=256,
+        fit=Fit.CROP,
+        channels=ChannelOrder.RGB,
+        scale=1 / 127.5,
+        mean=(1.0, 1.0, 1.0),
+        std=(1.0, 1.0, 1.0),
+        output=OutputKind.LOGITS,
+    ),
+    # 0..255, for networks that normalise inside: Keras' EfficientNet, ConvNeXt and MobileNetV3
+    "raw": Preset(
+        size=224,
+        resize=256,
+        fit=Fit.CROP,
+        channels=ChannelOrder.RGB,
+        scale=1.0,
+        mean=(0.0, 0.0, 0.0),
+        std=(1.0, 1.0, 1.0),
+        output=OutputKind.LOGITS,
+    ),
     # the built-in model; plain grey for any other model of one channel
     "digits": Preset(
         size=32,
@@ -135,6 +158,25 @@ PRESETS: Mapping[str, Preset] = {
         output=OutputKind.LOGITS,
     ),
 }
+
+
+def each_preset(preprocessing: Preprocessing) -> Mapping[str, Preprocessing]:
+    """By name, the same model's pixels by every preset of as many channels."""
+    longest = max(preprocessing.height, preprocessing.width)
+    return {
+        name: replace(
+            preprocessing,
+            fit=preset.fit,
+            resize=round(longest * preset.resize / preset.size),
+            channels=preset.channels,
+            scale=preset.scale,
+            mean=preset.mean,
+            std=preset.std,
+            guess="",
+        )
+        for name, preset in PRESETS.items()
+        if len(preset.mean) == len(preprocessing.mean)
+    }
 
 
 def check_labels(preprocessing: Preprocessing, classes: int) -> None:

@@ -37,6 +37,10 @@ class UnauthorizedError(ServiceError, status=401):
         return {"WWW-Authenticate": "Bearer"}
 
 
+class ForbiddenError(ServiceError, status=403):
+    """A known client that asks for what it may not have."""
+
+
 class ModelNotFoundError(ServiceError, status=404):
     """An unknown model or version."""
 
@@ -67,6 +71,10 @@ class ExpectationError(ServiceError, status=417):
 
 class InvalidParameterError(ServiceError, status=422):
     """A query parameter or form field with a wrong name or value."""
+
+
+class InvalidTensorError(ServiceError, status=422):
+    """A client's own tensor for which the model has no finite scores."""
 
 
 class HeadTooLargeError(ServiceError, status=431):
@@ -102,6 +110,10 @@ class HttpVersionError(ServiceError, status=505):
 
 class ThreadLostError(ServiceError):
     """A thread working for the request hung or died."""
+
+
+class BrokenModelError(ServiceError, status=503):
+    """One of several models, which could not be opened; another server may have it."""
 
 
 class EngineFailedError(ServiceError):

@@ -9,6 +9,7 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Self
 
@@ -52,16 +53,19 @@ class Settings(BaseModel):
     model that was pulled. [default: digits, the built-in model]"""
     default_model: str | None = None
     """Model behind /v1/classify, where several are served."""
+    strict: bool = False
+    """Of a folder of models, serve all or none; otherwise one that cannot be opened is listed with
+    its error, and the others are served."""
     preset: str | None = None
-    """Preprocessing, instead of the model's own: imagenet, caffe or digits."""
+    """Preprocessing, instead of the model's own: imagenet, caffe, inception, raw or digits."""
     labels: Path | None = None
     """Text file with one label per line, instead of the model's own."""
     device: DeviceKind = DeviceKind.AUTO
     """Where the model runs."""
     precision: Precision | None = None
-    """How exactly a GPU computes: fp32; 3xtf32, as accurate on tensor cores; tf32; fp16. The CPU
-    always computes in fp32. [default: the model's own, else fp16 where its weights are, else
-    fp32]"""
+    """How exactly a GPU computes: fp32; 3xtf32, on tensor cores with up to 1.7 times its rounding
+    error; tf32; fp16. The CPU always computes in fp32. [default: the model's own, else fp16 where
+    its weights are, else fp32]"""
     devices: str | None = None
     """Several engines for one queue, instead of --device: cuda:0,cuda:1 for these GPUs, cuda:all
     for every GPU, or cpu:2 for two engines with half the threads each."""
@@ -72,7 +76,7 @@ class Settings(BaseModel):
     max_batch: int = Field(default=8, ge=1, le=64)
     """Most images in a batch."""
     max_queue: int = Field(default=128, ge=1, le=100_000)
-    """Most images that wait; requests beyond it get 429."""
+    """Most images that wait; beyond it a request gets 429, of the client with the most of them."""
     max_body_mb: float = Field(default=20, gt=0, le=1024)
     """Largest request body, in MB of 1,000,000 bytes."""
     max_megapixels: float = Field(default=25, gt=0, le=1000)
@@ -86,8 +90,8 @@ class Settings(BaseModel):
     """Processes for HTTP and decoding, beside the engine process; 0: one process does
     everything."""
     notice_s: float = Field(default=0, ge=0, le=3600)
-    """Time that requests are still answered after SIGTERM, while readiness fails: more than health
-    checks of a proxy take to notice."""
+    """Time that requests are still answered after SIGTERM, while readiness fails and answers end
+    their connections: more than health checks of a proxy take to notice."""
     drain_s: float = Field(default=20, ge=0, le=3600)
     """Longest wait for accepted requests at shutdown."""
     engine_timeout_s: float | None = Field(default=None, ge=0, le=86_400)
@@ -101,13 +105,17 @@ class Settings(BaseModel):
     """Most open connections of one IPv4 address or IPv6 /64 network; 0: half of
     --max-connections."""
     max_rate: float = Field(default=0, ge=0, le=1_000_000)
-    """Most requests per second of one client, identified as for --max-per-client; requests beyond
-    it get 429; 0: no limit."""
+    """Most images per second of one client, identified as for --max-per-client; a request counts as
+    one at least; requests beyond it get 429; each of --workers allows as many; 0: no
+    limit."""
     max_per_client: int = Field(default=0, ge=0, le=100_000)
-    """Most concurrent requests of one client, identified by API key or else by address, which
-    behind a proxy is the proxy's; 0: no limit."""
+    """Most images of one client that are in progress, identified by API key or else by IPv4 address
+    or IPv6 /64 network, which behind a proxy is the proxy's; a request counts as one at least;
+    each of --workers allows as many; 0: no limit."""
     api_key_file: Path | None = None
-    """Text file with one API key per line; if given, requests need a key."""
+    """Text file with one API key per line; if given, requests need a key. After a key may follow
+    weight=N, its share beside other clients (1), and priority=1, which lets it use that
+    priority."""
     cors_origin: str | None = None
     """Origin whose pages may call the server from a browser, as https://example.org; or *."""
     metrics_port: int | None = Field(default=None, ge=0, le=65535)
@@ -125,7 +133,7 @@ class Settings(BaseModel):
     catalogue: Path | None = None
     """TOML file with more models for `convoy pull`."""
     external_data: bool = False
-    """Allow weights in other files in the model's folder."""
+    """Allow weights in folders inside the model's own; those in files beside it are always read."""
 
     @field_validator("devices")
     @classmethod
@@ -173,6 +181,14 @@ class Settings(BaseModel):
                 f"{self.thread_count}; ask for fewer engines, or set --threads"
             )
         return self.thread_count // engines
+
+    @property
+    def listens_locally(self) -> bool:
+        """Whether only this machine's clients reach the server."""
+        try:
+            return ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host == "localhost"
 
     @property
     def max_body_bytes(self) -> int:

@@ -1,6 +1,7 @@
 """Fixtures of every folder."""
 
 import contextlib
+import os
 
 import pytest
 
@@ -8,8 +9,11 @@ with contextlib.suppress(ImportError):  # the tests that a GPU is wanted for do 
     from hypothesis import settings
 
     # How long an example takes says more about the machine's other work than about the code.
-    settings.register_profile("convoy", deadline=None)
-    settings.load_profile("convoy")
+    # The examples are the same in every run, so that a change is judged by itself, not by luck;
+    # `HYPOTHESIS_PROFILE=search`, which `make test-all` sets, looks for new ones.
+    settings.register_profile("convoy", deadline=None, derandomize=True)
+    settings.register_profile("search", deadline=None)
+    settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "convoy"))
 
 
 @pytest.fixture

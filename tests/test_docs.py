@@ -7,9 +7,11 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from benchmarks.peers import __main__ as peers
@@ -91,6 +93,43 @@ def test_the_clients_of_the_documentation_are_answered(address: str) -> None:
         code = re.sub("(?m)^    ", "", example).replace(SERVER, address)
         code = code.replace('"cat.jpg"', repr(str(image)))
         assert "7" in run(f"{shlex.quote(sys.executable)} -c {shlex.quote(code)}")
+
+
+def test_documentation_openapi_and_errors_name_the_same_fields_and_priorities(address: str) -> None:
+    page = (ROOT / "docs/http-api.md").read_text(encoding="utf-8")
+    openapi = httpx.get(f"http://{address}/openapi.json").json()
+    operation = openapi["paths"]["/v1/classify"]["post"]
+    form = operation["requestBody"]["content"]["multipart/form-data"]["schema"]
+    *most, last = form["properties"]
+    assert f"the field {', '.join(f'`{name}`' for name in most)} or `{last}`" in page
+    url = f"http://{address}/v1/classify"
+    errors = [
+        httpx.post(url, files={"picture": b"x"}).json()["error"],
+        httpx.post(url, data={"picture": "x"}).json()["error"],
+        httpx.post(url, content=b"x", headers={"content-type": "text/plain"}).json()["error"],
+    ]
+    named = f"the field {', '.join(map(repr, most))} or {last!r}"
+    assert [error for error in errors if named not in error] == []
+
+    (priority,) = (each for each in operation["parameters"] if each["name"] == "X-Priority")
+    assert f"| `X-Priority` | {priority['description']};" in page
+    error = httpx.post(url, headers={"x-priority": "-1"}, content=b"x").json()["error"]
+    assert priority["description"] in error
+    parameters = openapi["components"]["schemas"]["RequestParameters"]["properties"]
+    assert parameters["priority"]["description"] == priority["description"]
+
+
+def test_as_many_kernels_are_compiled_as_the_page_says(
+    convoy: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of `convoy compile` but NVRTC, which takes half a minute for these."""
+    monkeypatch.setattr(
+        "models.tuning.precompile.compile_all", lambda wanted, archs, *_: [*product(wanted, archs)]
+    )
+    ((command, output),) = shown((ROOT / "docs/kernels.md").read_text(encoding="utf-8"))
+    _, *words = shlex.split(command)
+    status, out, _ = convoy(*words)
+    assert (status, out.strip()) == (0, output)
 
 
 def test_the_readme_is_one_page() -> None:

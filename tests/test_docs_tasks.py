@@ -96,7 +96,6 @@ def folder(tmp_path: Path) -> Path:
     )
     (tmp_path / "client.py").write_text(CLIENT.replace("{}", model.graph.output[0].name))
     (tmp_path / "bin").mkdir()
-    (tmp_path / "models-to-serve").mkdir()
     for name, arguments in (("convoy", f"-c '{MAIN}'"), ("python", "")):
         program = tmp_path / "bin" / name
         program.write_text(f'#!/bin/sh\nexec {sys.executable} {arguments} "$@"\n')
@@ -162,7 +161,7 @@ def test_there_are_ten_tasks_of_at_most_five_commands() -> None:
 @pytest.mark.parametrize("title", DONE)
 def test_every_command_of_a_task_is_explained_on_another_page(title: str) -> None:
     for command in TASKS[title]:
-        name, *rest = re.sub(r"^\w+=\S+ ", "", command.removesuffix(" &")).split()
+        name, *rest = re.sub(r"^(\w+=\S+ )+", "", command.removesuffix(" &")).split()
         subcommand = f"{name} {rest[0]}" if name in ("convoy", "docker", "pip") else name
         assert any(subcommand in page for page in OTHERS), subcommand
         for flag in re.findall(r" (--[a-z0-9-]+)", command):

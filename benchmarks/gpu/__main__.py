@@ -34,7 +34,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         return added
 
     proof_ = command("proof", "check the device; exit status 1 unless all is proved")
-    proof_.add_argument("--seconds", type=float, help="at most (120; the simulator: 600)")
+    proof_.add_argument("--seconds", type=float, help="at most (180; the simulator: 600)")
     checks = command("checks", "what `proof` starts: a line of JSON for each check")
     for each in (proof_, checks):
         each.add_argument("--device", choices=("cuda", "cusim"), default="cuda")
@@ -69,7 +69,7 @@ def _proof(arguments: argparse.Namespace) -> int:
     on_gpu = arguments.device == "cuda"
     proved, _ = proof.prove(
         proof.child(arguments.device),
-        arguments.seconds or (120 if on_gpu else 600),
+        arguments.seconds or (180 if on_gpu else 600),
         arguments.commit or commit(),
         arguments.out or (RESULTS if on_gpu else None),
     )

@@ -5,7 +5,7 @@ import io
 import json
 import sys
 import urllib.request
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,11 +13,14 @@ import numpy as np
 
 from benchmarks.gpu import carried
 from benchmarks.gpu.clocks import clocks
+from benchmarks.networks.sides import ConvoyNetwork
 from benchmarks.serving.served import CONVOY, served
 from kernels.device.compile import compile_all
 from kernels.device.cuda_device import CudaDevice
 from kernels.device.device import Device, Instantiation
 from kernels.tuning.heuristic import heuristic
+from kernels.tuning.micro import LATE_THREADS, late_launch
+from kernels.tuning.timing import launcher
 from models import BUILT_IN_MODEL, load_classifier
 from models.classifier import Classifier
 from models.engines.cuda_engine import CudaEngine
@@ -32,6 +35,9 @@ from tests.support.kernels.resources import CACHE
 
 PHOTOGRAPHS = 20
 REQUESTS = 10
+REPLAYS = 10_000
+CHAIN, CHAIN_REPLAYS = 16, 20
+"""Launches of a row, and how often it is replayed."""
 
 
 class NotProvedError(Exception):
@@ -47,6 +53,7 @@ class Subject:
     cases: Sequence[KernelCase] = CASES
     max_batch: int = 8
     photographs: int = PHOTOGRAPHS
+    replays: int = REPLAYS  # of each graph
     server: Sequence[str] = CONVOY  # the program that serves on this device by --device cuda
     serve_squeezenet: bool = True
     engines: dict[str, tuple[CudaEngine, Classifier]] = field(default_factory=dict)  # warm ones
@@ -132,14 +139,71 @@ def classify_photographs(subject: Subject) -> str:
 
 def replay_graphs(subject: Subject) -> str:
     """A captured graph and its steps one by one give the same bits."""
-    for name, (engine, classifier) in subject.engines.items():
-        for n in engine.plans:
-            images = check_images(n, classifier.preprocessing.image_shape)
-            if engine.run(images).tobytes() != engine.run_step_by_step(images).tobytes():
-                raise NotProvedError(f"{name} at N = {n}: the graph and its steps differ")
+    for name, n, engine, images in _every_graph(subject):
+        if engine.run(images).tobytes() != engine.run_step_by_step(images).tobytes():
+            raise NotProvedError(f"{name} at N = {n}: the graph and its steps differ")
+    return f"{', '.join(subject.engines)} at every N"
+
+
+def count_edges(subject: Subject) -> str:
+    """As many launches of each captured graph as planned may begin before the one ahead ends."""
+    early = 0
+    for name, n, engine, _ in _every_graph(subject):
+        planned, captured = engine.early_launches(n)
+        if captured != planned:
+            raise NotProvedError(
+                f"{name} at N = {n}: {captured} of {planned} dependent launches may begin early;"
+                " the capture made full edges of the others"
+            )
+        early += captured
+    return f"{early} programmatic edges, as planned"
+
+
+def wait_for_late_stores(subject: Subject) -> str:
+    """A row of launches that store 100 µs after they let the next one begin adds up, each time."""
+    device = subject.device
+    stream = device.stream()
+    launches = [late_launch(1), late_launch(1).renamed({"x": "y", "y": "x"})] * (CHAIN // 2)
+    buffers = {name: device.allocate(4 * LATE_THREADS) for name in ("x", "y")}
+    at = {name: each.address for name, each in buffers.items()}
+    run = launcher(device, launches, [at], dependent=True)
+    run(stream, 0)  # once before the capture, which may not load kernels
+    with device.capture(stream) as graph:
+        run(stream, 0)
+    last = np.zeros(LATE_THREADS, np.float32)
+    device.upload(at["x"], last, stream)
+    for _ in range(CHAIN_REPLAYS):
+        graph.replay(stream)
+    device.download(last, at["x"], stream)
+    stream.synchronize()
+    for each in buffers.values():
+        each.free()
+    if (last != CHAIN * CHAIN_REPLAYS).any():
+        raise NotProvedError(f"{CHAIN * CHAIN_REPLAYS} launches in a row added up to {last.min()}")
+    return f"{CHAIN_REPLAYS} replays of {CHAIN} launches, each after the stores of the one before"
+
+
+def replay_often(subject: Subject) -> str:
+    """Replays give the bits of a graph without dependent launches, every time."""
+    choose = heuristic(subject.device)
+    for name, n, engine, images in _every_graph(subject):
+        _, classifier = subject.engines[name]
+        apart = ConvoyNetwork(classifier, subject.device, n, choose, "dependent launches")
+        expected = apart.run(images).tobytes()
+        apart.close()
+        for replay in range(subject.replays):
+            if engine.run(images).tobytes() != expected:
+                raise NotProvedError(f"{name} at N = {n}: replay {replay} gives other bits")
+    return f"{subject.replays:,} replays of each graph"
+
+
+def _every_graph(subject: Subject) -> Iterator[tuple[str, int, CudaEngine, Images]]:
+    """Network, N, engine and images of each captured graph."""
     if not subject.engines:
         raise NotProvedError("there is no engine to try")
-    return f"{', '.join(subject.engines)} at every N"
+    for name, (engine, classifier) in subject.engines.items():
+        for n in engine.plans:
+            yield name, n, engine, check_images(n, classifier.preprocessing.image_shape)
 
 
 def free_memory(subject: Subject) -> str:
@@ -199,6 +263,9 @@ CHECKS: dict[str, Callable[[Subject], str]] = {
     "digits": classify_digits,
     "photographs": classify_photographs,
     "graphs": replay_graphs,
+    "edges": count_edges,
+    "late stores": wait_for_late_stores,
+    "replays": replay_often,
     "memory": free_memory,
     "server": answer_requests,
 }
@@ -263,6 +330,7 @@ def simulated(device: Device | None = None) -> Subject:
         cases=first_cases(),
         max_batch=2,
         photographs=1,
+        replays=2,
         server=(sys.executable, "-m", "tests.support.servers.lost_device_server", "never"),
         serve_squeezenet=False,
     )

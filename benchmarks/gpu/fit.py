@@ -17,7 +17,9 @@ from benchmarks.kernels.suites import BATCHES, SUITES
 from benchmarks.rows import Row
 from kernels.convolution.algorithms import choices
 from kernels.problems.conv import ConvProblem
-from kernels.tuning.heuristic import CLOCK_HZ, H200, estimated_cycles
+from kernels.tuning.constants import ASSUMED, CLOCK_HZ, Constants
+from kernels.tuning.heuristic import H200, estimated_cycles
+from kernels.tuning.micro import Reading
 from kernels.tuning.search import by_name
 
 Numbers = NDArray[np.floating[Any]]
@@ -56,7 +58,7 @@ class Fit:
         )
 
 
-def pairs(rows: Iterable[Row]) -> Iterator[Pair]:
+def pairs(rows: Iterable[Row], constants: Constants = ASSUMED) -> Iterator[Pair]:
     """Of Convoy's rows with the operands in the cache or not, of layers of the suites.
 
     A choice that the code no longer has is left out, and so is a device that is no H100 or H200.
@@ -65,11 +67,13 @@ def pairs(rows: Iterable[Row]) -> Iterator[Pair]:
     for row in rows:
         problem = problems.get(row.get("problem", ""))
         hopper = any(name in row["device"] for name in ("H100", "H200"))
-        if problem is None or row["side"] != CONVOY or not hopper:
+        if problem is None or row.get("side") != CONVOY or not hopper:
             continue
         choice = by_name(choices(problem)).get(row["choice"])
         if choice is not None:
-            cycles = estimated_cycles(problem, choice, H200, warm=row["cache"] == "warm")
+            cycles = estimated_cycles(
+                problem, choice, H200, warm=row["cache"] == "warm", constants=constants
+            )
             name = f"{row['problem']} {row['cache']}"
             yield Pair(name, 1e6 * cycles / CLOCK_HZ, float(row["p50_us"]))
 
@@ -113,6 +117,15 @@ def _centred_ranks(values: Numbers) -> Numbers:
 def _columns(of: Sequence[Pair]) -> tuple[Numbers, Numbers]:
     estimated, measured = zip(*((pair.estimated_us, pair.measured_us) for pair in of), strict=True)
     return np.array(estimated), np.array(measured)
+
+
+def readings(rows: Iterable[Row]) -> list[Reading]:
+    """Return the readings of the model's constants among the rows."""
+    return [
+        Reading(row["reading"], row["conditions"], float(row["p50_us"]))
+        for row in rows
+        if "reading" in row
+    ]
 
 
 @cache

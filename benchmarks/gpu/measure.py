@@ -7,7 +7,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from benchmarks.gpu import carried
-from benchmarks.gpu.units import HTTP, JPEG, LAYER, PIXELS, Unit, problems
+from benchmarks.gpu.units import HTTP, JPEG, LAYER, MICRO, PIXELS, Unit, problems
 from benchmarks.gpu.worker import Measure, RefusedError, serve_units
 from benchmarks.kernels.__main__ import rows_of, where
 from benchmarks.kernels.baselines_torch import BaselineError, CudaRuntime
@@ -23,13 +23,14 @@ from benchmarks.serving.http_client import closed_loop, post_request
 from benchmarks.serving.served import served
 from kernels.device.cuda_device import CudaDevice
 from kernels.device.device import Device, DeviceError
+from kernels.tuning import micro
 from kernels.tuning.autotune import Search
 from kernels.tuning.heuristic import heuristic
 from kernels.tuning.store import TuningStore
 
 LOAD_S = 8.0
 
-_EFFORT = Effort()
+_EFFORT, _MICRO_EFFORT = Effort(), micro.Effort()
 
 DIE_WITH_PARENT = f"import ctypes; ctypes.CDLL(None).prctl(1, {int(signal.SIGKILL)})"
 
@@ -37,9 +38,23 @@ DIE_WITH_PARENT = f"import ctypes; ctypes.CDLL(None).prctl(1, {int(signal.SIGKIL
 def measurer_of(kind: str, side: str, device: Device, out: Path) -> Measure:
     """What measures one side's units. Raises BaselineError where a library is missing."""
     store = TuningStore(out / "tuning.json")
+    if kind == MICRO:
+        return partial(measure_constants, device)
     if kind == LAYER:
         return _layers(side, device, store)
     return _requests() if kind == HTTP else _networks(side, device, store)
+
+
+def measure_constants(
+    device: Device, unit: Unit, effort: micro.Effort = _MICRO_EFFORT
+) -> list[Row]:
+    """Return a row for each reading that says what the model of time assumes."""
+    with micro.laboratory(device, effort) as at:
+        readings = micro.MEASUREMENTS[unit.subject](at)
+    return [
+        {"reading": each.name, "conditions": dict(each.conditions), "p50_us": round(each.us, 4)}
+        for each in readings
+    ]
 
 
 def _layers(name: str, device: Device, store: TuningStore, effort: Effort = _EFFORT) -> Measure:

@@ -1,4 +1,4 @@
-"""Whether this GPU computes what it should, in two minutes, from the first kernel to the server.
+"""Whether this GPU computes what it should, in three minutes, from the first kernel to the server.
 
     parent ─ starts, times, ends ─> child: the checks, one after another, a line of JSON each
        └─ a line for each, PROVED or what is not, a row in gpu_proof.jsonl, the exit status
@@ -25,6 +25,9 @@ NAMES = (
     "digits",
     "photographs",
     "graphs",
+    "edges",
+    "late stores",
+    "replays",
     "memory",
     "server",
 )

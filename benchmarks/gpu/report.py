@@ -1,14 +1,17 @@
 """RESULTS.md and the README's section, from the lines alone: tables, plots, and what is missing."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
-from benchmarks.gpu.fit import fit, pairs
+from benchmarks.gpu.fit import fit, pairs, readings
 from benchmarks.gpu.units import HTTP, LAYER, NETWORK, missing, units
 from benchmarks.kernels.plots import NoMatplotlibError, plot_speedups
 from benchmarks.kernels.report import CONVOY, GOALS, compare, reached, summarise
 from benchmarks.kernels.suites import BATCHES, SUITES
 from benchmarks.rows import Row, fill
+from kernels.tuning.constants import ASSUMED, Constants
+from kernels.tuning.micro import cache_bytes, fitted
 
 BEGIN, END = "<!-- benchmarks.gpu report -->", "<!-- end of the report -->"
 """Between them lies the README's section."""
@@ -50,7 +53,8 @@ def results(lines: Sequence[Row], folder: Path) -> str:
         f" Kernels were compiled by {last['compiler']}: numbers hold for it alone.",
         *(_layer_table(layers, suite, n) for suite in SUITES for n in BATCHES),
         _goals(layers),
-        _cost_model(layers),
+        *_constants(rows),
+        _cost_model(layers, rows),
         *_plots(layers, folder),
         _network_table([row for row in rows if row["unit"].startswith(NETWORK)]),
         _http_table([row for row in rows if row["unit"].startswith(HTTP)]),
@@ -141,12 +145,53 @@ def _goals(rows: Sequence[Row]) -> str:
     return "## Goals\n\n" + "\n".join(told) if told else ""
 
 
-def _cost_model(rows: Sequence[Row]) -> str:
+def _constants(rows: Sequence[Row]) -> Iterable[str]:
+    """Yield tables of the readings, and of the assumed constants beside the measured ones."""
+    found = readings(rows)
+    if not found:
+        return
+    shown = [
+        (each.name, ", ".join(f"{k} {v}" for k, v in each.conditions.items()), f"{each.us:.3f}")
+        for each in found
+    ]
+    yield "## What the model of time assumes\n\n" + _table(("reading", "of", "µs"), shown)
+    rates = [
+        (str(each.conditions["blocks"]), f"{cache_bytes(each):.1f}")
+        for each in found
+        if each.name == "cache"
+    ]
+    yield _table(("blocks that read", "bytes a cycle and multiprocessor"), rates)
     try:
-        found = fit(pairs(rows))
-    except ValueError as few:
-        return f"## The cost model\n\nNot checked: {few}."
-    return f"## The cost model\n\n{found}.".replace("fitted", "Fitted", 1)
+        measured = fitted(found)
+    except ValueError as missing:
+        yield f"The constants are not fitted: {missing}."
+        return
+    yield _table(
+        ("constant", "assumed", "measured"),
+        [
+            (name, f"{value:g}", f"{getattr(measured, name):.4g}")
+            for name, value in asdict(ASSUMED).items()
+        ],
+    )
+
+
+def _cost_model(layers: Sequence[Row], rows: Sequence[Row]) -> str:
+    told = []
+    for name, constants in _known_constants(rows).items():
+        try:
+            found = fit(pairs(layers, constants))
+        except ValueError as few:
+            return f"## The cost model\n\nNot checked: {few}."
+        told.append(f"- With constants as {name}: {found}.")
+    return "## The cost model\n\n" + "\n".join(told)
+
+
+def _known_constants(rows: Sequence[Row]) -> dict[str, Constants]:
+    """Return what the model is checked with: what it assumes, and what was measured if it was."""
+    try:
+        return {"assumed": ASSUMED, "measured": fitted(readings(rows))}
+    except ValueError:
+        return {"assumed": ASSUMED}
 
 
 def _plots(rows: Sequence[Row], folder: Path) -> list[str]:

@@ -11,15 +11,18 @@ from benchmarks.kernels.suites import SUITES
 from benchmarks.networks.switches import SWITCHES, without
 from benchmarks.rows import Row
 from kernels.problems.conv import ConvProblem
+from kernels.tuning.micro import MEASUREMENTS
 
-LAYER, NETWORK, HTTP = "layer", "network", "http"
+MICRO, LAYER, NETWORK, HTTP = "micro", "layer", "network", "http"
 
 START_S = 15.0
 """For a worker to start: CUDA, and PyTorch where it takes part."""
 
 _SECONDS = {
+    (MICRO, "convoy"): 2.0,
     (LAYER, "convoy"): 4.0,
     (LAYER, "torch"): 2.0,
+    (LAYER, "im2col"): 2.0,
     (LAYER, "cudnn"): 40.0,
     (NETWORK, "convoy"): 30.0,
     (NETWORK, "torch eager"): 15.0,
@@ -39,7 +42,8 @@ _WITHOUT = tuple(map(without, SWITCHES))
 
 # In this order: kind, groups, N (connections for HTTP), sides.
 _ORDER: tuple[tuple[str, tuple[str, ...], tuple[int, ...], tuple[str, ...]], ...] = (
-    (LAYER, ("vgg-e",), (1, 8), ("convoy", "torch")),
+    (MICRO, tuple(MEASUREMENTS), (1,), ("convoy",)),
+    (LAYER, ("vgg-e",), (1, 8), ("convoy", "torch", "im2col")),
     (NETWORK, _SQUEEZENET, (1, 8), ("convoy", *_TORCH)),
     (HTTP, SENT, (1, 8, 32), ("convoy",)),
     (NETWORK, ("ResNet-50",), (1, 8), ("convoy", *_TORCH)),
@@ -50,6 +54,7 @@ _ORDER: tuple[tuple[str, tuple[str, ...], tuple[int, ...], tuple[str, ...]], ...
     (LAYER, ("vgg-e", "c3d"), (1, 8), ("cudnn",)),
     (NETWORK, (*_SQUEEZENET, *_OTHERS), (1, 8), ("torch.compile",)),
     (LAYER, ("cuconv",), (8,), ("convoy", "torch")),
+    (LAYER, ("cuconv",), (1, 8), ("im2col",)),
     (NETWORK, (*_SQUEEZENET, *_OTHERS), (2, 4), ("convoy", *_TORCH, "torch.compile")),
     (NETWORK, (*_SQUEEZENET, *_OTHERS), (1, 2, 4, 8), _WITHOUT),
     (LAYER, ("cuconv",), (1, 8), ("cudnn",)),
@@ -59,7 +64,9 @@ _ORDER: tuple[tuple[str, tuple[str, ...], tuple[int, ...], tuple[str, ...]], ...
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """See the module. `subject` is a problem as text, a network's name, or one of SENT."""
+    """See the module. `subject` is a problem as text, or a name: of one of MEASUREMENTS, of a
+    network, or one of SENT.
+    """
 
     kind: str
     subject: str

@@ -10,7 +10,8 @@ commit, are not measured again. Ends with tables, plots, and what of the project
 
     --report     show the rows that are there
     --accuracy   errors, not times (benchmarks/kernels/accuracy.py); --device cusim needs no GPU
-    --predict    what the cost model expects, no measurement (benchmarks/kernels/predict.py)
+    --costs      products, workspace and bytes of each way to compute (benchmarks/kernels/costs.py)
+    --estimate    what the cost model expects, no measurement (benchmarks/kernels/estimate.py)
     --profile    what machine code says of the kernels (benchmarks/kernels/profile.py); needs NVRTC
                  and nvdisasm, but no GPU
 """
@@ -25,7 +26,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import Progress
 
-from benchmarks.kernels import accuracy, predict, profile
+from benchmarks.kernels import accuracy, costs, estimate, profile
 from benchmarks.kernels.contest import Effort, Outcome
 from benchmarks.kernels.plots import NoMatplotlibError, plot_speedups
 from benchmarks.kernels.show import show
@@ -83,6 +84,7 @@ def rows_of(problem: ConvProblem, side: str, outcome: Outcome, effort: Effort) -
             "side": side,
             "cache": cache.value,
             "choice": winner.name,
+            "workspace_bytes": winner.workspace_bytes,
             "p20_us": round(winner.timing.p20_us, 3),
             "p50_us": round(winner.timing.p50_us, 3),
             "p80_us": round(winner.timing.p80_us, 3),
@@ -186,11 +188,13 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--report", action="store_true", help="only show what is there")
     what.add_argument("--accuracy", action="store_true", help="errors on the VGG-E layers")
-    what.add_argument("--predict", action="store_true", help="what the cost model expects")
+    what.add_argument("--costs", action="store_true", help="what is multiplied, moved and stored")
+    what.add_argument("--estimate", action="store_true", help="what the cost model expects")
     what.add_argument("--profile", action="store_true", help="what machine code says of kernels")
     parser.add_argument(
         "--device", choices=tuple(accuracy.DEVICES), default="cuda", help="for --accuracy"
     )
+    parser.add_argument("--docs", action="store_true", help="with --costs: into docs/kernels.md")
     parser.add_argument("--whole", action="store_true", help="no smaller layers on the simulator")
     return parser.parse_args(arguments)
 
@@ -201,8 +205,12 @@ def main(command_line: Sequence[str] | None = None) -> None:
     console = Console(highlight=False, markup=False)
     file = arguments.out / "kernels.jsonl"
     at = arguments.commit or commit()
-    if arguments.predict:
-        predict.run(arguments.out, at, console)
+    if arguments.costs:
+        suites, batches = arguments.suite or SUITES, arguments.n or ORDER
+        costs.run(suites, batches, console, docs=arguments.docs)
+        return
+    if arguments.estimate:
+        estimate.run(arguments.out, at, console)
         return
     if arguments.profile:
         try:

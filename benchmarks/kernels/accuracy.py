@@ -3,17 +3,19 @@
     python -m benchmarks.kernels --accuracy [--device cuda|cusim [--whole]] [--out FOLDER]
 
 Data and filters are uniform in [-1, 1], the error is the largest of an element, and the truth is a
-convolution in float64 (section 7), in fp32 and in fp16. By the kernels themselves: every algorithm
-with every set of points, in the configuration that the heuristic would choose; on the simulator
-(`cusim`) that for an H200. There C is the layer's, for errors grow with the length of the sums, but
-H×W and K are cut down: the largest error is of fewer elements, and so a little smaller. With
-`--whole` they are not, and a layer takes minutes. A row an algorithm goes to OUT/accuracy.jsonl.
+convolution in float64 (section 7), in fp32, 3xtf32 and fp16. By the kernels themselves: every
+algorithm with every set of points, in the configuration that the heuristic would choose; on the
+simulator (`cusim`) that for an H200. There C is the layer's, for errors grow with the length of the
+sums, but H×W and K are cut down: the largest error is of fewer elements, and so a little smaller.
+With `--whole` they are not, and a layer takes minutes. A row an algorithm goes to
+OUT/accuracy.jsonl.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,8 +60,10 @@ LAYERS = tuple(layer for layer in VGG_E if layer.name in PAPER)
 AT_MOST = {"winograd F(2x2,3x3)": 2.0, "winograd F(4x4,3x3)": 20.0}
 """What the project promises: times the direct algorithm's error in the same layer."""
 
-PRECISIONS = (Precision.FP32, Precision.FP16)
-"""Those of table 4."""
+PRECISIONS = (Precision.FP32, Precision.TF32X3, Precision.FP16)
+"""Those of table 4, and one that errs little more than the first."""
+
+EPS = float(np.finfo(np.float32).eps)
 
 CUSIM_SIZE, CUSIM_FILTERS = 28, 64
 """H = W and K on the simulator, at most."""
@@ -85,24 +89,37 @@ def variants(problem: ConvProblem, device: DeviceFacts) -> dict[str, ConvChoice]
 
 @dataclass(frozen=True, slots=True)
 class Error:
-    """Of a variant: which choice stood for it, and the largest error of an element."""
+    """Of a variant's elements: the largest, their root mean square, and their mean away from 0.
 
-    choice: str
+    The latter two in units of a float's epsilon, of results whose root mean square is 1.
+    """
+
     largest: float
+    usual: float
+    bias: float
 
 
-def largest_errors(
+def error_of(y: Array, truth: NDArray[np.floating[Any]]) -> Error:
+    """The error of results."""
+    apart = y - truth
+    unit = EPS * float(np.sqrt(np.mean(truth**2)))
+    return Error(
+        float(np.abs(apart).max()),
+        float(np.sqrt(np.mean(apart**2))) / unit,
+        float(np.mean(apart * np.sign(truth))) / unit,
+    )
+
+
+def errors(
     device: Device, problem: ConvProblem, facts: DeviceFacts, seed: int = 0
-) -> dict[str, Error]:
-    """By variant, as chosen for a device of these facts."""
+) -> dict[str, tuple[ConvChoice, Error]]:
+    """By variant: which choice stood for it on a device of these facts, and its error."""
     rng = np.random.default_rng(seed)
     shape = (problem.n, problem.c, *problem.window.input)
     x, weight = (rng.uniform(-1, 1, s).astype(np.float32) for s in (shape, problem.filter_shape))
     truth = reference.conv(x.astype(np.float64), weight.astype(np.float64), problem)
     return {
-        name: Error(
-            str(choice), float(np.abs(convolve(device, problem, choice, x, weight) - truth).max())
-        )
+        name: (choice, error_of(convolve(device, problem, choice, x, weight), truth))
         for name, choice in variants(problem, facts).items()
     }
 
@@ -114,7 +131,7 @@ def convolve(
 
     Operands are rounded to what the problem's precision stores, and so is the result.
     """
-    (algorithm, config), stored = choice, problem.precision.stored
+    (algorithm, config, _), stored = choice, problem.precision.stored
     x_place, y_place = (
         Pixels(size, padded(size), stored=stored) for size in (problem.c, problem.k)
     )
@@ -167,20 +184,37 @@ def measure(device: Device, layers: Sequence[Layer], facts: DeviceFacts, at: str
             "problem": str(layer.problem),
             "precision": precision.value,
             "variant": variant,
-            "choice": error.choice,
+            "choice": str(choice),
             "largest_error": error.largest,
+            "usual_error_eps": error.usual,
+            "bias_eps": error.bias,
         }
         for precision in PRECISIONS
         for layer in layers
         for problem in [replace(layer.problem, precision=precision)]
-        for variant, error in largest_errors(device, problem, facts).items()
+        for variant, (choice, error) in errors(device, problem, facts).items()
     ]
 
 
 def show(rows: Sequence[Row], console: Console) -> None:
-    """A table a precision, the paper's numbers beside ours, and what is promised of fp32."""
-    for precision in dict.fromkeys(row["precision"] for row in rows):
-        _show(precision, [row for row in rows if row["precision"] == precision], console)
+    """A table a precision, the paper's numbers beside ours, what is promised of fp32, and how
+    3xtf32 compares with it.
+    """
+    of = {
+        precision: [row for row in rows if row["precision"] == precision]
+        for precision in dict.fromkeys(row["precision"] for row in rows)
+    }
+    for precision, its_rows in of.items():
+        _show(precision, its_rows, console)
+    for row in of.get(Precision.TF32X3.value, ()):
+        if row["variant"] == "tensor":
+            beside = [each for each in of["fp32"] if each["layer"] == row["layer"]]
+            usual, best = row["usual_error_eps"], min(each["usual_error_eps"] for each in beside)
+            console.print(
+                f"{row['layer']}, 3xtf32: usually errs by {usual:.2f} eps, {usual / best:.1f} times"
+                f" as much as the best in fp32; in the mean by {row['bias_eps']:+.2f} eps",
+                soft_wrap=True,
+            )
 
 
 def _paper(layer: str, variant: str, precision: str) -> float | None:

@@ -71,6 +71,7 @@ class NoPlans:
 
     name: str
     reason: CandidateError
+    workspace_bytes: int | None = None
 
     def check(self) -> None:
         """See contest.Candidate."""
@@ -171,6 +172,7 @@ class PlanCandidate:
     def __init__(self, device: Device, graph: PlanGraph, index: int) -> None:
         self._device, self._graph, self._index = device, graph, index
         self._workspace: Any = None  # there once the plan is built
+        self.workspace_bytes: int | None = None  # likewise
         plan = graph.graph.get_plan_name_at_index(index)
         self.name = f"{layout(graph.channels_last)} {plan}"
 
@@ -179,7 +181,8 @@ class PlanCandidate:
         graph, tensors = self._graph, self._graph.tensors
         with graph.library.failures(tensors):
             graph.graph.build_plan_at_index(self._index)
-            nbytes = graph.graph.get_workspace_size_plan_at_index(self._index)
+            nbytes = int(graph.graph.get_workspace_size_plan_at_index(self._index))
+            self.workspace_bytes = nbytes
             torch, where = tensors.runtime.torch, tensors.runtime.where
             self._workspace = torch.empty(max(nbytes, 1), dtype=torch.uint8, device=where)
             y = graph.empty_y()

@@ -1,16 +1,18 @@
-"""PyTorch's side of a contest, and the truth for its and cuDNN's: float64, on the GPU.
+"""PyTorch's sides of a contest, and the truth for its and cuDNN's: float64, on the GPU.
 
-PyTorch asks cuDNN for all its algorithms (cudnn.benchmark, no limit) and keeps the fastest, once
-for N×C×H×W in memory and once for N×H×W×C. TF32 is off everywhere. It is an optional dependency:
-this file imports it when a side is made.
+`torch` is its convolution: PyTorch asks cuDNN for all its algorithms (cudnn.benchmark, no limit)
+and keeps the fastest, once for N×C×H×W in memory and once for N×H×W×C. `im2col` is what the
+Winograd literature starts from: `unfold` copies all windows to a matrix, and cuBLAS multiplies.
+TF32 is off everywhere. PyTorch is an optional dependency: this file imports it when a side is made.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from benchmarks.kernels.contest import Cache, CandidateError
+from benchmarks.kernels.costs import im2col
 from kernels.device.device import Device, DeviceError, Graph, Stream
 from kernels.problems.conv import ConvProblem
 from kernels.tuning.timing import Copies, Timing, sets_needed
@@ -156,30 +158,60 @@ class Tensors:
         ]
 
 
-class TorchCandidate:
-    """The problem by PyTorch, in one layout; see contest.Candidate."""
+def unfold_and_multiply(tensors: Tensors, x: Any, weight: Any) -> Any:
+    """Return y by explicit im2col; a 1×1 convolution of stride 1 needs no copy of its windows."""
+    problem, window = tensors.problem, tensors.problem.window
+    if window.kernel_volume == 1 and set(window.strides) == {1}:
+        columns = x.flatten(2)
+    else:
+        columns = tensors.runtime.torch.nn.functional.unfold(
+            x, window.kernel, window.dilations, window.pads_begin, window.strides
+        )
+    return (weight.flatten(1) @ columns).view(problem.output_shape)
 
-    def __init__(self, device: Device, tensors: Tensors, channels_last: bool) -> None:
-        self._device, self._tensors, self._channels_last = device, tensors, channels_last
-        self.name = "NHWC" if channels_last else "NCHW"
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """One way in which PyTorch computes a convolution."""
+
+    name: str
+    channels_last: bool
+    compute: Callable[[Tensors, Any, Any], Any]  # of x and the filter
+
+
+CONVOLUTIONS = (Form("NCHW", False, Tensors.convolve), Form("NHWC", True, Tensors.convolve))
+IM2COL = Form("unfold and matmul", False, unfold_and_multiply)
+
+
+class TorchCandidate:
+    """The problem by PyTorch, in one form; see contest.Candidate.
+
+    `workspace_bytes` is what the form needs beyond its operands, None where PyTorch does not say.
+    """
+
+    def __init__(
+        self, device: Device, tensors: Tensors, form: Form, workspace_bytes: int | None = None
+    ) -> None:
+        self._device, self._tensors, self._form = device, tensors, form
+        self.name, self.workspace_bytes = form.name, workspace_bytes
 
     def check(self) -> None:
         """See contest.Candidate."""
         tensors = self._tensors
         with failures(tensors.runtime):
-            ((x, weight),) = tensors.sets(Cache.WARM, self._channels_last, 1)
-            tensors.check(tensors.convolve(x, weight))
+            ((x, weight),) = tensors.sets(Cache.WARM, self._form.channels_last, 1)
+            tensors.check(self._form.compute(tensors, x, weight))
 
     def time(self, cache: Cache, /, *, copies: int, replays: int) -> Timing:
         """See contest.Candidate."""
         tensors, runtime = self._tensors, self._tensors.runtime
         with failures(runtime):
-            sets = tensors.sets(cache, self._channels_last, replays)
+            sets = tensors.sets(cache, self._form.channels_last, replays)
             answers: list[Any] = [None] * len(sets)  # each in memory of its own
 
             def run(stream: Stream, index: int) -> None:
                 with runtime.on(stream):
-                    answers[index] = tensors.convolve(*sets[index])
+                    answers[index] = self._form.compute(tensors, *sets[index])
 
             captured = Copies(self._device, run, len(sets), copies=copies, capture=runtime.capture)
             return Timing.of(captured.samples_us(replays))
@@ -192,8 +224,16 @@ def tensors_of(runtime: Runtime, problem: ConvProblem) -> Tensors:
 
 
 def torch_candidates(device: Device, tensors: Tensors) -> list[TorchCandidate]:
-    """Both layouts."""
-    return [TorchCandidate(device, tensors, channels_last) for channels_last in (False, True)]
+    """Return PyTorch's own convolution in both layouts."""
+    return [TorchCandidate(device, tensors, form) for form in CONVOLUTIONS]
+
+
+def im2col_candidates(device: Device, tensors: Tensors) -> list[TorchCandidate]:
+    """Return explicit im2col. Raises CandidateError for 3-D and grouped convolutions."""
+    problem = tensors.problem
+    if problem.is_3d or problem.groups > 1:
+        raise CandidateError(f"{problem}: unfold copies the windows of 2-D images, in one group")
+    return [TorchCandidate(device, tensors, IM2COL, im2col(problem).workspace_bytes)]
 
 
 @contextmanager

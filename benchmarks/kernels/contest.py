@@ -42,6 +42,10 @@ class Candidate(Protocol):
     def name(self) -> str:
         """What it is, for people: algorithm and configuration."""
 
+    @property
+    def workspace_bytes(self) -> int | None:
+        """The memory that it needs beyond its operands, known once checked; None if it is not."""
+
     def check(self) -> None:
         """Run it once, and hold the result to the truth."""
 
@@ -65,6 +69,7 @@ class Winner:
 
     name: str
     timing: Timing
+    workspace_bytes: int | None
 
 
 @dataclass(frozen=True)
@@ -106,7 +111,7 @@ def contest(candidates: Iterable[Candidate], effort: Effort = Effort()) -> Outco
         for _, candidate in sorted(finals, key=lambda entry: entry[0]):
             with _refusal(candidate, refused):
                 timing = candidate.time(cache, copies=effort.copies, replays=effort.replays)
-                winners[cache] = Winner(candidate.name, timing)
+                winners[cache] = Winner(candidate.name, timing, candidate.workspace_bytes)
                 break
     return Outcome(winners, tried, refused)
 

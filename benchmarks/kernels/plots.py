@@ -2,14 +2,30 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from benchmarks.kernels.report import compare, summarise
 from benchmarks.kernels.suites import BATCHES, SUITES
 from benchmarks.rows import Row
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 
 class NoMatplotlibError(Exception):
     """Matplotlib is not installed: the report has its tables, but no plots."""
+
+
+def figure_of(size: tuple[float, float]) -> "Figure":
+    """Return an empty figure of so many inches. Raises NoMatplotlibError."""
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415
+        from matplotlib.figure import Figure  # noqa: PLC0415
+    except ImportError as error:
+        raise NoMatplotlibError(f"no plots: {error}; pip install matplotlib") from error
+    figure = Figure(figsize=size, layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
 
 
 def plot_speedups(rows: Sequence[Row], folder: Path) -> list[Path]:
@@ -17,11 +33,6 @@ def plot_speedups(rows: Sequence[Row], folder: Path) -> list[Path]:
 
     Suites without comparisons have none. Raises NoMatplotlibError.
     """
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415
-        from matplotlib.figure import Figure  # noqa: PLC0415
-    except ImportError as error:
-        raise NoMatplotlibError(f"no plots: {error}; pip install matplotlib") from error
     folder.mkdir(parents=True, exist_ok=True)
     files = []
     for suite, layers in SUITES.items():
@@ -29,8 +40,7 @@ def plot_speedups(rows: Sequence[Row], folder: Path) -> list[Path]:
         if not batches:
             continue
         width = max(6.0, 0.16 * len(layers) + 2)
-        figure = Figure(figsize=(width, 2.6 * len(batches) + 1), layout="constrained")
-        FigureCanvasAgg(figure)
+        figure = figure_of((width, 2.6 * len(batches) + 1))
         panels = figure.subplots(len(batches), 1, squeeze=False)[:, 0]
         for n, panel in zip(batches, panels, strict=True):
             for offset, cache in ((-0.2, "warm"), (0.2, "cold")):

@@ -7,6 +7,7 @@ from benchmarks.kernels.baselines_cudnn import Cudnn
 from benchmarks.kernels.baselines_torch import (
     BaselineError,
     CudaRuntime,
+    im2col_candidates,
     tensors_of,
     torch_candidates,
 )
@@ -99,9 +100,10 @@ class ConvoySide:
         except WrongResultError as error:
             return Outcome({}, tried, {**refused, str(choice): str(error)})
         winners = {}
+        workspace = sum(choice.algorithm.workspace(problem, choice.config).values())
         for cache, measure in ((Cache.WARM, self._bench.warm), (Cache.COLD, self._bench.cold)):
             timing = measure(candidate, copies=self._effort.copies, replays=self._effort.replays)
-            winners[cache] = Winner(str(choice), timing)
+            winners[cache] = Winner(str(choice), timing, workspace)
         return Outcome(winners, tried, refused)
 
 
@@ -134,6 +136,14 @@ def torch_side(device: Device, effort: Effort) -> ContestSide:
     )
 
 
+def im2col_side(device: Device, effort: Effort) -> ContestSide:
+    """Return explicit im2col with cuBLAS, through PyTorch. Raises BaselineError."""
+    runtime = CudaRuntime()
+    return ContestSide(
+        "im2col", lambda problem: im2col_candidates(device, tensors_of(runtime, problem)), effort
+    )
+
+
 def cudnn_side(device: Device, effort: Effort) -> ContestSide:
     """cuDNN, with PyTorch's tensors. Raises BaselineError."""
     runtime, library = CudaRuntime(), Cudnn()
@@ -144,6 +154,7 @@ def cudnn_side(device: Device, effort: Effort) -> ContestSide:
 
 BASELINES: dict[str, Callable[[Device, Effort], ContestSide]] = {
     "torch": torch_side,
+    "im2col": im2col_side,
     "cudnn": cudnn_side,  # last: one of its plans may fault, and then the device is lost
 }
 

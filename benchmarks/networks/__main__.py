@@ -11,7 +11,7 @@ by torch.compile (max-autotune). Scores are compared before anything is timed. T
     end to end   from the host's pixels to the host's scores, one request at a time
 
 With `--switches` Convoy is also measured without each part of its engine that can be left out.
-`--predict` measures nothing: it writes what a model of time expects of an H200, at every precision.
+`--estimate` measures nothing: it writes what a model of time expects of an H200.
 
 The convolutions are tuned first, for those N, unless --heuristic is given. Rows go to
 OUT/networks.jsonl; those that are there of the same device and commit are not measured again.
@@ -31,7 +31,7 @@ from rich.table import Table
 from benchmarks.kernels.__main__ import of_place, where
 from benchmarks.kernels.baselines_torch import BaselineError, CudaRuntime
 from benchmarks.kernels.report import CONVOY
-from benchmarks.networks import predict
+from benchmarks.networks import estimate
 from benchmarks.networks.light import NETWORKS, classifier
 from benchmarks.networks.sides import (
     WAYS,
@@ -204,7 +204,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--commit", help="where the checkout is not one of git's")
     parser.add_argument("--report", action="store_true", help="only show what is there")
     parser.add_argument(
-        "--predict", action="store_true", help="what a model of time expects, no measurement"
+        "--estimate", action="store_true", help="what a model of time expects, no measurement"
     )
     return parser.parse_args(arguments)
 
@@ -213,10 +213,10 @@ def main(command_line: Sequence[str] | None = None) -> None:
     """Measure, show, and write down."""
     arguments = parse_arguments(command_line)
     console = Console(highlight=False, markup=False)
-    if arguments.predict:
-        names, batches = arguments.network or predict.PREDICTED, arguments.n or predict.BATCHES
-        rows = predict.run(arguments.out, names, batches, arguments.commit or commit())
-        console.print(predict.table(rows))
+    if arguments.estimate:
+        names, batches = arguments.network or estimate.ESTIMATED, arguments.n or estimate.BATCHES
+        rows = estimate.run(arguments.out, names, batches, arguments.commit or commit())
+        console.print(estimate.table(rows))
         return
     file = arguments.out / "networks.jsonl"
     if arguments.report:

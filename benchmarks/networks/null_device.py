@@ -18,6 +18,7 @@ from kernels.device.device import (
     Argument,
     Dim3,
     Event,
+    Graph,
     Instantiation,
     Kernel,
     Memory,
@@ -146,6 +147,10 @@ class NullDevice:
         self._graph = graph = NullGraph()
         yield graph
         self._graph = None
+
+    def early_launches(self, graph: Graph) -> int:
+        """See Device."""
+        return 0
 
     def synchronize(self) -> None:
         """See Device."""

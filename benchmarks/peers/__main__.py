@@ -31,7 +31,7 @@ from benchmarks.peers.comparison import (
 )
 from benchmarks.peers.environments import CACHE, NotInstalledError, environment
 from benchmarks.peers.report import readme_table, show
-from benchmarks.rows import RESULTS, ROOT, Row, append, fill, read
+from benchmarks.rows import RESULTS, ROOT, Row, append, commit, fill, read
 from benchmarks.serving.overhead import where
 
 RECORD = RESULTS / "peers.jsonl"
@@ -112,6 +112,8 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         parser.error("--rounds must be at least 1")
     if parsed.seconds <= 0:
         parser.error("--seconds must be more than 0")
+    if parsed.record and commit().endswith("+"):
+        parser.error("--record: commit first, or this tree cannot be measured again")
     return parsed
 
 

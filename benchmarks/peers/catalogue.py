@@ -96,6 +96,12 @@ BENTOML = Peer(
     {"BENTOML_DO_NOT_TRACK": "True"},
 )
 
+# User code and router share a thread, and logs are buffered.
+_THROUGHPUT = {"RAY_SERVE_THROUGHPUT_OPTIMIZED": "1"}
+
+# HAProxy sends requests straight to the replicas.
+_HAPROXY = {"RAY_SERVE_ENABLE_HA_PROXY": "1", "RAY_SERVE_HAPROXY_STARTUP_TIMEOUT_S": "120"}
+
 RAY_SERVE = Peer(
     "Ray Serve",
     "ray",
@@ -105,14 +111,17 @@ RAY_SERVE = Peer(
         Setting("batch 8, wait 0", {"batch_wait_timeout_s": 0.0}),
         Setting("batch 8, wait 10 ms (default)", {"batch_wait_timeout_s": 0.01}),
         Setting("batch 8, wait 0, 2 replicas", {"batch_wait_timeout_s": 0.0, "num_replicas": 2}),
+        Setting("batch 8, wait 0, throughput", {"batch_wait_timeout_s": 0.0}, _THROUGHPUT),
+        Setting("batch 8, wait 0, HAProxy", {"batch_wait_timeout_s": 0.0}, _HAPROXY),
         Setting(
-            "batch 8, wait 0, one thread",
+            "batch 8, wait 0, HAProxy, throughput",
             {"batch_wait_timeout_s": 0.0},
-            {
-                "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0",
-                "RAY_SERVE_RUN_ROUTER_IN_SEPARATE_LOOP": "0",
-                "RAY_SERVE_REQUEST_PATH_LOG_BUFFER_SIZE": "1000",
-            },
+            {**_HAPROXY, **_THROUGHPUT},
+        ),
+        Setting(
+            "batch 8, wait 0, HAProxy, throughput, 2 replicas",
+            {"batch_wait_timeout_s": 0.0, "num_replicas": 2},
+            {**_HAPROXY, **_THROUGHPUT},
         ),
     ),
     {

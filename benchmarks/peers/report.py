@@ -111,12 +111,32 @@ def readme_table(rows: Sequence[Row]) -> str:
         versions = next(row.get("versions", {}) for row in rows if row["server"] == server)
         name = f"{server} {versions.get(packages.get(server), '')}".strip()
         lines.append(f"| {name} | {' | '.join(cells)} |")
+    unmeasured = _unmeasured(rows)
     return (
         f"Requests per second and p99 with {LOAD} connections, each server at the best of several "
         f"settings; {last['cpu']}, {last['cores']} cores shared by server and clients, "
-        f"ONNX Runtime {last['onnxruntime']}, {last['date'][:10]}, commit {last['commit']}:\n\n"
+        f"ONNX Runtime {last['onnxruntime']}, {last['date'][:10]}, {_tree(last['commit'])}:\n\n"
         + "\n".join(lines)
+        + (f"\n\nNot measured yet: {'; '.join(unmeasured)}." if unmeasured else "")
     )
+
+
+def _tree(commit: str) -> str:
+    """Say which sources were measured."""
+    if commit.endswith("+"):
+        return f"commit {commit[:-1]} with changes that were not committed"
+    return f"commit {commit}"
+
+
+def _unmeasured(rows: Sequence[Row]) -> list[str]:
+    """The servers' settings that no row has: they came after the measurement."""
+    measured = {(row["server"], row["setting"]) for row in rows}
+    lacking = {
+        peer.name: [s.name for s in peer.settings if (peer.name, s.name) not in measured]
+        for peer in PEERS
+        if any(row["server"] == peer.name and "error" not in row for row in rows)
+    }
+    return [f"{name} with {', or '.join(found)}" for name, found in lacking.items() if found]
 
 
 def show(rows: Sequence[Row], console: Console) -> None:

@@ -1,6 +1,7 @@
 """A server under load for a long time, among clients that leave and clients that send noise.
 
-    python -m benchmarks.serving.soak [--seconds N] [--rate R] [--json FILE] [--record] [-- OPTIONS]
+    python -m benchmarks.serving.soak [--seconds N] [--rate R] [--attackers]
+                                      [--json FILE] [--record] [-- OPTIONS]
 
 Starts `convoy serve`, finds what it can do with eight clients that ask again and again, then sends
 80% of that in open-loop Poisson arrivals. Every answer is compared with what its image is when it
@@ -9,6 +10,10 @@ middle of the head, the body or the answer or while they wait; some send noise, 
 images of ten megapixels. In the end nothing was lost, mixed up or answered 5xx, the server's own
 counters agree, memory, threads and open files have not grown, and SIGTERM ends it with status 0; or
 the exit status is 1.
+
+With `--attackers` a hostile client sends the requests that cost most, and the load is a fifth of
+what the server can do: less than its share beside one other. Then p99 stays within 4 times what it
+is without them, for a tenth of the time before.
 """
 
 import argparse
@@ -34,7 +39,8 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from benchmarks.rows import RESULTS, append, commit, now, versions
-from benchmarks.serving.soak_clients import LEFT, NOISE_REFUSED, Rude, enlarged, told
+from benchmarks.serving.attacks.attackers import UNANSWERED, Attack, attacks_on, under_attack
+from benchmarks.serving.soak_clients import LEFT, NOISE_REFUSED, Rude, enlarged, p99_ms, told
 from loadtest.client import Client
 from loadtest.clock import precise_clock
 from loadtest.images import SAMPLES, ImageFile, load_images
@@ -44,6 +50,8 @@ from loadtest.loops import Arrivals, arrivals, closed_loop, open_loop
 RECORD = RESULTS / "soak.jsonl"
 
 LOAD = 0.8  # of capacity
+ATTACKED_LOAD = 0.2
+MOST_P99 = 4.0  # times the p99 without attackers
 LEAVING = 0.1  # of the clients
 NOISY = 0.02
 LARGE = 0.001
@@ -91,6 +99,9 @@ class Run:
     before: Process | None = None
     after: Process | None = None
     exit_status: int | None = None
+    attacks: Counter[str] = field(default_factory=Counter)  # by status
+    p99_alone_ms: float = 0.0
+    p99_ms: float = 0.0
 
     @property
     def growth(self) -> float:
@@ -112,17 +123,20 @@ def broken(run: Run, most_growth: float) -> list[str]:
     unsent = run.outcomes[NOT_SENT] + run.outcomes[TOO_LATE]
     if unsent > _MOST_NOT_SENT * sent:
         found.append(f"{unsent} of {sent} requests could not be sent: the machine is too busy")
-    least = run.outcomes[OK] + run.asked_before
-    if not least <= run.counted.get("200", 0) <= least + run.outcomes[LEFT]:
+    least = run.outcomes[OK] + run.asked_before + run.attacks["200"]
+    left = run.outcomes[LEFT] + run.attacks[UNANSWERED]
+    if not least <= run.counted.get("200", 0) <= least + left:
         found.append(
             f"the server counted {run.counted.get('200', 0)} answers; {least} came, and "
-            f"{run.outcomes[LEFT]} clients did not wait for theirs"
+            f"{left} clients did not wait for theirs"
         )
     found += [
         f"the server counted {count} answers with status {status}"
         for status, count in run.counted.items()
-        if status.startswith("5") and count
+        if status.startswith("5") and count > run.attacks[status]
     ]
+    if run.p99_alone_ms and run.p99_ms > MOST_P99 * run.p99_alone_ms:
+        found.append(f"p99 {run.p99_ms:.0f} ms beside attackers; {run.p99_alone_ms:.0f} without")
     if run.inside:
         found.append(f"{run.inside:.0f} images are still inside")
     if run.growth > most_growth:
@@ -217,6 +231,7 @@ async def soak(
     large: Sequence[ImageFile] = (),
     pid: int | None = None,
     seed: int = 0,
+    attacks: Sequence[Attack] = (),
     progress: Progress | None = None,
 ) -> None:
     """Put the load on the server at `url`, and write down in `run` what comes of it.
@@ -241,7 +256,13 @@ async def soak(
             await closed_loop(_CLIENTS, begin + seconds, client.send, warm, clock)
             run.capacity = warm.good / (clock.now() - begin)
             run.asked_before = warm.good + len(images) + len(large)
-            run.rate = run.rate or LOAD * run.capacity
+            run.rate = run.rate or (ATTACKED_LOAD if attacks else LOAD) * run.capacity
+            if attacks:
+                alone = Journal()
+                moments = clock.now() + arrivals(Arrivals.POISSON, run.rate, run.seconds / 10, seed)
+                await open_loop(moments, client.send, alone, clock, _MAX_OUTSTANDING)
+                run.asked_before += alone.good
+                run.p99_alone_ms = p99_ms(alone)
 
             async def send(number: int) -> Outcome:
                 kind = kinds[number % _KINDS]
@@ -255,8 +276,11 @@ async def soak(
 
             watching = asyncio.create_task(_watch(run, pid, progress))
             moments = clock.now() + arrivals(Arrivals.POISSON, run.rate, run.seconds, seed)
-            await open_loop(moments, send, journal, clock, _MAX_OUTSTANDING)
+            async with under_attack(url, attacks, 1) as attackers:
+                await open_loop(moments, send, journal, clock, _MAX_OUTSTANDING)
+            run.attacks = attackers.statuses
             watching.cancel()
+    run.p99_ms = p99_ms(journal)
     columns = journal.columns()
     run.outcomes = Counter(columns.kinds[kind] for kind in columns.kind)
 
@@ -294,6 +318,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=600.0)
     parser.add_argument("--rate", type=float, default=0.0, help="requests a second; 0: 80%% of all")
     parser.add_argument("--most-growth", type=float, default=0.02, help="of memory, as a share")
+    parser.add_argument("--attackers", action="store_true", help="with a hostile client")
     parser.add_argument("--images", type=Path, default=SAMPLES)
     parser.add_argument("--json", type=Path, help="write the row there")
     parser.add_argument("--record", action="store_true", help=f"add it to {RECORD.name}")
@@ -310,7 +335,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with TemporaryFile("w+") as log:
         with serving(options.serve, log) as (process, url):
             with bar:
-                asyncio.run(soak(url, images, run, large=large, pid=process.pid, progress=bar))
+                attacks = attacks_on(url) if options.attackers else ()
+                load = soak(
+                    *(url, images, run),
+                    large=large,
+                    pid=process.pid,
+                    attacks=attacks,
+                    progress=bar,
+                )
+                asyncio.run(load)
             asyncio.run(settle(url, run, process.pid))
             run.exit_status = _end(process)
         wrong = broken(run, options.most_growth)
@@ -348,6 +381,9 @@ def _show(console: Console, run: Run, wrong: Sequence[str]) -> None:
     for kind, count in run.outcomes.most_common():
         table.add_row(kind, str(count))
     table.add_section()
+    if run.attacks:
+        table.add_row("attacks", ", ".join(f"{k}: {n}" for k, n in sorted(run.attacks.items())))
+        table.add_row("p99 without, with", f"{run.p99_alone_ms:.1f}, {run.p99_ms:.1f} ms")
     table.add_row("memory grew by", f"{run.growth:.2%}")
     if run.before and run.after:
         table.add_row("threads", f"{run.before.threads} → {run.after.threads}")

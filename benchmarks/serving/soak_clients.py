@@ -11,7 +11,7 @@ from PIL import Image
 
 from loadtest.client import TIMED_OUT, reason
 from loadtest.images import ImageFile
-from loadtest.journal import Outcome
+from loadtest.journal import Journal, Outcome
 from service.api.v1 import CLASSIFY_PATH
 
 LEFT = "left"
@@ -125,6 +125,15 @@ async def told(request: Awaitable[Outcome]) -> Outcome:
         return Outcome(TIMED_OUT)
     except OSError as error:
         return Outcome(reason(error))
+
+
+def p99_ms(journal: Journal) -> float:
+    """The 99th percentile of the latencies of those answered, from when they were to be sent."""
+    columns = journal.columns()
+    answered = columns.kind == 0
+    if not answered.any():
+        return float("inf")
+    return float(np.percentile((columns.done - columns.intended)[answered], 99) * 1e3)
 
 
 def _request(body: bytes, media_type: str) -> tuple[bytes, bytes]:

@@ -1,6 +1,7 @@
 """The convolution algorithms, and which of them can run a problem."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from kernels.convolution.coalesced import CoalescedConv
@@ -13,6 +14,7 @@ from kernels.convolution.tensor_winograd import TensorWinogradConv
 from kernels.convolution.winograd import WinogradConv
 from kernels.convolution.winograd_nonfused import NonfusedWinogradConv
 from kernels.convolution.work import Work
+from kernels.device.device import Trigger
 from kernels.device.launch import Launch
 from kernels.layout.operands import Filter
 from kernels.layout.pixels import Pixels
@@ -76,10 +78,18 @@ class Algorithm(Protocol[Config]):
 
 
 class ConvChoice(NamedTuple):
-    """An algorithm and one of its configurations of a problem."""
+    """An algorithm, one of its configurations of a problem, and when the next launch may begin."""
 
     algorithm: Algorithm[Any]
     config: Any
+    trigger: Trigger = Trigger.START
+
+    def triggered(self, launches: Iterable[Launch]) -> tuple[Launch, ...]:
+        """Return the algorithm's launches with the choice's trigger."""
+        return tuple(
+            replace(each, instantiation=replace(each.instantiation, trigger=self.trigger))
+            for each in launches
+        )
 
     def __str__(self) -> str:
         return f"{self.algorithm.name} {self.config}"

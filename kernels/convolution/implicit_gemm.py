@@ -76,6 +76,7 @@ class AnyTile(Protocol):
 
 
 T = TypeVar("T", bound=AnyTile)
+ConfigTile = TypeVar("ConfigTile")
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,10 +130,10 @@ TILES = (
 
 
 @dataclass(frozen=True, slots=True)
-class TileConfig(Generic[T]):
+class TileConfig(Generic[ConfigTile]):
     """A tile, and over how many blocks its inner dimension is split."""
 
-    tile: T
+    tile: ConfigTile
     split: int = 1
 
     def __str__(self) -> str:

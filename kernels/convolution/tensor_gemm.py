@@ -89,7 +89,7 @@ SPLITTING_TILES = (replace(TENSOR_TILES[0], wn=32), *TENSOR_TILES[1:])
 
 @dataclass(frozen=True, slots=True)
 class TensorConv(ImplicitGemm[TensorTile]):
-    """As DirectConv, by mma.sync: fp16, TF32, or three TF32 products with float32's accuracy.
+    """As DirectConv, by mma.sync: fp16, TF32, or three TF32 products nearly as exact as float32.
 
     The split of a float32 factor in two TF32 numbers, and sums outside tensor cores where they
     would be truncated: Ootomo and Yokota 2022, "Recovering single precision accuracy from Tensor

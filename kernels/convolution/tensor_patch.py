@@ -6,7 +6,7 @@ from math import ceil, prod
 
 import numpy as np
 
-from kernels.convolution.implicit_gemm import MAX_SPLIT, MAX_WORKSPACE_BYTES
+from kernels.convolution.implicit_gemm import MAX_SPLIT, MAX_WORKSPACE_BYTES, TileConfig
 from kernels.convolution.work import Work
 from kernels.device.device import Instantiation
 from kernels.device.launch import Launch, instantiate, int32, launch, struct, window_struct
@@ -82,17 +82,6 @@ PATCH_TILES = tuple(
 
 
 @dataclass(frozen=True, slots=True)
-class PatchConfig:
-    """A tile, and over how many blocks its slices of channels are split."""
-
-    tile: PatchTile
-    split: int = 1
-
-    def __str__(self) -> str:
-        return str(self.tile) if self.split == 1 else f"{self.tile}/{self.split}"
-
-
-@dataclass(frozen=True, slots=True)
 class PatchConv:
     """Direct convolution by mma.sync in fp16, of a patch of the input in shared memory.
 
@@ -116,7 +105,7 @@ class PatchConv:
         """N K P Q C R S, padding included."""
         return problem.macs
 
-    def configs(self, problem: ConvProblem) -> tuple[PatchConfig, ...]:
+    def configs(self, problem: ConvProblem) -> tuple[TileConfig[PatchTile], ...]:
         """Every tile with every split that leaves each block a slice, and bounds the workspace."""
         slices = slices_of(problem)
         return tuple(
@@ -124,12 +113,12 @@ class PatchConv:
             for tile in PATCH_TILES
             if slices.count == 1 or slices.chunks >= tile.stages - 1
             for config in (
-                PatchConfig(tile, split) for split in range(1, min(MAX_SPLIT, slices.count) + 1)
+                TileConfig(tile, split) for split in range(1, min(MAX_SPLIT, slices.count) + 1)
             )
             if sum(self.workspace(problem, config).values()) <= MAX_WORKSPACE_BYTES
         )
 
-    def work(self, problem: ConvProblem, config: PatchConfig) -> tuple[Work]:
+    def work(self, problem: ConvProblem, config: TileConfig[PatchTile]) -> tuple[Work]:
         """Every block copies its patches and multiplies its chunks; a tile's last block adds up."""
         tile, split, slices = config.tile, config.split > 1, slices_of(problem)
         patch, of_block = patch_of(problem, tile.bm), ceil(slices.count / config.split)
@@ -164,18 +153,18 @@ class PatchConv:
             finish=finish(activation),
         )
 
-    def workspace(self, problem: ConvProblem, config: PatchConfig) -> Mapping[str, int]:
+    def workspace(self, problem: ConvProblem, config: TileConfig[PatchTile]) -> Mapping[str, int]:
         """Every block's partial sums; nothing where nothing is split."""
         if config.split == 1:
             return {}
         blocks = self._blocks(problem, config.tile) * config.split
         return {"workspace": 4 * blocks * config.tile.sums}
 
-    def counter_bytes(self, problem: ConvProblem, config: PatchConfig) -> int:
+    def counter_bytes(self, problem: ConvProblem, config: TileConfig[PatchTile]) -> int:
         """A counter for each tile, zero before and after the launch; 0 where nothing is split."""
         return 0 if config.split == 1 else 4 * self._blocks(problem, config.tile)
 
-    def filter_form(self, problem: ConvProblem, config: PatchConfig) -> str:  # noqa: ARG002  (one layout serves all tiles)
+    def filter_form(self, problem: ConvProblem, config: TileConfig[PatchTile]) -> str:  # noqa: ARG002  (one layout serves all tiles)
         """The same for all configurations and all N."""
         taps = "pairs of taps" if paired(problem) else "taps"
         return f"filters x slices x {taps} x channels, {problem.precision.value}"
@@ -184,7 +173,7 @@ class PatchConv:
         self,
         weight: Filter,
         problem: ConvProblem,
-        config: PatchConfig,  # noqa: ARG002  (one layout serves all tiles)
+        config: TileConfig[PatchTile],  # noqa: ARG002  (one layout serves all tiles)
     ) -> Filter:
         """K×C×R×S → K × slices × (R·S taps or pairs × channels), filled up with zeros."""
         check_filter(weight, problem)
@@ -200,7 +189,7 @@ class PatchConv:
     def launches(
         self,
         problem: ConvProblem,
-        config: PatchConfig,
+        config: TileConfig[PatchTile],
         x: Pixels,
         y: Pixels,
         residual: Pixels | None = None,
@@ -273,20 +262,19 @@ class PatchConv:
         """Blocks for the output of all images, where the channels are not split."""
         return prod(self._regions(problem, tile)) * ceil(problem.k / tile.bn)
 
-    def _patches(self, problem: ConvProblem, config: PatchConfig) -> int:
+    def _patches(self, problem: ConvProblem, config: TileConfig[PatchTile]) -> int:
         """In shared memory: two, where a block has several slices."""
         return min(2, ceil(slices_of(problem).count / config.split))
 
-    def _tables(self, problem: ConvProblem, config: PatchConfig) -> int:
+    def _tables(self, problem: ConvProblem, config: TileConfig[PatchTile]) -> int:
         """Where they begin in shared memory: after the weights and patches, and all sums."""
         tile, slices = config.tile, slices_of(problem)
         patch_bytes = patch_of(problem, tile.bm).places * slices.place_bytes
-        weights = (
-            2 * (CHUNK + HALVES) * tile.stages * tile.bn
-        )  # rows an odd number of vectors apart
+        row_bytes = 2 * (CHUNK + HALVES)  # an odd number of vectors
+        weights = row_bytes * tile.stages * tile.bn
         return max(weights + self._patches(problem, config) * patch_bytes, 4 * tile.sums)
 
-    def _dynamic_bytes(self, problem: ConvProblem, config: PatchConfig) -> int:
+    def _dynamic_bytes(self, problem: ConvProblem, config: TileConfig[PatchTile]) -> int:
         """Of a block: the offsets of vectors, the places of pixels, and the outputs' pixels."""
         patch = patch_of(problem, config.tile.bm)
         tables = 4 * HALVES * slices_of(problem).chunks + 8 * patch.images * prod(patch.read)

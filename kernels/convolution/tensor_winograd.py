@@ -6,6 +6,8 @@ from functools import cache
 from math import ceil, prod
 from typing import ClassVar
 
+import numpy as np
+
 from kernels.convolution.implicit_gemm import MAX_SPLIT, MAX_WORKSPACE_BYTES, MIN_CHUNKS
 from kernels.convolution.winograd import WinogradConv
 from kernels.convolution.work import Work
@@ -27,6 +29,9 @@ _CHUNK = 16
 
 _PIXELS = 8
 """That a block's region reads, at most, for each tile that it may have."""
+
+LARGEST_WEIGHT = float(np.finfo(HALF).max) / 9
+"""A transformed filter of F(2x2,3x3) is up to 9/4 times its largest weight, and stored 4 times."""
 
 _AT_ONCE = 32
 """Tiles of a block whose products pass through shared memory together."""
@@ -88,8 +93,10 @@ class TensorWinogradConv:
     """F(m×m, r×r) in float16, its products by mma.sync, in one launch.
 
     As WinogradConv: Lavin & Gray 2015, algorithm 1. The transformed data and filter are rounded to
-    halves; transforms, products and sums are float32. A NaN or an infinity of x may spread to all
-    outputs of the tiles that read it, as NaN.
+    halves; transforms, products and sums are float32. The transformed data, up to 4 times x, is
+    divided by 4, and the filter multiplied: no finite x becomes infinite on the way. Below 2^-12,
+    where a quarter has fewer bits, that errs by at most 2^-23. A NaN or an infinity of x may spread
+    to all outputs of the tiles that read it, as NaN.
     """
 
     m: int
@@ -174,15 +181,24 @@ class TensorWinogradConv:
         return 0 if config.split == 1 else 4 * self._blocks(problem, config.tile)
 
     def filter_form(self, problem: ConvProblem, config: TensorWinogradConfig) -> str:  # noqa: ARG002  (always fp16)
-        """One for all configurations with the same points, and for the non-fused algorithm."""
+        """One for all configurations with the same points."""
         return f"F({self.m},{self.r}) {config.points.name} fp16"
 
     def prepare_filter(
         self, weight: Filter, problem: ConvProblem, config: TensorWinogradConfig
     ) -> Filter:
-        """U = G g Gᵀ as halves: K×C×R×S → (alpha² K) × C, the channels padded with zeros."""
+        """4 U, U = G g Gᵀ, as halves: K×C×R×S → (alpha² K) × C, the channels padded with zeros.
+
+        Raises ValueError where that is beyond the halves' end: a weight beyond `LARGEST_WEIGHT`.
+        """
         check_filter(weight, problem)
-        return filter_rows(weight, self.m, config.points, HALF)
+        largest = np.abs(weight).max(initial=0)
+        if largest > LARGEST_WEIGHT:
+            raise ValueError(
+                f"a weight of {largest:.3g}: beyond {LARGEST_WEIGHT:.0f} {self.name} has no halves"
+                " for it"
+            )
+        return filter_rows(4 * weight.astype(np.float32), self.m, config.points, HALF)
 
     def launches(
         self,

@@ -27,7 +27,7 @@ from kernels.layout.strided import VECTOR
 from kernels.operations.epilogue import epilogue_arguments, finish
 from kernels.problems.activation import Activation
 from kernels.problems.conv import ConvProblem
-from kernels.problems.precision import Precision, element
+from kernels.problems.precision import FLOAT, Precision, element
 from kernels.problems.window import Window
 from kernels.winograd.filter import filter_rows, filter_transform
 from kernels.winograd.matrices import Points, winograd_matrices
@@ -84,9 +84,8 @@ class NonfusedWinogradConv:
 
     Lavin & Gray 2015, algorithm 1, with global memory between its stages; in 3-D Lan et al. 2017,
     section 3.2. A NaN or an infinity of x spreads to all outputs of the tiles that read it, as NaN.
-    The transforms compute in float32. Tensor cores multiply, except in fp32, at
-    `product_precision`. In fp16, where that is fp16, the data, the filter and the products, whose
-    sums are float32, are stored as halves; else all between the transforms is float32.
+    All between the transforms is float32. Tensor cores multiply, except in fp32, at
+    `product_precision`.
     """
 
     m: int
@@ -103,14 +102,18 @@ class NonfusedWinogradConv:
         return self._winograd.misfit(problem)
 
     def product_precision(self, problem: ConvProblem) -> Precision:
-        """Of the batched products: the problem's, or 3×TF32, which has float32's accuracy.
+        """Of the batched products: the problem's, TF32 for fp16, or 3×TF32.
 
-        The latter where rounding data and filter to the 11 bits of fp16 and TF32 would more than
-        double the error of y.
+        Both multiply the 11 bits of a half, but transformed data and products may pass 65504, where
+        halves end, though y does not. 3×TF32, nearly as exact as float32, where rounding data and
+        filter to 11 bits would more than double the error of y.
         """
+        if problem.precision is Precision.FP32:
+            return Precision.FP32
         growth = _growth(self.m, self.r, self._winograd.points[0]) ** self.axes
-        exact = problem.precision is Precision.FP32
-        return problem.precision if exact or growth <= LARGEST_GROWTH else Precision.TF32X3
+        if growth > LARGEST_GROWTH:
+            return Precision.TF32X3
+        return Precision.TF32 if problem.precision is Precision.FP16 else problem.precision
 
     def multiplications(self, problem: ConvProblem) -> int:
         """N ⌈P/m⌉ ⌈Q/m⌉ C K alpha², Lavin & Gray, equation 19."""
@@ -136,7 +139,7 @@ class NonfusedWinogradConv:
     def work(self, problem: ConvProblem, config: NonfusedConfig) -> tuple[Work, ...]:
         """The transforms are coalesced, and a thread starts all its loads at once."""
         positions, outputs = self._winograd.positions, self.m**self.axes
-        stored, between = problem.precision.stored, self.product_precision(problem).stored
+        stored, between = problem.precision.stored.itemsize, FLOAT.itemsize
         works: list[Work] = []
         for _, count in self._chunks(problem, config):
             data = Work(
@@ -144,14 +147,14 @@ class NonfusedWinogradConv:
                 blocks=ceil(count * self._channels(problem) / THREADS),
                 threads=THREADS,
                 shared_bytes=0,
-                bytes=THREADS * (stored.itemsize + between.itemsize) * positions,
+                bytes=THREADS * (stored + between) * positions,
             )
             inverse = Work(
                 kernel=self._instantiate("winograd_inverse", problem, config, finish=finish(None)),
                 blocks=ceil(count * padded(problem.k) / VECTOR / THREADS),
                 threads=THREADS,
                 shared_bytes=16 * THREADS * outputs,
-                bytes=THREADS * VECTOR * (between.itemsize * positions + stored.itemsize * outputs),
+                bytes=THREADS * VECTOR * (between * positions + stored * outputs),
                 vectors=outputs,
                 rounds=1,
             )
@@ -162,7 +165,7 @@ class NonfusedWinogradConv:
     def workspace(self, problem: ConvProblem, config: NonfusedConfig) -> Mapping[str, int]:
         """ "data" and "products" of a chunk, and the partial sums of split products."""
         products = self._products(problem, config.chunk)
-        pixels = products.precision.stored.itemsize * config.chunk
+        pixels = FLOAT.itemsize * config.chunk
         return {
             "data": pixels * products.c,
             "products": pixels * products.k,
@@ -191,7 +194,7 @@ class NonfusedWinogradConv:
         precision = self.product_precision(problem)
         if precision is Precision.FP32:
             return filter_transform(weight, self.m, config.points)
-        rows = filter_rows(weight, self.m, config.points, precision.stored)
+        rows = filter_rows(weight, self.m, config.points, FLOAT)
         return to_tf32(rows) if precision is Precision.TF32 else rows
 
     def launches(
@@ -212,7 +215,7 @@ class NonfusedWinogradConv:
         """
         check_operands(problem, x, y, residual)
         self._check_reach(problem, config, x, y, residual or y)
-        window, between = window_struct(problem.window), self.product_precision(problem).stored
+        window = window_struct(problem.window)
         launches: list[Launch] = []
         for first, count in self._chunks(problem, config):
             chunk = struct(
@@ -238,8 +241,8 @@ class NonfusedWinogradConv:
             (gemm,) = _product(products).launches(
                 products,
                 config.gemm,
-                Pixels(products.c, products.c, stored=between),
-                Pixels(products.k, products.k, stored=between),
+                Pixels(products.c, products.c),
+                Pixels(products.k, products.k),
             )
             inverse = launch(
                 self._instantiate("winograd_inverse", problem, config, finish=finish(activation)),
@@ -269,8 +272,7 @@ class NonfusedWinogradConv:
     def _chunk(self, problem: ConvProblem, total: int, nbytes: int) -> int:
         """Tiles per chunk: as many as `nbytes` hold, in even chunks; at least `_STEP` or all."""
         products = self._products(problem, _STEP)
-        itemsize = products.precision.stored.itemsize
-        most = max(1, nbytes // (itemsize * _STEP * (products.c + products.k))) * _STEP
+        most = max(1, nbytes // (FLOAT.itemsize * _STEP * (products.c + products.k))) * _STEP
         if total <= most:
             return total
         return ceil(total / ceil(total / most) / _STEP) * _STEP
@@ -307,7 +309,7 @@ class NonfusedWinogradConv:
 
     def _channels(self, problem: ConvProblem) -> int:
         """Of the data between the transforms: filled up to 16 bytes."""
-        return padded(problem.c, 16 // self.product_precision(problem).stored.itemsize)
+        return padded(problem.c)
 
     def _instantiate(
         self, kernel: str, problem: ConvProblem, config: NonfusedConfig, **further: str
@@ -316,7 +318,6 @@ class NonfusedWinogradConv:
             "winograd_nonfused.cu",
             kernel,
             t=element(problem.precision.stored),
-            between=element(self.product_precision(problem).stored),
             m=self.m,
             r=self.r,
             points=f"Points::{config.points.name}",

@@ -153,7 +153,8 @@ def _sources(root: Path, source: str) -> dict[str, str]:
 
 def _digest(instantiation: Instantiation, arch: str, texts: dict[str, str]) -> str:
     """The cache's key of a result: a digest of all that it depends on."""
-    depends_on = [nvrtc.version(), arch, FLAGS, instantiation.expression, texts]
+    flags = (*FLAGS, *instantiation.macros)
+    depends_on = [nvrtc.version(), arch, flags, instantiation.expression, texts]
     return hashlib.sha256(json.dumps(depends_on, sort_keys=True).encode()).hexdigest()
 
 
@@ -163,7 +164,7 @@ def _digest(instantiation: Instantiation, arch: str, texts: dict[str, str]) -> s
 def _compile(instantiation: Instantiation, arch: str, texts: dict[str, str]) -> Cubin:
     source, expression = instantiation.source, instantiation.expression
     headers = {name: text for name, text in texts.items() if name != source}
-    options = (f"--gpu-architecture=sm_{arch}", *FLAGS)
+    options = (f"--gpu-architecture=sm_{arch}", *FLAGS, *instantiation.macros)
     try:
         compiled = nvrtc.compile_program(texts[source], source, expression, headers, options)
     except nvrtc.NvrtcError as error:

@@ -33,7 +33,7 @@ from kernels.device.device import (
     Stream,
     encode,
 )
-from kernels.device.driver import DriverError, launch_dependent
+from kernels.device.driver import DriverError, launch_dependent, programmatic_edges
 
 # cudaError_t and CUresult, which agree on these. CuPy has no names for them.
 _INVALID_VALUE = 1
@@ -43,6 +43,10 @@ _REFUSALS = frozenset((_INVALID_VALUE, _TOO_MANY_RESOURCES))
 
 _OVERLAP_SM, _OVERLAP_DRIVER = 90, 12030
 """From which on launches overlap (kernels/src/dependent.cuh), also in captured graphs."""
+
+_SHARED_MEMORY_PERCENT = 100
+"""How much of the first-level cache is preferred as shared memory, by all kernels alike: a
+multiprocessor must be empty to change it, so that launches which differ in it cannot overlap."""
 
 _FP32_LANES = {"75": 64, "80": 64}
 """Multiply-adds that a multiprocessor does a clock; 128 where an architecture is not listed."""
@@ -111,6 +115,7 @@ class CudaDevice:
             file.write(cubin.code)
             file.flush()
             raw = self._cupy.RawModule(path=file.name).get_function(cubin.name)
+            raw.preferred_shared_memory_carveout = _SHARED_MEMORY_PERCENT
             return Kernel(
                 instantiation,
                 raw,
@@ -245,6 +250,16 @@ class CudaDevice:
         with self._faults():
             graph.cupy = stream.cupy.end_capture()
             graph.cupy.upload(stream.cupy)  # or the first replay would pay for it
+
+    def early_launches(self, graph: Graph) -> int:
+        """See Device."""
+        if not isinstance(graph, CudaGraph):
+            raise TypeError(f"{graph!r} is another device's graph")
+        self._use()
+        try:
+            return programmatic_edges(graph.cupy.graph)
+        except DriverError as error:
+            raise DeviceError(f"a graph's edges cannot be counted: {error}") from error
 
     def synchronize(self) -> None:
         """See Device."""

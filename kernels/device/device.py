@@ -18,6 +18,7 @@ for each other.
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields
+from enum import Enum, unique
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -46,6 +47,18 @@ Argument = int | np.int32 | np.uint32 | np.int64 | np.float32 | bytes
 `bytes` are a struct by value as C++ lays it out (`struct.pack`, or an aligned NumPy record's)."""
 
 
+@unique
+class Trigger(Enum):
+    """When a kernel lets the launch after it begin (kernels/src/dependent.cuh).
+
+    The value is the macro TRIGGER there. A block that ends lets it begin in any case.
+    """
+
+    START = 0
+    EPILOGUE = 1  # once its sums are complete
+    END = 2
+
+
 @dataclass(frozen=True, slots=True)
 class Instantiation:
     """One kernel template with its arguments: the only C++ that Python generates.
@@ -58,6 +71,7 @@ class Instantiation:
     source: str
     kernel: str
     arguments: tuple[tuple[str, TemplateArgument], ...] = ()
+    trigger: Trigger = Trigger.START
 
     @classmethod
     def of(cls, source: str, kernel: str, configuration: "DataclassInstance") -> "Instantiation":
@@ -73,6 +87,12 @@ class Instantiation:
         if not self.arguments:
             return self.kernel
         return f"{self.kernel}<{', '.join(_cpp(value) for _, value in self.arguments)}>"
+
+    @property
+    def macros(self) -> tuple[str, ...]:
+        """The compiler's flags that define macros; none for the default trigger."""
+        chosen = self.trigger is not Trigger.START
+        return (f"-DTRIGGER={self.trigger.value}",) if chosen else ()
 
     @property
     def precision(self) -> Precision:
@@ -268,6 +288,12 @@ class Device(Protocol):
         branches side by side; `stream` must wait for the end of each before the block ends.
         No allocation, load or synchronisation is allowed meanwhile. The graph can be replayed once
         the block has ended. It keeps the arrays and kernels it uses alive, but not the Buffers.
+        """
+
+    def early_launches(self, graph: Graph) -> int:
+        """Return how many launches of a captured graph may begin before the one ahead has ended.
+
+        A GPU's capture may make full edges of dependent launches, which only this shows.
         """
 
     def synchronize(self) -> None:

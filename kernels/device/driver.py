@@ -1,4 +1,4 @@
-"""cuLaunchKernelEx of NVIDIA's driver, through ctypes: CuPy has no launch with attributes.
+"""NVIDIA's driver through ctypes, for what CuPy lacks: launches with attributes, a graph's edges.
 
 Structures are those of cuda.h of CUDA 12 and 13.
 """
@@ -6,18 +6,20 @@ Structures are those of cuda.h of CUDA 12 and 13.
 import ctypes
 from collections.abc import Sequence
 from functools import cache
+from typing import Any
 
 from kernels.device.device import Dim3
 
 _SUCCESS = 0
 _PROGRAMMATIC_STREAM_SERIALIZATION = 6  # CU_LAUNCH_ATTRIBUTE_...
+_PROGRAMMATIC = 1  # CU_GRAPH_DEPENDENCY_TYPE_...
 
 
 class DriverError(Exception):
-    """The driver refused a launch; `status` is a CUresult."""
+    """The driver refused a call of a function; `status` is a CUresult."""
 
-    def __init__(self, status: int) -> None:
-        super().__init__(f"cuLaunchKernelEx: CUDA error {status}")
+    def __init__(self, function: str, status: int) -> None:
+        super().__init__(f"{function}: CUDA error {status}")
         self.status = status
 
 
@@ -40,6 +42,17 @@ class Config(ctypes.Structure):
     )
 
 
+class EdgeData(ctypes.Structure):
+    """CUgraphEdgeData."""
+
+    _fields_ = (
+        ("from_port", ctypes.c_ubyte),
+        ("to_port", ctypes.c_ubyte),
+        ("type", ctypes.c_ubyte),
+        ("reserved", ctypes.c_ubyte * 5),
+    )
+
+
 def launch_dependent(
     function: int,
     grid: Dim3,
@@ -57,11 +70,29 @@ def launch_dependent(
     config = Config(grid, block, shared_bytes, stream, ctypes.pointer(attribute), 1)
     buffers = [ctypes.create_string_buffer(each, len(each)) for each in parameters]
     pointers = (ctypes.c_void_p * len(buffers))(*map(ctypes.addressof, buffers))
-    status = _library().cuLaunchKernelEx(
-        ctypes.byref(config), ctypes.c_void_p(function), pointers, None
-    )
+    _call("cuLaunchKernelEx", ctypes.byref(config), ctypes.c_void_p(function), pointers, None)
+
+
+def programmatic_edges(graph: int) -> int:
+    """Return how many edges of a CUgraph let a launch begin before the one ahead has ended.
+
+    A capture makes them of dependent launches, or may make full edges. Raises DriverError.
+    """
+    count = ctypes.c_size_t()
+    handle = ctypes.c_void_p(graph)
+    _call("cuGraphGetEdges_v2", handle, None, None, None, ctypes.byref(count))
+    if not count.value:
+        return 0
+    nodes = [(ctypes.c_void_p * count.value)() for _ in range(2)]
+    edges = (EdgeData * count.value)()
+    _call("cuGraphGetEdges_v2", handle, *nodes, edges, ctypes.byref(count))
+    return sum(edge.type == _PROGRAMMATIC for edge in edges)
+
+
+def _call(function: str, *arguments: Any) -> None:
+    status = getattr(_library(), function)(*arguments)
     if status != _SUCCESS:
-        raise DriverError(status)
+        raise DriverError(function, status)
 
 
 @cache

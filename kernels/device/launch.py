@@ -1,6 +1,6 @@
 """One kernel launch, planned without a device: its kernel, its geometry, its arguments."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -45,23 +45,29 @@ class Launch:
     @property
     def elements(self) -> dict[str, str]:
         """What each operand's memory holds, as the kernel declares it: name → "float", "Half"."""
-        declared = parameters(SOURCE_ROOT / self.instantiation.source, self.instantiation.kernel)
         named = {name.upper(): value for name, value in self.instantiation.arguments}
         return {
-            argument: str(named.get(each.element, each.element))
-            for each, argument in zip(declared, self.arguments, strict=True)
-            if isinstance(argument, str) and each.element is not None
+            operand: str(named.get(each.element, each.element))
+            for operand, each in self._pointers()
+            if each.element is not None
         }
 
     @property
     def writes(self) -> frozenset[str]:
         """The operands that the kernel may write: its pointers that are not to const."""
+        return frozenset(operand for operand, each in self._pointers() if each.written)
+
+    @property
+    def restricted(self) -> frozenset[str]:
+        """The operands that no launch may write: kernels/src/dependent.cuh, on `__restrict__`."""
+        return frozenset(operand for operand, each in self._pointers() if each.restricted)
+
+    def _pointers(self) -> Iterator[tuple[str, Declared]]:
+        """Each operand, and how the kernel declares it."""
         declared = parameters(SOURCE_ROOT / self.instantiation.source, self.instantiation.kernel)
-        return frozenset(
-            argument
-            for each, argument in zip(declared, self.arguments, strict=True)
-            if isinstance(argument, str) and each.written
-        )
+        for each, argument in zip(declared, self.arguments, strict=True):
+            if isinstance(argument, str):
+                yield argument, each
 
     def bind(self, addresses: Mapping[str, int]) -> tuple[Argument, ...]:
         """The arguments, with addresses for the operands' names. Raises KeyError."""

@@ -26,6 +26,7 @@ class Declared:
     length: int | None = 1  # of an array; None where it depends on template arguments
     element: str | None = None  # what a pointer points to: "float", "T"
     written: bool = False  # a pointer that is not to const
+    restricted: bool = False  # a pointer with __restrict__
 
 
 @cache
@@ -84,6 +85,7 @@ def _declared(declarations: Iterable[str]) -> tuple[Declared, ...]:
     found = []
     for each in filter(str.strip, declarations):
         words, *lengths = re.split(r"[\[\]]+", each.strip().rstrip("]"))
+        restricted = "__restrict__" in words
         *kind, name = words.replace("*", " * ").replace("__restrict__", "").split()
         length = 1
         for axis in lengths:
@@ -92,6 +94,13 @@ def _declared(declarations: Iterable[str]) -> tuple[Declared, ...]:
         points_to = kind[kind.index("*") - 1] if pointer else None
         written = pointer and "const" not in kind
         found.append(
-            Declared("*" if pointer else kind[-1], name, length or None, points_to, written)
+            Declared(
+                "*" if pointer else kind[-1],
+                name,
+                length or None,
+                points_to,
+                written,
+                restricted,
+            )
         )
     return tuple(found)

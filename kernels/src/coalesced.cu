@@ -81,7 +81,7 @@ __device__ __forceinline__ Share share_sums(float (&sums)[N], int slice, Share s
 template <int TAPS_R, int TAPS_S, int ROWS, int COLUMNS, int FILTER_WARPS, int FILTER_LANES,
           int CHUNK, int STAGES, Finish FINISH>
 __global__ void __launch_bounds__(ROWS * FILTER_WARPS * 32, FILTER_WARPS == 1 ? 2 : 1)
-    conv_coalesced(const float* __restrict__ x, const float* __restrict__ weight, const float* bias,
+    conv_coalesced(const float* x, const float* __restrict__ weight, const float* bias,
                    const float* residual, float* y, float* planes, unsigned* counters, Sizes sizes,
                    Window window, int activation, float a, float b) {
   let_next_begin();
@@ -254,6 +254,7 @@ __global__ void __launch_bounds__(ROWS * FILTER_WARPS * 32, FILTER_WARPS == 1 ? 
     if (i < share.count) tile[at / 4 * FILTERS + at % 4] = sums[i];
   }
   __syncthreads();
+  let_next_begin_late();
 
   const int plane_count = gridDim.y;
   const int plane_size = sizes.y_pixels * filters;

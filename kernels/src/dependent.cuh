@@ -4,14 +4,35 @@
 // The rule: until it has waited, a thread reads nothing but its arguments and weights, which no
 // kernel writes, and writes nothing to global memory. Every kernel waits, or a third one might
 // begin before the first has ended. The simulator holds kernels to it. On older architectures, and
-// where a kernel is launched otherwise, both calls do nothing.
+// where a kernel is launched otherwise, these calls do nothing.
+//
+// When a kernel lets the next one begin is a property of its launch
+// (kernels.device.device.Trigger): at its start the next kernel's blocks take the multiprocessors
+// that are idle, and may stay there two to four on one; later they find more multiprocessors free,
+// and hide less.
+//
+// Pointers to anything but weights have no `__restrict__`: what a kernel loads through
+// `const T* __restrict__` comes by ld.global.nc, which PTX allows only for data that no one writes
+// while the kernel runs, and leaves out of its memory model. The wait orders nothing for it: it may
+// find a line that a launch before the last brought to the L1 cache.
 #pragma once
+
+#ifndef TRIGGER
+#define TRIGGER 0  // 0: at the start, 1: before the epilogue, 2: when its blocks end
+#endif
 
 #ifdef __CUDACC__
 
-// The next kernel's blocks may be placed beside this one's.
+// The next kernel's blocks may be placed beside this one's: the first call of every kernel.
 __device__ __forceinline__ void let_next_begin() {
-#if __CUDA_ARCH__ >= 900
+#if __CUDA_ARCH__ >= 900 && TRIGGER == 0
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+// Likewise, where that is to be later: called when a kernel's sums are complete.
+__device__ __forceinline__ void let_next_begin_late() {
+#if __CUDA_ARCH__ >= 900 && TRIGGER == 1
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }

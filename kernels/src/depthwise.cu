@@ -50,9 +50,8 @@ __device__ __forceinline__ Vec<4> load_inputs(const T* pixel, int filter, const 
 
 template <class T, int S, int STRIDE, int RUN, Finish FINISH>
 __global__ void __launch_bounds__(128, RUN == 1 ? 7 : 4)
-    conv_depthwise(const T* __restrict__ x, const T* __restrict__ weight, const float* bias,
-                   const T* residual, T* y, Sizes sizes, Window window, int activation, float a,
-                   float b) {
+    conv_depthwise(const T* x, const T* __restrict__ weight, const float* bias, const T* residual,
+                   T* y, Sizes sizes, Window window, int activation, float a, float b) {
   follow_previous();
   unsigned index = thread_index();
   if (index >= unsigned(sizes.steps)) return;

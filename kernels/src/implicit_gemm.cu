@@ -43,7 +43,7 @@ constexpr int BLOCKS = 1;
 template <int BM, int BN, int BK, int TM, int TN, int STAGES, bool POINTWISE, Prologue PROLOGUE,
           Activation BEFORE, Finish FINISH>
 __global__ void __launch_bounds__(BM / TM * (BN / TN), TM* TN == 64 ? BLOCKS<PROLOGUE> : 0)
-    conv_direct(const float* __restrict__ x, const float* __restrict__ weight, const float* bias,
+    conv_direct(const float* x, const float* __restrict__ weight, const float* bias,
                 const float* residual, float* y, float* workspace, unsigned* counters, Sizes sizes,
                 Window window, const float* __restrict__ scale, const float* __restrict__ shift,
                 float epsilon, float before_a, float before_b, int activation, float a, float b) {
@@ -239,6 +239,7 @@ __global__ void __launch_bounds__(BM / TM * (BN / TN), TM* TN == 64 ? BLOCKS<PRO
 
   const unsigned tile = blockIdx.z * gridDim.x + blockIdx.x;
   __syncthreads();  // all have read the last chunk
+  let_next_begin_late();
 #pragma unroll
   for (int m = 0; m < TM; ++m)
 #pragma unroll

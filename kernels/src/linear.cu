@@ -33,7 +33,7 @@ __device__ __forceinline__ void exchange(float* sums, int lane) {
 
 template <class X, class Y, int ROWS, int OUTPUTS, int MAX_WARPS, Finish FINISH>
 __global__ void __launch_bounds__(32 * MAX_WARPS)
-    linear(const X* __restrict__ x, const X* __restrict__ weight, const float* bias, Y* y, int rows,
+    linear(const X* x, const X* __restrict__ weight, const float* bias, Y* y, int rows,
            int channels, int outputs, int x_pitch, int y_pitch, int x_vectors, int y_vectors,
            int activation, float a, float b) {
   follow_previous();

@@ -13,8 +13,8 @@
 
 template <class T>
 __global__ void __launch_bounds__(256)
-    lrn(const T* __restrict__ x, T* __restrict__ y, int elements, Divisor channels, int x_pitch,
-        int y_pitch, int before, int after, float scale, float beta, float bias) {
+    lrn(const T* x, T* y, int elements, Divisor channels, int x_pitch, int y_pitch, int before,
+        int after, float scale, float beta, float bias) {
   follow_previous();
   unsigned pixel = thread_index();
   if (pixel >= unsigned(elements)) return;

@@ -15,9 +15,8 @@
 
 template <class T, Activation ACTIVATION, int RANK, int ALONG, int THREADS>
 __global__ void __launch_bounds__(THREADS)
-    normalise(const T* __restrict__ x, const float* __restrict__ scale,
-              const float* __restrict__ shift, T* __restrict__ y, Walk<RANK, 4> rows,
-              Walk<ALONG, 4> along, float epsilon, float a, float b) {
+    normalise(const T* x, const float* __restrict__ scale, const float* __restrict__ shift, T* y,
+              Walk<RANK, 4> rows, Walk<ALONG, 4> along, float epsilon, float a, float b) {
   follow_previous();
   const auto row = places(rows, blockIdx.x);
   const T* const from = x + row.of[1];

@@ -35,8 +35,7 @@ __device__ __forceinline__ float nothing_seen() {
 
 template <class T, PoolKind KIND, int V>
 __global__ void __launch_bounds__(256, 4)
-    pool(const T* __restrict__ x, T* __restrict__ y, int steps, Divisor vectors, int x_pitch,
-         int y_pitch, Window window) {
+    pool(const T* x, T* y, int steps, Divisor vectors, int x_pitch, int y_pitch, Window window) {
   follow_previous();
   unsigned index = thread_index();
   if (index >= unsigned(steps)) return;
@@ -89,8 +88,7 @@ __global__ void __launch_bounds__(256, 4)
 
 template <class T, PoolKind KIND, int ROWS>
 __global__ void __launch_bounds__(32 * ROWS)
-    global_pool(const T* __restrict__ x, T* __restrict__ y, int channels, int pixels, int x_pitch,
-                int y_pitch) {
+    global_pool(const T* x, T* y, int channels, int pixels, int x_pitch, int y_pitch) {
   follow_previous();
   __shared__ float partial[ROWS][32];
   const int channel = blockIdx.x * 32 + threadIdx.x;

@@ -15,8 +15,8 @@
 // REVERSED: the output's first channel is the image's last (RGB to BGR).
 template <class T, int CHANNELS, int PADDED, bool REVERSED, int V>
 __global__ void __launch_bounds__(256)
-    pixels_to_floats(const unsigned char* __restrict__ images, const float* __restrict__ multiplier,
-                     const float* __restrict__ offset, T* __restrict__ y, int pixels, int y_pitch) {
+    pixels_to_floats(const unsigned char* images, const float* __restrict__ multiplier,
+                     const float* __restrict__ offset, T* y, int pixels, int y_pitch) {
   follow_previous();
   const unsigned pixel = thread_index();
   if (pixel >= unsigned(pixels)) return;
@@ -37,8 +37,8 @@ __global__ void __launch_bounds__(256)
 
 template <class T, int V>
 __global__ void __launch_bounds__(256)
-    planes_to_pixels(const float* __restrict__ x, T* __restrict__ y, int steps, Divisor pixels,
-                     Divisor plane, int channels, int y_pitch) {
+    planes_to_pixels(const float* x, T* y, int steps, Divisor pixels, Divisor plane, int channels,
+                     int y_pitch) {
   follow_previous();
   unsigned index = thread_index();
   if (index >= unsigned(steps)) return;

@@ -41,7 +41,7 @@ struct Reduction {
 
 template <class T, ReduceKind KIND, int RANK, int ALONG, int LANES>
 __global__ void __launch_bounds__(LANES == 1 ? 256 : LANES)
-    reduce(const T* __restrict__ x, T* __restrict__ y, Walk<RANK, 2> rows, Walk<ALONG, 1> along) {
+    reduce(const T* x, T* y, Walk<RANK, 2> rows, Walk<ALONG, 1> along) {
   follow_previous();
   using Both = Reduction<KIND>;
   const unsigned row = LANES == 1 ? thread_index() : blockIdx.x;

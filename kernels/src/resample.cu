@@ -31,9 +31,9 @@ __device__ __forceinline__ Tap tap_of(const float* table, int index) {
 
 template <class T, int V>
 __global__ void __launch_bounds__(256, 4)
-    resample(const T* __restrict__ x, const float* __restrict__ depths,
-             const float* __restrict__ heights, const float* __restrict__ widths, T* __restrict__ y,
-             int steps, Divisor vectors, int x_pitch, int y_pitch, Resampling sizes) {
+    resample(const T* x, const float* __restrict__ depths, const float* __restrict__ heights,
+             const float* __restrict__ widths, T* y, int steps, Divisor vectors, int x_pitch,
+             int y_pitch, Resampling sizes) {
   follow_previous();
   unsigned index = thread_index();
   if (index >= unsigned(steps)) return;

@@ -13,8 +13,7 @@
 
 template <class X, class Y, bool LOG, int RANK, int THREADS>
 __global__ void __launch_bounds__(THREADS)
-    softmax(const X* __restrict__ x, Y* __restrict__ y, Walk<RANK, 2> rows, int length,
-            int x_stride, int y_stride) {
+    softmax(const X* x, Y* y, Walk<RANK, 2> rows, int length, int x_stride, int y_stride) {
   follow_previous();
   const auto at = places(rows, blockIdx.x);
   const X* const from = x + at.of[1];

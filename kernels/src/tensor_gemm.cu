@@ -6,7 +6,8 @@
 //   TF32X3  All are float, and y has a float's accuracy: each factor is the sum of two TF32
 //           numbers, big + small. Of the four products the smallest is left out, 2^-22 of the
 //           whole; the others are summed smallest first. Tensor cores truncate sums, which errs in
-//           one direction: they sum one chunk only, and chunks are added in float, rounded.
+//           one direction, and in a network that adds up: they sum 8 products only, and these sums
+//           are added in float, rounded (Ootomo & Yokota 2022). Infinity stays infinity.
 //
 // Algorithm: as implicit_gemm.cu, with tiles of BM pixels x BN filters, of which a warp multiplies
 //   WM x WN by mma.sync. Both factors lie in shared memory as rows of 128 bytes of the inner
@@ -25,8 +26,8 @@
 // Launch: (tiles, splits, groups) blocks, tiles of filters fastest, of BM / WM · BN / WN warps.
 //   Dynamic shared memory: STAGES chunks of both factors, or a tile's sums; 16 bytes a pixel,
 //   32 with a projection.
-//   1 block per multiprocessor, where 3xTF32 has a small tile: without a bound ptxas spilled 8
-//   bytes of 32 x 32 on sm_80, though shared memory leaves room for more registers.
+//   At least 4 blocks per multiprocessor, where 3xTF32 has a small tile: with a bound of 1 it took
+//   118 registers, too many for a third block of 32 x 64; without one, 55 instructions more a turn.
 #include "channels.cuh"
 #include "implicit_gemm.cuh"
 
@@ -65,14 +66,18 @@ struct Stored<Precision::FP16> {
 template <Precision PRECISION>
 using Element = typename Stored<PRECISION>::Element;
 
-// Floats to TF32 numbers; `small` is what they lack, but for 2^-22 of them.
-template <int COUNT>
+// Floats to TF32 numbers; `small` is what they lack, but for 2^-22 of them. What has no finite
+// `big` is all `small`: infinity, of which the next product would else be infinity - infinity, and
+// NaN. Weights are FINITE.
+template <bool FINITE, int COUNT>
 __device__ __forceinline__ void split_tf32(unsigned (&big)[COUNT], unsigned (&small)[COUNT]) {
+  constexpr unsigned KEPT = 0xffffe000;  // of a float's bits, by TF32
 #pragma unroll
   for (int i = 0; i < COUNT; ++i) {
-    const auto x = __int_as_float(big[i]);
-    big[i] = to_tf32(x);
-    small[i] = to_tf32(x - __int_as_float(big[i]));
+    const auto x = __uint_as_float(big[i]);
+    big[i] = (big[i] + 0x1000) & KEPT;  // the nearest
+    if (!FINITE && !(fabsf(__uint_as_float(big[i])) < infinity())) big[i] = 0;
+    small[i] = __float_as_uint(x - __uint_as_float(big[i])) & KEPT;
   }
 }
 
@@ -100,34 +105,42 @@ __device__ __forceinline__ void multiply(Sums<M, N>& sums, const Fragments<M, N>
 
 template <Precision PRECISION, int M, int N>
 __device__ __forceinline__ void multiply_step(Sums<M, N>& sums, Fragments<M, N>& factors) {
-  if constexpr (PRECISION == Precision::TF32) {
-    // Weights are TF32 numbers already.
-#pragma unroll
-    for (int m = 0; m < M; ++m)
-#pragma unroll
-      for (int i = 0; i < 4; ++i) factors.x[m][i] = to_tf32(__int_as_float(factors.x[m][i]));
-  }
   if constexpr (PRECISION == Precision::TF32X3) {
     Fragments<M, N> small;
 #pragma unroll
-    for (int m = 0; m < M; ++m) split_tf32(factors.x[m], small.x[m]);
+    for (int m = 0; m < M; ++m) split_tf32<false>(factors.x[m], small.x[m]);
 #pragma unroll
-    for (int n = 0; n < N; ++n) split_tf32(factors.weight[n], small.weight[n]);
-    multiply<PRECISION>(sums, small, factors);
-    multiply<PRECISION>(sums, factors, small);
+    for (int n = 0; n < N; ++n) split_tf32<true>(factors.weight[n], small.weight[n]);
+    Sums<M, N> step = {};
+    multiply<PRECISION>(step, small, factors);
+    multiply<PRECISION>(step, factors, small);
+    multiply<PRECISION>(step, factors, factors);
+#pragma unroll
+    for (int m = 0; m < M; ++m)
+#pragma unroll
+      for (int n = 0; n < N; ++n)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) sums[m][n][i] += step[m][n][i];
+  } else {
+    if constexpr (PRECISION == Precision::TF32) {
+      // Weights are TF32 numbers already.
+#pragma unroll
+      for (int m = 0; m < M; ++m)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) factors.x[m][i] = to_tf32(__uint_as_float(factors.x[m][i]));
+    }
+    multiply<PRECISION>(sums, factors, factors);
   }
-  multiply<PRECISION>(sums, factors, factors);
 }
 
 template <Precision PRECISION, int UNIT, int BM, int BN, int BK, int WM, int WN, int STAGES,
           Finish FINISH>
 __global__ void __launch_bounds__(BM / WM * (BN / WN) * 32,
-                                  PRECISION == Precision::TF32X3 && BM * BN <= 2048 ? 1 : 0)
-    conv_tensor(const Element<PRECISION>* __restrict__ x,
-                const Element<PRECISION>* __restrict__ weight, const float* bias,
-                const Element<PRECISION>* residual, Element<PRECISION>* y, float* workspace,
-                unsigned* counters, Sizes sizes, Window window, Projection projection,
-                int activation, float a, float b) {
+                                  PRECISION == Precision::TF32X3 && BM * BN <= 2048 ? 4 : 0)
+    conv_tensor(const Element<PRECISION>* x, const Element<PRECISION>* __restrict__ weight,
+                const float* bias, const Element<PRECISION>* residual, Element<PRECISION>* y,
+                float* workspace, unsigned* counters, Sizes sizes, Window window,
+                Projection projection, int activation, float a, float b) {
   let_next_begin();
   using T = Element<PRECISION>;
   constexpr int THREADS = BM / WM * (BN / WN) * 32;
@@ -211,8 +224,10 @@ __global__ void __launch_bounds__(BM / WM * (BN / WN) * 32,
     const int d = exist <= 0 ? -(1 << 30) : is_of_x ? column.at[0] : 0;
     // Also where nothing is left to copy, the address must be a vector's.
     const T* const from = is_of_x || projection.channels == 0 ? x : residual;
-    const int tap =
-        (((is_of_x ? d : 0) * window.input[1] + h) * window.input[2] + w) * sizes.x_pitch + channel;
+    // Unsigned, for what lies outside every image goes beyond 31 bits.
+    const int tap = int(((unsigned(is_of_x ? d : 0) * window.input[1] + h) * window.input[2] + w) *
+                            sizes.x_pitch +
+                        channel);
     const int4* const starts = rows + x_row + (is_of_x || projection.channels == 0 ? 0 : BM);
     // Of each row; -UNIT where nothing is copied. All are computed before the first copy, behind
     // which the compiler would leave the others.
@@ -255,7 +270,7 @@ __global__ void __launch_bounds__(BM / WM * (BN / WN) * 32,
       kept((BM + warp_filter + lane / 16 * 8 + lane % 8) * ROW + (lane / 8 % 2 ^ lane % 8) * 16);
   Sums<M, N> sums = {};
 
-  const auto multiply_chunk = [&](int stage, Sums<M, N>& result) {
+  const auto multiply_chunk = [&](int stage) {
     const unsigned char* const chunk = shared + stage * STAGE;
 #pragma unroll
     for (int step = 0; step < ROW / 32; ++step) {
@@ -270,7 +285,7 @@ __global__ void __launch_bounds__(BM / WM * (BN / WN) * 32,
 #pragma unroll
         for (int i = 0; i < 4; ++i) factors.weight[n + i / 2][i % 2] = two[i];
       }
-      multiply_step<PRECISION>(result, factors);
+      multiply_step<PRECISION>(sums, factors);
     }
   };
 
@@ -289,18 +304,7 @@ __global__ void __launch_bounds__(BM / WM * (BN / WN) * 32,
       copy_x(writing);
     }
     cp_async_commit();
-    if constexpr (PRECISION == Precision::TF32X3) {
-      Sums<M, N> part = {};
-      multiply_chunk(reading, part);
-#pragma unroll
-      for (int m = 0; m < M; ++m)
-#pragma unroll
-        for (int n = 0; n < N; ++n)
-#pragma unroll
-          for (int i = 0; i < 4; ++i) sums[m][n][i] += part[m][n][i];
-    } else {
-      multiply_chunk(reading, sums);
-    }
+    multiply_chunk(reading);
     reading = reading + 1 == STAGES ? 0 : reading + 1;
     writing = writing + 1 == STAGES ? 0 : writing + 1;
   }
@@ -309,6 +313,7 @@ __global__ void __launch_bounds__(BM / WM * (BN / WN) * 32,
   float* const all_sums = reinterpret_cast<float*>(shared);
   float* const to = all_sums + ((warp_pixel + lane / 4) * PITCH + warp_filter + lane % 4 * 2);
   __syncthreads();  // all have read the last chunk
+  let_next_begin_late();
 #pragma unroll
   for (int m = 0; m < M; ++m)
 #pragma unroll

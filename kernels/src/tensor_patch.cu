@@ -62,10 +62,9 @@ struct Sizes {
 
 template <int UNIT, int BM, int BN, int WM, int WN, int STAGES, Finish FINISH>
 __global__ void __launch_bounds__(BM / WM * (BN / WN) * 32, BM* BN <= 1024 ? 4 : 0)
-    conv_tensor_patch(const Half* __restrict__ x, const Half* __restrict__ weight,
-                      const float* bias, const Half* residual, Half* y, float* workspace,
-                      unsigned* counters, Sizes sizes, Window window, int activation, float a,
-                      float b) {
+    conv_tensor_patch(const Half* x, const Half* __restrict__ weight, const float* bias,
+                      const Half* residual, Half* y, float* workspace, unsigned* counters,
+                      Sizes sizes, Window window, int activation, float a, float b) {
   let_next_begin();
   constexpr int THREADS = BM / WM * (BN / WN) * 32;
   constexpr int CHUNK = 64, ROW = 2 * CHUNK + 16, STAGE = BN * ROW, PITCH = BN + 8;
@@ -248,6 +247,7 @@ __global__ void __launch_bounds__(BM / WM * (BN / WN) * 32, BM* BN <= 1024 ? 4 :
   float* const tile = reinterpret_cast<float*>(shared);
   float* const to = tile + ((warp_pixel + lane / 4) * PITCH + warp_filter + lane % 4 * 2);
   __syncthreads();  // all have read the last chunk
+  let_next_begin_late();
 #pragma unroll
   for (int m = 0; m < M; ++m)
 #pragma unroll

@@ -1,23 +1,25 @@
 // Fused Winograd convolution of halves, its products on tensor cores:
 // y = activation(conv(x, weight) + bias + residual), F(M, R) along two axes.
 //
-//   x ── tiles d ── V = Bᵀ d B, as halves ─┐
-//                                          ├─ products, summed over C ── Y = Aᵀ products A ── y
-//   weight, transformed ── U, as halves ───┘
+//   x ── tiles d ── V = Bᵀ d B / 4, as halves ─┐
+//                                              ├─ products, summed over C ── Y = Aᵀ products A ── y
+//   weight, transformed ── U · 4, as halves ───┘
 //
 // Algorithm: Lavin & Gray, algorithm 1, all of it in one kernel, as winograd.cu; transforms and
-// sums
-//   are float. A block computes BM tiles x BN filters, the channels in chunks of 16, an mma's inner
-//   dimension. Its tiles are a region of one image, or some whole images, of which it copies every
-//   pixel once. Each warp has some of a tile's positions, and multiplies all of the block's tiles
-//   and filters at them. In a turn each thread transforms 2 channels of one tile of the next chunk
-//   and multiplies this chunk, while copies of U for the next and of d for the one after are under
-//   way. All have two stages, so a chunk takes one barrier.
+//   sums are float. A position of Bᵀ d B is a sum of 4 numbers of d: a quarter of it is no larger
+//   than the largest of them, and so a half. A block computes BM tiles x BN filters, the channels
+//   in chunks of 16, an mma's inner dimension. Its tiles are a region of one image, or some whole
+//   images, of which it copies every pixel once. Each warp has some of a tile's positions, and
+//   multiplies all of the block's tiles and filters at them. In a turn each thread transforms 2
+//   channels of one tile of the next chunk and multiplies this chunk, while copies of U for the
+//   next and of d for the one after are under way. All have two stages, so a chunk takes one
+//   barrier.
 //   The products then pass through shared memory, 32 tiles at a time, to threads that transform
 //   those of a tile; the outputs through shared memory too, or through the workspace where the
 //   channels are split over gridDim.y blocks (split.cuh).
 // Versions: with each thread loading its tile to registers, which relied on the L1 cache for what
-//   neighbours share, a turn took 291 instructions a warp, now 255: fewer addresses and bounds.
+//   neighbours share, a turn took 291 instructions a warp, then 255: fewer addresses and bounds.
+//   With V as it is, x beyond 16376 became infinite; a quarter takes 16 instructions more.
 // Layouts: x, residual, y are N·H·W pixels of halves with any pitch. weight is alpha² x K x C, K
 //   padded to a multiple of 4, C to one of 8, with zeros (kernels/winograd/filter.py, half_filter).
 //   In shared memory all rows are of 16 channels, 32 bytes. d is images x rows x even and odd
@@ -58,10 +60,9 @@ struct Sizes {
 
 template <int M, int R, Points POINTS, int BM, int BN, Finish FINISH>
 __global__ void __launch_bounds__(BM * 8, 64 / BM)
-    conv_tensor_winograd(const Half* __restrict__ x, const Half* __restrict__ weight,
-                         const float* bias, const Half* residual, Half* y, float* workspace,
-                         unsigned* counters, Sizes sizes, Window window, int activation, float a,
-                         float b) {
+    conv_tensor_winograd(const Half* x, const Half* __restrict__ weight, const float* bias,
+                         const Half* residual, Half* y, float* workspace, unsigned* counters,
+                         Sizes sizes, Window window, int activation, float a, float b) {
   let_next_begin();
   using Transform = Winograd<M, R, POINTS>;
   constexpr int ALPHA = Transform::ALPHA, POSITIONS = ALPHA * ALPHA, OUTPUTS = M * M;
@@ -165,8 +166,8 @@ __global__ void __launch_bounds__(BM * 8, 64 / BM)
     for (int p = 0; p < POSITIONS; ++p) {
       const int h = p / ALPHA, w = p % ALPHA, pixel = (h * 2 + w % 2) * half + w / 2;
       const Vec<2> both = load<2>(reinterpret_cast<const Half*>(from + pixel * ROW));
-      first[p] = both.at[0];
-      second[p] = both.at[1];
+      first[p] = both.at[0] * 0.25f;
+      second[p] = both.at[1] * 0.25f;
     }
     data_transform<Transform, 2>(first);
     data_transform<Transform, 2>(second);
@@ -260,6 +261,7 @@ __global__ void __launch_bounds__(BM * 8, 64 / BM)
     }
   }
   __syncthreads();
+  let_next_begin_late();
   write_outputs<M, OUTPUTS, BM, BN, THREADS>(
       outputs, parts, split, splits, counters + blockIdx.x, places, first_filter, window,
       [](int output, int tile, int filter) { return (output * BM + tile) * BN + filter; },

@@ -66,7 +66,7 @@ __device__ __forceinline__ Key largest(Key descending, Key ascending, int lane) 
 
 template <class X, ScoreKind KIND, int THREADS>
 __global__ void __launch_bounds__(THREADS)
-    top_k(const X* __restrict__ x, float* y, int classes, int x_pitch, int k) {
+    top_k(const X* x, float* y, int classes, int x_pitch, int k) {
   follow_previous();
   constexpr int WARPS = THREADS / 32;
   __shared__ Key of_warp[WARPS][32];

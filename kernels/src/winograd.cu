@@ -159,7 +159,7 @@ template <int M, int R, int AXES, Points POINTS, int BM, int BN, int BC, int TM,
           int DATA_WARPS, int RESIDENT, Finish FINISH>
 __global__ void __launch_bounds__(threads(power(M + R - 1, AXES), BM / TM * (BN / TN), DATA_WARPS),
                                   RESIDENT)
-    conv_winograd(const float* __restrict__ x, const float* __restrict__ weight, const float* bias,
+    conv_winograd(const float* x, const float* __restrict__ weight, const float* bias,
                   const float* residual, float* y, float* workspace, unsigned* counters,
                   Sizes sizes, Window window, int activation, float a, float b) {
   follow_previous();
@@ -324,6 +324,7 @@ __global__ void __launch_bounds__(threads(power(M + R - 1, AXES), BM / TM * (BN 
                  Vec<4>{sums[m][n], sums[m][n + 1], sums[m][n + 2], sums[m][n + 3]});
   }
   __syncthreads();
+  let_next_begin_late();
 
 #pragma unroll 1
   for (int i = thread; i < TILE; i += THREADS) {

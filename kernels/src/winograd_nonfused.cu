@@ -10,10 +10,10 @@
 //   channel per thread is enough for that, and allows any pitch of x.
 //   The outputs pass through shared memory, private to each thread, to loops that are hardly
 //   unrolled: the code of an activation chosen at run time would be repeated for each output.
-// Layouts: x, residual and y are of T, V and products BETWEEN the stages, floats or halves;
-//   transforms are of floats. V is tiles × alpha^AXES × C, products tiles × alpha^AXES × K; C
-//   padded to 16 bytes with zeros, K to a multiple of 4. They hold `count` of all images' tiles,
-//   from `first` on: a large layer is computed in chunks.
+// Layouts: x, residual and y are of T, floats or halves; V and products are floats, for they may
+//   pass 65504, where halves end, though y does not. V is tiles × alpha^AXES × C, products tiles ×
+//   alpha^AXES × K; C and K padded to a multiple of 4, C with zeros. They hold `count` of all
+//   images' tiles, from `first` on: a large layer is computed in chunks.
 // Launch: count · C and count · K / 4 threads, C and K padded, channels fastest.
 #include "common.cuh"
 #include "epilogue.cuh"
@@ -27,10 +27,10 @@ struct Tiles {
   Divisor along[3];
 };
 
-template <class T, class BETWEEN, int M, int R, Points POINTS, int AXES, int THREADS>
+template <class T, int M, int R, Points POINTS, int AXES, int THREADS>
 __global__ void __launch_bounds__(THREADS)
-    winograd_data(const T* __restrict__ x, BETWEEN* __restrict__ data, Tiles tiles, int channels,
-                  Divisor padded, int x_pitch, Window window) {
+    winograd_data(const T* x, float* data, Tiles tiles, int channels, Divisor padded, int x_pitch,
+                  Window window) {
   follow_previous();
   using Transform = Winograd<M, R, POINTS>;
   constexpr int ALPHA = Transform::ALPHA, POSITIONS = power(ALPHA, AXES);
@@ -61,14 +61,14 @@ __global__ void __launch_bounds__(THREADS)
   data += int(tile) * POSITIONS * padded + channel;
 #pragma unroll
   for (int position = 0; position < POSITIONS; ++position)
-    data[position * padded] = BETWEEN(values[position]);
+    data[position * padded] = values[position];
 }
 
-template <class T, class BETWEEN, int M, int R, Points POINTS, int AXES, int THREADS, Finish FINISH>
+template <class T, int M, int R, Points POINTS, int AXES, int THREADS, Finish FINISH>
 __global__ void __launch_bounds__(THREADS)
-    winograd_inverse(const BETWEEN* __restrict__ products, const float* bias, const T* residual,
-                     T* y, Tiles tiles, int filters, Divisor vectors, int residual_pitch,
-                     int y_pitch, int y_vectors, Window window, int activation, float a, float b) {
+    winograd_inverse(const float* products, const float* bias, const T* residual, T* y, Tiles tiles,
+                     int filters, Divisor vectors, int residual_pitch, int y_pitch, int y_vectors,
+                     Window window, int activation, float a, float b) {
   follow_previous();
   using Transform = Winograd<M, R, POINTS>;
   constexpr int ALPHA = Transform::ALPHA;

@@ -1,7 +1,8 @@
 """Finds the fastest algorithm and configuration on a device: each is examined, then timed.
 
-    candidates ─ examine ─> right ─ screen: a few runs ─> finalists ─ time: warm, cold ─> store
-                    └ wrong, refused, does not compile: reported, stored, never chosen
+    candidates ─ examine ─> right ─ screen: a few runs ─> finalists ─ time: warm, cold ─┬─> store
+                    └ wrong, refused, does not compile: reported, stored, never chosen  │
+                                             winner ─ time in a row: its best trigger ──┘
 
 Measurements in the store are not repeated, so an interrupted run continues where it stopped.
 The device must do no other work meanwhile.
@@ -24,10 +25,18 @@ from kernels.device.device import (
     Instantiation,
     LaunchError,
     OutOfMemoryError,
+    Trigger,
 )
 from kernels.problems.conv import ConvProblem
 from kernels.tuning.bench import Bench, Candidate, Timer, WrongResultError
-from kernels.tuning.search import conditions_of, finalists, instantiations, keys, shortlist
+from kernels.tuning.search import (
+    conditions_of,
+    finalists,
+    instantiations,
+    keys,
+    ranking,
+    shortlist,
+)
 from kernels.tuning.store import Outcome, Outcomes, Times, TuningStore
 from kernels.tuning.timing import COPIES, time_launches
 
@@ -92,7 +101,9 @@ def autotune(
     todo = {
         problem: candidates
         for problem, candidates in every.items()
-        if _unscreened(candidates, known[problem]) or _untimed(candidates, known[problem], search)
+        if _unscreened(candidates, known[problem])
+        or _untimed(candidates, known[problem], search)
+        or (device.overlaps and _untriggered(candidates, known[problem]))
     }
     _compile(device, todo, known, progress)
     with _bench(device, timer) as bench:
@@ -121,6 +132,12 @@ def _untimed(candidates: Candidates, known: Outcomes, search: Search) -> list[st
     ]
 
 
+def _untriggered(candidates: Candidates, known: Outcomes) -> list[str]:
+    """Return the winner, where the best place of its trigger is not known."""
+    winners = [name for name, _ in ranking(known)[:1] if name in candidates]
+    return [name for name in winners if known[name].trigger is None]
+
+
 def _measure(
     bench: Bench, problem: ConvProblem, candidates: Candidates, known: Outcomes, search: Search
 ) -> Iterator[tuple[str, Outcome]]:
@@ -134,6 +151,9 @@ def _measure(
         yield from _attempt(bench, problem, name, candidates[name], timed)
         if known[name].times is None:
             del running[name]  # it failed, or did not fit into memory: try another one
+    for name in _untriggered(candidates, known) if bench.device.overlaps else ():
+        best = partial(_trigger, known[name], problem, candidates[name])
+        yield from _attempt(bench, problem, name, candidates[name], best)
 
 
 def _attempt(
@@ -168,14 +188,31 @@ def _screen(bench: Bench, candidate: Candidate) -> Outcome:
 
 
 def _time(known: Outcome, bench: Bench, candidate: Candidate) -> Outcome:
+    return replace(known, times=_times(known, bench, candidate))
+
+
+def _trigger(
+    known: Outcome, problem: ConvProblem, choice: ConvChoice, bench: Bench, _: Candidate
+) -> Outcome:
+    """The trigger with which a row of the launches takes the least time, as launches overlap."""
+
+    def us(trigger: Trigger) -> float:
+        candidate = bench.candidate(problem, choice._replace(trigger=trigger))
+        return _times(known, bench, candidate, dependent=True).us
+
+    return replace(known, trigger=min(Trigger, key=us))
+
+
+def _times(known: Outcome, bench: Bench, candidate: Candidate, dependent: bool = False) -> Times:
     us = known.screened_us or 0.0
     copies = _copies(us)
     replays = min(MAX_REPLAYS, max(MIN_REPLAYS, int(TIMING_US / max(copies * us, 1.0))))
-    times = Times(
-        warm=bench.warm(candidate, copies=copies, replays=replays),
-        cold=bench.cold(candidate, copies=copies, replays=replays),
+    return Times(
+        *(
+            measure(candidate, copies=copies, replays=replays, dependent=dependent)
+            for measure in (bench.warm, bench.cold)
+        )
     )
-    return replace(known, times=times)
 
 
 def _copies(us: float) -> int:

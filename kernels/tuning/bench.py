@@ -37,6 +37,7 @@ class Timer(Protocol):
         *,
         copies: int = ...,
         replays: int = ...,
+        dependent: bool = ...,
     ) -> Timing:
         """See `time_launches`."""
 
@@ -61,10 +62,13 @@ class Bench:
         self.device = device
         self._timer = timer
         self._stream = device.stream()
-        self._x, self._weight, self._written, self._counters = (_Room(device) for _ in range(4))
+        # What no kernel writes may be read before a launch waits for the one ahead of it.
+        self._x, self._weight = (_Room(device, constant=True) for _ in range(2))
+        self._written, self._counters = (_Room(device) for _ in range(2))
         # Timed on ordinary numbers: whole ones take less power, so clocks would be higher.
         self._random = {
-            stored: _Room(device, partial(self._randomise, stored)) for stored in (FLOAT, HALF)
+            stored: _Room(device, partial(self._randomise, stored), constant=True)
+            for stored in (FLOAT, HALF)
         }
         self._uploaded: tuple[Exam, int] | None = None  # the layer of x, and N
         self._filters: tuple[Exam, dict[str, Filter]] | None = None
@@ -77,7 +81,7 @@ class Bench:
 
     def candidate(self, problem: ConvProblem, choice: ConvChoice) -> Candidate:
         """Raises ValueError where the choice cannot be launched."""
-        algorithm, config = choice
+        algorithm, config = choice.algorithm, choice.config
         launches = measured_launches(problem, choice)
         exam = exam_of(problem.with_batch(1))
         if self._filters is None or self._filters[0] is not exam:
@@ -131,17 +135,26 @@ class Bench:
             raise WrongResultError("it leaves counters that are not zero")
         return ended.elapsed_ms(began) * 1e3
 
-    def warm(self, candidate: Candidate, *, copies: int, replays: int) -> Timing:
-        """Time it on the same operands again and again. Raises DeviceError."""
-        return self._time(candidate, 1, copies, replays)
+    def warm(
+        self, candidate: Candidate, *, copies: int, replays: int, dependent: bool = False
+    ) -> Timing:
+        """Time it on the same operands again and again. Raises DeviceError.
 
-    def cold(self, candidate: Candidate, *, copies: int, replays: int) -> Timing:
-        """Time it on operands that have left the second-level cache. Raises DeviceError."""
+        `dependent`: each launch may begin before the one ahead of it has ended.
+        """
+        return self._time(candidate, 1, copies, replays, dependent)
+
+    def cold(
+        self, candidate: Candidate, *, copies: int, replays: int, dependent: bool = False
+    ) -> Timing:
+        """Likewise on operands that have left the second-level cache. Raises DeviceError."""
         nbytes = set_bytes({**candidate.read, **candidate.written})
         sets = sets_needed(nbytes, copies=copies, replays=replays)
-        return self._time(candidate, sets, copies, replays)
+        return self._time(candidate, sets, copies, replays, dependent)
 
-    def _time(self, candidate: Candidate, sets: int, copies: int, replays: int) -> Timing:
+    def _time(
+        self, candidate: Candidate, sets: int, copies: int, replays: int, dependent: bool
+    ) -> Timing:
         random = self._random[candidate.problem.precision.stored]
         read = random.at_least(sets * set_bytes(candidate.read))
         written = self._written.at_least(sets * set_bytes(candidate.written))
@@ -158,7 +171,12 @@ class Bench:
             )
         ]
         return self._timer(
-            self.device, candidate.launches, operands, copies=copies, replays=replays
+            self.device,
+            candidate.launches,
+            operands,
+            copies=copies,
+            replays=replays,
+            dependent=dependent,
         )
 
     def _upload(self, candidate: Candidate) -> dict[str, int]:
@@ -206,15 +224,21 @@ def _y_shape(problem: ConvProblem) -> tuple[int, ...]:
 class _Room:
     """Device memory that is reallocated when more is needed, and filled then."""
 
-    def __init__(self, device: Device, fill: Callable[[int, int], None] | None = None) -> None:
-        self._device, self._fill = device, fill
+    def __init__(
+        self,
+        device: Device,
+        fill: Callable[[int, int], None] | None = None,
+        *,
+        constant: bool = False,
+    ) -> None:
+        self._device, self._fill, self._constant = device, fill, constant
         self._buffer: Buffer | None = None
 
     def at_least(self, nbytes: int) -> int:
         """Its address; its contents are lost where it grows. Raises OutOfMemoryError."""
         if self._buffer is None or self._buffer.nbytes < nbytes:
             self.free()
-            self._buffer = self._device.allocate(max(nbytes, 1))
+            self._buffer = self._device.allocate(max(nbytes, 1), constant=self._constant)
             if self._fill is not None:
                 self._fill(self._buffer.address, nbytes)
         return self._buffer.address

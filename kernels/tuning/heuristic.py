@@ -4,8 +4,9 @@
     machine code ─ StaticProfile ────────────┴─ cycles of each launch ─ the choice with the fewest
 
 A cost model. What a kernel's code issues is counted, what the hardware can do at most is from data
-sheets; what is assumed says so. The numbers are those of an H100 or H200, in clock cycles of one
-multiprocessor; those that differ little between GPUs are the same for all.
+sheets; what is assumed says so, or stands in kernels/tuning/constants.py. The numbers are those of
+an H100 or H200, in clock cycles of one multiprocessor; those that differ little between GPUs are
+the same for all.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,20 +19,12 @@ from kernels.convolution.algorithms import ConvChoice, choices
 from kernels.convolution.work import Work
 from kernels.device.device import Instantiation
 from kernels.problems.conv import ConvProblem
+from kernels.tuning.constants import ASSUMED, Constants
 from kernels.tuning.profile_table import ARCHITECTURE, profile_of
 from kernels.tuning.static_profile import SCHEDULERS, SHARED_BYTES, StaticProfile, resident
 
-CLOCK_HZ = 1.98e9
-"""An H200's highest."""
-
-LAUNCH_CYCLES = 1600
-"""From a launch's end to the next one's start in a captured graph: 0.8 µs, assumed."""
-
 MEMORY_BYTES = 18
 """From memory, per cycle and multiprocessor: 4.8 TB/s."""
-
-L2_BYTES = 24
-"""From the second-level cache, per cycle, while all multiprocessors read: 6.3 TB/s, assumed."""
 
 _LATENCY = 600
 """Of that cache and of memory under load, assumed."""
@@ -118,28 +111,35 @@ def fills(problem: ConvProblem, choice: ConvChoice, device: DeviceFacts) -> bool
 
 
 def estimated_cycles(
-    problem: ConvProblem, choice: ConvChoice, device: DeviceFacts, warm: bool = False
+    problem: ConvProblem,
+    choice: ConvChoice,
+    device: DeviceFacts,
+    warm: bool = False,
+    constants: Constants = ASSUMED,
 ) -> float:
     """Estimated cycles of all launches, each with the gap before it: see `launch_cycles`."""
-    return sum(LAUNCH_CYCLES + each for each in launch_cycles(problem, choice, device, warm))
+    launches = launch_cycles(problem, choice, device, warm, constants)
+    return sum(constants.launch_cycles + each for each in launches)
 
 
 def launch_cycles(
-    problem: ConvProblem, choice: ConvChoice, device: DeviceFacts, warm: bool = False
+    problem: ConvProblem,
+    choice: ConvChoice,
+    device: DeviceFacts,
+    warm: bool = False,
+    constants: Constants = ASSUMED,
 ) -> tuple[float, ...]:
     """Estimated cycles of each launch by itself; x is in the second-level cache.
 
     Weights come from memory, or where `warm` from the cache too.
     """
     works = choice.algorithm.work(problem, choice.config)
-    return tuple(_cycles(work, device, warm) for work in works)
+    return tuple(sum(parts(work, device, warm, constants).values()) for work in works)
 
 
-def _cycles(work: Work, device: DeviceFacts, warm: bool) -> float:
-    return sum(parts(work, device, warm).values())
-
-
-def parts(work: Work, device: DeviceFacts, warm: bool) -> dict[str, float]:
+def parts(
+    work: Work, device: DeviceFacts, warm: bool, constants: Constants = ASSUMED
+) -> dict[str, float]:
     """What the estimated cycles of one launch are spent on; their sum is its time."""
     profile = profile_of(work.kernel)
     blocks = ceil(work.blocks / device.multiprocessors)  # of the busiest one
@@ -147,7 +147,7 @@ def parts(work: Work, device: DeviceFacts, warm: bool) -> dict[str, float]:
     most = max(1, resident_blocks(work))
     waves = ceil(blocks / most)
     full, rest = divmod(blocks, most)
-    busy = full * _wave(work, profile, most) + _wave(work, profile, rest)
+    busy = full * _wave(work, profile, most, constants) + _wave(work, profile, rest, constants)
     memory = 0 if warm else work.weight_bytes / (MEMORY_BYTES * device.multiprocessors)
     ends, issued = _ends(work, profile, min(blocks, most))
     alone = sum(ends.values())
@@ -157,7 +157,7 @@ def parts(work: Work, device: DeviceFacts, warm: bool) -> dict[str, float]:
         "issue": max(0, issued - alone),
         "loop": max(busy, memory),
         "waves": (waves - 1) * max(alone / most, issued),
-        "split": _MEET + work.tail_bytes / L2_BYTES if work.tail_bytes else 0,
+        "split": _MEET + work.tail_bytes / constants.l2_bytes if work.tail_bytes else 0,
     }
 
 
@@ -167,26 +167,25 @@ def resident_blocks(work: Work) -> int:
     return resident(registers, work.threads, work.shared_bytes, SHARED_BYTES[ARCHITECTURE])
 
 
-def _wave(work: Work, profile: StaticProfile, blocks: int) -> float:
+def _wave(work: Work, profile: StaticProfile, blocks: int, constants: Constants) -> float:
     """Cycles in which so many blocks multiply side by side."""
     if not blocks:
         return 0
     turns = work.products / profile.products if profile.products else 0
     return max(
-        turns * _turn(work.kernel, blocks),
-        blocks * work.bytes / L2_BYTES,
+        turns * _turn(work.kernel, blocks, constants.idle_warps),
+        blocks * work.bytes / constants.l2_bytes,
         work.rounds * _LATENCY,
     )
 
 
 @cache
-def _turn(kernel: Instantiation, blocks: int) -> float:
+def _turn(kernel: Instantiation, blocks: int, idle_warps: float) -> float:
     """Cycles of a turn: issued by the busiest scheduler, or of tensor cores, or shared memory."""
     profile = profile_of(kernel)
     warps = blocks * profile.warps
     tensor = 4 * _MMA * profile.loop.get("tensor", 0) * warps / SCHEDULERS
-    # The fewer the warps, the less they hide of each other's latencies; assumed.
-    issued = profile.busiest(blocks) * (warps + 2) / warps
+    issued = profile.busiest(blocks) * (warps + idle_warps) / warps
     return max(issued, tensor, blocks * profile.wavefronts)
 
 

@@ -38,9 +38,10 @@ def measured_launches(problem: ConvProblem, choice: ConvChoice) -> tuple[Launch,
         return Pixels(channels, padded(channels, 16 // stored.itemsize), stored=stored)
 
     residual = pixels(problem.projected) if problem.projection else None
-    return choice.algorithm.launches(
+    launches = choice.algorithm.launches(
         problem, choice.config, pixels(problem.c), pixels(problem.k), residual, bias=True
     )
+    return choice.triggered(launches)
 
 
 def instantiations(problem: ConvProblem, choice: ConvChoice) -> set[Instantiation]:
@@ -137,8 +138,12 @@ def finder(measurements: Measurements, conditions: Conditions) -> Find:
     def find(problem: ConvProblem) -> ConvChoice | None:
         if str(problem) not in problems:
             return None
-        ranked = ranking(measurements.get(key_of(problem), {}))
-        return by_name(choices(problem)).get(ranked[0][0]) if ranked else None
+        outcomes = measurements.get(key_of(problem), {})
+        ranked = ranking(outcomes)
+        choice = by_name(choices(problem)).get(ranked[0][0]) if ranked else None
+        if choice is None:
+            return None
+        return choice._replace(trigger=outcomes[str(choice)].trigger or choice.trigger)
 
     return find
 

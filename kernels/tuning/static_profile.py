@@ -101,8 +101,12 @@ class StaticProfile:
 
     @property
     def products(self) -> int:
-        """FFMA or mma instructions of a turn."""
-        return sum(self.loop.get(name, 0) for name in _MULTIPLIES)
+        """FFMA or mma instructions of a turn; FFMA beside mma are of transforms."""
+        return self.loop.get(self._multiplies, 0)
+
+    @property
+    def _multiplies(self) -> str:
+        return "tensor" if "tensor" in self.loop else "FFMA"
 
     @property
     def share(self) -> float | None:
@@ -148,7 +152,7 @@ class StaticProfile:
 
     def _of_peak(self, cycles: float) -> float | None:
         """The share that a turn's products at their peak rate are of these cycles."""
-        of_warp = sum(self.loop.get(name, 0) * each for name, each in _MULTIPLIES.items())
+        of_warp = self.products * _MULTIPLIES[self._multiplies]
         at_peak = self.blocks * (self.warps - self.data_warps) * of_warp / SCHEDULERS
         return at_peak / cycles if at_peak and cycles else None
 

@@ -5,7 +5,8 @@
      "compiler": "NVRTC 13.0", "precision": "fp32", "sources": "9f86d081",
      "problem": "N1 C64 56x56 K64 3x3 p1,1,1,1",
      "candidates": {
-      "direct 64x64x16/2": {"screened_us": 14.3, "warm_us": [14, 14.1, 14.3], "cold_us": [17, ...]},
+      "direct 64x64x16/2": {"screened_us": 14.3, "warm_us": [14, 14.1, 14.3], "cold_us": [17, ...],
+                            "trigger": "EPILOGUE"},
       "direct 64x64x16": {"screened_us": 21.8},
       "gemm 32x32x32": {"failure": "..."}}},
     ...
@@ -24,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from kernels.device.compile import DEFAULT_CACHE
+from kernels.device.device import Trigger
 from kernels.tuning.timing import Timing
 
 SCHEMA = 1
@@ -73,11 +75,15 @@ class Times:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A candidate's outcome: a time of few runs, times of many, or the reason for its failure."""
+    """A candidate's outcome: a time of few runs, times of many, or the reason for its failure.
+
+    `trigger` is the fastest one in a row of the winner's launches that overlap.
+    """
 
     screened_us: float | None = None
     times: Times | None = None
     failure: str | None = None
+    trigger: Trigger | None = None
 
 
 Outcomes = Mapping[str, Outcome]
@@ -192,6 +198,8 @@ def _fields(outcome: Outcome) -> dict[str, Any]:
         fields["cold_us"] = _rounded(outcome.times.cold)
     if outcome.failure is not None:
         fields["failure"] = outcome.failure
+    if outcome.trigger is not None:
+        fields["trigger"] = outcome.trigger.name
     return fields
 
 
@@ -214,6 +222,7 @@ def _outcome(
     warm_us: list[float] | None = None,
     cold_us: list[float] | None = None,
     failure: str | None = None,
+    trigger: str | None = None,
 ) -> Outcome:
     if (warm_us is None) != (cold_us is None):
         raise ValueError("times are both warm and cold, or neither")
@@ -224,6 +233,7 @@ def _outcome(
         None if screened_us is None else float(screened_us),
         times,
         None if failure is None else _str(failure),
+        None if trigger is None else Trigger[trigger],
     )
 
 

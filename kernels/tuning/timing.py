@@ -122,9 +122,13 @@ class Copies:
 
 
 def launcher(
-    device: Device, launches: Sequence[Launch], operands: Sequence[Addresses]
+    device: Device,
+    launches: Sequence[Launch],
+    operands: Sequence[Addresses],
+    *,
+    dependent: bool = False,
 ) -> Callable[[Stream, int], None]:
-    """Enqueues all launches, in order, on set i of the operands."""
+    """Enqueues all launches, in order, on set i of the operands; overlapping where `dependent`."""
     kernels = [device.load(launch.instantiation) for launch in launches]
 
     def run(stream: Stream, index: int) -> None:
@@ -136,6 +140,7 @@ def launcher(
                 launch.shared_bytes,
                 launch.bind(operands[index]),
                 stream,
+                dependent=dependent,
             )
 
     return run
@@ -147,12 +152,14 @@ def launch_copies(
     operands: Sequence[Addresses],
     *,
     copies: int = COPIES,
+    dependent: bool = False,
 ) -> Copies:
     """Copies of a sequence of launches, on one operand set or on several in turn.
 
     Counters must be zero. Raises DeviceError.
     """
-    return Copies(device, launcher(device, launches, operands), len(operands), copies=copies)
+    run = launcher(device, launches, operands, dependent=dependent)
+    return Copies(device, run, len(operands), copies=copies)
 
 
 def time_launches(
@@ -162,12 +169,14 @@ def time_launches(
     *,
     copies: int = COPIES,
     replays: int = REPLAYS,
+    dependent: bool = False,
 ) -> Timing:
     """Time a sequence of launches on one operand set (warm), or on several in turn (cold).
 
     As `launch_copies`, for a single measurement.
     """
-    return Timing.of(launch_copies(device, launches, operands, copies=copies).samples_us(replays))
+    made = launch_copies(device, launches, operands, copies=copies, dependent=dependent)
+    return Timing.of(made.samples_us(replays))
 
 
 def graph_sizes(sets: int, copies: int) -> list[int]:

@@ -189,6 +189,15 @@ class CudaEngine:
         """As `run`, without the captured graph: a step that fails is named."""
         return self._run(images, step_by_step=True)
 
+    def early_launches(self, n: int) -> tuple[int, int]:
+        """Return how many launches for n images' pixels may begin before the one ahead has ended.
+
+        As planned, and as captured: a capture may make full edges of them. Raises DeviceError.
+        """
+        form = np.dtype(np.uint8), n
+        planned = sum(dependents(self._plans[form].after)) if self._device.overlaps else 0
+        return planned, self._device.early_launches(self._replays[form].graph)
+
     def timeline(self, n: int, runs: int = 20) -> Timeline:
         """When each launch on n images' pixels runs: medians, the images being the last batch's.
 
@@ -214,11 +223,15 @@ class CudaEngine:
         begin.record(self._stream)
         graph.replay(self._stream)
         end.record(self._stream)
-        events = self._launch_side_by_side(plan, overlapping=False)
+        begins, ends = self._launch_side_by_side(plan, timed=True)
         self._stream.synchronize()
         return [
             end.elapsed_ms(begin),
-            *(event.elapsed_ms(events[0][0]) for pair in events for event in pair),
+            *(
+                each.elapsed_ms(begins[0])
+                for pair in zip(begins, ends, strict=True)
+                for each in pair
+            ),
         ]
 
     def _run(self, images: Batch, *, step_by_step: bool) -> Scores:
@@ -319,24 +332,39 @@ class CudaEngine:
         self._stream.synchronize()
 
     def _launch_side_by_side(
-        self, plan: Plan, *, overlapping: bool = True
-    ) -> list[tuple[Event, Event]]:
-        """Every step on its stream, after those that it waits for; events before and after each."""
+        self, plan: Plan, *, timed: bool = False
+    ) -> tuple[list[Event], list[Event]]:
+        """Launch every step on its stream, after those that it waits for.
+
+        An event after a step is recorded where a step of another stream waits for it: between
+        others it might keep launches from overlapping. Where `timed`, launches do not overlap, and
+        there are events before and after each, which are returned.
+        """
         chosen = streams(plan.after)
         others = [self._device.stream() for _ in range(max(chosen))]
         on = [(self._stream, *others)[number] for number in chosen]
-        events: list[tuple[Event, Event]] = []
+        awaited = [
+            sorted(other for other in after if chosen[other] != stream)
+            for stream, after in zip(chosen, plan.after, strict=True)
+        ]
+        recorded = {other for each in awaited for other in each}
         overlap = dependents(plan.after)
+        begins: list[Event] = []
+        ends: dict[int, Event] = {}
         for index, (step, stream) in enumerate(zip(plan.steps, on, strict=True)):
-            for other in sorted(plan.after[index]):
-                if chosen[other] != chosen[index]:
-                    stream.wait(events[other][1])
-            begin, end = self._device.event(), self._device.event()
-            begin.record(stream)
-            self._launch(step, plan, stream, dependent=overlapping and overlap[index])
-            end.record(stream)
-            events.append((begin, end))
-        return events
+            for other in awaited[index]:
+                stream.wait(ends[other])
+            if timed:
+                begins.append(self._record(stream))
+            self._launch(step, plan, stream, dependent=overlap[index] and not timed)
+            if timed or index in recorded:
+                ends[index] = self._record(stream)
+        return begins, list(ends.values())
+
+    def _record(self, stream: Stream) -> Event:
+        event = self._device.event()
+        event.record(stream)
+        return event
 
     def _upload(self, plan: Plan) -> None:
         if not kernel_reads_host(plan.input_bytes):

@@ -36,7 +36,7 @@ class Engine(Protocol):
 
     @property
     def max_batch(self) -> int:
-        """The largest N that `run` takes."""
+        """The largest N that `run` takes; warming up may lower it."""
 
     @property
     def classes(self) -> int:
@@ -55,7 +55,7 @@ class Engine(Protocol):
         """The ranking of the last run's scores; None where the engine has none."""
 
     def warm_up(self) -> None:
-        """Run every N in 1..max_batch once, so that no request pays for a first run."""
+        """Run what no request is to pay for; those of `open_engine` run every N, and prove it."""
 
     def run(self, images: Batch) -> Scores:
         """The scores of n images, 1 <= n <= max_batch, in an array that later runs do not change.

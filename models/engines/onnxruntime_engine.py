@@ -34,6 +34,9 @@ class OnnxRuntimeEngine:
     warm-up measures it to be faster, as many images as there are threads therefore run in
     parallel, one thread each; this needs a second copy of the weights.
 
+    Of a model that is served as it is, every image runs alone: side by side where that is faster,
+    else in batches of one.
+
     Engines of one classifier share sessions of one thread, and with them their weights; a session
     of several threads is each engine's own, as are its threads.
     """
@@ -60,7 +63,7 @@ class OnnxRuntimeEngine:
         self._no_tensors = np.empty((0, *p.input_shape), np.float32)
         self._gathered: Images | None = None
         self._threads = threads
-        self._one_by_one = classifier.network.batch == 1
+        self._one_by_one = bool(classifier.network.no_kernels)
         self._session: ort.InferenceSession | None = None
         self._single: ort.InferenceSession | None = None
         if beside is not None:
@@ -92,9 +95,7 @@ class OnnxRuntimeEngine:
         return f"cpu (ONNX Runtime {ort.__version__})"
 
     def warm_up(self) -> None:
-        """Run every N once, and measure whether parallel images are faster."""
-        for n in range(1, self._max_batch + 1):
-            self.run(np.zeros((n, *self._image_shape), np.uint8))
+        """Measure whether parallel images are faster."""
         if self._single is not None:
             images = np.zeros((self._threads, *self._image_shape), np.uint8)
             side_by_side = partial(self._run_side_by_side, self._single, images)
@@ -107,6 +108,8 @@ class OnnxRuntimeEngine:
             else:
                 self._beside.shutdown()
             self._single = None
+        if self._one_by_one and self._side_by_side is None:
+            self._max_batch = 1  # an image would only wait for others
 
     def run(self, images: Batch) -> Scores:
         """N pixels or tensors → N×classes; EngineError for a shape the model does not take."""

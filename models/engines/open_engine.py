@@ -50,7 +50,7 @@ def open_engines(
     Engines in the same place share what they can: weights, plans, kernels. AUTO is one engine's.
     """
     engines: list[Engine] = []
-    last: dict[Place, Engine] = {}
+    last: dict[Place, ProvedEngine] = {}
     for place in places:
         beside = last.get(place)
         last[place] = _open(classifier, place, max_batch, threads, tuning, progress, beside)
@@ -71,10 +71,11 @@ def open_engine(
 
     `threads` is for the CPU, 0 leaving their number to ONNX Runtime. A GPU's engine chooses its
     convolutions by the measurements in `tuning`, or by those in the default file if there is one;
-    `progress` wraps the kernels that it compiles. As it warms up, its scores are compared with ONNX
-    Runtime's. EngineError where the device cannot be had; AUTO takes the CPU then, and where the
-    comparison fails, and logs why. A model that Convoy's kernels cannot run is the CPU's on AUTO,
-    with a warning, and NoKernelsError on CUDA.
+    `progress` wraps the kernels that it compiles. As it warms up, it is proved that a batch changes
+    no image's scores, else its batch is one, and a GPU's scores are compared with ONNX Runtime's.
+    EngineError where the device cannot be had; AUTO takes the CPU then, and where the comparison
+    fails, and logs why. A model that Convoy's kernels cannot run is the CPU's on AUTO, with a
+    warning, and NoKernelsError on CUDA.
     """
     return _open(classifier, Place(device), max_batch, threads, tuning, progress)
 
@@ -86,25 +87,26 @@ def _open(
     threads: int,
     tuning: Path | None,
     progress: Progress,
-    beside: Engine | None = None,
-) -> Engine:
+    beside: ProvedEngine | None = None,
+) -> ProvedEngine:
     """`beside` is an engine of the classifier in the same place that is not warm yet."""
+    other = beside.engine if beside else None
 
-    def on_cpu(reason: str = "") -> Engine:
-        return OnnxRuntimeEngine(
+    def on_cpu(reason: str = "") -> ProvedEngine:
+        engine = OnnxRuntimeEngine(
             classifier,
             max_batch=max_batch,
             threads=threads,
             fallback_reason=reason,
-            beside=beside if isinstance(beside, OnnxRuntimeEngine) else None,
+            beside=other if isinstance(other, OnnxRuntimeEngine) else None,
         )
+        return ProvedEngine(engine, partial(prove, classifier=classifier))
 
-    def fall_back(failure: EngineError) -> Engine:
+    def fall_back(failure: EngineError) -> ProvedEngine:
         _log.warning("%s runs on the CPU: %s", classifier.name, failure)
         return on_cpu(str(failure))
 
-    def on_gpu(fallback: Fallback | None) -> Engine:
-        other = beside.engine if isinstance(beside, ProvedEngine) else None
+    def on_gpu(fallback: Fallback | None) -> ProvedEngine:
         its = other if isinstance(other, CudaEngine) else None
         gpu = its.gpu if its else open_gpu(_NO_GPU, place.number)
         check_architecture(gpu, classifier.precision)
@@ -122,7 +124,8 @@ def _open(
         if place.kind is DeviceKind.CUDA:
             raise NoKernelsError(f"{classifier.name}: {classifier.network.no_kernels}")
         _log.warning(
-            "%s: none of it runs on Convoy's kernels; ONNX Runtime serves it on the CPU as it is",
+            "%s: none of it runs on Convoy's kernels; ONNX Runtime serves it on the CPU as it is,"
+            " one image at a time",
             classifier.name,
         )
         return on_cpu("none of the model runs on Convoy's kernels")

@@ -3,17 +3,25 @@
 from pathlib import Path
 
 import numpy as np
+import onnx
+import onnx_ir as ir
 import onnxruntime as ort
 from numpy.typing import NDArray
+from onnx import ModelProto, TensorProto
 
 from models.classifier import Classifier
 from models.engines.engine import Pixels
 from models.errors import EngineError
+from models.onnx_loader.normalise import to_float32
 from models.preprocessing import normalised
 
 
 class Original:
-    """The file without Convoy's loader: its own opset, types and nodes; one image at a time."""
+    """The file without Convoy's loader: its own opset and nodes; one image at a time.
+
+    Its types too, but that float16 is read as float32, which has all of its numbers: ONNX Runtime
+    would round to float16 after every node, by more than Convoy's engines may err in float32.
+    """
 
     def __init__(self, path: Path, classifier: Classifier) -> None:
         """EngineError: ONNX Runtime cannot open the file."""
@@ -21,7 +29,10 @@ class Original:
         options.log_severity_level = 3
         self._classifier = classifier
         try:
-            self._session = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+            proto = onnx.load(path)
+            halves = any(each.data_type == TensorProto.FLOAT16 for each in proto.graph.initializer)
+            model = _as_floats(proto) if halves else path
+            self._session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
         except Exception as error:  # its own exceptions share no base class but this
             raise EngineError(f"ONNX Runtime cannot open {path}: {error}") from error
 
@@ -35,3 +46,10 @@ class Original:
         except Exception as error:  # as above
             raise EngineError(f"ONNX Runtime failed on {self._classifier.name}: {error}") from error
         return np.ravel(scores).astype(np.float32)
+
+
+def _as_floats(proto: ModelProto) -> bytes:
+    model = ir.serde.deserialize_model(proto)
+    to_float32(model)
+    serialized: bytes = ir.serde.serialize_model(model).SerializeToString()
+    return serialized

@@ -1,7 +1,7 @@
-"""A GPU's engine that serves only after a self-test on that GPU.
+"""An engine that serves only what a self-test on its device has shown.
 
-warm up ─ every N once, compared with ONNX Runtime ─┬─ within the tolerance ─ serve
-                                                    └─ not, or it failed ─ fallback, or raise
+warm up ─┬─ N = 1 ─ on a GPU: scores as ONNX Runtime's ── else the fallback serves, or it raises
+         └─ N > 1 ─ each image's scores are those of it alone ── else the batch is one
 """
 
 import logging
@@ -12,13 +12,10 @@ import numpy as np
 from models.classifier import Classifier
 from models.engines.engine import Batch, Engine, Images, Ranked, Scores
 from models.engines.onnxruntime_engine import OnnxRuntimeEngine
-from models.engines.tolerance import relative_error, score_tolerance
-from models.errors import EngineError
+from models.engines.tolerance import relative_error, repeat_tolerance, score_tolerance
+from models.errors import DeviceLostError, EngineError
 from models.lowering import Choose
 from models.preprocessing import normalised
-
-Fallback = Callable[[EngineError], Engine]
-"""Opens the engine to serve in place of one that failed so."""
 
 _log = logging.getLogger("convoy")
 
@@ -27,14 +24,19 @@ class ProvedEngine:
     """See the module, and Engine. `engine` is what serves; without a fallback, failures raise."""
 
     def __init__(
-        self, engine: Engine, prove: Callable[[Engine], None], fallback: Fallback | None
+        self,
+        engine: Engine,
+        prove: Callable[[Engine], int],
+        fallback: "Fallback | None" = None,
     ) -> None:
+        """`prove` returns the largest batch that may be served; EngineError: none may."""
         self.engine, self._prove, self._fallback = engine, prove, fallback
+        self._max_batch = engine.max_batch
 
     @property
     def max_batch(self) -> int:
         """See Engine."""
-        return self.engine.max_batch
+        return self._max_batch
 
     @property
     def classes(self) -> int:
@@ -57,10 +59,10 @@ class ProvedEngine:
         return self.engine.ranked
 
     def warm_up(self) -> None:
-        """Warm the engine up and prove it; where that fails, warm up the fallback."""
+        """Warm the engine up and prove it; where that fails, do so with the fallback."""
         try:
             self.engine.warm_up()
-            self._prove(self.engine)
+            self._max_batch = self._prove(self.engine)
         except EngineError as failure:
             if self._fallback is None:
                 raise
@@ -68,8 +70,9 @@ class ProvedEngine:
                 self.engine.close()
             except EngineError as error:  # on a lost device; the CPU needs none
                 _log.warning("the GPU's memory could not be freed: %s", error)
-            self.engine = self._fallback(failure)
-            self.engine.warm_up()
+            other = self._fallback(failure)
+            self.engine, self._prove, self._fallback = other.engine, other._prove, other._fallback
+            self.warm_up()
 
     def run(self, images: Batch) -> Scores:
         """See Engine."""
@@ -78,6 +81,10 @@ class ProvedEngine:
     def close(self) -> None:
         """See Engine."""
         self.engine.close()
+
+
+Fallback = Callable[[EngineError], ProvedEngine]
+"""Opens the engine to serve in place of one that failed so."""
 
 
 def check_images(n: int, image_shape: tuple[int, ...], seed: int = 0) -> Images:
@@ -89,23 +96,54 @@ def check_images(n: int, image_shape: tuple[int, ...], seed: int = 0) -> Images:
     return images.astype(np.uint8)
 
 
-def prove(engine: Engine, classifier: Classifier, choose: Choose, threads: int = 0) -> None:
-    """Run a warm engine on every N, and raise EngineError where its scores are wrong.
+def prove(
+    engine: Engine, classifier: Classifier, choose: Choose | None = None, threads: int = 0
+) -> int:
+    """Run a warm engine on every N, and return the largest batch that it may be given.
 
-    Right is what ONNX Runtime says on the CPU, within what both may err by.
+    That is its own, or 1 with a line in the log where an image's scores depend on the others of its
+    batch, or on its place among them: they are to be those of the image alone, but for rounding.
+    With `choose`, a GPU's, ONNX Runtime on the CPU says what those are, and EngineError is raised
+    where the engine's own scores of one image are others.
     """
     images = check_images(engine.max_batch, classifier.preprocessing.image_shape)
     tensors = normalised(images, classifier.preprocessing)
-    reference = OnnxRuntimeEngine(classifier, max_batch=1, threads=threads)
-    expected = np.concatenate([reference.run(image[np.newaxis]) for image in images])
-    reference.close()
-    for n in range(1, engine.max_batch + 1):
-        bound = score_tolerance(classifier, expected[-n:].min(), choose, n)
-        for batch in (images[-n:], tensors[-n:]):
-            error = relative_error(engine.run(batch), expected[-n:])
-            if error <= bound:  # not NaN
-                continue
-            raise EngineError(
-                f"the self-test of {classifier.name} on {engine.device} fails at N = {n}: scores"
-                f" differ from ONNX Runtime's by {error:.1e} of the largest, {bound:.1e} is allowed"
-            )
+    judge, whose = engine, "those of each image alone"
+    if choose:
+        judge, whose = OnnxRuntimeEngine(classifier, max_batch=1, threads=threads), "ONNX Runtime's"
+    expected = np.concatenate([judge.run(image[np.newaxis]) for image in images])
+    smallest = float(expected.min())
+    if judge is not engine:
+        judge.close()
+    for n in range(1 if choose else 2, engine.max_batch + 1):
+        allowed = repeat_tolerance(classifier, smallest)
+        batches: list[tuple[Batch, Scores]] = [(images[-n:], expected[-n:])]
+        if choose:
+            allowed = score_tolerance(classifier, smallest, choose, n)
+        if choose or n == engine.max_batch:  # a GPU has a plan for tensors at every N, too
+            batches.append((tensors[-n:][::-1], expected[-n:][::-1]))
+        flaw = next(filter(None, (_flaw(engine, *each, allowed, whose) for each in batches)), "")
+        if flaw and n == 1:
+            what = f"the self-test of {classifier.name} on {engine.device}"
+            raise EngineError(f"{what} fails at N = 1: {flaw}")
+        if flaw:
+            what = f"{classifier.name} on {engine.device} runs one image at a time"
+            _log.warning("%s: at N = %d %s", what, n, flaw)
+            return 1
+    if engine.max_batch > 1 and relative_error(np.roll(expected, 1, axis=0), expected) <= allowed:
+        what = f"{classifier.name} scores {len(images)} different images alike"
+        _log.warning("%s: its self-test cannot show that a batch keeps images apart", what)
+    return engine.max_batch
+
+
+def _flaw(engine: Engine, images: Batch, expected: Scores, allowed: float, whose: str) -> str:
+    """Return what is wrong with an engine's scores of a batch; empty where nothing is."""
+    try:
+        error = relative_error(engine.run(images), expected)
+    except DeviceLostError:
+        raise
+    except EngineError as failure:
+        return str(failure)
+    if error <= allowed:  # not NaN
+        return ""
+    return f"scores differ from {whose} by {error:.1e} of the largest, {allowed:.1e} is allowed"

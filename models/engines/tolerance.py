@@ -17,6 +17,7 @@ from kernels.winograd.matrices import winograd_matrices
 from kernels.winograd.reference import winograd_growth, winograd_roundings
 from models.classifier import Classifier
 from models.graph import Conv, Gemm, GlobalPool, Graph
+from models.onnx_loader import Opaque
 from models.preprocessing import OutputKind
 
 Choice = Callable[[ConvProblem], ConvChoice]
@@ -42,7 +43,7 @@ def network_tolerance(graph: Graph, choose: Choice | None = None) -> float:
     analysis", theorem 3.1), any other node by a few u. Activations have about the same size in all
     layers; then the layers' errors add up, at most linearly. A value that is stored as float16 is
     rounded to 11 bits, 2^13 u. Without `choose` every
-    convolution sums its products directly.
+    convolution sums its products directly. An opaque node errs by as much as the nodes inside.
     """
     u = float(np.finfo(np.float32).eps) / 2
     errors: list[float] = []
@@ -59,6 +60,8 @@ def network_tolerance(graph: Graph, choose: Choice | None = None) -> float:
                 errors.append(_ROUNDED)  # its weights
         elif isinstance(node, GlobalPool):
             errors.append(sqrt(prod(graph.shape(node.x)[1:])))
+        elif isinstance(node, Opaque):
+            errors += [2 + sqrt(terms) + _ROUNDED * node.halves for terms in node.sums]
         else:
             errors.append(2)
     return u * sum(errors)
@@ -74,15 +77,27 @@ def score_tolerance(
     """
     at_n = choose and (lambda conv: choose(conv.with_batch(n)))
     ours = network_tolerance(classifier.rewritten.graph, at_n)
-    bound = ours + network_tolerance(classifier.network.graph)
+    return _of_scores(classifier, smallest, ours + network_tolerance(classifier.network.graph))
+
+
+def repeat_tolerance(classifier: Classifier, smallest: float) -> float:
+    """How far two scores that ONNX Runtime gives an image may lie apart, as `score_tolerance`.
+
+    It may sum in another order in a batch than for the image alone.
+    """
+    return _of_scores(classifier, smallest, 2 * network_tolerance(classifier.network.graph))
+
+
+def _of_scores(classifier: Classifier, smallest: float, bound: float) -> float:
     if classifier.preprocessing.output is OutputKind.PROBABILITIES:
-        bound *= 2 * max(1.0, -log(max(smallest, float(np.finfo(np.float32).tiny))))
+        tiny = float(np.finfo(np.float32).tiny)
+        bound *= 2 * max(1.0, -log(smallest if smallest > tiny else tiny))  # not NaN
     return bound
 
 
 def _conv_error(problem: ConvProblem, choose: Choice | None) -> float:
     """Relative to the size of the sums, in u: √L, or what Winograd's algorithm makes of it."""
-    algorithm, config = choose(problem) if choose else (None, None)
+    algorithm, config, _ = choose(problem) if choose else (None, None, None)
     winograd = WinogradConv | TensorWinogradConv | NonfusedWinogradConv
     if isinstance(algorithm, winograd) and config is not None:
         matrices = winograd_matrices(algorithm.m, algorithm.r, config.points)
@@ -106,5 +121,12 @@ def _winograd_factors(problem: ConvProblem, algorithm: Algorithm[Any]) -> float:
 
 
 def relative_error(actual: NDArray[np.floating], expected: NDArray[np.floating]) -> float:
-    """The largest error of an image, relative to its largest score."""
-    return float((np.abs(actual - expected).max(axis=1) / np.abs(expected).max(axis=1)).max())
+    """The largest error of an image, relative to its largest score.
+
+    Equal scores have none, whatever they are: 0, infinite, not a number.
+    """
+    equal = (actual == expected) | (np.isnan(actual) & np.isnan(expected))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        errors = np.where(equal, 0, np.abs(actual - expected)).max(axis=1)
+        relative = errors / np.abs(expected).max(axis=1)
+    return float(np.where(errors == 0, 0, relative).max())

@@ -60,7 +60,8 @@ def lower_node(to: Context, node: Node) -> None:
 
 def _conv(to: Context, node: Conv) -> None:
     problem = node.problem.with_batch(to.n)
-    algorithm, config = choice = to.choose(problem)
+    choice = to.choose(problem)
+    algorithm, config = choice.algorithm, choice.config
     x, x_pixels = to.pixels(node.x)
     operands: dict[str, Operand] = {"x": at(x)}
     residual = None
@@ -96,7 +97,7 @@ def _conv(to: Context, node: Conv) -> None:
         algorithm.workspace(problem, config), algorithm.counter_bytes(problem, config)
     )
     to.tape.chosen = Chosen(problem, choice)
-    for launch in launches:
+    for launch in choice.triggered(launches):
         to.tape.emit(launch, **operands)
 
 

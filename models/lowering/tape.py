@@ -94,12 +94,14 @@ class Tape:
         """Add a step. Raises KeyError unless every operand of the launch is named.
 
         Further operands are for the node's other launches. Raises TypeError where the kernel would
-        read or write halves as floats, or floats as halves.
+        read or write halves as floats, or floats as halves, or may read a buffer as it was before a
+        launch wrote it.
         """
         if missing := set(launch.operands) - operands.keys():
             raise KeyError(f"{launch.instantiation} for {self.node} lacks {sorted(missing)}")
         named = {name: operands[name] for name in launch.operands}
         self._check_types(launch, named)
+        self._check_restricted(launch, named)
         self.steps.append(TapeStep(self.node, launch, named, self.cost, self.chosen))
         self.cost = NO_COST
 
@@ -112,6 +114,14 @@ class Tape:
                 raise TypeError(
                     f"{launch.instantiation} for {self.node} takes {name} as {each}, "
                     f"but it is stored as {stored}"
+                )
+
+    def _check_restricted(self, launch: Launch, operands: Mapping[str, Operand]) -> None:
+        for name in sorted(launch.restricted):
+            if not isinstance(operands[name], WeightOperand):
+                raise TypeError(
+                    f"{launch.instantiation} for {self.node} declares {name} with __restrict__, "
+                    "which is for weights alone (kernels/src/dependent.cuh); take it away"
                 )
 
     def buffer(self, root: str, nbytes: int) -> BufferOperand:

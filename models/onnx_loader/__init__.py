@@ -19,10 +19,16 @@ from onnx import ModelProto, TensorProto
 
 from models.errors import NoKernelsError, UnsupportedModelError
 from models.graph import Graph, Shape
-from models.onnx_loader.as_it_is import Opaque, as_it_is, batch_of
+from models.onnx_loader.as_it_is import Opaque, as_it_is
 from models.onnx_loader.batch import make_batch_symbolic
 from models.onnx_loader.file import FileLimits, read_model
-from models.onnx_loader.importer import Importer, OnnxNode, RefusedError, UnknownShapeError
+from models.onnx_loader.importer import (
+    Importer,
+    ImpossibleError,
+    OnnxNode,
+    RefusedError,
+    UnknownShapeError,
+)
 from models.onnx_loader.limits.bounds import shortened
 from models.onnx_loader.limits.structure import check_structure
 from models.onnx_loader.normalise import normalise
@@ -47,8 +53,9 @@ class LoadedModel:
     name: str
     graph: Graph  # typed nodes as exported, before any rewriting
     proto: ModelProto  # the normal form as ONNX, its batch axis symbolic; or the file's own
-    no_kernels: str = ""  # why Convoy's kernels cannot run it: `graph` is one Opaque node
-    batch: int | None = None  # of the file's own graph, where that takes no other
+    # Why Convoy's kernels cannot run it: `graph` is one Opaque node, and nothing shows whether
+    # images of a batch stay apart in it.
+    no_kernels: str = ""
 
 
 def image_shape(proto: ModelProto) -> tuple[int | None, ...]:
@@ -98,7 +105,7 @@ def load_proto(
         if not opaque:
             raise
         graph, runnable = as_it_is(name, proto, model, str(error))
-        return LoadedModel(name, graph, runnable, str(error), batch_of(runnable))
+        return LoadedModel(name, graph, runnable, str(error))
     check_structure(graph)
     make_batch_symbolic(model)
     return LoadedModel(name, graph, ir.serde.serialize_model(model))
@@ -135,6 +142,10 @@ def _typed_graph(name: str, model: ir.Model) -> Graph:
         except (RefusedError, UnsupportedModelError, ValueError, LookupError) as error:
             operator = f"{ir_node.domain}.{ir_node.op_type}".removeprefix(".")
             problems.append(_Problem(operator, node.name, error))
+    if impossible := [each for each in problems if isinstance(each.error, ImpossibleError)]:
+        raise UnsupportedModelError(
+            "\n".join(["the model contradicts itself:", *_lines(impossible)])
+        )
     if problems:
         raise NoKernelsError(_report(problems))
     outputs = []
@@ -162,6 +173,18 @@ _REASONS = 50
 def _report(problems: list[_Problem]) -> str:
     """All causes at once, without the unknown shapes that follow from them."""
     causes = [p for p in problems if not isinstance(p.error, UnknownShapeError)] or problems
+    return "\n".join(
+        [
+            "the model asks for what Convoy does not run:",
+            *_lines(causes),
+            f"Supported operators: {', '.join(OPERATORS)};"
+            " and most others of constants alone, which are folded",
+        ]
+    )
+
+
+def _lines(causes: list[_Problem]) -> list[str]:
+    """Return a line for each reason, with the nodes that it is of."""
     grouped: dict[tuple[str, str], list[tuple[str, str]]] = {}
     for problem in causes:
         reason = shortened(str(problem.error))
@@ -175,11 +198,4 @@ def _report(problems: list[_Problem]) -> str:
     ]
     if len(grouped) > _REASONS:
         lines.append(f"  and {len(grouped) - _REASONS:,} reasons more")
-    return "\n".join(
-        [
-            "the model asks for what Convoy does not run:",
-            *lines,
-            f"Supported operators: {', '.join(OPERATORS)};"
-            " and most others of constants alone, which are folded",
-        ]
-    )
+    return lines

@@ -1,9 +1,11 @@
 """A model that typed nodes cannot express, as ONNX Runtime runs it: its own nodes, opset and types.
 
-Around it are only what engines need: a float32 image in, float32 scores out, sizes known.
+Around it are only what engines need: a float32 image in, float32 scores out, sizes known. Its nodes
+may work along the batch axis, so that engines run it on one image at a time.
 """
 
 from dataclasses import dataclass
+from math import prod
 
 import onnx_ir as ir
 from onnx import ModelProto, TensorProto, helper
@@ -11,6 +13,7 @@ from onnx import ModelProto, TensorProto, helper
 from models.errors import UnsupportedModelError
 from models.graph import Graph, Node, Value, operand
 from models.onnx_loader.importer import RefusedError, static_shape
+from models.onnx_loader.limits.sizes import known_shape
 
 _UNBOUNDED = {"Loop", "Scan"}
 
@@ -21,6 +24,8 @@ class Opaque(Node):
 
     x: str = operand()
     ends_in_softmax: bool
+    sums: tuple[int, ...]  # how many terms a number of each inner node's result sums
+    halves: bool  # whether the inner nodes round to float16
 
 
 def as_it_is(
@@ -55,6 +60,8 @@ def as_it_is(
         output=str(scores.name),
         x=str(image.name),
         ends_in_softmax=last is not None and last.op_type == "Softmax",
+        sums=tuple(_terms(inner) for inner in model.graph),
+        halves=any(weight.data_type == TensorProto.FLOAT16 for weight in proto.graph.initializer),
     )
     values = {
         str(value.name): Value(str(value.name), shape[1:])
@@ -64,10 +71,17 @@ def as_it_is(
     return graph, runnable
 
 
-def batch_of(proto: ModelProto) -> int | None:
-    """The batch that a model was exported for; None where it takes any."""
-    size = proto.graph.input[0].type.tensor_type.shape.dim[0].dim_value
-    return size if size > 0 else None
+def _terms(node: ir.Node) -> int:
+    """Return how many terms a number of a node's result sums, for most operators at most.
+
+    A filter's, or those of the last axis (MatMul, Gemm, Softmax, LayerNormalization), or as many as
+    become one number (reductions, pooling).
+    """
+    shapes = [known_shape(value) or () for value in (*node.inputs[:2], node.outputs[0])]
+    read, *filters, written = shapes
+    if node.op_type == "Conv" and filters:
+        return prod(filters[0][1:])
+    return max(*read[-1:], prod(read) // max(1, prod(written)), 1)
 
 
 def _take_floats(proto: ModelProto, image: str) -> None:

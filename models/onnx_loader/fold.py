@@ -16,14 +16,45 @@ from onnxscript.optimizer import FOLDED_FROM_KEY
 # The public fold_constants_ir takes no subclass, and only this class sees each node as soon as its
 # shape is known: whole-graph inference would compute every shape that follows from a large one.
 from onnxscript.optimizer._constant_folding import FoldConstantsPass, Replacement
-from onnxscript.rewriter import RewritePass
+from onnxscript.rewriter import MatchResult, RewritePass
 from onnxscript.rewriter.rules import common as rules
+from onnxscript.rewriter.rules.common._fuse_batchnorm import (
+    FuseBatchNormIntoConv,
+    FuseBatchNormIntoGemm,
+    _FuseBatchNormBase,
+)
 
 from models.errors import UnsupportedModelError
 from models.onnx_loader.limits.bounds import shown
 from models.onnx_loader.limits.sizes import check_value, known_shape
 
 _ITERATIONS = 4
+
+
+class _OfInference(_FuseBatchNormBase):
+    """The library's rule, which does not look whether a node is for training."""
+
+    def check(
+        self, context: object, x: ir.Value, inbound_out: ir.Value, batchnorm_out: ir.Value
+    ) -> MatchResult:
+        if _trains(batchnorm_out.producer()):
+            return MatchResult().fail("it normalises by the batch")
+        return super().check(context, x, inbound_out, batchnorm_out)
+
+
+class _IntoConv(_OfInference, FuseBatchNormIntoConv):
+    pass
+
+
+class _IntoGemm(_OfInference, FuseBatchNormIntoGemm):
+    pass
+
+
+def _trains(node: ir.Node | None) -> bool:
+    """Whether a BatchNormalization normalises by the mean and variance of its own input."""
+    training = None if node is None else node.attributes.get("training_mode")
+    return training is not None and training.as_int() == 1
+
 
 # onnxscript's default rules, in its order, without those for operators that are not supported
 # (ConvTranspose, ScatterND, ...), and without slice_split, which walks all nodes for each node;
@@ -61,8 +92,8 @@ _RULES = (
     rules.squeeze_reshape_1d_rule,
     rules.normalize_pad_format_conv_rule,
     rules.fuse_pad_into_conv_rule,
-    rules.fuse_batchnorm_into_conv_rule,
-    rules.fuse_batchnorm_into_gemm_rule,
+    _IntoConv().rule(),  # type: ignore[no-untyped-call]
+    _IntoGemm().rule(),  # type: ignore[no-untyped-call]
     rules.remove_optional_bias_from_conv_rule,
     rules.remove_optional_bias_from_gemm_rule,
 )
@@ -159,13 +190,22 @@ def _undo_strides(node: ir.Node) -> None:
         node.replace_input_with(1, target)
 
 
+def _check_divisor(node: ir.Node) -> None:
+    """Refuse a division of whole numbers by 0, which NumPy folds to 0."""
+    divisor = node.inputs[1] if node.op_type in ("Div", "Mod") and len(node.inputs) > 1 else None
+    if divisor is None or divisor.const_value is None:
+        return
+    numbers = divisor.const_value.numpy()
+    if numbers.dtype.kind in "iu" and (numbers == 0).any():
+        name = node.name or node.outputs[0].name
+        raise UnsupportedModelError(f"{node.op_type} {name} divides whole numbers by 0")
+
+
 def _is_standardisation(node: ir.Node) -> bool:
     """Whether a constant is normalised by its own mean and variance, as a batch in training."""
-    training = node.attributes.get("training_mode")
     return (
         node.op_type == "BatchNormalization"
-        and training is not None
-        and training.as_int() == 1
+        and _trains(node)
         and all(value is not None and value.const_value is not None for value in node.inputs[:3])
         and isinstance(node.graph, ir.Graph)
         and not any(value.uses() or value.is_graph_output() for value in node.outputs[1:])
@@ -235,6 +275,7 @@ class _Folding(FoldConstantsPass):
         """Check the shapes inferred for the node before another node uses them."""
         _keep_batch(node)
         _undo_strides(node)
+        _check_divisor(node)
         if _is_standardisation(node):
             self._count(node, 3 * node.inputs[0].const_value.size)  # type: ignore[union-attr]
             _standardise(node)

@@ -16,6 +16,10 @@ class RefusedError(Exception):
     """Why one ONNX node cannot become typed nodes; the loader collects them all."""
 
 
+class ImpossibleError(RefusedError):
+    """As RefusedError, of a node that ONNX Runtime could not run either."""
+
+
 class UnknownShapeError(RefusedError):
     """A shape that inference could not find, most often because a node before it is unknown."""
 

@@ -7,7 +7,7 @@ from math import prod
 import numpy as np
 
 from models.graph import Concat, Expand, Identity, Reshape, Slice, Transpose
-from models.onnx_loader.importer import Importer, OnnxNode, RefusedError
+from models.onnx_loader.importer import Importer, ImpossibleError, OnnxNode, RefusedError
 
 _RUNS = 16
 """Runs of indices that a Gather may have: it becomes a slice each."""
@@ -39,11 +39,15 @@ def slice_(to: Importer, node: OnnxNode) -> None:
 def gather(to: Importer, node: OnnxNode) -> None:
     """One index, or several, as Slices of the runs in them (x[:, 0] in PyTorch)."""
     shape, indices = node.input_shape(0), np.asarray(node.constant(1))
-    rank = len(shape)
-    axis = node.axis(node.integer("axis", 0), rank)
-    size = shape[axis + 1]
-    if not indices.size or indices.min() < -size or indices.max() >= size:
-        raise RefusedError(f"indices {indices.tolist()} of {size}: give at least one, each inside")
+    rank, given = len(shape), node.integer("axis", 0)
+    if not -rank <= given < rank:
+        raise ImpossibleError(f"axis={given} of {rank} axes")
+    size = shape[given]
+    if indices.size and not -size <= indices.min() <= indices.max() < size:
+        raise ImpossibleError(f"indices {indices.tolist()} of {size}: each must lie inside")
+    if not indices.size:
+        raise RefusedError(f"indices {indices.tolist()} of {size}: give at least one")
+    axis = node.axis(given, rank)
     flat = indices.reshape(-1) % size
     ends = [0, *(np.flatnonzero(np.diff(flat) != 1) + 1).tolist(), flat.size]
     runs = [(int(flat[a]), int(flat[b - 1]) + 1) for a, b in pairwise(ends)]

@@ -69,11 +69,12 @@ def _normal_form(proto: ModelProto, input_shape: Shape | None) -> ir.Model:
     model.graph.inputs[:] = [v for v in model.graph.inputs if v.name not in initializers]
     names = {node.name for node in model.graph if node.name}
     with _quiet():
+        _open_sizes(model)
         passes.RemoveUnusedNodesPass()(model)
         check_attributes(model)
         check_ranks(model)
         check_reads(model, room)
-        _to_float32(model)
+        to_float32(model)
         _convert_opset(model)
         _fix_input_shapes(model, input_shape)
         fold(model, room)
@@ -100,6 +101,20 @@ def _inlined(proto: ModelProto) -> ModelProto:
     # Again: the body of a function may name what only its caller has, even its own result.
     onnx.checker.check_model(inlined)
     return inlined
+
+
+def _open_sizes(model: ir.Model) -> None:
+    """Read a declared size below 0 as open, as ONNX Runtime does: Paddle writes -1."""
+    for graph in model.graphs():
+        outputs = (value for node in graph for value in node.outputs)
+        for value in (*graph.inputs, *outputs):
+            if value.shape is not None and any(_is_negative(size) for size in value.shape):
+                sizes = (None if _is_negative(size) else size for size in value.shape)
+                value.shape = ir.Shape(sizes)
+
+
+def _is_negative(size: int | ir.SymbolicDim) -> bool:
+    return isinstance(size, int) and size < 0
 
 
 def _infer_shapes(model: ir.Model) -> None:
@@ -135,7 +150,7 @@ def _quiet() -> Iterator[None]:
             logger.setLevel(level)
 
 
-def _to_float32(model: ir.Model) -> None:
+def to_float32(model: ir.Model) -> None:
     """Read float16 as float32: every float16 number is a float32 number, so weights stay exact."""
     for graph in model.graphs():
         for initializer in graph.initializers.values():

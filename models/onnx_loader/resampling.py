@@ -10,7 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.graph import Identity, Pad, Resample, Slice
-from models.onnx_loader.importer import Importer, OnnxNode, RefusedError, attributes_only
+from models.onnx_loader.importer import (
+    Importer,
+    ImpossibleError,
+    OnnxNode,
+    RefusedError,
+    attributes_only,
+)
 
 Positions = NDArray[np.float32]
 Index = NDArray[np.int64]
@@ -22,7 +28,12 @@ def resize(to: Importer, node: OnnxNode) -> None:
     attributes_only(
         node, {"antialias": 0, "keep_aspect_ratio_policy": "stretch", "exclude_outside": 0}
     )
+    for index, what in ((2, "scales"), (3, "sizes")):
+        given = node.input(index).const_value if node.has(index) else None
+        if given is not None and (given.numpy() <= 0).any():
+            raise ImpossibleError(f"{what}={given.numpy().tolist()}: each must be above 0")
     before, after = node.input_shape(0), node.output_shape
+    _check_left(after)
     if len(before) not in (4, 5) or before[:2] != after[:2]:
         raise RefusedError(f"it turns {before} into {after}: only H and W (D, H, W) may change")
     factors = _factors(node, before, after)
@@ -37,6 +48,11 @@ def resize(to: Importer, node: OnnxNode) -> None:
         else:
             raise RefusedError(f"mode={mode} is not supported; nearest and linear are")
     _resample(to, node, node.x(), tables)
+
+
+def _check_left(shape: Sequence[int]) -> None:
+    if 0 in shape:
+        raise ImpossibleError(f"it leaves nothing of the image: {tuple(shape)}")
 
 
 def _factors(node: OnnxNode, before: Sequence[int], after: Sequence[int]) -> list[float]:
@@ -122,6 +138,7 @@ def pad(to: Importer, node: OnnxNode) -> None:
         begin[axis], end[axis] = pads[index], pads[index + len(axes)]
     if begin[0] or end[0]:
         raise RefusedError(f"pads={pads} change the batch axis")
+    _check_left(node.output_shape)
     x = _cut(to, node, begin[1:], end[1:])
     before, after = (max(0, size) for size in begin[1:]), (max(0, size) for size in end[1:])
     widths = list(zip(before, after, strict=True))

@@ -6,7 +6,7 @@ from kernels.problems.conv import ConvProblem
 from kernels.problems.pool import PoolKind, PoolProblem
 from kernels.problems.window import Window
 from models.graph import Conv, GlobalPool, Pool, Reshape
-from models.onnx_loader.importer import Importer, OnnxNode, RefusedError
+from models.onnx_loader.importer import Importer, ImpossibleError, OnnxNode, RefusedError
 
 
 def window(node: OnnxNode, kernel: tuple[int, ...]) -> Window:
@@ -75,17 +75,19 @@ def conv(to: Importer, node: OnnxNode) -> None:
     weight = node.constant(1)
     kernel = node.integers("kernel_shape", list(weight.shape[2:]))
     if kernel != weight.shape[2:]:
-        raise RefusedError(f"kernel_shape={kernel}, but the filter is {weight.shape}")
+        raise ImpossibleError(f"kernel_shape={kernel}, but the filter is {weight.shape}")
+    if weight.ndim != len(node.input_shape(0)):
+        raise ImpossibleError(f"filter {weight.shape} does not fit {node.input_shape(0)}")
     c = node.input_shape(0)[1]
     k = weight.shape[0]
     groups = node.integer("group", 1)
+    if groups < 1 or c % groups or k % groups or weight.shape[1] != c // groups:
+        raise ImpossibleError(f"filter {weight.shape} does not fit {c} channels, group={groups}")
     problem = ConvProblem(1, c, k, window(node, weight.shape[2:]), groups)
     if weight.ndim == 3:
         weight = weight[:, :, np.newaxis]
-    if weight.shape != problem.filter_shape:
-        raise RefusedError(f"filter {weight.shape} does not fit {c} channels, {groups} groups")
     if node.has(2) and node.input_shape(2) != (k,):
-        raise RefusedError(f"bias {node.input_shape(2)} does not fit {k} output channels")
+        raise ImpossibleError(f"bias {node.input_shape(2)} does not fit {k} output channels")
     bias = to.weight(str(node.input(2).name), node.constant(2)) if node.has(2) else None
     x, y = _ends(to, node)
     to.nodes.append(

@@ -40,6 +40,7 @@ class Gpu:
     tf32_tflops: float
     fp16_tflops: float
     gb_per_s: float
+    l2_mb: int  # MiB of the second-level cache, as the device reports them
     overlaps: bool = False  # whether dependent launches do (kernels/src/dependent.cuh)
 
     @property
@@ -68,11 +69,11 @@ class Gpu:
 
 
 GPUS: Mapping[str, Gpu] = {
-    "t4": Gpu("T4", "75", 40, 64, 8.1, 0, 65, 320),
-    "a100": Gpu("A100 SXM 80 GB", "80", 108, 163, 19.5, 156, 312, 2039),
-    "l4": Gpu("L4", "89", 58, 99, 30.3, 60, 121, 300),
-    "h100": Gpu("H100 SXM", "90a", 132, 227, 66.9, 494, 989, 3350, overlaps=True),
-    "h200": Gpu("H200 SXM", "90a", 132, 227, 66.9, 494, 989, 4800, overlaps=True),
+    "t4": Gpu("T4", "75", 40, 64, 8.1, 0, 65, 320, 4),
+    "a100": Gpu("A100 SXM 80 GB", "80", 108, 163, 19.5, 156, 312, 2039, 40),
+    "l4": Gpu("L4", "89", 58, 99, 30.3, 60, 121, 300, 48),
+    "h100": Gpu("H100 SXM", "90a", 132, 227, 66.9, 494, 989, 3350, 50, overlaps=True),
+    "h200": Gpu("H200 SXM", "90a", 132, 227, 66.9, 494, 989, 4800, 60, overlaps=True),
 }
 
 

@@ -57,5 +57,5 @@ def is_nonnegative(view: GraphView, name: str) -> bool:
 
 def _is_nonnegative_activation(activation: Activation) -> bool:
     if activation.kind is ActivationKind.CLIP:
-        return activation.a >= 0
+        return min(activation.a, activation.b) >= 0
     return activation.kind in _ALWAYS

@@ -15,17 +15,18 @@ from typing import Protocol
 from kernels.convolution.algorithms import ConvChoice
 from kernels.device.launch import Launch
 from kernels.problems.conv import ConvProblem
-from kernels.tuning.heuristic import CLOCK_HZ, LAUNCH_CYCLES, launch_cycles
-from models.schedule.branches import After, dependents, in_order
+from kernels.tuning.constants import ASSUMED, Constants, microseconds
+from kernels.tuning.heuristic import launch_cycles
+from models.schedule.branches import After, dependents, in_order, streams
 
-GAP_US = 1e6 * LAUNCH_CYCLES / CLOCK_HZ
+GAP_US = microseconds(ASSUMED.launch_cycles)
 """From the end of a graph's node to the start of one that waits for it."""
+
+OVERLAPPED_GAP_US = microseconds(ASSUMED.overlapped_cycles)
+"""The same where the later launch has begun before (kernels/src/dependent.cuh)."""
 
 OTHER_US = 0.7
 """Of a launch that computes no convolution, to start, load and end; assumed."""
-
-OVERLAPPED_GAP_US = 0.25
-"""Assumed: the same where the later launch has begun before (kernels/src/dependent.cuh)."""
 
 _LANES = 128
 """Multiply-adds of a multiprocessor a clock, by which the cost model's cycles become time."""
@@ -127,9 +128,17 @@ def estimate(step: Timed, machine: Machine) -> Estimate:
     return Estimate(1e6 * seconds, min(1.0, prod(step.launch.grid) / machine.multiprocessors))
 
 
-def gaps(after: After, *, overlaps: bool) -> list[float]:
+def gaps(after: After, *, overlaps: bool, constants: Constants = ASSUMED) -> list[float]:
     """µs before each step that waits for another; `overlaps`: whether launches do."""
-    return [OVERLAPPED_GAP_US if overlaps and early else GAP_US for early in dependents(after)]
+    stream = streams(after)
+
+    def gap(step: int, early: bool) -> float:
+        if overlaps and early:
+            return constants.overlapped_cycles
+        forks = any(stream[other] != stream[step] for other in after[step])
+        return constants.fork_cycles if forks else constants.launch_cycles
+
+    return [microseconds(gap(*each)) for each in enumerate(dependents(after))]
 
 
 def spans(

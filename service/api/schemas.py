@@ -9,6 +9,7 @@ from pydantic import Field
 from typing_extensions import TypedDict  # pydantic requires this one before Python 3.12
 
 from service.engine.ranking import Prediction
+from service.hosting.pipeline import Broken
 
 
 class ImageResult(TypedDict):
@@ -52,6 +53,32 @@ class Model(TypedDict):
     ]
     precision: Annotated[str, Field(description="what the engine computes in")]
     max_batch: int
+    error: Annotated[
+        str,
+        Field(description="why it could not be opened, all else then being empty; or empty"),
+    ]
+    guess: Annotated[
+        str, Field(description="the preset of its pixels, where nothing chose it; or empty")
+    ]
+    warning: Annotated[str, Field(description="why its answers are probably wrong; or empty")]
+
+
+def broken_model(broken: Broken) -> Model:
+    """A model that could not be opened, of which its name and the reason are known."""
+    return Model(
+        name=broken.name,
+        default=False,
+        state="broken: it could not be opened",
+        classes=0,
+        labels=[],
+        image=[],
+        device="",
+        precision="",
+        max_batch=0,
+        error=broken.error,
+        guess="",
+        warning="",
+    )
 
 
 class ModelsAnswer(TypedDict):
@@ -68,6 +95,7 @@ class ErrorAnswer(TypedDict):
 
 _ERRORS = {
     400: "Empty or malformed request, or an image that cannot be decoded",
+    403: "A priority above the default that the API key may not use",
     404: "No such model, or no such version of it",
     408: "The body arrived too slowly",
     413: "Too many bytes, pixels or images",

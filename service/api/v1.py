@@ -9,8 +9,15 @@ from pydantic import TypeAdapter, ValidationError
 from starlette.responses import Response
 
 from models import PRECISION
-from service.api.schemas import ClassifyAnswer, ImageResult, Model, ModelsAnswer, errors
-from service.batching.policy import DEFAULT_PRIORITY, LOWEST_PRIORITY, NO_HURRY, Urgency, urgency_of
+from service.api.schemas import (
+    ClassifyAnswer,
+    ImageResult,
+    Model,
+    ModelsAnswer,
+    broken_model,
+    errors,
+)
+from service.batching.policy import LEVELS, NO_HURRY, Urgency, urgency_of
 from service.engine.ranking import top_k
 from service.errors import InvalidParameterError, ModelNotFoundError
 from service.hosting.inference import Scored, Wanted
@@ -50,13 +57,12 @@ TIMEOUT_HEADER = "X-Timeout-Ms"
 PRIORITY_HEADER = "X-Priority"
 
 _DEADLINE = "deadline, in milliseconds after the request arrived; default: none"
-_LEVELS = f"1: highest; {LOWEST_PRIORITY} and above: lowest; 0: the default, {DEFAULT_PRIORITY}"
 
 # FastAPI documents these types; pydantic validates by them here.
 Timeout = Annotated[
     float, Header(alias=TIMEOUT_HEADER, gt=0, allow_inf_nan=False, description=_DEADLINE)
 ]
-Priority = Annotated[int, Header(alias=PRIORITY_HEADER, ge=0, description=_LEVELS)]
+Priority = Annotated[int, Header(alias=PRIORITY_HEADER, ge=0, description=LEVELS)]
 
 _TIMEOUT, _PRIORITY = (name.lower().encode() for name in (TIMEOUT_HEADER, PRIORITY_HEADER))
 _timeout = TypeAdapter[float](Timeout).validator.validate_python
@@ -81,6 +87,7 @@ def add_routes(app: FastAPI, repository: Repository) -> dict[str, Endpoint]:
         Images are JPEG, PNG or WebP. The body is one image, or a form with one or more files.
         A server with several models and no default model answers at `/v1/models/{model}/classify`.
         """
+        repository.find_default()
         paths = ", ".join(map(model_path, repository.models))
         raise ModelNotFoundError(f"there is no default model; POST to one of {paths}")
 
@@ -104,9 +111,13 @@ def add_routes(app: FastAPI, repository: Repository) -> dict[str, Endpoint]:
                         device=pipeline.runner.device,
                         precision=PRECISION,
                         max_batch=pipeline.runner.max_batch,
+                        error="",
+                        guess=pipeline.info.guess,
+                        warning=pipeline.info.warning,
                     )
                     for name, pipeline in repository.models.items()
                 ]
+                + [broken_model(broken) for broken in repository.broken.values()]
             )
         )
 
@@ -120,7 +131,7 @@ def add_routes(app: FastAPI, repository: Repository) -> dict[str, Endpoint]:
             route,
             methods=["POST"],
             dependencies=[Depends(_documented(classes))],
-            responses=errors(400, 404, 408, 413, 415, 422, 429, 500, 503, 504),
+            responses=errors(400, 403, 404, 408, 413, 415, 422, 429, 500, 503, 504),
             openapi_extra={"requestBody": _BODY},
             tags=["classify"],
         )
@@ -228,7 +239,7 @@ def urgency_from(headers: Mapping[bytes, bytes], started: float) -> Urgency:
         return NO_HURRY
     level, timeout_s = 0, None
     if priority != b"0":
-        rule = f"{PRIORITY_HEADER} must be a whole number: 1 is the highest priority, 0 the default"
+        rule = f"{PRIORITY_HEADER} must be a whole number; {LEVELS}"
         level = validated(_priority, priority, rule)
     if timeout is not None:
         rule = f"{TIMEOUT_HEADER} must be a positive number of milliseconds"

@@ -1,8 +1,8 @@
 """Dynamic batching: combines items of separate requests into batches. No HTTP, no device.
 
-    post ── waiting (by due time) ── policy ─┬─ run on engine 0 ─┬─ outcomes
-                             refuse ┘  └ look │        ...        │
-                                        again └─ run on engine k ─┘
+    post ── waiting (in turns) ── policy ─┬─ run on engine 0 ─┬─ outcomes
+                           refuse ┘  └ look │        ...        │
+                                      again └─ run on engine k ─┘
 
 Each engine has a worker task, which runs one batch at a time. An idle worker asks the policy
 (`service/batching/policy.py`) what to dispatch when and which requests cannot meet their deadlines,
@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import Context
 from functools import partial
+from itertools import chain
 from math import inf
 from typing import Generic, TypeVar
 
@@ -28,10 +29,11 @@ from service.batching.device_turns import Turns
 from service.batching.dispatcher import Dispatcher
 from service.batching.latency import Latency
 from service.batching.policy import NO_HURRY, Decision, Urgency, due
-from service.batching.queue import Answered, OnOutcome, Request, Waiting
+from service.batching.queue import Answered, OnOutcome, Part, Request, Waiting
 from service.batching.worker import Batch, BatchRecord, Run, Worker
 from service.callbacks import call_safely
 from service.errors import DeadlineError, EngineFailedError, ServiceError, ShuttingDownError
+from service.fair_queue import ANYONE, Client
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -45,10 +47,10 @@ class Batcher(Generic[T, R]):
 
     Each of `runs` is an engine, called with one batch at a time: it takes items in the order in
     which they are due and returns one result for each, in the same order. The caller bounds how
-    many items wait. `latency` is what is known of each engine's L(n); it learns. `turns` has the
-    turns of each engine's device, which it shares with batchers of other models in proportion to
-    `weight`. `on_batch` is called with every ended batch. `clock` returns seconds. Used from one
-    event loop.
+    many items wait. `latency` is what is known of each engine's L(n); it learns, also of another
+    largest n. `turns` has the turns of each engine's device, which it shares with batchers of other
+    models in proportion to `weight`. `on_batch` is called with every ended batch. `clock` returns
+    seconds. Used from one event loop.
     """
 
     def __init__(
@@ -64,7 +66,6 @@ class Batcher(Generic[T, R]):
     ) -> None:
         if max_batch < 1:
             raise ValueError(f"max_batch {max_batch} must be at least 1")
-        self._max_batch = max_batch
         self._dispatcher = Dispatcher(*(latency or Latency.unknown(max_batch) for _ in runs))
         self._workers = [Worker(number, run) for number, run in enumerate(runs)]
         for worker, its in zip(self._workers, turns, strict=False):
@@ -120,7 +121,11 @@ class Batcher(Generic[T, R]):
             self._wake()
 
     def post(
-        self, items: Sequence[T], then: OnOutcome[R], urgency: Urgency = NO_HURRY
+        self,
+        items: Sequence[T],
+        then: OnOutcome[R],
+        urgency: Urgency = NO_HURRY,
+        client: Client = ANYONE,
     ) -> Request[T, R]:
         """Queue `items`, all or none; `then` is called once with the outcome, after this returns.
 
@@ -133,17 +138,17 @@ class Batcher(Generic[T, R]):
             raise ShuttingDownError("the server is shutting down; send the request again")
         now = self._clock()
         if urgency.deadline < inf:
-            self.check_deadline(count, urgency)
-        request = Request(
-            self._waiting, tuple(items), now, then, due(now, urgency), urgency.deadline, count
-        )
+            self.check_deadline(count, urgency, client)
+        moment = due(now, urgency)
+        request = Request(self._waiting, tuple(items), now, then, client, moment, urgency, count)
         loop = asyncio.get_running_loop()
         if not count:
             loop.call_soon(self._tell, request, Answered([], 0, 0.0, 0.0))
             return request
-        self._waiting.enter(request)
+        inside = self._waiting.enter(request)
         if not self._dispatcher.short:
-            self._dispatcher.arrived(now, count)
+            inside += sum(part[2] for part in self._running() if part[0].client == client)
+            self._dispatcher.arrived(now, count, client.name, inside)
         if not self._working:
             self._start(loop)
         if self._idle:
@@ -154,7 +159,7 @@ class Batcher(Generic[T, R]):
 
     def fail_waiting(self, failure: Callable[[], ServiceError]) -> None:
         """Fail the waiting requests, except those with items in a running batch."""
-        running = set(self._running())
+        running = {request for request, _, _ in self._running()}
         for request in self._waiting.all():
             if request not in running:
                 self._fail(request, failure())
@@ -180,12 +185,12 @@ class Batcher(Generic[T, R]):
                     worker.task.cancel()
             self._stop()
 
-    def check_deadline(self, count: int, urgency: Urgency) -> None:
+    def check_deadline(self, count: int, urgency: Urgency, client: Client = ANYONE) -> None:
         """Raise DeadlineError if `count` items that arrive now could not meet their deadline."""
         if urgency.deadline == inf:
             return
         now = self._clock()
-        ahead = self._waiting.ahead_of(due(now, urgency))
+        ahead = self._waiting.ahead_of(count, client, due(now, urgency), urgency)
         self._see_others()
         done = self._dispatcher.completion(now, ahead, count)
         if done > urgency.deadline:
@@ -211,7 +216,7 @@ class Batcher(Generic[T, R]):
         # `run` may have swallowed a cancellation, so check for one.
         while not worker.cancelled:
             if self._dispatcher.short:
-                await self._gather()
+                await self._gather(self.latency(worker.number).max_batch)
             # No await between here and the wait, so no change is missed.
             worker.changed.clear()
             now = self._clock()
@@ -221,7 +226,7 @@ class Batcher(Generic[T, R]):
             elif worker.serves and (self._waiting.depth or not worker.alone):
                 size = self._look(now, worker)
             if size:
-                items, parts = self._waiting.take(size)
+                items, parts = self._waiting.take(size, now)
                 if items:
                     await self._carry(worker, Batch(now, items, parts))
             elif self._closing and not self._waiting:
@@ -233,14 +238,14 @@ class Batcher(Generic[T, R]):
                 if worker in self._idle:
                     del self._idle[self._idle.index(worker)]
 
-    async def _gather(self) -> None:
-        """Let the event loop read what has arrived before a short batch begins.
+    async def _gather(self, most: int) -> None:
+        """Let the event loop read what has arrived before a short batch of at most `most` begins.
 
         During the batch it would compete with the engine's thread for the GIL, at a multiple of the
         cost. At least once: short batches may otherwise leave the event loop no turn.
         """
         depth = 0
-        while depth < min(self.depth, self._max_batch):
+        while depth < min(self.depth, most):
             depth = self.depth
             await asyncio.sleep(0)
 
@@ -252,7 +257,8 @@ class Batcher(Generic[T, R]):
         decision = self._decide(now, worker)
         size = decision.dispatch
         if self._closing and not size:
-            size = min(self.depth, self._max_batch)  # nothing more can arrive
+            most = self.latency(worker.number).max_batch
+            size = min(self.depth, most)  # nothing more can arrive
         if turn:
             if not size:
                 turn.let_go()
@@ -266,12 +272,12 @@ class Batcher(Generic[T, R]):
 
     def _decide(self, now: float, worker: Worker[T, R]) -> Decision:
         waiting = self._waiting
-        return self._dispatcher.decide(now, waiting.depth, waiting.claims(), worker.number)
+        return self._dispatcher.decide(now, waiting.depth, waiting.claims(now), worker.number)
 
     def _obey(self, now: float, decision: Decision, size: int = 0) -> None:
         """Carry out the policy's refusals, and its timer where nothing is dispatched."""
-        requests = self._waiting.all() if decision.refused else ()
-        for request in [requests[place] for place in decision.refused]:
+        stretches = self._waiting.in_order(now) if decision.refused else ()
+        for request in dict.fromkeys(stretches[place][0] for place in decision.refused):
             done = self._dispatcher.completion(now, 0, request.left)
             self._fail(request, DeadlineError(done - now, request.deadline - now))
         self._alarm.cancel()
@@ -308,7 +314,8 @@ class Batcher(Generic[T, R]):
     async def _carry(self, worker: Worker[T, R], batch: Batch[T, R]) -> None:
         """Run one batch and deliver its outcome."""
         worker.batch = batch
-        self._dispatcher.dispatched(batch.dispatched, len(batch.items), worker.number)
+        clients = (request.client.name for request, _, _ in batch.parts)
+        self._dispatcher.dispatched(batch.dispatched, len(batch.items), worker.number, clients)
         if worker.turn:
             worker.turn.until = self._dispatcher.ends(worker.number)
         if self._waiting.depth:
@@ -365,16 +372,14 @@ class Batcher(Generic[T, R]):
         if then is not None:
             call_safely(then, outcome)
 
-    def _running(self) -> Iterator[Request[T, R]]:
-        """The requests with items in running batches."""
-        for worker in self._workers:
-            if worker.batch:
-                yield from (request for request, _, _ in worker.batch.parts)
+    def _running(self) -> Iterator[Part[T, R]]:
+        """What running batches have of requests."""
+        return chain.from_iterable(each.batch.parts for each in self._workers if each.batch)
 
     def _stop(self) -> None:
         """Refuse more and fail all that waits or runs, each with its own exception."""
         self._closing = True
-        for request in [*self._waiting.all(), *self._running()]:
+        for request in [*self._waiting.all(), *(part[0] for part in self._running())]:
             self._fail(request, ShuttingDownError("the server shut down before this was done"))
         for worker in self._workers:
             worker.batch = None

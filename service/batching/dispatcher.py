@@ -3,7 +3,7 @@
 The batcher reports events and asks for decisions; the simulator does the same with its own clock.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from math import inf
 
 from service.batching.latency import Latency
@@ -17,6 +17,7 @@ from service.batching.policy import (
     decide,
     seconds_of,
 )
+from service.batching.rivalry import ALONE, Rivalry
 from service.batching.traffic import Traffic
 
 # Of short batches, and of single items that take as long as expected, every fourth is recorded.
@@ -67,12 +68,13 @@ class _Engine:
 class Dispatcher:
     """Decides for the engines of one queue, by number. Times are seconds of one clock."""
 
-    __slots__ = ("_batches", "_engines", "_short", "_traffic")
+    __slots__ = ("_batches", "_engines", "_rivalry", "_short", "_traffic")
 
     def __init__(self, *latencies: Latency) -> None:
         """With what is known of each engine."""
         self._engines = [_Engine(latency) for latency in latencies]
         self._traffic = Traffic(len(latencies))
+        self._rivalry = Rivalry()
         self._batches = 0  # dispatched
         # Short batches never wait, so traffic need not be tracked.
         self._short = False
@@ -104,18 +106,22 @@ class Dispatcher:
         """Another model's batch has the engine's device until then; None: none has."""
         self._engines[engine].held = until
 
-    def arrived(self, now: float, items: int) -> None:
-        """Items arrived."""
+    def arrived(self, now: float, items: int, client: str = "", inside: int = 0) -> None:
+        """Items of a client arrived, of which so many wait or run."""
         if not self._short:
             self._traffic.arrived(now, items, self._engines[0].latency.seconds[0])
+            self._rivalry.asked(now, client, inside)
 
-    def dispatched(self, now: float, items: int, engine: int = 0) -> None:
-        """A batch began."""
+    def dispatched(
+        self, now: float, items: int, engine: int = 0, clients: Iterable[str] = ()
+    ) -> None:
+        """A batch began, with items of these clients."""
         its = self._engines[engine]
         its.items, its.started = items, now
         self._batches += 1
         if not self._short:
             self._traffic.dispatched(now, engine)
+            self._rivalry.served(now, clients)
 
     def answered(self, now: float, depth: int, engine: int = 0, *, failed: bool = False) -> None:
         """The batch ended, with `depth` items waiting; failed batches do not count for L(n)."""
@@ -214,4 +220,5 @@ class Dispatcher:
             traffic.prospects(now, engine),
             claims,
             others,
+            ALONE if ends is not None else self._rivalry.rivals(now, its.latency.most_rivals),
         )

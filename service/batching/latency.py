@@ -65,6 +65,11 @@ class Latency(NamedTuple):
         """The largest n."""
         return len(self.seconds)
 
+    @property
+    def most_rivals(self) -> float:
+        """How many clients can bear to wait for the largest batch, twice, beside one item alone."""
+        return 2 * self.seconds[-1] / self.seconds[0] if self.known else 0.0
+
     def of(self, items: int) -> float:
         """Seconds to run `items` in the fewest batches, one after another."""
         if items <= len(self.seconds):

@@ -4,12 +4,17 @@
 
 L(n) is the measured latency of a batch of n items.
 
-- **Order.** Each item has a due time, and the earliest goes first: its arrival plus `PATIENCE_S`,
-  or its deadline if that is sooner, plus `PATIENCE_S` for each priority below the default. So
-  higher priorities go first, then near deadlines, then order of arrival; and no item is overtaken
-  by one that arrives much later.
+- **Order.** Clients take turns, and the items of one go by their due times, the earliest first: its
+  arrival plus `PATIENCE_S`, or its deadline if that is sooner, plus `PATIENCE_S` for each priority
+  below the default. So a client's higher priorities go first, then near deadlines, then order of
+  arrival; and none of its items is overtaken by one that arrives much later.
 - **Size.** The smallest of the most efficient batches that can be filled; efficiency is n / L(n).
   This never lowers throughput, and lowers latency where L jumps or is linear.
+- **Company.** Who comes while a batch runs waits for it, and for its own. So where m clients share
+  the engines, two batches last no longer than m times what the lightest client's items take alone
+  (then its latency grows m times at most), unless the engines would do less than an m-th of what
+  they can: then batches are as large as that takes, or one image a second of one client would cost
+  the others more than its share.
 - **Time.** At once, unless expected arrivals (`service/batching/traffic.py`) make waiting pay:
   items per second with them must exceed items per second without, for this batch alone and for this
   and the next together. This breaks up cohorts: of eight steady clients in two batches of four, the
@@ -19,12 +24,13 @@ L(n) is the measured latency of a batch of n items.
   in time, as in Nexus' early drop (Shen et al. 2019, section 6.3).
 """
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from heapq import heapify, heapreplace
 from math import inf
 from typing import NamedTuple
 
 from service.batching.latency import Latency
+from service.batching.rivalry import ALONE, Rivals
 from service.batching.traffic import Prospect
 
 # When an item without a deadline is due after its arrival, and by how much each level of priority
@@ -33,6 +39,10 @@ PATIENCE_S = 1.0
 
 DEFAULT_PRIORITY = 2  # 1 is the highest; 0 means the default
 LOWEST_PRIORITY = 9
+LEVELS = (
+    f"1: the highest; {LOWEST_PRIORITY} and above: the lowest; 0: the default, {DEFAULT_PRIORITY}"
+)
+"""Say which priorities there are, in OpenAPI, errors and documentation alike."""
 
 # How much more efficient a smaller batch must be. A batch of at most half the size may lose some
 # efficiency: at most this share, and at most a quarter of the idle time.
@@ -62,15 +72,22 @@ class Urgency(NamedTuple):
     deadline: float = inf  # clock seconds
     priority: int = 0  # 1 is the highest
 
+    @property
+    def level(self) -> int:
+        """The priority, with the default for 0, and everything below the lowest as that."""
+        return min(self.priority or DEFAULT_PRIORITY, LOWEST_PRIORITY)
+
 
 NO_HURRY = Urgency()
 
 
 class Claim(NamedTuple):
-    """One request's share of the waiting items."""
+    """Waiting items of one request that go one after another."""
 
     items: int
     deadline: float  # clock seconds; inf: none
+    request: int = -1  # the same number for all claims of one request; negative: it has this one
+    so_far: int = 0  # items of the request in this and earlier claims, where it has several
 
 
 class Slot(NamedTuple):
@@ -92,6 +109,7 @@ class View(NamedTuple):
     prospects: Sequence[Prospect] = ()
     claims: Sequence[Claim] = ()  # all waiting items in order; empty if none has a deadline
     others: tuple[Slot, ...] = ()  # the other engines
+    rivals: Rivals = ALONE
 
     @property
     def slots(self) -> list[Slot]:
@@ -119,9 +137,8 @@ def due(now: float, urgency: Urgency = NO_HURRY) -> float:
     """When an item that arrives now is due."""
     if urgency is NO_HURRY:
         return now + PATIENCE_S
-    deadline, priority = urgency
-    level = min(priority or DEFAULT_PRIORITY, LOWEST_PRIORITY) - DEFAULT_PRIORITY
-    return min(deadline, now + PATIENCE_S) + level * PATIENCE_S
+    level = urgency.level - DEFAULT_PRIORITY
+    return min(urgency.deadline, now + PATIENCE_S) + level * PATIENCE_S
 
 
 def completion(view: View, ahead: int, items: int) -> float:
@@ -165,10 +182,25 @@ def _free(view: View) -> float:
     return view.now if view.busy_until is None else max(view.now, view.busy_until)
 
 
+def _bearable(view: View) -> int:
+    """The most items of a batch that the lightest client can bear to wait for."""
+    latency, (clients, lightest) = view.latency, view.rivals
+    seconds = latency.seconds
+    if clients == 1 or latency.most_rivals <= clients:
+        return len(seconds)
+    bearable_s = clients / 2 * seconds[min(lightest, len(seconds)) - 1]
+    rates = [n / took for n, took in enumerate(seconds, 1)]
+    enough = max(rates) / clients
+    return max(
+        next(n for n, rate in enumerate(rates, 1) if rate >= enough),
+        max((n for n, took in enumerate(seconds, 1) if took <= bearable_s), default=1),
+    )
+
+
 def _size(view: View, most: int) -> int:
     """The best size of a batch of at most `most` items."""
     seconds = view.latency.seconds
-    most = min(most, len(seconds))
+    most = min(most, _bearable(view))
     if most == 1 or not view.latency.known or view.batches % _EXPLORE == 0:
         return most
     efficiency = [n / seconds[n - 1] for n in range(1, most + 1)]
@@ -190,7 +222,7 @@ def _size(view: View, most: int) -> int:
 def _pause(view: View, depth: int, size: int) -> tuple[float | None, int]:
     """Until when waiting pays (None: it does not), and how many items should wait then."""
     latency = view.latency
-    most = latency.max_batch
+    most = _bearable(view)
     best, moment, enough = _GAIN, None, 0
     taken = min((other.free for other in view.others), default=inf)  # then by another engine
     if depth >= most or latency.seconds[0] < SHORT_S:
@@ -215,44 +247,62 @@ def _by_deadlines(view: View) -> Decision:
     """`decide` where an item has a deadline."""
     slots, latency = view.slots, view.latency
     free, busy = slots[0].free, view.busy_until is not None
-    last_chance = [claim.deadline - seconds_of(slots, claim.items) for claim in view.claims]
-    too_late = [moment < free or (busy and moment <= view.now) for moment in last_chance]
-    refused = tuple(place for place, late in enumerate(too_late) if late)
-    left = [place for place, late in enumerate(too_late) if not late]
-    if busy or not left:
-        # The running batch may take longer than expected: look again at the last chance.
-        return Decision(0, min((last_chance[place] for place in left), default=inf), refused)
-    skipped, size = _sacrifice(view, [view.claims[place] for place in left])
-    if not skipped:
-        depth = sum(view.claims[place].items for place in left)
-        moment, enough = _pause(view, depth, size)
-        full = latency.within(latency.max_batch)
-        if moment and moment + full <= min(view.claims[place].deadline for place in left):
-            return Decision(0, moment, refused, enough)
-    return Decision(size, inf, tuple(sorted((*refused, *left[:skipped]))))
+    claims = [
+        claim if claim.request >= 0 else claim._replace(request=-2 - place)
+        for place, claim in enumerate(view.claims)
+    ]
+    last_chance = [
+        claim.deadline - seconds_of(slots, max(claim.items, claim.so_far)) for claim in claims
+    ]
+    gone = {
+        claim.request
+        for claim, moment in zip(claims, last_chance, strict=True)
+        if moment < free or (busy and moment <= view.now)
+    }
+    left = [place for place, claim in enumerate(claims) if claim.request not in gone]
+    size = 0
+    if not busy and left:
+        staying = [claims[place] for place in left]
+        dropped, size = _sacrifice(view, staying)
+        if not dropped:
+            moment, enough = _pause(view, sum(claim.items for claim in staying), size)
+            full = latency.within(latency.max_batch)
+            if moment and moment + full <= min(claim.deadline for claim in staying):
+                return Decision(0, moment, _places_of(gone, claims), enough)
+        gone |= dropped
+    # The running batch may take longer than expected: look again at the last chance.
+    again = inf if size else min((last_chance[place] for place in left), default=inf)
+    return Decision(size, again, _places_of(gone, claims))
 
 
-def _sacrifice(view: View, claims: Sequence[Claim]) -> tuple[int, int]:
-    """How many claims in front to drop, and the size of the batch then.
+def _places_of(requests: Set[int], claims: Sequence[Claim]) -> tuple[int, ...]:
+    return tuple(place for place, claim in enumerate(claims) if claim.request in requests)
+
+
+def _sacrifice(view: View, claims: Sequence[Claim]) -> tuple[Set[int], int]:
+    """Which requests in front to drop, and the size of the batch then.
 
     The choice by which the most items meet their deadlines, and the first of equals.
     """
     latency, others = view.latency, view.others
     horizon = _HORIZON * latency.max_batch * (1 + len(others))
-    best, choice = -1, (0, 0)
-    for skipped in range(len(claims)):
-        if skipped and claims[skipped - 1].deadline >= view.now + latency.within(latency.max_batch):
-            break  # it delays no other item
+    best, choice = -1, (frozenset[int](), 0)
+    dropped: frozenset[int] = frozenset()
+    for request, deadline in {claim.request: claim.deadline for claim in claims}.items():
         deadlines: list[float] = []
-        for claim in claims[skipped:]:
-            deadlines += [claim.deadline] * min(claim.items, horizon)
-            if len(deadlines) >= horizon:
-                break
+        for claim in claims:
+            if claim.request not in dropped:
+                deadlines += [claim.deadline] * min(claim.items, horizon)
+                if len(deadlines) >= horizon:
+                    break
         size = _size(view, max(1, _fitting(latency, deadlines, 0, view.now)))
         busy = Slot(view.now + latency.within(size), latency)
         made = size + _made([busy, *others], deadlines, size)
         if made > best:
-            best, choice = made, (skipped, size)
+            best, choice = made, (dropped, size)
+        if deadline >= view.now + latency.within(latency.max_batch):
+            break  # it delays no other item
+        dropped |= {request}
     return choice
 
 

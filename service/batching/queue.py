@@ -1,14 +1,21 @@
-"""The waiting requests, in the order in which they are due."""
+"""The waiting requests: clients take turns, each with its requests by when they are due.
 
-from bisect import bisect_left, insort_right
-from collections.abc import Callable, Sequence
+Among clients whose next requests have the same priority, the client that has had the fewest items
+goes next (`service/fair_queue.py`). Among priorities the request that is due first goes next; it
+counts as if it had arrived when its client last had a turn, so that the age of its other requests
+gives a client that is being served no precedence.
+"""
+
+from bisect import insort_right
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from math import inf
+from math import ceil, inf
 from operator import attrgetter
 from typing import Generic, NamedTuple, TypeVar
 
-from service.batching.policy import Claim
+from service.batching.policy import Claim, Urgency, due
 from service.errors import ServiceError
+from service.fair_queue import Client, FairQueue, Line
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -37,10 +44,16 @@ class Request(Generic[T, R]):
     items: tuple[T, ...]
     submitted: float  # clock seconds
     then: OnOutcome[R] | None  # None once it was called, or is withdrawn
+    client: Client
     due: float  # clock seconds, see `service/batching/policy.py`
-    deadline: float
+    urgency: Urgency
     left: int  # items that wait
     parts: dict[int, list[R]] = field(default_factory=dict)  # see `gather`
+
+    @property
+    def deadline(self) -> float:
+        """Until when it has to be done, in clock seconds; inf: there is no hurry."""
+        return self.urgency.deadline
 
     def gather(self, first: int, results: list[R]) -> list[R]:
         """Keep the results from item `first` on; returns all once they are complete, else none.
@@ -61,62 +74,163 @@ class Request(Generic[T, R]):
 # What a batch has of a request: the first item and how many.
 Part = tuple[Request[T, R], int, int]
 
+# Items of a request that go one after another.
+Stretch = tuple[Request[T, R], int]
+
 
 class Waiting(Generic[T, R]):
-    """Requests with items that are not dispatched: a queue by due moment."""
+    """Requests with items that are not dispatched."""
 
     def __init__(self) -> None:
-        self._requests: list[Request[T, R]] = []
+        self._queue: FairQueue[Request[T, R]] = FairQueue(_due_by_turns)
+        self._alone: Request[T, R] | None = None  # the only one, while that is not in the queue
         self.deadlines = 0  # requests that have one
         self.depth = 0  # items
 
     def __bool__(self) -> bool:
-        return bool(self._requests)
+        return self.depth > 0
 
     def all(self) -> Sequence[Request[T, R]]:
-        """The requests, in order."""
-        return tuple(self._requests)
+        """The requests, each client's in order."""
+        self._join()
+        return [request for line in self._queue.lines() for request in line.entries]
 
-    def ahead_of(self, due: float) -> int:
-        """How many items go before those of a request that comes now and is due then."""
-        if not self._requests or self._requests[-1].due <= due:
-            return self.depth
-        return sum(request.left for request in self._requests if request.due <= due)
+    def ahead_of(self, items: int, client: Client, due: float, urgency: Urgency) -> int:
+        """How many items go before the last of a request that comes now and is due then."""
+        if not self.depth:
+            return 0
+        self._join()
+        level, lines = urgency.level, list(self._queue.lines())
+        mine = (line for line in lines if line.client.name == client.name)
+        own = sum(request.left for line in mine for request in line.entries if request.due <= due)
+        better = sum(line.size for line in lines if line.level < level)
+        alike = sum(
+            min(line.size, ceil(share))
+            for line, share in self._queue.ahead(client, own + items - 1)
+            if line.level == level
+        )
+        return int(own + better + alike)
 
-    def enter(self, request: Request[T, R]) -> None:
-        """Insert a request behind those due no later."""
-        insort_right(self._requests, request, key=_due)
+    def enter(self, request: Request[T, R]) -> int:
+        """Insert a request behind those of its client that are due no later.
+
+        Returns how many items of its client wait.
+        """
+        if not self.depth:
+            self._alone, self.depth = request, request.left
+            self.deadlines = int(request.deadline < inf)
+            return request.left
+        self._join()
         self.depth += request.left
         self.deadlines += request.deadline < inf
+        return self._add(request)
+
+    def _join(self) -> None:
+        """Put the request that waits alone into the queue, too."""
+        if self._alone is not None:
+            request, self._alone = self._alone, None
+            self._add(request)
+
+    def _add(self, request: Request[T, R]) -> int:
+        line = self._queue.line(request.client)
+        entries = line.entries
+        if not entries or entries[-1].due <= request.due:
+            entries.append(request)
+        else:
+            insort_right(entries, request, key=_due)
+        if entries[0] is request:
+            if len(entries) == 1:
+                line.since = request.submitted
+            self._queue.place(line, request.urgency.level)
+        line.size += request.left
+        return int(line.size)
 
     def leave(self, request: Request[T, R]) -> None:
         """Remove what is left of a request, if anything."""
         if request.left:
-            first = bisect_left(self._requests, request.due, key=_due)
-            del self._requests[self._requests.index(request, first)]
+            self._join()
+            line = self._queue.line(request.client)
+            first = line.entries.index(request)
+            del line.entries[first]
+            line.size -= request.left
             self.deadlines -= request.deadline < inf
             self.depth -= request.left
             request.left = 0
+            if not first:
+                self._queue.place(line, _level(line))
 
-    def take(self, most: int) -> tuple[list[T], list[Part[T, R]]]:
-        """Up to `most` items from the front, and which requests they are parts of."""
+    def take(self, most: int, now: float) -> tuple[list[T], list[Part[T, R]]]:
+        """Up to `most` items, as turns have it, and which requests they are parts of."""
+        alone = self._alone
+        if alone is not None and alone.left == len(alone.items) <= most:
+            self._alone, self.depth, self.deadlines, count = None, 0, 0, alone.left
+            alone.left = 0
+            return list(alone.items), [(alone, 0, count)]
+        self._join()
         items: list[T] = []
+        counts: dict[Request[T, R], int] = {}
+        for request, count in _stretches(self._queue, min(most, self.depth), now):
+            counts[request] = counts.get(request, 0) + count
         parts: list[Part[T, R]] = []
-        while self._requests and len(items) < most:
-            request = self._requests[0]
+        for request, count in counts.items():
             first = len(request.items) - request.left
-            count = min(request.left, most - len(items))
             items += request.items[first : first + count]
             parts.append((request, first, count))
             request.left -= count
             self.depth -= count
             if not request.left:
-                del self._requests[0]
                 self.deadlines -= request.deadline < inf
         return items, parts
 
-    def claims(self) -> Sequence[Claim]:
+    def in_order(self, now: float) -> Sequence[Stretch[T, R]]:
+        """Return all items in the order in which they go if none is added."""
+        self._join()
+        return list(_stretches(self._queue.copy(), self.depth, now))
+
+    def claims(self, now: float) -> Sequence[Claim]:
         """What the requests claim, in order; empty where none has a deadline."""
         if not self.deadlines:
             return ()
-        return [Claim(request.left, request.deadline) for request in self._requests]
+        numbers: dict[Request[T, R], int] = {}
+        so_far: dict[Request[T, R], int] = {}
+        claims = []
+        for request, count in self.in_order(now):
+            number = numbers.setdefault(request, len(numbers))
+            so_far[request] = so_far.get(request, 0) + count
+            claims.append(Claim(count, request.deadline, number, so_far[request]))
+        return claims
+
+
+def _stretches(queue: FairQueue[Request[T, R]], most: int, now: float) -> Iterator[Stretch[T, R]]:
+    """Serve `most` items of the queue, whose requests are left as they are."""
+    left: dict[Request[T, R], int] = {}  # of those that are served in part
+    while most > 0:
+        line, worth = queue.next()
+        entries, served = line.entries, 0
+        while most > 0 and served < worth and entries and entries[0].urgency.level == line.level:
+            request = entries[0]
+            rest = left.get(request, request.left) if left else request.left
+            count = (
+                rest if rest <= most and rest <= worth - served else int(min(most, worth - served))
+            )
+            yield request, count
+            most -= count
+            served += count
+            if count == rest:
+                del entries[0]
+            else:
+                left[request] = rest - count
+        line.size -= served
+        line.since = now
+        queue.served(line, served, served)
+        queue.place(line, _level(line))
+
+
+def _level(line: Line[Request[T, R]]) -> int:
+    return line.entries[0].urgency.level if line.entries else 0
+
+
+def _due_by_turns(line: Line[Request[T, R]]) -> float:
+    """When a line's head is due, counted from the line's last turn."""
+    head = line.entries[0]
+    return due(max(head.submitted, line.since), head.urgency)

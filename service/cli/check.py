@@ -1,5 +1,7 @@
-"""`convoy check`: a model's answers beside those of ONNX Runtime."""
+"""`convoy check`: a model's answers beside those of ONNX Runtime, and by every preset."""
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Annotated
@@ -8,13 +10,59 @@ import numpy as np
 import typer
 
 from loadtest.tables import left, make_table, print_table, right
-from models import DeviceKind, Original, Precision, score_tolerance
+from models import (
+    Classifier,
+    DeviceKind,
+    Engine,
+    Original,
+    Pixels,
+    Precision,
+    Preprocessing,
+    Scores,
+    score_tolerance,
+)
 from service.cli.classify import read_image, with_folders
+from service.cli.named import expected_of, names_of_labels
 from service.cli.options import Expectations, configure_logging, with_settings
-from service.engine.ranking import ScoreRow, top_k
+from service.engine.ranking import Prediction, ScoreRow, top_k
 from service.errors import ServiceError
-from service.hosting.loading import decoder, load, model_file, open_classifier
+from service.hosting.loading import (
+    decoder,
+    doubt_guess,
+    find_model,
+    image_reader,
+    load,
+    open_classifier,
+)
+from service.hosting.presets import Trial, try_presets
 from service.settings import Settings, SettingsError
+
+# Of the images with labels, how many more another preset must be right for to be advised.
+_CLEARLY_MORE = 0.1
+
+
+@dataclass(frozen=True)
+class _Compared:
+    """One image in Convoy and in ONNX Runtime."""
+
+    file: Path
+    ours: Prediction  # the likeliest class
+    theirs: Prediction
+    shift: float  # the largest difference of probabilities
+    difference: float  # of scores, relative to the largest
+    smallest: float  # of ONNX Runtime's scores
+
+    @property
+    def row(self) -> tuple[str, ...]:
+        """The cells of a table."""
+        return (
+            str(self.file),
+            self.ours["label"],
+            f"{self.ours['probability']:.4f}",
+            self.theirs["label"],
+            f"{self.shift:.4f}",
+            f"{self.difference:.1e}",
+        )
 
 
 @with_settings(
@@ -34,10 +82,11 @@ def check(
     ] = None,
     expectations: Expectations = None,
 ) -> None:
-    """Compare a model's scores with those of ONNX Runtime on the file itself.
+    """Compare a model's scores with those of ONNX Runtime on the file itself, and all presets.
 
     Both get the same decoded images. The exit status is 1 if scores differ by more than the
-    tolerance, or if an image cannot be read.
+    tolerance, or if an image cannot be read. Where folders or files are named after labels, how
+    many answers are right is told for each preset.
     """
     configure_logging()
     if settings.precision not in (None, Precision.FP32):
@@ -47,51 +96,109 @@ def check(
             )
         settings = settings.model_copy(update={"device": DeviceKind.CUDA})
     classifier = load(settings, expectations)
-    original = Original(model_file(settings), classifier)
+    original = Original(find_model(settings).path, classifier)
     engine = open_classifier(classifier, settings, 1)
     engine.warm_up()
-    prepare, meaning = decoder(classifier, settings), classifier.preprocessing
-    rows: list[tuple[str, ...]] = []
-    differences: list[float] = []  # of scores, an image each
-    shifts: list[float] = []  # of probabilities: an image's largest
-    smallest = np.inf
+    prepare = decoder(classifier, settings)
+    compared: list[_Compared] = []
+    failed = False
     for file in with_folders(images):
         try:
             pixels = prepare(read_image(file, settings)).run()
             ours, theirs = engine.run(pixels[np.newaxis])[0], original.run(pixels)
-            answers = [
-                top_k(ScoreRow(scores), len(scores), meaning.output, meaning.labels)
-                for scores in (ours, theirs)
-            ]
+            compared.append(_compare(file, ours, theirs, classifier.preprocessing))
         except (OSError, ServiceError) as error:
             typer.echo(f"Error: {file}: {error}", err=True)
-            differences.append(np.inf)
-            continue
-        differences.append(float(np.abs(ours - theirs).max() / np.abs(theirs).max()))
-        p, q = ({each["index"]: each["probability"] for each in answer} for answer in answers)
-        smallest = min(smallest, theirs.min())
-        shifts.append(max(abs(p[index] - q[index]) for index in q))
-        best = (answer[0]["label"] for answer in answers)
-        rows.append((str(file), *best, f"{shifts[-1]:.4f}", f"{differences[-1]:.1e}"))
+            failed = True
+    columns = [*left("file", "Convoy"), *right("probability"), *left("ONNX Runtime")]
+    columns += right("probability differs by", "scores differ by")
+    print_table(make_table(columns, [each.row for each in compared]))
+    allowed = _allowed(classifier, engine, compared) if tolerance is None else tolerance
+    _sum_up(classifier, engine, compared, allowed)
+    if compared:
+        _show_presets(classifier, engine, [each.file for each in compared], image_reader(settings))
     engine.close()
-    columns = [*left("file", "Convoy", "ONNX Runtime"), *right("probability", "difference")]
-    print_table(make_table(columns, rows))
-    allowed = tolerance
-    if allowed is None:
-        allowed = max(1e-3, score_tolerance(classifier, smallest))
-    differing = [row[0] for row in rows if row[1] != row[2]]
-    largest = max(differences, default=0.0)
+    if warning := doubt_guess(classifier, settings):
+        typer.echo(warning)
+    if failed or not compared or not all(each.difference <= allowed for each in compared):  # NaN
+        raise typer.Exit(1)
+
+
+def _compare(file: Path, ours: Scores, theirs: Scores, meaning: Preprocessing) -> _Compared:
+    mine, other = (
+        top_k(ScoreRow(scores), len(scores), meaning.output, meaning.labels)
+        for scores in (ours, theirs)
+    )
+    p, q = ({each["index"]: each["probability"] for each in answer} for answer in (mine, other))
+    return _Compared(
+        file,
+        mine[0],
+        other[0],
+        shift=max(abs(p[index] - q[index]) for index in q),
+        difference=float(np.abs(ours - theirs).max() / np.abs(theirs).max()),
+        smallest=float(theirs.min()),
+    )
+
+
+def _allowed(classifier: Classifier, engine: Engine, compared: Sequence[_Compared]) -> float:
+    """By how much scores may differ in the precision that the engine really computes in."""
+    if engine.device.startswith("cpu"):
+        classifier = replace(classifier, precision=Precision.FP32)
+    smallest = min((each.smallest for each in compared), default=1.0)
+    return max(1e-3, score_tolerance(classifier, smallest))
+
+
+def _sum_up(
+    classifier: Classifier, engine: Engine, compared: Sequence[_Compared], allowed: float
+) -> None:
+    differing = [each for each in compared if each.ours["label"] != each.theirs["label"]]
+    largest = max((each.difference for each in compared), default=0.0)
     typer.echo(
         f"{classifier.name} on {engine.device}: "
-        f"{len(rows) - len(differing)} of {len(differences)} labels agree; "
-        f"the largest difference is {largest:.1e}, {allowed:.1g} is allowed"
+        f"{len(compared) - len(differing)} of {len(compared)} labels agree; "
+        f"the largest difference of scores is {largest:.1e} of the largest score, "
+        f"{allowed:.1g} is allowed"
     )
-    if shifts:
+    if compared:
+        shifts = [each.shift for each in compared]
         typer.echo(
             f"probabilities differ by {max(shifts):.4f} at most, {fmean(shifts):.4f} on average "
             "over the images"
         )
     if differing:
-        typer.echo(f"labels differ for: {', '.join(differing)}")
-    if not rows or not largest <= allowed:  # NaN too
-        raise typer.Exit(1)
+        typer.echo(f"labels differ for: {', '.join(str(each.file) for each in differing)}")
+
+
+def _show_presets(
+    classifier: Classifier,
+    engine: Engine,
+    files: Sequence[Path],
+    read: Callable[[Path, Preprocessing], Pixels],
+) -> None:
+    """Print what every preset that fits makes of the images, and which one is right more often."""
+    names = names_of_labels(classifier.preprocessing.labels)
+    images = {file: expected_of(file, names) for file in files}
+    trials = try_presets(classifier, engine, images, read)
+    named = sum(bool(expected) for expected in images.values())
+    used = next(trial for trial in trials if trial.used)
+    typer.echo("")
+    columns = [*left("preset"), *right("confidence", "scores that change with the image", "right")]
+    rows = [_preset_row(trial, len(files), named) for trial in trials]
+    print_table(make_table(columns if named else columns[:-1], rows))
+    if not named:
+        typer.echo(
+            "How many answers are right is not known: no folder and no file is named after a label"
+        )
+        return
+    best = max(trials, key=lambda trial: trial.right)
+    if best.right - used.right > max(1, _CLEARLY_MORE * named):
+        typer.echo(
+            f"{best.name} is right for {best.right} of the {named} images that are named after "
+            f"a label, {used.name} for {used.right}: set it with --preset {best.name}"
+        )
+
+
+def _preset_row(trial: Trial, images: int, named: int) -> tuple[str, ...]:
+    share = f"{trial.share:.0%}" if images > 1 else ""
+    row = f"{trial.name}{', used' if trial.used else ''}", f"{trial.confidence:.2f}", share
+    return (*row, f"{trial.right} of {named}") if named else row

@@ -13,7 +13,7 @@ from loadtest.tables import left, make_table, print_table, right
 from service.cli.options import Expectations, configure_logging, with_settings
 from service.engine.ranking import rank, top_k
 from service.errors import ServiceError
-from service.hosting.loading import decoder, load, open_classifier
+from service.hosting.loading import decoder, doubt_guess, load, open_classifier
 from service.settings import Settings, SettingsError
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
@@ -42,6 +42,8 @@ def classify(
         raise SettingsError(
             f"--top-k: {k} is not allowed; {classifier.name} has {classifier.classes} classes"
         )
+    if warning := doubt_guess(classifier, settings):
+        typer.echo(f"Warning: {warning}", err=True)
     engine.warm_up()
     prepare, meaning = decoder(classifier, settings), classifier.preprocessing
     rows: list[tuple[str, str, str]] = []
@@ -78,9 +80,10 @@ def read_image(file: Path, settings: Settings) -> bytes:
 
 
 def with_folders(paths: Sequence[Path]) -> Iterator[Path]:
-    """Files as given; for a folder, the image files directly in it, sorted by name."""
+    """Files as given; for a folder, the image files in it and in its folders, sorted by name."""
     for path in paths:
         if path.is_dir():
-            yield from sorted(p for p in path.iterdir() if p.suffix.lower() in IMAGE_SUFFIXES)
+            inside = (*path.iterdir(), *path.glob("*/*"))
+            yield from sorted(p for p in inside if p.suffix.lower() in IMAGE_SUFFIXES)
         else:
             yield path

@@ -43,7 +43,11 @@ def inspect(
     ] = False,
     plot_file: Annotated[
         Path | None,
-        typer.Option("--plot", metavar="FILE", help="Plot the time by layer on --gpu as a PNG."),
+        typer.Option(
+            "--plot",
+            metavar="FILE",
+            help="Plot each layer's time on --gpu, by a model of time, as a PNG.",
+        ),
     ] = None,
     timeline_file: Annotated[
         Path | None,
@@ -135,7 +139,7 @@ def _totals(report: NetworkReport) -> str:
 
 _MEANING = {
     "tf32": "convolutions multiply 11 bits of each factor on tensor cores",
-    "3xtf32": "convolutions sum three TF32 products, as exact as float32",
+    "3xtf32": "convolutions sum three TF32 products, with up to 1.7 times float32's rounding error",
     "fp16": "stored as halves, which tensor cores multiply; sums are float32",
 }
 

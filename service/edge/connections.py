@@ -1,4 +1,4 @@
-"""Limits on open connections, in all and of one address, and on the request rate of a client.
+"""Limits on open connections, in all and of one address, and on the rate of a client's images.
 
     open ── address over its limit? ─┬─ close the longest silent connection of it, or refuse
             server over its limit? ──┴─ close the longest silent of all, or answer health only
@@ -17,8 +17,8 @@ from service.errors import TooManyConnectionsError
 # For health checks, beyond the limit: a load balancer has a few probes.
 SPARE = 16
 
-# Seconds that a new connection may stay silent before another may displace it.
-_GRACE_S = 0.25
+GRACE_S = 0.25
+"""Seconds for which a silent connection is left alone: its request may be on its way."""
 
 # A provider gives one customer at least a network of this prefix length.
 _IPV6_PREFIX = 64
@@ -54,7 +54,7 @@ class Connections:
 
         TooManyConnectionsError: it must be closed.
         """
-        before, address = now - _GRACE_S, new.address
+        before, address = now - GRACE_S, new.address
         self._by_address[address] += 1
         if self._by_address[address] > self._most_an_address:
             if not _displace((each for each in all_open if each.address == address), before):
@@ -114,18 +114,23 @@ class RateLimit:
     """
 
     def __init__(self, rate: float) -> None:
-        """`rate` is in requests a second."""
+        """`rate` is in images a second."""
         self.rate = rate
         self._most = max(1.0, rate)
         self._buckets: dict[object, tuple[float, float]] = {}  # tokens left at a time, in seconds
 
-    def take(self, client: object, now: float) -> float:
-        """Take a token: 0.0, or the seconds until there is one to take."""
+    def take(self, client: object, now: float, images: int = 1, taken: int = 0) -> float:
+        """Take a token for each image: 0.0, or the seconds until there are as many to take.
+
+        A full bucket is enough for any request, and it owes the rest; `taken` are the tokens that
+        the same request has taken already.
+        """
         tokens, since = self._buckets.get(client, (self._most, now))
         tokens = min(self._most, tokens + (now - since) * self.rate)
-        if tokens < 1:
-            return (1 - tokens) / self.rate
-        self._buckets[client] = (tokens - 1, now)
+        needed = min(images, self._most - taken)
+        if tokens < needed:
+            return (needed - tokens) / self.rate
+        self._buckets[client] = (tokens - images, now)
         return 0.0
 
     def forget(self, now: float) -> None:

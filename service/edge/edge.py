@@ -16,14 +16,16 @@ from itertools import count
 from math import ceil
 from time import perf_counter
 
-from service.edge.connections import SPARE, Connection, Connections, RateLimit, network_of
+from service.edge.connections import SPARE, Connection, Connections, RateLimit
 from service.edge.keys import Keys
 from service.errors import (
     ServiceError,
     TooManyConnectionsError,
     TooManyFromClientError,
+    TooManyImagesError,
     UnauthorizedError,
 )
+from service.fair_queue import Client
 from service.telemetry.record import OnEnd, RequestRecord
 
 _log = logging.getLogger("convoy")
@@ -31,9 +33,10 @@ _log = logging.getLogger("convoy")
 # The request ids that clients may choose; others are replaced.
 _SANE_ID = re.compile(rb"[!-~]{1,128}").fullmatch
 
-# Without a key: health checks by load balancers, and the page on which users enter their key.
+# Without a key or a limit: health checks by load balancers.
 _HEALTH = frozenset((b"/healthz", b"/v2/health/live", b"/v2/health/ready"))
-_OPEN = _HEALTH | {b"/"}
+# Without a key: the page on which users enter theirs.
+_PAGE = b"/"
 _OPEN_FOLDERS = (b"/page/", b"/docs/")
 _READS = (b"GET", b"HEAD")
 
@@ -56,8 +59,9 @@ class Limits:
     sweep_s: float = 1.0  # between checks of the limits above
     connections: int = 1024
     per_address: int = 0  # connections of one address; 0: any
-    per_client: int = 0  # requests inside at once; 0: any
-    rate: float = 0.0  # requests a second of one client; 0: any
+    per_client: int = 0  # images inside at once, at least one a request; 0: any
+    rate: float = 0.0  # images a second of one client, at least one a request; 0: any
+    highest_priority: int = 1  # of a client without a key, where none is needed
 
 
 class Edge:
@@ -72,12 +76,17 @@ class Edge:
         self.connections = Connections(limits.connections, limits.per_address or sys.maxsize)
         self._rates = RateLimit(limits.rate) if limits.rate else None
         self._on_end = tuple(on_end)
-        self.inside: dict[object, int] = {}  # requests by client, if they are limited
-        self._holders: dict[RequestRecord, object] = {}  # the clients of those requests
+        self.inside: dict[str, int] = {}  # images by client, if they are limited
+        self._holders: dict[RequestRecord, int] = {}  # the images of those requests
+        self.leaving = False  # the server ends: answers tell clients to close their connections
         self._refused = 0  # connections, since the last sweep
         self.sweeping = False
         self._prefix = secrets.token_hex(4).encode()
         self._numbers = count(1)
+
+    def client_of(self, address: str) -> Client:
+        """Who asks from an address, before a key says more."""
+        return Client(address, 1.0, self.limits.highest_priority)
 
     def request_id(self, headers: Mapping[bytes, bytes]) -> bytes:
         """The client's request id if it is sane, otherwise a new one, unique across servers."""
@@ -96,11 +105,12 @@ class Edge:
 
     def leave(self, record: RequestRecord) -> None:
         """Count out a request that was answered or whose client left."""
-        holder = self._holders.pop(record, None) if self._holders else None
-        if holder is not None:
-            self.inside[holder] -= 1
-            if not self.inside[holder]:
-                del self.inside[holder]
+        images = self._holders.pop(record, 0) if self._holders else 0
+        if images:
+            name = record.caller.name
+            self.inside[name] -= images
+            if not self.inside[name]:
+                del self.inside[name]
         if self._on_end:
             record.ended = perf_counter()
             for call in self._on_end:
@@ -141,44 +151,78 @@ class Edge:
             connection.inspect(now)
 
     def _check(self, record: RequestRecord) -> ServiceError | None:
-        path = record.path
-        if record.method in _READS and (path in _OPEN or path.startswith(_OPEN_FOLDERS)):
+        path, reads = record.path, record.method in _READS
+        if reads and path in _HEALTH:
             return None
         if record.method == b"OPTIONS" and b"access-control-request-method" in record.headers:
             return None  # browsers ask without a key whether they may send one
-        holder: object = network_of(record.client)
-        key = None
+        known: Client | None = record.caller
         if self.keys is not None:
             scheme, _, token = record.headers.get(b"authorization", b"").partition(b" ")
             bearer = scheme.lower() == b"bearer"
             presented = token if bearer else record.headers.get(b"x-api-key", b"")
-            key = self.keys.find(presented.strip())
-            holder = key or holder
-        if self._rates is not None:
-            # A wrong key takes a token of its address: this limits the rate of guesses.
-            wait_s = self._rates.take(holder, asyncio.get_running_loop().time())
-            if wait_s:
-                return TooManyFromClientError(
-                    f"you may send {self._rates.rate:g} requests a second; "
-                    f"send the next in {max(1, ceil(wait_s))} s",
-                    wait_s,
-                )
+            known = self.keys.find(presented.strip())
+        # A wrong key takes a token of its address: this limits the rate of guesses.
+        refused = self._pace(known or record.caller)
+        if refused is not None:
+            return refused
+        if reads and (path == _PAGE or path.startswith(_OPEN_FOLDERS)):
+            return None
+        if known is None:
+            return UnauthorizedError(
+                "an API key is required; send `Authorization: Bearer KEY` or `X-API-Key: KEY`"
+            )
         if self.keys is not None:
-            if key is None:
-                return UnauthorizedError(
-                    "an API key is required; send `Authorization: Bearer KEY` or `X-API-Key: KEY`"
-                )
-            record.client = f"{record.client} key {key}"
+            record.caller = known
+            record.client = f"{record.client} {known.name}"
         if self.limits.per_client:
-            inside = self.inside.get(holder, 0)
+            inside = self.inside.get(known.name, 0)
             if inside >= self.limits.per_client:
-                return TooManyFromClientError(
-                    f"{inside} of your requests are in progress, the most allowed at once; "
-                    "send the next when one is answered"
-                )
-            self.inside[holder] = inside + 1
-            self._holders[record] = holder
+                return self._too_many_inside(inside)
+            self.inside[known.name] = inside + 1
+            self._holders[record] = 1
+        if self.limits.per_client or self._rates is not None:
+            record.charge = self._charge
         return None
+
+    def _charge(self, record: RequestRecord, images: int) -> None:
+        """Count all images of a request that was admitted as one; raise why they are too many."""
+        more, most, name = images - 1, self.limits.per_client, record.caller.name
+        if more <= 0:
+            return
+        inside = self.inside.get(name, 0)
+        if most and images > most:
+            raise TooManyImagesError(
+                f"{images} images in one request, and at most {most} of yours may be in progress; "
+                "send fewer at once"
+            )
+        if most and inside + more > most:
+            raise self._too_many_inside(inside - 1)
+        refused = self._pace(record.caller, more, taken=1)
+        if refused is not None:
+            raise refused
+        if record in self._holders:
+            self.inside[name] += more
+            self._holders[record] += more
+
+    def _pace(self, client: Client, images: int = 1, taken: int = 0) -> ServiceError | None:
+        """Why a client sends more images than its rate allows, if it does."""
+        if self._rates is None:
+            return None
+        wait_s = self._rates.take(client.name, asyncio.get_running_loop().time(), images, taken)
+        if not wait_s:
+            return None
+        return TooManyFromClientError(
+            f"you may send {self._rates.rate:g} images a second; "
+            f"send the next in {max(1, ceil(wait_s))} s",
+            wait_s,
+        )
+
+    def _too_many_inside(self, inside: int) -> ServiceError:
+        return TooManyFromClientError(
+            f"{inside} of your images are in progress, and at most {self.limits.per_client} may be "
+            "at once; send the next when one is answered"
+        )
 
 
 def allowed(limits: Limits) -> Limits:

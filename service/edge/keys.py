@@ -1,18 +1,30 @@
 """API keys, read from a file with one key a line and compared in constant time.
 
-Blank lines and lines that start with # are skipped. Logs name a key by its line number.
+    correct-horse
+    battery-staple weight=4 priority=1
+
+A key's weight is its share of the engine beside other clients (1), and its priority the highest
+that its requests may have (2, the default). Blank lines and lines that start with # are skipped.
+Logs name a key by its line number.
 """
 
 import hmac
 import logging
 import re
+from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
 
+from service.batching.policy import DEFAULT_PRIORITY
+from service.fair_queue import Client
 from service.settings import SettingsError
 
 # The characters that an HTTP header carries unchanged.
 _SANE = re.compile(r"[!-~]+").fullmatch
+
+# What may follow a key, and how it is read.
+_WEIGHT = re.compile(r"weight=(\d{1,3}(?:\.\d{1,3})?)").fullmatch
+_PRIORITY = re.compile(r"priority=([1-9])").fullmatch
 
 _OTHERS_READ = 0o004
 
@@ -27,13 +39,13 @@ class Keys:
         self._file = file
         self._digests = _read(file)
 
-    def find(self, presented: bytes) -> str | None:
-        """The line number of a key; None if the file does not have it."""
+    def find(self, presented: bytes) -> Client | None:
+        """The client that has a key, named by its line; None if the file does not have it."""
         digest = sha256(presented).digest()  # equally long for every key
         found = None
-        for line, expected in self._digests:  # no early exit: the time must not depend on the key
+        for client, expected in self._digests:  # no early exit: time must not depend on the key
             if hmac.compare_digest(digest, expected):
-                found = line
+                found = client
         return found
 
     def reload(self) -> None:
@@ -46,8 +58,8 @@ class Keys:
             _log.info("read %d API keys from %s", len(self._digests), self._file)
 
 
-def _read(file: Path) -> list[tuple[str, bytes]]:
-    """The line number and digest of each key."""
+def _read(file: Path) -> list[tuple[Client, bytes]]:
+    """The client and digest of each key."""
     try:
         text = file.read_text("utf-8")
         mode = file.stat().st_mode
@@ -56,15 +68,31 @@ def _read(file: Path) -> list[tuple[str, bytes]]:
         raise SettingsError(f"--api-key-file: cannot read {file}: {reason}") from None
     digests = []
     for number, line in enumerate(text.splitlines(), start=1):
-        key = line.strip()
+        key, *rights = line.split() or [""]
         if key and not key.startswith("#"):
+            where = f"--api-key-file: {file}, line {number}"
             if not _SANE(key):
-                raise SettingsError(
-                    f"--api-key-file: {file}, line {number}: a key is ASCII without spaces"
-                )
-            digests.append((str(number), sha256(key.encode()).digest()))
+                raise SettingsError(f"{where}: a key is ASCII without spaces")
+            client = _client(f"key {number}", rights, where)
+            digests.append((client, sha256(key.encode()).digest()))
     if not digests:
         raise SettingsError(f"--api-key-file: {file} has no key; write one a line")
     if mode & _OTHERS_READ:
         _log.warning("every user of this machine can read %s; chmod o-r it", file)
     return digests
+
+
+def _client(name: str, rights: Sequence[str], where: str) -> Client:
+    """The holder of a key; SettingsError, with `where`, if what follows the key is wrong."""
+    weight, priority = 1.0, DEFAULT_PRIORITY
+    for right in rights:
+        if (heavy := _WEIGHT(right)) and float(heavy[1]) > 0:
+            weight = float(heavy[1])
+        elif high := _PRIORITY(right):
+            priority = int(high[1])
+        else:
+            raise SettingsError(
+                f"{where}: after a key may follow weight=N, above 0, and priority=N, from 1 to 9, "
+                "after spaces"
+            )
+    return Client(name, weight, priority)

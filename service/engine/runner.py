@@ -28,6 +28,7 @@ from service.engine.ranking import ScoreRow
 from service.engine.supervised_engine import State, SupervisedEngine
 from service.engine.watchdog import Bounds
 from service.errors import NotReadyError, ServiceError, ShuttingDownError
+from service.fair_queue import ANYONE, Client
 
 _log = logging.getLogger("convoy")
 
@@ -38,6 +39,7 @@ class EngineStatus(NamedTuple):
     device: str
     fallback_reason: str  # why it is on the CPU where `auto` looked for a GPU; else empty
     ready: bool
+    max_batch: int  # 1 where a larger one would change scores, which warming up shows
     restarts: int
     batches: int
     images: int
@@ -65,7 +67,7 @@ class EngineRunner:
         `measure_s` and `bounds` as in SupervisedEngine; `reopen` takes the number of the engine to
         replace. `on_failure` is called when the runner is FAILED.
         """
-        self.classes, self.max_batch = engines[0].classes, engines[0].max_batch
+        self.classes = engines[0].classes
         self.state = State.WARMING
         self._engines = [
             SupervisedEngine(
@@ -91,6 +93,11 @@ class EngineRunner:
         )
 
     @property
+    def max_batch(self) -> int:
+        """The most images that an engine takes at once."""
+        return max(engine.described.max_batch for engine in self._engines)
+
+    @property
     def device(self) -> str:
         """The devices' names, each once."""
         return ", ".join(dict.fromkeys(engine.described.device for engine in self._engines))
@@ -103,6 +110,7 @@ class EngineRunner:
                 engine.described.device,
                 engine.described.fallback_reason,
                 engine.state is State.READY,
+                engine.described.max_batch,
                 engine.restarts,
                 *self.batcher.ran(number),
             )
@@ -110,12 +118,16 @@ class EngineRunner:
         ]
 
     def post(
-        self, images: Sequence[Image], then: OnOutcome[ScoreRow], urgency: Urgency = NO_HURRY
+        self,
+        images: Sequence[Image],
+        then: OnOutcome[ScoreRow],
+        urgency: Urgency = NO_HURRY,
+        client: Client = ANYONE,
     ) -> Request[Image, ScoreRow]:
         """Score images, as `Batcher.post` runs items; or NotReadyError."""
         if not self._serving:  # refuses requests that were admitted earlier, too
             self.state.check_ready()
-        return self.batcher.post(images, then, urgency)
+        return self.batcher.post(images, then, urgency, client)
 
     async def warm_up(self) -> None:
         """Warm the engines up and measure them, one after another; raises what they raise."""

@@ -2,6 +2,8 @@
 
     WARMING ── READY ── RESTARTING ── READY, or FAILED
 
+A model whose engine did not warm up is BROKEN where others are served without it.
+
 An engine that hangs is abandoned with its thread, and one that keeps failing is closed; another
 takes its place. FAILED is final. After a lost device no other engine is tried: only a new process
 helps.
@@ -35,6 +37,7 @@ class State(Enum):
     READY = "ready"
     RESTARTING = "restarting: its engine hung or failed"
     FAILED = "broken: its engine failed"
+    BROKEN = "broken: its engine did not warm up"
     DRAINING = "shutting down"
 
     def check_ready(self) -> None:
@@ -43,7 +46,8 @@ class State(Enum):
             return
         if self is State.DRAINING:
             raise ShuttingDownError("the server is shutting down; send the request again elsewhere")
-        raise NotReadyError(f"the model is {self.value}; try again in a second")
+        advice = "the log says why" if self is State.BROKEN else "try again in a second"
+        raise NotReadyError(f"the model is {self.value}; {advice}")
 
 
 class SupervisedEngine:

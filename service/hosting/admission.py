@@ -1,11 +1,17 @@
-"""Bounds on what is inside at once, images and bytes of bodies; used from one event loop."""
+"""Bounds on what is inside at once, images and bytes of bodies; used from one event loop.
+
+Where a bound is reached, the client with the most inside gives way: its newest requests are refused
+for those of a client that has less, and its own next request is. So a flood fills its client's
+share of the queue, and nobody else's.
+"""
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from math import ceil
 
-from service.errors import QueueFullError, TooManyImagesError
+from service.errors import QueueFullError, ServiceError, TooManyImagesError
+from service.fair_queue import ANYONE, Client
 
 
 @dataclass(eq=False, slots=True)
@@ -14,6 +20,7 @@ class ByteRoom:
 
     most: int
     taken: int = 0
+    inside: "dict[Reservation, None]" = field(default_factory=dict)  # of all models, in order
 
 
 @dataclass(eq=False)
@@ -38,6 +45,10 @@ class Admission:
         """Count more images inside, or fewer."""
         self._images += images
 
+    def lacking(self, images: int) -> int:
+        """How many places are missing for more images; 0 or less: none."""
+        return self.images + images - self.max_images
+
     async def emptied(self) -> None:
         """Wait until no request is inside."""
         while self.requests:
@@ -49,24 +60,32 @@ class Admission:
 class Reservation:
     """What one request holds of an `Admission`, until `release`."""
 
-    __slots__ = ("_admission", "_bytes", "_images", "_released")
+    __slots__ = ("_admission", "_bytes", "_images", "_on_given_way", "client")
 
-    def __init__(self, admission: Admission) -> None:
-        """Count the request in."""
+    def __init__(
+        self,
+        admission: Admission,
+        client: Client = ANYONE,
+        on_given_way: Callable[[ServiceError], None] = lambda _: None,
+    ) -> None:
+        """Count the request in; `on_given_way` gets the reason when it is refused for another's."""
         self._admission = admission
+        self.client = client
+        self._on_given_way: Callable[[ServiceError], None] | None = on_given_way
         self._bytes = 0
         self._images = 0
-        self._released = False
         admission.requests += 1
+        admission.room.inside[self] = None
 
     def release(self) -> None:
         """Return everything; a second call does nothing."""
-        if self._released:
+        if self._on_given_way is None:
             return
-        self._released = True
+        self._on_given_way = None  # breaks a reference cycle
         admission = self._admission
-        admission.room.taken -= self._bytes
+        self.release_bytes()
         admission.add(-self._images)
+        del admission.room.inside[self]
         admission.requests -= 1
         if not admission.requests and admission.on_empty is not None:
             admission.on_empty.set()
@@ -75,26 +94,39 @@ class Reservation:
         """Raise QueueFullError if no further image could be admitted."""
         admission = self._admission
         if admission.images >= admission.max_images:
-            raise self._refusal(1)
+            self._images_giving_way(1)
 
     def hold_bytes(self, count: int) -> None:
         """Reserve `count` bytes for the body; QueueFullError if there is no room."""
+        self._check()
         room = self._admission.room
-        if room.taken + count > room.most:
+        lacking = room.taken + count - room.most
+        if lacking > 0:
+            self._let_in(lacking, count)
+        room.taken += count
+        self._bytes += count
+
+    def _let_in(self, lacking: int, count: int) -> None:
+        """Have others' bodies give way to this one's; QueueFullError: too few do."""
+        room = self._admission.room
+        amounts = {each: each._bytes for each in room.inside if each._bytes}
+        refused = _giving_way(lacking, self, count, amounts)
+        if refused is None:
             raise QueueFullError(
                 f"{room.taken} of at most {room.most} bytes of images are being read; "
                 "try again in a second"
             )
-        room.taken += count
-        self._bytes += count
+        _give_way(refused)
 
     def release_bytes(self) -> None:
         """The body is no longer needed."""
-        self._admission.room.taken -= self._bytes
+        room = self._admission.room
+        room.taken -= self._bytes
         self._bytes = 0
 
     def admit(self, images: int) -> None:
         """Admit the request's images, all or none; TooManyImagesError or QueueFullError."""
+        self._check()
         admission = self._admission
         limit = admission.max_images_a_request
         if images > limit:
@@ -102,15 +134,74 @@ class Reservation:
                 f"{images} images in one request; at most {limit} are allowed; send several"
             )
         if admission.images + images > admission.max_images:
-            raise self._refusal(images)
+            _give_way(self._images_giving_way(images))
         admission.add(images)
         self._images += images
 
-    def _refusal(self, images: int) -> QueueFullError:
-        admission = self._admission
-        wait_s = admission.expected_wait_s()
-        return QueueFullError(
-            f"no room for {images} more images: {admission.images} of at most "
-            f"{admission.max_images} are queued or running; try again in {max(1, ceil(wait_s))} s",
+    def give_way(self) -> None:
+        """Let go of everything, for another client."""
+        wait_s = self._admission.expected_wait_s()
+        error = QueueFullError(
+            f"the queue is full, and of all clients you have the most in it; "
+            f"try again in {max(1, ceil(wait_s))} s",
             wait_s,
         )
+        tell = self._on_given_way
+        self.release()
+        if tell is not None:
+            tell(error)
+
+    def _check(self) -> None:
+        if self._on_given_way is None:  # the refusal is on its way
+            raise QueueFullError("this request has given way to another client's")
+
+    def _images_giving_way(self, images: int) -> "Sequence[Reservation]":
+        """The requests that have to give way to so many images; QueueFullError: too few do."""
+        admission = self._admission
+        lacking = admission.lacking(images)
+        if lacking <= 0:
+            return ()
+        inside = (each for each in admission.room.inside if each._admission is admission)
+        amounts = {each: each._images for each in inside if each._images}
+        refused = _giving_way(lacking, self, images, amounts)
+        if refused is None:
+            wait_s = admission.expected_wait_s()
+            raise QueueFullError(
+                f"no room for {images} more images: {admission.images} of at most "
+                f"{admission.max_images} are queued or running; "
+                f"try again in {max(1, ceil(wait_s))} s",
+                wait_s,
+            )
+        return refused
+
+
+def _giving_way(
+    lacking: int, asking: "Reservation", count: int, amounts: "Mapping[Reservation, int]"
+) -> "Sequence[Reservation] | None":
+    """The requests to refuse so that `lacking` is free for `count` more; None: too few.
+
+    Always the newest of the client that holds the most for its weight, as long as that is more than
+    the asking one's would hold. `amounts` are in the order in which the requests came.
+    """
+    held: dict[str, float] = {}
+    newest: dict[str, list[tuple[Reservation, int]]] = {}
+    for reservation, amount in amounts.items():
+        client = reservation.client
+        held[client.name] = held.get(client.name, 0.0) + amount / client.weight
+        newest.setdefault(client.name, []).append((reservation, amount))
+    own = held.pop(asking.client.name, 0.0) + count / asking.client.weight
+    refused: list[Reservation] = []
+    while lacking > 0:
+        most = max(held, key=held.__getitem__, default="")
+        if not held or held[most] <= own:
+            return None
+        victim, amount = newest[most].pop()
+        refused.append(victim)
+        lacking -= amount
+        held[most] -= amount / victim.client.weight
+    return refused
+
+
+def _give_way(requests: Sequence[Reservation]) -> None:
+    for request in requests:
+        request.give_way()

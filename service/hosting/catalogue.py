@@ -3,25 +3,31 @@
     name ─ catalogue.toml, --catalogue ─ Entry ─ download ─ sum ─ PULLED/NAME/model.onnx
 
 A file takes its place only once its size and SHA-256 are right; one that is incomplete is resumed.
+A name is that of one folder; a file comes by https or http alone, also where a server redirects.
 """
 
 import fcntl
 import hashlib
 import json
+import re
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
-from http.client import HTTPException
+from http.client import HTTPException, HTTPMessage
 from pathlib import Path
-from typing import BinaryIO
-from urllib.error import HTTPError
-from urllib.request import Request, build_opener
+from typing import IO, BinaryIO
+from urllib.error import HTTPError, URLError
+from urllib.parse import urlsplit
+from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from models import ModelFileError
 
 PULLED = Path("~/.cache/convoy/models")
+
+# Names are parts of URLs and folders, and /v2/models/stats is a route.
+_NAME = re.compile(r"(?!stats$)[A-Za-z0-9][A-Za-z0-9._-]*")
 
 _SHIPPED = Path(__file__).with_suffix(".toml")
 _TRIES = 5
@@ -43,6 +49,15 @@ class Entry(BaseModel):
     top1: float | None = None
 
 
+def check_name(name: str, whose: object) -> None:
+    """Raise ModelFileError, which begins with `whose` name it is, unless a model may have it."""
+    if not _NAME.fullmatch(name):
+        raise ModelFileError(
+            f"{whose}: invalid model name; use letters, digits, dots, dashes and underscores, "
+            "beginning with a letter or digit, and not `stats`"
+        )
+
+
 def read_catalogue(more: Path | None = None) -> dict[str, Entry]:
     """All entries by name; those of the file `more` come first. ModelFileError: it is invalid."""
     entries: dict[str, Entry] = {}
@@ -51,6 +66,8 @@ def read_catalogue(more: Path | None = None) -> dict[str, Entry]:
             continue
         try:
             table = tomllib.loads(path.read_text(encoding="utf-8"))
+            for name in table:
+                check_name(name, f"{path}: {name!r}")
             entries |= {name: Entry.model_validate(each) for name, each in table.items()}
         except ValidationError as error:
             problem = error.errors(include_url=False)[0]
@@ -65,23 +82,28 @@ def find_entry(name: str, entries: Mapping[str, Entry]) -> Entry:
     """The entry of that name; ModelFileError names similar ones."""
     if name in entries:
         return entries[name]
-    near = get_close_matches(name, entries)
-    hint = f"did you mean {' or '.join(near)}?" if near else "`convoy models` lists all"
-    raise ModelFileError(f"there is no model {name} in the catalogue; {hint}")
+    raise ModelFileError(f"there is no model {name} in the catalogue; {near_names(name, entries)}")
+
+
+def near_names(name: str, names: Iterable[str]) -> str:
+    """A question or a hint, for a name that is not among these."""
+    near = get_close_matches(name, list(names))
+    return f"did you mean {' or '.join(near)}?" if near else "`convoy models` lists all"
 
 
 def pulled(name: str, folder: Path = PULLED) -> Path | None:
     """The file of a model that was pulled; None if it was not."""
-    path = folder.expanduser() / name / "model.onnx"
-    return path if path.is_file() else None
+    path = _file(name, folder) if _NAME.fullmatch(name) else None
+    return path if path is not None and path.is_file() else None
 
 
 def pull(name: str, entry: Entry, progress: Callable[[int], None], folder: Path = PULLED) -> Path:
     """Download a model unless it is there; `progress` gets the bytes so far. Returns its file.
 
-    ModelFileError: no server has the file, or what it sends is not the file.
+    ModelFileError: a name that no model may have, no server has the file, or what it sends is not
+    the file.
     """
-    target = folder.expanduser() / name / "model.onnx"
+    target = _file(name, folder)
     target.parent.mkdir(parents=True, exist_ok=True)
     if target.is_file() and _sum(target) == entry.sha256:
         return target
@@ -95,9 +117,11 @@ def pull(name: str, entry: Entry, progress: Callable[[int], None], folder: Path 
             except (OSError, HTTPException) as error:
                 gone = isinstance(error, HTTPError) and error.code < 500
                 if gone or not left:
+                    advice = _advice(file.tell(), entry, gone=gone)
+                    if not file.tell():
+                        part.unlink()
                     raise ModelFileError(
-                        f"{name} cannot be pulled from {entry.url}: {error}; "
-                        "pull it again to resume"
+                        f"{name} cannot be pulled from {entry.url}: {_reason(error)}; {advice}"
                     ) from error
         if part.is_file():
             if _sum(part) != entry.sha256:
@@ -110,6 +134,42 @@ def pull(name: str, entry: Entry, progress: Callable[[int], None], folder: Path 
     return target
 
 
+def _file(name: str, folder: Path) -> Path:
+    """Where the model of that name is, or would be; never outside the folder."""
+    check_name(name, name)
+    return folder.expanduser() / name / "model.onnx"
+
+
+def _reason(error: Exception) -> str:
+    """The error as the network has it, without urllib's brackets."""
+    if isinstance(error, HTTPError):
+        return f"the server answers {error.code} {error.reason}".rstrip()
+    cause = error.reason if isinstance(error, URLError) else error
+    return str(getattr(cause, "strerror", None) or cause)
+
+
+def _advice(begun: int, entry: Entry, *, gone: bool) -> str:
+    """What to do after a download that failed, of which `begun` bytes are there."""
+    if begun:
+        return f"{begun:,} of {entry.bytes:,} bytes are here: pull it again to resume"
+    if gone:
+        return "nothing was downloaded; is the address in the catalogue still right?"
+    return "nothing was downloaded; is the network there, and does https_proxy name its proxy?"
+
+
+class _Redirects(HTTPRedirectHandler):
+    """Follows redirects to https and http alone; urllib would also go to ftp."""
+
+    def redirect_request(
+        self, req: Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str
+    ) -> Request | None:
+        if urlsplit(newurl).scheme not in ("https", "http"):
+            raise ModelFileError(
+                f"{req.full_url} redirects to {newurl}; only https and http are followed"
+            )
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
 def _download(entry: Entry, file: BinaryIO, progress: Callable[[int], None]) -> None:
     """Append what is missing; OSError or HTTPException if the connection breaks before the end."""
     begin = file.seek(0, 2)
@@ -120,7 +180,7 @@ def _download(entry: Entry, file: BinaryIO, progress: Callable[[int], None]) -> 
         return
     headers = {"Range": f"bytes={begin}-"} if begin else {}
     request = Request(entry.url, headers=headers)  # noqa: S310  its scheme is http or https
-    with build_opener().open(request, timeout=_STALLED_S) as response:
+    with build_opener(_Redirects).open(request, timeout=_STALLED_S) as response:
         wanted = f"bytes {begin}-"
         if begin and not response.headers.get("content-range", "").startswith(wanted):
             begin = file.truncate(0)  # the server sends all of it

@@ -14,7 +14,7 @@ from models import Image, Pixels
 from service.batching.policy import NO_HURRY, Urgency
 from service.batching.queue import Answered
 from service.engine.ranking import ScoreRow
-from service.errors import ServiceError
+from service.errors import ForbiddenError, ServiceError
 from service.hosting.admission import Reservation
 from service.images.decode_pool import Decoding
 
@@ -35,6 +35,11 @@ class Wanted(NamedTuple):
     images: Sequence[Image] | None  # decoded: pixels or tensors as `ModelInfo` says; may be views
     urgency: Urgency = NO_HURRY
     form: Any = None  # of the answer, for the endpoint
+
+    @property
+    def size(self) -> int:
+        """How many images."""
+        return len(self.files if self.images is None else self.images)
 
 
 class Withdrawable(Protocol):
@@ -61,8 +66,15 @@ class Inference:
         """Decode the images, where they are files, and score them.
 
         Errors are raised here or passed to `then`: those of `Reservation.admit`, `prepare_image`,
-        `DecodePool.admit` and `EngineRunner.post`; deadlines are checked before decoding, too.
+        `DecodePool.admit` and `EngineRunner.post`, and ForbiddenError where the client may not use
+        the priority; deadlines are checked before decoding, too.
         """
+        client = self._reservation.client
+        if wanted.urgency.priority and wanted.urgency.level < client.highest_priority:
+            raise ForbiddenError(
+                f"priority {wanted.urgency.level} is above the default and not yours to use; "
+                "ask for an API key with priority=1, or leave the priority out"
+            )
         self._urgency = wanted.urgency
         if wanted.images is not None:
             self._reservation.admit(len(wanted.images))
@@ -71,7 +83,7 @@ class Inference:
         files = wanted.files
         self._reservation.admit(len(files))
         if wanted.urgency is not NO_HURRY:
-            self._pipeline.runner.batcher.check_deadline(len(files), wanted.urgency)
+            self._pipeline.runner.batcher.check_deadline(len(files), wanted.urgency, client)
         if sum(map(len, files)) <= _LONG_FILES:
             self._decode(_prepare(files, self._pipeline.prepare))
             return
@@ -99,11 +111,12 @@ class Inference:
     def _decode(self, decodings: list[Decoding]) -> None:
         """Decode all images, or none."""
         decoders = self._pipeline.decoders
-        decoders.admit(*decodings)
+        client = self._reservation.client
+        decoders.admit(*decodings, client=client)
         self._decoded = [None] * len(decodings)
         self._undecoded = len(decodings)
         posted = [
-            decoders.post(decoding, partial(self._one_decoded, place))
+            decoders.post(decoding, partial(self._one_decoded, place), client)
             for place, decoding in enumerate(decodings)
         ]
         if self._undecoded:
@@ -130,7 +143,8 @@ class Inference:
         self.decoded_at = perf_counter()
         then = self._then
         if then is not None:
-            self._under_way = (self._pipeline.runner.post(images, then, self._urgency),)
+            runner, client = self._pipeline.runner, self._reservation.client
+            self._under_way = (runner.post(images, then, self._urgency, client),)
             self._then = None  # breaks a reference cycle
 
     def _end(self, failure: Exception) -> None:

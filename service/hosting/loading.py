@@ -7,7 +7,7 @@ models/                      convoy serve models, or convoy serve models/digits
         1/model.onnx         or with versions, as in Triton: the highest is served
 """
 
-import re
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,27 +19,31 @@ from rich.progress import track
 from models import (
     BUILT_IN_MODEL,
     Classifier,
+    DeviceKind,
+    DeviceLostError,
     Engine,
     FileLimits,
     ModelError,
     ModelFileError,
+    Pixels,
     Place,
+    Preprocessing,
     UnsupportedModelError,
     load_classifier,
     open_engines,
 )
-from service.hosting.catalogue import pulled, read_catalogue
-from service.hosting.pipeline import ModelInfo
+from service.hosting.catalogue import check_name, near_names, pulled, read_catalogue
+from service.hosting.pipeline import Broken, ModelInfo
+from service.hosting.presets import doubt
 from service.images.decode import ImageLimits, prepare_image
 from service.images.decode_pool import Decoding
 from service.settings import Settings, SettingsError, parse_assignments
 
 BUILT_IN_NAME = "digits"
 
-_FILE = "model.onnx"
+_log = logging.getLogger("convoy")
 
-# Names are parts of URLs, and /v2/models/stats is a route.
-_NAME = re.compile(r"(?!stats$)[A-Za-z0-9][A-Za-z0-9._-]*")
+_FILE = "model.onnx"
 
 
 @dataclass(frozen=True)
@@ -56,72 +60,96 @@ class Opened:
 
 @dataclass(frozen=True)
 class ModelFile:
-    """One of several models."""
+    """Where a model to serve is; a file that is not there is an error of the model."""
 
     name: str
     version: str
     path: Path
 
 
-def open_models(settings: Settings, expectations: Sequence[str] | None) -> Iterator[Opened]:
+def open_models(
+    settings: Settings, expectations: Sequence[str] | None
+) -> Iterator[Opened | Broken]:
     """Open the models that the settings name, one after another.
 
-    ModelError names the model that cannot be opened. SettingsError: a flag for one model was given
-    with a folder of several.
+    SettingsError, before anything is loaded: a default model that is not among them, or a flag for
+    one model where there are several. ModelError where the only one cannot be opened, or none, or
+    with `strict` the first of several that cannot.
     """
-    folder = settings.model
-    if folder is None or not folder.is_dir() or (folder / _FILE).is_file():
-        yield _open(partial(load, settings, expectations), model_file(settings), settings, "1")
-        return
-    if expectations or settings.preset is not None or settings.labels is not None:
+    files = find_models(settings)
+    names = [file.name for file in files]
+    if settings.default_model not in (None, *names):
+        raise SettingsError(
+            f"--default-model: {settings.default_model} is not served; there are {', '.join(names)}"
+        )
+    several = len(files) > 1
+    if several and (expectations or settings.preset is not None or settings.labels is not None):
         raise SettingsError(
             "--preset, --labels and --set apply to a single model; describe each model in "
-            f"{folder} in a model.toml beside it"
+            f"{settings.model} in a model.toml beside it"
         )
-    for file in find_models(folder):
+    errors = []
+    for file in files:
         try:
-            opened = _open(partial(_load_one, settings, file), file.path, settings, file.version)
+            opened = _open(partial(_load, file, settings, expectations), file, settings)
+        except DeviceLostError:
+            raise
         except ModelError as error:
-            raise ModelError(f"the model {file.name}: {error}") from error
+            if not several:
+                raise
+            errors.append(f"the model {file.name}: {error}")
+            if settings.strict or len(errors) == len(files):
+                raise ModelError("\n".join(errors)) from error
+            yield Broken(file.name, file.version, str(error))
+            continue
         yield opened
 
 
-def find_models(folder: Path) -> list[ModelFile]:
-    """The models in a folder of folders, by name; hidden folders and files are ignored.
+def find_models(settings: Settings) -> list[ModelFile]:
+    """The models that the settings name: one file, or the folders in a folder, by name.
 
-    ModelFileError: a folder without a model, a name that cannot be part of a URL, or no folder.
+    ModelFileError: no model, or a name that cannot be part of a URL; of a folder of folders it is
+    logged, and the folder left out, unless `strict` is set.
     """
+    folder = settings.model
+    if folder is None or not folder.is_dir() or (folder / _FILE).is_file():
+        path = _model_file(settings)
+        if path in (folder, BUILT_IN_MODEL):
+            return [ModelFile(path.stem, "1", path)]
+        name = path.resolve().parent.name
+        check_name(name, path.resolve().parent)
+        return [ModelFile(name, "1", path)]
     found = []
-    folders = (place for place in folder.iterdir() if place.is_dir())
-    for place in map(_checked, sorted(p for p in folders if not p.name.startswith("."))):
-        versions = [int(p.name) for p in place.iterdir() if p.name.isdecimal() and p.is_dir()]
-        version = str(max(versions, default=1))
-        candidates = (place / _FILE, place / version / _FILE)
-        path = next((path for path in candidates if path.is_file()), None)
-        if path is None:
-            raise ModelFileError(f"{place} has no {_FILE}, and no {version}/{_FILE}")
-        found.append(ModelFile(place.name, "1" if path == candidates[0] else version, path))
+    places = (place for place in folder.iterdir() if place.is_dir())
+    for place in sorted(p for p in places if not p.name.startswith(".")):
+        try:
+            check_name(place.name, place)
+        except ModelFileError as error:
+            if settings.strict:
+                raise
+            _log.error("not served: %s", error)
+            continue
+        found.append(_highest(place))
     if not found:
         raise ModelFileError(f"{folder} has no models; put each in a folder, as NAME/{_FILE}")
     return found
 
 
+def find_model(settings: Settings) -> ModelFile:
+    """The one model that the settings name; ModelFileError where there are several."""
+    first, *others = find_models(settings)
+    if others:
+        names = ", ".join(file.name for file in (first, *others))
+        raise ModelFileError(
+            f"{settings.model} has several models ({names}); name one of them, as "
+            f"{first.path.parent}"
+        )
+    return first
+
+
 def load(settings: Settings, expectations: Sequence[str] | None) -> Classifier:
     """The one model that the settings name."""
-    path = model_file(settings)
-    classifier = load_classifier(
-        path,
-        overrides={
-            **parse_assignments(expectations or ()),
-            "preset": settings.preset,
-            "labels": settings.labels,
-            **_precision(settings),
-        },
-        limits=_limits(settings),
-    )
-    if path in (settings.model, BUILT_IN_MODEL):
-        return classifier
-    return replace(classifier, name=_checked(path.resolve().parent).name)  # of a folder
+    return _load(find_model(settings), settings, expectations)
 
 
 def open_classifier(classifier: Classifier, settings: Settings, max_batch: int) -> Engine:
@@ -149,6 +177,27 @@ def open_places(
     )
 
 
+def doubt_guess(classifier: Classifier, settings: Settings) -> str:
+    """Why a guessed preset is probably wrong; empty where it is not.
+
+    The photographs that tell run on the CPU, on an engine of their own that is closed again.
+    """
+    if not classifier.preprocessing.guess:
+        return ""
+    place, threads = [Place(DeviceKind.CPU)], settings.engine_threads
+    (engine,) = open_engines(classifier, place, max_batch=1, threads=threads)
+    try:
+        return doubt(classifier, engine, image_reader(settings))
+    finally:
+        engine.close()
+
+
+def image_reader(settings: Settings) -> Callable[[Path, Preprocessing], Pixels]:
+    """A function that reads an image file for a model of such preprocessing."""
+    limits = ImageLimits(settings.max_body_bytes, settings.max_pixels)
+    return lambda file, meaning: prepare_image(file.read_bytes(), meaning, limits).run()
+
+
 def decoder(classifier: Classifier, settings: Settings) -> Callable[[bytes], Decoding]:
     """A function that prepares an image file for decoding to the model's input."""
     return partial(
@@ -158,7 +207,7 @@ def decoder(classifier: Classifier, settings: Settings) -> Callable[[bytes], Dec
     )
 
 
-def model_file(settings: Settings) -> Path:
+def _model_file(settings: Settings) -> Path:
     """The one model's file; that of a folder is model.onnx."""
     path = settings.model
     if path is None or path == Path(BUILT_IN_NAME):
@@ -166,41 +215,58 @@ def model_file(settings: Settings) -> Path:
     if not path.exists() and path.name == str(path):
         if (found := pulled(path.name)) is not None:
             return found
-        if path.name in read_catalogue(settings.catalogue):
+        names = [*read_catalogue(settings.catalogue), BUILT_IN_NAME]
+        if path.name in names:
             raise ModelFileError(f"{path} is not here yet; get it with: convoy pull {path}")
+        raise ModelFileError(
+            f"there is no file or folder {path}, and no model of that name; "
+            f"{near_names(path.name, names)}"
+        )
     return path / _FILE if path.is_dir() else path
 
 
-def _checked(folder: Path) -> Path:
-    """A model's folder; ModelFileError if its name cannot be part of a URL."""
-    if not _NAME.fullmatch(folder.name):
-        raise ModelFileError(
-            f"{folder}: invalid model name; use letters, digits, dots, dashes and underscores, "
-            "and not `stats`"
-        )
-    return folder
+def _highest(place: Path) -> ModelFile:
+    """The model of a folder, of its highest version where it has versions."""
+    versions = [int(p.name) for p in place.iterdir() if p.name.isdecimal() and p.is_dir()]
+    version = str(max(versions, default=1))
+    if (place / _FILE).is_file():
+        return ModelFile(place.name, "1", place / _FILE)
+    return ModelFile(place.name, version, place / version / _FILE)
 
 
-def _load_one(settings: Settings, file: ModelFile) -> Classifier:
-    classifier = load_classifier(
-        file.path, overrides=_precision(settings), limits=_limits(settings)
-    )
-    return replace(classifier, name=file.name)
+def _load(
+    file: ModelFile, settings: Settings, expectations: Sequence[str] | None = None
+) -> Classifier:
+    place, version = file.path.parent, file.version
+    if file.path.name == _FILE and place.name == version and not file.path.is_file():
+        raise ModelFileError(f"{place.parent} has no {_FILE}, and no {version}/{_FILE}")
+    overrides: dict[str, object] = {
+        **parse_assignments(expectations or ()),
+        "preset": settings.preset,
+        "labels": settings.labels,
+    }
+    if settings.precision is not None:  # None would hide a --set precision
+        overrides["precision"] = settings.precision.value
+    limits = FileLimits(external_data=settings.external_data)
+    return replace(load_classifier(file.path, overrides=overrides, limits=limits), name=file.name)
 
 
-def _open(
-    load_it: Callable[[], Classifier], path: Path, settings: Settings, version: str
-) -> Opened:
-    classifier, stamp = load_it(), _stamp(path)
+def _open(load_it: Callable[[], Classifier], file: ModelFile, settings: Settings) -> Opened:
+    classifier, stamp = load_it(), _stamp(file.path)
     places = settings.places
     engines = open_places(classifier, settings, settings.max_batch, places)
-    info, meaning = _info(classifier, version), classifier.preprocessing
+    warning = doubt_guess(classifier, settings)
+    if warning:
+        _log.warning("%s", warning)
+    info, meaning = _info(classifier, file.version, warning), classifier.preprocessing
 
     # It loads the file again rather than keep the weights in memory.
     def reopen(number: int) -> Engine:
         again = load_it()
-        if _stamp(path) != stamp or again.preprocessing != meaning:
-            raise ModelFileError(f"{path} or its model.toml has changed since the server started")
+        if _stamp(file.path) != stamp or again.preprocessing != meaning:
+            raise ModelFileError(
+                f"{file.path} or its model.toml has changed since the server started"
+            )
         (engine,) = open_places(again, settings, settings.max_batch, [places[number]])
         return engine
 
@@ -212,16 +278,7 @@ def _stamp(path: Path) -> tuple[int, int]:
     return status.st_mtime_ns, status.st_size
 
 
-def _precision(settings: Settings) -> dict[str, object]:
-    """As an override of model.toml, where it is set."""
-    return {} if settings.precision is None else {"precision": settings.precision.value}
-
-
-def _limits(settings: Settings) -> FileLimits:
-    return FileLimits(external_data=settings.external_data)
-
-
-def _info(classifier: Classifier, version: str) -> ModelInfo:
+def _info(classifier: Classifier, version: str, warning: str) -> ModelInfo:
     meaning = classifier.preprocessing
     return ModelInfo(
         name=classifier.name,
@@ -233,4 +290,6 @@ def _info(classifier: Classifier, version: str) -> ModelInfo:
         channels=meaning.channels,
         tensor=classifier.network.graph.inputs[0],
         tensor_shape=meaning.input_shape,
+        guess=meaning.guess,
+        warning=warning,
     )

@@ -1,11 +1,15 @@
 """A repository as the settings say, with the models that they name."""
 
+import logging
 from collections.abc import Sequence
 
 from service.engine.watchdog import Bounds
 from service.hosting.loading import decoder, open_models
+from service.hosting.pipeline import Broken
 from service.hosting.repository import Repository
-from service.settings import Settings, SettingsError
+from service.settings import Settings
+
+_log = logging.getLogger("convoy")
 
 
 def make_repository(
@@ -19,6 +23,7 @@ def make_repository(
         decode_threads=decode_threads,
         decode_bytes=settings.decode_bytes if decode_bytes is None else decode_bytes,
         default=settings.default_model,
+        strict=settings.strict,
         bounds=Bounds(settings.engine_timeout_s, settings.warm_up_timeout_s),
     )
 
@@ -26,12 +31,11 @@ def make_repository(
 def add_models(
     repository: Repository, settings: Settings, expectations: Sequence[str] | None = None
 ) -> None:
-    """Open the models; ModelError, or SettingsError if the default is not among them."""
+    """Open the models; ModelError or SettingsError as `open_models`, and broken ones are logged."""
     for opened in open_models(settings, expectations):
+        if isinstance(opened, Broken):
+            _log.error("the model %s is not served: %s", opened.name, opened.error)
+            repository.add_broken(opened)
+            continue
         decode = decoder(opened.classifier, settings)
         repository.add(opened.info, opened.engines, decode, opened.reopen)
-    if settings.default_model not in (None, *repository.models):
-        raise SettingsError(
-            f"--default-model: {settings.default_model} is not served; "
-            f"there are {', '.join(repository.models)}"
-        )

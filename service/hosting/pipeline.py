@@ -26,6 +26,17 @@ class ModelInfo:
     channels: ChannelOrder = ChannelOrder.RGB  # the engine's; clients send RGB, or grey
     tensor: str = ""  # the name of the model's own input; empty: clients cannot send that
     tensor_shape: tuple[int, ...] = ()  # of one image in that input, float32
+    guess: str = ""  # the preset, where nothing chose it
+    warning: str = ""  # why its answers are probably wrong
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """One of several models that could not be opened, and why."""
+
+    name: str
+    version: str
+    error: str
 
 
 @dataclass(eq=False, slots=True)

@@ -6,19 +6,20 @@ decode threads, the room for bodies and the metrics.
 """
 
 import asyncio
+import logging
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from models import Engine, EngineError
+from models import DeviceLostError, Engine, EngineError
 from service.batching.device_turns import Turns
 from service.engine.runner import EngineRunner
 from service.engine.supervised_engine import State
 from service.engine.threads import Workers
 from service.engine.watchdog import Bounds
-from service.errors import ModelNotFoundError, ShuttingDownError
+from service.errors import BrokenModelError, ModelNotFoundError, ShuttingDownError
 from service.hosting.admission import Admission, ByteRoom
-from service.hosting.pipeline import ModelInfo, Pipeline
+from service.hosting.pipeline import Broken, ModelInfo, Pipeline
 from service.images.decode_pool import DecodePool, Decoding
 from service.telemetry.metrics import Metrics, ModelMetrics
 
@@ -36,6 +37,8 @@ _TELL_S = 10.0
 # more than decoding one more image.
 _DECODE_NICE = 5
 
+_log = logging.getLogger("convoy")
+
 
 class Repository:
     """Models by name, in the order in which they were added; used from one event loop."""
@@ -49,19 +52,22 @@ class Repository:
         decode_threads: int,
         decode_bytes: int = 2**30,
         default: str | None = None,
+        strict: bool = False,
         measure_s: float = _MEASURE_S,
         bounds: Bounds | None = None,
         decode_s: float = _DECODE_S,
     ) -> None:
         """Bounds hold for each model, except bytes and decode threads, which all models share.
 
-        `max_queue` is in images; `default` names the model of `/v1/classify`; warm-up times batches
-        for `measure_s`; `bounds` are the engines' timeouts and `decode_s` that of one image.
+        `max_queue` is in images; `default` names the model of `/v1/classify`; with `strict` warming
+        up raises the first error, not only where no model can be served; it times batches for
+        `measure_s`; `bounds` are the engines' timeouts and `decode_s` that of one image.
         """
         self.max_body_bytes = max_body_bytes
         self.metrics = Metrics(max_batch=max_batch)
         self.models: dict[str, Pipeline] = {}
-        self._default = default
+        self.broken: dict[str, Broken] = {}  # those that could not be opened
+        self._default, self._strict = default, strict
         self._max_queue = max_queue
         self.room = ByteRoom(max_body_bytes + max_queue * _BYTES_AN_IMAGE)
         pace: Any = {"bound_s": decode_s, "nice": _DECODE_NICE}
@@ -115,15 +121,31 @@ class Repository:
         self.models[info.name] = pipeline
         return pipeline
 
+    def add_broken(self, broken: Broken) -> None:
+        """List a model that could not be opened; requests for it are refused."""
+        self.broken[broken.name] = broken
+        ready = "1 while the model accepts requests.", float
+        self.metrics.model(broken.name, broken.version).gauges["convoy_ready"] = ready
+
     @property
     def default(self) -> Pipeline | None:
-        """The model of requests that name none: the configured one, or the only one."""
+        """The model of requests that name none: the configured one, or the only one.
+
+        None where the configured one could not be opened; `find_default` says so.
+        """
         if self._default is not None:
-            return self.models[self._default]
-        return next(iter(self.models.values())) if len(self.models) == 1 else None
+            return self.models.get(self._default)
+        alone = len(self.models) + len(self.broken) == 1
+        return next(iter(self.models.values())) if alone else None
+
+    def find_default(self) -> Pipeline | None:
+        """The default model; BrokenModelError where it could not be opened."""
+        return self.default or (self.find(self._default) if self._default is not None else None)
 
     def find(self, name: str, version: str | None = None) -> Pipeline:
-        """A model by name; ModelNotFoundError in Triton's words."""
+        """A model by name; ModelNotFoundError in Triton's words, or BrokenModelError."""
+        if (broken := self.broken.get(name)) and version in (None, broken.version):
+            raise BrokenModelError(f"the model {name} could not be opened: {broken.error}")
         pipeline = self.models.get(name)
         if pipeline is None or version not in (None, pipeline.info.version):
             which = f"'{name}' version {version}" if pipeline else f"'{name}'"
@@ -142,15 +164,17 @@ class Repository:
 
     @property
     def ready(self) -> bool:
-        """Whether every model accepts requests."""
-        return all(pipeline.runner.state is State.READY for pipeline in self.models.values())
+        """Whether every model accepts requests, but for those that are broken from the start."""
+        states = {pipeline.runner.state for pipeline in self.models.values()}
+        return states <= {State.READY, State.BROKEN}
 
     def check_ready(self) -> None:
         """Raise NotReadyError or ShuttingDownError unless clients should send requests here."""
         if self._leaving:
             raise ShuttingDownError("the server is about to shut down; send requests elsewhere")
         for pipeline in self.models.values():
-            pipeline.runner.state.check_ready()
+            if pipeline.runner.state is not State.BROKEN:
+                pipeline.runner.state.check_ready()
 
     def leave(self) -> None:
         """Fail readiness from now on; requests are still accepted."""
@@ -161,14 +185,23 @@ class Repository:
         return self._teller.run(Metrics.exposition, self.metrics)
 
     async def warm_up(self) -> None:
-        """Warm up every engine, one after another; raises EngineError."""
+        """Warm up every engine, one after another.
+
+        Raises EngineError where that fails for every model, for one with `strict`, or where the
+        device is lost. Otherwise a model that fails is BROKEN, and the log says why.
+        """
+        failed = []
         for name, pipeline in self.models.items():
             try:
                 await pipeline.runner.warm_up()
             except EngineError as error:
-                if len(self.models) == 1:
+                if len(self.models) == 1 or isinstance(error, DeviceLostError):
                     raise
-                raise EngineError(f"{name}: {error}") from error
+                failed.append(f"{name}: {error}")
+                if self._strict or len(failed) == len(self.models):
+                    raise EngineError("\n".join(failed)) from error
+                _log.error("the model %s is not served: %s", name, error)
+                pipeline.runner.state = State.BROKEN
 
     async def failure(self) -> EngineError:
         """Wait until an engine cannot be restarted any more; returns its last error."""

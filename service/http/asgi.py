@@ -10,6 +10,8 @@ import secrets
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from service.edge.connections import network_of
+from service.fair_queue import Client
 from service.http.body import is_short
 from service.http.exchange import Endpoint, Exchange
 from service.telemetry.record import RequestRecord
@@ -77,11 +79,13 @@ def _record(scope: Scope) -> RequestRecord:
         return record
     headers = dict(scope["headers"])
     client = scope.get("client")
+    address = client[0] if client else ""
     return RequestRecord(
         headers.get(b"x-request-id", secrets.token_hex(4).encode()),
-        client[0] if client else "",
+        address,
         scope["method"].encode(),
         scope.get("raw_path", scope["path"].encode()),
         scope["query_string"],
         headers,
+        Client(network_of(address)),
     )

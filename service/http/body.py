@@ -19,12 +19,13 @@ from service.http.compression import CODINGS
 IMAGE_TYPES = ("image/jpeg", "image/png", "image/webp", "application/octet-stream")
 FORM_TYPE = "multipart/form-data"
 FILE_FIELDS = ("file", "files", "image", "images")
+FIELD_NAMES = f"{', '.join(map(repr, FILE_FIELDS[:-1]))} or {FILE_FIELDS[-1]!r}"
 
 Headers = Mapping[bytes, bytes]  # names in lower case; the last of each name
 
 _HOW_TO_SEND = (
     f"send the image itself as {', '.join(IMAGE_TYPES[:-1])} or {IMAGE_TYPES[-1]}, "
-    f"or one or more files as {FORM_TYPE} in the field 'file'"
+    f"or one or more files as {FORM_TYPE} in the field {FIELD_NAMES}"
 )
 
 # Longest Content-Type that is parsed; a boundary may have 70 characters.
@@ -32,6 +33,9 @@ _MAX_TYPE_BYTES = 1024
 
 # Parameters of a Content-Disposition, which has two: name and filename. Each takes a microsecond.
 _MAX_PARAMETERS = 16
+
+# Bytes of a form that are parsed at once.
+_PIECE = 2**18
 
 # Characters of a client's own words in an error.
 _SHOWN = 40
@@ -122,7 +126,7 @@ def images_of(body: bytes, boundary: bytes, max_images: int) -> list[bytes]:
     form = _Form(max_images)
     try:
         # Not kept by the form, to which it refers: a reference cycle would keep all files.
-        MultipartParser(
+        parser = MultipartParser(
             boundary,
             {
                 "on_header_field": form.on_name,
@@ -132,7 +136,10 @@ def images_of(body: bytes, boundary: bytes, max_images: int) -> list[bytes]:
                 "on_part_data": form.on_data,
                 "on_end": form.end,
             },
-        ).write(body)
+        )
+        # Its searches hold the interpreter's lock.
+        for start in range(0, len(body), _PIECE):
+            parser.write(body[start : start + _PIECE])
     except FormParserError as error:
         raise BadRequestError(f"malformed {FORM_TYPE} body: {error}") from error
     if not form.ended:
@@ -180,8 +187,8 @@ class _Form:
         field = options.get(b"name", b"").decode("utf-8", "replace")
         if field not in FILE_FIELDS:
             raise InvalidParameterError(
-                f"unknown form field {field[:_SHOWN]!r}; send images in the field 'file' "
-                "(or 'files'), everything else in the query, such as ?top_k=3"
+                f"unknown form field {field[:_SHOWN]!r}; send images in the field "
+                f"{FIELD_NAMES}, everything else in the query, such as ?top_k=3"
             )
         if len(self.files) == self._max_images:
             raise TooManyImagesError(

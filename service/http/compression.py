@@ -13,6 +13,9 @@ CODINGS = ("gzip", "deflate")
 # zlib's names of the two formats: deflate is zlib's own, by the RFC.
 _WINDOW_BITS = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
 
+# Bytes that zlib gets and gives at once.
+_PIECE_IN, _PIECE_OUT = 2**16, 2**20
+
 # Answers are small and urgent.
 _LEVEL = 1
 
@@ -32,19 +35,32 @@ def inflate(data: bytes, coding: str, most: int) -> bytes:
     PayloadTooLargeError: it has more. BadRequestError: malformed, truncated, or followed by data.
     """
     inflater = zlib.decompressobj(_WINDOW_BITS[coding])
-    try:
-        inflated = inflater.decompress(data, most + 1)
-    except zlib.error as error:
-        raise BadRequestError(f"malformed {coding} body: {error}; send it again") from error
-    if len(inflated) > most:
-        raise PayloadTooLargeError(
-            f"at most {most} bytes are allowed in a body, and this one inflates to more"
-        )
+    parts: list[bytes] = []
+    size = position = 0
+    rest = b""
+    # zlib lets other threads run while it inflates, but not while it copies what came out.
+    while not inflater.eof:
+        if not rest:
+            rest = data[position : position + _PIECE_IN]
+            position += _PIECE_IN
+        try:
+            part = inflater.decompress(rest, min(_PIECE_OUT, most + 1 - size))
+        except zlib.error as error:
+            raise BadRequestError(f"malformed {coding} body: {error}; send it again") from error
+        if not part and not rest:
+            break
+        parts.append(part)
+        size += len(part)
+        if size > most:
+            raise PayloadTooLargeError(
+                f"at most {most} bytes are allowed in a body, and this one inflates to more"
+            )
+        rest = inflater.unconsumed_tail
     if not inflater.eof:
         raise BadRequestError(f"the {coding} body ends early; send it again")
-    if inflater.unused_data:
+    if inflater.unused_data or position < len(data):
         raise BadRequestError(f"data follows the {coding} body; compress it as one stream")
-    return inflated
+    return b"".join(parts)
 
 
 def wanted_coding(accept_encoding: str, size: int) -> str | None:

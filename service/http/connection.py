@@ -6,14 +6,20 @@
 
 A connection is closed if it sends much, or little for long, without completing a request, or if it
 does not read its answers.
+
+A client that ends its side (FIN) after whole requests gets their answers. It may have left instead,
+and its requests be withdrawn: after a while it is sent `100 Continue`, which any client of HTTP/1.1
+ignores, and which the system of one that has left answers with a reset.
 """
 
 import asyncio
+import select
+from functools import partial
 from http import HTTPStatus
 from math import inf
 from typing import Any, cast
 
-from service.edge.connections import network_of
+from service.edge.connections import GRACE_S, network_of
 from service.errors import (
     BadRequestError,
     RequestTimeoutError,
@@ -21,12 +27,17 @@ from service.errors import (
     TooManyConnectionsError,
     TooManyFromClientError,
 )
+from service.fair_queue import ANYONE
 from service.http.exchange import Exchange
 from service.http.parser import Head, Parser
-from service.http.turns import Refusal, Turn, Turns, Work
+from service.http.turns import CONTINUE, Refusal, Turn, Turns, Work
 from service.http.uvicorn_adapter import AsgiCall, ConvoyConfig, Peers, ServerState
 from service.telemetry.counts import CLIENT_CLOSED_REQUEST
 from service.telemetry.record import RequestRecord
+
+# Seconds until a client that ended its side is asked whether it is there, and until it is asked
+# again; and between two looks at a connection that should be closed, but has bytes to read.
+_ASK_S, _LOOK_S = 0.1, 0.01
 
 MAX_PIPELINED = 100
 """Requests that may wait on a connection: one read can bring 14,000, which take 3 kB each."""
@@ -60,6 +71,7 @@ class Connection(asyncio.Protocol):
         self._peers: Peers
         self._turns: Turns
         self.address = ""
+        self._caller = ANYONE
         self._health_only = False
         self._stage = _OPENED
         self._since = 0.0  # loop time at which the stage began
@@ -77,6 +89,7 @@ class Connection(asyncio.Protocol):
         connections.add(self)
         self._since = self._loop.time()
         self.address = network_of(self._peers.address)
+        self._caller = self._edge.client_of(self.address)
         try:
             self._health_only = self._edge.open(self, connections)
         except TooManyConnectionsError as error:
@@ -106,6 +119,16 @@ class Connection(asyncio.Protocol):
         except ServiceError as error:
             self._refuse(error)
 
+    def eof_received(self) -> bool:
+        """Answer the whole requests of a client that ended its side; False: it has left."""
+        queue = self._turns.queue
+        within = self._parsing is not None or self._stage == _HEAD
+        if not queue or (within and not self._deaf):
+            return False
+        queue[-1].keep_alive = False
+        self._loop.call_later(_ASK_S, self._ask)
+        return True
+
     def pause_writing(self) -> None:
         """Stop writing: the client does not read its answers."""
         self._peers.flow.pause_writing()
@@ -126,9 +149,11 @@ class Connection(asyncio.Protocol):
 
     def on_head(self, head: Head) -> None:
         """Add the turn of a request."""
-        if self._deaf:  # the previous request of the same read closed the connection
+        queue = self._turns.queue
+        # A request before it, perhaps of the same read, ends the connection.
+        if self._deaf or (queue and queue[-1].last):
             return
-        if len(self._turns.queue) >= MAX_PIPELINED:
+        if len(queue) >= MAX_PIPELINED:
             raise TooManyFromClientError(
                 f"{MAX_PIPELINED} of your requests wait on this connection, the most allowed; "
                 "send the next when they are answered"
@@ -138,8 +163,8 @@ class Connection(asyncio.Protocol):
         named = head.named
         request_id, address = self._edge.request_id(named), self._peers.address
         path, _, query = head.target.partition(b"?")
-        record = RequestRecord(request_id, address, head.method, path, query, named)
-        self._parsing = turn = Turn(record, head.keep_alive, head.expects_continue)
+        record = RequestRecord(request_id, address, head.method, path, query, named, self._caller)
+        self._parsing = turn = Turn(record, head.keep_alive, head.expects_continue, head.version)
         turn.work = self._work(turn, head)
         self._turns.add(turn)
 
@@ -169,17 +194,25 @@ class Connection(asyncio.Protocol):
             if endpoint is not None:
                 return Exchange(endpoint, record, write)
         try:
-            return AsgiCall(self._peers, turn, head, self._turns.answered)
+            return AsgiCall(self._peers, turn, head, self._turns)
         except BadRequestError as error:
             return Refusal(error, write)
 
-    # --- called by uvicorn -----------------------------------------------------------------------
+    # --- called by the server --------------------------------------------------------------------
 
     def shutdown(self) -> None:
-        """Close after the requests in progress."""
-        for turn in self._turns.queue:
-            turn.keep_alive = False
-        if not self._turns.queue:
+        """Close after the requests in progress, and after one that may be on its way."""
+        if self._turns.queue:
+            self._turns.queue[-1].last = True
+            return
+        if self._stage not in (_OPENED, _IDLE) or self._transport.is_closing():
+            return
+        wait_s = self._since + GRACE_S - self._loop.time()
+        if wait_s <= 0 and self._reports(select.POLLIN):  # to close now would reset it
+            wait_s = _LOOK_S
+        if wait_s > 0:
+            self._loop.call_later(wait_s, self.shutdown)
+        else:
             self._transport.close()
 
     # --- called by the edge ----------------------------------------------------------------------
@@ -251,8 +284,8 @@ class Connection(asyncio.Protocol):
             if self._stage == _WHOLE:
                 self._stage = _IDLE
                 self._since = self._loop.time()
-            if self._stage == _IDLE and not turn.keep_alive:  # answered before `shutdown`
-                self._transport.close()
+            if self._stage == _IDLE and turn.last:  # answered before `shutdown`
+                self.shutdown()
                 return
         if len(self._turns.queue) <= 1:  # the body of the last turn may still be arriving
             self._peers.flow.resume_reading()
@@ -276,6 +309,24 @@ class Connection(asyncio.Protocol):
             turn.work.abandon()
         turn.work, turn.keep_alive, turn.begun = Refusal(error, self._turns.write), False, False
         self._turns.go_on()
+
+    def _ask(self, *, asked: bool = False) -> None:
+        """Withdraw the requests of a client that ended its side, if it has left."""
+        if not self._turns.queue or self._transport.is_closing():
+            return
+        if self._reports():
+            self._transport.abort()
+            return
+        turn = self._turns.queue[0]
+        if not asked and turn.version != "1.0" and not turn.record.status:
+            self._transport.write(CONTINUE)
+        self._loop.call_later(_ASK_S, partial(self._ask, asked=True))
+
+    def _reports(self, event: int = 0) -> bool:
+        """Whether the system reports this event of the connection, or that it was reset."""
+        poll = select.poll()
+        poll.register(self._transport.get_extra_info("socket"), event)
+        return bool(poll.poll(0))
 
     def _linger(self) -> None:
         """End the answers, and give the client time to read them: a close could overtake them."""

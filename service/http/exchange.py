@@ -6,6 +6,7 @@
 A connection of ours drives it (`connection`), or ASGI (`asgi`): the same calls, the same answers.
 """
 
+import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -28,6 +29,8 @@ from service.telemetry.record import RequestRecord
 T = TypeVar("T")
 
 _log = logging.getLogger("convoy")
+
+_SMALL_CHUNK, _MERGED_CHUNKS = 1024, 1 << 16
 
 
 class Endpoint(Protocol):
@@ -58,7 +61,7 @@ class Exchange:
     answered: bool = False  # or abandoned
     _reservation: Reservation = field(init=False)  # since `begin`
     _inference: Inference | None = None
-    _chunks: list[bytes] = field(default_factory=list)
+    _chunks: list[bytes | bytearray] = field(default_factory=list)
     _length: int = 0  # bytes of the body so far
     _held: int = 0  # bytes reserved for it
     _asked: Any = None
@@ -68,7 +71,8 @@ class Exchange:
     def begin(self) -> None:
         """Start, and refuse what is wrong or too much by the head alone."""
         pipeline = self.endpoint.pipeline
-        self._reservation = reservation = Reservation(pipeline.admission)
+        caller = self.record.caller
+        self._reservation = reservation = Reservation(pipeline.admission, caller, self._give_way)
         try:
             pipeline.runner.state.check_ready()
             reservation.expect_room()
@@ -83,7 +87,7 @@ class Exchange:
         """Take a piece of the body."""
         if self.answered:
             return
-        self._chunks.append(chunk)
+        add_chunk(self._chunks, chunk)
         self._length += len(chunk)
         if self._length > self._held:
             try:  # a body of unknown length
@@ -107,7 +111,7 @@ class Exchange:
         if self.answered:
             return
         chunks, self._chunks = self._chunks, []
-        body = chunks[0] if len(chunks) == 1 else b"".join(chunks)
+        body = b"".join(chunks)  # a single chunk of bytes is not copied
         self._received = perf_counter()
         try:
             headers = self.record.headers
@@ -156,6 +160,8 @@ class Exchange:
         self.endpoint.pipeline.reader.post(work, body, done)
 
     def _start(self, wanted: Wanted) -> None:
+        if self.record.charge is not None:
+            self.record.charge(self.record, wanted.size)
         self._form = wanted.form
         self._inference = Inference(self.endpoint.pipeline, self._reservation, self._scored)
         self._inference.start(wanted)
@@ -203,6 +209,13 @@ class Exchange:
         self._let_go()
         self._respond(response)
 
+    def _give_way(self, error: ServiceError) -> None:
+        """Stop for another client, and answer soon: that may begin another request of this one."""
+        if self._inference is not None:
+            self._inference.withdraw()
+            self._inference = None
+        asyncio.get_running_loop().call_soon(self._fail, error)
+
     def _let_go(self) -> None:
         """Release everything, and withdraw what is in progress."""
         self.answered = True
@@ -211,3 +224,14 @@ class Exchange:
             self._inference.withdraw()
             self._inference = None
         self._reservation.release()
+
+
+def add_chunk(chunks: list[bytes | bytearray], chunk: bytes) -> None:
+    """Append a piece of a body, a small one to the last: objects take many times their bytes."""
+    last = chunks[-1] if chunks else None
+    if last is None or len(chunk) >= _SMALL_CHUNK or len(last) >= _MERGED_CHUNKS:
+        chunks.append(chunk)
+        return
+    if not isinstance(last, bytearray):
+        last = chunks[-1] = bytearray(last)
+    last += chunk

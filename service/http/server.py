@@ -1,24 +1,30 @@
 """Runs an application until a signal: listen, warm up, announce, drain, close.
 
     SIGTERM or SIGINT -> fail readiness, serve for `notice_s` -> refuse, finish those inside -> exit
+                      └─ answers say `connection: close` ─┘└─ idle connections are closed
 
 A second signal skips the wait.
 """
 
 import asyncio
 import contextlib
+import ctypes
 import logging
 import os
 import signal
 import socket
+import struct
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from math import ceil
+from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp
 
 from models import DeviceLostError
+from service.batching.policy import DEFAULT_PRIORITY
 from service.edge.edge import Edge, Limits, allowed
 from service.edge.keys import Keys
 from service.hosting.repository import Repository
@@ -34,6 +40,12 @@ LEAVE_S = 2
 
 # For requests on their way while an engine is given up for good: they are answered 503.
 _REFUSE_S = 1.0
+
+# A filter of packets (Linux's SO_ATTACH_FILTER) that drops those with the flag SYN: load byte 13 of
+# the TCP header; is bit 1 set; drop; keep. And the seconds for handshakes that had begun.
+_ATTACH_FILTER = 26
+_NO_SYN = ((0x30, 0, 0, 13), (0x45, 0, 1, 2), (0x06, 0, 0, 0), (0x06, 0, 0, 0xFFFFFFFF))
+_HANDSHAKE_S = 0.05
 
 DEVICE_LOST = 75
 """The process's exit status where the device is lost (EX_TEMPFAIL): another process may have it."""
@@ -67,6 +79,18 @@ def bind(host: str, port: int, settings: str = "--host and --port") -> socket.so
             f"choose another with {settings}"
         ) from error
     return listener
+
+
+def turn_away(listener: socket.socket) -> None:
+    """Have the system ignore who begins to connect: the next try finds the listener closed.
+
+    Otherwise those that connect between the last `accept` and the close were reset. Where the
+    system has no such filter, nothing changes.
+    """
+    code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *each) for each in _NO_SYN))
+    program = struct.pack("HP", len(_NO_SYN), ctypes.addressof(code))
+    with contextlib.suppress(OSError):
+        listener.setsockopt(socket.SOL_SOCKET, _ATTACH_FILTER, program)
 
 
 @contextlib.contextmanager
@@ -104,6 +128,7 @@ def http_settings(
         per_address=ceil(settings.connections_per_address / servers),
         per_client=settings.max_per_client,
         rate=settings.max_rate,
+        highest_priority=1 if settings.listens_locally else DEFAULT_PRIORITY,
     )
     exposed = "inference-header-content-length, retry-after, x-request-id"
     origin = settings.cors_origin
@@ -137,6 +162,7 @@ class Server(uvicorn.Server):
         self._repository = repository
         self._settings = settings
         self._announce = announce
+        self._edge = config.edge if isinstance(config, ConvoyConfig) else None
         self._tasks: list[asyncio.Task[None]] = []
         self._draining: asyncio.Task[None] | None = None
         self.failure: Exception | None = None  # why it cannot go on
@@ -170,8 +196,28 @@ class Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop listening, send the last answers, close the models."""
+        for listener in sockets or []:
+            turn_away(listener)
+        if sockets:
+            await asyncio.sleep(_HANDSHAKE_S)
+        for listener in sockets or []:
+            await self.accept_rest(listener)
         await super().shutdown(sockets)
         self.stuck = not await self._repository.close(LEAVE_S)
+
+    async def accept(self, listener: socket.socket) -> None:
+        """Accept a connection, as uvicorn does; BlockingIOError: there is none."""
+        connection, _ = listener.accept()
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        protocol: Any = self.config.http_protocol_class
+        make = partial(protocol, self.config, self.server_state, self.lifespan.state)
+        await asyncio.get_running_loop().connect_accepted_socket(make, connection)
+
+    async def accept_rest(self, listener: socket.socket) -> None:
+        """Accept what waits: it would be reset as the listener is closed."""
+        with contextlib.suppress(OSError):
+            for _ in range(self.config.backlog):
+                await self.accept(listener)
 
     def stop(self) -> None:
         """Drain; the second call ends the wait."""
@@ -187,7 +233,7 @@ class Server(uvicorn.Server):
 
     def _read_again(self) -> None:
         """Read the files again that may have changed."""
-        keys = self.config.edge.keys if isinstance(self.config, ConvoyConfig) else None
+        keys = self._edge.keys if self._edge is not None else None
         if keys is None:
             _log.info("SIGHUP: there is no file to read again (--api-key-file)")
         else:
@@ -212,16 +258,20 @@ class Server(uvicorn.Server):
         self._fail(failure)
 
     async def _leave(self) -> None:
+        self._give_notice()
         if notice_s := self._settings.notice_s:
             _log.info("shutting down in %g seconds: readiness fails from now on", notice_s)
-            self._give_notice()
             await asyncio.sleep(notice_s)
         await self._drain()
 
     def _give_notice(self) -> None:
         self._repository.leave()
+        if self._edge is not None:
+            self._edge.leaving = True
 
     async def _drain(self) -> None:
+        for connection in tuple(self.server_state.connections):
+            connection.shutdown()
         _log.info("shutting down: finishing %d requests", self._repository.requests)
         self.drained = await self._repository.drain(self._settings.drain_s)
         if not self.drained:

@@ -13,7 +13,7 @@ from service.http.responses import refusal
 from service.http.uvicorn_adapter import STATUS_LINE, AsgiCall, Peers
 from service.telemetry.record import RequestRecord
 
-_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 class Refusal:
@@ -43,17 +43,14 @@ class Turn:
     """A request in the queue of its connection."""
 
     record: RequestRecord
-    keep_alive: bool
+    keep_alive: bool  # the client may send another request
     expects: bool = False  # 100 Continue before it sends the body
+    version: str = "1.1"
     work: Work = field(init=False)
     begun: bool = False
     whole: bool = False  # no more of it will be read
+    last: bool = False  # the connection ends with its answer
     chunks: list[bytes] = field(default_factory=list)  # of the body, received before its turn
-
-    def keeps_alive(self) -> bool:
-        """Decide, as its answer is written, whether it is not the last of its connection."""
-        self.keep_alive = self.keep_alive and (self.whole or is_short(self.record.headers))
-        return self.keep_alive
 
 
 class Turns:
@@ -66,6 +63,7 @@ class Turns:
         self._peers = peers
         self._on_over = on_over
         self._linger = linger
+        self._edge = peers.config.edge
         self.queue: deque[Turn] = deque()  # not answered yet
         self._pumping = False
         self._defaults: object = None  # uvicorn's default headers, and the lines made of them
@@ -121,18 +119,26 @@ class Turns:
                 record.id,
                 self._default_lines,
                 _lines(response.raw_headers),
-                b"" if turn.keeps_alive() else b"connection: close\r\n",
+                b"connection: close\r\n" if self.decide_last() else b"",
                 b"" if record.method == b"HEAD" else body,
             )
         )
         self.answered()
 
+    def decide_last(self) -> bool:
+        """Decide, as the first turn's answer is written, whether the connection ends with it."""
+        turn = self.queue[0]
+        stays = turn.keep_alive and (turn.whole or is_short(turn.record.headers))
+        leaving = self._edge.leaving and len(self.queue) == 1
+        turn.last = turn.last or leaving or not stays
+        return turn.last
+
     def answered(self) -> None:
         """Go on after the first turn's answer, or close the connection."""
         turn = self.queue[0]
-        if not turn.keep_alive and turn.whole:
+        if turn.last and turn.whole and not turn.keep_alive:
             self._peers.transport.close()
-        elif not turn.keep_alive:
+        elif turn.last:  # the client may be sending more
             turn.whole = True
             self._linger()
         self.go_on()
@@ -146,7 +152,7 @@ class Turns:
             turn.begun = True
             work.begin()
             if turn.expects and not work.answered and not isinstance(work, AsgiCall):
-                self._peers.transport.write(_CONTINUE)
+                self._peers.transport.write(CONTINUE)
             chunks, turn.chunks = turn.chunks, []
             for chunk in chunks:
                 work.feed(chunk)

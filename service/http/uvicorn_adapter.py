@@ -8,7 +8,7 @@ driven by calls. `tests/service/http/test_uvicorn_adapter.py` names every attrib
 import asyncio
 import contextvars
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import unquote
 
@@ -26,7 +26,7 @@ from service.http.exchange import Endpoint
 from service.http.parser import Head
 
 if TYPE_CHECKING:
-    from service.http.turns import Turn
+    from service.http.turns import Turn, Turns
 
 __all__ = ["STATUS_LINE", "AsgiCall", "ConvoyConfig", "Peers", "ServerState"]
 
@@ -68,8 +68,8 @@ class Peers:
 class AsgiCall(RequestResponseCycle):
     """One request that the application answers."""
 
-    def __init__(self, peers: Peers, turn: "Turn", head: Head, on_end: Callable[[], None]) -> None:
-        """`on_end` is called when the answer is written. BadRequestError: a malformed target."""
+    def __init__(self, peers: Peers, turn: "Turn", head: Head, turns: "Turns") -> None:
+        """`turns` are told when the answer is written. BadRequestError: a malformed target."""
         super().__init__(
             scope=_scope(peers, turn, head),
             transport=peers.transport,
@@ -81,10 +81,11 @@ class AsgiCall(RequestResponseCycle):
             message_event=asyncio.Event(),
             expect_100_continue=head.expects_continue,
             keep_alive=True,
-            on_response=on_end,
+            on_response=turns.answered,
         )
         self._peers = peers
         self._turn = turn
+        self._turns = turns
 
     @property
     def answered(self) -> bool:
@@ -127,13 +128,13 @@ class AsgiCall(RequestResponseCycle):
                 self._turn.record.bytes_out += len(message.get("body", b""))
             else:
                 self._turn.record.status = message["status"]
-                self.keep_alive = self._turn.keeps_alive()
+                self.keep_alive = not self._turns.decide_last()
             # uvloop raises on a write to a connection that was reset, until it reports the reset.
             self.disconnected = self.transport.is_closing()
         await super().send(message)
         if not self.keep_alive:  # which the application may have decided
             # `Turns` closes the connection instead of uvicorn: not while the body is arriving.
-            self._turn.keep_alive, self.keep_alive = False, True
+            self._turn.last, self.keep_alive = True, True
 
 
 def _scope(peers: Peers, turn: "Turn", head: Head) -> Any:

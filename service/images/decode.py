@@ -40,6 +40,9 @@ MAX_SIDE = 65_535
 # What Pillow's JPEG, PNG and WebP readers raise on invalid bytes.
 _DECODER_ERRORS = (OSError, SyntaxError, ValueError, EOFError, struct.error)
 
+# Pillow's modes of grey.
+_GREY = {"1", "L"}
+
 _Transpose = Image.Transpose
 
 # EXIF orientations: how to turn stored pixels upright (1 is upright), ...
@@ -174,11 +177,11 @@ def _decode_upright(file: ImageFile, geometry: _Geometry, mode: str) -> Image.Im
     left, top, right, bottom = (edge / shrink for edge in geometry.box)
     small = opaque.resize(geometry.size, Image.Resampling.BILINEAR, box=(left, top, right, bottom))
     turn = _TO_UPRIGHT.get(file.orientation)
-    return small if turn is None else small.transpose(turn)
+    return _converted(small if turn is None else small.transpose(turn), mode)
 
 
 def _opaque(image: Image.Image, mode: str) -> Image.Image:
-    """Any decoded image as RGB or L, on white."""
+    """Any decoded image as RGB or L, on white; grey stays L, which takes a quarter of RGB."""
     if image.mode == "I;16":  # keep the high byte, as Pillow does for 16-bit colour
         image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
     if image.has_transparency_data:
@@ -186,7 +189,7 @@ def _opaque(image: Image.Image, mode: str) -> Image.Image:
         paper = Image.new("RGB", image.size, "white")
         paper.paste(image, mask=image)
         image = paper
-    return _converted(image, mode)
+    return _converted(image, "L" if image.mode in _GREY else mode)
 
 
 def _converted(image: Image.Image, mode: str) -> Image.Image:

@@ -1,23 +1,24 @@
 """Decode threads with one memory budget, in which large images never hold up small ones.
 
-prepared ─┬─ quick ──────────────────────── a decode thread
-          └─ large ── waits for its memory ── a thread for large images
+prepared ─┬─ quick ─────────── its client's turn ── a decode thread
+          └─ large ── memory, its client's turn ── a thread for large images
 
 A decode is quick if it takes little time and little memory; the budget reserves room for a quick
-one in every thread. The rest is for large images, first come, first served.
+one in every thread. Clients take turns by the seconds that decoding takes, and the images of one
+are decoded in the order in which they come (`service/fair_queue.py`).
 """
 
-from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from math import ceil
 from operator import call
 from typing import NamedTuple
 
 from models import Pixels
-from service.engine.threads import Job, Workers
+from service.engine.threads import Workers
 from service.errors import DecodersBusyError, PayloadTooLargeError
+from service.fair_queue import ANYONE, Client, FairQueue
 
 # Gets the pixels, or the error instead.
 Decoded = Callable[[Pixels, Exception | None], None]
@@ -28,6 +29,11 @@ _QUICK_BYTES = 16 * 2**20
 
 # The longest that a large image waits for its turn; one that would wait longer is refused.
 _PATIENCE_S = 5.0
+
+# What threads have to do beyond what they are doing, so that none is idle until the event loop has
+# given it the next image; and what an image costs at least, in turns.
+_MOMENT_S = 0.002
+_LEAST_S = 0.0001
 
 # Quick decodes in all threads get at most this part of the budget: a quarter.
 _SHARE = 4
@@ -48,15 +54,101 @@ class Decoding(NamedTuple):
 
 
 @dataclass(eq=False, slots=True)
-class _Large:
-    """A large image that waits or is being decoded."""
+class _Work:
+    """An image that waits or is being decoded."""
 
+    lane: "_Lane"
+    client: Client
     decoding: Decoding
     then: Decoded | None  # None once it is withdrawn
+    begun: bool = False  # or out of its line
 
     def withdraw(self) -> None:
-        """Discard its result; before its turn, never decode it."""
+        """Discard its result; do not decode it if that has not begun."""
         self.then = None
+        if not self.begun:
+            self.begun = True
+            self.lane.leave(self)
+
+    def run(self) -> Pixels | None:
+        """Decode it, in a thread, unless it is withdrawn."""
+        return None if self.then is None else self.decoding.run()
+
+
+@dataclass(eq=False, slots=True)
+class _Lane:
+    """Images that wait for one kind of thread: clients take turns."""
+
+    workers: Workers
+    has_room: Callable[[Cost], bool]  # whether an image that costs so much can begin
+    waiting: FairQueue[_Work] = field(default_factory=FairQueue)
+    running: int = 0
+    bytes: float = 0  # of those that run
+    seconds: float = 0.0
+
+    def post(self, decoding: Decoding, then: Decoded, client: Client) -> _Work:
+        """Decode an image when its client has a turn."""
+        work = _Work(self, client, decoding, then)
+        if not self.waiting and self.has_room(decoding.cost):
+            self._begin(work)
+            return work
+        line = self.waiting.line(client)
+        line.entries.append(work)
+        line.size += decoding.cost.seconds
+        if len(line.entries) == 1:
+            self.waiting.place(line)
+            self._go_on()
+        return work
+
+    def leave(self, work: _Work) -> None:
+        """Take an image out of its line, if it is there."""
+        line = self.waiting.line(work.client)
+        line.entries.remove(work)
+        line.size -= work.decoding.cost.seconds
+        self.waiting.place(line)
+        self._go_on()
+
+    def ahead_s(self, client: Client) -> float:
+        """The estimated seconds of one core that go before an image of this client."""
+        own = self.waiting.size(client)
+        others = sum(
+            min(line.size, share + line.entries[0].decoding.cost.seconds)
+            for line, share in self.waiting.ahead(client, own)
+        )
+        return self.seconds + own + others
+
+    def _go_on(self) -> None:
+        """Begin with those that have a turn, as far as there is room."""
+        while self.waiting:
+            line, _ = self.waiting.next()
+            work = line.entries[0]
+            if not self.has_room(work.decoding.cost):
+                return
+            del line.entries[0]
+            line.size -= work.decoding.cost.seconds
+            self.waiting.served(line, max(work.decoding.cost.seconds, _LEAST_S))
+            self.waiting.place(line)
+            self._begin(work)
+
+    def _begin(self, work: _Work) -> None:
+        cost = work.decoding.cost
+        work.begun = True
+        self.running += 1
+        self.bytes += cost.bytes
+        self.seconds += cost.seconds
+        self.workers.post(_Work.run, work, partial(self._ended, work))
+
+    def _ended(self, work: _Work, pixels: Pixels, error: Exception | None) -> None:
+        cost = work.decoding.cost
+        self.running -= 1
+        self.bytes -= cost.bytes
+        self.seconds = self.seconds - cost.seconds if self.running else 0.0
+        then, work.then = work.then, None
+        try:
+            if then is not None:
+                then(pixels, error)
+        finally:
+            self._go_on()
 
 
 class DecodePool:
@@ -64,25 +156,26 @@ class DecodePool:
 
     def __init__(self, threads: int, budget_bytes: int, *, bound_s: float, nice: int = 0) -> None:
         """`bound_s` limits the time of one image; with no threads `post` decodes every image."""
+        self._threads = threads
         self._large_threads = max(min(1, threads), threads // 2)
-        self._quick = Workers("decode", threads, bound_s=bound_s, nice=nice)
-        self._slow = Workers("decode-large", self._large_threads, bound_s=bound_s, nice=2 * nice)
         self.quick_bytes = min(_QUICK_BYTES, budget_bytes // (_SHARE * max(1, threads)))
         self.large_bytes = budget_bytes - threads * self.quick_bytes
-        self._running: list[_Large] = []
-        self._waiting: deque[_Large] = deque()
+        quick = Workers("decode", threads, bound_s=bound_s, nice=nice)
+        slow = Workers("decode-large", self._large_threads, bound_s=bound_s, nice=2 * nice)
+        self._quick = _Lane(quick, self._has_thread)
+        self._large = _Lane(slow, self._has_memory)
 
     @property
     def lost(self) -> int:
         """Threads given up so far."""
-        return self._quick.lost + self._slow.lost
+        return self._quick.workers.lost + self._large.workers.lost
 
     @property
     def taken_bytes(self) -> int:
         """Memory that large images take now."""
-        return sum(large.decoding.cost.bytes for large in self._running)
+        return int(self._large.bytes)
 
-    def admit(self, *decodings: Decoding) -> None:
+    def admit(self, *decodings: Decoding, client: Client = ANYONE) -> None:
         """PayloadTooLargeError: one exceeds the budget. DecodersBusyError: one would wait long."""
         ahead_s = 0.0
         for cost, _ in decodings:
@@ -93,7 +186,7 @@ class DecodePool:
                     f"the image takes {ceil(cost.bytes / 1e6)} MB to decode, and at most "
                     f"{self.large_bytes // 1_000_000} MB are available; send it smaller"
                 )
-            ahead_s = ahead_s or self._ahead_s()
+            ahead_s = ahead_s or self._large.ahead_s(client) / max(1, self._large_threads)
             if ahead_s > _PATIENCE_S:
                 raise DecodersBusyError(
                     f"the large images ahead take about {ahead_s:.0f} s to decode; "
@@ -102,43 +195,29 @@ class DecodePool:
                 )
             ahead_s += cost.seconds / max(1, self._large_threads)
 
-    def post(self, decoding: Decoding, then: Decoded) -> Job | _Large | None:
+    def post(self, decoding: Decoding, then: Decoded, client: Client = ANYONE) -> _Work | None:
         """Decode an admitted image, then call `then` in the event loop; None: it is done."""
-        if self._is_quick(decoding.cost) or not self._large_threads:
-            return self._quick.post(call, decoding.run, then)
-        large = _Large(decoding, then)
-        self._waiting.append(large)
-        self._start()
-        return large
+        if not self._threads:
+            self._quick.workers.post(call, decoding.run, then)
+            return None
+        lane = self._quick if self._is_quick(decoding.cost) else self._large
+        return lane.post(decoding, then, client)
 
     def close(self) -> None:
         """End every thread after its last job; does not wait for it."""
-        self._quick.close()
-        self._slow.close()
+        self._quick.workers.close()
+        self._large.workers.close()
 
     def _is_quick(self, cost: Cost) -> bool:
         return cost.seconds <= _QUICK_S and cost.bytes <= self.quick_bytes
 
-    def _ahead_s(self) -> float:
-        """The estimated wait of a large image that comes now."""
-        ahead = (*self._running, *self._waiting)
-        return sum(large.decoding.cost.seconds for large in ahead) / max(1, self._large_threads)
+    def _has_thread(self, cost: Cost) -> bool:
+        """Whether a thread is free for a quick image, or will be in a moment."""
+        lane = self._quick
+        soon = lane.seconds + cost.seconds <= _MOMENT_S * self._threads
+        return soon or lane.running < self._threads
 
-    def _start(self) -> None:
-        """Start large images in order, as far as threads and memory allow."""
-        while self._waiting and len(self._running) < self._large_threads:
-            large = self._waiting[0]
-            if large.then is not None:
-                if self.taken_bytes + large.decoding.cost.bytes > self.large_bytes:
-                    return
-                self._running.append(large)
-                self._slow.post(call, large.decoding.run, partial(self._ended, large))
-            self._waiting.popleft()
-
-    def _ended(self, large: _Large, pixels: Pixels, error: Exception | None) -> None:
-        self._running.remove(large)
-        try:
-            if large.then is not None:
-                large.then(pixels, error)
-        finally:
-            self._start()
+    def _has_memory(self, cost: Cost) -> bool:
+        """Whether there is a thread and memory for a large image."""
+        lane = self._large
+        return lane.running < self._large_threads and lane.bytes + cost.bytes <= self.large_bytes

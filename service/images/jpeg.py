@@ -12,6 +12,9 @@ from service.images.file import ImageFile, ImageFormat, Weight, exif_orientation
 # however few bytes it has; `ImageLimits` bounds scans times pixels.
 MAX_SCANS = 100
 
+# Bytes that are searched at once.
+_PIECE = 2**20
+
 _FORMAT = ImageFormat.JPEG
 _SOS, _EOI = 0xDA, 0xD9
 _BASELINE, _EXTENDED, _PROGRESSIVE = 0xC0, 0xC1, 0xC2
@@ -53,13 +56,12 @@ def parse_jpeg(data: bytes) -> ImageFile:
         elif marker == _SOS and frame is not None:
             # With several scans the decoder buffers the coefficients of all blocks.
             buffered = frame.progressive or data[start + 4] < frame.components
-            scans = data.count(bytes([0xFF, _SOS]), start) if buffered else 1
-            if scans > MAX_SCANS:
-                raise _FORMAT.broken(f"more than {MAX_SCANS} scans")
+            scans = _scans(data, start) if buffered else 1
             # A code takes at least a bit. A block has a code for its first coefficient, and one
             # for its end unless other scans follow with the other coefficients.
             least_bytes = frame.blocks * (1 if buffered else 2) // 8
-            weight, coded_bytes = _weight(frame, scans, buffered=buffered), len(data) - end
+            coded_bytes = len(data) - end
+            weight = _weight(frame, scans, coded_bytes, buffered=buffered)
             return ImageFile(
                 *(_FORMAT, frame.width, frame.height, orientation or 1, scans),
                 *(weight, coded_bytes, least_bytes, [*parts, view[start:]]),
@@ -95,6 +97,17 @@ def _segments(data: bytes) -> Iterator[tuple[int, int, int]]:
             position = end
 
 
+def _scans(data: bytes, start: int) -> int:
+    """How many scans begin from `start` on; ImageError for more than MAX_SCANS."""
+    mark = bytes([0xFF, _SOS])
+    scans = 0
+    for piece in range(start, len(data), _PIECE):  # a search holds the interpreter's lock
+        scans += data.count(mark, piece, piece + _PIECE + 1)
+        if scans > MAX_SCANS:
+            raise _FORMAT.broken(f"more than {MAX_SCANS} scans")
+    return scans
+
+
 def _frame(marker: int, payload: bytes) -> _Frame:
     if marker not in (_BASELINE, _EXTENDED, _PROGRESSIVE):
         arithmetic = marker >= _FIRST_ARITHMETIC
@@ -128,10 +141,14 @@ def _blocks(samples: int, divisor: int) -> int:
     return ceil(ceil(samples / divisor) / 8)
 
 
-def _weight(frame: _Frame, scans: int, *, buffered: bool) -> Weight:
-    # Coefficients of 2 bytes where there are several scans; pixels of 4, or of 1 if grey. Grey and
-    # CMYK are copied to RGB, which takes 4 bytes more.
-    drawn = {1: 1.3 + 4, 3: 4.3}.get(frame.components, 4.3 + 4)
+def _weight(frame: _Frame, scans: int, coded_bytes: int, *, buffered: bool) -> Weight:
+    # Coefficients of 2 bytes where there are several scans; pixels of 4, or of 1 if grey. CMYK
+    # is copied to RGB, which takes 4 bytes more.
+    drawn = {1: 1.3, 3: 4.3}.get(frame.components, 4.3 + 4)
+    # Decoding a code takes most of the time of a dense file; its longest codes take no longer.
+    coded = coded_bytes / (frame.width * frame.height)
     if buffered:
-        return Weight(2.1 * frame.samples, drawn, 4 * frame.samples + scans)
-    return Weight(0.0, drawn, 1 + 1.8 * frame.samples)
+        codes = min(coded, 0.65 * frame.samples)
+        return Weight(2.1 * frame.samples, drawn, 1.2 * frame.samples + scans + 25 * codes)
+    codes = min(coded, 0.85 * frame.samples)
+    return Weight(0.0, drawn, 1 + 1.2 * frame.samples + 7.2 * codes)

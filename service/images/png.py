@@ -17,13 +17,14 @@ _BEST_RATIO = 1032
 # Of each colour type the samples, and the bytes and nanoseconds a pixel, opaque and transparent.
 # Pillow ignores the transparent colour of types that have alpha.
 _COLOURS = {
-    _GREY: (1, (5.3, 18), (9.2, 22)),
+    _GREY: (1, (1.3, 18), (9.2, 22)),
     _RGB: (3, (4.4, 38), (12.3, 48)),
     _INDEXED: (1, (5.5, 13), (9.3, 16)),
     _GREY_ALPHA: (2, (12.2, 35), (12.2, 35)),
     _RGBA: (4, (8.4, 54), (8.4, 54)),
 }
-_WIDE_GREY = (8.1, 31)  # 16 bits, which Pillow reads into an image mode of its own
+_BITS = (2.3, 18)  # black and white, which is copied to grey
+_WIDE_GREY = (7.7, 31)  # 16 bits, which Pillow reads into an image mode of its own
 _WIDE_NS = 2  # times as long, for twice as many bytes
 
 
@@ -95,6 +96,8 @@ def _weight(colour: int, depth: int, *, transparent: bool) -> Weight:
     wide = depth == 16
     if wide and colour == _GREY:
         return Weight(0.0, *_WIDE_GREY)
+    if depth == 1 and colour == _GREY and not transparent:
+        return Weight(0.0, *_BITS)
     _, opaque, clear = _COLOURS[colour]
     drawn, ns = clear if transparent and not wide else opaque
     return Weight(0.0, drawn, ns * _WIDE_NS if wide else ns)

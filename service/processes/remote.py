@@ -17,6 +17,7 @@ from service.engine.ranking import ScoreRow, rank
 from service.engine.runner import EngineRunner, EngineStatus
 from service.engine.supervised_engine import State
 from service.errors import DeadlineError, ServiceError, ShuttingDownError
+from service.fair_queue import ANYONE, Client
 from service.processes.shared import Model, SharedModel
 from service.processes.wire import Wire
 
@@ -57,10 +58,8 @@ class Link:
                 if pending := self.pending.pop(about[0], None):
                     pending.runner.end(pending, what, *about[1:])
                 continue
-            if what == "known?":
-                self.wire.say("known")
-                continue
             if what == "status":
+                self.wire.say("known")
                 for runner, status in zip(self.runners, about[0], strict=True):
                     runner.update(*status)
             commands[what]()
@@ -78,7 +77,8 @@ class RemoteRunner:
     """What a `Pipeline` uses of an `EngineRunner` and of its batcher; a test compares them."""
 
     def __init__(self, link: Link, model: Model, shared: SharedModel, worker: int) -> None:
-        self.classes, self.max_batch, self.device = model.classes, model.max_batch, model.device
+        self.classes = model.classes
+        self._max_batch, self._device = model.max_batch, model.device  # before they are warm
         self.batcher = self
         self.link, self._place = link, len(link.runners)
         link.runners.append(self)
@@ -104,6 +104,16 @@ class RemoteRunner:
         self._wait_s, self._busy_until, self._run_s = wait_s, busy_until, run_s
 
     @property
+    def max_batch(self) -> int:
+        """The most images that an engine takes at once."""
+        return max((engine.max_batch for engine in self.engines), default=self._max_batch)
+
+    @property
+    def device(self) -> str:
+        """The devices' names, each once."""
+        return ", ".join(dict.fromkeys(engine.device for engine in self.engines)) or self._device
+
+    @property
     def state(self) -> State:
         """Whether it takes requests, and why not."""
         return State.DRAINING if self._refusing or self.link.lost else self._state
@@ -112,7 +122,7 @@ class RemoteRunner:
         """Seconds until all that is waiting or running now will have been run."""
         return self._wait_s
 
-    def check_deadline(self, count: int, urgency: Urgency) -> None:
+    def check_deadline(self, count: int, urgency: Urgency, _client: Client = ANYONE) -> None:
         """Raise DeadlineError if `count` images would be late even ahead of all that waits."""
         now = perf_counter()
         done = max(now, self._busy_until) + (self._run_s if count else 0.0)
@@ -120,7 +130,11 @@ class RemoteRunner:
             raise DeadlineError(done - now, urgency.deadline - now)
 
     def post(
-        self, images: Sequence[Image], then: OnOutcome[ScoreRow], urgency: Urgency = NO_HURRY
+        self,
+        images: Sequence[Image],
+        then: OnOutcome[ScoreRow],
+        urgency: Urgency = NO_HURRY,
+        client: Client = ANYONE,
     ) -> Pending:
         """Have images scored; raises and tells what `EngineRunner.post` does."""
         link = self.link
@@ -132,7 +146,8 @@ class RemoteRunner:
         for slot, image in zip(pending.slots, images, strict=True):
             places[slot] = image
         link.pending[pending.number] = pending
-        link.wire.say("submit", pending.number, self._place, pending.slots, tensors, *urgency)
+        where = self._place, pending.slots, tensors
+        link.wire.say("submit", pending.number, *where, urgency, client)
         return pending
 
     def end(self, pending: Pending, what: str, *about: Any) -> None:

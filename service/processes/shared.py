@@ -90,13 +90,17 @@ class SharedModel:
 
 
 class SharedAdmission(Admission):
-    """One bound on the images inside all workers, which each may exceed by a request at once."""
+    """One bound on the images inside all workers, which each may exceed by a request at once.
+
+    And by its equal share, where the clients of other workers have taken it.
+    """
 
     def __init__(self, like: Admission, inside: Sequence[Any], own: int) -> None:
         """With the bounds that another has."""
         bounds = ("max_images", "max_images_a_request", "max_body_bytes", "room", "expected_wait_s")
         super().__init__(*[getattr(like, name) for name in bounds])
         self._rows, self._own = inside, inside[own]
+        self._share = self.max_images // len(inside)
 
     @property
     def images(self) -> int:
@@ -106,6 +110,10 @@ class SharedAdmission(Admission):
     def add(self, images: int) -> None:
         """Count more in this worker, or fewer."""
         self._own[0] += images
+
+    def lacking(self, images: int) -> int:
+        """As of one; but clients of other workers cannot take this worker's share."""
+        return min(super().lacking(images), int(self._own[0]) + images - self._share)
 
 
 class Crew(Collector):

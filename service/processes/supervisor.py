@@ -3,7 +3,8 @@
     SIGTERM or SIGINT -> the workers refuse, finish what is inside, leave -> so does this
 
 A second signal does not wait. A worker that dies takes its own requests with it and no others, and
-another takes its place; connections that no worker has accepted yet wait.
+another takes its place; connections that no worker has accepted yet wait. A worker that answers
+nothing for 10 seconds is ended.
 """
 
 import asyncio
@@ -24,6 +25,7 @@ from service.batching.queue import Answered, Request
 from service.engine.ranking import ScoreRow
 from service.engine.runner import EngineRunner
 from service.errors import ServiceError
+from service.fair_queue import Client
 from service.hosting.repository import Repository
 from service.http.server import LEAVE_S, ListenError, Server, outcome_of
 from service.processes.remote import status_of
@@ -38,6 +40,10 @@ _BACKLOG = 2048
 # A worker that ends sooner than this after its start did not work at all. So many of these in a
 # row, and another would not either; before each there is a longer pause.
 _SHORT_S, _TOO_MANY, _PAUSE_S = 5.0, 5, 0.2
+
+# How many statuses a worker may leave unanswered, of ten a second. They are counted, rather than
+# seconds: this process may have been stopped too.
+_MOST_UNKNOWN = 100
 
 _Model = tuple[EngineRunner, SharedModel]
 
@@ -75,7 +81,8 @@ def run_workers(
         runner, most = pipeline.runner, pipeline.admission.max_images
         fixed = runner.classes, runner.max_batch, runner.device
         models.append(Model(pipeline.info, pipeline.prepare, most, *fixed))
-    outfit = Outfit(options, models, Memory(), listener, os.getpid())
+    broken = list(repository.broken.values())
+    outfit = Outfit(options, models, broken, Memory(), listener, os.getpid())
     supervisor = _Supervisor(repository, outfit, announce)
     supervisor.run(sockets=[])
     return outcome_of(supervisor)
@@ -87,7 +94,15 @@ class Session:
     def __init__(self, wire: Wire, number: int, models: Sequence[_Model]) -> None:
         self.wire, self._number, self._models = wire, number, models
         self._open: dict[int, Request[Any, ScoreRow]] = {}
+        self.unknown = 1  # statuses that the worker has not read; the first is said by `serve`
         self.knows = asyncio.Event()  # the worker has read the last status, or is gone
+        self.left = False  # all that was inside the worker was answered
+
+    def tell(self, status: Any) -> None:
+        """Tell the worker how the engines are."""
+        self.unknown += 1
+        self.knows.clear()
+        self.wire.say("status", status)
 
     async def serve(self, status: Any, on_listening: Callable[[], None]) -> None:
         """Do what the worker asks, until it is gone."""
@@ -95,10 +110,14 @@ class Session:
             async for what, *about in self.wire.messages("status", status):
                 if what == "submit":
                     self._submit(*about)
+                elif what == "known":
+                    self.unknown -= 1
+                    if not self.unknown:
+                        self.knows.set()
                 elif what == "listening":
                     on_listening()
-                elif what == "known":
-                    self.knows.set()
+                elif what == "left":
+                    self.left = True
                 elif posted := self._open.pop(about[0], None):
                     posted.withdraw()
         except (LookupError, TypeError, ValueError):
@@ -109,7 +128,13 @@ class Session:
                 posted.withdraw()
 
     def _submit(
-        self, number: int, place: int, slots: list[int], tensors: bool, *urgency: Any
+        self,
+        number: int,
+        place: int,
+        slots: list[int],
+        tensors: bool,
+        urgency: Sequence[Any],
+        client: Sequence[Any],
     ) -> None:
         runner, shared = self._models[place]
         images = (shared.tensors if tensors else shared.pixels)[self._number]
@@ -127,7 +152,7 @@ class Session:
 
         try:
             own = [images[slot] for slot in slots]
-            self._open[number] = runner.post(own, then, Urgency(*urgency))
+            self._open[number] = runner.post(own, then, Urgency(*urgency), Client(*client))
         except ServiceError as error:
             then(error)
 
@@ -169,12 +194,22 @@ class _Supervisor(Server):
         await super().shutdown(sockets)
 
     async def on_tick(self, counter: int) -> bool:
-        self._tell("status", self._status())
+        self._tell_status()
+        for number, (process, session) in self._alive.items():
+            if self._crew.listening[number] and session.unknown > _MOST_UNKNOWN:
+                _log.error("worker %d does not answer: it is stuck or stopped", number)
+                self._crew.listening[number] = 0
+                process.kill()
         return await super().on_tick(counter)
 
     def _tell(self, *message: Any) -> None:
         for _, session in self._alive.values():
             session.wire.say(*message)
+
+    def _tell_status(self) -> None:
+        status = self._status()
+        for _, session in self._alive.values():
+            session.tell(status)
 
     def _status(self) -> Sequence[Any]:
         return [status_of(runner) for runner, _ in self._models]
@@ -188,8 +223,7 @@ class _Supervisor(Server):
 
     async def _tell_ready(self) -> None:
         """Workers first: one that still took the model for warming would refuse with 503."""
-        self._tell("status", self._status())
-        self._tell("known?")
+        self._tell_status()
         listening = (number for number in self._alive if self._crew.listening[number])
         await asyncio.gather(*(self._alive[number][1].knows.wait() for number in listening))
         await super()._tell_ready()
@@ -207,6 +241,7 @@ class _Supervisor(Server):
     async def _end_workers(self, timeout_s: float) -> None:
         """Have them finish what is inside, and leave; said again: not wait for it."""
         self._ending = True
+        self._outfit.listener.close()  # the last worker to leave ends the listening
         self._tell("drain")
         await asyncio.wait(self._keepers, timeout=timeout_s)
 
@@ -235,7 +270,10 @@ class _Supervisor(Server):
             await asyncio.sleep(short * _PAUSE_S)
 
     async def _live(self, number: int) -> int:
-        """A worker, from its start to its end; its exit status, -N where by signal N."""
+        """A worker, from its start to its end; its exit status, -N where by signal N.
+
+        0 if it said that it left: the status is unknown if the process that forked it has ended.
+        """
         ours, theirs = socket.socketpair()
         with theirs:
             arguments = self._outfit, number, theirs
@@ -263,7 +301,7 @@ class _Supervisor(Server):
             del self._alive[number]
             for _, shared in self._models:
                 shared.inside[number][0] = 0
-        return process.exitcode or 0
+        return 0 if session.left else process.exitcode or 0
 
 
 async def _no_app(_scope: Any, _receive: Any, _send: Any) -> None:

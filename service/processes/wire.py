@@ -1,12 +1,13 @@
 """What a worker and the main process say to each other: lines of JSON, over a socket.
 
 main     ["status", a row a model]                               first, and ten times a second
-         ["known?"]                                              has the last status been read?
          ["reload"]                                              read files again
+         ["leave"]                                               fail readiness, end connections
          ["drain"]                                               said again: do not wait
-worker   ["listening"]
-         ["known"]
-         ["submit", request, model, slots, tensors, deadline, priority]   one of these answers it:
+worker   ["known"]                                               answers each status
+         ["listening"]
+         ["left"]                                                last: all inside was answered
+         ["submit", request, model, slots, tensors, urgency, client]      one of these answers it:
 main     ["done", request, batch size, queue_s, compute_s]
          ["failed", request, error, text, attributes]
 worker   ["withdraw", request]                                   unless this comes first
@@ -51,6 +52,15 @@ class Wire:
         if not self._unsaid:
             asyncio.get_running_loop().call_soon(self._flush)
         self._unsaid.append(json.dumps(message) + "\n")
+
+    async def end(self, *message: Any) -> None:
+        """Say it, and close this end once all that was said is sent."""
+        self.say(*message)
+        self._flush()
+        if self._writer is not None:
+            self._writer.close()
+            with suppress(ConnectionError):
+                await self._writer.wait_closed()
 
     def _flush(self) -> None:
         data, self._unsaid = "".join(self._unsaid).encode(), []

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, cast
 from service.api.app import create_app
 from service.edge.keys import Keys
 from service.engine.runner import EngineRunner
+from service.hosting.pipeline import Broken
 from service.hosting.repository import Repository
 from service.http.server import Server, http_settings
 from service.processes.remote import Link, RemoteRunner
@@ -48,6 +49,7 @@ class Outfit(NamedTuple):
 
     options: Options
     models: Sequence[Model]
+    broken: Sequence[Broken]
     memory: Memory
     listener: socket.socket
     main: int  # the main process
@@ -71,9 +73,12 @@ def work(outfit: Outfit, number: int, end: socket.socket) -> None:
         runner = cast(EngineRunner, RemoteRunner(link, model, shared, number))
         pipeline = repository.join(model.info, runner, model.prepare, metrics.models[-1])
         pipeline.admission = SharedAdmission(pipeline.admission, shared.inside, number)
+    for broken in outfit.broken:
+        repository.add_broken(broken)
     app = create_app(repository, metrics=settings.metrics_port is None)
     config = http_settings(app, settings, options.keys, app.endpoints)
-    server = _Server(config, repository, settings, announce=lambda: None)
+    own = settings.model_copy(update={"notice_s": 0})  # the main process has given notice
+    server = _Server(config, repository, own, announce=lambda: None)
     server.listener, server.link = outfit.listener, link
     server.crew, server.number = crew, number
     server.lost, server.lost_before = metrics.lost_decode_threads, crew.lost_threads[number]
@@ -108,7 +113,12 @@ class _Server(Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         if self._accepting is not None:
             self._accepting.cancel()
+            await asyncio.wait([self._accepting])
+        await self.accept_rest(self.listener)
+        self.listener.close()
         await super().shutdown(sockets)
+        if self.drained:
+            await self.link.wire.end("left")
 
     async def on_tick(self, counter: int) -> bool:
         self.crew.lost_threads[self.number] = self.lost_before + int(self.lost())
@@ -117,7 +127,7 @@ class _Server(Server):
     async def _follow(self) -> None:
         commands = {
             "status": self._start,
-            "leave": self._repository.leave,
+            "leave": self._give_notice,
             "drain": self.stop,
             "reload": self._read_again,
         }
@@ -132,21 +142,16 @@ class _Server(Server):
     async def _accept(self) -> None:
         """Take a share of the connections, as uvicorn makes them of those it accepts itself."""
         loop = asyncio.get_running_loop()
-        protocol: Any = self.config.http_protocol_class
-        make = partial(protocol, self.config, self.server_state, self.lifespan.state)
         self.listener.setblocking(False)
         while True:
             await self._turn(loop)
             try:
-                connection, _ = self.listener.accept()
+                await asyncio.shield(self.accept(self.listener))
             except BlockingIOError:  # another worker has it
                 continue
             except OSError as error:
                 _log.error("cannot accept connections: %s", error)
                 await asyncio.sleep(_FULL_S)
-                continue
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            await loop.connect_accepted_socket(make, connection)
 
     async def _turn(self, loop: asyncio.AbstractEventLoop) -> None:
         """Wait for a connection, and leave it to a worker that has fewer for a few milliseconds."""

@@ -114,6 +114,7 @@ _ENGINE = "An engine's device; why it is the CPU where --device auto looked for 
 # The fields of EngineStatus after the first two.
 _OF_ENGINE: Sequence[tuple[type[Counter] | type[Gauge], str, str]] = (
     (Gauge, "convoy_engine_ready", "1 while the engine takes batches."),
+    (Gauge, "convoy_engine_max_batch", "Most images that the engine takes at once."),
     (Counter, "convoy_engine_restarts", "Attempted restarts of an engine that hung or failed."),
     (Counter, "convoy_engine_batches", "Batches that the engine ended, failed ones included."),
     (Counter, "convoy_engine_images", "Images in those batches."),

@@ -4,12 +4,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from time import perf_counter
 
+from service.fair_queue import ANYONE, Client
 from service.telemetry.counts import Phases
 
 
 @dataclass(eq=False, slots=True)
 class RequestRecord:
-    """One request; its fields are filled in as they become known, and decide nothing."""
+    """One request; its fields are filled in as they become known.
+
+    Only the edge's decide anything: in whose name it takes its turns, and what counts its images.
+    """
 
     id: bytes
     client: str  # address, and number of the API key
@@ -17,6 +21,8 @@ class RequestRecord:
     path: bytes
     query: bytes
     headers: Mapping[bytes, bytes]  # names in lower case; the last of several with one name
+    caller: Client = ANYONE
+    charge: "Callable[[RequestRecord, int], None] | None" = None  # with how many images it has
     started: float = field(default_factory=perf_counter)
     ended: float = 0.0
     bytes_in: int = 0  # of the body

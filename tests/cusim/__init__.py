@@ -18,6 +18,15 @@ What it shows, and in which build (build.py; test_defects.py plants each defect)
     profile shows nothing wrong, but what accesses to memory would cost: which lanes of a warp touch
             which addresses (accesses.py; `python -m tests.cusim.profile`).
 
+In which order blocks and threads get their turn: forward and reversed keep warps in step; in random
+order one warp runs ahead to its barrier before another gets a turn, so that a missing barrier shows
+whichever side it protects.
+
+Launches that may overlap do, three at a time, but under ThreadSanitizer: blocks of a launch stop
+where they let the next one begin, and go on when blocks of two more have come to where they wait.
+What a launch reads through `const T* __restrict__`, but for weights, is then memory as it was when
+it began: no wait orders those loads (kernels/src/dependent.cuh).
+
 What it cannot show:
 
   - Blocks of a launch run one after another; where the order is random, one is left at its atomic

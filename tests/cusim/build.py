@@ -155,6 +155,7 @@ def kernel(build: Build, instantiation: Instantiation, root: Path) -> Path:
     names = (
         f'-DCUSIM_SOURCE="{source}"',
         f"-DCUSIM_KERNEL={instantiation.expression}",
+        *instantiation.macros,
     )
 
     def make(output: Path) -> None:

@@ -40,12 +40,14 @@ from kernels.device.device import (
     Stream,
     encode,
 )
+from kernels.device.signature import parameters
 from tests.cusim import build as builds
 from tests.cusim.build import PLAIN, Build
 from tests.cusim.heap import Heap
 from tests.cusim.process import Process, ProcessFault, RefusedError, Request
 from tests.cusim.streams import (
     CusimEvent,
+    CusimGraph,
     CusimStream,
     Launching,
     Pick,
@@ -134,6 +136,8 @@ class CusimDevice:
         self._queues = Queues(picks[order])
         self._kernels: dict[Instantiation, Kernel] = {}
         self._parameters: dict[int, list[str]] = {}  # by a kernel's handle
+        self._unordered: dict[int, list[bool]] = {}  # of a kernel's parameters, by its handle
+        self._constant: set[int] = set()  # offsets of buffers
 
     def close(self) -> None:
         """End the process."""
@@ -157,6 +161,8 @@ class CusimDevice:
             raise CompileError(instantiation, str(error)) from error
         function, shared = struct.unpack_from("<QQ", answer)
         self._parameters[function] = answer[16:].decode().split(",")[:-1]
+        declared = parameters(self.source_root / instantiation.source, instantiation.kernel)
+        self._unordered[function] = [each.restricted and not each.written for each in declared]
         if self.build is not PLAIN:  # sanitizers put red zones between variables
             return Kernel(instantiation, function)
         if shared > _STATIC_SHARED_LIMIT + _PADDING:
@@ -169,11 +175,14 @@ class CusimDevice:
         if offset is None:
             raise OutOfMemoryError(nbytes, self._heap.free)
         self._ask(Request.ALLOCATE, struct.pack("<QQI", offset, nbytes, constant))
+        if constant:
+            self._constant.add(offset)
         return CusimBuffer(self, self._process.base + offset, nbytes)
 
     def release(self, buffer: CusimBuffer) -> None:
         offset = buffer.address - self._process.base
         self._heap.release(offset)
+        self._constant.discard(offset)
         self._ask(Request.FREE, struct.pack("<Q", offset))
 
     def pinned(self, nbytes: int) -> NDArray[np.uint8]:
@@ -231,12 +240,17 @@ class CusimDevice:
         if reason is not None:
             raise LaunchError(kernel, reason)
         head = struct.pack("<IQ6II", dependent, kernel.function, *grid, *block, shared_bytes)
-        tail = struct.pack("<I", len(arguments)) + b"".join(map(_prefixed, map(encode, arguments)))
-        begin, run = partial(self._begin, head, tail), partial(self._run, head, tail)
+        copies: list[CusimBuffer] = []
+        begin = partial(self._begin, kernel, head, tuple(arguments), copies)
+        run = partial(self._run, head, tuple(arguments), copies)
         own_stream(stream).ask(Launching(begin, run, early=dependent))
 
     def capture(self, stream: Stream) -> AbstractContextManager[Graph]:
         return capture(stream)
+
+    def early_launches(self, graph: Graph) -> int:
+        assert isinstance(graph, CusimGraph)
+        return graph.early_launches
 
     def synchronize(self) -> None:
         self._queues.synchronize()
@@ -246,14 +260,43 @@ class CusimDevice:
         seed = self._seed + self._launches  # so that replays differ, and a run can be repeated
         return struct.pack("<IIQ", self.order, self._timeout_s, seed)
 
-    def _begin(self, head: bytes, tail: bytes) -> None:
-        self._ask(Request.BEGIN, head + self._how() + tail)
+    def _begin(
+        self,
+        kernel: Kernel,
+        head: bytes,
+        arguments: Sequence[Argument],
+        copies: list[CusimBuffer],
+        ahead: bool,
+    ) -> None:
+        """Begin a launch; one `ahead` of others reads what no wait orders as it is now."""
+        if ahead:
+            unordered = self._unordered[kernel.function]
+            arguments = [
+                self._as_it_is(each, copies) if pointer and isinstance(each, int) else each
+                for each, pointer in zip(arguments, unordered, strict=True)
+            ]
+        self._ask(Request.BEGIN, head + self._how() + _passed(arguments))
 
-    def _run(self, head: bytes, tail: bytes, begun: bool) -> None:
-        what = struct.pack("<I", begun) + head + self._how() + tail
+    def _as_it_is(self, address: int, copies: list[CusimBuffer]) -> int:
+        """The same place in a copy of its buffer; the address itself where it is constant."""
+        found = self._heap.buffer(address - self._process.base)
+        if found is None or found[0] in self._constant:
+            return address
+        offset, nbytes = found
+        copies.append(self.allocate(nbytes))
+        copy = copies[-1].address
+        np.copyto(self._view(copy, nbytes), self._view(self._process.base + offset, nbytes))
+        return copy + address - int(self._process.base) - offset
+
+    def _run(
+        self, head: bytes, arguments: Sequence[Argument], copies: list[CusimBuffer], begun: bool
+    ) -> None:
+        what = struct.pack("<I", begun) + head + self._how() + _passed(arguments)
         answer = self._ask(Request.LAUNCH, what)
         self.steps += struct.unpack_from("<Q", answer)[0]
         self.recorded = answer[8:]
+        while copies:
+            copies.pop().free()
 
     def _ask(self, request: Request, payload: bytes) -> bytes:
         try:
@@ -263,7 +306,7 @@ class CusimDevice:
 
     def _view(self, address: int, nbytes: int) -> NDArray[np.uint8]:
         offset = address - self._process.base
-        if not self._heap.holds(offset, nbytes):
+        if self._heap.buffer(offset, nbytes) is None:
             raise DeviceError(f"{nbytes} bytes at {address:#x} do not lie in one buffer")
         return self._memory[offset : offset + nbytes]
 
@@ -306,6 +349,10 @@ def _octets(array: NDArray[Any]) -> NDArray[np.uint8]:
     if not array.flags.c_contiguous:
         raise ValueError("only C-contiguous arrays can be copied to and from a device")
     return array.reshape(-1).view(np.uint8)
+
+
+def _passed(arguments: Sequence[Argument]) -> bytes:
+    return struct.pack("<I", len(arguments)) + b"".join(map(_prefixed, map(encode, arguments)))
 
 
 def _prefixed(payload: bytes) -> bytes:

@@ -40,12 +40,12 @@ class Heap:
         """Give back what was allocated there."""
         del self._sizes[offset]
 
-    def holds(self, offset: int, nbytes: int) -> bool:
-        """Whether those bytes lie in one buffer."""
-        return any(
-            start <= offset and offset + nbytes <= start + size
-            for start, size in self._sizes.items()
-        )
+    def buffer(self, offset: int, nbytes: int = 1) -> tuple[int, int] | None:
+        """Offset and size of the buffer in which those bytes lie, if they lie in one."""
+        for start, size in self._sizes.items():
+            if start <= offset and offset + nbytes <= start + size:
+                return start, size
+        return None
 
 
 def _first_free(end: int) -> int:

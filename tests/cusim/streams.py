@@ -2,7 +2,8 @@
 
 A GPU does the work some time between the asking and the waiting. Doing it as late as can be shows
 who reads a result, or reuses what a copy is still to read, without having waited. Of a graph's
-work, what the edges leave open is done in the device's order: first, last, or any first.
+work, what the edges leave open is done in the device's order: first, last, or any first. Launches
+that may overlap do: the next two are begun before one is run.
 """
 
 import time
@@ -10,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import islice
 from threading import Lock
 
 from kernels.device.device import DeviceError, Event, Stream
@@ -19,18 +21,25 @@ Pick = Callable[[Sequence[int]], int]
 """Of the nodes of a graph that may be next, one."""
 
 
+OVERLAPPING = 3  # launches; runtime/launch.h, max_overlapping
+
+
 @dataclass(slots=True)
 class Launching:
     """A kernel's launch; one that may be `early` is begun ahead of the launch before it."""
 
-    begin: Callable[[], None]
+    begin: Callable[[bool], None]  # given whether it begins ahead of the launch before it
     run: Callable[[bool], None]  # given whether it was begun
     early: bool
     begun: bool = False
 
+    def begin_once(self, ahead: bool) -> None:
+        if not self.begun:
+            self.begun = True
+            self.begin(ahead)
+
     def __call__(self) -> None:
-        begun, self.begun = self.begun, False
-        self.run(begun)
+        self.run(self.begun)
 
 
 class Queues:
@@ -94,10 +103,13 @@ class CusimStream:
 
     def next(self) -> None:
         """Do the first of what is left; what may overlap with it begins ahead of it."""
-        work, following = self._work.popleft(), self._work[0] if self._work else None
-        if isinstance(work, Launching) and isinstance(following, Launching) and following.early:
-            following.begun = True
-            following.begin()
+        work = self._work.popleft()
+        if isinstance(work, Launching):
+            for following in islice(self._work, OVERLAPPING - 1):
+                if not isinstance(following, Launching) or not following.early:
+                    break
+                work.begin_once(ahead=False)
+                following.begin_once(ahead=True)
         work()
 
     def wait(self, event: Event) -> None:
@@ -151,13 +163,24 @@ class CusimGraph:
         self.nodes: list[Node] = []
         self.whole = False
 
+    @property
+    def early_launches(self) -> int:
+        """How many launches may begin before the one that they come after has ended."""
+        return sum(
+            isinstance(node.work, Launching)
+            and node.work.early
+            and len(node.after) == 1
+            and all(isinstance(self.nodes[each].work, Launching) for each in node.after)
+            for node in self.nodes
+        )
+
     def replay(self, stream: Stream) -> None:
         if not self.whole:
             raise DeviceError("a graph can be replayed once its capture has ended")
         to = own_stream(stream)
         to.queues.refuse_capture("replay")
         done: set[int] = set()
-        before: frozenset[int] = frozenset()  # the node asked for last
+        before: frozenset[int] | None = None  # the node asked for last
         left = set(range(len(self.nodes)))
         while left:
             first = to.queues.pick(
@@ -166,8 +189,8 @@ class CusimGraph:
             left.remove(first)
             done.add(first)
             work, after = self.nodes[first].work, self.nodes[first].after
-            if isinstance(work, Launching) and after != before:
-                work = replace(work, early=False)
+            if isinstance(work, Launching):
+                work = replace(work, early=work.early and after == before)
             to.ask(work)
             before = frozenset({first})
 

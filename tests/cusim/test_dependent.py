@@ -1,5 +1,6 @@
 """Launches that overlap: what may be done early, and what is caught."""
 
+from collections.abc import Sequence
 from contextlib import nullcontext
 
 import numpy as np
@@ -71,6 +72,74 @@ def test_a_launch_that_breaks_the_rule_is_a_fault(defect: str, build: Build, sai
     for order in Order:
         with pytest.raises(FaultError, match=f"{said} for the launch before.*in add_weight"):
             chain(opened(build, order), defect)
+
+
+Launched = tuple[str, Sequence[str | np.int32]]
+"""A kernel of dependent.cu, and its arguments: buffers by name."""
+
+
+def run_chain(device: CusimDevice, *launches: Launched) -> np.ndarray:
+    """What is in "y" after launches, each dependent, on buffers named as they like."""
+    stream, buffers = device.stream(), {}
+    for kernel, names in launches:
+        for name in names:
+            if isinstance(name, str) and name not in buffers:
+                buffers[name] = device.allocate(SIZE * 4).address
+        arguments = [buffers[name] if isinstance(name, str) else name for name in names]
+        loaded = device.load(instantiation("dependent.cu", kernel))
+        grid, block = (BLOCKS, 1, 1), (THREADS, 1, 1)
+        device.launch(loaded, grid, block, 0, arguments, stream, dependent=True)
+    result = np.empty(SIZE, np.float32)
+    device.download(result, buffers["y"], stream)
+    stream.synchronize()
+    device.close()
+    return result
+
+
+FIRST, BEFORE_STORE, NEVER = map(np.int32, range(3))
+OTHER: Launched = ("count", ["other", FIRST])
+COUNTED = np.arange(SIZE, dtype=np.float32)
+
+
+@pytest.mark.parametrize(
+    ("build", "order"), [*((PLAIN, order) for order in Order), (ORDERED, Order.RANDOM)]
+)
+@pytest.mark.parametrize("between", range(4))
+def test_what_no_wait_orders_is_read_as_it_was_while_two_launches_before_have_not_ended(
+    build: Build, order: Order, between: int
+) -> None:
+    others = [OTHER] * between
+    found = run_chain(
+        opened(build, order), ("count", ["x", FIRST]), *others, ("add_one", ["x", "y"])
+    )
+    if between < 2:
+        assert np.isnan(found).all()
+    else:
+        assert np.array_equal(found, COUNTED + 1)
+
+
+@pytest.mark.parametrize("order", Order, ids=lambda order: order.name.lower())
+@pytest.mark.parametrize("between", range(3))
+def test_two_launches_begin_before_the_one_ahead_of_them_has_stored(
+    order: Order, between: int
+) -> None:
+    others = [OTHER] * between
+    found = run_chain(opened(PLAIN, order), ("count", ["x", FIRST]), *others, ("peek", ["x", "y"]))
+    early = 4 * THREADS if between < 2 else 0  # of the blocks, those that begin at once
+    assert np.isnan(found).sum() == early
+    assert np.isin(found[~np.isnan(found)], COUNTED).all()
+
+
+@pytest.mark.parametrize("order", Order, ids=lambda order: order.name.lower())
+@pytest.mark.parametrize(("trigger", "early"), [(BEFORE_STORE, True), (NEVER, False)])
+def test_a_launch_begins_when_the_one_before_lets_it_and_before_that_one_goes_on(
+    order: Order, trigger: np.int32, early: bool
+) -> None:
+    for before in ([], [OTHER]):
+        found = run_chain(
+            opened(PLAIN, order), *before, ("count", ["x", trigger]), ("peek", ["x", "y"])
+        )
+        assert np.isnan(found).any() == early
 
 
 def test_what_is_read_early_is_what_the_launch_before_has_not_written_yet() -> None:

@@ -1,9 +1,11 @@
 """The Compose file: the CPU by default, the GPU when asked, few rights and a loopback port."""
 
 import re
+import subprocess
 from typing import Any
 
 import pytest
+import yaml  # type: ignore[import-untyped]  # comes with pre-commit, its types do not
 
 from kernels.device.compile import DEFAULT_CACHE
 from service.settings import PREFIX, Settings
@@ -17,6 +19,7 @@ from tests.deploy.container_files import (
 )
 
 Service = dict[str, Any]
+TASKS = (ROOT / "docs" / "tasks.md").read_text(encoding="utf-8")
 ALL = compose_services()
 SERVICES = {name: s for name, s in ALL.items() if s["image"].startswith("convoy:")}
 OTHERS = {name: s for name, s in ALL.items() if name not in SERVICES}
@@ -88,7 +91,7 @@ def test_only_this_machine_reaches_the_port(service: Service) -> None:
 @pytest.mark.parametrize("name", OTHERS)
 def test_other_services_have_a_version_few_rights_and_a_loopback_port(name: str) -> None:
     other = OTHERS[name]
-    assert re.fullmatch(r"docker\.io/[\w/-]+:v?\d+\.\d+(\.\d+)?", other["image"])
+    assert re.fullmatch(r"docker\.io/[\w/-]+:v?\d+\.\d+\.\d+@sha256:[0-9a-f]{64}", other["image"])
     assert other["read_only"] is True
     assert other["cap_drop"] == ["ALL"]
     assert other["security_opt"] == ["no-new-privileges:true"]
@@ -113,6 +116,21 @@ def test_health_is_what_the_image_asks(service: Service) -> None:
     assert command in check.replace('["', "").replace('"]', "").replace('", "', " ")
     for option in ("interval", "timeout", "start_period", "retries"):
         assert f"--{option.replace('_', '-')}={health[option]}" in check.split()
+
+
+def test_the_models_folder_is_in_every_clone_and_keys_are_a_secret_that_git_ignores(
+    service: Service,
+) -> None:
+    models = service["volumes"][0].split(":")[0]
+    listed = ["git", "ls-files", "--", models]
+    assert subprocess.run(listed, cwd=ROOT, capture_output=True, check=True).stdout
+    (secret,) = service["secrets"]
+    document = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+    assert document["secrets"] == {secret: {"file": "${KEYS:-/dev/null}"}}
+    commands = re.findall(r"KEYS=./(\S+) CONVOY_API_KEY_FILE=(\S+) ", TASKS)
+    assert commands == [("keys", f"/run/secrets/{secret}")]
+    ignored = ["git", "check-ignore", commands[0][0]]
+    assert subprocess.run(ignored, cwd=ROOT, capture_output=True, check=False).returncode == 0
 
 
 def test_every_setting_is_passed_on_but_the_address(service: Service) -> None:

@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import statistics
 import subprocess
 import sys
@@ -33,6 +34,18 @@ SAMPLES = sorted((BUILT_IN_MODEL.parent / "samples").iterdir())
 CONVOY = [sys.executable, "-c", "from service.cli import main; main()"]
 CLIENTS = 4
 LOAD = 0.7
+OTHERS = ("/v2/health/ready", "/v1/models")
+METRICS = (
+    "/metrics",
+    "/metrics?x=1",
+    "/%6detrics",
+    "/%6D%65trics",
+    "/metric%73/",
+    "//metrics",
+    "/./metrics",
+    "/%2fmetrics",
+    "http://127.0.0.1/%6detrics",
+)
 
 needs_haproxy = pytest.mark.skipif(
     shutil.which("haproxy") is None, reason="there is no haproxy; Debian: haproxy"
@@ -69,9 +82,14 @@ class Replica:
     process: "subprocess.Popen[bytes]" = field(init=False)
     runs: int = 0
 
-    def start(self) -> None:
-        """Start, and wait until it is ready."""
-        settings = {**replica_environment(), "CONVOY_LOG_FORMAT": "json"}
+    def start(self, **environ: str) -> None:
+        """Start, and wait until it is ready; `environ` overrides what Compose sets."""
+        settings = {
+            **replica_environment(),
+            "CONVOY_LOG_FORMAT": "json",
+            "CONVOY_METRICS_PORT": "0",  # all on one machine
+            **environ,
+        }
         command = [*CONVOY, "serve", "--device", "cpu", "--threads", "1"]
         with (self.folder / f"{self.port}-{self.runs}.log").open("wb") as log:
             self.process = subprocess.Popen(
@@ -87,6 +105,12 @@ class Replica:
             assert self.process.poll() is None
             assert time.monotonic() < deadline
             time.sleep(0.1)
+
+    def kill(self) -> None:
+        """End it at once, if it was started."""
+        if self.runs:
+            self.process.kill()
+            self.process.wait()
 
     def stop(self) -> None:
         """Stop as Compose does; it must end with status 0 within the grace period."""
@@ -154,9 +178,7 @@ def fleet(folder: Path) -> Iterator[Fleet]:
             yield Fleet(replicas, url)
     finally:
         for replica in replicas:
-            if replica.runs:
-                replica.process.kill()
-                replica.process.wait()
+            replica.kill()
 
 
 def free_ports(count: int) -> list[int]:
@@ -289,11 +311,36 @@ def test_only_what_was_refused_goes_to_another_server(
         assert statuses == computed
 
 
+def get(url: str, path: str) -> int:
+    """The status of a GET whose path is sent as it is written here."""
+    host, _, port = url.removeprefix("http://").partition(":")
+    with socket.create_connection((host, int(port)), timeout=30) as connection:
+        head = f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n"
+        connection.sendall(head.encode())
+        with connection.makefile("rb") as answer:
+            return int(answer.readline().split()[1])
+
+
 @needs_haproxy
 def test_metrics_of_a_replica_are_not_for_clients(tmp_path: Path) -> None:
-    with fleet(tmp_path) as running:
-        assert httpx.get(f"{running.url}/metrics").status_code == 404
-        assert httpx.get(f"{running.url}/v2/health/ready").status_code == 200
+    """However the path is written: by the proxy's rule alone, and by a port of their own."""
+    replica = Replica(tmp_path, *free_ports(1))
+    direct = f"http://127.0.0.1:{replica.port}"
+    try:
+        replica.start(CONVOY_METRICS_PORT="")
+        assert {"/metrics", "/%6detrics"} <= set(found(direct))
+        with haproxy(tmp_path, [replica.port]) as proxied:
+            assert found(proxied) == list(OTHERS)
+        replica.stop()
+        replica.start()
+        assert found(direct) == list(OTHERS)
+    finally:
+        replica.kill()
+
+
+def found(url: str) -> list[str]:
+    """The paths that are answered with 200."""
+    return [path for path in (*METRICS, *OTHERS) if get(url, path) == 200]
 
 
 @needs_haproxy

@@ -42,7 +42,11 @@ def wanted(name: str) -> list[Requirement]:
         texts = pyproject()["build-system"]["requires"] + extras["sbom"]
     else:
         extras = project["optional-dependencies"]
-        texts = project["dependencies"] + (extras[name] if name != "cpu" else [])
+        texts = [
+            *project["dependencies"],
+            *extras["otel"],
+            *(extras[name] if name != "cpu" else []),
+        ]
     return [Requirement(text) for text in texts]
 
 

@@ -5,7 +5,8 @@ from hashlib import sha256
 
 from PIL import Image
 
-from tests.fuzz.targets import CORPUS
+from tests.fuzz import lock
+from tests.fuzz.targets import CORPUS, LOCK
 from tests.support.images import worst_inputs as worst
 from tests.support.images.files import encode, exif, scene
 
@@ -47,6 +48,9 @@ def seeds() -> Iterator[tuple[str, bytes]]:
         b"\xff" + upgrade * 2,
     )
     yield "protocol", b"\xff" + b"GET / HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\n\r\n"
+
+    for kind, long in lock.KNOWN.values():
+        yield LOCK, lock.written(kind, long)
 
 
 def main() -> None:

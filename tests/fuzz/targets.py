@@ -17,6 +17,7 @@ from service.http.compression import inflate
 from service.http.connection import Connection
 from service.http.uvicorn_adapter import ConvoyConfig
 from service.images.header import parse_image_file
+from tests.fuzz import lock
 from tests.support.service.deaf_transport import DeafTransport, ServerState
 
 CORPUS = Path(__file__).parent / "corpus"
@@ -24,6 +25,8 @@ CORPUS = Path(__file__).parent / "corpus"
 # A parser may take 50 ms for each megabyte; below 20 ms what is measured is the machine.
 _S_A_BYTE = 50e-9
 _FREE_S = 0.02
+
+LOCK = "lock"
 
 _TRIES = 3  # garbage of other inputs may be collected in one
 
@@ -109,11 +112,15 @@ TARGETS: Mapping[str, Callable[[bytes], None]] = {
     "header": _header,
     "headers": _headers,
     "protocol": _protocol,
+    LOCK: lock.check,
 }
 
 
 def try_input(target: str, data: bytes) -> None:
     """Raise unless the input is taken or refused, in time."""
+    if target == LOCK:  # where the time that counts is another
+        TARGETS[target](data)
+        return
     allowed = _FREE_S + len(data) * _S_A_BYTE
     taken = 0.0
     for _ in range(_TRIES):

@@ -1,12 +1,18 @@
 """Every input in the corpus is taken or refused in time; the longer run looks for others."""
 
+import re
 import subprocess
 import sys
+import time
+import zlib
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from tests.fuzz import lock
 from tests.fuzz.targets import CORPUS, TARGETS, TooSlowError, try_input
 
 # Of ten minutes in all.
@@ -33,6 +39,42 @@ def test_an_input_that_takes_too_long_is_found(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("tests.fuzz.targets.TARGETS", {"json": quadratic})
     with pytest.raises(TooSlowError):
         try_input("json", bytes(3000))
+
+
+def _in_one_go(body: bytes) -> object:
+    return msgspec.json.decode(body, type=list[dict[str, str]])
+
+
+def _searching(body: bytes) -> object:
+    return re.search(rb"a$", body)
+
+
+def _in_pieces(body: bytes) -> object:
+    return [body[start : start + 1000].count(b"a") for start in range(0, len(body), 1000)]
+
+
+def _waiting(body: bytes) -> object:
+    """Lets others run: it waits, and compresses."""
+    time.sleep(0.1)
+    return zlib.compress(body, 1)
+
+
+@pytest.mark.parametrize("slow", [_in_one_go, _searching])
+def test_a_reader_that_keeps_other_threads_from_running_is_found(
+    slow: Callable[[bytes], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lock, "READERS", {b"json": slow})
+    monkeypatch.setattr(lock, "TRIES", 2)
+    with pytest.raises(lock.HeldTooLongError, match="json: held the lock for"):
+        lock.check(lock.written(b"json", lock.Long(b"[", b'{"a":"a"},', b"{}]")))
+
+
+@pytest.mark.parametrize("slow", [_in_pieces, _waiting])
+def test_a_reader_that_lets_other_threads_run_is_not(
+    slow: Callable[[bytes], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lock, "READERS", {b"json": slow})
+    lock.check(lock.written(b"json", lock.Long(b"[", b'{"a":"a"},', b"{}]")))
 
 
 @pytest.mark.slow

@@ -177,6 +177,24 @@ def test_a_layer_with_a_weight_beyond_float16_stays_in_float32(
     assert _error(classifier, device, 2) <= network_tolerance(graph)
 
 
+def test_a_conv_whose_weight_winograd_takes_past_float16_stays_in_float32() -> None:
+    b = GraphBuilder(x=(4, 5, 5))
+    graph = b.build(b.conv("y", "x"))
+    weight = np.zeros_like(graph.weights["y.w"])
+    for size, reasons in (
+        (7278, {}),
+        (
+            7300,
+            {
+                "conv_y": "it has a weight of 7.3e+03, and Winograd's transform takes those beyond"
+                " 7278 past float16's end"
+            },
+        ),
+    ):
+        weight[3, 2, 0, 1] = -size
+        assert beyond_half(replace(graph, weights={**graph.weights, "y.w": weight})) == reasons
+
+
 @pytest.mark.parametrize("op", list(BinaryOp))
 def test_a_constant_beyond_float16_stays_in_float32(device: Device, op: BinaryOp) -> None:
     b = GraphBuilder(0, x=(4, 5, 5))

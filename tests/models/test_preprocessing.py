@@ -17,6 +17,7 @@ from models.preprocessing import (
     Layout,
     OutputKind,
     check_labels,
+    each_preset,
     normalisation,
 )
 
@@ -99,6 +100,19 @@ def test_a_model_of_another_size_gets_the_preset_in_proportion(model: Path) -> N
     assert (p.height, p.width, p.resize) == (299, 299, round(299 * 256 / 224))
 
 
+def test_every_preset_of_as_many_channels_can_be_tried(model: Path) -> None:
+    p = load_preprocessing(model, (3, 299, 320))
+    assert p.guess == "imagenet"
+    presets = each_preset(p)
+    assert list(presets) == ["imagenet", "caffe", "inception", "raw"]
+    for name, other in presets.items():
+        chosen = load_preprocessing(model, (3, 299, 320), {"preset": name})
+        assert replace(other, output=chosen.output) == chosen
+    assert load_preprocessing(model, RGB_224, {"preset": "imagenet"}).guess == ""
+    assert load_preprocessing(model, RGB_224, {"scale": 1}).guess == ""
+    assert load_preprocessing(model, RGB_224, {"resize": 300}).guess == "imagenet"
+
+
 def test_label_paths_in_flags_count_from_the_working_directory(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -170,7 +184,7 @@ def test_nothing_is_logged_when_nothing_is_guessed(
     ("text", "key", "right"),
     [
         ("sise = 224", "'sise'", "size"),
-        ('preset = "resnet"', "preset = 'resnet'", '"imagenet", "caffe", "digits"'),
+        ('preset = "resnet"', "preset = 'resnet'", '"imagenet", "caffe", "inception"'),
         ("size = 0", "size = 0", "whole number"),
         ("size = true", "size = True", "whole number"),
         ("height = 22.5", "height = 22.5", "whole number"),

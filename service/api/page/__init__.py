@@ -10,6 +10,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import Message, Send
 
 from models import BUILT_IN_MODEL
+from service.hosting.presets import PHOTOGRAPHS
 from service.http.responses import BROWSER_HEADERS, LOAD_NOTHING, json_response
 
 _FOLDER = Path(__file__).parent
@@ -19,7 +20,7 @@ _OURS = "script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'
 
 EXAMPLES = {
     "grey": sorted((BUILT_IN_MODEL.parent / "samples").iterdir()),
-    "colour": sorted((_FOLDER / "photographs").glob("*.jpg")),
+    "colour": PHOTOGRAPHS,
 }
 """Image files to try, by the kind of images that a model takes."""
 

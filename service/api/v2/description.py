@@ -12,7 +12,7 @@ from typing_extensions import TypedDict  # pydantic requires this one before Pyt
 from models import ChannelOrder, __version__
 from service.api.v2.request import INPUT
 from service.engine.supervised_engine import State
-from service.hosting.pipeline import ModelInfo, Pipeline
+from service.hosting.pipeline import Broken, ModelInfo, Pipeline
 from service.hosting.repository import Repository
 from service.telemetry.counts import Duration
 
@@ -32,6 +32,7 @@ _STATES = {
     State.READY: "READY",
     State.RESTARTING: "LOADING",
     State.FAILED: "UNAVAILABLE",
+    State.BROKEN: "UNAVAILABLE",
     State.DRAINING: "UNLOADING",
 }
 
@@ -70,7 +71,7 @@ class ReadyAnswer(TypedDict):
 
 
 async def ready(models: Models) -> ReadyAnswer:
-    """Report whether every model is warm and accepts requests."""
+    """Report whether every model is warm and accepts requests, but for broken ones of several."""
     models.check_ready()
     return ReadyAnswer(ready=True)
 
@@ -204,6 +205,13 @@ def index_entry(pipeline: Pipeline) -> IndexEntry:
     info, state = pipeline.info, pipeline.runner.state
     reason = "" if state is State.READY else state.value
     return IndexEntry(name=info.name, version=info.version, state=_STATES[state], reason=reason)
+
+
+def broken_entry(broken: Broken) -> IndexEntry:
+    """The entry of a model that could not be opened."""
+    return IndexEntry(
+        name=broken.name, version=broken.version, state="UNAVAILABLE", reason=broken.error
+    )
 
 
 class InferenceStatistics(TypedDict):

@@ -11,7 +11,7 @@ from typing_extensions import TypedDict  # pydantic requires this one before Pyt
 from service.api.v2.request import InferRequest, parse_request
 from service.batching.policy import urgency_of
 from service.engine.ranking import ScoreRow, finite, largest
-from service.errors import BadRequestError
+from service.errors import BadRequestError, EngineFailedError, InvalidTensorError
 from service.hosting.inference import Scored, Wanted
 from service.hosting.pipeline import ModelInfo, Pipeline
 from service.http.body import Headers, content_coding
@@ -108,11 +108,12 @@ def format_answer(
 ) -> tuple[bytes, int | None]:
     """The answer's body, and the length of its JSON if a binary tensor follows.
 
-    EngineFailedError: a score is NaN or infinite.
+    A score is NaN or infinite: InvalidTensorError where the client sent what the engine got,
+    otherwise EngineFailedError.
     """
-    for row in rows:
+    for number, row in enumerate(rows, 1):
         if row.ranking is None:
-            finite(row.scores)
+            _check_finite(row, number, asked, info)
     output = InferTensor(name=info.scores)
     data: bytes | list[Any]
     if asked.classes is None:
@@ -137,6 +138,18 @@ def format_answer(
     output["parameters"] = {"binary_data_size": len(data)}
     head = msgspec.json.encode(answer)
     return head + data, len(head)
+
+
+def _check_finite(row: ScoreRow, number: int, asked: InferRequest, info: ModelInfo) -> None:
+    try:
+        finite(row.scores)
+    except EngineFailedError as error:
+        if asked.images is None or asked.images.dtype != np.float32:
+            raise
+        raise InvalidTensorError(
+            f"the model's scores are not finite numbers for tensor {number} of input "
+            f"'{info.tensor}': its values are too large for the model; normalise them as it expects"
+        ) from error
 
 
 def _classification(row: ScoreRow, k: int, labels: Sequence[str]) -> list[str]:

@@ -9,7 +9,7 @@ from starlette.requests import ClientDisconnect
 
 from service.api.schemas import errors
 from service.api.v2 import description
-from service.api.v2.description import Asked, IndexEntry, Models, index_entry
+from service.api.v2.description import Asked, IndexEntry, Models, broken_entry, index_entry
 from service.api.v2.infer import Infer, InferAnswer
 from service.api.v2.refusals import router as refusals
 from service.api.v2.request import IndexRequest, InferenceJson, content_of, read_json
@@ -57,6 +57,7 @@ async def index(request: Request, models: Models) -> list[IndexEntry]:
         data = inflate(data, coding, _MAX_INDEX_BYTES)
     only_ready = bool(data) and read_json(_decode_index, data).ready
     entries = [index_entry(pipeline) for pipeline in models.models.values()]
+    entries += map(broken_entry, models.broken.values())
     return [entry for entry in entries if entry["state"] == "READY" or not only_ready]
 
 
@@ -76,10 +77,10 @@ for _path in _PATHS:
         for name in re.findall(r"{(\w+)}", _path)
     ]
     for _end, _route, _statuses in (
-        ("", description.model_metadata, [404]),
+        ("", description.model_metadata, [404, 503]),
         ("/ready", description.model_ready, [404, 503]),
-        ("/config", description.model_config, [404]),
-        ("/stats", description.statistics, [404]),
+        ("/config", description.model_config, [404, 503]),
+        ("/stats", description.statistics, [404, 503]),
     ):
         router.add_api_route(
             _path + _end,
@@ -94,7 +95,7 @@ for _path in _PATHS:
         methods=["POST"],
         responses={
             200: {"content": _BINARY},
-            **errors(400, 404, 408, 413, 415, 429, 500, 503, 504),
+            **errors(400, 403, 404, 408, 413, 415, 422, 429, 500, 503, 504),
         },
         openapi_extra={
             "parameters": _parameters,

@@ -1,11 +1,11 @@
 """A tensor's elements: numbers and files, in JSON or in binary.
 
-Nested lists of numbers never become Python lists. Without its digits, a valid JSON array is a
-skeleton of brackets and commas, to compare with the skeleton of the shape; without its brackets, it
-is one flat list. Both take about 15 ms per megabyte, however deep the nesting.
+Nested lists of numbers never become Python lists. Without its digits, a JSON array is a skeleton of
+brackets and commas, to compare with the skeleton of the shape; without its brackets, it is one flat
+list. All of it is read piece by piece, so that no call holds the interpreter's lock for long.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from math import prod
 from typing import Any
 
@@ -13,46 +13,106 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from service.api.v2.long_json import PIECE, Span, string_end
 from service.errors import BadRequestError
 
 Numbers = NDArray[np.uint8] | NDArray[np.float32]
 
-_DIGITS = b"0123456789"
 _SPACE = b" \t\r\n"
+_DIGITS = b"0123456789"
+_SIGNS = b"+-.eE"
 
-_numbers = msgspec.json.Decoder(list[int]).decode
-_files = msgspec.json.Decoder(list[bytes | list[bytes]]).decode  # base64
+# An array's numbers without their brackets, which are no part of them.
+_FLAT = bytes.maketrans(b"[]", b"  ")
+
+# Codes by which a bracket that opens after a number, and a number after one that closes, are
+# each one more than what is before them; no other neighbours are.
+_CODES = bytes.maketrans(_DIGITS + _SIGNS + b"[],", bytes([0] * 15 + [1, 255, 100]))
+_CLOSED = bytes([255])
+
+# The longest escape, of a character by its number, without its first character.
+_ESCAPE = 5
+
+# Bytes that are copied at once. Joining more lets other threads run.
+_COPIED = 2**20
+
+_whole_numbers = msgspec.json.Decoder(list[int]).decode
+_fractions = msgspec.json.Decoder(list[float]).decode
+_base64 = msgspec.json.Decoder(bytes).decode
+_characters = msgspec.json.Decoder(str).decode
 
 
-def numbers_in_json(data: bytes, shape: Sequence[int], kind: type[np.generic]) -> Any:
-    """The numbers of a valid JSON array, as uint8 or float32; those too large become infinite.
+def numbers_in_json(data: Span, shape: Sequence[int], kind: type[np.generic]) -> Any:
+    """The numbers of a JSON array, as uint8 or float32; those too large become infinite.
 
     The array may be flat, nested as `shape`, or nested less deep with the last axes flattened; the
     first axis may be absent if it is 1. BadRequestError: another structure, another number of
     elements, or elements of another kind.
     """
-    digits, what = _DIGITS + b"+-.eE", "numbers"
-    if kind is np.uint8:
-        digits, what = _DIGITS, "whole numbers from 0 to 255"
-    skeleton = data.translate(None, digits + _SPACE)
-    if skeleton.translate(None, b"[],"):
-        raise BadRequestError(f"`data` must be {what}")
-    check_size(skeleton.count(b",") + bool(data.strip(b"[]" + _SPACE)), prod(shape))
+    whole = kind is np.uint8
+    wrong = BadRequestError(
+        f"`data` must be {'whole numbers from 0 to 255' if whole else 'numbers'}"
+    )
+    skeleton = _skeleton(data, _DIGITS if whole else _DIGITS + _SIGNS, wrong)
+    check_size(_elements(skeleton, data, wrong), prod(shape))
     if not _is_nested_as(skeleton, shape) and not (
         shape[0] == 1 and _is_nested_as(skeleton, shape[1:])
     ):
         raise BadRequestError(
             f"`data` must be one flat list, or lists nested as the shape {list(shape)}"
         )
-    flat = data.translate(None, b"[]" + _SPACE)
-    if kind is not np.uint8:
-        with np.errstate(over="ignore"):
-            return np.fromstring(flat.decode(), np.float64, sep=",").reshape(shape).astype(kind)
     try:
-        # bytes() refuses numbers above 255.
-        return np.frombuffer(bytes(_numbers(b"[%b]" % flat)), np.uint8).reshape(shape)
+        parts = [_numbers(part, kind) for part in _flat(data, wrong)]
     except ValueError:  # msgspec's errors too
-        raise BadRequestError(f"`data` must be {what}") from None
+        raise wrong from None
+    # Where a comma is the last or the first of a part, there is no number beside it.
+    if not all(map(len, parts)):
+        raise wrong
+    return np.concatenate(parts).reshape(shape)
+
+
+def _numbers(flat: bytes, kind: type[np.generic]) -> Numbers:
+    if kind is np.uint8:
+        return np.frombuffer(bytearray(_whole_numbers(flat)), np.uint8)  # refuses those above 255
+    with np.errstate(over="ignore"):
+        return np.array(_fractions(flat), np.float64).astype(np.float32)
+
+
+def _skeleton(data: Span, of_numbers: bytes, wrong: BadRequestError) -> bytes:
+    """The brackets and commas; raises `wrong` if there is anything else but numbers."""
+    parts = []
+    last = b""
+    for start in range(data.start, data.end, PIECE):
+        piece = data.text[start : min(start + PIECE, data.end)]
+        part = piece.translate(None, of_numbers + _SPACE)
+        if last == _CLOSED or part.strip(b","):
+            if part.translate(None, b"[],"):
+                raise wrong
+            codes = np.frombuffer(last + piece.translate(_CODES, _SPACE), np.uint8)
+            if (np.diff(codes) == 1).any():
+                raise wrong
+        last = piece.rstrip(_SPACE)[-1:].translate(_CODES) or last
+        parts.append(part)
+    return b"".join(parts)
+
+
+def _elements(skeleton: bytes, data: Span, wrong: BadRequestError) -> int:
+    """How many numbers there are, if they are where the brackets and commas say."""
+    commas = sum(skeleton.count(b",", at, at + PIECE) for at in range(0, len(skeleton), PIECE))
+    if commas:
+        return commas + 1
+    return sum(bool(part.strip(b"[]" + _SPACE)) for part in _flat(data, wrong))
+
+
+def _flat(data: Span, wrong: BadRequestError) -> Iterator[bytes]:
+    """The array's numbers in flat arrays; raises `wrong` where one of them is endless."""
+    text, position, end = data
+    while position < end:
+        stop = end if end - position <= PIECE else text.rfind(b",", position, position + PIECE)
+        if stop < 0:
+            raise wrong
+        yield b"[%b]" % text[position:stop].translate(_FLAT)
+        position = stop + 1
 
 
 def numbers_in_binary(
@@ -61,26 +121,67 @@ def numbers_in_binary(
     """The numbers, little-endian: a view of bytes; a copy of others, which may begin anywhere."""
     stored = np.dtype(kind).newbyteorder("<")
     check_size(-(-len(data) // stored.itemsize), prod(shape))
-    whole = data if stored.itemsize == 1 else bytes(data)
-    return np.frombuffer(whole, stored).reshape(shape).astype(kind, copy=False)
+    # NumPy lets other threads run while it copies.
+    return np.frombuffer(data, stored).reshape(shape).astype(kind, copy=stored.itemsize > 1)
 
 
-def files_in_json(data: bytes, n: int) -> list[bytes]:
-    """The n files of a valid JSON array of base64, of shape [n] or [n, 1].
+def files_in_json(data: Span, n: int) -> list[bytes]:
+    """The n files of a JSON array of base64, of shape [n] or [n, 1].
 
     BadRequestError: another number of elements, or an element that is not base64.
     """
-    # Every element has two quotes, and base64 contains none.
-    check_size(max(n, data.count(b'"') // 2), n)
-    try:
-        rows = _files(data)
-    except (msgspec.ValidationError, UnicodeDecodeError) as error:
-        raise BadRequestError(
-            f"each file in `data` must be base64: {error}; or send binary data, after the JSON"
-        ) from None
-    files = [file for row in rows for file in (row if isinstance(row, list) else [row])]
+    text, start, end = data
+    files, outside, position = [], [], start
+    while (quote := text.find(b'"', position, end)) >= 0:
+        outside.append(Span(text, position, quote))
+        position = string_end(text, quote + 1, end) + 1
+        files.append(Span(text, quote + 1, position - 1))
+    outside.append(Span(text, position, end))
+    if not _is_list_of(len(files), outside):
+        raise BadRequestError("`data` must be a list of strings, each a file in base64")
     check_size(len(files), n)
-    return files
+    return [_file(file, number) for number, file in enumerate(files, 1)]
+
+
+def _is_list_of(strings: int, outside: Sequence[Span]) -> bool:
+    """Whether this, around and between so many strings, makes one list of them, or of lists."""
+    if any(end - start > PIECE for _, start, end in outside):
+        return False
+    found = b"0".join(text[start:end].translate(None, _SPACE) for text, start, end in outside)
+    return found in (b"[%b]" % b",".join(each * strings) for each in ([b"0"], [b"[0]"]))
+
+
+def _file(base64: Span, number: int) -> bytes:
+    """The bytes of one file, decoded four characters at a time, as base64 is."""
+    text, position, end = base64
+    parts, rest = [], b""
+    try:
+        while position < end:
+            stop = min(position + PIECE, end)
+            if stop < end:  # not within an escape
+                escape = text.find(b"\\", stop - _ESCAPE, stop)
+                stop = stop if escape < 0 else escape
+            part = text[position:stop]
+            if b"\\" in part:
+                part = _characters(b'"%b"' % part).encode()
+            position = stop
+            if position < end or rest:
+                part = rest + part
+                rest = part[len(part) & ~3 :] if position < end else b""
+                part = part[: len(part) - len(rest)]
+                if position < end and part.endswith(b"="):
+                    raise _not_base64(number)
+            parts.append(_base64(b'"%b"' % part))
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        raise _not_base64(number) from None
+    return b"".join(parts)
+
+
+def _not_base64(number: int) -> BadRequestError:
+    return BadRequestError(
+        f"element {number} of `data` must be base64, as each file is; "
+        "or send binary data, after the JSON"
+    )
 
 
 def files_in_binary(data: memoryview, n: int, name: str) -> list[bytes]:
@@ -100,12 +201,18 @@ def files_in_binary(data: memoryview, n: int, name: str) -> list[bytes]:
                 f"element {number} of input '{name}' should have {length} bytes, "
                 f"but {len(data) - start} are left"
             )
-        files.append(bytes(data[start:end]))
+        files.append(_copy(data[start:end]))
     if end != len(data):
         raise BadRequestError(
             f"{len(data) - end} bytes are left after the {n} elements of input '{name}'"
         )
     return files
+
+
+def _copy(data: memoryview) -> bytes:
+    """The bytes, copied without holding the interpreter's lock for long."""
+    parts = range(0, len(data), _COPIED)
+    return b"".join([bytes(data[start : start + _COPIED]) for start in parts])
 
 
 def check_size(got: int, expected: int) -> None:
@@ -116,7 +223,8 @@ def check_size(got: int, expected: int) -> None:
 
 def _is_nested_as(skeleton: bytes, shape: Sequence[int]) -> bool:
     """Whether the brackets and commas are those of lists nested as the shape."""
-    depth = len(skeleton) - len(skeleton.lstrip(b"["))
+    first = skeleton[: len(shape) + 1]
+    depth = len(first) - len(first.lstrip(b"["))
     if depth > len(shape):
         return False
     expected = b""

@@ -18,6 +18,7 @@ from benchmarks.kernels.suites import same
 from benchmarks.networks.switches import SWITCHES, without
 from benchmarks.rows import Row
 from kernels.device.device import FaultError
+from kernels.tuning import micro
 from kernels.tuning.autotune import Search
 from kernels.tuning.heuristic import heuristic
 from kernels.tuning.store import TuningStore
@@ -45,6 +46,19 @@ def test_a_layer_is_measured_warm_and_cold(
     rows = layer(Unit("layer", str(SMALL), 2, "convoy"))
     assert [row["cache"] for row in rows] == ["warm", "cold"]
     assert {row["problem"] for row in rows} == {str(SMALL.with_batch(2))}
+    assert all(row["p50_us"] > 0 for row in rows)
+
+
+def test_what_the_model_assumes_is_measured_first(
+    device: CusimDevice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert [unit.kind for unit in units()[: len(micro.MEASUREMENTS)]] == ["micro"] * 5
+    monkeypatch.setattr(micro, "TURNS", (0, 2, 4))
+    measured = measurer_of("micro", "convoy", device, tmp_path)
+    rows = measured(Unit("micro", "chain", 1, "convoy"))
+    assert len(rows) == 3 * 3 * 2
+    assert {row["reading"] for row in rows} == {"chain"}
+    assert rows[0]["conditions"] == {"turns": 0, "trigger": "START", "dependent": False}
     assert all(row["p50_us"] > 0 for row in rows)
 
 

@@ -4,14 +4,17 @@ import json
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from benchmarks.gpu import checks, proof
 from benchmarks.gpu.checks import NotProvedError, first_cases, load_kernels, run_cases
 from benchmarks.rows import read
-from kernels.device.device import SOURCE_ROOT, Instantiation
+from kernels.device.device import SOURCE_ROOT, DeviceError, Instantiation
+from models.schedule.branches import dependents
 from tests.cusim.device import CusimDevice
 from tests.support import ROOT
 from tests.support.cases import CASES
@@ -107,10 +110,66 @@ def test_a_kernel_that_is_broken_on_purpose_is_not_proved(source: str, tmp_path:
     device.close()
 
 
+@pytest.fixture(scope="module")
+def digits() -> Iterator[checks.Subject]:
+    device = CusimDevice()
+    subject = checks.Subject(device, None, max_batch=2, replays=2)
+    checks.classify_digits(subject)
+    yield subject
+    device.close()
+
+
+def test_graphs_replay_as_planned(digits: checks.Subject) -> None:
+    (engine, _), *_ = digits.engines.values()
+    planned = sum(sum(dependents(plan.after)) for plan in engine.plans.values())
+    assert planned > 10
+    assert checks.count_edges(digits) == f"{planned} programmatic edges, as planned"
+    assert checks.replay_often(digits) == "2 replays of each graph"
+
+
+def test_full_edges_are_told(digits: checks.Subject, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(digits.device, "early_launches", lambda graph: 3)
+    with pytest.raises(NotProvedError, match=r"3 of \d+ dependent launches may begin early"):
+        checks.count_edges(digits)
+
+
+def test_a_replay_of_other_bits_is_told(
+    digits: checks.Subject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (engine, _), *_ = digits.engines.values()
+    run = engine.run
+    monkeypatch.setattr(engine, "run", lambda images: run(images) + np.float32(1))
+    with pytest.raises(NotProvedError, match="replay 0 gives other bits"):
+        checks.replay_often(digits)
+
+
+def test_late_stores_add_up_unless_a_kernel_does_not_wait(tmp_path: Path) -> None:
+    device = CusimDevice()
+    said = checks.wait_for_late_stores(checks.Subject(device, None))
+    assert said.startswith("20 replays of 16 launches")
+    device.close()
+    broken = tmp_path / "src"
+    shutil.copytree(SOURCE_ROOT, broken)
+    source = broken / "micro.cu"
+    head = "late(const float* x, float* y) {\n"
+    kept, late = source.read_text().split(f"{head}  follow_previous();")
+    source.write_text(f"{kept}{head}  let_next_begin();{late}")
+    device = CusimDevice(source_root=broken)
+    with pytest.raises((NotProvedError, DeviceError)):
+        checks.wait_for_late_stores(checks.Subject(device, None))
+    device.close()
+
+
 def test_without_photographs_nothing_is_skipped_in_silence() -> None:
     device = CusimDevice()
     subject = checks.Subject(device, None)
-    for check in (checks.classify_photographs, checks.answer_requests, checks.replay_graphs):
+    for check in (
+        checks.classify_photographs,
+        checks.answer_requests,
+        checks.replay_graphs,
+        checks.count_edges,
+        checks.replay_often,
+    ):
         with pytest.raises(NotProvedError):
             check(subject)
     device.close()

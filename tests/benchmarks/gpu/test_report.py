@@ -5,10 +5,13 @@ from typing import Any
 
 import pytest
 
-from benchmarks.gpu.report import BEGIN, END, into_readme, results, section
+from benchmarks.gpu.report import BEGIN, END, _cost_model, into_readme, results, section
 from benchmarks.gpu.units import Unit, units
-from benchmarks.kernels.suites import VGG_E
+from benchmarks.kernels.suites import CUCONV, VGG_E
 from benchmarks.rows import RESULTS, Row, append, read
+from kernels.tuning.constants import Constants, microseconds
+from kernels.tuning.heuristic import H200, estimated_cycles, heuristic
+from tests.kernels.tuning.test_micro import MEASURED, readings
 from tests.support import ROOT
 from tests.support.benchmarks.made_up import rows_of
 
@@ -74,6 +77,48 @@ def test_the_tables_are_those_of_the_lines(tmp_path: Path) -> None:
     assert "layer some problem N1 cudnn: crashed, the worker crashed with 11" in text
     assert (tmp_path / "vgg-e.png").is_file()
     assert "## The cost model\n\nNot checked: 0 layers are measured; a fit needs 8." in text
+
+
+def micro_lines(constants: Constants) -> list[Row]:
+    found: dict[str, list[Row]] = {}
+    for each in readings(constants):
+        row = {"reading": each.name, "conditions": dict(each.conditions), "p50_us": each.us}
+        found.setdefault(each.name, []).append(row)
+    return [line(Unit("micro", name, 1, "convoy"), *rows) for name, rows in found.items()]
+
+
+def test_what_the_model_assumes_stands_beside_what_was_measured(tmp_path: Path) -> None:
+    lines = [*micro_lines(MEASURED), *layer_lines()]
+    text = results(lines, tmp_path)
+    assert "| launch_cycles | 1600 | 2500 |" in text
+    assert "| idle_warps | 2 | 3.5 |" in text
+    assert "| 132 | 31.0 |" in text
+    assert "| chain | turns 500, trigger EPILOGUE, dependent True |" in text
+    text = results(lines[1:], tmp_path)
+    assert "The constants are not fitted: no reading of cache" in text
+    assert "What the model of time assumes" not in results(layer_lines(), tmp_path)
+
+
+def test_the_model_is_checked_with_what_it_assumes_and_with_what_was_measured() -> None:
+    rows = [
+        {
+            "problem": str(layer.problem),
+            "device": "NVIDIA H200",
+            "side": "convoy",
+            "cache": "warm",
+            "choice": str(choice),
+            "p50_us": microseconds(cycles),
+        }
+        for layer in CUCONV[:24]
+        for choice in [heuristic(H200)(layer.problem)]
+        for cycles in [estimated_cycles(layer.problem, choice, H200, warm=True, constants=MEASURED)]
+    ]
+    measured = [{**row, "device": DEVICE} for each in micro_lines(MEASURED) for row in each["rows"]]
+    assumed_line, measured_line = _cost_model(rows, measured).splitlines()[2:]
+    assert assumed_line.startswith("- With constants as assumed: fitted on 12 layers")
+    assert "the median error 0% (0% without the fit)" in measured_line
+    assert "(0% without the fit)" not in assumed_line
+    assert "as measured" not in _cost_model(rows, measured[:-1])
 
 
 def test_without_lines_it_says_that_nothing_is_measured(tmp_path: Path) -> None:

@@ -128,7 +128,7 @@ def test_what_comes_back_is_one_file(tmp_path: Path) -> None:
 def test_the_plan_has_every_unit_once_and_torch_before_cudnn() -> None:
     every = units()
     assert len(set(every)) == len(every) > 1000
-    assert {unit.kind for unit in every} == {"layer", "network", "http"}
+    assert {unit.kind for unit in every} == {"micro", "layer", "network", "http"}
     first: dict[tuple[str, str], int] = {}
     for place, unit in enumerate(every):
         first.setdefault((unit.kind, unit.side), place)
@@ -164,7 +164,8 @@ def test_the_plan_says_what_is_missing_and_what_fits(
     first, second, *groups = capsys.readouterr().out.splitlines()
     assert first.startswith(f"{len(units())} of {len(units())} measurements are missing, about")
     assert second.startswith("in 100 s fit ")
-    assert groups[0].startswith("  layer convoy, N = 1: ")
+    assert groups[0].startswith("  micro convoy, N = 1: ")
+    assert groups[1].startswith("  layer convoy, N = 1: ")
 
 
 def test_a_run_without_a_gpu_is_a_failure_that_names_what_is_missing(

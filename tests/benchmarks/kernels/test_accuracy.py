@@ -17,7 +17,8 @@ from benchmarks.kernels.accuracy import (
     PAPER,
     PAPER_HALF,
     convolve,
-    largest_errors,
+    error_of,
+    errors,
     reduced,
     show,
     variants,
@@ -59,14 +60,23 @@ def test_every_variant_errs_but_by_little_and_never_leaves_anything_out(
         y = convolve(device, problem, choice, x, weight)
         assert y.shape == truth.shape
         assert np.allclose(y, truth, atol=1e-4)
-    errors = {name: each.largest for name, each in largest_errors(device, TINY, device).items()}
-    assert all(0 < error < 1e-4 for error in errors.values())
-    four = {name: error for name, error in errors.items() if "F(4x4,3x3)," in name}
+    largest = {name: error.largest for name, (_, error) in errors(device, TINY, device).items()}
+    assert all(0 < error < 1e-4 for error in largest.values())
+    four = {name: error for name, error in largest.items() if "F(4x4,3x3)," in name}
     mixed, integer = (
         next(error for name, error in four.items() if points in name)
         for points in ("mixed", "integer")
     )
-    assert errors["direct"] < mixed < integer
+    assert largest["direct"] < mixed < integer
+
+
+def test_an_error_has_a_size_and_a_direction() -> None:
+    truth = np.array([3.0, -4.0])
+    towards_zero = np.float32(1 - 2.0**-20) * truth.astype(np.float32)
+    error = error_of(towards_zero, truth)
+    assert error.largest == 4 * 2.0**-20
+    assert error.usual == pytest.approx(8)  # eps
+    assert error.bias == pytest.approx(-8 * 3.5 / 12.5**0.5)
 
 
 def test_a_layer_is_reduced_in_all_but_its_channels() -> None:
@@ -96,7 +106,17 @@ def test_rows_and_a_table_are_left(
         "winograd F(4x4,3x3) non-fused, mixed points",
     }
     assert all(row["choice"] for row in rows)
-    assert "H, W at most 28, K at most 64" in capsys.readouterr().out
+    out_of_all = capsys.readouterr().out
+    assert "H, W at most 28, K at most 64" in out_of_all
+    (on_tensor_cores,) = (
+        row for row in rows if (row["precision"], row["variant"]) == ("3xtf32", "tensor")
+    )
+    usual, bias = on_tensor_cores["usual_error_eps"], on_tensor_cores["bias_eps"]
+    best = min(row["usual_error_eps"] for row in rows if row["precision"] == "fp32")
+    assert (
+        f"conv 5, 3xtf32: usually errs by {usual:.2f} eps, {usual / best:.1f} times as much as"
+        f" the best in fp32; in the mean by {bias:+.2f} eps"
+    ) in out_of_all
     kernels.main(["--accuracy", "--device", "cusim", "--whole", *out])
     assert "cut down" not in capsys.readouterr().out
 

@@ -1,21 +1,26 @@
 """PyTorch as a baseline, on the CPU; graphs are captured, but replay nothing."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from benchmarks.kernels.baselines_torch import (
+    CONVOLUTIONS,
+    IM2COL,
     BaselineError,
     CudaRuntime,
+    Form,
     Tensors,
     TorchCandidate,
+    im2col_candidates,
     tensors_of,
     torch_candidates,
 )
 from benchmarks.kernels.contest import Cache, CandidateError, contest
 from benchmarks.kernels.sides import ContestSide
-from benchmarks.kernels.suites import C3D
+from benchmarks.kernels.suites import C3D, same
 from kernels import reference
 from kernels.problems.conv import ConvProblem
 from kernels.problems.window import Window
@@ -36,20 +41,32 @@ def device() -> Iterator[CusimDevice]:
     device.close()
 
 
-@pytest.mark.parametrize("problem", [FLAT, DEEP], ids=str)
-@pytest.mark.parametrize("channels_last", [False, True])
-def test_pytorch_computes_the_problem_in_both_layouts(
-    device: CusimDevice, problem: ConvProblem, channels_last: bool
+STRIDED = replace(
+    FLAT, window=Window((5, 6), (3, 3), (2, 1), (1, 2), (1, 2), (1, 2), output=(3, 6))
+)
+POINTWISE = same((5, 6), 1, 4, 8).with_batch(2)
+
+
+@pytest.mark.parametrize(
+    ("problem", "form"),
+    [
+        *((problem, form) for problem in (FLAT, DEEP) for form in CONVOLUTIONS),
+        *((problem, IM2COL) for problem in (FLAT, STRIDED, POINTWISE)),
+    ],
+    ids=str,
+)
+def test_pytorch_computes_the_problem_in_every_form(
+    device: CusimDevice, problem: ConvProblem, form: Form
 ) -> None:
     tensors = Tensors(CpuRuntime(), problem)
-    ((x, weight),) = tensors.sets(Cache.WARM, channels_last, 2)
-    assert (x.stride()[1] == 1) is channels_last
+    ((x, weight),) = tensors.sets(Cache.WARM, form.channels_last, 2)
+    assert (x.stride()[1] == 1) is form.channels_last
     assert x.abs().max() <= 1
     assert weight.abs().max() <= 1
-    y = tensors.convolve(x, weight)
+    y = form.compute(tensors, x, weight)
     expected = reference.conv(x.double().numpy(), weight.double().numpy(), problem)
     assert np.allclose(y, expected, rtol=1e-5, atol=1e-5)
-    candidate = TorchCandidate(device, tensors, channels_last)
+    candidate = TorchCandidate(device, tensors, form)
     candidate.check()
     for cache in Cache:
         assert candidate.time(cache, copies=2, replays=2).p50_us > 0
@@ -90,14 +107,25 @@ def test_what_pytorch_cannot_do_is_refused_with_its_words(device: CusimDevice) -
     tensors = Tensors(CpuRuntime(), FLAT)
     tensors.weight = tensors.weight[:, :2]
     with pytest.raises(CandidateError, match="channels"):
-        TorchCandidate(device, tensors, False).check()
+        TorchCandidate(device, tensors, CONVOLUTIONS[0]).check()
 
 
 def test_what_pytorch_computes_is_held_to_the_truth(device: CusimDevice) -> None:
     tensors = Tensors(CpuRuntime(), FLAT)
     tensors.x = tensors.x.flip(0)
     with pytest.raises(CandidateError, match="wrong"):
-        TorchCandidate(device, tensors, True).check()
+        TorchCandidate(device, tensors, CONVOLUTIONS[1]).check()
+
+
+def test_im2col_says_what_its_matrix_takes_and_refuses_what_unfold_cannot_copy(
+    device: CusimDevice,
+) -> None:
+    (candidate,) = im2col_candidates(device, Tensors(CpuRuntime(), FLAT))
+    assert candidate.workspace_bytes == 4 * 2 * (4 * 9) * (5 * 6)
+    outcome = contest([candidate], QUICK)
+    assert {winner.workspace_bytes for winner in outcome.winners.values()} == {8640}
+    with pytest.raises(CandidateError, match="2-D"):
+        im2col_candidates(device, Tensors(CpuRuntime(), DEEP))
 
 
 def test_pads_that_differ_are_said_to_be_none_of_pytorchs() -> None:

@@ -18,6 +18,7 @@ class MadeUp:
     us: Mapping[Cache, float]
     refuses: str = ""
     replay_us: float = 0.0  # what a replay costs by itself
+    workspace_bytes: int | None = 0
     timed: list[tuple[Cache, int, int]] = field(default_factory=list)
 
     def check(self) -> None:
@@ -41,10 +42,15 @@ def names(outcome: Outcome) -> dict[Cache, str]:
 
 
 def test_the_fastest_warm_and_the_fastest_cold_win_with_all_replays() -> None:
-    candidates = [made_up("a", 10, 30), made_up("b", 11, 20), made_up("c", 12, 25)]
+    candidates = [
+        made_up("a", 10, 30),
+        made_up("b", 11, 20, workspace_bytes=1024),
+        made_up("c", 12, 25),
+    ]
     outcome = contest(candidates)
     assert names(outcome) == {Cache.WARM: "a", Cache.COLD: "b"}
     assert outcome.winners[Cache.COLD].timing == Timing(20, 20, 20)
+    assert outcome.winners[Cache.COLD].workspace_bytes == 1024
     assert (Cache.WARM, 20, 200) in candidates[0].timed
     assert (Cache.COLD, 20, 200) in candidates[1].timed
     assert (Cache.COLD, 20, 200) not in candidates[0].timed

@@ -50,7 +50,7 @@ class MadeUpSide:
         if not self._runs:
             return Outcome({}, 1, {"the only one": "no memory"})
         us = float(len(self.asked))
-        winner = Winner("the only one", Timing(us - 0.5, us, us + 0.5))
+        winner = Winner("the only one", Timing(us - 0.5, us, us + 0.5), None)
         return Outcome({Cache.WARM: winner, Cache.COLD: winner}, 1, {})
 
     def close(self) -> None:
@@ -87,6 +87,7 @@ def test_both_sides_are_measured_warm_and_cold_and_rows_say_all_they_depend_on(
         assert (row["copies"], row["replays"]) == (2, 2)
         assert row["refused"] == 0
     assert rows[4]["n"] == 2
+    assert [row["workspace_bytes"] for row in rows[:4]] == [0, 0, None, None]
     assert [rows[6][f"p{each}_us"] for each in (20, 50, 80)] == [1.5, 2, 2.5]
     warm, cold = rows[:2]
     assert warm["choice"] == cold["choice"]  # one for both, as in an engine
@@ -163,7 +164,7 @@ def test_a_place_says_which_device_and_versions(device: CusimDevice) -> None:
     assert place["peak_flops"] == device.peak_flops
     assert place["python"]
     row = {**place, "problem": "p"}
-    assert of_place([row, {**row, "commit": "abd"}, {**row, "kind": "prediction"}], place) == [row]
+    assert of_place([row, {**row, "commit": "abd"}, {**row, "kind": "estimate"}], place) == [row]
 
 
 def test_the_drivers_version_is_what_nvidia_smi_says(

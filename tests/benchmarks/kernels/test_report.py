@@ -31,12 +31,12 @@ def test_a_layer_is_compared_with_whichever_other_side_is_fastest() -> None:
     assert comparison.speedup == 2
 
 
-def test_rows_of_another_n_another_state_of_the_cache_and_predictions_do_not_count() -> None:
+def test_rows_of_another_n_another_state_of_the_cache_and_estimates_do_not_count() -> None:
     rows = [
         row(FIRST, 1, "convoy", 10),
         row(FIRST, 2, "cudnn", 20),
         row(FIRST, 1, "cudnn", 20, cache="cold"),
-        row(FIRST, 1, "cudnn", 20, kind="prediction"),
+        row(FIRST, 1, "cudnn", 20, kind="estimate"),
         row(SECOND, 1, "cudnn", 20),
     ]
     assert compare(rows, PAIR, 1, "warm") == []

@@ -27,8 +27,10 @@ void Block::begin(uint3 where, size_t first_fiber) {
   idle_.clear();
   threads_.resize(threads);
   warps_.resize((threads + 31) / 32);
-  queue_.resize(std::bit_ceil(size_t(threads) + 1));
-  head_ = tail_ = 0;
+  queue_.clear();
+  behind_.clear();
+  ahead_ = nullptr;
+  triggered_ = false;
   order_.resize(threads);
   uint3 at = {0, 0, 0};
   for (unsigned i = 0; i < threads; i++) {
@@ -48,6 +50,7 @@ void Block::begin(uint3 where, size_t first_fiber) {
   for (size_t i = 0; i < warps_.size(); i++) {
     const unsigned lanes = std::min(32u, threads - unsigned(i) * 32);
     warps_[i].live = lanes == 32 ? ~0u : (1u << lanes) - 1;
+    warps_[i].ready.clear();
   }
   shuffle_order();
   for (unsigned i : order_) ready(threads_[i]);
@@ -97,6 +100,12 @@ void Block::pause() {
   paused_ = true;
   ready(*thread);
   switch_to(main_fiber);
+}
+
+// The next launch may begin once a thread of each block has called this; while the launches behind
+// this one begin, the block stays here.
+void Block::let_next_begin() {
+  if (!std::exchange(triggered_, true) && launch_stops_at_trigger) pause();
 }
 
 void Block::wait_for_previous() {
@@ -206,10 +215,26 @@ void Block::shuffle_order() {
 
 void Block::ready(Thread& thread) {
   thread.state = State::Ready;
-  queue_[tail_++ & (queue_.size() - 1)] = &thread;
+  if (launch->order != Order::Random) {
+    queue_.put(thread);
+    return;
+  }
+  Warp& warp = warps_[thread.linear / 32];
+  if (&warp != ahead_ && warp.ready.empty()) behind_.push_back(&warp);
+  warp.ready.put(thread);
 }
 
-Thread* Block::take() { return head_ == tail_ ? nullptr : queue_[head_++ & (queue_.size() - 1)]; }
+Thread* Block::take() {
+  if (launch->order != Order::Random) return queue_.empty() ? nullptr : queue_.take();
+  if (ahead_ == nullptr || ahead_->ready.empty()) {
+    ahead_ = nullptr;
+    if (behind_.empty()) return nullptr;
+    std::swap(behind_[random_below(unsigned(behind_.size()))], behind_.back());
+    ahead_ = behind_.back();
+    behind_.pop_back();
+  }
+  return ahead_->ready.take();
+}
 
 // The thread that runs has nothing to do until made ready again, which may have happened already.
 void Block::suspend() {
@@ -278,6 +303,8 @@ void Block::report_deadlock() {
   fault(&meeting.site, "lanes %#x of warp %zu are missing: %s, while lanes %#x wait", missing, i,
         told(other).c_str(), meeting.arrived);
 }
+
+void let_next_begin() { block->let_next_begin(); }
 
 void wait_for_previous() { block->wait_for_previous(); }
 

@@ -11,9 +11,13 @@
 
 namespace cusim {
 
+// Forward and Reversed keep warps in step: each thread goes on when all that were ready before it
+// have. In Random order one warp, any, runs ahead until none of its threads can go on.
 enum class Order : uint8_t { Forward, Reversed, Random };
 
 enum class State : uint8_t { Ready, AtBarrier, AtWarp, Done, AtPrevious };
+
+constexpr size_t max_threads = 1024;
 
 struct Thread {
   uint3 index;
@@ -28,6 +32,19 @@ struct Thread {
 
 // What a warp does as one, given what each lane handed over.
 using Together = void (*)(const uint64_t (&values)[32]);
+
+// Threads that can go on, first in, first out; each is in it once at most.
+template <size_t SIZE>
+struct Queue {
+  static_assert((SIZE & (SIZE - 1)) == 0);
+  Thread* threads[SIZE];
+  size_t head = 0, tail = 0;
+
+  bool empty() const { return head == tail; }
+  void clear() { head = tail = 0; }
+  void put(Thread& thread) { threads[tail++ % SIZE] = &thread; }
+  Thread* take() { return threads[head++ % SIZE]; }
+};
 
 // Where lanes that name the same mask meet. What they hand over is read after they have met, when
 // some may be on their way to meet again: hence two of each. Three are not needed, for all that met
@@ -49,6 +66,7 @@ struct Warp {
   unsigned live;     // lanes that exist and have not returned
   unsigned pending;  // meetings at which some wait
   Meeting meetings[32];
+  Queue<32> ready;
 
   // That of the mask. One can always be had: a lane is at one meeting at most.
   Meeting& meeting(unsigned mask);
@@ -65,10 +83,12 @@ class Block {
 
   bool done() const { return live_ == 0; }
   bool paused() const { return paused_; }
+  bool triggered() const { return triggered_; }
 
   // What a thread calls.
   int barrier(int predicate, Site site);
   void pause();
+  void let_next_begin();
   void wait_for_previous();
   Met meet(WarpOp op, unsigned mask, uint64_t value, Site site, Together together);
 
@@ -94,14 +114,15 @@ class Block {
   std::vector<Thread> threads_;
   std::vector<Warp> warps_;
   std::vector<unsigned> order_;  // of threads
-  std::vector<Thread*> queue_;   // ring of those that can go on; each is in it once at most
-  size_t head_ = 0, tail_ = 0;
+  Queue<max_threads> queue_;     // where warps are kept in step; else each has its own
+  std::vector<Warp*> behind_;    // warps that could go on, but for the one that is ahead
+  Warp* ahead_ = nullptr;
   unsigned count_ = 0, live_ = 0, at_barrier_ = 0, barriers_ = 0;
   int predicates_[2] = {};
   std::vector<Thread*> at_previous_;  // threads that wait for the launch before
   const Thread* first_at_barrier_ = nullptr;
   size_t first_fiber_ = 0, fibers_used_ = 0;
-  bool paused_ = false;
+  bool paused_ = false, triggered_ = false;
   std::vector<Fiber*> idle_;  // stacks whose thread has returned
   char start_ = 0, end_ = 0, barrier_tokens_[2] = {};
 };

@@ -18,7 +18,7 @@
 namespace cusim {
 
 const Launch* launch = nullptr;
-bool launch_is_early = false, launch_has_waited = false;
+bool launch_is_early = false, launch_stops_at_trigger = false, launch_has_waited = false;
 
 namespace {
 
@@ -101,9 +101,9 @@ struct Resident {
 // can be so.
 class Grid {
  public:
-  // Two grids may be under way; each has one half of the stacks.
-  Grid(std::unique_ptr<Launch> what, bool upper)
-      : launch_(std::move(what)), first_fiber_(upper ? half : 0) {
+  // Each of those under way has a part of the stacks.
+  Grid(std::unique_ptr<Launch> what, size_t part)
+      : part(part), launch_(std::move(what)), first_fiber_(part * stacks) {
     const dim3 blocks = launch_->grid;
     order_.resize(size_t(blocks.x) * blocks.y * blocks.z);
     std::iota(order_.begin(), order_.end(), 0u);
@@ -116,20 +116,38 @@ class Grid {
     }
   }
 
-  // Some blocks, up to where their threads wait for the launch before.
-  void begin() {
-    enter(true);
-    while (next_ < order_.size() && next_ < early && has_room()) run_next();
+  const size_t part;
+
+  // Some blocks, up to where they let the next launch begin or, where that is before, to where
+  // their threads wait for the launch before, which has not ended where this is `early`.
+  void begin(bool early) {
+    enter(early, !early);
+    for (size_t i = 0; i < paused_; i++) {
+      if (!blocks_[i]->block.triggered() && !blocks_[i]->block.done()) go_on(*blocks_[i]);
+    }
+    while (paused_ != 0 && blocks_[paused_ - 1]->block.done()) paused_--;
+    while (next_ < order_.size() && paused_ < first_blocks && has_room()) run_next();
     leave();
   }
 
+  bool has_begun() const { return next_ != 0; }
+
+  // Whether the next launch may begin.
+  bool triggered() const {
+    const auto let = [](const auto& each) { return each->block.triggered() || each->block.done(); };
+    return has_begun() && std::all_of(blocks_.begin(), blocks_.begin() + ptrdiff_t(paused_), let);
+  }
+
   void finish() {
-    enter(false);
+    enter(false, false);
+    // Those that have begun go on first, each until it pauses again: the others find it there.
+    for (size_t i = 0; i < paused_; i++) {
+      if (!blocks_[i]->block.done()) go_on(*blocks_[i]);
+    }
     while (next_ < order_.size()) run_next();
     while (paused_ != 0) {
-      blocks_[--paused_]->take_out();
-      blocks_[paused_]->block.stores.enter();
-      run(*blocks_[paused_]);
+      Resident& last = *blocks_[paused_ - 1];
+      if (last.block.done() || go_on(last)) paused_--;
     }
     if (launch_->dependent && !waited_ && !launch_has_waited) {
       fault(nullptr, "no thread waited for the launch before");
@@ -139,36 +157,42 @@ class Grid {
     leave();
   }
 
-  bool upper() const { return first_fiber_ != 0; }
-  bool has_room() const { return (paused_ + 2) * threads() <= half; }
+  bool has_room() const { return (paused_ + 2) * threads() <= stacks; }
 
  private:
-  static constexpr size_t half = max_fibers / 2, early = 4;
+  static constexpr size_t stacks = max_fibers / max_overlapping, first_blocks = 4;
 
   size_t threads() const { return size_t(launch_->block.x) * launch_->block.y * launch_->block.z; }
 
-  void enter(bool is_early);
+  void enter(bool is_early, bool stops_at_trigger);
   void leave();
+
+  // One that has paused. Whether it has ended.
+  bool go_on(Resident& resident) {
+    resident.take_out();
+    resident.block.stores.enter();
+    return run(resident);
+  }
 
   void run_next() {
     const unsigned index = order_[next_++];
     if (blocks_.size() == paused_) blocks_.push_back(std::make_unique<Resident>());
     poison_shared_memory();
     blocks_[paused_]->block.begin(unflatten(index), first_fiber_ + paused_ * threads());
-    run(*blocks_[paused_]);
+    if (!run(*blocks_[paused_])) paused_++;
   }
 
-  void run(Resident& resident) {
+  bool run(Resident& resident) {
     resident.block.run();
     check_shared_memory();
     if (resident.block.paused()) {
       resident.block.stores.leave();
       resident.put_away();
-      paused_++;
     } else {
       resident.block.stores.end();
       block_recorded();
     }
+    return !resident.block.paused();
   }
 
   std::unique_ptr<Launch> launch_;
@@ -180,12 +204,13 @@ class Grid {
 
 Grid* grid = nullptr;  // under way
 
-void Grid::enter(bool is_early) {
+void Grid::enter(bool is_early, bool stops_at_trigger) {
   grid = this;
   launch = launch_.get();
   gridDim = launch->grid;
   blockDim = launch->block;
   launch_is_early = is_early;
+  launch_stops_at_trigger = stops_at_trigger;
   launch_has_waited = false;
   dynamic.place(launch->dynamic_shared_bytes);
   set_deadline(launch->deadline);
@@ -199,26 +224,37 @@ void Grid::leave() {
   launch = nullptr;
 }
 
-std::vector<std::unique_ptr<Grid>> begun;  // early, and not finished
+std::vector<std::unique_ptr<Grid>> begun;  // and not run, in their order
+
+std::unique_ptr<Grid> grid_of(std::unique_ptr<Launch> what) {
+  size_t part = 0;
+  const auto taken = [&](const auto& each) { return each->part == part; };
+  while (std::any_of(begun.begin(), begun.end(), taken)) part++;
+  return std::make_unique<Grid>(std::move(what), part);
+}
+
+// All that may begin does: the first until it lets the next one, and so on.
+void begin_more() {
+  if (!overlaps || begun.size() < 2) return;
+  if (!begun[0]->triggered()) begun[0]->begin(false);
+  for (size_t i = 1; i < begun.size() && begun[i - 1]->triggered(); i++) {
+    if (!begun[i]->has_begun()) begun[i]->begin(true);
+  }
+}
 
 }  // namespace
 
 void begin(std::unique_ptr<Launch> what) {
-  const bool upper = begun.empty() || !begun.back()->upper();
-  begun.push_back(std::make_unique<Grid>(std::move(what), upper));
-  // To ThreadSanitizer blocks that share the bytes of their shared memory would race.
-  if (!tsan) begun.back()->begin();
+  begun.push_back(grid_of(std::move(what)));
+  begin_more();
 }
 
 void run(std::unique_ptr<Launch> what, bool was_begun) {
-  std::unique_ptr<Grid> next;
-  if (was_begun) {
-    next = std::move(begun.front());
-    begun.erase(begun.begin());
-  } else {
-    next = std::make_unique<Grid>(std::move(what), !begun.empty() && !begun.back()->upper());
-  }
-  next->finish();
+  if (!was_begun) begun.push_back(grid_of(std::move(what)));
+  begin_more();
+  const std::unique_ptr<Grid> first = std::move(begun.front());
+  begun.erase(begun.begin());
+  first->finish();
 }
 
 void about_to_access(bool write, const void* at, size_t size) {

@@ -1,5 +1,6 @@
-// A launch: every block of a grid, one after another. One that may overlap with the launch before
-// begins ahead of it: some blocks run up to where their threads wait for it.
+// A launch: every block of a grid, one after another. Several may be under way, each of which
+// overlaps with the one before: when a block has let the next launch begin, it is left there until
+// some blocks of those behind it have run up to where their threads wait for the one before.
 #pragma once
 #include <cusim/runtime.h>
 
@@ -39,11 +40,15 @@ extern const Launch* launch;
 // How often threads have begun or gone on, ever.
 extern uint64_t steps;
 
-// Whether the launch before the one under way has not ended, and whether a thread has waited for
-// it.
-extern bool launch_is_early, launch_has_waited;
+// Whether the launch before the one under way has not ended; whether blocks are left where they let
+// the next one begin; and whether a thread has waited for the one before.
+extern bool launch_is_early, launch_stops_at_trigger, launch_has_waited;
 
-// Begins a launch before another that is asked for earlier has run, up to where threads wait.
+// At most as many may be begun, and not have run.
+constexpr size_t max_overlapping = 3;
+
+// Begins a launch behind those that were begun already and have not run: some of its blocks, as far
+// as they can go.
 void begin(std::unique_ptr<Launch> launch);
 
 // Runs a launch: the one begun first, where any was begun and `begun` says so.

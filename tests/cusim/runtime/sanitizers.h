@@ -28,6 +28,14 @@ constexpr bool tsan = true;
 constexpr bool tsan = false;
 #endif
 
+// Whether launches may overlap. To ThreadSanitizer blocks that share the bytes of their shared
+// memory would race, and a profile takes all accesses of a warp for one block's.
+#if defined(CUSIM_TSAN) || defined(CUSIM_PROFILE)
+constexpr bool overlaps = false;
+#else
+constexpr bool overlaps = true;
+#endif
+
 // All that happened before a `released` happened before a later `acquired` of the same token.
 inline void acquired([[maybe_unused]] char* token) {
 #if defined(CUSIM_TSAN)

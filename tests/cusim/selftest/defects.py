@@ -180,6 +180,7 @@ PLANTED = (
     ),
     # The rest.
     Planted(TWICE, "DIVISION_BY_ZERO", r"division by zero.*bounds\.cu", "division by zero", "FPE"),
+    Planted(TWICE, "SIGNED_OVERFLOW", WRONG, r"bounds\.cu:\d+:\d+: .*signed integer overflow"),
     Planted(
         TWICE, "STACK_OVERFLOW", "illegal address", "(stack-overflow|SEGV)", "(stack-overflow|SEGV)"
     ),

@@ -1,6 +1,6 @@
 """What `kubectl kustomize` makes of deploy/kubernetes, and the container that it describes."""
 
-import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -27,15 +27,27 @@ needs_kubectl = pytest.mark.skipif(
 def rendered(overlay: str, *components: str) -> dict[str, Resource]:
     """The resources of an overlay with these components, by kind; AssertionError: an error.
 
-    A ConfigMap is under its name without the hash, because there are several.
+    ConfigMaps and Secrets are under their names without the hash, because there are several.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        relative = Path(os.path.relpath(KUBERNETES, Path(folder).resolve()))
-        kustomization = {
-            "resources": [str(relative / "overlays" / overlay)],
-            "components": [str(relative / "components" / name) for name in components],
-        }
-        Path(folder, "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
+    place = "../convoy/deploy/kubernetes"
+    return kustomized(
+        yaml.safe_dump(
+            {
+                "resources": [f"{place}/overlays/{overlay}"],
+                "components": [f"{place}/components/{name}" for name in components],
+            }
+        )
+    )
+
+
+def kustomized(kustomization: str, **files: str) -> dict[str, Resource]:
+    """The resources of a Kustomization in a folder with these files, beside a clone of Convoy."""
+    with tempfile.TemporaryDirectory() as parent:
+        Path(parent, "convoy").symlink_to(ROOT)
+        folder = Path(parent, "mine")
+        folder.mkdir()
+        for name, text in {"kustomization.yaml": kustomization, **files}.items():
+            (folder / name).write_text(text)
         run = subprocess.run(
             ["kubectl", "kustomize", folder], capture_output=True, text=True, check=False
         )
@@ -49,8 +61,12 @@ def rendered(overlay: str, *components: str) -> dict[str, Resource]:
 
 def _key(resource: Resource) -> str:
     kind: str = resource["kind"]
-    name: str = resource["metadata"]["name"]
-    return name.rpartition("-")[0] if kind == "ConfigMap" else kind
+    return _unhashed(resource["metadata"]["name"]) if kind in ("ConfigMap", "Secret") else kind
+
+
+def _unhashed(name: str) -> str:
+    """The name that a generator was given; a name that it was not given ends in no hash."""
+    return re.sub(r"-[2-9bcdfghkmt]{10}$", "", name)
 
 
 def pod_spec(resources: dict[str, Resource]) -> dict[str, Any]:
@@ -61,10 +77,15 @@ def pod_spec(resources: dict[str, Resource]) -> dict[str, Any]:
     return {key: runtime[key] for key in ("containers", "volumes")}
 
 
-def container_environment(resources: dict[str, Resource]) -> dict[str, str]:
-    """What the manifest sets for the container."""
-    (container,) = pod_spec(resources)["containers"]
+def container_environment(resources: dict[str, Resource], name: str = "") -> dict[str, str]:
+    """What the manifest sets for the init container of this name, or for the server."""
+    spec = pod_spec(resources)
+    (container,) = (
+        (each for each in spec["initContainers"] if each["name"] == name)
+        if name
+        else (spec["containers"])
+    )
     environ: dict[str, str] = {}
     for source in container.get("envFrom", ()):
-        environ |= resources[source["configMapRef"]["name"].rpartition("-")[0]]["data"]
+        environ |= resources[_unhashed(source["configMapRef"]["name"])].get("data", {})
     return environ | {each["name"]: each["value"] for each in container.get("env", ())}

@@ -1,7 +1,9 @@
 """deploy/kubernetes: valid by the schemas, few rights, and settings that Convoy has."""
 
+import base64
 import hashlib
 import http.server
+import re
 import subprocess
 import sys
 import threading
@@ -10,9 +12,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import yaml  # type: ignore[import-untyped]  # comes with pre-commit, its types do not
 
+from kernels.device.compile import DEFAULT_CACHE
+from kernels.tuning.store import DEFAULT_STORE
 from service.http.server import LEAVE_S
 from service.settings import load_settings
 from tests.deploy.container_files import (
@@ -26,6 +31,7 @@ from tests.deploy.manifests.rendered import (
     KUBERNETES,
     Resource,
     container_environment,
+    kustomized,
     needs_kubectl,
     pod_spec,
     rendered,
@@ -40,7 +46,13 @@ VARIANTS = [
     ("gpu",),
     ("kserve",),
     *(("cpu", component) for component in COMPONENTS),
-    ("gpu", "autoscaling", "model-from-volume"),
+    ("gpu", "autoscaling", "cache-on-volume", "model-from-volume"),
+    ("gpu", "api-keys", "model-from-url", "opentelemetry"),
+]
+PAGE = (KUBERNETES / "README.md").read_text(encoding="utf-8")
+EXAMPLES = [
+    re.sub("(?m)^    ", "", block)
+    for block in re.findall(r"(?m)^    resources:.*\n(?:    .*\n)+", PAGE)
 ]
 
 pytestmark = needs_kubectl
@@ -141,6 +153,26 @@ def test_processor_and_memory_are_bounded_and_guaranteed(overlay: str) -> None:
     assert resources["limits"]["memory"] == "4Gi"
 
 
+def mebibytes(quantity: str) -> int:
+    """What `256Mi` or `2Gi` says."""
+    return int(quantity[:-2]) * {"Mi": 1, "Gi": 1024}[quantity[-2:]]
+
+
+@every_variant
+def test_ephemeral_storage_is_bounded_and_holds_every_empty_volume(
+    variant: tuple[str, ...],
+) -> None:
+    spec = pod_spec(rendered(*variant))
+    sizes = [
+        mebibytes(each["emptyDir"]["sizeLimit"]) for each in spec["volumes"] if "emptyDir" in each
+    ]
+    for container in [*spec["containers"], *spec.get("initContainers", ())]:
+        resources = container["resources"]
+        limit = resources["limits"]["ephemeral-storage"]
+        assert resources["requests"]["ephemeral-storage"] == limit
+        assert sum(sizes) < mebibytes(limit)
+
+
 @ours
 def test_the_image_is_one_that_compose_builds(overlay: str) -> None:
     (container,) = pod_spec(rendered(overlay))["containers"]
@@ -190,6 +222,129 @@ def test_ports_are_named_as_the_container_names_them() -> None:
         container[f"{p}Probe"]["httpGet"]["port"] for p in ("startup", "readiness", "liveness")
     }
     assert used == names
+
+
+def test_the_servers_of_the_page_get_the_model_and_the_image_that_it_names() -> None:
+    """`kubectl kustomize` of the page's own YAML, as it stands there."""
+    volume, url, image = (kustomized(text, keys="secret\n") for text in EXAMPLES)
+    for resources in (volume, url, image):
+        for resource in resources.values():
+            check(resource)
+    environ = container_environment(volume)
+    assert environ["CONVOY_MODEL"] == "/models/flowers.onnx"
+    assert environ["CONVOY_DEVICE"] == "cuda"
+    (server,) = pod_spec(volume)["containers"]
+    assert re.fullmatch(r"registry\.example/convoy@sha256:[0-9a-f]{64}", server["image"])
+
+    environ = container_environment(url, "download")
+    assert environ["URL"].endswith("/flowers.onnx")
+    assert len(bytes.fromhex(environ["SHA256"])) == hashlib.sha256().digest_size
+    environ = container_environment(url)
+    assert environ["CONVOY_PRESET"] == "imagenet"
+    (download,) = pod_spec(url)["initContainers"]
+    assert environ["CONVOY_MODEL"] == download["command"][-1]
+    keys = url["convoy-keys"]
+    (volume_of_keys,) = (each for each in pod_spec(url)["volumes"] if each["name"] == "keys")
+    assert volume_of_keys["secret"]["secretName"] == keys["metadata"]["name"]
+    (server,) = pod_spec(url)["containers"]
+    mounts = {mount["name"]: mount["mountPath"] for mount in server["volumeMounts"]}
+    (file,) = (f"{mounts['keys']}/{key}" for key in keys["data"])
+    assert environ["CONVOY_API_KEY_FILE"] == file
+    assert base64.b64decode(keys["data"]["keys"]) == b"secret\n"
+
+    (models,) = (each for each in pod_spec(image)["volumes"] if each["name"] == "models")
+    assert re.fullmatch(
+        r"registry\.example/flowers@sha256:[0-9a-f]{64}", models["image"]["reference"]
+    )
+
+
+@pytest.mark.parametrize("overlay", ["cpu", "gpu"])
+def test_what_the_user_sets_wins_over_every_overlay_and_component(overlay: str) -> None:
+    place = "../convoy/deploy/kubernetes"
+    names = set(container_environment(rendered(overlay, *COMPONENTS)))
+    mine = {
+        "resources": [f"{place}/overlays/{overlay}"],
+        "components": [f"{place}/components/{name}" for name in COMPONENTS],
+        "configMapGenerator": [
+            {"name": "convoy", "behavior": "merge", "literals": [f"{each}=x" for each in names]}
+        ],
+    }
+    environ = container_environment(kustomized(yaml.safe_dump(mine)))
+    assert environ == dict.fromkeys(names, "x")
+    assert {"CONVOY_MODEL", "CONVOY_DEVICE", "CONVOY_API_KEY_FILE"} <= names
+
+
+def test_the_download_runs_in_the_image_of_the_server() -> None:
+    for overlay in ("cpu", "gpu"):
+        spec = pod_spec(rendered(overlay, "model-from-url"))
+        images = {each["image"] for each in [*spec["containers"], *spec["initContainers"]]}
+        assert images == {"convoy:cuda13" if overlay == "gpu" else "convoy:cpu"}
+
+
+def open_ports(*variant: str) -> set[tuple[int, str]]:
+    """The ports that the pods may reach, and where."""
+    rules = rendered(*variant)["NetworkPolicy"]["spec"]["egress"]
+    return {
+        (port["port"], next(iter(to), ""))
+        for rule in rules
+        for port in rule["ports"]
+        for to in rule.get("to", [{}])
+    }
+
+
+def test_pods_reach_only_what_a_component_needs() -> None:
+    assert {variant: open_ports(*variant) for variant in VARIANTS if open_ports(*variant)} == {
+        ("cpu", "model-from-url"): {(53, ""), (443, "ipBlock")},
+        ("cpu", "opentelemetry"): {(53, ""), (4318, "namespaceSelector")},
+        ("gpu", "api-keys", "model-from-url", "opentelemetry"): {
+            (53, ""),
+            (443, "ipBlock"),
+            (4318, "namespaceSelector"),
+        },
+    }
+
+
+def test_traces_go_where_the_pods_may_go() -> None:
+    resources = rendered("cpu", "opentelemetry")
+    environ = container_environment(resources)
+    assert load_settings(environ=environ).otel
+    endpoint = httpx.URL(environ["OTEL_EXPORTER_OTLP_ENDPOINT"])
+    (rule,) = (rule for rule in resources["NetworkPolicy"]["spec"]["egress"] if rule.get("to"))
+    assert rule["ports"] == [{"port": endpoint.port}]
+    (to,) = rule["to"]
+    (namespace,) = to["namespaceSelector"]["matchLabels"].values()
+    assert endpoint.host.split(".")[1:] == [namespace, "svc"]
+
+
+def test_the_cache_is_where_kernels_and_tuning_are_kept() -> None:
+    resources = rendered("gpu", "cache-on-volume")
+    (server,) = pod_spec(resources)["containers"]
+    mounts = {mount["name"]: mount for mount in server["volumeMounts"]}
+    home = environment(dockerfile_stages()[-1])["HOME"]
+    kept = [str(path).replace("~", home) for path in (DEFAULT_CACHE, DEFAULT_STORE)]
+    assert {str(Path(path).parent) for path in kept} == {mounts["cache"]["mountPath"]}
+    assert not mounts["cache"].get("readOnly")
+
+
+def test_kserves_pods_have_a_startup_probe_and_a_policy_of_their_own() -> None:
+    resources = rendered("kserve")
+    (server,) = pod_spec(resources)["containers"]
+    probe = server["startupProbe"]
+    deployed = pod_spec(rendered("cpu"))["containers"][0]["startupProbe"]
+    assert probe["periodSeconds"] * probe["failureThreshold"] == (
+        deployed["periodSeconds"] * deployed["failureThreshold"]
+    )
+    policy = resources["NetworkPolicy"]["spec"]
+    name = resources["InferenceService"]["metadata"]["name"]
+    assert policy["podSelector"]["matchLabels"] == {"serving.kserve.io/inferenceservice": name}
+    assert policy["egress"] == []
+    settings = load_settings(environ=container_environment(resources))
+    ports = {port["port"] for rule in policy["ingress"] for port in rule.get("ports", ())}
+    assert {settings.port, settings.metrics_port} <= ports
+    annotations = resources["ClusterServingRuntime"]["spec"]["annotations"]
+    assert annotations["prometheus.kserve.io/port"] == str(settings.metrics_port)
+    # Knative's proxy listens on these in the same pod.
+    assert settings.metrics_port not in (8012, 8013, 8022, 9090, 9091)
 
 
 @pytest.fixture

@@ -1,18 +1,22 @@
 """The image's command under the manifest's constraints: environment, user, read-only root, signals.
 
 What is not here: the image's own filesystem and Python, seccomp, and the limits of cgroups. Ports
-and the writable folder differ from the container's, so that tests run side by side.
+and the writable folder differ from the container's, so that tests run side by side. The code is a
+copy that the manifest's user can read; folders that hold the interpreter and that this user may not
+enter, such as root's home, are replaced by open ones in the container's mount namespace.
 """
 
 import json
 import os
 import re
+import shlex
 import shutil
+import stat
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -23,16 +27,15 @@ import pytest
 
 from models import BUILT_IN_MODEL
 from service.http.server import bind
-from tests.deploy.container_files import ROOT, dockerfile_stages, environment
+from tests.deploy.container_files import ROOT, dockerfile_stages, environment, packages
 from tests.deploy.manifests.rendered import container_environment, needs_kubectl, pod_spec, rendered
 
 SAMPLE = BUILT_IN_MODEL.parent / "samples" / "3_ink_on_paper.jpg"
 CONVOY = "from service.cli import main; main()"
 
-# A private mount namespace, in which only the folder $1 can be written to; then the manifest's user
+# In a private mount namespace: only the folder $1 can be written to; then the manifest's user
 # without capabilities. Nothing is forked, so signals reach Convoy as they would in the container.
 CONFINE = """
-set -e
 mount -t tmpfs -o size=64m,mode=1777,noexec,nosuid,nodev tmpfs "$1"
 cut -d' ' -f2 /proc/self/mounts | while read -r place; do
     case "$place" in "$1" | /proc | /proc/* | /sys | /sys/* | /dev | /dev/*) continue ;; esac
@@ -84,6 +87,59 @@ class Container:
         return Path(f"/proc/{self.process.pid}/{name}").read_text()
 
 
+def enterable(folder: Path) -> bool:
+    """Whether users who do not own the folder may use what they know to be in it."""
+    return bool(folder.stat().st_mode & stat.S_IXOTH)
+
+
+def closed_around(folder: Path) -> list[Path]:
+    """The folders around this one that other users may not enter, the outermost first."""
+    return [parent for parent in reversed(folder.parents) if not enterable(parent)]
+
+
+def opened(folders: Iterable[Path], stage: Path) -> str:
+    """Shell commands after which every user may enter these folders; `stage` is an empty one."""
+    needed: dict[Path, list[Path]] = {}
+    for folder in sorted(set(folders)):
+        for outermost in closed_around(folder)[:1]:
+            needed.setdefault(outermost, []).append(folder.relative_to(outermost))
+    lines = [f"stage={shlex.quote(str(stage))}"]
+    for closed, inside in needed.items():
+        lines.append('mount -t tmpfs -o mode=755 tmpfs "$stage"')
+        for each in inside:
+            at, place = shlex.quote(str(closed / each)), shlex.quote(str(stage / each))
+            lines.append(f"mkdir -p {place} && mount --bind {at} {place}")
+        lines.append(f'mount --move "$stage" {shlex.quote(str(closed))}')
+    return "\n".join(lines)
+
+
+def interpreter() -> set[Path]:
+    """The folders of the running Python, its packages included."""
+    return {Path(place).resolve() for place in (sys.prefix, sys.base_prefix)}
+
+
+@pytest.fixture(scope="module")
+def outside() -> Iterator[Path]:
+    """A folder that every user may enter."""
+    place = next(p for p in (Path("/tmp"), Path("/var/tmp")) if p.is_dir() and enterable(p))
+    with tempfile.TemporaryDirectory(prefix="convoy-container-", dir=place) as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
+
+
+@pytest.fixture(scope="module")
+def code(outside: Path) -> Path:
+    """A copy of what the image installs of Convoy, which every user can read."""
+    if closed := [str(each) for each in interpreter() if not enterable(each)]:
+        pytest.skip(f"other users may not enter {' and '.join(closed)}, which holds this Python")
+    folder = outside / "code"
+    for name in packages():
+        shutil.copytree(ROOT / name, folder / name)
+    for each in (folder, *folder.rglob("*")):
+        each.chmod(0o755 if each.is_dir() else 0o644)
+    return folder
+
+
 def free_ports(count: int) -> list[int]:
     """Ports that are free now."""
     with ExitStack() as stack:
@@ -92,7 +148,7 @@ def free_ports(count: int) -> list[int]:
 
 
 @contextmanager
-def container(overlay: str, *arguments: str, **environ: str) -> Iterator[Container]:
+def container(overlay: str, code: Path, *arguments: str, **environ: str) -> Iterator[Container]:
     """The overlay's container, ready by its start-up probe; stopped if it still runs."""
     resources = rendered(overlay)
     pod = pod_spec(resources)
@@ -103,8 +159,7 @@ def container(overlay: str, *arguments: str, **environ: str) -> Iterator[Contain
     (default,) = (i.exec_form() for i in dockerfile_stages()[-1] if i.name == "CMD")
     assert entrypoint == ["convoy"]
     words = list(arguments) or spec.get("args", default)
-    # Readable by the user; pytest's own folders are not.
-    folder = Path(tempfile.mkdtemp(prefix="convoy-container-"))
+    folder = Path(tempfile.mkdtemp(dir=code.parent))
     folder.chmod(0o755)
     image = environment(dockerfile_stages()[-1])
     environ = {
@@ -117,10 +172,11 @@ def container(overlay: str, *arguments: str, **environ: str) -> Iterator[Contain
         "CONVOY_METRICS_PORT": str(metrics),
         **environ,
     }
-    confine = ["unshare", "--mount", "--propagation", "private", "sh", "-c", CONFINE, "sh"]
+    script = "\n".join(["set -e", opened(interpreter(), folder), CONFINE])
+    confine = ["unshare", "--mount", "--propagation", "private", "sh", "-c", script, "sh"]
     limits = [str(folder), str(user["runAsUser"]), str(user["runAsGroup"])]
     command = [*confine, *limits, sys.executable, "-c", CONVOY, *words]
-    process = subprocess.Popen(command, cwd=ROOT, env=environ, stderr=subprocess.PIPE)
+    process = subprocess.Popen(command, cwd=code, env=environ, stderr=subprocess.PIPE)
     local = "http://127.0.0.1"
     try:
         yield ready(Container(process, spec, f"{local}:{port}", f"{local}:{metrics}", folder))
@@ -142,8 +198,8 @@ def ready(running: Container) -> Container:
     return running
 
 
-def test_it_serves_confined_and_drains_on_sigterm() -> None:
-    with container("cpu") as running, ThreadPoolExecutor(8) as pool:
+def test_it_serves_confined_and_drains_on_sigterm(code: Path) -> None:
+    with container("cpu", code) as running, ThreadPoolExecutor(8) as pool:
         status = running.facts("status")
         assert re.findall(r"^[UG]id:(.*)$", status, re.MULTILINE) == ["\t10001" * 4] * 2
         assert set(re.findall(r"^Cap\w+:\t(\w+)$", status, re.MULTILINE)) == {"0" * 16}
@@ -189,20 +245,20 @@ def test_it_serves_confined_and_drains_on_sigterm() -> None:
             client.close()
 
 
-def test_the_log_is_json() -> None:
-    with container("cpu") as running:
+def test_the_log_is_json(code: Path) -> None:
+    with container("cpu", code) as running:
         running.process.terminate()
         _, log = running.process.communicate(timeout=30)
     assert all(json.loads(line) for line in log.splitlines())
 
 
-def test_kserve_clients_see_the_model_by_the_name_of_the_inference_service() -> None:
+def test_kserve_clients_see_the_model_by_the_name_of_the_inference_service(code: Path) -> None:
     """Over a folder as storageUri leaves it, with {{.Name}} replaced as by KServe."""
     resources = rendered("kserve")
     name = resources["InferenceService"]["metadata"]["name"]
     environ = container_environment(resources)
     assert environ["CONVOY_DEFAULT_MODEL"] == "{{.Name}}"
-    with tempfile.TemporaryDirectory() as models:
+    with tempfile.TemporaryDirectory(dir=code.parent) as models:
         Path(models).chmod(0o755)
         folder = Path(models, name)
         folder.mkdir()
@@ -212,7 +268,7 @@ def test_kserve_clients_see_the_model_by_the_name_of_the_inference_service() -> 
         (spec,) = resources["ClusterServingRuntime"]["spec"]["containers"]
         arguments = [models if word == "/mnt/models" else word for word in spec["args"]]
         assert arguments != spec["args"]
-        with container("kserve", *arguments, CONVOY_DEFAULT_MODEL=name) as running:
+        with container("kserve", code, *arguments, CONVOY_DEFAULT_MODEL=name) as running:
             answer = httpx.get(f"{running.url}/v2/models/{name}", timeout=10)
             assert (answer.status_code, answer.json()["name"]) == (200, name)
             assert httpx.get(f"{running.url}/v2/models/{name}/ready").status_code == 200

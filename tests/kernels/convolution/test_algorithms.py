@@ -1,17 +1,25 @@
 """Which algorithm runs which convolution, why the others refuse, and what each multiplies."""
 
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import reduce
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.kernels import accuracy
+from kernels import reference
 from kernels.convolution.algorithms import ALGORITHMS, candidates, choices, refusals
 from kernels.problems.activation import RELU
 from kernels.problems.conv import ConvProblem
 from kernels.problems.precision import Precision
 from kernels.problems.prologue import Prologue
 from kernels.problems.window import Window
+from kernels.tuning.heuristic import H200
+from tests.cusim.device import CusimDevice
+from tests.support.kernels.arrays import Array
 from tests.support.kernels.windows import conv_problem, window, windows
 
 DIRECT, GEMM, COALESCED, DEPTHWISE = "direct", "gemm", "coalesced", "depthwise"
@@ -72,8 +80,8 @@ def test_a_gpu_is_offered_only_what_its_tensor_cores_multiply() -> None:
         {choice.algorithm.name for choice in choices(half, architecture=each)}
         for each in ("75", "80")
     )
-    assert of_turing == {"tensor", "tensor patch", F2_TENSOR, F2_NONFUSED}
-    assert of_ampere == {*of_turing, F4_NONFUSED}  # by products in TF32
+    assert of_turing == {"tensor", "tensor patch", F2_TENSOR}
+    assert of_ampere == {*of_turing, F2_NONFUSED, F4_NONFUSED}  # by products in TF32
 
 
 @pytest.mark.parametrize(
@@ -203,3 +211,52 @@ def test_every_problem_is_run_by_direct_and_answered_by_all_alike_at_any_n(
 
 def test_names_are_unique() -> None:
     assert len(BY_NAME) == len(ALGORITHMS)
+
+
+@pytest.fixture(scope="module")
+def device() -> Iterator[CusimDevice]:
+    device = CusimDevice()
+    yield device
+    device.close()
+
+
+def _any_signs(problem: ConvProblem) -> tuple[Array, Array]:
+    """All of x at the halves' end."""
+    rng = np.random.default_rng(4)
+    x = 65504 * rng.choice([-1.0, 1.0], (problem.n, problem.c, *problem.window.input))
+    return x, 0.002 * rng.normal(size=problem.filter_shape)
+
+
+def _cancelling(problem: ConvProblem) -> tuple[Array, Array]:
+    """Along each axis d0 - d2 is as large as can be, and so are products, but the sums are 0."""
+
+    def along_each(pattern: Array, sizes: tuple[int, ...]) -> Array:
+        return reduce(np.multiply.outer, [np.resize(pattern, size) for size in sizes])
+
+    x = 40000 * along_each(np.array([1.0, 1.0, -1.0, -1.0]), problem.window.input)
+    weight = along_each(np.array([1.0, 0.0, 1.0]), problem.window.kernel) / problem.c
+    shape = (problem.n, problem.c, *problem.window.input)
+    return np.broadcast_to(x, shape), np.broadcast_to(weight, problem.filter_shape)
+
+
+@pytest.mark.parametrize("factors", [_any_signs, _cancelling])
+@pytest.mark.parametrize("size", [(12, 11), (6, 5, 7)], ids=["2-D", "3-D"])
+def test_in_fp16_no_algorithm_makes_infinite_what_is_finite_by_another(
+    device: CusimDevice,
+    size: tuple[int, ...],
+    factors: Callable[[ConvProblem], tuple[Array, Array]],
+) -> None:
+    kernel = (3,) * len(size)
+    exact = conv_problem(1, 32, 16, window(size, kernel, pads=(1,) * (2 * len(size))))
+    problem = replace(exact, precision=Precision.FP16)
+    x, weight = (each.astype(np.float16).astype(np.float32) for each in factors(problem))
+    truth = reference.conv(x.astype(np.float64), weight.astype(np.float64), exact)
+    assert np.abs(truth).max() < 65504
+    assert np.abs(x).max() > 16376
+    of = reference.conv(np.abs(x.astype(np.float64)), np.abs(weight.astype(np.float64)), exact)
+    by = accuracy.variants(problem, H200)
+    assert len(by) == (5 if len(size) == 2 else 2)
+    for name, choice in by.items():
+        y = accuracy.convolve(device, problem, choice, x, weight)
+        assert np.isfinite(y).all(), name
+        assert np.abs(y - truth).max() < 2.0**-9 * of.max(), name

@@ -29,13 +29,13 @@ from tests.support.cases import INSTANTIATIONS
 from tests.support.cases.conv import DEPTHWISE, DIRECT, GEMM, conv_case
 from tests.support.kernels.arrays import normal
 from tests.support.kernels.conv_layers import (
-    CLIP,
     DEPTHWISE_LAYERS,
     DIRECT_LAYERS,
     GEMM_LAYERS,
     PROLOGUE_LAYERS,
     Layer,
     dense,
+    drawn_layer,
     filled,
     odd,
     within,
@@ -63,17 +63,7 @@ def layers(draw: st.DrawFn) -> Layer:
     if draw(st.integers(0, 4)) == 0:
         groups, c, k = draw(st.integers(2, 18)), 1, draw(st.integers(1, 2))
     problem = conv_problem(draw(st.integers(1, 4)), c * groups, k * groups, draw(windows()), groups)
-    places = st.sampled_from((dense, filled, within, odd))
-    residual = draw(st.none() | places)
-    return Layer(
-        "drawn",
-        problem,
-        draw(places)(problem.c),
-        draw(places)(problem.k),
-        residual and residual(problem.k),
-        bias=draw(st.booleans()),
-        activation=draw(st.sampled_from((None, CLIP))),
-    )
+    return drawn_layer(draw, problem)
 
 
 @st.composite
@@ -189,7 +179,7 @@ def test_filters_of_one_form_are_one_whatever_n_and_configuration(
     weight = normal(small.filter_shape)
     by_form: dict[str, set[bytes]] = {}
     for n in (1, 8):
-        for algorithm, config in choices(small.with_batch(n)):
+        for algorithm, config, _ in choices(small.with_batch(n)):
             prepared = algorithm.prepare_filter(weight, small.with_batch(n), config)
             assert prepared.dtype == np.float32
             assert prepared.flags.c_contiguous
@@ -258,6 +248,6 @@ def test_tensors_beyond_32_bit_indices_are_refused(
 
 
 def test_a_filter_of_another_shape_is_refused() -> None:
-    for algorithm, config in choices(DEPTHWISE_LAYERS[0].problem):
+    for algorithm, config, _ in choices(DEPTHWISE_LAYERS[0].problem):
         with pytest.raises(ValueError, match="the filter is"):
             algorithm.prepare_filter(normal((8, 1, 3, 4)), DEPTHWISE_LAYERS[0].problem, config)

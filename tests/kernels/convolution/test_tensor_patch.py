@@ -12,9 +12,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from kernels.convolution.algorithms import ConvChoice, candidates, choices
+from kernels.convolution.implicit_gemm import TileConfig
 from kernels.convolution.tensor_patch import (
     PATCH_TILES,
-    PatchConfig,
     PatchTile,
 )
 from kernels.device.device import FaultError
@@ -102,11 +102,11 @@ def test_regions_cover_every_output_once(window: Window, n: int, tile: PatchTile
     assume(len(window.input) == 2)
     problem = half(n, 8, 40, window)
     assume(PATCH.supports(problem) is None)
-    (launched,) = PATCH.launches(problem, PatchConfig(tile), halves(8), halves(40))
+    (launched,) = PATCH.launches(problem, TileConfig(tile), halves(8), halves(40))
     region = patch_of(problem, tile.bm).region
     along = [-(-size // of) for size, of in zip((n, *window.output), region, strict=True)]
     assert launched.grid == (prod(along) * -(-40 // tile.bn), 1, 1)
-    (work,) = PATCH.work(problem, PatchConfig(tile))
+    (work,) = PATCH.work(problem, TileConfig(tile))
     assert prod(launched.grid) == work.blocks
 
 
@@ -149,8 +149,8 @@ def test_a_filter_of_few_channels_lies_in_pairs_of_taps() -> None:
 def test_the_cost_model_is_told_what_a_block_takes(tile: PatchTile) -> None:
     problem = same(128, 64, 14, 14)
     _, table = resources.read()
-    (work,) = PATCH.work(problem, PatchConfig(tile))
-    (launched,) = PATCH.launches(problem, PatchConfig(tile), halves(128), halves(64))
+    (work,) = PATCH.work(problem, TileConfig(tile))
+    (launched,) = PATCH.launches(problem, TileConfig(tile), halves(128), halves(64))
     cell = table[f"tensor_patch.cu {launched.instantiation.expression}"]["90a"].split()
     assert work.shared_bytes == launched.shared_bytes + int(cell[cell.index("shared") + 1])
     assert work.threads == launched.block[0]
@@ -205,6 +205,7 @@ DEFECTS = {
         "copy_patch(slice + 1, next)",
         "copy_patch(slice + 1, patch)",
     ),
+    "no barrier between patches": ("if (slice > first_slice) __syncthreads();", ";"),
     "odd columns beside even ones": ("column_phase * sizes.phase[1]", "column_phase"),
     "the last slice of the block before": (
         "quotient(sizes.slices * split, sizes.splits)",
@@ -225,7 +226,7 @@ def test_a_defect_is_noticed(edit: tuple[str, str], tmp_path: Path) -> None:
     layer = Layer("of several slices", half(1, 270, 72, seen), halves(270), halves(72))
     tile = PATCH_TILES[3]
     with pytest.raises((AssertionError, FaultError)):
-        run(conv_case(layer, ConvChoice(PATCH, PatchConfig(tile, 2))), device)
+        run(conv_case(layer, ConvChoice(PATCH, TileConfig(tile, 2))), device)
     device.close()
 
 
@@ -235,5 +236,5 @@ def test_a_pair_that_ends_beyond_the_window_is_masked(tmp_path: Path) -> None:
     device = CusimDevice(order=Order.RANDOM, source_root=root)
     layer = next(each for each in LAYERS if each.nan and paired(each.problem))
     with pytest.raises(AssertionError):
-        run(conv_case(layer, ConvChoice(PATCH, PatchConfig(PATCH_TILES[1]))), device)
+        run(conv_case(layer, ConvChoice(PATCH, TileConfig(PATCH_TILES[1]))), device)
     device.close()

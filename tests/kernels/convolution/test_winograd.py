@@ -166,7 +166,7 @@ def test_every_gpu_has_tiles_that_fit_its_blocks() -> None:
         problem = same(algorithm, 64, 64, *[8] * algorithm.axes)
         return {
             str(config.tile)
-            for each, config in choices(problem, nbytes)
+            for each, config, _ in choices(problem, nbytes)
             if each.name == algorithm.name
         }
 

@@ -90,6 +90,21 @@ def test_more_shared_memory_than_48_kib_is_asked_for_once_and_never_given_back(
     assert granted == [(48 << 10) - 64, 100_000, 100_000]
 
 
+def test_all_kernels_prefer_the_same_share_of_shared_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "cupy", FakeCupy())
+    device = CudaDevice(cache=CACHE)
+    lrn, top_k = (
+        instantiate("lrn.cu", "lrn", t="float"),
+        instantiate("top_k.cu", "top_k", x="float", kind="ScoreKind::LOGITS", threads=1024),
+    )
+    preferred = {
+        device.load(each).function.preferred_shared_memory_carveout for each in (lrn, top_k)
+    }
+    assert preferred == {100}
+
+
 def test_cupy_is_given_the_machine_code_that_was_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     cupy = FakeCupy()
     monkeypatch.setitem(sys.modules, "cupy", cupy)

@@ -10,9 +10,16 @@ import numpy as np
 import pytest
 
 from kernels.device import driver
-from kernels.device.cuda_device import CudaDevice
-from kernels.device.device import FaultError, LaunchError
-from kernels.device.driver import Attribute, Config, DriverError, launch_dependent
+from kernels.device.cuda_device import CudaDevice, CudaGraph
+from kernels.device.device import DeviceError, FaultError, LaunchError
+from kernels.device.driver import (
+    Attribute,
+    Config,
+    DriverError,
+    EdgeData,
+    launch_dependent,
+    programmatic_edges,
+)
 from kernels.device.launch import instantiate
 from tests.support.kernels.fake_cupy import FakeCupy
 from tests.support.kernels.resources import CACHE
@@ -27,6 +34,8 @@ int main() {
   printf("%zu %zu %zu %zu %zu %zu %zu ", offsetof(C, gridDimX), offsetof(C, blockDimX),
          offsetof(C, sharedMemBytes), offsetof(C, hStream), offsetof(C, attrs),
          offsetof(C, numAttrs), sizeof(C));
+  printf("%zu %zu %d ", sizeof(CUgraphEdgeData), offsetof(CUgraphEdgeData, type),
+         int(CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC));
   printf("%zu %zu %zu %d", offsetof(A, id), offsetof(A, value), sizeof(A),
          int(CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION));
 }
@@ -46,6 +55,9 @@ def test_structures_lie_as_in_the_toolkits_header(tmp_path: Path) -> None:
     assert list(map(int, printed.stdout.split())) == [
         *(getattr(Config, name).offset for name, _ in Config._fields_),
         ctypes.sizeof(Config),
+        ctypes.sizeof(EdgeData),
+        EdgeData.type.offset,
+        driver._PROGRAMMATIC,
         Attribute.id.offset,
         Attribute.value.offset,
         ctypes.sizeof(Attribute),
@@ -120,6 +132,56 @@ def test_a_device_of_sm_90_launches_dependents_by_the_driver_and_all_else_by_cup
         fake.status = status
         with pytest.raises(error, match=str(status)):
             device.launch(kernel, (1, 1, 1), (32, 1, 1), 0, arguments, stream, dependent=True)
+
+
+class FakeGraphs:
+    """A driver's answer about a graph's edges: two full ones and three programmatic."""
+
+    TYPES: tuple[int, ...] = (0, 1, 1, 0, 1)
+
+    def __init__(self, status: int = 0) -> None:
+        prototype = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p] * 5)
+        self.status, self.graphs = status, list[int]()
+        self.cuGraphGetEdges_v2 = prototype(self._edges)
+
+    def _edges(self, graph: int, start: int, to: int, edges: int, count: int) -> int:
+        self.graphs.append(graph)
+        ctypes.c_size_t.from_address(count).value = len(self.TYPES)
+        if edges:
+            assert start
+            assert to
+            array = (EdgeData * len(self.TYPES)).from_address(edges)
+            for edge, kind in zip(array, self.TYPES, strict=True):
+                edge.type = kind
+        return self.status
+
+
+def test_a_graphs_programmatic_edges_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    library = FakeGraphs()
+    monkeypatch.setattr(driver, "_library", lambda: library)
+    assert programmatic_edges(0xABC) == 3
+    assert library.graphs == [0xABC] * 2
+    library.TYPES = ()
+    assert programmatic_edges(0xABC) == 0
+    library.status = 400
+    with pytest.raises(DriverError, match="cuGraphGetEdges_v2: CUDA error 400"):
+        programmatic_edges(0xABC)
+
+
+def test_a_device_counts_the_edges_of_its_own_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
+    library = FakeGraphs()
+    monkeypatch.setattr(driver, "_library", lambda: library)
+    monkeypatch.setitem(sys.modules, "cupy", FakeCupy())
+    device = CudaDevice(cache=CACHE)
+    with device.capture(device.stream()) as graph:
+        pass
+    assert isinstance(graph, CudaGraph)
+    graph.cupy.graph = 0xABC
+    assert device.early_launches(graph) == 3
+    assert library.graphs == [0xABC] * 2
+    library.status = 1
+    with pytest.raises(DeviceError, match="cannot be counted"):
+        device.early_launches(graph)
 
 
 def test_an_older_device_launches_all_by_cupy(

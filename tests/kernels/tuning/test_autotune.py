@@ -12,6 +12,7 @@ from kernels.convolution.algorithms import ALGORITHMS, Algorithm
 from kernels.convolution.gemm import GemmConv
 from kernels.convolution.tensor_gemm import TensorConv
 from kernels.device.cuda_device import CudaDevice
+from kernels.device.device import Trigger
 from kernels.problems.conv import ConvProblem, Projection
 from kernels.problems.precision import Precision
 from kernels.problems.prologue import Prologue
@@ -73,6 +74,33 @@ def test_candidates_are_screened_finalists_timed_and_the_best_is_found(
             [(name, False) for name in candidates]
             + [(name, cold) for name in timed for cold in (False, True)]
         )
+
+
+@pytest.mark.parametrize("fastest", Trigger)
+def test_the_winners_trigger_is_measured_once_where_launches_overlap(
+    device: CusimDevice, store: TuningStore, fastest: Trigger
+) -> None:
+    clock_ = clock(device)
+    clock_.trigger_us = {trigger: 5.0 if trigger is fastest else 9.0 for trigger in Trigger}
+    for _ in range(2):
+        autotune(device, PROBLEMS, store, SEARCH, progress=silent, timer=clock_)
+    find = finder(store.read(), conditions_of(device))
+    for problem in PROBLEMS:
+        found = find(problem)
+        assert found is not None
+        assert found.trigger is fastest
+        asked = [trigger for where, *_, trigger in clock_.triggers if where == str(problem)]
+        assert asked == [trigger for trigger in Trigger for _ in ("warm", "cold")]
+
+
+def test_no_trigger_is_measured_where_launches_do_not_overlap(
+    device: CusimDevice, store: TuningStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(device, "overlaps", False, raising=False)
+    clock_ = clock(device)
+    known = autotune(device, PROBLEMS, store, SEARCH, progress=silent, timer=clock_)
+    assert clock_.triggers == []
+    assert {each.trigger for outcomes in known.values() for each in outcomes.values()} == {None}
 
 
 def test_a_real_clock_times_real_launches(device: CusimDevice, store: TuningStore) -> None:

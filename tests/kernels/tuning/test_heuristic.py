@@ -15,9 +15,9 @@ from kernels.convolution.work import Work
 from kernels.device.device import Instantiation
 from kernels.problems.conv import ConvProblem
 from kernels.problems.window import Window
+from kernels.tuning.constants import ASSUMED
 from kernels.tuning.heuristic import (
     H200,
-    LAUNCH_CYCLES,
     Facts,
     choose,
     estimated_cycles,
@@ -54,7 +54,7 @@ LAYERS = [
 @pytest.mark.parametrize("layer", LAYERS[1:], ids=str)
 def test_the_blocks_fill_the_machine(layer: ConvProblem, n: int) -> None:
     problem = layer.with_batch(n)
-    algorithm, config = heuristic(H200)(problem)
+    algorithm, config, _ = heuristic(H200)(problem)
     longest = max(algorithm.work(problem, config), key=lambda work: work.blocks * work.products)
     assert longest.blocks >= 0.8 * H200.multiprocessors
     assert longest.blocks * longest.threads >= 3 * 32 * H200.multiprocessors
@@ -62,7 +62,7 @@ def test_the_blocks_fill_the_machine(layer: ConvProblem, n: int) -> None:
 
 def test_a_small_machine_does_not_split_what_fills_it() -> None:
     for layer in LAYERS[1:5]:
-        algorithm, config = heuristic(Facts(multiprocessors=2))(layer)
+        algorithm, config, _ = heuristic(Facts(multiprocessors=2))(layer)
         assert all(work.tail_bytes == 0 for work in algorithm.work(layer, config))
 
 
@@ -84,7 +84,7 @@ def test_equal_costs_favour_the_more_accurate_points() -> None:
     chosen = [heuristic(H200)(layer.with_batch(n)) for layer in LAYERS[1:5] for n in (1, 8)]
     fused = [each for each in chosen if isinstance(each.algorithm, WinogradConv)]
     assert fused
-    for algorithm, config in fused:
+    for algorithm, config, _ in fused:
         assert isinstance(algorithm, WinogradConv)
         assert config.points is algorithm.points[0]
 
@@ -106,7 +106,7 @@ def test_several_launches_must_look_clearly_better_than_one() -> None:
     def chosen(*candidates: ConvChoice) -> ConvChoice:
         return choose(LAYERS[0], candidates, H200)
 
-    algorithm, config = choices(LAYERS[1])[0]
+    algorithm, config, _ = choices(LAYERS[1])[0]
     (work,) = algorithm.work(LAYERS[1], config)
     one = replace(work, products=1e9)  # so that starts and ends are nothing
     half, third = replace(work, products=0.5e9), replace(work, products=0.4e9)
@@ -120,11 +120,13 @@ def test_a_launch_takes_at_least_its_gap_and_a_way_through_its_code() -> None:
     for layer in LAYERS:
         for choice in choices(layer):
             works = choice.algorithm.work(layer, choice.config)
-            least = sum(LAUNCH_CYCLES + profile_of(each.kernel).start.stalls for each in works)
+            least = sum(
+                ASSUMED.launch_cycles + profile_of(each.kernel).start.stalls for each in works
+            )
             estimate = estimated_cycles(layer, choice, H200, warm=True)
             assert estimate > least
             each = launch_cycles(layer, choice, H200, warm=True)
-            assert estimate == pytest.approx(sum(each) + len(works) * LAUNCH_CYCLES)
+            assert estimate == pytest.approx(sum(each) + len(works) * ASSUMED.launch_cycles)
 
 
 def test_weights_in_the_cache_are_not_waited_for() -> None:
@@ -210,7 +212,7 @@ def test_a_device_and_its_facts_choose_alike() -> None:
 
 @pytest.mark.parametrize("layer", LAYERS, ids=str)
 def test_several_warps_of_every_choice_fit_a_multiprocessor(layer: ConvProblem) -> None:
-    for algorithm, config in choices(layer):
+    for algorithm, config, _ in choices(layer):
         for work in algorithm.work(layer, config):
             assert resident_blocks(work) * work.threads >= 8 * 32, (algorithm, config)
 
@@ -219,7 +221,7 @@ def test_what_a_block_finds_no_shared_memory_for_is_not_chosen() -> None:
     for layer in LAYERS:
         most = max(
             work.shared_bytes
-            for algorithm, config in choices(layer)
+            for algorithm, config, _ in choices(layer)
             for work in algorithm.work(layer, config)
         )
         fewer = choices(layer, most - 1)

@@ -16,7 +16,8 @@ from kernels.device.device import Instantiation
 from kernels.problems.conv import ConvProblem
 from kernels.problems.precision import Precision
 from kernels.tuning import heuristic
-from kernels.tuning.heuristic import H200, L2_BYTES, MEMORY_BYTES, choose, estimated_cycles
+from kernels.tuning.constants import ASSUMED
+from kernels.tuning.heuristic import H200, MEMORY_BYTES, choose, estimated_cycles
 from kernels.tuning.profile_table import profile_of
 from kernels.tuning.static_profile import StaticProfile
 
@@ -28,12 +29,12 @@ def least_cycles(
     problem: ConvProblem, choice: ConvChoice, of: Precision
 ) -> Iterator[tuple[str, float]]:
     """By what bounds them: the cycles of the whole device that no launch can do without."""
-    algorithm, config = choice
+    algorithm, config = choice.algorithm, choice.config
     everywhere = H200.multiprocessors
     yield "products", algorithm.multiplications(problem) / PEAK[of] / everywhere
     elements = problem.n * problem.window.output_volume * problem.k + prod(problem.filter_shape)
     bytes_moved = problem.precision.stored.itemsize * elements
-    yield "second-level cache", bytes_moved / L2_BYTES / everywhere
+    yield "second-level cache", bytes_moved / ASSUMED.l2_bytes / everywhere
     weights = problem.precision.stored.itemsize * prod(problem.filter_shape)
     yield "memory", weights / MEMORY_BYTES / everywhere
     works: tuple[Work, ...] = algorithm.work(problem, config)
@@ -109,7 +110,7 @@ WORK = Work(Instantiation("made.cu", "up"), 1320, 128, 1 << 10, bytes=10, produc
         (WORK, replace(PROFILE, loop={"FFMA": 100, "LDS.128": 100}), 10 * 80_000),
         # An mma takes 4 cycles of one of 4 schedulers at the peak, which mma.sync does not reach.
         (WORK, replace(PROFILE, loop={"tensor": 100}), 10 * 40_000 / 0.63),
-        (replace(WORK, bytes=10**7), PROFILE, 10 * 10**7 / L2_BYTES),
+        (replace(WORK, bytes=10**7), PROFILE, 10 * 10**7 / ASSUMED.l2_bytes),
         (replace(WORK, weight_bytes=10**10), PROFILE, 10**10 / MEMORY_BYTES / 132),
         (replace(WORK, rounds=10**4), PROFILE, 10**4 * 263),
     ],

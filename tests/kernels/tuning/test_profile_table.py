@@ -57,7 +57,7 @@ def test_a_kernel_without_a_row_is_named_with_the_command_that_makes_one() -> No
 @pytest.mark.parametrize("suite", SUITES)
 def test_every_choice_has_a_profile_that_fits_a_multiprocessor(suite: str) -> None:
     for layer in SUITES[suite]:
-        for algorithm, config in choices(layer.problem):
+        for algorithm, config, _ in choices(layer.problem):
             for work in algorithm.work(layer.problem, config):
                 for arch in SHARED_BYTES:
                     assert profile_of(work.kernel, arch).registers <= 255

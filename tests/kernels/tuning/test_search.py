@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from kernels.convolution import algorithms
 from kernels.convolution.algorithms import ConvChoice, choices
 from kernels.device.compile import source_digest
+from kernels.device.device import Trigger
 from kernels.problems.activation import RELU
 from kernels.problems.conv import ConvProblem
 from kernels.problems.precision import Precision
@@ -150,6 +151,18 @@ def test_what_was_measured_is_found_where_everything_is_as_it_was(
     assert finder({Key(HERE, "fp32", "another", key.problem): outcomes}, HERE)(_3x3) is None
     assert finder({key: {"one that was": timed(0.0, 0.0), **outcomes}}, HERE)(_3x3) is None
     assert finder({key: {loser: Outcome(3.0)}}, HERE)(_3x3) is None
+
+
+def test_the_winner_has_the_trigger_that_was_measured() -> None:
+    winner = choices(_3x3)[3]
+    launches = {each.instantiation.trigger for each in measured_launches(_3x3, winner)}
+    assert launches == {Trigger.START}
+    for trigger in Trigger:
+        outcome = replace(timed(1.0, 1.0), trigger=trigger)
+        found = finder({keys(HERE)(_3x3): {str(winner): outcome}}, HERE)(_3x3)
+        assert found == winner._replace(trigger=trigger)
+        launches = {each.instantiation.trigger for each in measured_launches(_3x3, found)}
+        assert launches == {trigger}
 
 
 def test_where_nothing_is_found_the_fallback_chooses() -> None:

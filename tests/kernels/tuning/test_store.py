@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kernels.device.device import Trigger
 from kernels.tuning.store import (
     Conditions,
     Key,
@@ -32,7 +33,13 @@ OUTCOMES = {"a": SCREENED, "b": TIMED, "c": FAILED}
 _us = st.integers(0, 10**9).map(lambda nanoseconds: nanoseconds / 1000)
 _timings = st.builds(Timing, _us, _us, _us)
 _times = st.builds(Times, _timings, _timings)
-_outcomes = st.builds(Outcome, st.none() | _us, st.none() | _times, st.none() | st.text())
+_outcomes = st.builds(
+    Outcome,
+    st.none() | _us,
+    st.none() | _times,
+    st.none() | st.text(),
+    st.none() | st.sampled_from(Trigger),
+)
 _keys = st.builds(Key, st.builds(Conditions, *[st.text()] * 4), *[st.text()] * 3)
 
 

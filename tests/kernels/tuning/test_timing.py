@@ -102,7 +102,7 @@ class CachedDevice:
     def load(self, instantiation: object) -> object:
         return instantiation
 
-    def launch(self, kernel: object, *geometry: Any) -> None:
+    def launch(self, kernel: object, *geometry: Any, dependent: bool) -> None:
         (address,) = geometry[3]
         if self._graph is not None:
             self._graph.addresses.append(address)

@@ -1,11 +1,18 @@
-"""Kernels that overlap with the one before: in machine code they wait before they read."""
+"""Kernels that overlap with those before: what they may read early, in source and machine code."""
+
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from kernels.device.compile import compile_kernel
-from kernels.device.device import Instantiation
+from kernels.device.device import SOURCE_ROOT, Instantiation, Trigger
 from kernels.device.machine_code import DisassemblerNotFoundError, disassemble
-from tests.support.cases import INSTANTIATIONS
+from kernels.device.signature import parameters
+from tests.cusim.device import CusimDevice
+from tests.support.cases import CASES, INSTANTIATIONS
+from tests.support.kernels.kernel_case import WEIGHTS, run
+from tests.support.kernels.mutations import replaced
 from tests.support.kernels.resources import CACHE
 
 ONE_OF_EACH = {(each.source, each.kernel): each for each in reversed(INSTANTIATIONS)}
@@ -16,11 +23,43 @@ _WEIGHTS_FIRST = ("conv_coalesced", "conv_tensor", "conv_tensor_patch", "conv_te
 """Kernels that copy weights to shared memory before they wait."""
 
 
-@pytest.mark.parametrize("instantiation", ONE_OF_EACH.values(), ids=lambda each: each.kernel)
-def test_no_load_or_store_is_before_the_wait(instantiation: Instantiation) -> None:
-    """The compiler may move loads it takes to be of constants; it must not move them so far."""
+_LATE = ("conv_coalesced", "conv_direct", "conv_winograd", *_WEIGHTS_FIRST[1:], "chain")
+"""Kernels that can let the next one begin once their sums are complete."""
+
+
+@pytest.mark.parametrize(
+    "instantiation",
+    [each for each in ONE_OF_EACH.values() if each.kernel in _LATE],
+    ids=lambda each: each.kernel,
+)
+def test_the_next_kernel_begins_when_the_launch_says(instantiation: Instantiation) -> None:
+    """PREEXIT is the trigger, ACQBULK the wait."""
+
+    def places(trigger: Trigger) -> tuple[list[int], int]:
+        cubin = compile_kernel(replace(instantiation, trigger=trigger), "90a", CACHE)
+        opcodes = [each.opcode for each in disassemble(cubin)]
+        (wait,) = (i for i, opcode in enumerate(opcodes) if opcode.startswith("ACQBULK"))
+        return [i for i, opcode in enumerate(opcodes) if opcode.startswith("PREEXIT")], wait
+
     try:
-        code = disassemble(compile_kernel(instantiation, "90a", CACHE))
+        (start,), wait = places(Trigger.START)
+    except DisassemblerNotFoundError as missing:
+        pytest.skip(str(missing))
+    assert start < wait
+    late, wait = places(Trigger.EPILOGUE)
+    assert late
+    assert min(late) > wait
+    assert places(Trigger.END)[0] == []
+
+
+def _reads_no_weights(kernel: Instantiation) -> bool:
+    declared = parameters(SOURCE_ROOT / kernel.source, kernel.kernel)
+    return not any(each.restricted for each in declared)
+
+
+def _hold(kernel: Instantiation, root: Path = SOURCE_ROOT) -> None:
+    try:
+        code = disassemble(compile_kernel(kernel, "90a", CACHE, root))
     except DisassemblerNotFoundError as missing:
         pytest.skip(str(missing))
     opcodes = [each.opcode for each in code]
@@ -29,4 +68,55 @@ def test_no_load_or_store_is_before_the_wait(instantiation: Instantiation) -> No
     before = {opcode for opcode in opcodes[:wait] if opcode.startswith(_GLOBAL)}
     copies = {opcode for opcode in before if opcode.startswith(_COPY)}
     assert before == copies
-    assert bool(copies) == (instantiation.kernel in _WEIGHTS_FIRST)
+    assert bool(copies) == (kernel.kernel in _WEIGHTS_FIRST)
+    if _reads_no_weights(kernel):
+        unordered = {opcode for opcode in opcodes if ".CONSTANT" in opcode}
+        assert not unordered, "the wait orders nothing for these loads"
+
+
+@pytest.mark.parametrize("kernel", ONE_OF_EACH.values(), ids=lambda each: each.kernel)
+def test_in_machine_code_no_access_is_before_the_wait_and_every_load_behind_it_is_ordered(
+    kernel: Instantiation,
+) -> None:
+    """The compiler may move loads it takes to be of constants; it must not move them so far."""
+    _hold(kernel)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kernel", INSTANTIATIONS, ids=str)
+def test_so_it_is_in_every_instantiation(kernel: Instantiation) -> None:
+    _hold(kernel)
+
+
+def test_some_kernels_read_no_weights() -> None:
+    assert {each.kernel for each in ONE_OF_EACH.values() if _reads_no_weights(each)} >= {
+        *("binary", "global_pool", "lrn", "map", "pool", "reduce", "softmax", "top_k"),
+        *("winograd_data", "winograd_inverse"),
+    }
+
+
+def test_only_weights_are_declared_with_restrict() -> None:
+    restricted = {
+        (launch.instantiation.kernel, operand)
+        for case in CASES
+        for launch in case.launches
+        for operand in launch.restricted
+    }
+    assert restricted
+    assert {operand for _, operand in restricted} <= WEIGHTS
+
+
+RESTRICTED = "pooling.cu", "pool(const T* x", "pool(const T* __restrict__ x"
+POOL = next(case for case in CASES if case.launches[0].instantiation.kernel == "pool")
+
+
+def test_a_load_that_no_wait_orders_is_seen_in_machine_code(tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match="orders nothing"):
+        _hold(POOL.launches[0].instantiation, replaced(tmp_path, *RESTRICTED))
+
+
+def test_a_load_that_no_wait_orders_gives_a_wrong_result(tmp_path: Path) -> None:
+    device = CusimDevice(source_root=replaced(tmp_path, *RESTRICTED))
+    with pytest.raises(AssertionError, match="out of bounds"):
+        run(POOL, device)
+    device.close()

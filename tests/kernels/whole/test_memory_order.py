@@ -6,11 +6,15 @@ from pathlib import Path
 
 import pytest
 
+from kernels.device.compile import compile_kernel
+from kernels.device.device import SOURCE_ROOT, Instantiation
+from kernels.device.machine_code import DisassemblerNotFoundError, disassemble
 from tests.cusim.build import ORDERED
 from tests.cusim.device import CusimDevice, Order
-from tests.support.cases import CASES
+from tests.support.cases import CASES, INSTANTIATIONS
 from tests.support.kernels.kernel_case import KernelCase, run
 from tests.support.kernels.mutations import replaced
+from tests.support.kernels.resources import CACHE
 
 RUNS = 10
 """Of each case whose blocks learn of each other, each in another random order."""
@@ -73,3 +77,35 @@ def test_a_split_sum_that_asks_for_less_is_caught(
     with pytest.raises(AssertionError):
         _run_again_and_again(SPLIT, device)
     device.close()
+
+
+TOP_K = [each for each in INSTANTIATIONS if each.kernel == "top_k"]
+
+
+def _fenced(instantiation: Instantiation, root: Path = SOURCE_ROOT, cache: Path = CACHE) -> bool:
+    """Whether the last store, which the whole system sees, is behind a fence for it.
+
+    The fence is behind the last barrier: it is of what the whole block wrote.
+    """
+    try:
+        code = disassemble(compile_kernel(instantiation, "90a", cache, root))
+    except DisassemblerNotFoundError as missing:
+        pytest.skip(str(missing))
+    opcodes = [each.opcode for each in code]
+    (store,) = (i for i, opcode in enumerate(opcodes) if opcode.startswith("STG.E.STRONG.SYS"))
+    stores = [i for i, each in enumerate(code) if each.base == "STG"]
+    barrier = max(i for i, each in enumerate(code) if each.base == "BAR")
+    fences = {opcode for opcode in opcodes[barrier:store] if opcode.startswith("MEMBAR")}
+    return store == stores[-1] and any(opcode.endswith(".SYS") for opcode in fences)
+
+
+@pytest.mark.parametrize("instantiation", TOP_K, ids=lambda each: each.expression)
+def test_what_a_host_waits_for_is_written_behind_all_else(instantiation: Instantiation) -> None:
+    """The simulator's host sees no launch before its end, so machine code must show it."""
+    assert _fenced(instantiation)
+
+
+@pytest.mark.parametrize("weaker", ["", "__threadfence();"], ids=["none", "of the device"])
+def test_a_host_that_could_read_too_soon_is_noticed(weaker: str, tmp_path: Path) -> None:
+    root = replaced(tmp_path, "top_k.cu", "__threadfence_system();", weaker)
+    assert not _fenced(TOP_K[0], root, tmp_path)

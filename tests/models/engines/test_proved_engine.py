@@ -46,16 +46,25 @@ def opened_on(kind: DeviceKind) -> Engine:
     return open_engine(load_classifier(BUILT_IN_MODEL), device=kind, max_batch=MAX_BATCH)
 
 
-def wrong_at_two(scores: Scores) -> Scores:
-    return scores * np.float32(1.0001 if len(scores) == 2 else 1)
+def wrong(scores: Scores) -> Scores:
+    return scores * np.float32(1.0001)
 
 
 def not_a_number(scores: Scores) -> Scores:
     return np.full_like(scores, np.nan)
 
 
+def wrong_at_two(scores: Scores) -> Scores:
+    return wrong(scores) if len(scores) == 2 else scores
+
+
 def another_images(scores: Scores) -> Scores:
     return np.roll(scores, 1, axis=0)
+
+
+def with_the_others(scores: Scores) -> Scores:
+    mixed: Scores = scores + np.float32(1e-3) * (scores.mean(axis=0) - scores[0])
+    return mixed
 
 
 @pytest.fixture
@@ -79,15 +88,11 @@ def test_the_gpu_serves_where_every_batch_size_is_right(kind: DeviceKind) -> Non
     engine.close()
 
 
-@pytest.mark.parametrize(
-    ("spoiled", "at"),
-    [(wrong_at_two, 2), (not_a_number, 1), (another_images, 2)],
-    indirect=["spoiled"],
-)
+@pytest.mark.parametrize("spoiled", [wrong, not_a_number], indirect=True)
 def test_wrong_scores_make_auto_take_the_cpu_and_say_why_and_cuda_fail(
-    spoiled: None, at: int, caplog: pytest.LogCaptureFixture
+    spoiled: None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    why = rf"the self-test of digits on .* fails at N = {at}: .*, \S+ is allowed"
+    why = r"the self-test of digits on .* fails at N = 1: .*, \S+ is allowed"
     engine = opened_on(DeviceKind.AUTO)
     caplog.clear()
     with caplog.at_level(logging.WARNING, "convoy"):
@@ -105,6 +110,24 @@ def test_wrong_scores_make_auto_take_the_cpu_and_say_why_and_cuda_fail(
     engine = opened_on(DeviceKind.CUDA)
     with pytest.raises(EngineError, match=why):
         engine.warm_up()
+    engine.close()
+
+
+@pytest.mark.parametrize("kind", [DeviceKind.AUTO, DeviceKind.CUDA])
+@pytest.mark.parametrize("spoiled", [wrong_at_two, another_images, with_the_others], indirect=True)
+def test_scores_that_depend_on_the_batch_make_the_batch_one_and_a_line_says_why(
+    spoiled: None, kind: DeviceKind, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine = opened_on(kind)
+    assert engine.max_batch == MAX_BATCH
+    caplog.clear()
+    with caplog.at_level(logging.WARNING, "convoy"):
+        engine.warm_up()
+    assert "simulator" in engine.device
+    assert (engine.max_batch, engine.fallback_reason) == (1, "")
+    (record,) = caplog.records
+    why = r"digits on .* runs one image at a time: at N = 2 scores differ .*, \S+ is allowed"
+    assert re.fullmatch(why, record.getMessage())
     engine.close()
 
 

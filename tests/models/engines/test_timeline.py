@@ -13,6 +13,7 @@ from kernels.device.device import Argument, Dim3, Event, Kernel, Stream
 from kernels.tuning.heuristic import heuristic
 from models import BUILT_IN_MODEL, EngineError, load_classifier, measure_timeline
 from models.engines.cuda_engine import CudaEngine
+from models.schedule.branches import streams
 from models.schedule.time import Estimate, spans
 from tests.cusim.device import CusimDevice, Order
 from tests.support.models.engines import branching, pixels
@@ -116,6 +117,37 @@ def test_launches_are_timed_on_their_streams_and_the_graph_beside_them(together:
     assert measured.replay_us == pytest.approx(REPLAY_US)
     assert (measured.us < LAUNCH_US * len(steps) - 1) == together
     assert measured.gaps_us == pytest.approx(0.0)
+    engine.close()
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_a_capture_records_events_only_where_another_stream_waits(
+    together: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorded: list[ClockEvent] = []
+    record = ClockEvent.record
+
+    def counted(self: ClockEvent, stream: Stream) -> None:
+        recorded.append(self)
+        record(self, stream)
+
+    monkeypatch.setattr(ClockEvent, "record", counted)
+    device = ClockDevice()
+    engine = CudaEngine(
+        branching(), device, max_batch=1, choose=heuristic(device), pays=lambda *_: together
+    )
+    engine.warm_up()
+    plans = engine._plans.values()
+    awaited = {
+        (id(plan), other)
+        for plan in plans
+        for chosen in [streams(plan.after)]
+        for step, after in enumerate(plan.after)
+        for other in after
+        if chosen[other] != chosen[step]
+    }
+    assert bool(awaited) is together
+    assert len(recorded) == len(awaited)
     engine.close()
 
 

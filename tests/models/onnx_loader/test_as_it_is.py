@@ -45,7 +45,7 @@ def attention(
         node("ReduceMean", "all second", "mean", keepdims=0),
         *last,
     ]
-    size = -1 if batch == "N" else 1
+    size = 1 if batch == 1 else -1
     numbers = {
         "p": noise(WIDTH, 3, 4, 4) / 7,
         "w": noise(WIDTH, 3 * WIDTH) / 4,
@@ -79,7 +79,7 @@ ERRORS: dict[int, float] = {TensorProto.FLOAT: 1e-5, TensorProto.FLOAT16: 16 * 2
 
 
 @pytest.mark.parametrize("element", [TensorProto.FLOAT, TensorProto.FLOAT16], ids=["32", "16"])
-@pytest.mark.parametrize("batch", [1, "N"])
+@pytest.mark.parametrize("batch", [1, "N", -1])
 def test_it_is_served_on_the_cpu_at_every_n_and_a_line_says_so(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, batch: int | str, element: int
 ) -> None:

@@ -1,13 +1,16 @@
 """The loader on models that few exporters write, and on some that only onnx.checker accepts."""
 
+from typing import Any
+
 import numpy as np
 import onnx
 import pytest
 from onnx import helper
 
-from models.errors import UnsupportedModelError
+from models.errors import NoKernelsError, UnsupportedModelError
 from models.onnx_loader import load_proto
 from tests.support.models.onnx_chains import Weights, assert_same_at_every_n, model, node, noise
+from tests.support.onnx_models import run_onnxruntime
 
 
 def test_a_tiny_file_cannot_have_a_huge_axis_written_out() -> None:
@@ -31,6 +34,10 @@ def test_weights_whose_bytes_do_not_fit_their_shape_are_refused() -> None:
         load_proto("m", original)
 
 
+def resize(scales: str, sizes: str) -> onnx.NodeProto:
+    return helper.make_node("Resize", ["x", "", scales, sizes], ["y"], mode="nearest")
+
+
 @pytest.mark.parametrize(
     ("nodes", "weights", "says"),
     [
@@ -47,6 +54,116 @@ def test_nodes_that_only_the_checker_accepts_are_refused(
 ) -> None:
     with pytest.raises(UnsupportedModelError, match=says):
         load_proto("m", model(nodes, weights, opset=20, infer=False))
+
+
+W = noise(6, 4, 3, 3)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "weights", "says"),
+    [
+        ([node("Conv", "x w", group=0)], {"w": W}, "does not fit 4 channels, group=0"),
+        ([node("Conv", "x w", group=-2)], {"w": W}, "does not fit 4 channels, group=-2"),
+        (
+            [node("Conv", "x w", group=2)],
+            {"w": W},
+            r"filter \(6, 4, 3, 3\) does not fit 4 channels",
+        ),
+        ([node("Conv", "x w", group=4)], {"w": W[:, :1]}, "does not fit 4 channels, group=4"),
+        ([node("Conv", "x w")], {"w": W[:, :3]}, "does not fit 4 channels, group=1"),
+        (
+            [node("Conv", "x w")],
+            {"w": W[..., 0]},
+            r"filter \(6, 4, 3\) does not fit \(1, 4, 6, 6\)",
+        ),
+        ([node("Conv", "x w", kernel_shape=[5, 5])], {"w": W}, r"kernel_shape=\(5, 5\), but"),
+        ([node("Conv", "x w b")], {"w": W, "b": noise(5)}, r"bias \(5,\) does not fit 6"),
+        ([resize("", "s")], {"s": np.array([1, 4, 0, 6])}, r"sizes=\[1, 4, 0, 6\]: each must"),
+        ([resize("", "s")], {"s": np.array([1, 4, -2, 6])}, "each must be above 0"),
+        (
+            [resize("s", "")],
+            {"s": np.array([1, 1, 0, 1], np.float32)},
+            "scales=.*each must be above 0",
+        ),
+        (
+            [resize("s", "")],
+            {"s": np.array([1, 1, 0.01, 1], np.float32)},
+            "leaves nothing of the image",
+        ),
+        ([node("Pad", "x p")], {"p": np.array([0, 0, -3, 0, 0, 0, -3, 0])}, "leaves nothing"),
+        ([node("Gather", "x i", axis=1)], {"i": np.array([4])}, "each must lie inside"),
+        ([node("Gather", "x i", axis=4)], {"i": np.array([0])}, "axis=4 of 4 axes"),
+        (
+            [node("Gather", "k i", "c", axis=0), node("Add", "x c")],
+            {"k": noise(4, 6), "i": np.array([7])},
+            r"indices \[7\] of 4",
+        ),
+        *(
+            (
+                [node(op, "a b", "c"), node("Cast", "c", "d", to=1), node("Mul", "x d")],
+                {"a": np.array([7, 8]), "b": np.array([2, 0])},
+                f"{op} {op}_c divides whole numbers by 0",
+            )
+            for op in ("Div", "Mod")
+        ),
+        (
+            [node("Cast", "x", "c", to=7), node("Div", "c b", "d"), node("Cast", "d", to=1)],
+            {"b": np.array(0)},
+            "Div Div_d divides whole numbers by 0",
+        ),
+    ],
+)
+def test_what_no_runtime_computes_is_refused_and_not_left_to_onnxruntime(
+    nodes: list[onnx.NodeProto], weights: Weights, says: str
+) -> None:
+    with pytest.raises(UnsupportedModelError, match=says) as caught:
+        load_proto("m", model(nodes, weights, infer=False), opaque=True)
+    assert not isinstance(caught.value, NoKernelsError)
+
+
+def test_numbers_may_be_divided_by_0() -> None:
+    original = model([node("Div", "x z")], {"z": np.array([0], np.float32)})
+    x = noise(1, 4, 6, 6)
+    loaded = load_proto("m", original)
+    (normal,) = run_onnxruntime(loaded.proto, {"x": x}).values()
+    assert (normal == run_onnxruntime(original, {"x": x})["y"]).all()
+    assert np.isinf(normal).all()
+
+
+@pytest.mark.parametrize("ahead", ["Conv", "Gemm"])
+@pytest.mark.parametrize("training", [0, 1])
+def test_a_normalisation_in_training_is_not_folded_into_what_is_ahead(
+    ahead: str, training: int
+) -> None:
+    first = {
+        "Conv": [node("Conv", "x w", "z")],
+        "Gemm": [node("Flatten", "x", "f"), node("Gemm", "f w", "z", transB=1)],
+    }
+    outputs = ["n", "mean", "variance"] if training else ["n"]
+    inputs = ["z", "scale", "shift", "m", "v"]
+    attributes: dict[str, Any] = {"training_mode": 1} if training else {}
+    original = model(
+        [
+            *first[ahead],
+            helper.make_node("BatchNormalization", inputs, outputs, **attributes),
+            node("Flatten", "n"),
+        ],
+        {
+            "w": noise(5, 4, 3, 3) if ahead == "Conv" else noise(5, 144),
+            "scale": noise(5),
+            "shift": noise(5),
+            "m": noise(5),
+            "v": noise(5) ** 2 + 0.5,
+        },
+        shape=("N", 4, 6, 6),
+    )
+    loaded = load_proto("m", original, opaque=True)
+    assert ("training_mode=1 is not supported" in loaded.no_kernels) is bool(training)
+    operators = [each.op_type for each in loaded.proto.graph.node]
+    assert ("BatchNormalization" in operators) is bool(training)
+    x = noise(1, 4, 6, 6)
+    (scores,) = run_onnxruntime(loaded.proto, {"x": x}).values()
+    np.testing.assert_allclose(scores, run_onnxruntime(original, {"x": x})["y"], atol=1e-4)
 
 
 def test_a_bias_of_the_exported_batch_holds_at_every_batch_size() -> None:
@@ -105,3 +222,18 @@ def test_names_that_the_loader_makes_up_give_way_to_the_models(clash: str) -> No
         },
     )
     assert_same_at_every_n(original, load_proto("m", original))
+
+
+@pytest.mark.parametrize("batch", [-1, -7])
+def test_a_batch_below_0_is_open_as_onnxruntime_has_it(batch: int) -> None:
+    original = model([node("Conv", "x w")], {"w": noise(2, 4, 3, 3)}, shape=("N", 4, 6, 6))
+    for value in (*original.graph.input, *original.graph.output):
+        value.type.tensor_type.shape.dim[0].dim_value = batch
+    assert_same_at_every_n(original, load_proto("m", original))
+
+
+def test_sizes_below_0_are_open_and_asked_for() -> None:
+    original = model([node("Relu", "x")], shape=(-1, 4, -1, -1), infer=False)
+    with pytest.raises(UnsupportedModelError, match="leaves sizes open"):
+        load_proto("m", original)
+    assert_same_at_every_n(original, load_proto("m", original, (4, 6, 6)))

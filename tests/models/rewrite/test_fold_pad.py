@@ -78,6 +78,8 @@ def refused_pad(case: str) -> GraphBuilder:
     match case:
         case "channels":
             b.conv("y", b.pad("p", "x", (1, 0, 0), (0, 0, 0)))
+        case "channels at the end":
+            b.conv("y", b.pad("p", "x", (0, 0, 0), (2, 0, 0)))
         case "conv of ones":
             b.conv("y", b.pad("p", "x", **spatial, value=1.0))
         case "maximum of ones":
@@ -105,6 +107,7 @@ def refused_pad(case: str) -> GraphBuilder:
     ("case", "reason"),
     [
         ("channels", "pad_p pads channels too"),
+        ("channels at the end", "pad_p pads channels too"),
         ("conv of ones", "pad_p pads with 1, a Conv with 0"),
         ("maximum of ones", "pad_p pads with 1, a maximum ignores padding"),
         ("average of ones", "pad_p pads with 1, an average with 0"),

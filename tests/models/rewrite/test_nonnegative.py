@@ -17,6 +17,7 @@ def graph_of_activations() -> Graph:
     b.activate("sigmoid", "x", Activation(ActivationKind.SIGMOID))
     b.scale_shift("relu6", "x", Activation(ActivationKind.CLIP, 0.0, 6.0))
     b.activate("clip", "x", Activation(ActivationKind.CLIP, -1.0, 1.0))
+    b.activate("crossed clip", "x", Activation(ActivationKind.CLIP, 0.0, -1.0))  # -1 everywhere
     b.activate("leaky", "x", Activation(ActivationKind.LEAKY_RELU, 0.1))
     b.activate("hard swish", "x", Activation(ActivationKind.HARD_SWISH))
     b.conv("plain", "x")
@@ -36,7 +37,7 @@ def test_a_value_that_cannot_be_negative(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["x", "plain", "clip", "leaky", "hard swish", "pooled clip", "one"]
+    "name", ["x", "plain", "clip", "crossed clip", "leaky", "hard swish", "pooled clip", "one"]
 )
 def test_a_value_that_may_be_negative(name: str) -> None:
     assert not is_nonnegative(GraphView(graph_of_activations()), name)

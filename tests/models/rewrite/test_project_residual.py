@@ -24,7 +24,7 @@ def projected(graph: Graph, precision: Precision = Precision.FP16) -> Rewritten:
     return rewrite(at_precision(graph, precision), RULES_AT_A_PRECISION)
 
 
-def block(stride: int = 2, bias: bool = True) -> GraphBuilder:
+def block(stride: int | tuple[int, int] = 2, bias: bool = True) -> GraphBuilder:
     """A bottleneck as in ResNet, at whose start the size changes; "first" is projected."""
     b = GraphBuilder(x=SHAPE)
     first = b.conv("first", "x", 20, activation=RELU)
@@ -35,10 +35,10 @@ def block(stride: int = 2, bias: bool = True) -> GraphBuilder:
 
 
 @pytest.mark.parametrize("precision", [Precision.TF32, Precision.TF32X3, Precision.FP16])
-@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("stride", [1, 2, (1, 2), (3, 1)], ids=str)
 @pytest.mark.parametrize("bias", [True, False])
 def test_a_projected_residual_gives_the_same_sum_in_one_conv_less(
-    precision: Precision, stride: int, bias: bool
+    precision: Precision, stride: int | tuple[int, int], bias: bool
 ) -> None:
     graph = block(stride, bias).build("sum")
     before = at_precision(graph, precision)
@@ -47,7 +47,8 @@ def test_a_projected_residual_gives_the_same_sum_in_one_conv_less(
     last = result.graph.nodes[-1]
     assert isinstance(last, Conv)
     assert last.residual == "first"
-    assert last.problem.projection == Projection(20, (7, 8), (stride, stride))
+    strides = stride if isinstance(stride, tuple) else (stride, stride)
+    assert last.problem.projection == Projection(20, (7, 8), strides)
     assert last.activation == RELU
     images = np.random.default_rng(0).normal(size=(2, *SHAPE)).astype(np.float32)
     (wanted,) = run_reference(before, {"x": images}).values()

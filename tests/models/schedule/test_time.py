@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kernels.tuning.constants import Constants
 from kernels.tuning.heuristic import Facts, heuristic
 from models.plan import Plan, build_plan
 from models.reports.plan_report import GPUS
@@ -68,6 +69,8 @@ def test_only_launches_that_overlap_have_a_shorter_gap() -> None:
     # The first waits for nothing; the second branch and the join wait for another stream.
     early = [GAP_US, OVERLAPPED_GAP_US, GAP_US, GAP_US]
     assert gaps(FORK, overlaps=True) == early
+    measured = Constants(launch_cycles=1980, overlapped_cycles=990, fork_cycles=3960)
+    assert gaps(FORK, overlaps=True, constants=measured) == [1.0, 0.5, 2.0, 2.0]
     steps = [Estimate(1.0)] * 3
     chain = in_order(3)
     assert spans(steps, chain, gaps(chain, overlaps=True))[-1].end_us == pytest.approx(

@@ -333,7 +333,7 @@ async def test_the_openapi_document_tells_bodies_parameters_and_errors() -> None
     expected = {"type": "integer", "minimum": 1, "maximum": CLASSES, "default": 5}
     assert expected.items() <= top_k["schema"].items()
     assert set(operation["responses"]) == {
-        *("200", "400", "404", "408", "413", "415", "422", "429", "500", "503", "504")
+        *("200", "400", "403", "404", "408", "413", "415", "422", "429", "500", "503", "504")
     }
     for status, response in operation["responses"].items():
         name = "ClassifyAnswer" if status == "200" else "ErrorAnswer"

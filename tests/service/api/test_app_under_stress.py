@@ -47,7 +47,9 @@ async def test_beyond_the_bounds_requests_are_told_to_come_back_and_room_is_give
             pytest.fail("there is no room, and yet the body was read")
 
         sent: list[Any] = []
-        scope = {**SCOPE, "headers": [(b"content-length", b"1")]}
+        # The same client: another's newest image would give way to one of a client with none.
+        same = ("127.0.0.1", 123)
+        scope = {**SCOPE, "client": same, "headers": [(b"content-length", b"1")]}
         await client.app(scope, receive, collect(sent))
         assert sent[0]["status"] == 429
         gate.set()

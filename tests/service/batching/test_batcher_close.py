@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from service.batching.latency import Latency
 from service.errors import ShuttingDownError
 from tests.support.service.desk import Desk, in_virtual_time, letters, outcomes
 from tests.support.service.virtual_time import now, turns, until
@@ -22,6 +23,16 @@ async def test_close_refuses_new_work_and_finishes_what_was_accepted() -> None:
     await closing
     assert now() == 3
     assert letters(await accepted) == "ABCDE"
+
+
+@in_virtual_time
+async def test_close_keeps_to_the_largest_batch_that_was_learnt() -> None:
+    desk = Desk(max_batch=4)
+    desk.batcher.learn(Latency((1.0, 1.0)))
+    accepted = await desk.submit("abcde")
+    await desk.batcher.close(timeout_s=10)
+    assert letters(await accepted) == "ABCDE"
+    assert desk.batches == ["ab", "cd", "e"]
 
 
 @in_virtual_time

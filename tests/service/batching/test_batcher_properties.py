@@ -5,22 +5,26 @@ their devices too. Hypothesis
 writes a scenario; it is played in virtual time beside a model of what has to happen: a plain list
 of the items that wait. The model is compared at every dispatch, and whenever nothing is left to
 do at a moment; the outcomes are judged at the end. How many travel and who is refused is the
-policy's business, so long as it refuses only who has a deadline.
+policy's business, so long as it refuses only who has a deadline. The items of a client go in order;
+clients take turns.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import combinations
 from math import inf
 from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
 
+from service import fair_queue
 from service.batching.batcher import Batcher
 from service.batching.device_turns import Turns
-from service.batching.policy import NO_HURRY, Urgency, due
+from service.batching.policy import DEFAULT_PRIORITY, NO_HURRY, Urgency, due
 from service.batching.queue import Answered
 from service.batching.worker import BatchRecord
 from service.errors import (
@@ -44,6 +48,10 @@ from tests.support.service.batcher_scenarios import (
 from tests.support.service.desk import submit
 from tests.support.service.virtual_time import now, until
 
+# Start-time fair queueing lets the service of two lines differ by the cost of one item of each; a
+# line that forms may begin up to one item ahead of the others.
+_MOST_AHEAD = 3
+
 Item = tuple[int, int]  # number of the visit, number within it
 Result = tuple[str, Item]
 
@@ -56,6 +64,7 @@ class Client:
     task: asyncio.Task[None] | None = None
     submitted: float = -1
     urgency: Urgency = NO_HURRY
+    name: str = ""
     passed_over: bool = False  # others went, and by order it was its turn
     expected_refusal: type[ServiceError] | None = None
     outcomes: list[Answered[Result] | BaseException] = field(default_factory=list)
@@ -87,7 +96,7 @@ class Play:
     def __init__(self, scenario: Scenario) -> None:
         self.scenario = scenario
         self.clients = [
-            Client([(number, i) for i in range(visit.count)])
+            Client([(number, i) for i in range(visit.count)], name=f"client {visit.client}")
             for number, visit in enumerate(scenario.visits)
         ]
         self.waiting: list[Item] = []
@@ -95,6 +104,9 @@ class Play:
         self.ended: list[Batch] = []
         self.running: dict[int, Batch] = {}  # by engine
         self.wrong_batches: list[tuple[list[Item], list[Item]]] = []
+        # What two clients got since both have been waiting.
+        self.together: dict[tuple[str, str], Counter[str]] = {}
+        self.unfair: list[Counter[str]] = []
         self.records: list[BatchRecord] = []
         self.closed_at: float | None = None
         self.turns = [Turns() for _ in range(scenario.engines)]
@@ -134,7 +146,7 @@ class Play:
         else:
             self.waiting += client.items
         try:
-            client.outcomes.append(await submit(self.batcher, client.items, client.urgency))
+            client.outcomes.append(await self.ask(client))
         except ServiceError as error:
             client.outcomes.append(error)
         except asyncio.CancelledError as error:
@@ -142,6 +154,10 @@ class Play:
             raise
         finally:
             self.forget(client)
+
+    async def ask(self, client: Client) -> Answered[Result]:
+        caller = fair_queue.Client(client.name)
+        return await submit(self.batcher, client.items, client.urgency, caller)
 
     async def leave(self, moment: Moment, task: asyncio.Task[None]) -> None:
         await until(moment.second, moment.turns)
@@ -180,15 +196,20 @@ class Play:
     async def run_batch(self, engine: int, items: Sequence[Item]) -> Any:
         """The engine: waiting items in order, none of a withdrawn request."""
         order = self.staying()
-        last = order.index(items[-1]) if items and items[-1] in order else -1
-        passed_over = [item for item in order[: last + 1] if item not in items]
-        expected = [item for item in order[: last + 1] if item in items]
+        passed_over: list[Item] = []
+        for name in {self.name_of(item) for item in items}:
+            own = [item for item in order if self.name_of(item) == name]
+            taken_ = [item for item in items if self.name_of(item) == name]
+            last = own.index(taken_[-1]) if taken_[-1] in own else -1
+            passed_over += [item for item in own[: last + 1] if item not in taken_]
+            expected = [item for item in own[: last + 1] if item in taken_]
+            if taken_ != expected:
+                self.wrong_batches.append((taken_, expected))
+        self.check_turns(items, order)
         # Judged at the end: raised here it would be just another failure of the engine.
         taken = engine in self.running or self.rivals_inside[engine]
         if taken or not items or len(items) > self.scenario.max_batch:
             self.wrong_batches.append((list(items), order))
-        if list(items) != expected:
-            self.wrong_batches.append((list(items), expected))
         for number, _ in passed_over:
             self.clients[number].passed_over = True
         self.waiting = [item for item in self.waiting if item not in items]
@@ -198,6 +219,32 @@ class Play:
             return await self.compute(batch)
         finally:
             del self.running[engine]
+
+    def name_of(self, item: Item) -> str:
+        return self.clients[item[0]].name
+
+    def check_turns(self, items: Sequence[Item], order: Sequence[Item]) -> None:
+        """Of two clients that wait before and after, with one priority, neither gets much more.
+
+        A deadline that cannot be met is not waited for: its client may get nothing.
+        """
+        visits = self.scenario.visits
+        one_priority = len({visit.priority or DEFAULT_PRIORITY for visit in visits}) == 1
+        if not one_priority or any(visit.timeout_s < inf for visit in visits):
+            return
+        got = Counter(map(self.name_of, items))
+        before = {self.name_of(item) for item in order}
+        after = {self.name_of(item) for item in order if item not in items}
+        for pair in combinations(("client 0", "client 1", "client 2"), 2):
+            if not before.issuperset(pair):
+                self.together.pop(pair, None)
+                continue
+            counts = self.together.setdefault(pair, Counter())
+            counts.update({name: got[name] for name in pair})
+            if not after.issuperset(pair):
+                del self.together[pair]
+            elif abs(counts[pair[0]] - counts[pair[1]]) > _MOST_AHEAD:
+                self.unfair.append(counts)
 
     async def compute(self, batch: Batch) -> Any:
         index = len(self.batches) - 1
@@ -233,6 +280,7 @@ class Play:
 
     def check_outcomes(self) -> None:
         assert self.wrong_batches == []
+        assert self.unfair == []
         assert self.running == {}
         assert self.waiting == []
         carried = {item: batch for batch in self.batches for item in batch.items}

@@ -256,8 +256,13 @@ prospects = st.lists(
     ),
     max_size=2,
 )
-claims = st.lists(
-    st.builds(Claim, st.integers(1, 10), st.floats(9, 25) | st.just(inf)), max_size=12
+claims = st.lists(  # a lambda: of a named tuple, `builds` fills the fields with defaults as well
+    st.builds(
+        lambda items, deadline: Claim(items, deadline),
+        st.integers(1, 10),
+        st.floats(9, 25) | st.just(inf),
+    ),
+    max_size=12,
 )
 
 

@@ -320,13 +320,13 @@ def test_any_key_of_a_models_description_can_be_set(convoy: Run) -> None:
     assert "write KEY=VALUE" in error
 
 
-def test_a_folder_of_models_is_served_all_or_none(convoy: Run, tmp_path: Path) -> None:
+def test_a_folder_of_models_is_strictly_served_all_or_none(convoy: Run, tmp_path: Path) -> None:
     folder = make_models(tmp_path / "models")
     status, out, error = convoy("serve", folder, "--port", "0", "--default-model", "no")
     assert (status, out) == (2, "")
     assert error == "Error: --default-model: no is not served; there are channels.v2, digits\n"
     (folder / "digits" / "model.onnx").write_text("this is no model")
-    status, out, error = convoy("serve", folder, "--port", "0")
+    status, out, error = convoy("serve", folder, "--port", "0", "--strict")
     assert (status, out) == (1, "")
     (line,) = error.splitlines()
     assert line.startswith("Error: the model digits: ")

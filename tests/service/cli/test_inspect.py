@@ -12,7 +12,7 @@ from models import BUILT_IN_MODEL, GPUS, NetworkReport, load_classifier, plan_re
 from models.graph import Conv
 from models.schedule.timeline import Bar, Timeline
 from service.cli.inspect import print_report
-from service.cli.plots import shortened
+from service.cli.plots import shortened, times_of
 from tests.support.command_line import Run
 
 
@@ -146,6 +146,15 @@ def test_a_timeline_is_measured_where_asked(
     assert "takes 3.2 µs" in drawn
     assert "not measured" not in drawn
     assert "2 launches, 4.0 µs, of which 1.0 are gaps" in drawn
+
+
+def test_the_time_by_layer_is_that_of_the_model_of_time() -> None:
+    """Not the roofline's, which for this network is a twentieth of it."""
+    plan = plan_report(load_classifier(BUILT_IN_MODEL), 1, GPUS["h200"], None)
+    us = times_of(plan.timeline)
+    assert set(us) == {step.name for step in plan.steps}
+    assert plan.timeline.us - plan.timeline.gaps_us <= sum(us.values()) + 1e-9
+    assert sum(us.values()) > 5 * plan.roofline_us
 
 
 def test_the_time_by_layer_is_plotted(convoy: Run, tmp_path: Path) -> None:

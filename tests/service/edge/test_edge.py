@@ -48,6 +48,7 @@ async def convoy(
     app = create_app(repository)
     endpoints = app.endpoints if direct else {}
     async with listening(app, endpoints=endpoints, **options) as server:
+        server.repository = repository
         yield server
     await repository.close(5)
 
@@ -156,7 +157,7 @@ async def test_one_client_has_so_many_requests_inside_and_no_more(direct: bool) 
         inside = [await server.send(post(b"%d" % n)) for n in range(3)]
         await until(lambda: server.edge.inside == {"127.0.0.1": 3})
         refused = await server.ask(post(b"9"))
-        assert "3 of your requests are in progress" in error_of(refused, 429)
+        assert "3 of your images are in progress" in error_of(refused, 429)
         assert refused.headers["retry-after"] == "1"
         assert (await server.ask(get("/v2/health/ready"))).status == 200  # is never counted
         gate.set()
@@ -186,14 +187,94 @@ async def test_with_keys_it_is_the_key_that_counts(keys: Keys) -> None:
         engine=FakeEngine(gate=gate), keys=keys, limits=Limits(per_client=1)
     ) as server:
         first = await server.send(post(b"1", BEARER))
-        await until(lambda: server.edge.inside == {"2": 1})
+        await until(lambda: server.edge.inside == {"key 2": 1})
         error_of(await server.ask(post(b"1", BEARER)), 429)
         error_of(await server.ask(post(b"1", "X-API-Key: wrong")), 401)
         second = await server.send(post(b"1", "X-API-Key: another"))
-        await until(lambda: server.edge.inside == {"2": 1, "1": 1})
+        await until(lambda: server.edge.inside == {"key 2": 1, "key 1": 1})
         gate.set()
         for client in (first, second):
             assert (await client.reply()).status == 200
+
+
+FORM = "Content-Type: multipart/form-data; boundary=x"
+
+
+def form(images: int) -> bytes:
+    part = b'--x\r\nContent-Disposition: form-data; name="file"; filename="f"\r\n\r\n7\r\n'
+    return part * images + b"--x--\r\n"
+
+
+async def test_images_are_what_is_counted_not_requests(direct: bool) -> None:
+    gate = threading.Event()
+    async with convoy(
+        direct=direct, engine=FakeEngine(gate=gate), limits=Limits(per_client=4)
+    ) as server:
+        message = error_of(await server.ask(post(form(5), FORM)), 413)
+        assert "5 images in one request, and at most 4 of yours" in message
+        first = await server.send(post(form(3), FORM))
+        await until(lambda: server.edge.inside == {"127.0.0.1": 3})
+        refused = await server.ask(post(form(2), FORM))
+        assert "3 of your images are in progress" in error_of(refused, 429)
+        second = await server.send(post(form(1), FORM))
+        await until(lambda: server.edge.inside == {"127.0.0.1": 4})
+        gate.set()
+        assert [(await each.reply()).status for each in (first, second)] == [200, 200]
+        assert server.edge.inside == {}
+
+
+async def test_a_rate_is_in_images(direct: bool) -> None:
+    async with convoy(direct=direct, limits=Limits(rate=2)) as server:
+        assert (await server.ask(post(form(8), FORM))).status == 200  # a full bucket owes the rest
+        refused = await server.ask(post(b"7"))
+        assert "2 images a second; send the next in 4 s" in error_of(refused, 429)
+
+
+async def test_priorities_above_the_default_belong_to_keys_that_may_use_them(
+    direct: bool, tmp_path: Path
+) -> None:
+    file = tmp_path / "rights"
+    file.write_text(f"{KEY} weight=2.5 priority=1\nanother\n")
+    file.chmod(0o600)
+    urgent, v2 = "X-Priority: 1", "/v2/models/fake/infer"
+    tensor = {"name": "image", "datatype": "UINT8", "shape": [1, 1, 1, 1], "data": [7]}
+    body = json.dumps({"inputs": [tensor], "parameters": {"priority": 1}}).encode()
+    async with convoy(direct=direct, keys=Keys(file)) as server:
+        for request in (post(b"7", BEARER, urgent), post(body, BEARER, path=v2)):
+            assert (await server.ask(request)).status == 200
+        for priority in ("0", "2", "9"):
+            asked = post(b"7", "X-API-Key: another", f"X-Priority: {priority}")
+            assert (await server.ask(asked)).status == 200
+        for request in (
+            post(b"7", "X-API-Key: another", urgent),
+            post(body, "X-API-Key: another", path=v2),
+        ):
+            message = error_of(await server.ask(request), 403)
+            assert "priority 1 is above the default" in message
+            assert "priority=1" in message
+    async with convoy(direct=True, limits=Limits(highest_priority=2)) as server:
+        error_of(await server.ask(post(b"7", urgent)), 403)
+        assert (await server.ask(post(b"7"))).status == 200
+
+
+async def test_a_flood_fills_its_own_share_of_the_queue(direct: bool, keys: Keys) -> None:
+    """40 images may be inside; the flood's newest requests make room for the other client's."""
+    gate, bad = threading.Event(), "X-API-Key: another"
+    async with convoy(direct=direct, engine=FakeEngine(gate=gate), keys=keys) as server:
+        flood = [await server.send(post(form(8), FORM, bad)) for _ in range(5)]
+        (pipeline,) = server.repository.models.values()
+        await until(lambda: pipeline.admission.images == 40)
+        honest = [await server.send(post(b"7", BEARER)) for _ in range(3)]
+        refused = await server.ask(post(form(8), FORM, bad))
+        assert "no room for 8 more" in error_of(refused, 429)
+        evicted = [each for each in flood if each.reader._buffer]  # type: ignore[attr-defined]
+        assert len(evicted) == 1
+        message = error_of(await evicted[0].reply(), 429)
+        assert "of all clients you have the most in it" in message
+        gate.set()
+        for client in (*honest, *(each for each in flood if each is not evicted[0])):
+            assert (await client.reply()).status == 200
+        assert pipeline.admission.images == 0
 
 
 # --- ids -----------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from service.edge.keys import Keys
+from service.fair_queue import Client
 from service.settings import SettingsError
 
 
@@ -18,8 +19,8 @@ def keys_file(folder: Path, text: str | bytes, mode: int = 0o600) -> Path:
 
 def test_a_key_is_found_by_its_line_and_nothing_else_is(tmp_path: Path) -> None:
     keys = Keys(keys_file(tmp_path, "# of the phones\nfirst-key\n\n  second-key  \n"))
-    assert keys.find(b"first-key") == "2"
-    assert keys.find(b"second-key") == "4"
+    assert keys.find(b"first-key") == Client("key 2", 1.0, 2)
+    assert keys.find(b"second-key") == Client("key 4", 1.0, 2)
     for wrong in (
         b"",
         b"first-ke",
@@ -97,3 +98,20 @@ def test_keys_are_rotated_and_a_broken_file_changes_nothing(
     keys.reload()
     assert keys.find(b"new")
     assert "keeping the current API keys" in caplog.text
+
+
+def test_a_key_may_have_a_weight_and_a_priority(tmp_path: Path) -> None:
+    file = keys_file(tmp_path, "one weight=4\ntwo   priority=1\tweight=0.5\nthree\n")
+    keys = Keys(file)
+    assert keys.find(b"one") == Client("key 1", 4.0, 2)
+    assert keys.find(b"two") == Client("key 2", 0.5, 1)
+    assert keys.find(b"three") == Client("key 3", 1.0, 2)
+    assert keys.find(b"one weight=4") is None
+
+
+@pytest.mark.parametrize(
+    "rights", ["weight=0", "weight=-1", "weight=x", "weight=", "priority=0", "priority=10", "more"]
+)
+def test_what_follows_a_key_is_one_of_these(tmp_path: Path, rights: str) -> None:
+    with pytest.raises(SettingsError, match=r"line 2: after a key may follow weight=N"):
+        Keys(keys_file(tmp_path, f"one\ntwo {rights}\n"))

@@ -7,7 +7,8 @@ import pytest
 
 from service.batching.batcher import Batcher
 from service.batching.latency import Latency
-from service.errors import QueueFullError
+from service.errors import QueueFullError, ServiceError
+from service.fair_queue import Client
 from service.hosting.admission import Admission, ByteRoom, Reservation
 from tests.support.service.desk import submit
 from tests.support.service.virtual_time import now, run, turns, until
@@ -81,3 +82,88 @@ def test_who_comes_back_after_that_long_is_let_in(batch_s: float, later_s: float
         await batcher.close()
 
     run(scenario())
+
+
+# --- whose request is refused --------------------------------------------------------------------
+
+A, B, C = Client("a"), Client("b"), Client("c")
+
+
+def admission_of(max_images: int, most_bytes: int = 100) -> Admission:
+    return Admission(max_images, max_images, most_bytes, ByteRoom(most_bytes), lambda: 1.0)
+
+
+class Asked:
+    """A client's request, and why it has given way."""
+
+    def __init__(self, admission: Admission, client: Client, images: int = 0) -> None:
+        self.refused: list[ServiceError] = []
+        self.held = Reservation(admission, client, self.refused.append)
+        self.held.admit(images)
+
+
+def test_a_full_queue_refuses_the_newest_of_the_client_that_has_the_most() -> None:
+    admission = admission_of(10)
+    flood = [Asked(admission, A, 2) for _ in range(5)]
+    other = Asked(admission, B, 2)
+    assert [len(each.refused) for each in flood] == [0, 0, 0, 0, 1]
+    (error,) = flood[-1].refused
+    assert isinstance(error, QueueFullError)
+    assert "of all clients you have the most in it" in str(error)
+    assert (admission.images, admission.requests) == (10, 5)
+    for each in (*flood, other):
+        each.held.release()
+    assert (admission.images, admission.requests) == (0, 0)
+    assert admission.room.inside == {}
+
+
+def test_nobody_gives_way_to_a_client_that_would_have_as_much() -> None:
+    admission = admission_of(10)
+    held = [Asked(admission, A, 5), Asked(admission, B, 5)]
+    for client, images in ((A, 1), (B, 1), (C, 5)):
+        with pytest.raises(QueueFullError, match="no room for"):
+            Asked(admission, client, images)
+    assert [each.refused for each in held] == [[], []]
+    Asked(admission, C, 4)
+    assert [len(each.refused) for each in held].count(1) == 1
+
+
+def test_nobody_gives_way_in_vain() -> None:
+    admission = admission_of(10)
+    flood = [Asked(admission, A, 1) for _ in range(9)] + [Asked(admission, B, 1)]
+    with pytest.raises(QueueFullError):
+        Asked(admission, C, 6)
+    assert not any(each.refused for each in flood)
+
+
+def test_a_heavier_client_may_have_more() -> None:
+    admission = admission_of(13)
+    heavy = Client("heavy", 3.0)
+    held = [Asked(admission, heavy, 3) for _ in range(3)] + [Asked(admission, A, 4)]
+    with pytest.raises(QueueFullError):
+        Asked(admission, B, 4)
+    Asked(admission, Client("other", 3.0), 3)
+    assert [len(each.refused) for each in held] == [0, 0, 0, 1]
+
+
+def test_bodies_give_way_as_images_do() -> None:
+    admission = admission_of(10, most_bytes=100)
+    flood = [Asked(admission, A) for _ in range(5)]
+    for each in flood:
+        each.held.hold_bytes(20)
+    other = Asked(admission, B)
+    other.held.hold_bytes(30)
+    assert [len(each.refused) for each in flood] == [0, 0, 0, 1, 1]
+    assert admission.room.taken == 90
+    with pytest.raises(QueueFullError, match="given way"):
+        flood[-1].held.admit(1)
+    assert admission.images == 0
+
+
+def test_room_is_expected_where_another_would_give_way() -> None:
+    admission = admission_of(4)
+    flood = [Asked(admission, A, 1) for _ in range(4)]
+    Reservation(admission, B).expect_room()
+    assert not any(each.refused for each in flood)
+    with pytest.raises(QueueFullError):
+        Reservation(admission, A).expect_room()

@@ -12,7 +12,7 @@ import pytest
 from models import BUILT_IN_MODEL, PRESETS, ModelFileError
 from service.hosting import catalogue
 from service.hosting.catalogue import Entry, find_entry, pull, pulled, read_catalogue
-from service.hosting.loading import open_models
+from service.hosting.loading import Opened, open_models
 from service.settings import Settings
 
 FILE = BUILT_IN_MODEL.read_bytes()
@@ -63,6 +63,20 @@ def redirect(handler: BaseHTTPRequestHandler, begin: int) -> None:
     handler.send_response(302)
     handler.send_header("location", "/elsewhere")
     handler.end_headers()
+
+
+def redirect_to(url: str) -> Answer:
+    def answer(handler: BaseHTTPRequestHandler, begin: int) -> None:
+        handler.send_response(302)
+        handler.send_header("location", url)
+        handler.end_headers()
+
+    return answer
+
+
+def reset(handler: BaseHTTPRequestHandler, begin: int) -> None:
+    """Close the connection without an answer."""
+    handler.close_connection = True
 
 
 def status(code: int) -> Answer:
@@ -132,8 +146,12 @@ def test_a_file_is_whole_in_the_end_and_its_progress_is_told(
     [
         ([lie], "its SHA-256 is another"),
         ([too_long], "has more than"),
-        ([status(404)], "404"),
-        ([status(503)] * 5, "503.*pull it again"),
+        ([status(404)], "the server answers 404 Not Found; nothing was downloaded; is the address"),
+        ([status(503)] * 5, "the server answers 503 .*; nothing was downloaded; is the network"),
+        ([reset] * 5, "nothing was downloaded"),
+        ([half, *[status(503)] * 4], f"{HALF:,} of {len(FILE):,} bytes are here: pull it again"),
+        ([redirect_to("ftp://127.0.0.1:1/x")], "redirects to ftp://.*; only https and http"),
+        ([redirect_to("file:///etc/passwd")], "file:"),
     ],
 )
 def test_what_is_not_the_file_never_takes_its_place(
@@ -145,6 +163,53 @@ def test_what_is_not_the_file_never_takes_its_place(
     ):
         pull("one", entry, lambda _: None, tmp_path)
     assert pulled("one", tmp_path) is None
+
+
+@pytest.mark.parametrize("proxy", [False, True])
+def test_a_redirect_to_ftp_is_not_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, proxy: bool
+) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as listening:
+        listening.timeout = 0.2
+        asked = list[object]()
+        monkeypatch.setattr(listening, "process_request", lambda *request: asked.append(request))
+        if proxy:
+            monkeypatch.setenv("ftp_proxy", f"http://127.0.0.1:{listening.server_port}")
+            monkeypatch.setenv("no_proxy", "")
+        elsewhere = redirect_to(f"ftp://127.0.0.1:{listening.server_port}/model.onnx")
+        with server(elsewhere) as (entry, _), pytest.raises(ModelFileError, match="only https"):
+            pull("one", entry, lambda _: None, tmp_path)
+        listening.handle_request()
+    assert not asked
+
+
+def test_an_error_of_the_network_is_told_in_its_own_words(tmp_path: Path) -> None:
+    with server() as (entry, _):
+        pass  # nobody listens there now
+    with pytest.raises(ModelFileError) as refused:
+        pull("one", entry, lambda _: None, tmp_path)
+    message = str(refused.value)
+    assert "Connection refused; nothing was downloaded" in message
+    assert "urlopen" not in message
+    assert "again" not in message
+    assert not list((tmp_path / "one").iterdir())
+
+
+@pytest.mark.parametrize("name", ["../../x", "/tmp/x", "..", "a/b", "stats", ""])
+def test_a_name_is_that_of_one_folder_and_nothing_is_written_elsewhere(
+    tmp_path: Path, name: str
+) -> None:
+    folder = tmp_path / "a" / "b" / "c"
+    with server() as (entry, asked), pytest.raises(ModelFileError, match="invalid model name"):
+        pull(name, entry, lambda _: None, folder)
+    assert not asked
+    assert not list(tmp_path.iterdir())
+    assert pulled(name, folder) is None
+    fields = entry.model_dump(exclude={"top1", "labels"})
+    more = tmp_path / "more.toml"
+    more.write_text(f"[{name!r}]\n" + "".join(f"{k} = {v!r}\n" for k, v in fields.items()))
+    with pytest.raises(ModelFileError, match=r"more\.toml: .*: invalid model name"):
+        read_catalogue(more)
 
 
 def test_an_interrupted_pull_is_resumed_by_the_next(tmp_path: Path) -> None:
@@ -186,6 +251,7 @@ def test_a_model_that_was_pulled_is_served_by_its_name(
         entries = read_catalogue(more)
         pull("mine", entries["mine"], lambda _: None)
     (opened,) = open_models(settings, None)
+    assert isinstance(opened, Opened)
     assert opened.info.name == "mine"
     assert list(opened.info.labels) == labels
 

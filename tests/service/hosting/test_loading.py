@@ -7,28 +7,37 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from models import BUILT_IN_MODEL, ModelError, ModelFileError, Precision
-from service.hosting.loading import ModelFile, find_models, open_models
+from models import BUILT_IN_MODEL, DeviceLostError, ModelError, ModelFileError, Precision
+from service.hosting import loading
+from service.hosting.loading import ModelFile, Opened, find_models, load, open_models
+from service.hosting.pipeline import Broken
 from service.settings import Settings, SettingsError
 from tests.support.servers.several_models import CHANNELS, make_models
 
 
-def models_in(folder: Path) -> Settings:
-    return Settings(model=folder, max_batch=1, threads=1)
+def models_in(folder: Path, *, strict: bool = False) -> Settings:
+    return Settings(model=folder, max_batch=1, threads=1, strict=strict)
+
+
+def opened_of(settings: Settings, expectations: list[str] | None = None) -> list[Opened]:
+    """All models; none of them is broken."""
+    found = [each for each in open_models(settings, expectations) if isinstance(each, Opened)]
+    assert len(found) == len(find_models(settings))
+    return found
 
 
 def test_each_folder_is_a_model_and_of_versions_the_highest(tmp_path: Path) -> None:
     folder = make_models(tmp_path)
     (folder / CHANNELS / "10").mkdir()  # higher than 3, though not as text
     shutil.copy(BUILT_IN_MODEL, folder / CHANNELS / "10" / "model.onnx")
-    assert find_models(folder) == [
+    assert find_models(models_in(folder)) == [
         ModelFile(CHANNELS, "10", folder / CHANNELS / "10" / "model.onnx"),
         ModelFile("digits", "1", folder / "digits" / "model.onnx"),
     ]
 
 
 def test_several_models_are_opened_each_as_it_is_described(tmp_path: Path) -> None:
-    channels, digits = open_models(models_in(make_models(tmp_path)), None)
+    channels, digits = opened_of(models_in(make_models(tmp_path)))
     assert (digits.info.name, digits.info.version) == ("digits", "1")
     assert (digits.info.image_shape, digits.info.scores) == ((32, 32, 1), "logits")
     assert (channels.info.name, channels.info.version) == (CHANNELS, "3")
@@ -41,14 +50,14 @@ def test_each_model_has_its_precision_unless_a_flag_sets_all(tmp_path: Path) -> 
     folder = make_models(tmp_path)
     (folder / "digits" / "model.toml").write_text('preset = "digits"\nprecision = "fp16"\n')
     settings = models_in(folder)
-    found = [each.classifier.precision.value for each in open_models(settings, None)]
+    found = [each.classifier.precision.value for each in opened_of(settings)]
     assert found == ["fp32", "fp16"]
     flag = settings.model_copy(update={"precision": Precision.TF32})
-    assert {each.classifier.precision for each in open_models(flag, None)} == {Precision.TF32}
+    assert {each.classifier.precision for each in opened_of(flag)} == {Precision.TF32}
 
 
 def test_one_file_is_one_model(tmp_path: Path) -> None:
-    (opened,) = open_models(models_in(BUILT_IN_MODEL), ["size=32"])
+    (opened,) = opened_of(models_in(BUILT_IN_MODEL), ["size=32"])
     assert (opened.info.name, opened.info.version) == ("digits", "1")
 
 
@@ -63,7 +72,7 @@ def test_one_file_is_one_model(tmp_path: Path) -> None:
         ("odd", "odd/2/model.onnx", "the model odd: "),
     ],
 )
-def test_a_model_that_cannot_be_had_is_named(
+def test_strictly_a_model_that_cannot_be_had_stops_all_and_is_named(
     tmp_path: Path, name: str, file: str | None, says: str
 ) -> None:
     folder = make_models(tmp_path)
@@ -72,20 +81,93 @@ def test_a_model_that_cannot_be_had_is_named(
         (folder / file).parent.mkdir(exist_ok=True)
         (folder / file).write_text("this is no model")
     with pytest.raises(ModelError, match=says):
-        list(open_models(models_in(folder), None))
+        list(open_models(models_in(folder, strict=True), None))
+
+
+def test_a_broken_model_does_not_stop_the_others(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = make_models(tmp_path)
+    (folder / "broken" / "2").mkdir(parents=True)
+    (folder / "broken" / "2" / "model.onnx").write_text("this is no model")
+    (folder / "empty").mkdir()
+    (folder / "lost+found").mkdir()
+    broken, channels, digits, empty = open_models(models_in(folder), None)
+    assert isinstance(broken, Broken)
+    assert (broken.name, broken.version) == ("broken", "2")
+    assert "broken/2/model.onnx" in broken.error
+    assert isinstance(empty, Broken)
+    assert "empty has no model.onnx, and no 1/model.onnx" in empty.error
+    assert isinstance(channels, Opened)
+    assert isinstance(digits, Opened)
+    assert "lost+found: invalid model name" in caplog.text
+
+
+def test_a_folder_of_which_no_model_loads_is_an_error_with_every_reason(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "model.onnx").write_text("this is no model")
+    with pytest.raises(ModelError, match=r"the model one: .*\nthe model two: "):
+        list(open_models(models_in(tmp_path), None))
+    shutil.rmtree(tmp_path / "two")
+    with pytest.raises(ModelFileError, match=r"one/model\.onnx"):
+        list(open_models(models_in(tmp_path), None))
+
+
+def test_a_lost_device_is_no_models_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def lose(*_: object) -> None:
+        raise DeviceLostError("gone")
+
+    monkeypatch.setattr(loading, "open_places", lose)
+    with pytest.raises(DeviceLostError):
+        list(open_models(models_in(make_models(tmp_path)), None))
+
+
+def test_a_repository_of_one_model_takes_flags_and_is_that_model(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    shutil.copy(BUILT_IN_MODEL, tmp_path / "mine" / "model.onnx")
+    settings = models_in(tmp_path).model_copy(update={"preset": "digits"})
+    (opened,) = opened_of(settings, ["resize=40"])
+    assert (opened.info.name, opened.classifier.preprocessing.resize) == ("mine", 40)
+    assert load(settings, None).name == "mine"
+    with pytest.raises(ModelFileError, match=r"several models \(channels\.v2, digits\); name one"):
+        load(models_in(make_models(tmp_path / "several")), None)
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        ("resnet", "no model of that name; did you mean resnet"),
+        ("squeeznet1.1", r"did you mean squeezenet1\.1"),
+        ("digit", "did you mean digits"),
+        ("x.onnx", "there is no file or folder x.onnx"),
+    ],
+)
+def test_a_slip_in_a_name_gets_near_names(asked: str, says: str) -> None:
+    with pytest.raises(ModelFileError, match=says):
+        load(models_in(Path(asked)), None)
+
+
+def test_a_default_model_that_is_not_served_is_refused_before_any_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loading, "load_classifier", None)
+    for settings in (models_in(make_models(tmp_path)), models_in(BUILT_IN_MODEL)):
+        with pytest.raises(SettingsError, match=r"other is not served; there are .*digits"):
+            list(open_models(settings.model_copy(update={"default_model": "other"}), None))
 
 
 def test_a_folder_without_models_is_no_folder_of_models(tmp_path: Path) -> None:
     (tmp_path / "other.onnx").write_bytes(BUILT_IN_MODEL.read_bytes())
     with pytest.raises(ModelFileError, match="has no models; put each in a folder"):
-        find_models(tmp_path)
+        find_models(models_in(tmp_path))
 
 
 def test_a_folder_that_holds_the_model_itself_gives_it_its_name(tmp_path: Path) -> None:
     folder = tmp_path / "flowers"
     folder.mkdir()
     shutil.copy(BUILT_IN_MODEL, folder / "model.onnx")
-    (opened,) = open_models(models_in(folder), ["preset=digits"])
+    (opened,) = opened_of(models_in(folder), ["preset=digits"])
     assert (opened.info.name, opened.info.version) == ("flowers", "1")
     with pytest.raises(ModelFileError, match="invalid model name"):
         list(open_models(models_in(folder.rename(tmp_path / "my flowers")), None))
@@ -108,7 +190,7 @@ def test_an_engine_is_opened_again_from_the_file_unless_that_has_changed(tmp_pat
     shutil.copy(BUILT_IN_MODEL, file)
     shutil.copy(BUILT_IN_MODEL.with_suffix(".toml"), tmp_path / "model.toml")
     shutil.copy(BUILT_IN_MODEL.with_name("labels.txt"), tmp_path)
-    (opened,) = open_models(models_in(file), None)
+    (opened,) = opened_of(models_in(file))
     again = opened.reopen(0)
     again.warm_up()
     image = np.full((1, *opened.info.image_shape), 7, np.uint8)

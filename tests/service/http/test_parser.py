@@ -91,11 +91,16 @@ async def test_more_requests_a_second_than_allowed_are_answered_429(
     async with keyed(limits=Limits(rate=0.5)) as server:
         assert (await server.ask(post(b"3"))).status == 200
         refused = await server.ask(post(b"3"))
-        message = "you may send 0.5 requests a second; send the next in 2 s"
+        message = "you may send 0.5 images a second; send the next in 2 s"
         assert refused.error(429) == message
         assert refused.headers["retry-after"] == "2"
         for _ in range(3):
             assert (await server.ask(get("/v2/health/live"))).status == 200
+        for path in ("/", "/page/page.js", "/docs/none"):
+            assert (await server.ask(get(path))).error(429) == message
+    async with keyed(keys=keys, limits=Limits(rate=1)) as server:
+        assert (await server.ask(get("/"))).status == 200  # without a key
+        (await server.ask(get("/"))).error(429)
     async with keyed(keys=keys, limits=Limits(rate=1)) as server:
         assert (await server.ask(post(b"3", "X-API-Key: another"))).status == 200
         assert (await server.ask(post(b"3", BEARER))).status == 200

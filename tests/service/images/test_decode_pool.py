@@ -10,6 +10,7 @@ import pytest
 
 from models import Pixels
 from service.errors import DecodersBusyError, PayloadTooLargeError, ThreadLostError
+from service.fair_queue import ANYONE, Client
 from service.images.decode_pool import Cost, DecodePool, Decoding
 from tests.support.service.client import until
 
@@ -42,11 +43,18 @@ class Table:
         """What writes down that it ended."""
         return lambda _, error: self.ended.append((name, error))
 
-    def post(self, pool: DecodePool, name: str, cost: Cost, error: Exception | None = None) -> Any:
+    def post(
+        self,
+        pool: DecodePool,
+        name: str,
+        cost: Cost,
+        error: Exception | None = None,
+        client: Client = ANYONE,
+    ) -> Any:
         """Admit it and have it decoded."""
         decoding = self.decoding(name, cost, error)
-        pool.admit(decoding)
-        return pool.post(decoding, self.note(name))
+        pool.admit(decoding, client=client)
+        return pool.post(decoding, self.note(name), client)
 
     @property
     def names(self) -> list[str]:
@@ -90,12 +98,12 @@ async def test_small_images_pass_large_ones(pool: DecodePool, table: Table) -> N
         table.post(pool, f"small {number}", Cost())
         table.gates[f"small {number}"].set()
     await until(lambda: len(table.ended) == 20)
-    assert len(pool._waiting) == 1
+    assert len(pool._large.waiting.next()[0].entries) == 1
     table.gates["large"].set()
     await until(lambda: table.begun[-1] == "waits")
     table.gates["waits"].set()
     await until(lambda: table.names[-2:] == ["large", "waits"])
-    assert (len(pool._waiting), pool.taken_bytes) == (0, 0)
+    assert (bool(pool._large.waiting), pool.taken_bytes) == (False, 0)
 
 
 @with_pool(threads=8)
@@ -215,3 +223,63 @@ def test_small_decodes_have_their_share_however_small_the_budget() -> None:
         assert 0 < 4 * pool.quick_bytes <= budget / 4
         assert pool.large_bytes + 4 * pool.quick_bytes == budget
         pool.close()
+
+
+HOSTILE, HONEST = Client("hostile"), Client("honest")
+
+
+@with_pool(threads=2)
+async def test_large_images_of_clients_take_turns(pool: DecodePool, table: Table) -> None:
+    for number in range(6):
+        table.post(pool, f"hostile {number}", LARGE, client=HOSTILE)
+    with pytest.raises(DecodersBusyError):
+        table.post(pool, "one too many", LARGE, client=HOSTILE)
+    for number in range(3):
+        table.post(pool, f"honest {number}", Cost(30 * MB, 0.5), client=HONEST)
+    for gate in table.gates.values():
+        gate.set()
+    await until(lambda: len(table.ended) == 9)
+    order = ["hostile 0", "hostile 1", "honest 0", "honest 1", "hostile 2", "honest 2"]
+    assert table.names[:6] == order, "by seconds: two of its images for one of theirs"
+
+
+@with_pool(threads=2)
+async def test_small_images_of_clients_take_turns(pool: DecodePool, table: Table) -> None:
+    small = Cost(MB, 0.03)
+    for number in range(40):
+        table.post(pool, f"hostile {number}", small, client=HOSTILE)
+    table.post(pool, "honest", small, client=HONEST)
+    await until(lambda: len(table.begun) == 2)
+    for gate in table.gates.values():
+        gate.set()
+    await until(lambda: len(table.ended) == 41)
+    assert table.names.index("honest") <= 3
+
+
+@with_pool(threads=1)
+async def test_short_decodes_are_handed_over_ahead_of_their_turn(
+    pool: DecodePool, table: Table
+) -> None:
+    """Or a thread would idle between two images until the event loop notices."""
+    for number in range(8):
+        table.post(pool, str(number), Cost(MB, 0.0004))
+    assert pool._quick.running == 5
+    for gate in table.gates.values():
+        gate.set()
+    await until(lambda: len(table.ended) == 8)
+    assert table.names == list("01234567")
+    assert (pool._quick.running, pool._quick.seconds) == (0, 0.0)
+
+
+@with_pool(threads=1)
+async def test_what_is_withdrawn_gives_its_turn_away(pool: DecodePool, table: Table) -> None:
+    posted = [table.post(pool, str(number), LARGE, client=HOSTILE) for number in range(4)]
+    for work in posted[1:]:
+        work.withdraw()
+        work.withdraw()  # nothing happens
+    assert pool._large.waiting.size(HOSTILE) == 0
+    table.post(pool, "next", LARGE, client=HONEST)
+    for gate in table.gates.values():
+        gate.set()
+    await until(lambda: table.names == ["0", "next"])
+    assert table.begun == ["0", "next"]

@@ -8,13 +8,16 @@ import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from unittest import mock
 
 import pytest
+from PIL import ImageFile
 
 from service.errors import ServiceError
 from service.images.decode import ImageLimits, prepare_image
 from tests.service.images.test_decode import RGB
 from tests.support.images import worst_inputs as worst
+from tests.support.images.files import encode, noise, scene
 
 # Of one core. Measured on one of 2.5 GHz: 0.1 to 1.4 s.
 MOST_S = 5.0
@@ -73,3 +76,20 @@ def test_what_an_image_takes_is_estimated_within_a_factor(images: Mapping[str, b
     started = time.thread_time()
     decoding.run()
     assert decoding.cost.seconds / 10 < time.thread_time() - started < decoding.cost.seconds * 10
+
+
+@pytest.mark.parametrize("progressive", [False, True])
+@pytest.mark.parametrize("mode", ["RGB", "L"])
+@pytest.mark.parametrize("dense", [False, True])
+def test_a_dense_jpeg_is_estimated_by_its_bytes(progressive: bool, mode: str, dense: bool) -> None:
+    picture = (noise if dense else scene)(1200, 900).convert(mode)
+    quality = (80 if progressive and mode == "RGB" else 100) if dense else 75
+    with mock.patch.object(ImageFile, "MAXBLOCK", 2**23):  # as much as Pillow writes at once
+        data = encode(picture, "JPEG", quality=quality, subsampling=0, progressive=progressive)
+    decoding = prepare_image(data, RGB, ImageLimits())
+    taken = []
+    for _ in range(5):
+        started = time.thread_time()
+        decoding.run()
+        taken.append(time.thread_time() - started)
+    assert min(taken) / 1.6 < decoding.cost.seconds < min(taken) * 4

@@ -1,6 +1,7 @@
 """Bytes to pixels: what is refused, how soon, and that nothing but a clear error comes out."""
 
 import contextlib
+import io
 import struct
 import subprocess
 import sys
@@ -333,3 +334,38 @@ sys.exit("not refused")
         timeout=60,
     )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def webp_of_one_colour(side: int) -> bytes:
+    """The shortest lossless WebP of a size: every code has one symbol, so pixels take no bits."""
+    fields = [(0x2F, 8), (side - 1, 14), (side - 1, 14), (0, 4), (0, 3)]  # no transform, no cache
+    fields += [(1, 1), (0, 1), (0, 1), (0, 1)] * 5  # simple codes, of the symbol 0
+    bits, length = 0, 0
+    for value, width in fields:
+        bits |= value << length
+        length += width
+    payload = bits.to_bytes(-(-length // 8), "little")
+    payload += bytes(len(payload) % 2)
+    chunk = b"VP8L" + len(payload).to_bytes(4, "little") + payload
+    return b"RIFF" + (4 + len(chunk)).to_bytes(4, "little") + b"WEBP" + chunk
+
+
+def test_a_webp_of_more_pixels_a_byte_than_encoders_reach_is_refused() -> None:
+    small = webp_of_one_colour(500)
+    assert Image.open(io.BytesIO(small)).convert("RGB").getextrema() == ((0, 0),) * 3, "valid"
+    assert prepare_image(small, RGB, ImageLimits()).run().max() == 0
+    data = webp_of_one_colour(5000)
+    assert len(data) < 46
+    with pytest.raises(ImageError, match="5000×5000 pixels take 762 bytes at least, and it has 8;"):
+        prepare_image(data, RGB, ImageLimits())
+    padded = webp_with(data, b"NONE" + (2000).to_bytes(4, "little") + bytes(2000))
+    with pytest.raises(ImageError, match="762 bytes at least"):
+        prepare_image(padded, RGB, ImageLimits())
+
+
+@pytest.mark.parametrize(
+    "options", [{"lossless": True}, {"lossless": True, "quality": 100}, {"quality": 0}]
+)
+def test_a_blank_image_is_not(options: dict[str, int]) -> None:
+    blank = Image.new("RGB", (4000, 4000), (250, 250, 250))
+    prepare_image(encode(blank, "WebP", method=4, **options), RGB, ImageLimits())

@@ -317,6 +317,16 @@ def test_it_has_what_a_pipeline_uses_of_a_runner_and_its_batcher() -> None:
     assert remote.batcher.depth == runner.batcher.depth
 
 
+@pytest.mark.anyio
+async def test_it_follows_the_engines_largest_batch_and_device() -> None:
+    async with sides() as (engine, runner, (side,)):
+        await until(lambda: bool(side.runner.engines))
+        assert (side.runner.max_batch, side.runner.device) == (4, "fake")
+        engine.max_batch, engine.device = 1, "another"
+        side.runner.update(*status_of(runner))
+        assert (side.runner.max_batch, side.runner.device) == (1, "another")
+
+
 @settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 2**32))
 def test_whatever_is_submitted_left_and_failed_no_result_is_anothers(seed: int) -> None:

@@ -45,11 +45,13 @@ async def test_a_worker_that_asks_for_what_there_is_not_is_left() -> None:
 @pytest.mark.anyio
 async def test_a_worker_has_the_last_status_once_it_says_so() -> None:
     async with sides(2) as (_, runner, (one, two)):
-        one.session.wire.say("status", [["WARMING", *status_of(runner)[1:]]])
-        one.session.wire.say("known?")
+        await two.session.knows.wait()
+        one.session.tell([["WARMING", *status_of(runner)[1:]]])
+        assert not one.session.knows.is_set()
         await one.session.knows.wait()
         assert (one.runner.state, two.runner.state) == (State.WARMING, State.READY)
-        assert not two.session.knows.is_set()
+        assert (one.session.unknown, two.session.unknown) == (0, 0)
         assert two.link.wire._writer is not None
         two.link.wire._writer.close()
+        two.session.tell([status_of(runner)])
         await two.session.knows.wait()  # one that is gone is not waited for

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from models import EngineError
+from models import DeviceLostError, EngineError
 from service.api.app import create_app
 from service.api.v2.description import index_entry, model_statistics
 from service.batching.worker import BatchRecord
@@ -157,9 +157,10 @@ def test_tritons_metrics_say_what_the_statistics_say_of_each_model() -> None:
 # --- over HTTP -----------------------------------------------------------------------------------
 
 
-def two_models(**engines: FakeEngine) -> Repository:
+def two_models(*, strict: bool = False, **engines: FakeEngine) -> Repository:
     """Fakes, warm, by their names."""
-    repository = Repository(max_batch=8, max_queue=16, max_body_bytes=10_000, decode_threads=1)
+    bounds: Any = {"max_batch": 8, "max_queue": 16, "max_body_bytes": 10_000}
+    repository = Repository(**bounds, decode_threads=1, strict=strict)
     for name, engine in engines.items():
         repository.add(fake_info(name), [engine], free(decode_digit))
     return repository
@@ -247,13 +248,39 @@ async def test_ready_is_when_every_model_is_warm_and_the_index_says_which_is_not
 
 
 @pytest.mark.anyio
-async def test_of_several_models_the_one_that_cannot_be_warmed_up_is_named() -> None:
+async def test_of_several_models_the_one_that_cannot_be_warmed_up_is_named_and_alone_is_lost(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     def fail() -> None:
         raise EngineError("no memory")
 
+    def lose() -> None:
+        raise DeviceLostError("gone")
+
+    for stopping in (
+        two_models(strict=True, good=FakeEngine(), bad=FakeEngine(warm_up=fail)),
+        two_models(worse=FakeEngine(warm_up=fail), bad=FakeEngine(warm_up=fail)),
+    ):
+        with pytest.raises(EngineError, match="bad: no memory"):
+            await stopping.warm_up()
+        assert index_entry(stopping.models["bad"])["state"] == "UNAVAILABLE"
+        await stopping.close(5)
+    lost = two_models(good=FakeEngine(), bad=FakeEngine(warm_up=lose))
+    with pytest.raises(DeviceLostError):
+        await lost.warm_up()
+    await lost.close(5)
     repository = two_models(good=FakeEngine(), bad=FakeEngine(warm_up=fail))
-    with pytest.raises(EngineError, match="bad: no memory"):
-        await repository.warm_up()
+    await repository.warm_up()
+    assert "the model bad is not served: no memory" in caplog.text
+    assert repository.ready
+    repository.check_ready()
+    async with AppClient(create_app(repository)) as client:
+        assert digits(await client.post("/v1/models/good/classify", content=b"3")) == [3]
+        refused = await client.post("/v1/models/bad/classify", content=b"3")
+        assert refused.status_code == 503
+        assert "did not warm up; the log says why" in refused.json()["error"]
+        text = (await client.get("/metrics")).text
+    assert metric_in(text, 'convoy_ready{model="bad"}') == 0
     assert index_entry(repository.models["bad"])["state"] == "UNAVAILABLE"
     await repository.close(5)
 

@@ -207,10 +207,24 @@ def test_the_process_that_forks_workers_may_die(tmp_path: Path) -> None:
         until(lambda: service.metric("convoy_workers") == WORKERS)
         assert connection.classify(5) == 5
         service.process.terminate()
-        service.process.wait(
-            10
-        )  # with whatever status: nothing knows that of the one that was kept
+        assert service.process.wait(10) == 0
         until(lambda: not is_there(kept))
+
+
+def test_a_worker_that_is_stopped_is_replaced(tmp_path: Path) -> None:
+    with running(tmp_path) as service, service.one_each() as each:
+        (victim, lost), (_, kept) = each.items()
+        os.kill(victim, signal.SIGSTOP)
+        until(lambda: not is_there(victim), timeout_s=30)
+        assert kept.classify(4) == 4
+        with pytest.raises((OSError, http.client.HTTPException)):
+            lost.classify(5)
+        until(lambda: service.metric("convoy_workers") == WORKERS)
+        assert service.metric("convoy_workers_replaced_total") == 1
+        service.process.terminate()
+        assert service.process.wait(10) == 0
+        assert service.process.stderr is not None
+        assert "does not answer" in service.process.stderr.read()
 
 
 def test_what_was_inside_a_killed_worker_is_forgotten(service: Service) -> None:

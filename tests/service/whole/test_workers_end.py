@@ -4,8 +4,9 @@ import json
 import os
 import signal
 import time
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,41 @@ def test_readiness_of_every_worker_fails_before_requests_are_refused(tmp_path: P
                 time.sleep(0.01)
         assert [worker.classify(n) for n, worker in enumerate(each.values())] == [*range(WORKERS)]
         assert service.process.wait(10) == 0
+        assert service.process.stderr is not None
+        # Workers do not wait a second time.
+        assert service.process.stderr.read().count("shutting down in") == 1
+
+
+def test_the_answers_of_every_worker_end_connections_from_the_start_of_the_notice(
+    tmp_path: Path,
+) -> None:
+    with running(tmp_path, "--notice-s", "2") as service, service.one_each() as each:
+        service.process.terminate()
+        for connection in each.values():
+            while True:
+                connection.request("GET", "/v2/health/ready")
+                answer = connection.getresponse()
+                answer.read()
+                if answer.status == 503:
+                    break
+            assert answer.getheader("connection") == "close"
+            connection.request("POST", "/v1/classify", b"7")
+            answer = connection.getresponse()
+            assert (answer.status, answer.getheader("connection")) == (200, "close")
+            answer.read()
+        assert service.process.wait(10) == 0
+
+
+def test_connections_that_wait_as_workers_leave_are_answered(tmp_path: Path) -> None:
+    with running(tmp_path, "--notice-s", "0.2") as service:
+        service.process.terminate()
+        statuses = Counter[int]()
+        with suppress(ConnectionRefusedError):
+            while True:
+                with closing(service.connect()) as connection:
+                    statuses[connection.exchange("POST", "/v1/classify", b"1")[0]] += 1
+        assert set(statuses) <= {200, 503}
+        assert service.process.wait(10) == 0
 
 
 def test_a_sigterm_to_every_process_lets_what_is_inside_finish_too(tmp_path: Path) -> None:
@@ -101,20 +137,34 @@ def test_a_worker_that_does_not_leave_is_ended(tmp_path: Path) -> None:
         assert "Traceback" not in service.process.stderr.read()
 
 
-@pytest.mark.parametrize("forker", [False, True], ids=["a worker", "the fork server"])
-def test_a_process_that_is_killed_just_before_the_signal_is_logged(
-    forker: bool, tmp_path: Path
-) -> None:
+def test_a_worker_that_is_killed_just_before_the_signal_is_logged(tmp_path: Path) -> None:
     with running(tmp_path) as service:
-        forkers = {child for child in children(service.process.pid) if children(child)}
-        os.kill(min(forkers if forker else service.workers), signal.SIGKILL)
+        os.kill(min(service.workers), signal.SIGKILL)
         service.process.terminate()
         status = service.process.wait(20)
         assert service.process.stderr is not None
         error = service.process.stderr.read()
-    assert f"ended with status {255 if forker else -9}" in error
+    assert "ended with status -9" in error
     assert status == (0 if "another takes its place" in error else 1)
     assert "Traceback" not in error
+
+
+def test_without_the_process_that_forked_the_workers_all_is_answered_and_the_status_is_0(
+    tmp_path: Path,
+) -> None:
+    with running(tmp_path) as service, ThreadPoolExecutor(WORKERS) as pool:
+        (forker,) = (child for child in children(service.process.pid) if children(child))
+        with service.one_each() as each:
+            with service.holding():
+                inside = [pool.submit(c.classify, n) for n, c in enumerate(each.values())]
+                until(lambda: service.metric("convoy_images_inside") == WORKERS)
+                os.kill(forker, signal.SIGKILL)
+                until(lambda: not is_there(forker))
+                service.process.terminate()
+            assert [request.result() for request in inside] == list(range(WORKERS))
+        assert service.process.wait(20) == 0
+        assert service.process.stderr is not None
+        assert "ended with" not in service.process.stderr.read()
 
 
 def test_workers_leave_when_the_engines_process_is_gone(tmp_path: Path) -> None:
@@ -153,6 +203,7 @@ def test_an_engine_that_cannot_be_warmed_up_ends_the_service_with_its_reason(
 
 def test_the_command_serves_several_models_with_workers(tmp_path: Path) -> None:
     models = make_models(tmp_path)
+    (models / "broken").mkdir()
     with convoy_serve(models, "--workers", str(WORKERS), "--default-model", "digits") as port:
         for path in ("/v1/classify", "/v1/models/digits/classify"):
             with closing(Connection(port)) as connection:
@@ -171,3 +222,8 @@ def test_the_command_serves_several_models_with_workers(tmp_path: Path) -> None:
             status, body = connection.exchange("GET", "/v2/models/stats")
             told = {model["name"]: model["inference_count"] for model in body["model_stats"]}
             assert told == {CHANNELS: 1, "digits": 2}
+            status, body = connection.exchange("GET", "/v2/health/ready")
+            assert status == 200
+        with closing(Connection(port)) as connection:
+            status, body = connection.exchange("GET", "/v2/models/broken/ready")
+            assert (status, "has no model.onnx" in body["error"]) == (503, True)

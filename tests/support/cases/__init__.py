@@ -7,6 +7,7 @@ from tests.support.cases.conv import CONV_CASES
 from tests.support.cases.elementwise import ELEMENTWISE_CASES
 from tests.support.cases.half import HALF_CASES
 from tests.support.cases.linear import LINEAR_CASES
+from tests.support.cases.micro import MICRO_CASES
 from tests.support.cases.reductions import REDUCTION_CASES
 from tests.support.cases.tensor_gemm import TENSOR_CASES
 from tests.support.cases.tensor_patch import TENSOR_PATCH_CASES
@@ -29,6 +30,7 @@ CASES: tuple[KernelCase, ...] = (
     *TENSOR_PATCH_CASES,
     *TENSOR_WINOGRAD_CASES,
     *NONFUSED_CASES,
+    *MICRO_CASES,
 )
 
 INSTANTIATIONS: tuple[Instantiation, ...] = tuple(

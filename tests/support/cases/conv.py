@@ -40,7 +40,7 @@ DIRECT, GEMM, DEPTHWISE = DirectConv(), GemmConv(), DepthwiseConv()
 
 def conv_case(layer: Layer, choice: ConvChoice) -> KernelCase:
     """A layer by one algorithm and configuration."""
-    problem, (algorithm, config) = layer.problem, choice
+    problem, (algorithm, config, _) = layer.problem, choice
     launches = algorithm.launches(
         problem,
         config,
@@ -140,7 +140,7 @@ def _rounding_error(
     residual: Array,
 ) -> Array:
     """What the sums may be off by, from the sizes of what they are of."""
-    algorithm, config = choice
+    algorithm, config = choice.algorithm, choice.config
     if isinstance(algorithm, WinogradConv | TensorWinogradConv | NonfusedWinogradConv):
         matrices = winograd_matrices(algorithm.m, algorithm.r, config.points)
         terms = winograd_terms(x, weight, problem, matrices)
@@ -226,6 +226,7 @@ CONV_CASES: tuple[KernelCase, ...] = (
         for activation in (
             RELU,
             Activation(ActivationKind.CLIP, -0.5, 2.0),
+            Activation(ActivationKind.CLIP, 2.0, -0.5),  # bounds that cross: the upper one holds
             Activation(ActivationKind.LEAKY_RELU, 0.1),
             Activation(ActivationKind.HARD_SIGMOID, 0.2, 0.5),
             Activation(ActivationKind.ELU, 1.3, 1.05),

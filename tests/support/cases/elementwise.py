@@ -204,6 +204,7 @@ ELEMENTWISE_CASES = (
         map_case("of a whole tensor", _WHOLE, _WHOLE, Activation(kind, *_PARAMETERS.get(kind, ())))
         for kind in ActivationKind
     ),
+    map_case("of bounds that cross", _WHOLE, _WHOLE, Activation(ActivationKind.CLIP, 1.0, -0.5)),
     map_case("in place", _WHOLE, _WHOLE, RELU, in_place=True),
     map_case("in place in a slice", _SLICE, _SLICE, RELU, in_place=True),
     map_case("that do not fall on vectors", _ODD, _ODD, RELU),

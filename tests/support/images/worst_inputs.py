@@ -168,7 +168,7 @@ def images() -> Mapping[str, bytes]:
     frame = lying.index(b"\xff\xc0")
     lying[frame + 5 : frame + 9] = struct.pack(">HH", SIDE, SIDE)
     return {
-        "WebP, lossless, transparent": encode(flat, "WebP", lossless=True, method=0),
+        "WebP, lossless, transparent": encode(flat, "WebP", lossless=True, method=4),
         "WebP, lossy": encode(opaque, "WebP", method=0),
         "PNG, transparent": encode(flat, "PNG"),
         "PNG, 16 bits": png(SIDE, SIDE, 16, 6, png_chunk(b"IDAT", pixels)),
@@ -183,6 +183,9 @@ def images() -> Mapping[str, bytes]:
 COMPRESSED: Mapping[str, bytes] = {
     "nested JSON of 8 MB in 8 kB": gzip.compress(
         infer_json(b"[" + b"[" * 190 + b"]" * 190 + b',"' + b"a" * (8 * MB) + b'"]'), 9
+    ),
+    "8 MB of inputs in 24 kB": gzip.compress(
+        b'{"inputs":[' + b'{"name":"","datatype":"","shape":[]},' * 220_000 + b"{}]}", 9
     ),
     "20 MB of zeros": gzip.compress(bytes(20 * MB), 9),
 }

@@ -140,6 +140,7 @@ class FakeRawKernel:
 
     def __init__(self, cupy: FakeCupy) -> None:
         self._cupy = cupy
+        self.preferred_shared_memory_carveout = -1  # the driver's choice
         self._dynamic_bytes = (48 << 10) - self.shared_size_bytes
 
     @property

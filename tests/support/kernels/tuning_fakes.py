@@ -1,6 +1,6 @@
 """For tests of measuring: a clock that says what it is told, and algorithms that are wrong."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -11,7 +11,7 @@ from kernels.convolution.depthwise import DepthwiseConv
 from kernels.convolution.direct import DirectConv
 from kernels.convolution.implicit_gemm import TILES, Tile, TileConfig
 from kernels.convolution.work import Work
-from kernels.device.device import Device, Instantiation
+from kernels.device.device import Device, Instantiation, Trigger
 from kernels.device.launch import Launch
 from kernels.layout.operands import Filter
 from kernels.layout.strided import Strided
@@ -45,19 +45,22 @@ class Clock:
 
     `asked` has the problem and candidate of every time that was asked for, and whether cold, and
     `runs` how many sets of operands, copies and replays that was. Operands are looked at: what is
-    read must be ordinary floats, and counters zero.
+    read must be ordinary floats, and counters zero. Launches that overlap take `trigger_us`, the
+    earliest trigger the least by default, and are in `triggers`.
     """
 
     candidates: Mapping[tuple[Launch, ...], tuple[str, str]]
     us: Us
     asked: list[tuple[str, str, bool]] = field(default_factory=list)
     runs: list[tuple[int, int, int]] = field(default_factory=list)
+    trigger_us: Mapping[Trigger, float] = field(default_factory=dict)
+    triggers: list[tuple[str, str, Trigger]] = field(default_factory=list)
 
     @classmethod
     def of(cls, problems: Mapping[ConvProblem, Sequence[ConvChoice]], us: Us) -> "Clock":
         return cls(
             {
-                measured_launches(problem, choice): (str(problem), str(choice))
+                _plain(measured_launches(problem, choice)): (str(problem), str(choice))
                 for problem, choices in problems.items()
                 for choice in choices
             },
@@ -72,9 +75,15 @@ class Clock:
         *,
         copies: int = 0,
         replays: int = 0,
+        dependent: bool = False,
     ) -> Timing:
-        problem, name = self.candidates[tuple(launches)]
+        trigger = launches[0].instantiation.trigger
+        problem, name = self.candidates[_plain(launches)]
         cold = len(operands) > 1
+        if dependent:
+            self.triggers.append((problem, name, trigger))
+            us = self.trigger_us.get(trigger, 10.0)
+            return Timing(us, us, us)
         self.asked.append((problem, name, cold))
         self.runs.append((len(operands), copies, replays))
         used = {operand for launch in launches for operand in launch.operands}
@@ -90,6 +99,14 @@ class Clock:
             assert not counters.any()
         us = self.us(name, cold)
         return Timing(us - 1, us, us + 1)
+
+
+def _plain(launches: Iterable[Launch]) -> tuple[Launch, ...]:
+    """The launches with the default trigger."""
+    return tuple(
+        replace(each, instantiation=replace(each.instantiation, trigger=Trigger.START))
+        for each in launches
+    )
 
 
 def by_length(name: str, cold: bool) -> float:

@@ -77,7 +77,7 @@ class GraphBuilder:
         k: int = 8,
         kernel: int = 3,
         *,
-        stride: int = 1,
+        stride: int | tuple[int, ...] = 1,
         pad: int | None = None,
         groups: int = 1,
         bias: bool = True,
@@ -160,14 +160,18 @@ class GraphBuilder:
         return self.add(Pad, output, shape, x=x, begin=begin, end=end, value=value)
 
 
-def _window(size: list[int], kernel: int, stride: int, pad: int) -> Window:
+def _window(size: list[int], kernel: int, stride: int | tuple[int, ...], pad: int) -> Window:
     axes = len(size)
-    output = tuple(floor_output(length, kernel, stride, 1, pad, pad) for length in size)
 
     def each(entry: int) -> tuple[int, ...]:
         return (entry,) * axes
 
-    return Window(tuple(size), each(kernel), each(stride), each(1), each(pad), each(pad), output)
+    strides = stride if isinstance(stride, tuple) else each(stride)
+    output = tuple(
+        floor_output(length, kernel, step, 1, pad, pad)
+        for length, step in zip(size, strides, strict=True)
+    )
+    return Window(tuple(size), each(kernel), strides, each(1), each(pad), each(pad), output)
 
 
 def rewritten(graph: Graph, *, rounds: bool = False, n: int = 2, seed: int = 0) -> Rewritten:

@@ -232,7 +232,7 @@ UNSUPPORTED: dict[str, tuple[str, Build]] = {
     ),
     "a filter of 1e9 a side": (NUMBERS, lambda: with_weight([3, 3, 10**9, 10**9], b"\0" * 36)),
     "2**40 groups": (
-        "groups=1099511627776 must divide",
+        "does not fit 3 channels, group=1099511627776",
         lambda: model([node("Conv", "x w", "y", group=HUGE)], CONV),
     ),
     "a kernel_shape of another filter": (

@@ -22,9 +22,10 @@ from tests.service.whole.faults.pictures import faulty_scores, prepare_faulty
 from tests.support.service.fakes import FakeEngine, decode_digit, free, make_repository
 
 
-def main() -> int:
+def main(arguments: list[str] | None = None) -> int:
     """Serve until a signal."""
     parser = argparse.ArgumentParser()
+    parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--delay-s", type=float, default=0.0)
     parser.add_argument("--notice-s", type=float, default=0.0)
     parser.add_argument("--drain-s", type=float, default=10.0)
@@ -41,7 +42,7 @@ def main() -> int:
     parser.add_argument("--rate", type=float, default=0.0)
     parser.add_argument("--engines", type=int, default=1)
     parser.add_argument("--log", choices=["read", "full", "closed"], default="read")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     if options.faults:
         configure_logging(verbose=False, log_format=LogFormat.TEXT)
         spoil_log(options.log)
@@ -68,7 +69,7 @@ def main() -> int:
     if options.unsteady_clock:
         steady, days = time.time, itertools.cycle((0, 400, -400))
         time.time = lambda: steady() + 86_400 * next(days)
-    listener = bind("127.0.0.1", 0)
+    listener = bind("127.0.0.1", options.port)
     port = listener.getsockname()[1]
     app = create_app(repository)
     answered = run_server(

@@ -49,6 +49,7 @@ def main() -> int:
     def upside_down(images: Images) -> Scores:
         return np.ascontiguousarray(one_hot(images)[:, ::-1])
 
+    configure_logging(verbose=False)
     prepare(["tests.support.service.fakes"])
     make_repository = partial(
         Repository,
@@ -57,6 +58,7 @@ def main() -> int:
         max_body_bytes=100_000,
         default="fake",
         measure_s=0.0,
+        strict=True,  # or the other model would be served without one that cannot warm up
     )
     repository = make_repository(decode_threads=0)
     engine = FakeEngine(warm_up=warm_up, scores=scores)

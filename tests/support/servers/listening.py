@@ -27,6 +27,7 @@ class Listening:
         self.edge = edge
         self.entries = entries  # of requests that ended
         self.connections = state.connections
+        self.repository: Any = None  # what the application serves, where a test wants to know
         self._clients: list[asyncio.StreamWriter] = []
 
     async def connect(self, *, limit: int = 2**16) -> "Client":

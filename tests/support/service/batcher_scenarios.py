@@ -48,6 +48,7 @@ class Visit:
     leaves: Moment | None
     timeout_s: float = inf
     priority: int = 0
+    client: int = 0
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,8 @@ SCENARIOS = st.builds(
             st.integers(1, 5),
             st.none() | moments(6),
             st.just(inf) | st.sampled_from([0.5, 1.0, 1.5, 2.0, 3.0, 5.0]),
-            st.integers(0, 3),
+            st.just(0) | st.integers(0, 3),
+            st.integers(0, 2),
         ),
         min_size=1,
         max_size=12,

@@ -9,6 +9,7 @@ from service.batching.policy import NO_HURRY, Urgency
 from service.batching.queue import Answered, OnOutcome
 from service.batching.worker import BatchRecord
 from service.errors import ServiceError
+from service.fair_queue import ANYONE, Client
 from service.hosting.inference import Withdrawable
 from tests.support.service import virtual_time
 from tests.support.service.virtual_time import now, turns
@@ -59,13 +60,16 @@ class Poster(Protocol[T_contra, R]):
     """A batcher, or a runner."""
 
     def post(
-        self, items: Sequence[T_contra], then: OnOutcome[R], urgency: Urgency, /
+        self, items: Sequence[T_contra], then: OnOutcome[R], urgency: Urgency, client: Client, /
     ) -> Withdrawable:
         """Have items run."""
 
 
 async def submit(
-    batcher: Poster[T, R], items: Sequence[T], urgency: Urgency = NO_HURRY
+    batcher: Poster[T, R],
+    items: Sequence[T],
+    urgency: Urgency = NO_HURRY,
+    client: Client = ANYONE,
 ) -> Answered[R]:
     """What becomes of items; cancelled, they are withdrawn at once."""
     outcome: _Outcome[Answered[R]] = _Outcome()
@@ -76,7 +80,7 @@ async def submit(
         else:
             outcome.set_exception(ended)
 
-    outcome.request = batcher.post(items, then, urgency)
+    outcome.request = batcher.post(items, then, urgency, client)
     return await outcome
 
 

@@ -128,7 +128,13 @@ function clear() {
   progress();
 }
 
-const quoted = (text) => `"${String(text).replaceAll('"', '""')}"`;
+// A spreadsheet runs a cell that begins so as a formula, which a file's name or a model's label must not
+// be: an apostrophe, which it does not show, makes text of it.
+const FORMULA = /^[\s=+\-@＝＋－＠]/;
+const quoted = (cell) => {
+  const text = String(cell);
+  return `"${(FORMULA.test(text) ? `'${text}` : text).replaceAll('"', '""')}"`;
+};
 
 function asCsv() {
   const rows = all.flatMap(({ name, predictions, error }) =>

@@ -84,11 +84,28 @@ async function listModels() {
   const response = await ask("v1/models");
   if (!response.ok) throw new Error(await refusal(response));
   ({ models } = await response.json());
-  $("model").replaceChildren(...models.map(({ name }) => new Option(name, name)));
+  $("model").replaceChildren(
+    ...models.map(({ name, error }) => {
+      const option = new Option(name, name);
+      option.disabled = error !== "";
+      return option;
+    }),
+  );
   $("models").hidden = models.length < 2;
 }
 
+/** What is wrong with the models, known before anything is sent. */
+function showWarnings() {
+  const all = models.map(({ name, error, warning }) =>
+    error ? `${name} is not served: ${error}` : warning,
+  );
+  $("warnings").replaceChildren(
+    ...all.filter((text) => text).map((text) => answers.element("li", text)),
+  );
+}
+
 function showModel() {
+  showWarnings();
   const model = models.find(({ name }) => name === $("model").value);
   const [height, width, channels] = model.image;
   const [, device, engine] = model.device.match(/^(.*?)(?: \((.*)\))?$/);
@@ -100,6 +117,7 @@ function showModel() {
     Device: device,
     Precision: model.precision,
     "Largest batch": model.max_batch,
+    ...(model.guess && { Preset: `${model.guess}, a guess` }),
   };
   $("card").replaceChildren(
     ...Object.entries(facts).map(([name, value]) => {

@@ -85,6 +85,8 @@ inline float max(float a, float b) { return fmaxf(a, b); }
 inline double min(double a, double b) { return fmin(a, b); }
 inline double max(double a, double b) { return fmax(a, b); }
 
+inline void __nanosleep(unsigned) {}  // time does not pass
+
 // Cache hints. Only __ldcg's matters to what is loaded: the L1 cache may hold what has changed.
 #define CUSIM_LOAD(name)         \
   template <class T>             \

@@ -20,7 +20,16 @@ T kept(T number) {
 
 inline void barrier_of_roles() { cusim::barrier(0, cusim::Site::current()); }
 
-inline void let_next_begin() {}  // the next launch begins as early as can be anyway
+// As kernels/src/dependent.cuh has them, which is included behind this.
+#ifndef TRIGGER
+#define TRIGGER 0
+#endif
+inline void let_next_begin() {
+  if (TRIGGER == 0) cusim::let_next_begin();
+}
+inline void let_next_begin_late() {
+  if (TRIGGER == 1) cusim::let_next_begin();
+}
 inline void wait_for_previous() { cusim::wait_for_previous(); }
 
 template <int BYTES>

@@ -59,6 +59,9 @@ void copy_async(void* shared, const void* global, int bytes, int read, Site site
 void copy_commit();
 void copy_wait(int pending);
 
+// The launches behind this one may begin.
+void let_next_begin();
+
 // Waits until the launch before has ended, where this one has begun early.
 void wait_for_previous();
 

@@ -16,6 +16,7 @@ enum class Defect {
   DIVISION_BY_ZERO,
   STACK_OVERFLOW,
   ENDLESS,
+  SIGNED_OVERFLOW,
   TRAP,
 };
 
@@ -51,6 +52,7 @@ __global__ void twice(const float* x, float* y, int n, Defect defect) {
     while (*static_cast<volatile const float*>(x) == *static_cast<volatile const float*>(x)) {
     }
   }
+  if (defect == Defect::SIGNED_OVERFLOW && last) value = float(n * (1 << 26));
   if (defect == Defect::TRAP && last) __trap();
   y[i] = 2.0f * value;
   if (defect == Defect::WRITE_PAST_END && last) y[n] = 1.0f;

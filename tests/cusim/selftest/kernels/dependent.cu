@@ -1,4 +1,4 @@
-// A launch that may begin before the one before it has ended, and what it must not do then.
+// Launches that may begin before the ones before them have ended, and what they must not do then.
 #include "dependent.cuh"
 
 enum class Defect { NONE, READS_EARLY, WRITES_EARLY, COPIES_EARLY, ADDS_EARLY, NEVER_WAITS };
@@ -26,4 +26,31 @@ __global__ void add_weight(const float* x, const float* weight, float* y, Defect
   }
   __syncthreads();
   y[i] = value + early[THREADS - 1 - thread];
+}
+
+// y[i] = x[i] + 1, x loaded as what no one writes.
+__global__ void add_one(const float* __restrict__ x, float* y) {
+  follow_previous();
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  y[i] = x[i] + 1.0f;
+}
+
+enum class Trigger { FIRST, BEFORE_STORE, NEVER };
+
+// y[i] = i, the next launch let begin at any place.
+__global__ void count(float* y, Trigger trigger) {
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (trigger == Trigger::FIRST) let_next_begin();
+  wait_for_previous();
+  if (trigger == Trigger::BEFORE_STORE) let_next_begin();
+  y[i] = float(i);
+}
+
+// y[i] = x[i], read before the wait: what x holds when this begins.
+__global__ void peek(const float* x, float* y) {
+  let_next_begin();
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  const float early = x[i];
+  wait_for_previous();
+  y[i] = early;
 }

@@ -47,6 +47,21 @@ def test_all_of_many_answers_are_kept_and_errors_are_listed_apart(page: "Page") 
 
 
 @IN_A_BROWSER
+@pytest.mark.parametrize("start", ["=", "+", "-", "@", " =", "\uff1d"])
+def test_no_cell_of_the_csv_is_a_formula(page: "Page", start: str) -> None:
+    name = f'{start}HYPERLINK("http:x","y").jpg'
+    image = {"name": name, "mimeType": "image/jpeg", "buffer": SEVEN.read_bytes()}
+    page.get_by_label("Choose images").set_input_files([image])  # type: ignore[arg-type]
+    expect(page.locator(".answer")).to_have_count(1)
+    expect(page.locator("#progress")).to_be_hidden()
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Download CSV").click()
+    rows = list(csv.DictReader(download.value.path().read_text().splitlines()))
+    assert {row["file"] for row in rows} == {f"'{name}"}
+    assert rows[0]["label"] == "7"
+
+
+@IN_A_BROWSER
 def test_an_example_is_a_click_and_top_k_a_choice(page: "Page") -> None:
     for text in ("32 × 32 grey", "ONNX Runtime", "float32"):
         expect(page.locator("#card")).to_contain_text(text)

@@ -57,6 +57,23 @@ def test_what_is_compressed_is_inflated_to_the_byte(coding: str) -> None:
 
 
 @pytest.mark.parametrize("coding", ["gzip", "deflate"])
+def test_long_bodies_are_inflated_in_pieces(coding: str) -> None:
+    noise = np.random.default_rng(0).integers(0, 256, 300_000, np.uint8).tobytes()
+    for data in (noise, bytes(5_000_000), noise + bytes(3 * 2**20) + noise):
+        packed = compress(data, coding)
+        assert inflate(packed, coding, len(data)) == data
+        for spoilt, says in (
+            (packed[:-1], "ends early"),
+            (packed[: len(packed) // 2], "ends early"),
+            (packed + bytes(70_000), "data follows"),
+        ):
+            with pytest.raises(ServiceError, match=says):
+                inflate(spoilt, coding, len(data))
+        with pytest.raises(ServiceError, match="inflates to more"):
+            inflate(packed, coding, len(data) - 1)
+
+
+@pytest.mark.parametrize("coding", ["gzip", "deflate"])
 @pytest.mark.parametrize(
     ("spoil", "says"),
     [
@@ -234,11 +251,12 @@ async def test_long_json_is_read_in_a_thread_and_short_json_is_not(
         return parse_request(*args, **named)
 
     monkeypatch.setattr(service.api.v2.infer, "parse_request", parse)
-    long = {"parameters": {"mine": "x" * 70_000}}
+    wide = b" " * 40_000
+    long = json.dumps(request_of(3, 4)).encode().replace(b"[3, 4]", b"[%b3,%b4]" % (wide, wide))
     async with serving() as (client, _):
         assert best(await client.post(PATH, json=request_of(2))) == [2]
-        assert best(await client.post(PATH, json=request_of(3, **long))) == [3]
-        error_of(await client.post(PATH, json={"inputs": [], **long}), 400)
+        assert best(await client.post(PATH, content=long)) == [3, 4]
+        error_of(await client.post(PATH, content=long.replace(b"UINT8", b"UINT7")), 400)
     own = threading.current_thread().name
     assert [name == own for name in threads] == [True, False, False]
 

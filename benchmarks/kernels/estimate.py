@@ -1,4 +1,4 @@
-"""What the cost model expects of the suites on an H200: predictions, beside what is to be reached.
+"""What the cost model expects of the suites on an H200: estimates, beside what is to be reached.
 
 The model (kernels/tuning/heuristic.py) takes the gap before a launch, weights from memory and x
 from the cache. It knows nothing of cuDNN: in place of a comparison stands how much faster the
@@ -21,18 +21,19 @@ from benchmarks.kernels.suites import BATCHES, SUITES, Layer
 from benchmarks.rows import Row
 from kernels.convolution.algorithms import ConvChoice, choices
 from kernels.problems.conv import ConvProblem
-from kernels.tuning.heuristic import CLOCK_HZ, H200, choose, estimated_cycles
+from kernels.tuning.constants import CLOCK_HZ
+from kernels.tuning.heuristic import H200, choose, estimated_cycles
 
 PEAK_FLOPS = 2 * 128 * H200.multiprocessors * CLOCK_HZ
 
-DEVICE = "NVIDIA H200, predicted"
+DEVICE = "NVIDIA H200, estimated"
 
 PLAIN = ("direct", "gemm")
 """Algorithms that neither transform nor skip anything."""
 
 
 @dataclass(frozen=True, slots=True)
-class Prediction:
+class Estimate:
     """Of a layer for n images."""
 
     layer: Layer
@@ -63,85 +64,85 @@ def _best(problem: ConvProblem) -> tuple[str, float, float]:
     return str(best), us(best), us(plain)
 
 
-def predict(layer: Layer, n: int) -> Prediction:
+def estimate(layer: Layer, n: int) -> Estimate:
     """What the heuristic would choose, and what the model expects of it."""
-    return Prediction(layer, n, *_best(layer.problem.with_batch(n)))
+    return Estimate(layer, n, *_best(layer.problem.with_batch(n)))
 
 
-def of_peak(predictions: Sequence[Prediction]) -> float:
+def of_peak(estimates: Sequence[Estimate]) -> float:
     """Effective operations a second over the peak, each layer as often as it occurs."""
-    flops = fsum(each.layer.count * each.flops for each in predictions)
-    us = fsum(each.layer.count * each.us for each in predictions)
+    flops = fsum(each.layer.count * each.flops for each in estimates)
+    us = fsum(each.layer.count * each.us for each in estimates)
     return 1e6 * flops / us / PEAK_FLOPS
 
 
-def mean_over_plain(predictions: Sequence[Prediction]) -> float:
+def mean_over_plain(estimates: Sequence[Estimate]) -> float:
     """Geometric."""
-    return exp(fsum(log(each.over_plain) for each in predictions) / len(predictions))
+    return exp(fsum(log(each.over_plain) for each in estimates) / len(estimates))
 
 
-def row_of(suite: str, prediction: Prediction, at: str) -> Row:
+def row_of(suite: str, estimate: Estimate, at: str) -> Row:
     """As it is written down."""
     return {
-        "kind": "prediction",
+        "kind": "estimate",
         "commit": at,
         "device": DEVICE,
         "suite": suite,
-        "layer": prediction.layer.name,
-        "n": prediction.n,
-        "choice": prediction.choice,
-        "us": round(prediction.us, 2),
-        "of_peak": round(of_peak([prediction]), 3),
-        "over_plain": round(prediction.over_plain, 3),
+        "layer": estimate.layer.name,
+        "n": estimate.n,
+        "choice": estimate.choice,
+        "us": round(estimate.us, 2),
+        "of_peak": round(of_peak([estimate]), 3),
+        "over_plain": round(estimate.over_plain, 3),
     }
 
 
 def run(out: Path, at: str, console: Console) -> None:
-    """Predict, show, and write OUT/predictions.jsonl anew."""
+    """Estimate, show, and write OUT/estimates.jsonl anew."""
     every = {
-        (suite, n): [predict(layer, n) for layer in layers]
+        (suite, n): [estimate(layer, n) for layer in layers]
         for suite, layers in SUITES.items()
         for n in BATCHES
     }
     rows = [
-        row_of(suite, prediction, at)
-        for (suite, _), predictions in every.items()
-        for prediction in predictions
+        row_of(suite, estimate, at)
+        for (suite, _), estimates in every.items()
+        for estimate in estimates
     ]
     out.mkdir(parents=True, exist_ok=True)
     text = "".join(json.dumps(row) + "\n" for row in rows)
-    (out / "predictions.jsonl").write_text(text)
-    for (suite, n), predictions in every.items():
-        console.print(_table(suite, n, predictions))
+    (out / "estimates.jsonl").write_text(text)
+    for (suite, n), estimates in every.items():
+        console.print(_table(suite, n, estimates))
     for goal in GOALS:
-        predictions = [predict(layer, goal.n) for layer in goal.layers]
+        estimates = [estimate(layer, goal.n) for layer in goal.layers]
         if goal.measure is Measure.OF_PEAK:
-            expected = f"{of_peak(predictions):.2f} predicted"
+            expected = f"{of_peak(estimates):.2f} estimated"
         else:
             expected = (
-                f"no prediction, the model does not know cuDNN;"
-                f" {mean_over_plain(predictions):.2f} over plain convolution"
+                f"no estimate, the model does not know cuDNN;"
+                f" {mean_over_plain(estimates):.2f} over plain convolution"
             )
         console.print(f"{goal}: {expected}, to reach: {goal.at_least}", soft_wrap=True)
 
 
-def _table(suite: str, n: int, predictions: Sequence[Prediction]) -> Table:
+def _table(suite: str, n: int, estimates: Sequence[Estimate]) -> Table:
     table = Table(
-        title=f"PREDICTED, not measured: {suite}, N = {n}, on an H200",
+        title=f"ESTIMATED, not measured: {suite}, N = {n}, on an H200",
         title_justify="left",
         show_footer=True,
     )
     columns = (
         ("", ""),
         ("choice", ""),
-        ("µs", f"{fsum(each.layer.count * each.us for each in predictions):.1f}"),
-        ("of peak", f"{of_peak(predictions):.0%}"),
-        ("over plain", f"{mean_over_plain(predictions):.2f}"),
+        ("µs", f"{fsum(each.layer.count * each.us for each in estimates):.1f}"),
+        ("of peak", f"{of_peak(estimates):.0%}"),
+        ("over plain", f"{mean_over_plain(estimates):.2f}"),
     )
     for heading, footer in columns:
         left = heading in ("", "choice")
         table.add_column(heading, footer=footer, justify="left" if left else "right")
-    for each in predictions:
+    for each in estimates:
         times = f" ×{each.layer.count}" if each.layer.count > 1 else ""
         table.add_row(
             each.layer.name + times,

@@ -1,4 +1,4 @@
-"""What a model of time expects of whole networks on an H200: predictions, none of them measured.
+"""What a model of time expects of whole networks on an H200: estimates, none of them measured.
 
 Convolutions take what the cost model says (kernels/tuning/heuristic.py), all else its bytes or
 operations at the data sheet's peaks and OTHER_US. Every launch has the gap before it: a captured
@@ -17,25 +17,23 @@ from pathlib import Path
 
 from rich.table import Table
 
-from benchmarks.kernels.predict import DEVICE
+from benchmarks.kernels.estimate import DEVICE
 from benchmarks.networks.light import NETWORKS, classifier
 from benchmarks.rows import Row
 from kernels.problems.precision import Precision
-from kernels.tuning.heuristic import CLOCK_HZ, H200, LAUNCH_CYCLES, heuristic, parts
+from kernels.tuning.constants import ASSUMED, CLOCK_HZ
+from kernels.tuning.heuristic import H200, heuristic, parts
 from models.classifier import Classifier
 from models.reports.plan_report import GPUS, plan_report
 from models.schedule.time import GAP_US, OTHER_US
 from models.tuning.measured import conv_problems
 
-CACHE_BYTES = 50 << 20
-"""An H200's second-level cache."""
-
 BATCHES = (1, 2, 4, 8)
-PREDICTED = ("VGG-19", "ResNet-50", "GoogLeNet", "SqueezeNet")
+ESTIMATED = ("VGG-19", "ResNet-50", "GoogLeNet", "SqueezeNet")
 
 
 @dataclass(frozen=True, slots=True)
-class Prediction:
+class Estimate:
     """Of a network for n images; all times have their launches' gaps."""
 
     launches: int
@@ -53,7 +51,7 @@ class Prediction:
         return self.convolutions_us + self.others_us
 
 
-def predict(network: Classifier, n: int) -> Prediction:
+def estimate(network: Classifier, n: int) -> Estimate:
     """At the classifier's precision, by the heuristic's choices."""
     choose, gpu = heuristic(H200), GPUS["h200"]
     graph = network.rewritten.graph
@@ -69,7 +67,7 @@ def predict(network: Classifier, n: int) -> Prediction:
         works = choice.algorithm.work(problem, choice.config)
         launches += len(names) * len(works)
         weight_bytes += len(names) * sum(work.weight_bytes for work in works)
-    cached = weight_bytes <= CACHE_BYTES
+    cached = weight_bytes <= gpu.l2_mb << 20
     steps = {step.name: step for step in plan.steps}
     rooflines = {name: step.roofline_us for name, step in steps.items()}
     for problem, (choice, names) in chosen.items():
@@ -80,9 +78,9 @@ def predict(network: Classifier, n: int) -> Prediction:
     cycles: defaultdict[str, float] = defaultdict(float)
     for problem, (choice, names) in chosen.items():
         for work in choice.algorithm.work(problem, choice.config):
-            for part, each in {"gaps": LAUNCH_CYCLES, **parts(work, H200, cached)}.items():
+            for part, each in {"gaps": ASSUMED.launch_cycles, **parts(work, H200, cached)}.items():
                 cycles[part] += len(names) * each
-    return Prediction(
+    return Estimate(
         launches=launches,
         cached=cached,
         convolutions_us=1e6 * fsum(cycles.values()) / CLOCK_HZ,
@@ -100,37 +98,37 @@ def rows(names: Iterable[str], batches: Iterable[int], at: str) -> Iterator[Row]
     for name in names:
         network = classifier(name, NETWORKS[name]())
         for precision, n in product(Precision, batches):
-            prediction = predict(replace(network, precision=precision), n)
+            found = estimate(replace(network, precision=precision), n)
             yield {
-                "kind": "prediction",
+                "kind": "estimate",
                 "commit": at,
                 "device": DEVICE,
                 "network": name,
                 "precision": precision.value,
                 "n": n,
-                "launches": prediction.launches,
-                "cached": prediction.cached,
-                "convolutions_us": round(prediction.convolutions_us, 1),
-                "us": round(prediction.us, 1),
-                "overlapped_us": round(prediction.overlapped_us, 1),
-                "gaps_us": round(prediction.gaps_us, 1),
-                "floor_us": round(prediction.floor_us, 1),
-                "parts_us": {part: round(us, 1) for part, us in prediction.parts_us.items()},
+                "launches": found.launches,
+                "cached": found.cached,
+                "convolutions_us": round(found.convolutions_us, 1),
+                "us": round(found.us, 1),
+                "overlapped_us": round(found.overlapped_us, 1),
+                "gaps_us": round(found.gaps_us, 1),
+                "floor_us": round(found.floor_us, 1),
+                "parts_us": {part: round(us, 1) for part, us in found.parts_us.items()},
             }
 
 
 def run(out: Path, names: Iterable[str], batches: Iterable[int], at: str) -> list[Row]:
-    """Predict, and write OUT/network_predictions.jsonl anew."""
+    """Estimate, and write OUT/network_estimates.jsonl anew."""
     made = list(rows(names, batches, at))
     out.mkdir(parents=True, exist_ok=True)
     text = "".join(json.dumps(row) + "\n" for row in made)
-    (out / "network_predictions.jsonl").write_text(text)
+    (out / "network_estimates.jsonl").write_text(text)
     return made
 
 
 def table(made: Iterable[Row]) -> Table:
     """Rows to read."""
-    shown = Table(title="PREDICTED, not measured: µs on an H200", title_justify="left")
+    shown = Table(title="ESTIMATED, not measured: µs on an H200", title_justify="left")
     columns = (
         *("network", "precision", "n", "launches", "cached"),
         *("convolutions_us", "us", "overlapped_us", "gaps_us", "floor_us"),

@@ -1,0 +1,224 @@
+"""Counts what each way to compute a convolution costs: products, workspace, bytes, error.
+
+    python -m benchmarks.kernels --costs [--suite NAME] [--n N] [--docs]
+
+Counted for float32, not measured. The naive sum reads the image where it lies. Explicit im2col
+copies all windows of the image to a matrix and multiplies matrices; a 1×1 convolution of stride 1
+needs no copy. F(m×m, 3×3) multiplies (m + 2)² numbers for m² outputs, where the sum multiplies 9 m²
+(Lavin & Gray 2015, section 5): fused in one launch, or in three, whose transformed data and
+products lie in memory between the launches (section 6). Bytes count each operand once, and what
+lies in memory between launches twice: it is written and read. Filters are transformed beforehand.
+
+The error of a tile is the largest of an element, data and filters uniform in [-1, 1], with all
+stages in float32 (kernels/winograd/reference.py). `--docs` writes the tables of the VGG-E layers
+into docs/kernels.md, and the plot beside it.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import partial
+from math import ceil, prod
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.kernels.plots import figure_of
+from benchmarks.kernels.suites import SUITES, VGG_E, Layer, same
+from benchmarks.rows import ROOT, fill
+from kernels import reference
+from kernels.problems.conv import ConvProblem
+from kernels.winograd.matrices import Points, WinogradMatrices
+from kernels.winograd.reference import winograd_conv
+
+BEGIN, END = "<!-- benchmarks.kernels --costs -->", "<!-- end of the costs -->"
+"""The tables in docs/kernels.md stand between them."""
+
+PAGE = ROOT / "docs" / "kernels.md"
+PLOT = "larger-tiles.png"
+
+FLOAT = 4
+"""The bytes of a float32."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """The counts of one way to compute one convolution."""
+
+    multiplications: int
+    bytes: int  # moved to and from memory
+    workspace_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TileError:
+    """The error of F(m×m, 3×3) in float32, beside what the tile saves."""
+
+    m: int
+    largest: float
+    over_direct: float  # times the error of the direct sum in float32
+    saving: float  # products of the direct sum for each product of F(m×m, 3×3)
+
+
+def naive(problem: ConvProblem) -> Cost:
+    """Return the cost of the sum as it is defined."""
+    x = (problem.n, problem.c, *problem.window.input)
+    elements = sum(map(prod, (x, problem.filter_shape, problem.output_shape)))
+    return Cost(problem.macs, FLOAT * elements)
+
+
+def im2col(problem: ConvProblem) -> Cost:
+    """Return the cost of a matrix product on a copy of all windows."""
+    window, plain = problem.window, naive(problem)
+    if window.kernel_volume == 1 and set(window.strides) == {1}:
+        return plain
+    columns = FLOAT * problem.n * problem.c * window.kernel_volume * window.output_volume
+    return Cost(plain.multiplications, plain.bytes + 2 * columns, columns)
+
+
+def winograd(problem: ConvProblem, m: int, *, fused: bool) -> Cost:
+    """Return the cost of F(m×m, 3×3), for a 3×3 convolution of stride 1."""
+    places, n, c, k = (m + 2) ** 2, problem.n, problem.c, problem.k
+    tiles = n * prod(ceil(size / m) for size in problem.window.output)
+    outside = n * c * prod(problem.window.input) + places * k * c + prod(problem.output_shape)
+    between = 0 if fused else places * tiles * (c + k)
+    return Cost(places * tiles * c * k, FLOAT * (outside + 2 * between), FLOAT * between)
+
+
+WAYS: Mapping[str, Callable[[ConvProblem], Cost]] = {
+    "naive": naive,
+    "im2col": im2col,
+    "F(2×2)": partial(winograd, m=2, fused=True),
+    "F(4×4)": partial(winograd, m=4, fused=True),
+    "F(2×2), 3 launches": partial(winograd, m=2, fused=False),
+    "F(4×4), 3 launches": partial(winograd, m=4, fused=False),
+}
+"""The ways that the tables compare, by name."""
+
+TABLES: Mapping[str, tuple[Callable[[Cost], float], tuple[str, ...]]] = {
+    "multiplications, 10⁶": (
+        lambda cost: cost.multiplications / 1e6,
+        ("naive", "im2col", "F(2×2)", "F(4×4)"),
+    ),
+    "workspace, MB": (
+        lambda cost: cost.workspace_bytes / 1e6,
+        ("im2col", "F(2×2), 3 launches", "F(4×4), 3 launches"),
+    ),
+    "bytes moved, MB": (lambda cost: cost.bytes / 1e6, tuple(WAYS)),
+}
+"""Each table's quantity, and the ways that it compares."""
+
+
+def costs(problem: ConvProblem) -> dict[str, Cost]:
+    """Return the cost of each of WAYS that computes the problem, by name."""
+    window = problem.window
+    fits = window.kernel == (3, 3) and window.strides == (1, 1)
+    return {name: way(problem) for name, way in WAYS.items() if fits or "F(" not in name}
+
+
+TILES = (2, 3, 4, 5, 6, 7, 8)
+"""Sides m of the tiles whose errors are compared."""
+
+_HALF, _QUARTER = Fraction(1, 2), Fraction(1, 4)
+POINTS = (*Points.MIXED.value, -_HALF, 2, -_QUARTER, 4)
+"""F(m, 3) takes the first m + 1: each number with its negative reciprocal, which keeps the entries
+of the transforms of even size."""
+
+PROBE = same((24, 24), 3, 256, 16)
+"""The layer whose errors are compared; it has as many channels as VGG-E's conv 3.2."""
+
+
+def tile_errors(seed: int = 0) -> list[TileError]:
+    """Return the error of each of TILES on PROBE."""
+    rng = np.random.default_rng(seed)
+    shapes = (PROBE.n, PROBE.c, *PROBE.window.input), PROBE.filter_shape
+    x, weight = (rng.uniform(-1, 1, shape).astype(np.float32) for shape in shapes)
+    truth = reference.conv(x.astype(np.float64), weight.astype(np.float64), PROBE)
+    direct = float(np.abs(reference.conv(x, weight, PROBE) - truth).max())
+    found = []
+    for m in TILES:
+        y = winograd_conv(x, weight, PROBE, WinogradMatrices(m, 3, POINTS[: m + 1]))
+        largest = float(np.abs(y - truth).max())
+        found.append(TileError(m, largest, largest / direct, 9 * m * m / (m + 2) ** 2))
+    return found
+
+
+Cells = Sequence[Sequence[str]]
+
+
+def cells(what: str, layers: Iterable[Layer], n: int) -> Cells:
+    """Return one of TABLES: its headings, then a row for each layer."""
+    quantity, ways = TABLES[what]
+    rows = [("layer", *ways)]
+    for layer in layers:
+        found = costs(layer.problem.with_batch(n))
+        numbers = (f"{quantity(found[way]):,.1f}" if way in found else "" for way in ways)
+        rows.append((layer.name, *numbers))
+    return rows
+
+
+def error_cells(errors: Iterable[TileError]) -> Cells:
+    """Return the table of errors: its headings, then a row for each tile."""
+    headings = ("tile", "products saved", "largest error", "times the direct sum's")
+    return [
+        headings,
+        *(
+            (f"F({e.m}×{e.m})", f"{e.saving:.2f}", f"{e.largest:.1e}", f"{e.over_direct:.1f}")
+            for e in errors
+        ),
+    ]
+
+
+def markdown(rows: Cells) -> str:
+    """Return a table as docs have it."""
+    headings, *others = rows
+    rule = ["---", *["---:"] * (len(headings) - 1)]
+    return "\n".join(f"| {' | '.join(row)} |" for row in (headings, rule, *others))
+
+
+def page(text: str, errors: Sequence[TileError]) -> str:
+    """Return docs/kernels.md with the tables of the VGG-E layers, N = 1, filled in."""
+    parts = [f"{what}:\n\n{markdown(cells(what, VGG_E, 1))}" for what in TABLES]
+    parts += [markdown(error_cells(errors)), f"![error and saving by tile]({PLOT})"]
+    return fill(text, BEGIN, END, "\n\n".join(parts))
+
+
+def run(suites: Iterable[str], batches: Iterable[int], console: Console, *, docs: bool) -> None:
+    """Print the tables of each suite and N; with `docs` write those of the page instead."""
+    errors = tile_errors()
+    if docs:
+        PAGE.write_text(page(PAGE.read_text(), errors))
+        plot(errors)
+        return
+    batches = tuple(batches)
+    for suite in suites:
+        for n in batches:
+            for what in TABLES:
+                _print(f"{suite}, N = {n}: {what}", cells(what, SUITES[suite], n), console)
+    _print(f"errors on {PROBE}", error_cells(errors), console)
+
+
+def plot(errors: Sequence[TileError]) -> None:
+    """Draw error and saving by the tile's side, beside the page. Raises NoMatplotlibError."""
+    figure = figure_of((6.4, 3.2))
+    axes = figure.subplots()
+    sides = [each.m for each in errors]
+    axes.semilogy(sides, [each.over_direct for each in errors], "o-", color="tab:red")
+    axes.axhline(1, color="black", linewidth=0.8)
+    axes.set_xlabel("m of F(m×m, 3×3)")
+    axes.set_ylabel("error, times the direct sum's", color="tab:red")
+    other = axes.twinx()
+    other.plot(sides, [each.saving for each in errors], "s--", color="tab:blue")
+    other.set_ylabel("products saved, times", color="tab:blue")
+    figure.savefig(PAGE.parent / PLOT, dpi=100)
+
+
+def _print(title: str, rows: Cells, console: Console) -> None:
+    headings, *others = rows
+    table = Table(title=title, title_justify="left")
+    for heading in headings:
+        table.add_column(heading, justify="left" if heading == headings[0] else "right")
+    for row in others:
+        table.add_row(*row)
+    console.print(table)

@@ -1,0 +1,213 @@
+"""An honest client beside one hostile one: `python -m benchmarks.serving.attacks`.
+
+    python -m benchmarks.serving.attacks [--model FILE --preset NAME] [--connections 1,4,16]
+                                   [--seconds N] [--only TEXT] [--json FILE] [--record] [-- OPTIONS]
+
+Starts `convoy serve`, a SqueezeNet with random weights unless told otherwise, and asks it about
+photographs, one after another with pauses: alone first, then beside each of the requests that cost
+most for each of their bytes, on each number of connections. The exit status is 1 unless the honest
+client's p50 stays within 3 times its value alone and its worst within 0.5 s, every answer is right,
+and the server grows by less than 400 MB. For an idle machine with two cores or more.
+"""
+
+import argparse
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory, TemporaryFile
+
+import onnx
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.networks.light import light_network
+from benchmarks.rows import RESULTS, append, commit, now, versions
+from benchmarks.serving.attacks.attackers import Attack, attacks_on, under_attack
+from benchmarks.serving.overhead import jpeg_of
+from benchmarks.serving.soak import look_at, serving
+from loadtest.client import Client
+from loadtest.images import ImageFile
+from loadtest.journal import OK
+
+RECORD = RESULTS / "attacks.jsonl"
+
+MOST_P50 = 3.0  # times the p50 alone
+MOST_S = 0.5
+MOST_GROWTH = 400_000_000  # bytes
+CONNECTIONS = (1, 4, 16)
+
+_IMAGES = (60_000, 80_000, 100_000)  # bytes
+_PAUSE_S = 0.02
+_FIRST_S = 1.0  # in which an attack begins to work
+
+
+@dataclass
+class Honest:
+    """What an honest client saw, and the server's memory meanwhile."""
+
+    name: str
+    connections: int
+    seconds: list[float] = field(default_factory=list)
+    wrong: list[str] = field(default_factory=list)  # how other requests ended
+    grown: int = 0  # bytes
+    attacks: Mapping[str, int] = field(default_factory=dict)  # by status
+
+    @property
+    def p50(self) -> float:
+        """The median latency, in seconds."""
+        return median(self.seconds) if self.seconds else float("inf")
+
+    @property
+    def worst(self) -> float:
+        """The longest."""
+        return max(self.seconds, default=float("inf"))
+
+
+def broken(seen: Honest, alone: Honest) -> list[str]:
+    """What an attack did that it must not, in words."""
+    what = f"{seen.name} on {seen.connections} connections"
+    found = [f"{what}: an honest request ended with {kind}" for kind in sorted(set(seen.wrong))]
+    if seen.p50 > MOST_P50 * alone.p50:
+        found.append(f"{what}: p50 {seen.p50 * 1e3:.0f} ms, {seen.p50 / alone.p50:.1f} times")
+    if seen.worst > MOST_S:
+        found.append(f"{what}: the worst took {seen.worst * 1e3:.0f} ms")
+    if seen.grown > MOST_GROWTH:
+        found.append(f"{what}: memory grew by {seen.grown / 1e6:.0f} MB")
+    if not seen.attacks:
+        found.append(f"{what}: the attack did not take place")
+    return found
+
+
+async def _ask(client: Client, pid: int, seconds: float, seen: Honest) -> None:
+    before = look_at(pid).resident_bytes
+    end, number = time.monotonic() + seconds, 0
+    while (started := time.monotonic()) < end:
+        outcome = await client.send(number)
+        number += 1
+        if outcome.kind == OK:
+            seen.seconds.append(time.monotonic() - started)
+        else:
+            seen.wrong.append(outcome.kind)
+        seen.grown = max(seen.grown, look_at(pid).resident_bytes - before)
+        await asyncio.sleep(_PAUSE_S)
+
+
+async def measure(
+    url: str,
+    pid: int,
+    images: Sequence[ImageFile],
+    attacks: Sequence[Attack],
+    connections: Sequence[int],
+    seconds: float,
+) -> tuple[Honest, list[Honest]]:
+    """The honest client alone, then beside each attack on each number of connections."""
+    alone, found = Honest("nobody", 0), []
+    async with Client(url, images) as client:
+        await client.learn()
+        await _ask(client, pid, _FIRST_S, Honest("warming up", 0))
+        await _ask(client, pid, seconds, alone)
+        for attack in attacks:
+            for count in connections:
+                seen = Honest(attack.name, count)
+                async with under_attack(url, [attack], count) as attackers:
+                    await asyncio.sleep(_FIRST_S)
+                    await _ask(client, pid, seconds, seen)
+                seen.attacks = dict(attackers.statuses)
+                found.append(seen)
+                await asyncio.sleep(_FIRST_S)  # for what the attack left behind
+    return alone, found
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure; 0 if no attack does what it must not."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.serving.attacks")
+    parser.add_argument("--model", type=Path)
+    parser.add_argument("--preset", default="imagenet")
+    parser.add_argument("--connections", default=",".join(map(str, CONNECTIONS)))
+    parser.add_argument("--seconds", type=float, default=10.0, help="for each attack")
+    parser.add_argument("--only", default="", help="attacks whose name has this")
+    parser.add_argument("--json", type=Path, help="write the row there")
+    parser.add_argument("--record", action="store_true", help=f"add it to {RECORD.name}")
+    parser.add_argument("serve", nargs="*", help="what `convoy serve` is given")
+    options = parser.parse_args(arguments)
+    connections = [int(each) for each in options.connections.split(",")]
+    images = [ImageFile(f"{size} bytes", jpeg_of(size), "image/jpeg") for size in _IMAGES]
+    with TemporaryDirectory() as folder, TemporaryFile("w+") as log:
+        model = options.model
+        if model is None:
+            model = Path(folder) / "squeezenet.onnx"
+            onnx.save(light_network("squeezenet"), model)
+        serve = [str(model), "--preset", options.preset, "--device", "cpu", *options.serve]
+        with serving(serve, log) as (process, url):
+            attacks = [each for each in attacks_on(url) if options.only in each.name]
+            alone, found = asyncio.run(
+                measure(url, process.pid, images, attacks, connections, options.seconds)
+            )
+    wrong = [each for seen in found for each in broken(seen, alone)]
+    sizes = {attack.name: len(attack.body) for attack in attacks}
+    _show(Console(), alone, found, sizes, wrong)
+    row = _row(alone, found, sizes, wrong)
+    if options.json:
+        options.json.write_text(json.dumps(row) + "\n")
+    if options.record:
+        append(RECORD, [row])
+    return 1 if wrong else 0
+
+
+def _row(
+    alone: Honest, found: Sequence[Honest], sizes: Mapping[str, int], wrong: Sequence[str]
+) -> Mapping[str, object]:
+    def told(seen: Honest) -> Mapping[str, object]:
+        row = asdict(seen)
+        answers = len(row.pop("seconds"))
+        bytes_sent = sizes.get(seen.name, 0)
+        return {
+            **row,
+            "answers": answers,
+            "p50": seen.p50,
+            "worst": seen.worst,
+            "bytes": bytes_sent,
+        }
+
+    return {
+        "at": now(),
+        "commit": commit(),
+        "versions": versions("uvicorn", "uvloop", "httptools", "pillow", "onnxruntime"),
+        "alone": told(alone),
+        "attacked": [told(seen) for seen in found],
+        "broken": list(wrong),
+    }
+
+
+def _show(
+    console: Console,
+    alone: Honest,
+    found: Sequence[Honest],
+    sizes: Mapping[str, int],
+    wrong: Sequence[str],
+) -> None:
+    table = Table(title=f"an honest client; alone p50 {alone.p50 * 1e3:.1f} ms")
+    for column in ("beside", "kB", "connections", "p50 ms", "worst ms", "grown MB", "attacks"):
+        table.add_column(column)
+    for seen in (alone, *found):
+        table.add_row(
+            seen.name,
+            f"{sizes.get(seen.name, 0) / 1e3:.1f}",
+            str(seen.connections),
+            f"{seen.p50 * 1e3:.1f}",
+            f"{seen.worst * 1e3:.0f}",
+            f"{seen.grown / 1e6:.0f}",
+            ", ".join(f"{status}: {n}" for status, n in sorted(seen.attacks.items())),
+        )
+    console.print(table)
+    for each in wrong:
+        console.print(f"[bold red]broken[/]: {each}", highlight=False)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,173 @@
+"""An honest client beside floods, simulated: `python -m benchmarks.simulation.hostile`.
+
+The queue, its turns and the policy are the code that serves; engine and clock are simulated. A
+flood keeps 128 images waiting, in two requests of 64. With k of them an honest client's p50 may
+grow k+1 times, and what it gets of the engine may fall to 1/(k+1) where it wants as much. Where
+small batches waste the engine, batches stay as large as leaves its other clients their share, and
+two of them bound the p50 instead: 2.3 for "flat" and one flood. `fifo` is the same without knowing
+clients apart. Exit status 1 where this is not met.
+"""
+
+import heapq
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import count
+from math import inf
+from random import Random
+from statistics import median
+from typing import NamedTuple
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.simulation.workloads import PROFILES
+from service.batching.dispatcher import Dispatcher
+from service.batching.latency import Latency
+from service.batching.policy import NO_HURRY, due
+from service.batching.queue import Request, Waiting
+from service.fair_queue import ANYONE, Client
+
+HONEST = "honest"
+FLOODS = (1, 2, 4, 8, 16)
+
+# Beyond the bound, for what a closed loop's phase adds.
+SLACK = 1.05
+
+_HTTP_S = 0.0001
+_BATCHES = 400  # about, a run
+
+
+class Habit(NamedTuple):
+    """How a client asks."""
+
+    connections: int
+    images: int = 1  # a request
+    think: float = 0.0  # mean, in L(1)
+
+
+FLOOD = Habit(2, 64)
+HABITS: Mapping[str, Habit] = {
+    "thinks": Habit(1, think=5.0),
+    "asks again at once": Habit(1),
+    "wants the engine": Habit(16),
+}
+
+
+class Result(NamedTuple):
+    """What the honest client got."""
+
+    p50_s: float
+    share: float  # of the engine's time in batches, each item an equal part
+
+
+def simulate(seconds: Sequence[float], habit: Habit, floods: int, *, fair: bool = True) -> Result:
+    """The honest client of this habit beside so many floods; not `fair`: as if all were one."""
+    habits = {HONEST: habit, **{f"flood {number}": FLOOD for number in range(floods)}}
+    draw, numbers = Random(0), count()
+    waiting: Waiting[str, None] = Waiting()
+    dispatcher = Dispatcher(Latency(tuple(seconds)))
+    coming = [
+        (draw.uniform(0, seconds[0]), next(numbers), name)
+        for name, its in habits.items()
+        for _ in range(its.connections)
+    ]
+    heapq.heapify(coming)
+    parts: list[tuple[Request[str, None], int, int]] = []
+    undone: dict[Request[str, None], int] = {}
+    took: list[float] = []
+    got = dict.fromkeys(habits, 0.0)
+    began, ends, again, last = 0.0, inf, inf, _BATCHES * seconds[-1]
+    while (now := min(coming[0][0] if coming else inf, ends, again)) < last:
+        again = inf
+        if ends <= now:
+            items = sum(part[2] for part in parts)
+            dispatcher.answered(now, waiting.depth)
+            for request, _, size in parts:
+                name = request.items[0]
+                got[name] += (now - began) * size / items
+                undone[request] -= size
+                if not undone[request]:
+                    del undone[request]
+                    if name == HONEST:
+                        took.append(now - request.submitted)
+                    think = habits[name].think * seconds[0]
+                    pause = draw.expovariate(1 / think) if think else 0.0
+                    heapq.heappush(coming, (now + _HTTP_S + pause, next(numbers), name))
+            parts, ends = [], inf
+        while coming and coming[0][0] <= now:
+            name = heapq.heappop(coming)[2]
+            client, images = Client(name) if fair else ANYONE, habits[name].images
+            moment = due(now)
+            own = (name,) * images
+            request = Request(waiting, own, now, None, client, moment, NO_HURRY, images)
+            undone[request] = images
+            inside = waiting.enter(request)
+            inside += sum(part[2] for part in parts if part[0].client == client)
+            dispatcher.arrived(now, images, client.name, inside)
+        if not parts and waiting.depth:
+            decision = dispatcher.decide(now, waiting.depth)
+            again = decision.look_again
+            if decision.dispatch:
+                names, parts = waiting.take(decision.dispatch, now)
+                clients = (part[0].client.name for part in parts)
+                dispatcher.dispatched(now, len(names), 0, clients)
+                began, ends = now, now + seconds[len(names) - 1]
+    return Result(median(took) if took else inf, got[HONEST] / (sum(got.values()) or 1.0))
+
+
+def bound(seconds: Sequence[float], floods: int) -> float:
+    """How many times as long the p50 may be."""
+    rates = [n / each for n, each in enumerate(seconds, 1)]
+    enough = next(n for n, rate in enumerate(rates) if rate >= max(rates) / (floods + 1))
+    return max(floods + 1.0, 2 * seconds[enough] / seconds[0])
+
+
+class Row(NamedTuple):
+    """One profile, habit and number of floods."""
+
+    profile: str
+    habit: str
+    floods: int
+    growth: float  # of p50
+    most: float
+    share: float
+    fifo: float  # growth without turns
+
+    @property
+    def met(self) -> bool:
+        """Whether it is as promised."""
+        wanted = self.habit != "wants the engine" or self.share * (self.floods + 1) >= 1 / SLACK
+        return wanted and self.growth <= SLACK * self.most
+
+
+def rows(floods: Sequence[int] = FLOODS) -> Iterator[Row]:
+    """All that is promised, where batches take long enough to be shared."""
+    for profile in ("flat", "linear", "steps"):
+        seconds = PROFILES[profile]
+        for name, habit in HABITS.items():
+            alone = simulate(seconds, habit, 0).p50_s
+            for number in floods:
+                p50_s, share = simulate(seconds, habit, number)
+                fifo = simulate(seconds, habit, number, fair=False).p50_s
+                most = bound(seconds, number)
+                yield Row(profile, name, number, p50_s / alone, most, share, fifo / alone)
+
+
+def main() -> None:
+    """Simulate and show."""
+    table = Table(box=None)
+    for heading in ("L(n)", "honest client", "floods", "p50 ×", "at most", "share", "fifo p50 ×"):
+        table.add_column(heading, justify="left" if heading[0] in "Lh" else "right")
+    met = True
+    for row in rows():
+        met = met and row.met
+        numbers = f"{row.growth:.2f}", f"{row.most:.2f}", f"{row.share:.3f}", f"{row.fifo:.0f}"
+        table.add_row(row.profile, row.habit, str(row.floods), *numbers)
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(table)
+    console.print("met" if met else "NOT MET")
+    if not met:
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main()

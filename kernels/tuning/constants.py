@@ -1,0 +1,43 @@
+"""What the model of time assumes of a GPU where it has not been measured.
+
+kernels/tuning/micro.py ─ measurements ─ fitted ─ Constants ─ heuristic, models/schedule/time.py
+"""
+
+from dataclasses import dataclass
+
+CLOCK_HZ = 1.98e9
+"""The highest clock of an H200's multiprocessors: cycles of the model are of this clock."""
+
+
+@dataclass(frozen=True, slots=True)
+class Constants:
+    """Numbers that a few kernels can measure; the defaults are assumed."""
+
+    launch_cycles: float = 1600
+    """From a launch's end to the next one's start in a captured graph: 0.8 µs."""
+
+    overlapped_cycles: float = 495
+    """The same where the later launch has begun before (kernels/src/dependent.cuh): 0.25 µs."""
+
+    fork_cycles: float = 1600
+    """The same where the later launch waits for one of another stream."""
+
+    l2_bytes: float = 24
+    """Bytes from the second-level cache, per cycle and multiprocessor, while all read: 6.3 TB/s."""
+
+    idle_warps: float = 2
+    """w warps of a multiprocessor issue as if they were w / (w + idle_warps) of a full one's: the
+    fewer there are, the less they hide of each other's latencies."""
+
+
+ASSUMED = Constants()
+
+
+def cycles(us: float) -> float:
+    """Return a time in cycles of CLOCK_HZ."""
+    return us * CLOCK_HZ / 1e6
+
+
+def microseconds(count: float) -> float:
+    """Return a number of cycles of CLOCK_HZ as a time."""
+    return 1e6 * count / CLOCK_HZ

@@ -1,0 +1,239 @@
+"""Measures what the model of time assumes of a GPU, with the kernels of kernels/src/micro.cu.
+
+    MEASUREMENTS ─ readings: a name, what was run, µs ─ fitted ─ Constants
+
+Each is a captured graph of copies, timed as kernels/tuning/timing.py does. The device must do no
+other work meanwhile.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from kernels.device.device import Device, Stream, Trigger
+from kernels.device.launch import Launch, instantiate, launch
+from kernels.tuning.constants import Constants, cycles
+from kernels.tuning.timing import COPIES, REPLAYS, Copies, Timing, launcher
+
+SOURCE = "micro.cu"
+
+CACHE_BYTES = 16 << 20
+"""What each block reads: more than a first-level cache holds, less than the second-level one."""
+
+TURNS = (0, 500, 1000)
+"""Of a chain of additions: an empty kernel, one of about 1 µs, one of about 2."""
+
+VARIANTS, LENGTH = 8, 2048
+"""Kernels of 32 KB of code each: together more than the caches of instructions hold."""
+
+LATE_THREADS = 256
+
+ISSUE_TURNS = 2000
+WARPS = (4, 8, 16, 32)
+"""On each multiprocessor."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The median µs of one launch, or of one pass through a fork, under conditions."""
+
+    name: str
+    conditions: Mapping[str, Any]
+    us: float
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How often each is run."""
+
+    copies: int = COPIES
+    replays: int = REPLAYS
+
+
+def read_cache_launch(blocks: int, nbytes: int) -> Launch:
+    """Return a launch whose blocks all add up x, `nbytes` long: operands x, y."""
+    kernel = instantiate(SOURCE, "read_cache")
+    return launch(kernel, (blocks, 1, 1), (1024, 1, 1), x="x", y="y", vectors=nbytes // 16)
+
+
+def chain_launch(blocks: int, turns: int, trigger: Trigger = Trigger.START) -> Launch:
+    """Return a launch that counts to `turns` in every thread: operand y."""
+    kernel = replace(instantiate(SOURCE, "chain"), trigger=trigger)
+    return launch(kernel, (blocks, 1, 1), (256, 1, 1), y="y", turns=turns)
+
+
+def wide_launch(blocks: int, variant: int, length: int) -> Launch:
+    """Return a launch with long code, another for each variant: operand y."""
+    kernel = instantiate(SOURCE, "wide", length=length, variant=variant)
+    return launch(kernel, (blocks, 1, 1), (256, 1, 1), y="y", x=1.0)
+
+
+def late_launch(blocks: int) -> Launch:
+    """Return a launch of LATE_THREADS a block that stores late: operands x, y, a float a thread."""
+    kernel = instantiate(SOURCE, "late")
+    return launch(kernel, (blocks, 1, 1), (LATE_THREADS, 1, 1), x="x", y="y")
+
+
+def issue_launch(blocks: int, warps: int, turns: int) -> Launch:
+    """Return a launch whose warps multiply small tiles in shared memory: operand y."""
+    kernel = instantiate(SOURCE, "issue")
+    return launch(kernel, (blocks, 1, 1), (32 * warps, 1, 1), y="y", turns=turns)
+
+
+class Laboratory:
+    """A device with memory for the kernels' operands; used as a context by `laboratory`."""
+
+    def __init__(self, device: Device, effort: Effort, operands: Mapping[str, int]) -> None:
+        self.device, self._effort, self._operands = device, effort, operands
+
+    @property
+    def multiprocessors(self) -> int:
+        """The number of the device's multiprocessors."""
+        return self.device.multiprocessors
+
+    def enqueues(self, launched: Launch, *, dependent: bool = False) -> Callable[[Stream], None]:
+        """Load the kernel, and return what enqueues the launch on a stream."""
+        run = launcher(self.device, [launched], [self._operands], dependent=dependent)
+        return lambda stream: run(stream, 0)
+
+    def us(self, *runs: Callable[[Stream], None]) -> float:
+        """Return the median µs of one of what `runs` enqueue in turn. Raises DeviceError."""
+
+        def run(stream: Stream, index: int) -> None:
+            runs[index](stream)
+
+        copies = Copies(self.device, run, len(runs), copies=self._effort.copies)
+        return Timing.of(copies.samples_us(self._effort.replays)).p50_us
+
+
+@contextmanager
+def laboratory(device: Device, effort: Effort) -> Iterator[Laboratory]:
+    """Open a Laboratory; its memory is freed at the end. Raises DeviceError."""
+    sizes = {"x": CACHE_BYTES, "y": 4 * 1024 * max(device.multiprocessors, 1)}
+    buffers = {name: device.allocate(nbytes) for name, nbytes in sizes.items()}
+    stream = device.stream()
+    device.fill(buffers["x"].address, CACHE_BYTES, 0, stream)
+    stream.synchronize()
+    try:
+        yield Laboratory(device, effort, {name: each.address for name, each in buffers.items()})
+    finally:
+        device.synchronize()
+        for buffer in buffers.values():
+            buffer.free()
+
+
+def measure_cache(at: Laboratory) -> list[Reading]:
+    """Time reading CACHE_BYTES by one block, and by a quarter, a half and all multiprocessors'."""
+    every = at.multiprocessors
+    return [
+        Reading(
+            "cache",
+            {"blocks": blocks},
+            at.us(at.enqueues(read_cache_launch(blocks, CACHE_BYTES))),
+        )
+        for blocks in dict.fromkeys((1, max(1, every // 4), max(1, every // 2), every))
+    ]
+
+
+def measure_chain(at: Laboratory) -> list[Reading]:
+    """Time chains of empty and short launches, one after another and overlapping."""
+    readings = []
+    for turns, trigger in product(TURNS, Trigger):
+        launched = chain_launch(at.multiprocessors, turns, trigger)
+        for dependent in (False, True):
+            conditions = {"turns": turns, "trigger": trigger.name, "dependent": dependent}
+            us = at.us(at.enqueues(launched, dependent=dependent))
+            readings.append(Reading("chain", conditions, us))
+    return readings
+
+
+def measure_fork(at: Laboratory) -> list[Reading]:
+    """Time a launch, two side by side on streams of their own, and one that waits for both."""
+    half = at.enqueues(chain_launch(max(1, at.multiprocessors // 2), TURNS[1]))
+    beside, forked, joined = at.device.stream(), at.device.event(), at.device.event()
+
+    def run(stream: Stream) -> None:
+        half(stream)
+        forked.record(stream)
+        beside.wait(forked)
+        half(beside)
+        joined.record(beside)
+        half(stream)
+        stream.wait(joined)
+        half(stream)
+
+    return [Reading("fork", {"turns": TURNS[1]}, at.us(run))]
+
+
+def measure_code(at: Laboratory) -> list[Reading]:
+    """Time launches of long code: the same again, and several in turn."""
+    every = [at.enqueues(wide_launch(at.multiprocessors, each, LENGTH)) for each in range(VARIANTS)]
+    return [Reading("code", {"kernels": len(runs)}, at.us(*runs)) for runs in (every[:1], every)]
+
+
+def measure_issue(at: Laboratory) -> list[Reading]:
+    """Time a convolution's inner loop by the warps of a multiprocessor."""
+    return [
+        Reading(
+            "issue",
+            {"warps": warps, "turns": ISSUE_TURNS},
+            at.us(at.enqueues(issue_launch(at.multiprocessors, warps, ISSUE_TURNS))),
+        )
+        for warps in WARPS
+    ]
+
+
+MEASUREMENTS: Mapping[str, Callable[[Laboratory], list[Reading]]] = {
+    "cache": measure_cache,
+    "chain": measure_chain,
+    "fork": measure_fork,
+    "code": measure_code,
+    "issue": measure_issue,
+}
+
+
+def fitted(readings: Iterable[Reading]) -> Constants:
+    """Return the constants that the readings of all MEASUREMENTS say.
+
+    A gap is what a chain's launch takes beyond its additions, whose time is the difference between
+    chains of different length. Raises ValueError where a reading is missing.
+    """
+    found = list(readings)
+
+    def us(name: str, **conditions: Any) -> float:
+        for each in found:
+            if each.name == name and conditions.items() <= each.conditions.items():
+                return each.us
+        raise ValueError(f"no reading of {name} with {conditions}")
+
+    def gap_us(**conditions: Any) -> float:
+        _, short, long = (
+            us("chain", turns=turns, trigger="START", **conditions) for turns in TURNS
+        )
+        return 2 * short - long
+
+    apart = gap_us(dependent=False)
+    additions = us("chain", turns=TURNS[1], trigger="START", dependent=False) - apart
+    # Three launches lie on the longest path through a fork, and one gap that is none of its own.
+    fork_us = (us("fork") - 3 * additions - apart) / 2
+    reads = [each for each in found if each.name == "cache"]
+    if not reads:
+        raise ValueError("no reading of cache")
+    widest = max(reads, key=lambda each: int(each.conditions["blocks"]))
+    slope, intercept = np.polyfit(WARPS, [us("issue", warps=warps) for warps in WARPS], 1)
+    return Constants(
+        launch_cycles=cycles(apart),
+        overlapped_cycles=cycles(gap_us(dependent=True)),
+        fork_cycles=cycles(fork_us),
+        l2_bytes=cache_bytes(widest),
+        idle_warps=float(intercept / slope),
+    )
+
+
+def cache_bytes(reading: Reading) -> float:
+    """Return the bytes per cycle that each multiprocessor with a block reads."""
+    return CACHE_BYTES / cycles(reading.us)

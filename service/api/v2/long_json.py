@@ -1,0 +1,133 @@
+"""The JSON of a request, however long, without keeping other threads from running.
+
+A parser in C holds the interpreter's lock until it returns. So what no request needs is counted and
+refused first; then `data`, which alone may be long, is cut out, to be read in pieces:
+
+    text ── objects and strings counted ── cut ─┬─ short JSON with [0], [1], ... for `data`: parsed
+                                                └─ lists: spans of the text, read by `tensors`
+
+A search for a byte is no parser: it takes less than a millisecond for 8 MB.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from service.errors import BadRequestError, PayloadTooLargeError
+
+PIECE = 2**16
+"""The most bytes that are handed to a parser or a translation at once: it takes a millisecond."""
+
+# An input, an output and their parameters are five; clients add a few of their own.
+_MOST_OBJECTS = 256
+
+# Strings beside the files: names, keys and values.
+_MOST_STRINGS = 512
+
+# Bytes beside `data`, which are parsed at once.
+_MOST_BESIDE = 2**16
+
+# White space within which a list or a colon follows its key, and backslashes before a quote.
+_NEAR = 256
+
+_LIST_FOLLOWS = re.compile(rb"[ \t\r\n]*:[ \t\r\n]*\[")
+_COLON_FOLLOWS = re.compile(rb"[ \t\r\n]*:")
+_KEY = b'"data"'
+
+
+class Span(NamedTuple):
+    """A part of a text."""
+
+    text: bytes
+    start: int
+    end: int
+
+
+def check_counts(text: bytes, end: int, max_files: int) -> None:
+    """BadRequestError where the text up to `end` has more than any request with so many files."""
+    if _has_more(text, b"{", end, _MOST_OBJECTS):
+        raise BadRequestError(
+            f"the JSON has more than {_MOST_OBJECTS} objects; a request has one input, "
+            "one output and their parameters"
+        )
+    most = max_files + _MOST_STRINGS
+    if _has_more(text, b'"', end, 2 * most):
+        raise BadRequestError(
+            f"the JSON has more than {most} strings; send at most {max_files} images a request, "
+            "and few parameters"
+        )
+
+
+def _has_more(text: bytes, byte: bytes, end: int, most: int) -> bool:
+    found = 0
+    for start in range(0, end, PIECE):
+        found += text.count(byte, start, min(start + PIECE, end))
+        if found > most:
+            return True
+    return False
+
+
+def cut(text: bytes, end: int) -> tuple[bytes, Sequence[Span]]:
+    """The JSON with `[0]`, `[1]`, ... instead of each list `data`, and the lists.
+
+    What is inside the lists is not checked. BadRequestError: it is no JSON. PayloadTooLargeError:
+    what is left is long.
+    """
+    kept: list[bytes] = []
+    lists: list[Span] = []
+    kept_from = position = kept_bytes = 0
+    while (quote := text.find(b'"', position, end)) >= 0:
+        position = string_end(text, quote + 1, end) + 1
+        if position - quote != len(_KEY) or not text.startswith(_KEY, quote):
+            continue
+        if follows := _LIST_FOLLOWS.match(text, position, min(position + _NEAR, end)):
+            start = follows.end() - 1
+            position = _list_end(text, start, end)
+            kept_bytes += start - kept_from
+            _check_short(kept_bytes)
+            kept += [text[kept_from:start], b"[%d]" % len(lists)]
+            lists.append(Span(text, start, position))
+            kept_from = position
+    _check_short(kept_bytes + end - kept_from)
+    return b"".join([*kept, text[kept_from:end]]), lists
+
+
+def string_end(text: bytes, start: int, end: int) -> int:
+    """Where the quote is that ends a string whose first character is at `start`."""
+    quote = start
+    while (quote := text.find(b'"', quote, end)) >= 0:
+        before = text[max(start, quote - _NEAR) : quote]
+        backslashes = len(before) - len(before.rstrip(b"\\"))
+        if backslashes == _NEAR:
+            break
+        if backslashes % 2 == 0:
+            return quote
+        quote += 1
+    raise BadRequestError("failed to parse the request JSON buffer: a string does not end")
+
+
+def _list_end(text: bytes, start: int, end: int) -> int:
+    """Where a list of lists, numbers and strings ends: at its last bracket before another key."""
+    position = start
+    while True:
+        quote = text.find(b'"', position, end)
+        stop = text.find(b"}", position, end if quote < 0 else quote)
+        if stop >= 0 or quote < 0:
+            break
+        after = string_end(text, quote + 1, end) + 1
+        if _COLON_FOLLOWS.match(text, after, min(after + _NEAR, end)):
+            stop = quote
+            break
+        position = after
+    last = text.rfind(b"]", position, max(stop, position))
+    if last < 0:
+        raise BadRequestError("`data` must be a list of numbers, or of strings in base64")
+    return last + 1
+
+
+def _check_short(length: int) -> None:
+    if length > _MOST_BESIDE:
+        raise PayloadTooLargeError(
+            f"the JSON beside `data` has more than {_MOST_BESIDE} bytes; "
+            "send a shorter id and parameters"
+        )

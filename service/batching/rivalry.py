@@ -1,0 +1,54 @@
+"""Who shares the engines: the clients of the last second, and how much the lightest of them asks.
+
+A batch that has begun holds up who comes next, so what is known of the clients bounds how long a
+batch may last (`service/batching/policy.py`).
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from typing import NamedTuple
+
+# A client counts for so long after its last request, or the last batch that had an image of it.
+_RECENT_S = 1.0
+
+
+class Rivals(NamedTuple):
+    """The clients that share the engines now."""
+
+    clients: int = 1
+    lightest: int = 1  # images that the lightest has inside at most
+
+
+ALONE = Rivals()
+
+
+class Rivalry:
+    """Remembers the clients of the last second; has no clock."""
+
+    def __init__(self) -> None:
+        # Of each client when it asked last, the most that it had inside, and since when.
+        self._clients: OrderedDict[str, tuple[float, int, float]] = OrderedDict()
+
+    def asked(self, now: float, client: str, inside: int) -> None:
+        """A client has asked, and so many of its images wait or run now."""
+        _, most, since = self._clients.pop(client, (0.0, 0, now))
+        if inside >= most or now - since > _RECENT_S:
+            most, since = inside, now
+        self._clients[client] = now, most, since
+
+    def served(self, now: float, clients: Iterable[str]) -> None:
+        """A batch has images of these clients."""
+        for client in clients:
+            if client in self._clients:
+                self._clients[client] = (now, *self._clients.pop(client)[1:])
+
+    def rivals(self, now: float, most: float) -> Rivals:
+        """The clients of the last second; with `most` of them it does not matter who they are."""
+        clients = self._clients
+        while clients and next(iter(clients.values()))[0] < now - _RECENT_S:
+            clients.popitem(last=False)
+        if len(clients) < 2:
+            return ALONE
+        if len(clients) >= most:
+            return Rivals(len(clients))
+        return Rivals(len(clients), min(inside for _, inside, _ in clients.values()))

@@ -1,0 +1,31 @@
+"""Labels that files have by their names: `tench/1.jpg`, `tench_1.jpg`, `n01440764_tench.JPEG`."""
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from service.hosting.presets import label_names, plain_words
+
+_NUMBERED = re.compile(r"^n\d{8}[ _-]")
+
+
+def names_of_labels(labels: Sequence[str]) -> Mapping[str, str]:
+    """Each name of a label, in plain words; a name of two labels is the first's."""
+    names: dict[str, str] = {}
+    for label in labels:
+        for name in label_names(label):
+            names.setdefault(name, label)
+    return names
+
+
+def expected_of(file: Path, names: Mapping[str, str]) -> list[str]:
+    """The names of the label that a file's folder has, or else its own name begins with.
+
+    Empty where neither is a label. The longest name counts: `tiger_cat.jpg` is no tiger.
+    """
+    label = names.get(plain_words(file.absolute().parent.name))
+    if label is None:
+        words = plain_words(_NUMBERED.sub("", file.stem)).split()
+        starts = (" ".join(words[:count]) for count in range(len(words), 0, -1))
+        label = next((names[start] for start in starts if start in names), None)
+    return [] if label is None else label_names(label)

@@ -1,0 +1,174 @@
+"""Clients take turns in a queue: start-time fair queueing between their lines.
+
+    client ── its line ─┐
+    client ── its line ─┴─ the line that has had the least service, by its weight, goes next
+
+The owner of the queue orders each line. Service is counted on a clock that all lines share, which
+shows the service of the line that went last (Goyal, Vin and Cheng 1996, section 2). A line that
+forms begins at the clock: a client that was away has no claim, and one that was just served waits
+for the others. What a line gets in its first turn advances the clock by a part for each line, so
+that clients who come once, however many, do not hold up a line that has had its turn.
+
+- While two clients wait all the time, their service over their weight differs by at most the
+  largest cost of each over its weight.
+- A client's line that forms is behind at most one entry of each other client.
+"""
+
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterator
+from itertools import count
+from math import ceil, inf
+from typing import Generic, NamedTuple, TypeVar
+
+E = TypeVar("E")
+
+# Lines of clients that wait no more are forgotten when there are twice as many as at the last look.
+_FEW_LINES = 16
+
+
+class Client(NamedTuple):
+    """Who asks, whatever the protocol: by its API key, or else by its address."""
+
+    name: str = ""
+    weight: float = 1.0  # its share beside other clients
+    highest_priority: int = 1
+
+
+ANYONE = Client()
+
+
+class Line(Generic[E]):
+    """What one client has waiting."""
+
+    __slots__ = ("client", "entries", "fresh", "key", "level", "service", "since", "size")
+
+    def __init__(self, client: Client, service: float) -> None:
+        self.client = client
+        self.entries: list[E] = []  # the next first
+        self.size = 0.0  # what all of them cost; the owner counts
+        self.service = service  # over its weight, on the clock of all lines
+        self.level = 0  # of its head
+        self.since = 0.0  # when it last had a turn, in the owner's seconds
+        self.fresh = True  # it has had no turn since it formed
+        self.key: tuple[float, bool, int] | None = None  # its place in its level, while it has one
+
+
+_Place = tuple[float, bool, int, Line[E]]  # of equal service, those that just formed go first
+
+
+class FairQueue(Generic[E]):
+    """The lines of one queue. Levels, the lowest number first, are the owner's priorities."""
+
+    def __init__(self, due: Callable[[Line[E]], float] = lambda line: line.level) -> None:
+        """`due` says when the head of a line is due: of several levels the earliest goes first."""
+        self._due = due
+        self._lines: dict[str, Line[E]] = {}
+        self._levels: dict[int, list[_Place[E]]] = {}  # each by service
+        self._clock = 0.0
+        self._weight = 0.0  # of the lines that wait
+        self._numbers = count()
+        self._most_lines = _FEW_LINES
+
+    def __bool__(self) -> bool:
+        return bool(self._levels)
+
+    def size(self, client: Client) -> float:
+        """What a client's line costs; 0 where it has none."""
+        line = self._lines.get(client.name)
+        return line.size if line else 0.0
+
+    def lines(self) -> Iterator[Line[E]]:
+        """The lines that wait, in no order."""
+        for level in self._levels.values():
+            for *_, line in level:
+                yield line
+
+    def line(self, client: Client) -> Line[E]:
+        """A client's line, for the owner to add to; then `place` it."""
+        line = self._lines.get(client.name)
+        if line is None:
+            if len(self._lines) >= self._most_lines:
+                self._forget()
+            line = self._lines[client.name] = Line(client, self._clock)
+        return line
+
+    def ahead(self, client: Client, own: float) -> Iterator[tuple[Line[E], float]]:
+        """Other lines of which something goes before what a client adds, behind `own` of its cost.
+
+        Each with how much goes before it, if the line has so much, and in parts as small.
+        """
+        known = self._lines.get(client.name)
+        begins = max(known.service, self._clock) if known else self._clock
+        for line in self.lines():
+            share = (begins + own / client.weight - line.service) * line.client.weight
+            if line is not known and share > 0:
+                yield line, share
+
+    def place(self, line: Line[E], level: int = 0) -> None:
+        """Put a line where it belongs; `level` is that of its head, if it has one."""
+        waited = line.key is not None
+        if line.key is not None:
+            places = self._levels[line.level]
+            del places[bisect_left(places, line.key)]
+            if not places:
+                del self._levels[line.level]
+            line.key = None
+        if line.entries:
+            if not waited:
+                line.service, line.fresh = max(line.service, self._clock), True
+                self._weight += line.client.weight
+            line.level = level
+            line.key = (line.service, not line.fresh, next(self._numbers))
+            insort(self._levels.setdefault(level, []), (*line.key, line))
+        elif waited:
+            self._weight -= line.client.weight
+            if not self._levels:  # no line waits: all begin anew
+                self._lines.clear()
+                self._clock = self._weight = 0.0
+
+    def next(self) -> tuple[Line[E], float]:
+        """Return the line whose turn it is, and how much service that is worth.
+
+        With the last of it the line has at least as much as the next line.
+        """
+        if len(self._levels) == 1:
+            (places,) = self._levels.values()
+            line = places[0][-1]
+            if len(places) == 1:
+                return line, inf
+            return line, max(1.0, ceil((places[1][0] - line.service) * line.client.weight))
+        return min((places[0][-1] for places in self._levels.values()), key=self._due), 1.0
+
+    def served(self, line: Line[E], cost: float, entries: int = 1) -> None:
+        """Count service to the line whose turn it was; then `place` it.
+
+        Of several entries of equal cost the clock shows the service at which the last one began: a
+        line that forms then is not owed what this one got before.
+        """
+        passed = cost / (self._weight + 1.0) if line.fresh else 0.0
+        last = cost / entries
+        begun = line.service + (cost - last) / line.client.weight
+        self._clock, line.fresh = max(self._clock + passed, begun), False
+        line.service += cost / line.client.weight
+
+    def copy(self) -> "FairQueue[E]":
+        """A queue with the same lines, to see who would go when."""
+        other: FairQueue[E] = FairQueue(self._due)
+        other._clock, other._weight, other._numbers = self._clock, self._weight, self._numbers
+        for line in self.lines():
+            twin = other._lines[line.client.name] = Line(line.client, line.service)
+            twin.entries, twin.size = [*line.entries], line.size
+            twin.level, twin.since, twin.key = line.level, line.since, line.key
+            twin.fresh = line.fresh
+        for level, places in self._levels.items():
+            other._levels[level] = [
+                (*place[:-1], other._lines[place[-1].client.name]) for place in places
+            ]
+        return other
+
+    def _forget(self) -> None:
+        """Drop the lines that neither wait nor owe the others their turn."""
+        lines = self._lines.values()
+        kept = [line for line in lines if line.key is not None or line.service > self._clock]
+        self._lines = {line.client.name: line for line in kept}
+        self._most_lines = max(_FEW_LINES, 2 * len(kept))

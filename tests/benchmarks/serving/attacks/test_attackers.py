@@ -1,0 +1,71 @@
+"""The worst requests are accepted, and what they do to an honest client is judged."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.serving.attacks import __main__ as harness
+from benchmarks.serving.attacks.__main__ import Honest, broken
+from benchmarks.serving.attacks.attackers import UNANSWERED, png, scans, webp
+from models import BUILT_IN_MODEL
+from service.images.header import parse_image_file
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="attackers have 127.0.0.2")
+
+ALONE = Honest("nobody", 0, [0.01] * 10)
+
+
+def test_the_images_cost_much_for_their_bytes() -> None:
+    for data, pixels, most in ((webp(5000), 25e6, 1100), (png(5000), 25e6, 5000)):
+        assert parse_image_file(data).pixels == pixels
+        assert len(data) < most
+    jpeg = parse_image_file(scans())
+    assert jpeg.scans == 100
+
+
+@pytest.mark.parametrize(
+    ("seen", "says"),
+    [
+        (Honest("a", 1, [0.031] * 9, attacks={"200": 1}), "a on 1 connections: p50 31 ms, 3.1"),
+        (Honest("a", 4, [*[0.01] * 9, 0.6], attacks={"200": 1}), "the worst took 600 ms"),
+        (Honest("a", 4, [0.01], grown=500_000_000, attacks={"200": 1}), "memory grew by 500 MB"),
+        (Honest("a", 1, [0.01], wrong=["503"], attacks={"503": 1}), "ended with 503"),
+        (Honest("a", 1, [0.01]), "the attack did not take place"),
+        (Honest("a", 1, [], attacks={"200": 1}), "p50 inf ms"),
+    ],
+)
+def test_what_an_attack_must_not_do_is_found(seen: Honest, says: str) -> None:
+    assert any(says in each for each in broken(seen, ALONE))
+
+
+def test_an_attack_that_is_borne_is_no_finding() -> None:
+    seen = Honest("a", 1, [0.02] * 10, grown=10_000_000, attacks={"200": 5})
+    assert broken(seen, ALONE) == []
+
+
+def test_every_attack_is_made_and_every_honest_answer_is_right(tmp_path: Path) -> None:
+    file = tmp_path / "row.json"
+    # How long an honest client waits is not judged here: others use this machine too.
+    harness.main(
+        [
+            *("--seconds", "0.5", "--connections", "2", "--json", str(file)),
+            *("--model", str(BUILT_IN_MODEL), "--preset", "digits"),
+        ]
+    )
+    row = json.loads(file.read_text())
+    assert len(row["attacked"]) == 6
+    for seen in row["attacked"]:
+        assert seen["answers"] > 0
+        assert seen["wrong"] == []
+        assert sum(seen["attacks"].values()) >= 2
+        # They are what the server takes, busy at most.
+        assert seen["attacks"].keys() <= {"200", "429", "503", UNANSWERED}, seen
+
+
+@pytest.mark.slow
+def test_an_honest_client_is_answered_soon_beside_each_attack(tmp_path: Path) -> None:
+    file = tmp_path / "row.json"
+    status = harness.main(["--seconds", "5", "--json", str(file)])
+    assert status == 0, json.loads(file.read_text())["broken"]

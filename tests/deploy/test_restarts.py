@@ -1,0 +1,30 @@
+"""Rolling restarts of two servers under load: no client sees an error."""
+
+from collections import Counter
+from contextlib import ExitStack
+
+import pytest
+
+from tests.support.servers.restarts import Client, pair
+
+NOTICE_S = 0.3
+
+
+@pytest.mark.parametrize("restarts", [6, pytest.param(200, marks=pytest.mark.slow)])
+def test_no_request_fails_while_servers_are_restarted_by_turns(restarts: int) -> None:
+    with pair("--notice-s", str(NOTICE_S)) as servers, ExitStack() as stack:
+        ports = [server.port for server in servers]
+        kept = [Client(ports, 0.002, keep=True) for _ in range(4)]
+        others = [Client(ports, 0.02, keep=False) for _ in range(2)]
+        for client in (*kept, *others):
+            stack.enter_context(client)
+        for number in range(restarts):
+            servers[number % 2].stop()
+            servers[number % 2].start()
+        stack.close()
+    ended = sum((client.ended for client in (*kept, *others)), Counter())
+    assert list(ended) == ["right"], ended
+    assert ended["right"] > 20 * restarts
+    # Those that keep their connections leave a server before it refuses.
+    assert sum(client.refused for client in kept) == 0
+    assert min(client.closed for client in kept) >= restarts

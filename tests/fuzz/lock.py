@@ -1,0 +1,155 @@
+"""What holds the interpreter's lock: bodies of megabytes, grown from a few bytes.
+
+    kind, first, unit and last ── first + unit · n + last ── its reader ── the longest hold
+
+A parser in C that is handed 8 MB keeps every other thread from running until it returns. So the
+fuzzer's input is how a long body is made, and the oracle is a heartbeat beside its reader.
+"""
+
+import struct
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import NamedTuple
+
+from models import OutputKind
+from service.api.v2.request import MAX_JSON_BYTES, parse_request
+from service.errors import ServiceError
+from service.hosting.pipeline import ModelInfo
+from service.http.body import images_of
+from service.http.compression import compress, inflate
+from service.images.header import parse_image_file
+from tests.support.images.files import encode, scene
+from tests.support.service.heartbeat import longest_hold_s
+
+# For how long one call may keep other threads from running, whatever its length.
+MOST_HELD_S = 0.005
+
+# A try is enough if it is within that. Others' work on the core only adds to what is seen.
+TRIES = 10
+
+BYTES = 8_000_000
+_IMAGES = 8
+_BETWEEN = b"\n\0\n"  # the parts of an input
+
+# As many numbers as make 8 MB, of four bytes each and of eight.
+INFO = ModelInfo(
+    *("m", "1", (666_667, 1, 3), "scores", OutputKind.LOGITS, ()),
+    tensor="x",
+    tensor_shape=(1_000_001, 1, 1),
+)
+
+
+class HeldTooLongError(AssertionError):
+    """A reader kept other threads from running."""
+
+
+class Long(NamedTuple):
+    """A long body: what it begins with, what is repeated, and what it ends with."""
+
+    first: bytes
+    unit: bytes
+    last: bytes = b""
+
+    def body(self) -> bytes:
+        """All of it; no longer than clients may send."""
+        times = BYTES // len(self.unit) if self.unit else 0
+        return (self.first + self.unit * times + self.last)[:MAX_JSON_BYTES]
+
+
+def _binary(body: bytes) -> object:
+    """The JSON up to the first line end, then a binary tensor."""
+    return parse_request(body, body.find(b"\n") + 1, INFO, _IMAGES)
+
+
+READERS: Mapping[bytes, Callable[[bytes], object]] = {
+    b"json": lambda body: parse_request(body, None, INFO, _IMAGES),
+    b"binary": _binary,
+    b"gzip": lambda body: inflate(body, "gzip", BYTES),  # what was compressed before
+    b"stored": lambda body: inflate(body, "deflate", BYTES),
+    b"form": lambda body: images_of(body, b"b", _IMAGES),
+    b"image": parse_image_file,
+}
+
+
+_PIXELS = b'{"inputs":[{"name":"image","datatype":"UINT8","shape":[1,666667,1,3],"data":'
+_FILES = b'{"inputs":[{"name":"image","datatype":"BYTES","shape":[%d],"data":'
+_TENSOR = b'{"inputs":[{"name":"x","datatype":"FP32","shape":[%d,1000001,1,1],"data":'
+_SIZE = b',"parameters":{"binary_data_size":%d}}]}'
+_PART = b'--b\r\nContent-Disposition: form-data; name="file"\r\n\r\n'
+
+# What is known to have held it, or to come near.
+KNOWN: Mapping[str, tuple[bytes, Long]] = {
+    "inputs": (
+        b"json",
+        Long(b'{"inputs":[', b'{"name":"","datatype":"","shape":[]},', b"{}]}"),
+    ),
+    "parameters": (
+        b"json",
+        Long(b'{"inputs":[', b'{"name":"","datatype":"","shape":[],"parameters":{}},', b"{}]}"),
+    ),
+    "keys": (b"json", Long(b"{", b'"a":0,', b'"a":0}')),
+    "lists": (b"json", Long(b'{"a":[', b"[],", b"[]]}")),
+    "a shape": (b"json", Long(b'{"inputs":[{"shape":[', b"1,", b"1]}]}")),
+    "an id": (b"json", Long(b'{"id":"', b"i", b'","inputs":[]}')),
+    "an id of quotes": (b"json", Long(b'{"id":"', b'\\"', b'","inputs":[]}')),
+    "an id of backslashes": (b"json", Long(b'{"id":"', b"\\\\", b'","inputs":[]}')),
+    "white space": (b"json", Long(b'{"inputs":[', b" ", b"]}")),
+    "white space in data": (b"json", Long(_PIXELS + b"[", b" ", b"7]}]}")),
+    "whole numbers": (b"json", Long(_PIXELS + b"[", b"255,", b"7]}]}")),
+    "nested numbers": (b"json", Long(_PIXELS + b"[[[", b"[7],", b"[7]]]]}]}")),
+    "fractions": (b"json", Long(_TENSOR % 1 + b"[", b"-0.1234,", b"7]}]}")),
+    "exponents": (b"json", Long(_TENSOR % 1 + b"[", b"1.25e-9,", b"7]}]}")),
+    "a long number": (b"json", Long(_TENSOR % 1 + b"[", b"9", b"]}]}")),
+    "nothing but brackets": (b"json", Long(_TENSOR % 1, b"[")),
+    "base64": (b"json", Long(_FILES % 1 + b'["', b"QUJD", b'"]}]}')),
+    "base64 with escapes": (b"json", Long(_FILES % 1 + b'["', b"QU\\/D", b'"]}]}')),
+    "base64 of nothing": (b"json", Long(_FILES % 8 + b"[", b'"",', b'""]}]}')),
+    "unknown objects": (b"json", Long(b'{"a":[', b"{},", b'{}],"inputs":[]}')),
+    "binary tensors": (
+        b"binary",
+        Long(_TENSOR[:-8] % 2 + _SIZE % 8_000_008 + b"\n" + bytes(8), bytes(4)),
+    ),
+    "a binary file": (
+        b"binary",
+        Long(_FILES[:-8] % 1 + _SIZE % 8_000_004 + b"\n" + struct.pack("<I", 8_000_000), bytes(4)),
+    ),
+    "zeros, compressed": (b"gzip", Long(b"", b"\0")),
+    "JSON, compressed": (b"gzip", Long(b'{"inputs":[', b'{"name":""},')),
+    "stored blocks": (b"stored", Long(b"\x78\x01", b"\x00\x04\x00\xfb\xffabcd")),
+    "line ends in a form": (b"form", Long(_PART, b"\r\n", b"\r\n--b--\r\n")),
+    "almost boundaries": (b"form", Long(_PART, b"\r\n--", b"\r\n--b--\r\n")),
+    "a header": (b"form", Long(b"--b\r\na:", b"b")),
+    "a preamble": (b"form", Long(b"", b"x")),
+    "a progressive JPEG": (
+        b"image",
+        Long(encode(scene(40, 30), "JPEG", progressive=True), b"\xff\xda\xff\0"),
+    ),
+    "a JPEG without an end": (
+        b"image",
+        Long(encode(scene(40, 30), "JPEG", progressive=True), b"\xff"),
+    ),
+}
+
+
+def written(kind: bytes, long: Long) -> bytes:
+    """The fuzzer's input from which `check` makes this body."""
+    return _BETWEEN.join((kind, *long))
+
+
+def check(data: bytes) -> None:
+    """HeldTooLongError if reading the body that is made from the input holds the lock for long."""
+    kind, *parts = data.split(_BETWEEN, 3)
+    read = READERS.get(kind)
+    if read is None or len(parts) < 2:
+        return
+    body = Long(*parts).body()
+    if kind == b"gzip":
+        body = compress(body, "gzip")
+
+    def call() -> None:
+        with suppress(ServiceError):
+            read(body)
+
+    held_s = longest_hold_s(call, TRIES, MOST_HELD_S)
+    if held_s > MOST_HELD_S:
+        raise HeldTooLongError(f"{kind.decode()}: held the lock for {held_s * 1e3:.1f} ms")

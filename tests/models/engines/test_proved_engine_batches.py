@@ -1,0 +1,211 @@
+"""No image of a batch changes another's scores: known of a model, and proved as engines warm up."""
+
+import logging
+from collections.abc import Callable
+from math import inf
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from models import (
+    BUILT_IN_MODEL,
+    DeviceKind,
+    DeviceLostError,
+    EngineError,
+    load_classifier,
+    open_engine,
+)
+from models.classifier import Classifier
+from models.engines import onnxruntime_engine
+from models.engines.engine import Batch, Scores
+from models.engines.onnxruntime_engine import OnnxRuntimeEngine
+from models.engines.original import Original
+from models.engines.proved_engine import check_images, prove
+from models.engines.tolerance import relative_error, repeat_tolerance
+from tests.support.models.batch_mixers import MIXERS, mixer
+from tests.support.networks import LIGHT_NETWORKS, SQUEEZENET, light_network, needs_shared
+
+MAX_BATCH = 4
+
+
+def saved(folder: Path, name: str) -> Path:
+    path = folder / "mixer.onnx"
+    path.write_bytes(mixer(name).SerializeToString())
+    return path
+
+
+def loaded(folder: Path, name: str) -> Classifier:
+    return load_classifier(saved(folder, name), overrides={"preset": "digits"})
+
+
+@pytest.fixture(params=MIXERS)
+def mixing(tmp_path: Path, request: pytest.FixtureRequest) -> Classifier:
+    return loaded(tmp_path, request.param)
+
+
+@pytest.mark.parametrize(("threads", "largest"), [(1, 1), (2, MAX_BATCH)])
+def test_a_model_whose_nodes_mix_a_batch_runs_one_image_at_a_time(
+    mixing: Classifier,
+    tmp_path: Path,
+    threads: int,
+    largest: int,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Side by side where there are threads for that, and else in batches of one."""
+    monkeypatch.setattr(onnxruntime_engine, "_CLEARLY", inf)  # parallel images count as faster
+    engine = open_engine(mixing, device=DeviceKind.CPU, max_batch=MAX_BATCH, threads=threads)
+    assert "one image at a time" in caplog.text
+    engine.warm_up()
+    assert engine.max_batch == largest
+    original = Original(tmp_path / "mixer.onnx", mixing)
+    images = check_images(MAX_BATCH, mixing.preprocessing.image_shape, seed=5)
+    expected = np.stack([original.run(image) for image in images])
+    for n in range(1, largest + 1):
+        for order in (slice(None), slice(None, None, -1)):
+            scores = engine.run(images[:n][order])
+            assert relative_error(scores, expected[:n][order]) < 1e-5
+    engine.close()
+
+
+def test_the_proof_catches_it_where_a_batch_is_run_as_one(
+    mixing: Classifier, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine = OnnxRuntimeEngine(mixing, max_batch=MAX_BATCH, threads=1)
+    monkeypatch.setattr(engine, "_one_by_one", False)
+    with caplog.at_level(logging.WARNING, "convoy"):
+        assert prove(engine, mixing) == 1
+    (record,) = caplog.records
+    says = f"mixer on {engine.device} runs one image at a time: at N = 2 scores differ from"
+    assert record.getMessage().startswith(f"{says} those of each image alone by ")
+    engine.close()
+
+
+def test_a_flaw_of_the_largest_batch_or_of_tensors_alone_is_caught(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    digits = load_classifier(BUILT_IN_MODEL)
+    run = OnnxRuntimeEngine.run
+
+    def spoiled(spoils: Callable[[Batch], bool]) -> int:
+        def running(self: OnnxRuntimeEngine, images: Batch) -> Scores:
+            scores = run(self, images)
+            return np.roll(scores, 1, axis=0) if spoils(images) else scores
+
+        monkeypatch.setattr(OnnxRuntimeEngine, "run", running)
+        engine = open_engine(digits, device=DeviceKind.CPU, max_batch=MAX_BATCH, threads=1)
+        engine.warm_up()
+        engine.close()
+        return engine.max_batch
+
+    assert spoiled(lambda _: False) == MAX_BATCH
+    assert caplog.text == ""
+    assert spoiled(lambda images: len(images) == MAX_BATCH) == 1
+    assert "at N = 4 scores differ" in caplog.text
+    assert spoiled(lambda images: images[0].dtype == np.float32) == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "batch"), [(EngineError, 1), (DeviceLostError, None)], ids=["failed", "lost"]
+)
+def test_an_engine_that_fails_on_a_batch_takes_one_image_at_a_time(
+    error: type[EngineError],
+    batch: int | None,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    run = OnnxRuntimeEngine.run
+
+    def failing(self: OnnxRuntimeEngine, images: Batch) -> Scores:
+        if len(images) > 2:
+            raise error("a Reshape to 2 images")
+        return run(self, images)
+
+    monkeypatch.setattr(OnnxRuntimeEngine, "run", failing)
+    digits = load_classifier(BUILT_IN_MODEL)
+    engine = open_engine(digits, device=DeviceKind.CPU, max_batch=MAX_BATCH, threads=1)
+    if batch is None:
+        with pytest.raises(error):
+            engine.warm_up()
+    else:
+        engine.warm_up()
+        assert engine.max_batch == batch
+        assert "at N = 3 a Reshape to 2 images" in caplog.text
+    engine.close()
+
+
+def test_a_model_that_cannot_tell_images_apart_is_named(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(
+        OnnxRuntimeEngine, "run", lambda _, images: np.ones((len(images), 10), np.float32)
+    )
+    digits = load_classifier(BUILT_IN_MODEL)
+    engine = open_engine(digits, device=DeviceKind.CPU, max_batch=MAX_BATCH, threads=1)
+    engine.warm_up()
+    assert engine.max_batch == MAX_BATCH
+    assert "digits scores 4 different images alike" in caplog.text
+    engine.close()
+
+
+def test_scores_that_are_no_numbers_are_the_same_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = OnnxRuntimeEngine.run
+
+    def overflowing(self: OnnxRuntimeEngine, images: Batch) -> Scores:
+        scores = run(self, images)
+        scores[:, 0], scores[:, 1] = np.nan, np.inf
+        return scores
+
+    monkeypatch.setattr(OnnxRuntimeEngine, "run", overflowing)
+    digits = load_classifier(BUILT_IN_MODEL)
+    engine = open_engine(digits, device=DeviceKind.CPU, max_batch=MAX_BATCH, threads=1)
+    engine.warm_up()
+    assert engine.max_batch == MAX_BATCH
+    assert "at N =" not in caplog.text
+    engine.close()
+
+
+@pytest.mark.parametrize("expected", [0.0, np.inf, np.nan])
+def test_equal_scores_have_no_error_and_others_have_one(expected: float) -> None:
+    scores = np.array([[expected, expected], [1, 2]], np.float32)
+    assert relative_error(scores, scores) == 0
+    assert not relative_error(scores, scores[::-1]) <= 1e30
+
+
+def keeps_apart(classifier: Classifier) -> None:
+    """It is proved in full batches, by images that it tells apart by far."""
+    engine = OnnxRuntimeEngine(classifier, max_batch=MAX_BATCH, threads=1)
+    engine.warm_up()
+    assert prove(engine, classifier) == MAX_BATCH
+    images = check_images(MAX_BATCH, classifier.preprocessing.image_shape)
+    scores = engine.run(images)
+    allowed = repeat_tolerance(classifier, scores.min())
+    for a in range(MAX_BATCH):
+        for b in range(a):
+            assert relative_error(scores[a : a + 1], scores[b : b + 1]) > 10 * allowed
+    engine.close()
+
+
+@pytest.mark.parametrize("name", ["squeezenet", "shufflenet", "bvlc_alexnet"])
+def test_networks_keep_their_images_apart(tmp_path: Path, name: str) -> None:
+    keeps_apart(saved_light(tmp_path, name))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LIGHT_NETWORKS)
+def test_every_network_keeps_its_images_apart(tmp_path: Path, name: str) -> None:
+    keeps_apart(saved_light(tmp_path, name))
+
+
+@needs_shared
+def test_a_trained_network_keeps_its_images_apart() -> None:
+    keeps_apart(load_classifier(SQUEEZENET, overrides={"preset": "caffe"}))
+
+
+def saved_light(folder: Path, name: str) -> Classifier:
+    path = folder / "light.onnx"
+    path.write_bytes(light_network(name).SerializeToString())
+    return load_classifier(path, overrides={"preset": "imagenet"})

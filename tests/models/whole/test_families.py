@@ -1,0 +1,39 @@
+"""Each family of benchmarks/results/families.md keeps the images of a batch apart.
+
+The files are those of `python -m benchmarks.families export`, which needs torch and timm.
+"""
+
+import logging
+
+import onnx
+import pytest
+
+from benchmarks.families.check import IMAGE, PLAIN
+from benchmarks.families.export import CLASSES, EXPORTERS, FAMILIES
+from models.classifier import Classifier
+from models.engines.onnxruntime_engine import OnnxRuntimeEngine
+from models.engines.proved_engine import prove
+from models.onnx_loader import load_proto
+from tests.support import ROOT
+
+FOLDER = ROOT / ".cache" / "families"
+MAX_BATCH = 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("exporter", EXPORTERS)
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_family_is_proved_in_batches_of_every_size(
+    name: str, exporter: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = FOLDER / f"{name}.{exporter}.dynamic.onnx"
+    if not file.is_file():
+        pytest.skip(f"needs {file}, which `python -m benchmarks.families export` writes")
+    network = load_proto(name, onnx.load(file), IMAGE, opaque=True)
+    classifier = Classifier(name, network, PLAIN, CLASSES)
+    engine = OnnxRuntimeEngine(classifier, max_batch=MAX_BATCH, threads=1)
+    engine.warm_up()
+    with caplog.at_level(logging.WARNING, "convoy"):
+        assert prove(engine, classifier) == MAX_BATCH
+    assert not caplog.records  # it tells the images apart, too
+    engine.close()

@@ -1,0 +1,191 @@
+"""Honest clients beside floods, in virtual time: shares of the engine, latencies, priorities."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from statistics import median
+
+import pytest
+
+from benchmarks.simulation.workloads import PROFILES
+from service.batching.batcher import Batcher
+from service.batching.latency import Latency
+from service.batching.policy import NO_HURRY, Urgency
+from service.fair_queue import Client
+from tests.support.service import virtual_time
+from tests.support.service.desk import submit
+from tests.support.service.virtual_time import now, turns, until
+
+HONEST = Client("honest")
+
+
+class Desk:
+    """A batcher whose batches take L(n), and what its clients got."""
+
+    def __init__(self, seconds: Sequence[float], end: float = 0.0) -> None:
+        self.seconds = seconds
+        self.end = end or 200 * seconds[-1]  # of what clients ask
+        self.engine_s: Counter[str] = Counter()  # each item has an equal part of its batch
+        self.batches: list[list[str]] = []
+        self.took: list[float] = []  # by honest requests
+        self.batcher = Batcher[str, str](
+            self.run,
+            max_batch=len(seconds),
+            latency=Latency(tuple(seconds)),
+            clock=now,
+            timer_error_s=0,
+        )
+
+    async def run(self, items: Sequence[str]) -> Sequence[str]:
+        self.batches.append(list(items))
+        took = self.seconds[len(items) - 1]
+        await asyncio.sleep(took)
+        for item in items if now() < self.end else ():
+            self.engine_s[item] += took / len(items)  # type: ignore[assignment]
+        return items
+
+    async def ask(self, client: Client, items: int, urgency: Urgency = NO_HURRY) -> float:
+        began = now()
+        await submit(self.batcher, [client.name] * items, urgency, client)
+        return now() - began
+
+    async def flood(self, client: Client, urgency: Urgency = NO_HURRY) -> None:
+        """Two connections that send 64 images at a time, without a pause."""
+
+        async def connection() -> None:
+            while now() < self.end:
+                await self.ask(client, 64, urgency)
+
+        await asyncio.gather(connection(), connection())
+
+    async def be_honest(self, connections: int, think_s: float) -> None:
+        async def connection(number: int) -> None:
+            await asyncio.sleep(0.0003 * number)
+            while now() < self.end:
+                self.took.append(await self.ask(HONEST, 1))
+                await asyncio.sleep(think_s)
+
+        await asyncio.gather(*map(connection, range(connections)))
+
+
+def latency_beside(
+    seconds: Sequence[float], floods: int, connections: int = 1, think: float = 0.0
+) -> tuple[float, Desk]:
+    """The honest client's p50; it thinks for so many L(1)."""
+    desk = Desk(seconds)
+
+    async def main() -> None:
+        await asyncio.gather(
+            desk.be_honest(connections, max(0.0001, think * seconds[0])),
+            *(desk.flood(Client(f"hostile {number}")) for number in range(floods)),
+        )
+        await desk.batcher.close()
+
+    virtual_time.run(main())
+    return median(desk.took), desk
+
+
+@pytest.mark.parametrize("floods", [1, 2, 4, 7])
+@pytest.mark.parametrize("profile", ["flat", "linear", "steps"])
+def test_with_k_floods_an_honest_clients_p50_is_at_most_k_plus_1_times_as_long(
+    profile: str, floods: int
+) -> None:
+    seconds = PROFILES[profile]
+    for connections, think in ((1, 5.0), (8, 0.1)):
+        alone, _ = latency_beside(seconds, 0, connections, think)
+        beside, _ = latency_beside(seconds, floods, connections, think)
+        assert beside <= (floods + 1) * alone * 1.05, (connections, think)
+
+
+@pytest.mark.parametrize("profile", ["linear", "steps"])
+def test_even_one_that_asks_again_at_once(profile: str) -> None:
+    """On an engine whose batches do not pay; "flat" is the next test."""
+    alone, _ = latency_beside(PROFILES[profile], 0)
+    beside, _ = latency_beside(PROFILES[profile], 1)
+    assert beside <= 2 * alone * 1.05
+
+
+def test_a_batch_that_pays_may_take_a_little_longer_for_the_others_sake() -> None:
+    """One image at a time would cost the other client, flood or not, four fifths of the engine."""
+    alone, _ = latency_beside(PROFILES["flat"], 0)
+    beside, desk = latency_beside(PROFILES["flat"], 1)
+    assert beside <= 2.4 * alone
+    items = sum(len(batch) - batch.count("honest") for batch in desk.batches)
+    best = max(n / took for n, took in enumerate(PROFILES["flat"], 1))
+    assert items / desk.end > 0.4 * best
+
+
+@pytest.mark.parametrize("floods", [1, 3])
+def test_with_k_floods_an_honest_client_that_wants_the_engine_gets_its_part(floods: int) -> None:
+    _, desk = latency_beside(PROFILES["flat"], floods, connections=16)
+    assert desk.engine_s["honest"] / desk.engine_s.total() >= 0.97 / (floods + 1)
+
+
+def test_the_weight_of_a_key_is_its_share() -> None:
+    desk = Desk(PROFILES["flat"], end=1.0)
+
+    async def main() -> None:
+        heavy, light = Client("heavy", 3.0), Client("light", 1.0)
+        await asyncio.gather(desk.flood(heavy), desk.flood(light))
+        await desk.batcher.close()
+
+    virtual_time.run(main())
+    assert desk.engine_s["heavy"] / desk.engine_s["light"] == pytest.approx(3, rel=0.05)
+
+
+def test_a_flood_of_the_default_priority_does_not_grow_old_before_a_higher_one() -> None:
+    """Its images have waited for minutes, but its client is served all the time."""
+    desk = Desk((0.05,) * 4, end=20)
+    took: list[float] = []
+
+    async def main() -> None:
+        flood = asyncio.create_task(desk.flood(Client("hostile")))
+        await until(10.0)
+        for _ in range(20):
+            took.append(await desk.ask(HONEST, 1, Urgency(priority=1)))
+        await flood
+        await desk.batcher.close()
+
+    virtual_time.run(main())
+    assert max(took) <= 0.1 + 1e-6
+
+
+def test_a_deadline_is_judged_by_the_turns_that_go_before_it() -> None:
+    """128 images wait, and of them only as many go before this one as it asks for."""
+    desk = Desk((0.05,) * 4)
+
+    async def main() -> None:
+        flood = asyncio.create_task(desk.flood(Client("hostile")))
+        await turns(5)
+        await until(0.01)
+        assert await desk.ask(HONEST, 1, Urgency(now() + 0.1)) <= 0.1
+        flood.cancel()
+        await asyncio.gather(flood, return_exceptions=True)
+        await desk.batcher.close(0)
+
+    virtual_time.run(main())
+
+
+def test_requests_with_deadlines_of_several_clients_are_answered_or_refused_once() -> None:
+    desk = Desk((0.05, 0.08, 0.1, 0.12))
+    outcomes: Counter[str] = Counter()
+
+    async def one(client: Client, items: int, timeout_s: float) -> None:
+        try:
+            took = await desk.ask(client, items, Urgency(now() + timeout_s))
+            outcomes["in time" if took <= timeout_s + 1e-6 else "late"] += 1
+        except Exception as error:  # noqa: BLE001  counted
+            outcomes[type(error).__name__] += 1
+
+    async def main() -> None:
+        asked = [
+            one(Client(f"client {number % 5}"), 1 + number % 7, 0.1 + 0.05 * (number % 11))
+            for number in range(200)
+        ]
+        await asyncio.gather(*asked)
+        await desk.batcher.close()
+
+    virtual_time.run(main())
+    assert outcomes.total() == 200
+    assert outcomes.keys() == {"in time", "DeadlineError"}
+    assert outcomes["in time"] > 5

@@ -1,0 +1,168 @@
+"""A guessed preset on the built-in photographs, by networks that a wrong one blinds."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper, save_model
+
+from models import PRESETS, Classifier, DeviceKind, Place, each_preset, open_engines
+from service.hosting.loading import doubt_guess, image_reader, load
+from service.hosting.presets import (
+    PHOTOGRAPHS,
+    label_names,
+    try_presets,
+)
+from service.settings import Settings
+from tests.support.networks import SQUEEZENET, needs_shared
+
+SETTINGS = Settings(device=DeviceKind.CPU, threads=1, max_batch=1)
+
+
+def write_network(
+    path: Path, *, classes: int = 8, bias: float = 0.0, shape: tuple[int, ...] = (3, 32, 32)
+) -> None:
+    """Scores of a mean colour with a bias beside which pixels of 0..1 are small."""
+    rng = np.random.default_rng(3)
+    first = np.eye(3, dtype=np.float32).reshape(3, 3, 1, 1)
+    head = rng.normal(size=(classes, 3)).astype(np.float32)
+    head -= head.mean(1, keepdims=True)  # colour counts, and brightness does not
+    weights: dict[str, NDArray[np.float32]] = {
+        "w": first,
+        "head": head,
+        "bias": (bias * rng.normal(size=classes)).astype(np.float32),
+    }
+    graph = helper.make_graph(
+        [
+            helper.make_node("Conv", ["x", "w"], ["c"]),
+            helper.make_node("GlobalAveragePool", ["c"], ["m"]),
+            helper.make_node("Flatten", ["m"], ["f"]),
+            helper.make_node("Gemm", ["f", "head", "bias"], ["scores"], transB=1),
+        ],
+        "network",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", *shape])],
+        [helper.make_tensor_value_info("scores", TensorProto.FLOAT, ["N", classes])],
+        [numpy_helper.from_array(value, name) for name, value in weights.items()],
+    )
+    opset = helper.make_opsetid("", 17)
+    save_model(helper.make_model(graph, opset_imports=[opset], ir_version=8), path)
+
+
+def model(path: Path, *expectations: str, preset: str | None = None) -> Classifier:
+    return load(SETTINGS.model_copy(update={"model": path, "preset": preset}), expectations)
+
+
+def test_a_guess_by_which_photographs_hardly_differ_is_doubted(tmp_path: Path) -> None:
+    path = tmp_path / "net.onnx"
+    write_network(path, bias=40.0)
+    said = doubt_guess(model(path), SETTINGS)
+    assert "answers of net are probably wrong: its preset imagenet is a guess" in said
+    assert "set preset = " in said
+    assert "--preset caffe" in said or "--preset raw" in said
+
+
+def test_a_guess_by_which_photographs_differ_is_not_doubted_however_sure_others_are(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "net.onnx"
+    write_network(path)
+    classifier = model(path)
+    (engine,) = open_engines(classifier, [Place(DeviceKind.CPU)], max_batch=1)
+    images = dict.fromkeys(PHOTOGRAPHS, ())
+    trials = {
+        trial.name: trial
+        for trial in try_presets(classifier, engine, images, image_reader(SETTINGS))
+    }
+    engine.close()
+    # What the pixels' size alone does to confidence, and why it is no evidence.
+    assert trials["caffe"].confidence > 2 * trials["imagenet"].confidence
+    assert trials["imagenet"].used
+    assert doubt_guess(classifier, SETTINGS) == ""
+
+
+def test_few_classes_are_too_few_to_doubt_by(tmp_path: Path) -> None:
+    path = tmp_path / "net.onnx"
+    write_network(path, bias=40.0, classes=4)
+    assert doubt_guess(model(path), SETTINGS) == ""
+
+
+def test_what_was_chosen_is_not_doubted(tmp_path: Path) -> None:
+    path = tmp_path / "net.onnx"
+    write_network(path, bias=40.0)
+    assert doubt_guess(model(path, preset="imagenet"), SETTINGS) == ""
+    assert doubt_guess(model(path, "scale=0.01"), SETTINGS) == ""
+    assert model(path).preprocessing.guess == "imagenet"
+
+
+def test_a_preset_that_overflows_is_none(tmp_path: Path) -> None:
+    path = tmp_path / "net.onnx"
+    write_network(path, bias=1e37)
+    assert doubt_guess(model(path), SETTINGS) == ""
+
+
+def test_a_guess_of_a_grey_model_has_no_other_preset() -> None:
+    digits = load(SETTINGS, ["size=32"])
+    assert list(each_preset(digits.preprocessing)) == ["digits"]
+    assert doubt_guess(digits, SETTINGS) == ""
+
+
+@pytest.mark.parametrize(
+    ("label", "names"),
+    [
+        ("tabby", ["tabby"]),
+        ("n02123045 tabby, tabby cat", ["n02123045", "tabby", "tabby cat"]),
+        ("Egyptian cat", ["egyptian cat"]),
+        ("black-and-tan coonhound", ["black and tan coonhound"]),
+        ("7", ["7"]),
+    ],
+)
+def test_a_label_has_names_in_plain_words(label: str, names: list[str]) -> None:
+    assert label_names(label) == names
+
+
+@needs_shared
+def test_squeezenets_guess_is_doubted_and_its_own_preset_names_the_photographs() -> None:
+    said = doubt_guess(model(SQUEEZENET), SETTINGS)
+    assert "names 0 of 3 of them where caffe names 3" in said
+    assert "--preset caffe" in said
+    classifier = model(SQUEEZENET, preset="caffe")
+    assert doubt_guess(classifier, SETTINGS) == ""
+
+
+@needs_shared
+@pytest.mark.parametrize("made_for", ["imagenet", "caffe", "inception", "raw"])
+def test_a_trained_network_made_for_a_preset_is_doubted_only_where_the_guess_blinds_it(
+    tmp_path: Path, made_for: str
+) -> None:
+    """SqueezeNet behind nodes that turn a preset's pixels into those of Caffe, its own."""
+    proto = onnx.load(SQUEEZENET)
+    preset = PRESETS[made_for]
+    std, mean, scale = np.array(preset.std), np.array(preset.mean), preset.scale
+    if made_for != "caffe":
+        caffe = np.array(PRESETS["caffe"].mean)[::-1]
+        factor, offset = std / scale, mean / scale - caffe
+        (x,) = (v for v in proto.graph.input if v.name == "data_0")
+        proto.graph.input.remove(x)
+        taken = helper.make_tensor_value_info("pixels", TensorProto.FLOAT16, [1, 3, 224, 224])
+        proto.graph.input.insert(0, taken)
+        constants = {"factor": factor, "offset": offset}
+        for name, value in constants.items():
+            array = value.astype(np.float16).reshape(1, 3, 1, 1)
+            proto.graph.initializer.append(numpy_helper.from_array(array, name))
+        order = numpy_helper.from_array(np.array([2, 1, 0], np.int64), "order")
+        proto.graph.initializer.append(order)
+        nodes = [
+            helper.make_node("Mul", ["pixels", "factor"], ["scaled"]),
+            helper.make_node("Add", ["scaled", "offset"], ["shifted"]),
+            helper.make_node("Gather", ["shifted", "order"], ["data_0"], axis=1),
+        ]
+        for place, node in enumerate(nodes):
+            proto.graph.node.insert(place, node)
+    proto.ir_version = 4  # since then initializers are no inputs
+    path = tmp_path / "made.onnx"
+    onnx.save(proto, path)
+    said = doubt_guess(model(path), SETTINGS)
+    assert (f"--preset {made_for}" in said) == (made_for in ("caffe", "raw")), said
+    assert bool(said) == (made_for in ("caffe", "raw"))

@@ -1,0 +1,130 @@
+"""A folder in which one model is broken: what each interface says of it."""
+
+import shutil
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from models import BUILT_IN_MODEL, DeviceKind
+from service.api.app import create_app
+from service.errors import BrokenModelError, ModelNotFoundError
+from service.hosting.opening import add_models, make_repository
+from service.hosting.repository import Repository
+from service.settings import Settings
+from tests.support.servers.several_models import CHANNELS, SAMPLES, make_models
+from tests.support.service.client import AppClient, metric_in
+from tests.support.service.fakes import make_repository as make_fakes
+
+pytestmark = pytest.mark.anyio
+
+THREE = next(path for path in SAMPLES if path.name.startswith("3")).read_bytes()
+
+
+def repository_of(folder: Path, default: str | None = None) -> Repository:
+    """Opened, not warm."""
+    settings = Settings(
+        model=folder, default_model=default, device=DeviceKind.CPU, threads=1, max_batch=1
+    )
+    repository = make_repository(settings, decode_threads=1)
+    add_models(repository, settings)
+    return repository
+
+
+@pytest.fixture
+async def repository(tmp_path: Path) -> AsyncIterator[Repository]:
+    """`digits`, warm, and CHANNELS, which is broken."""
+    folder = make_models(tmp_path)
+    (folder / CHANNELS / "3" / "model.onnx").write_text("this is no model")
+    repository = repository_of(folder)
+    await repository.warm_up()
+    yield repository
+    await repository.close(5)
+
+
+async def test_the_other_models_are_served_and_the_server_is_ready(repository: Repository) -> None:
+    async with AppClient(create_app(repository)) as client:
+        answer = await client.post("/v1/models/digits/classify?top_k=1", content=THREE)
+        assert answer.json()["results"][0]["predictions"][0]["label"] == "3"
+        assert (await client.get("/v2/health/ready")).status_code == 200
+        assert (await client.get("/healthz")).status_code == 200
+        assert (await client.get("/v2/models/digits/ready")).status_code == 200
+
+
+async def test_the_broken_model_is_listed_with_its_error(repository: Repository) -> None:
+    async with AppClient(create_app(repository)) as client:
+        models = (await client.get("/v1/models")).json()["models"]
+        assert [(each["name"], bool(each["error"])) for each in models] == [
+            ("digits", False),
+            (CHANNELS, True),
+        ]
+        assert "model.onnx" in models[1]["error"]
+        assert models[1]["state"].startswith("broken")
+        index = (await client.post("/v2/repository/index")).json()
+        entry = next(each for each in index if each["name"] == CHANNELS)
+        assert (entry["version"], entry["state"]) == ("3", "UNAVAILABLE")
+        assert entry["reason"] == models[1]["error"]
+        ready = (await client.post("/v2/repository/index", content=b'{"ready": true}')).json()
+        assert [each["name"] for each in ready] == ["digits"]
+        text = (await client.get("/metrics")).text
+        assert metric_in(text, f'convoy_ready{{model="{CHANNELS}"}}') == 0
+        assert metric_in(text, 'convoy_ready{model="digits"}') == 1
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("POST", f"/v1/models/{CHANNELS}/classify"),
+        ("POST", f"/v2/models/{CHANNELS}/infer"),
+        ("POST", f"/v2/models/{CHANNELS}/versions/3/infer"),
+        ("GET", f"/v2/models/{CHANNELS}"),
+        ("GET", f"/v2/models/{CHANNELS}/ready"),
+        ("GET", f"/v2/models/{CHANNELS}/config"),
+        ("GET", f"/v2/models/{CHANNELS}/stats"),
+    ],
+)
+async def test_every_request_to_it_is_answered_503_with_the_reason(
+    repository: Repository, method: str, path: str
+) -> None:
+    async with AppClient(create_app(repository)) as client:
+        answer = await client.request(method, path, content=THREE if method == "POST" else None)
+    assert answer.status_code == 503
+    assert f"the model {CHANNELS} could not be opened: " in answer.json()["error"]
+
+
+async def test_a_guess_and_its_doubts_are_listed() -> None:
+    repository = make_fakes()
+    (pipeline,) = repository.models.values()
+    pipeline.info = replace(pipeline.info, guess="imagenet", warning="probably wrong")
+    async with AppClient(create_app(repository)) as client:
+        (told,) = (await client.get("/v1/models")).json()["models"]
+    assert (told["guess"], told["warning"], told["error"]) == ("imagenet", "probably wrong", "")
+    await repository.close(5)
+
+
+async def test_no_other_model_stands_in_for_a_broken_default(tmp_path: Path) -> None:
+    folder = make_models(tmp_path)
+    (folder / CHANNELS / "3" / "model.onnx").write_text("this is no model")
+    for default, status in ((None, 404), (CHANNELS, 503)):
+        repository = repository_of(folder, default)
+        assert repository.default is None
+        async with AppClient(create_app(repository)) as client:
+            answer = await client.post("/v1/classify", content=THREE)
+        assert answer.status_code == status
+        await repository.close(5)
+
+
+async def test_another_version_of_a_broken_model_is_unknown(repository: Repository) -> None:
+    with pytest.raises(ModelNotFoundError):
+        repository.find(CHANNELS, "7")
+    with pytest.raises(BrokenModelError):
+        repository.find(CHANNELS, "3")
+
+
+async def test_a_folder_of_one_model_has_it_as_its_default(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    shutil.copy(BUILT_IN_MODEL, tmp_path / "mine" / "model.onnx")
+    repository = repository_of(tmp_path)
+    assert repository.default is repository.models["mine"]
+    await repository.close(5)

@@ -1,0 +1,76 @@
+"""Classifiers in which an image's scores depend on the others of its batch."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from tests.support.models.onnx_chains import Weights, node, noise
+
+SIZE, CLASSES = 8, 5
+
+# From the logits z, N×5, to the scores y, with constants by name.
+_ENDS: Mapping[str, tuple[list[onnx.NodeProto], Weights]] = {
+    "softmax": ([node("Softmax", "z", axis=0)], {}),
+    "mean": (
+        [node("ReduceMean", "z zero", "mean"), node("Sub", "z mean")],
+        {"zero": np.array([0])},
+    ),
+    "non-zero": (
+        [
+            node("Greater", "z nought", "over"),
+            node("NonZero", "over", "places"),
+            node("Shape", "places", "shape"),
+            node("Gather", "shape one", "count"),
+            node("Cast", "count", "number", to=TensorProto.FLOAT),
+            node("Div", "z number"),
+        ],
+        {"nought": np.array(0, np.float32), "one": np.array([1])},
+    ),
+    "gather": (
+        [node("Gather", "z first", "head", axis=0), node("Add", "z head")],
+        {"first": np.array([0])},
+    ),
+    "running sum": ([node("CumSum", "z zero")], {"zero": np.array(0)}),
+    "product": (
+        [
+            node("Transpose", "z", "t", perm=[1, 0]),
+            node("MatMul", "z t", "pairs"),
+            node("MatMul", "pairs z"),
+        ],
+        {},
+    ),
+    "training": (
+        [
+            helper.make_node(
+                "BatchNormalization",
+                ["z", "scale", "shift", "mean", "variance"],
+                ["y", "new mean", "new variance"],
+                training_mode=1,
+            )
+        ],
+        {
+            "scale": np.ones(CLASSES, np.float32),
+            "shift": np.arange(CLASSES, dtype=np.float32),
+            "mean": np.zeros(CLASSES, np.float32),
+            "variance": np.ones(CLASSES, np.float32),
+        },
+    ),
+}
+
+MIXERS = tuple(_ENDS)
+
+
+def mixer(name: str) -> onnx.ModelProto:
+    """A linear classifier of grey images, any N, with an end that mixes them."""
+    end, weights = _ENDS[name]
+    constants = weights | {"w": noise(SIZE * SIZE, CLASSES)}
+    graph = helper.make_graph(
+        [node("Flatten", "x", "f"), node("MatMul", "f w", "z"), *end],
+        name,
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ("N", 1, SIZE, SIZE))],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ("N", CLASSES))],
+        [numpy_helper.from_array(array, key) for key, array in constants.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)

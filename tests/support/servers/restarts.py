@@ -1,0 +1,165 @@
+"""Two servers that are restarted by turns, and clients that follow HTTP.
+
+A client may send a POST again only where it surely was not computed: its connection was refused, or
+the answer is 503. It obeys `connection: close`, and takes its next request to the other server.
+"""
+
+import http.client
+import itertools
+import json
+import os
+import select
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from multiprocessing import get_context
+from multiprocessing.context import ForkServerProcess
+
+from service.http.server import bind
+from tests.support.servers import fake_server
+
+PATH = "/v1/classify"
+
+_FORKS = get_context("forkserver")
+"""A start takes 0.1 s where a fresh interpreter takes 1 s."""
+
+
+class Restarted:
+    """A fake server that can be stopped and started again on its port."""
+
+    def __init__(self, port: int, *options: str) -> None:
+        self.port = port
+        self._arguments = ["--port", str(port), *options]
+        self._process: ForkServerProcess | None = None
+
+    def start(self) -> None:
+        """Start, and wait until it is ready."""
+        self._process = _FORKS.Process(target=fake_server.main, args=(self._arguments,))
+        self._process.start()
+        deadline = time.monotonic() + 30
+        while not self._is_ready():
+            assert self._process.is_alive()
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+    def stop(self) -> None:
+        """Stop it as a process manager does; it must end with status 0."""
+        assert self._process is not None
+        assert self._process.pid is not None
+        os.kill(self._process.pid, signal.SIGTERM)
+        self._process.join(20)
+        assert self._process.exitcode == 0
+
+    def kill(self) -> None:
+        """End it, if it is there."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.join()
+
+    def _is_ready(self) -> bool:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
+        try:
+            connection.request("GET", "/v2/health/ready")
+            return connection.getresponse().status == 200
+        except OSError:
+            return False
+        finally:
+            connection.close()
+
+
+@contextmanager
+def pair(*options: str) -> Iterator[list[Restarted]]:
+    """Two servers, ready."""
+    _FORKS.set_forkserver_preload([fake_server.__name__])
+    with ExitStack() as stack:
+        bound = [stack.enter_context(bind("127.0.0.1", 0)) for _ in range(2)]
+        ports = [listener.getsockname()[1] for listener in bound]
+    servers = [Restarted(port, *options) for port in ports]
+    try:
+        for server in servers:
+            server.start()
+        yield servers
+    finally:
+        for server in servers:
+            server.kill()
+
+
+class Client:
+    """Asks until told to stop, and counts how its requests ended: `right`, or what was wrong."""
+
+    def __init__(self, ports: Sequence[int], pause_s: float, *, keep: bool) -> None:
+        """`keep` the connection as long as the server does, or open one for each request."""
+        self._ports = itertools.cycle(ports)
+        self._pause_s = pause_s
+        self._keep = keep
+        self._connection: http.client.HTTPConnection | None = None
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self.ended: Counter[str] = Counter()
+        self.closed = 0  # connections that a server ended with an answer
+        self.refused = 0  # requests, with 503
+
+    def __enter__(self) -> "Client":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        digits = itertools.cycle(range(10))
+        while not self._stop.wait(self._pause_s):
+            try:
+                self.ended[self._ask(next(digits))] += 1
+            except (OSError, http.client.HTTPException) as error:
+                self.ended[repr(error)] += 1
+                self._close()
+        self._close()
+
+    def _ask(self, digit: int) -> str:
+        status, body = self._post(digit)
+        if status == 503:
+            self.refused += 1
+            status, body = self._post(digit)
+        if status != 200:
+            return f"{status} {body!r}"
+        label = json.loads(body)["results"][0]["predictions"][0]["index"]
+        return "right" if label == digit else f"{label} for {digit}"
+
+    def _post(self, digit: int) -> tuple[int, bytes]:
+        connection = self._connect()
+        connection.request("POST", PATH, str(digit).encode())
+        answer = connection.getresponse()
+        body = answer.read()
+        if answer.getheader("connection") == "close":
+            self.closed += 1
+            self._close()
+        elif not self._keep:
+            self._close()
+        return answer.status, body
+
+    def _connect(self) -> http.client.HTTPConnection:
+        """The connection, unless the server has ended it meanwhile; or a new one."""
+        if self._connection is not None:
+            ended, _, _ = select.select([self._connection.sock], [], [], 0)
+            if not ended:
+                return self._connection
+            self._close()
+        for port in itertools.islice(self._ports, 4):
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+            try:
+                connection.connect()
+            except ConnectionRefusedError:
+                continue
+            self._connection = connection
+            return connection
+        raise ConnectionRefusedError("both servers refuse")
+
+    def _close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
