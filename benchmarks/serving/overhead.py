@@ -1,7 +1,6 @@
 """What the service adds to HTTP: Convoy beside uvicorn and beside less, in one run, interleaved.
 
     python -m benchmarks.serving.overhead [--requests N] [--also HOST:PORT] [--json FILE] [--record]
-    python -m benchmarks.serving.overhead --mlperf [--model FILE] [--images FOLDER] [--record]
 
 Convoy is the real application, with an engine and a decoder that do nothing, so only its own work
 remains: the limits, the decode and engine threads, the batcher, the metrics, the JSON. The other
@@ -9,7 +8,7 @@ routes read the same body and answer some JSON. Two of them, an ASGI and a FastA
 Convoy's own connections: they show what the application and the framework add to those. The third
 is a FastAPI route as `uvicorn module:app` serves it. Each server is a process of its own on a
 loopback port; the client is this process. Requests take turns (A B C, C B A, ...), so other work on
-the machine affects all servers. `--mlperf` is another measurement: `benchmarks/serving/mlperf.py`.
+the machine affects all servers.
 """
 
 import argparse
@@ -32,7 +31,6 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.rows import RESULTS, ROOT, append, commit, now, versions
-from benchmarks.serving import mlperf
 from benchmarks.serving.http_client import (
     Address,
     BadAnswerError,
@@ -43,8 +41,6 @@ from benchmarks.serving.http_client import (
 )
 from benchmarks.serving.targets import CONVOY, TARGETS, UVICORN
 from benchmarks.simulation import __main__ as simulate
-from loadtest.images import SAMPLES
-from models import BUILT_IN_MODEL
 from service.engine.cores import available_cores, cpu_model
 
 BODY_BYTES = 100_000
@@ -278,7 +274,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--requests", type=int, default=2000, help="to each server, for latency (%(default)s)"
     )
     parser.add_argument(
-        "--seconds", type=float, default=4, help="of load on each server or scenario (%(default)s)"
+        "--seconds", type=float, default=4, help="of load on each server (%(default)s)"
     )
     parser.add_argument(
         "--only",
@@ -300,40 +296,10 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         action="store_true",
         help="simulate the latency policy beside others instead; it has flags of its own",
     )
-    scenarios = parser.add_argument_group("MLPerf's LoadGen")
-    scenarios.add_argument(
-        "--mlperf",
-        action="store_true",
-        help="run its four scenarios instead, over HTTP and on the engine alone",
-    )
-    scenarios.add_argument(
-        "--model", type=Path, default=BUILT_IN_MODEL, help="ONNX file (the built-in digits)"
-    )
-    scenarios.add_argument("--preset", help="what the model expects of its pixels")
-    scenarios.add_argument(
-        "--images", type=Path, default=SAMPLES, help="folder of images (the built-in samples)"
-    )
-    scenarios.add_argument(
-        "--bound-ms", type=float, default=15, help="of Server's p99 (%(default)s, as for ResNet-50)"
-    )
     parsed = parser.parse_args(arguments)
     if parsed.requests < 2:
         parser.error("--requests must be at least 2")
     return parsed
-
-
-def run_mlperf(arguments: argparse.Namespace) -> None:
-    """Measure, show, and write down MLPerf's scenarios."""
-    served = mlperf.Served(arguments.model, arguments.preset, arguments.images)
-    # How much else the machine had to do, and with what priority this was done.
-    busy = {"load_average": round(os.getloadavg()[0], 2), "nice": os.nice(0)}
-    stands = {**where(*mlperf.PACKAGES), **busy}
-    try:
-        rows = mlperf.measure(served, arguments.seconds, arguments.bound_ms)
-    except mlperf.NotInstalledError as error:
-        raise SystemExit(f"Error: {error}") from error
-    mlperf.show(rows, Console(highlight=False))
-    write_down([{**stands, **row} for row in rows], arguments, mlperf.RECORD)
 
 
 def write_down(
@@ -354,9 +320,6 @@ def main(command_line: Sequence[str] | None = None) -> None:
         simulate.main(words)
         return
     arguments = parse_arguments(words)
-    if arguments.mlperf:
-        run_mlperf(arguments)
-        return
     with ExitStack() as servers:
         addresses = {
             name: servers.enter_context(serving(target))

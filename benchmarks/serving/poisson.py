@@ -13,10 +13,9 @@ A `convoy serve` of its own is asked by `convoy loadtest`, one after another:
 5. 16 clients again: at 80% of capacity, a machine that has become 10% slower doubles its p99, and
    the row should show that.
 
-For comparison, two models: a queue (p99 of Poisson arrivals served in order, each in the time of a
-request at capacity; and the share in time if all others were refused on arrival), and the fleet
-planner's prediction for one such replica (`benchmarks/simulation/plan.py`). Where batches make
-images no cheaper, no policy that answers all requests does much better than the queue.
+For comparison, a model: a queue (p99 of Poisson arrivals served in order, each in the time of a
+request at capacity; and the share in time if all others were refused on arrival). Where batches
+make images no cheaper, no policy that answers all requests does much better than the queue.
 Client and server share the machine unless each is given cores of its own.
 """
 
@@ -41,9 +40,6 @@ from benchmarks.networks.light import light_network
 from benchmarks.rows import RESULTS, ROOT, append, commit, now, versions
 from benchmarks.serving.overhead import jpeg_of
 from benchmarks.serving.served import CONVOY, served_on_cpu
-from benchmarks.simulation.fleet import Hardware, simulate
-from benchmarks.simulation.fleet import poisson as poisson_arrivals
-from benchmarks.simulation.plan import result_of
 from service.engine.cores import cpu_model
 
 RECORD = RESULTS / "poisson.jsonl"
@@ -81,7 +77,6 @@ class Measured:
     queue_p99_ms: float  # of a queue that serves at capacity, in order
     capacity_after: float  # at the end, of the most clients
     queue_in_time: float  # of it, with the bound as a deadline and perfect knowledge
-    planned_ms: Mapping[str, float]  # p50 and p99 that the planner predicts
 
     @property
     def bound_ms(self) -> float:
@@ -128,28 +123,12 @@ def queue_in_time(utilisation: float, bound: float, seed: int = 0) -> float:
     return made / _CUSTOMERS
 
 
-def planned(
-    batch_ms: Mapping[int, float], work_ms: float, rate: float, seed: int = 0
-) -> Mapping[str, float]:
-    """p50 and p99 of one replica, by the fleet's simulation, in milliseconds.
-
-    A batch of n takes `batch_ms[n]`, between the sizes given by interpolation, and `work_ms` for
-    each request of it: decoding and HTTP, which share the cores with the engine.
-    """
-    sizes = sorted(batch_ms)
-    batches = np.interp(np.arange(1, sizes[-1] + 1), sizes, [batch_ms[n] for n in sizes])
-    hardware = Hardware(tuple((ms + n * work_ms) / 1e3 for n, ms in enumerate(batches, 1)))
-    found = result_of(simulate(hardware, 1, poisson_arrivals(rate, _CUSTOMERS, seed)))
-    return {"p50": found.p50_ms, "p99": found.p99_ms}
-
-
 def measure(load: Load, batches: Callable[[], Mapping[int, float]], share: float) -> Measured:
     """`load` asks the server, `batches` tells the mean milliseconds of each size that ran."""
     alone = load("--clients", "1")
     l1_ms, decode_ms = (alone["phases_ms"][phase]["p50"] for phase in ("compute", "decode"))
     capacity = max(load("--clients", str(clients))["throughput"] for clients in CLIENTS)
     batch_ms = dict(batches())
-    work_ms = alone["latency_ms"]["p50"] - l1_ms
     rate = share * capacity
     found = load("--rate", f"{rate:.3f}")
     bound_ms = BOUND_L1 * l1_ms + decode_ms
@@ -169,7 +148,6 @@ def measure(load: Load, batches: Callable[[], Mapping[int, float]], share: float
         refused=hurried["refused"] / hurried["requests"],
         queue_p99_ms=1e3 / capacity * queue_p99(share),
         queue_in_time=queue_in_time(share, bound_ms / 1e3 * capacity),
-        planned_ms=planned(batch_ms, work_ms, rate),
     )
 
 
@@ -192,10 +170,6 @@ def show(measured: Measured, share: float, console: Console) -> None:
         "a queue by itself",
         f"p99 {m.queue_p99_ms:.2f} ms; {m.queue_in_time:.1%} in time with that deadline",
     )
-    predictions = (
-        f"{q} {ms:.2f} ms ({m.latency_ms[q] / ms - 1:+.0%})" for q, ms in m.planned_ms.items()
-    )
-    table.add_row("planned", f"{', '.join(predictions)}: in brackets the measured beyond it")
     console.print(table)
     console.print(
         f"{'met' if m.met else 'NOT MET'}: p99 {m.latency_ms['p99']:.2f} ms at {share:.0%} of "

@@ -256,12 +256,9 @@ prospects = st.lists(
     ),
     max_size=2,
 )
-claims = st.lists(  # a lambda: of a named tuple, `builds` fills the fields with defaults as well
-    st.builds(
-        lambda items, deadline: Claim(items, deadline),
-        st.integers(1, 10),
-        st.floats(9, 25) | st.just(inf),
-    ),
+# Not `builds`, which fills a named tuple's fields with defaults as well.
+claims = st.lists(
+    st.tuples(st.integers(1, 10), st.floats(9, 25) | st.just(inf)).map(lambda pair: Claim(*pair)),
     max_size=12,
 )
 
