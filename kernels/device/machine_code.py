@@ -8,7 +8,6 @@ Only disassembling needs a program: nvdisasm, of the wheel nvidia-cuda-nvdisasm 
 It is NVIDIA's, needs no driver, and must not be older than the compiler.
 """
 
-import hashlib
 import json
 import re
 import struct
@@ -57,11 +56,6 @@ def machine_code(cubin: Cubin) -> bytes:
         if cubin.code.startswith(wanted, strings + name):
             return cubin.code[offset : offset + length]
     raise ValueError(f"the cubin has no code of {cubin.name}")
-
-
-def digest(cubin: Cubin) -> str:
-    """Of the machine code alone: the same where only line numbers changed."""
-    return hashlib.sha256(machine_code(cubin)).hexdigest()[:8]
 
 
 def disassemble(cubin: Cubin) -> tuple[Instruction, ...]:

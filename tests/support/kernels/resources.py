@@ -1,9 +1,10 @@
-"""The committed table of what every kernel takes on every architecture, and of its code's digest:
-resources.tsv.
+"""The committed tables of what every kernel takes on every architecture: resources.tsv, and of the
+digests of the sources that its rows were compiled from: sources.tsv.
 
-A change of the kernels or of the compiler changes the table, to be looked at and committed:
+A change of the kernels or of the compiler changes the tables, to be looked at and committed:
 
     python -m tests.support.kernels.resources            # all rows
+    python -m tests.support.kernels.resources changed    # those of the sources that changed
     python -m tests.support.kernels.resources linear.cu  # those of some sources
 """
 
@@ -14,9 +15,8 @@ from functools import partial
 from rich.progress import Progress, TaskID
 
 from kernels.device import nvrtc
-from kernels.device.compile import Cubin, compile_all
+from kernels.device.compile import Cubin, compile_all, source_digest
 from kernels.device.device import Instantiation
-from kernels.device.machine_code import digest
 from kernels.operations.epilogue import commonest
 from tests.support import ROOT
 from tests.support.cases import INSTANTIATIONS
@@ -25,10 +25,8 @@ ARCHITECTURES = ("75", "80", "86", "89", "90a", "100", "120")
 WITHOUT_SPILLS = ("80", "90a")
 """Data-centre GPUs, for which the kernels' tiles are chosen."""
 
-BETWEEN = ("86", "89", "100")
-"""Like older or newer ones: compiled by `make test-all` alone, to save minutes."""
-
 TABLE = ROOT / "tests" / "kernels" / "resources.tsv"
+SOURCES = ROOT / "tests" / "kernels" / "sources.tsv"
 CACHE = ROOT / ".cache" / "cubins"
 
 NONE = "-"
@@ -51,17 +49,32 @@ def instantiations(arch: str) -> tuple[Instantiation, ...]:
     return tuple(each for each in able if arch in WITHOUT_SPILLS or each == commonest(each))
 
 
+def changed_sources() -> set[str]:
+    """Return the sources whose text, or an include's, is not what the table's rows are of."""
+    lines = SOURCES.read_text(encoding="utf-8").splitlines()
+    committed = dict(line.split("\t") for line in lines)
+    return {name for name in _sources() if committed.get(name) != source_digest([name])}
+
+
+def row_of(instantiation: Instantiation) -> str:
+    """Return the name of a kernel's row."""
+    return f"{instantiation.source} {instantiation.expression}"
+
+
+def _sources() -> list[str]:
+    return sorted({each.source for each in INSTANTIATIONS})
+
+
 def table_of(cubins: Mapping[tuple[Instantiation, str], Cubin]) -> Table:
     """The table as these cubins have it."""
     table: Table = {}
     for (instantiation, arch), cubin in cubins.items():
-        row = f"{instantiation.source} {instantiation.expression}"
-        table.setdefault(row, {})[arch] = _cell(cubin)
+        table.setdefault(row_of(instantiation), {})[arch] = _cell(cubin)
     return table
 
 
 def _cell(cubin: Cubin) -> str:
-    """Registers, numbers of bytes that are not 0, a digest: "32 shared 1024 code 1f2e3d4c"."""
+    """Return registers and numbers of bytes that are not 0: "32 shared 1024"."""
     bytes_of = {
         "shared": cubin.resources.static_shared,
         "stack": cubin.resources.stack,
@@ -69,7 +82,7 @@ def _cell(cubin: Cubin) -> str:
         "loads": cubin.resources.spill_loads,
     }
     sizes = (f"{name} {size}" for name, size in bytes_of.items() if size)
-    return " ".join([str(cubin.resources.registers), *sizes, f"code {digest(cubin)}"])
+    return " ".join([str(cubin.resources.registers), *sizes])
 
 
 def read() -> tuple[str, Table]:
@@ -80,14 +93,21 @@ def read() -> tuple[str, Table]:
     return made_with, {row[0]: dict(zip(architectures, row[1:], strict=True)) for row in rows}
 
 
-def write(table: Table) -> None:
-    """Replace the committed table."""
-    lines = [[compiler(), *ARCHITECTURES]]
-    lines += [
+def write(table: Table, compiled: Sequence[str]) -> None:
+    """Replace the committed table, and the digests of the sources that were `compiled`."""
+    lines = SOURCES.read_text(encoding="utf-8").splitlines() if SOURCES.exists() else []
+    digests = dict(line.split("\t") for line in lines)
+    digests |= {name: source_digest([name]) for name in compiled}
+    SOURCES.write_text(
+        "".join(f"{name}\t{digests[name]}\n" for name in _sources() if name in digests),
+        encoding="utf-8",
+    )
+    rows = [[compiler(), *ARCHITECTURES]]
+    rows += [
         [row, *(cells.get(arch, NONE) for arch in ARCHITECTURES)]
         for row, cells in sorted(table.items())
     ]
-    TABLE.write_text("".join("\t".join(line) + "\n" for line in lines), encoding="utf-8")
+    TABLE.write_text("".join("\t".join(row) + "\n" for row in rows), encoding="utf-8")
 
 
 def _show(bar: Progress, task: TaskID, done: int, total: int) -> None:
@@ -96,14 +116,19 @@ def _show(bar: Progress, task: TaskID, done: int, total: int) -> None:
 
 def main(sources: Sequence[str]) -> None:
     """Compile what is in the sources, or everything, and write its rows."""
+    if "changed" in sources:
+        sources = sorted(changed_sources())
+    elif not sources:
+        sources = _sources()
     with Progress() as bar:
         cubins: dict[tuple[Instantiation, str], Cubin] = {}
         for arch in ARCHITECTURES:
             task = bar.add_task(f"compiling for {arch}")
-            wanted = [i for i in instantiations(arch) if not sources or i.source in sources]
+            wanted = [each for each in instantiations(arch) if each.source in sources]
             cubins |= compile_all(wanted, [arch], CACHE, partial(_show, bar, task))
-    others = {row: cells for row, cells in read()[1].items() if row.split()[0] not in sources}
-    write(table_of(cubins) | (others if sources else {}))
+    kept = {*_sources()} - {*sources}
+    others = {row: cells for row, cells in read()[1].items() if row.split()[0] in kept}
+    write(table_of(cubins) | others, sources)
 
 
 if __name__ == "__main__":
