@@ -9,7 +9,6 @@ from kernels.tuning.store import DEFAULT_STORE as DEFAULT_TUNING
 from models.classifier import Classifier, load_classifier
 from models.digits import MODEL_PATH as BUILT_IN_MODEL
 from models.engines.engine import (
-    PRECISION,
     Batch,
     DeviceKind,
     Engine,
@@ -55,7 +54,6 @@ __all__ = [
     "DEFAULT_TUNING",
     "GPUS",
     "GPUS_OF",
-    "PRECISION",
     "PRESETS",
     "TOP_CANDIDATES",
     "Batch",

@@ -13,7 +13,17 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from benchmarks.rows import ROOT
-from models import Batch, ChannelOrder, Fit, Layout, OutputKind, Pixels, Preprocessing, Scores
+from models import (
+    Batch,
+    ChannelOrder,
+    Fit,
+    Layout,
+    OutputKind,
+    Pixels,
+    Precision,
+    Preprocessing,
+    Scores,
+)
 from service.api.app import create_app
 from service.engine.cores import available_cores
 from service.hosting.pipeline import ModelInfo
@@ -84,6 +94,7 @@ class _NoEngine:
     max_batch = 8
     classes = _CLASSES
     device = "none"
+    precision = Precision.FP32
     fallback_reason = ""
     ranked = None
 

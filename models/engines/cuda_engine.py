@@ -70,7 +70,7 @@ class _Weights:
 
 
 class CudaEngine:
-    """Runs a classifier in fp32 on a device; one thread at a time may call `run`.
+    """Runs a classifier at its precision on a device; one thread at a time may call `run`.
 
     A device that is lost is DeviceLostError, whatever was asked of the engine.
 
@@ -102,6 +102,7 @@ class CudaEngine:
         if max_batch < 1:
             raise EngineError(f"max_batch must be at least 1, got {max_batch}")
         p = classifier.preprocessing
+        self.precision = classifier.precision
         self._name, self._device, self.gpu = classifier.name, device, device
         self._max_batch, self._classes = max_batch, classifier.classes
         self._forms = p.forms

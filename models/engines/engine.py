@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from kernels.problems.precision import Precision
 from models.errors import EngineError
 
 # N×H×W×C, pixels 0..255 in the order the model's channels have; N×D×H×W×C for clips of D frames.
@@ -27,10 +28,6 @@ class Ranked(NamedTuple):
     probabilities: NDArray[np.float32]  # all NaN where one of the image's scores is not finite
 
 
-PRECISION = "float32"
-"""What every engine computes in; the loader turns a model's float16 into it."""
-
-
 class Engine(Protocol):
     """A model on a device; one thread at a time may call `run`."""
 
@@ -45,6 +42,10 @@ class Engine(Protocol):
     @property
     def device(self) -> str:
         """Where it runs, with what in parentheses, for display: "cpu (ONNX Runtime 1.23)"."""
+
+    @property
+    def precision(self) -> Precision:
+        """How exactly it computes convolutions."""
 
     @property
     def fallback_reason(self) -> str:

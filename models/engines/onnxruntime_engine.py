@@ -13,10 +13,12 @@ os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # noqa: TID251  set, not re
 import numpy as np
 import onnxruntime as ort
 
+from kernels.problems.precision import Precision
 from models.classifier import Classifier
 from models.engines.engine import Batch, Images, Pixels, Scores, Tensor, batch_size
 from models.engines.normalised import PIXELS, TENSORS, with_either_input
 from models.errors import EngineError
+from models.onnx_loader import Opaque
 
 # How much faster parallel images must be, and in how many tries.
 _CLEARLY = 0.97
@@ -57,6 +59,9 @@ class OnnxRuntimeEngine:
             raise EngineError(f"max_batch must be at least 1, got {max_batch}")
         p = classifier.preprocessing
         self.fallback_reason = fallback_reason
+        # The loader turns a model's float16 into float32, but of one that is served as it is.
+        halves = any(isinstance(n, Opaque) and n.halves for n in classifier.network.graph.nodes)
+        self.precision = Precision.FP16 if halves else Precision.FP32
         self._max_batch = max_batch
         self._classes = classifier.classes
         self._preprocessing, self._image_shape = p, p.image_shape

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from kernels.problems.precision import Precision
 from models.classifier import Classifier
 from models.engines.engine import Batch, Engine, Images, Ranked, Scores
 from models.engines.onnxruntime_engine import OnnxRuntimeEngine
@@ -47,6 +48,11 @@ class ProvedEngine:
     def device(self) -> str:
         """See Engine; it changes where warming up falls back."""
         return self.engine.device
+
+    @property
+    def precision(self) -> Precision:
+        """See Engine; it changes where warming up falls back."""
+        return self.engine.precision
 
     @property
     def fallback_reason(self) -> str:

@@ -51,7 +51,9 @@ class Model(TypedDict):
     device: Annotated[
         str, Field(description="with its engine", examples=["cpu (ONNX Runtime 1.23)"])
     ]
-    precision: Annotated[str, Field(description="what the engine computes in")]
+    precision: Annotated[
+        str, Field(description="how exactly the engine computes convolutions", examples=["fp32"])
+    ]
     max_batch: int
     error: Annotated[
         str,

@@ -8,7 +8,6 @@ from fastapi import Depends, FastAPI, Header, Query
 from pydantic import TypeAdapter, ValidationError
 from starlette.responses import Response
 
-from models import PRECISION
 from service.api.schemas import (
     ClassifyAnswer,
     ImageResult,
@@ -109,7 +108,7 @@ def add_routes(app: FastAPI, repository: Repository) -> dict[str, Endpoint]:
                         labels=list(pipeline.info.labels),
                         image=list(pipeline.info.image_shape),
                         device=pipeline.runner.device,
-                        precision=PRECISION,
+                        precision=pipeline.runner.precision,
                         max_batch=pipeline.runner.max_batch,
                         error="",
                         guess=pipeline.info.guess,

@@ -37,6 +37,7 @@ class EngineStatus(NamedTuple):
     """One engine, for metrics."""
 
     device: str
+    precision: str
     fallback_reason: str  # why it is on the CPU where `auto` looked for a GPU; else empty
     ready: bool
     max_batch: int  # 1 where a larger one would change scores, which warming up shows
@@ -100,7 +101,12 @@ class EngineRunner:
     @property
     def device(self) -> str:
         """The devices' names, each once."""
-        return ", ".join(dict.fromkeys(engine.described.device for engine in self._engines))
+        return ", ".join(dict.fromkeys(engine.device for engine in self.engines))
+
+    @property
+    def precision(self) -> str:
+        """The engines' precisions, each once."""
+        return ", ".join(dict.fromkeys(engine.precision for engine in self.engines))
 
     @property
     def engines(self) -> Sequence[EngineStatus]:
@@ -108,6 +114,7 @@ class EngineRunner:
         return [
             EngineStatus(
                 engine.described.device,
+                engine.described.precision.value,
                 engine.described.fallback_reason,
                 engine.state is State.READY,
                 engine.described.max_batch,

@@ -78,7 +78,7 @@ class RemoteRunner:
 
     def __init__(self, link: Link, model: Model, shared: SharedModel, worker: int) -> None:
         self.classes = model.classes
-        self._max_batch, self._device = model.max_batch, model.device  # before they are warm
+        self._before = model  # as it was before its engines were warm
         self.batcher = self
         self.link, self._place = link, len(link.runners)
         link.runners.append(self)
@@ -106,12 +106,19 @@ class RemoteRunner:
     @property
     def max_batch(self) -> int:
         """The most images that an engine takes at once."""
-        return max((engine.max_batch for engine in self.engines), default=self._max_batch)
+        return max((engine.max_batch for engine in self.engines), default=self._before.max_batch)
 
     @property
     def device(self) -> str:
         """The devices' names, each once."""
-        return ", ".join(dict.fromkeys(engine.device for engine in self.engines)) or self._device
+        of_engines = dict.fromkeys(engine.device for engine in self.engines)
+        return ", ".join(of_engines) or self._before.device
+
+    @property
+    def precision(self) -> str:
+        """The engines' precisions, each once."""
+        of_engines = dict.fromkeys(engine.precision for engine in self.engines)
+        return ", ".join(of_engines) or self._before.precision
 
     @property
     def state(self) -> State:

@@ -70,6 +70,7 @@ class Model(NamedTuple):
     classes: int
     max_batch: int
     device: str
+    precision: str
 
 
 class SharedModel:

@@ -79,7 +79,7 @@ def run_workers(
     models = []
     for pipeline in repository.models.values():
         runner, most = pipeline.runner, pipeline.admission.max_images
-        fixed = runner.classes, runner.max_batch, runner.device
+        fixed = runner.classes, runner.max_batch, runner.device, runner.precision
         models.append(Model(pipeline.info, pipeline.prepare, most, *fixed))
     broken = list(repository.broken.values())
     outfit = Outfit(options, models, broken, Memory(), listener, os.getpid())

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from models import Precision
 from service.engine.supervised_engine import State
 from service.engine.watchdog import Bounds
 from tests.support.service.client import PATH, AppClient, digits, metric, serving, until
@@ -89,3 +90,14 @@ async def test_it_may_be_another_after_a_restart() -> None:
         answer = await client.post(PATH, files=[("file", str(d).encode()) for d in range(5)])
         assert digits(answer) == list(range(5))
     assert again.batches == [1] * 5
+
+
+@pytest.mark.anyio
+async def test_what_is_shown_is_the_precision_that_the_engine_computes_in() -> None:
+    engine = FakeEngine()
+    engine.precision = Precision.TF32
+    async with serving(engine) as (client, _):
+        (model,) = (await client.get("/v1/models")).json()["models"]
+        assert model["precision"] == "tf32"
+        metrics = (await client.get("/metrics")).text
+        assert 'precision="tf32"' in metrics

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models import Batch, EngineError, OutputKind, Pixels, Scores
+from models import Batch, EngineError, OutputKind, Pixels, Precision, Scores
 from service.batching.batcher import Batcher
 from service.batching.policy import NO_HURRY, Urgency
 from service.engine.runner import EngineRunner
@@ -49,6 +49,7 @@ class TagEngine:
     max_batch = 4
     classes = CLASSES
     device = "fake"
+    precision = Precision.FP32
     fallback_reason = ""
     ranked = None
 
@@ -123,7 +124,7 @@ async def sides(
     engine = TagEngine()
     runner = EngineRunner([engine], SHAPE, OutputKind.LOGITS, on_batch=lambda _: None)
     info = replace(fake_info(), image_shape=SHAPE)
-    model = Model(info, decode_digit, slots, CLASSES, 4, "fake")  # type: ignore[arg-type]
+    model = Model(info, decode_digit, slots, CLASSES, 4, "fake", "fp32")  # type: ignore[arg-type]
     shared = SharedModel(Memory(), count, model, 4)
     await runner.warm_up()
     every = [Side(runner, shared, model, number) for number in range(count)]
@@ -310,9 +311,9 @@ def test_it_has_what_a_pipeline_uses_of_a_runner_and_its_batcher() -> None:
             found = inspect.signature(getattr(RemoteRunner, name))
             assert len(found.parameters) == len(wanted.parameters), name
     runner = EngineRunner([TagEngine()], SHAPE, OutputKind.LOGITS, on_batch=lambda _: None)
-    model = Model(fake_info(), decode_digit, 1, CLASSES, 4, "fake")  # type: ignore[arg-type]
+    model = Model(fake_info(), decode_digit, 1, CLASSES, 4, "fake", "fp32")  # type: ignore[arg-type]
     remote = RemoteRunner(Link(None), model, SharedModel(Memory(), 1, model, 4), 0)  # type: ignore[arg-type]
-    for name in ("classes", "max_batch", "device", "state"):
+    for name in ("classes", "max_batch", "device", "precision", "state"):
         assert getattr(remote, name) == getattr(runner, name), name
     assert remote.batcher.depth == runner.batcher.depth
 

@@ -17,7 +17,7 @@ from tests.support.service.client import metric_in
 from tests.support.service.fakes import CLASSES, decode_digit, fake_info
 
 WORKERS = 3
-MODEL = Model(fake_info(), decode_digit, 5, CLASSES, 4, "fake")  # type: ignore[arg-type]
+MODEL = Model(fake_info(), decode_digit, 5, CLASSES, 4, "fake", "fp32")  # type: ignore[arg-type]
 
 
 def as_in_another_process(memory: Memory) -> Memory:

@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 
-from models import Batch, Engine, EngineError, Images, OutputKind, Pixels, Scores
+from models import Batch, Engine, EngineError, Images, OutputKind, Pixels, Precision, Scores
 from service.engine.watchdog import Bounds
 from service.errors import ImageError
 from service.hosting.pipeline import ModelInfo
@@ -35,6 +35,7 @@ class FakeEngine:
         self.max_batch = max_batch
         self.classes = CLASSES
         self.device = "fake"
+        self.precision = Precision.FP32
         self.fallback_reason = ""
         self._delay_s = delay_s
         self._gate = gate

@@ -63,7 +63,7 @@ def test_no_cell_of_the_csv_is_a_formula(page: "Page", start: str) -> None:
 
 @IN_A_BROWSER
 def test_an_example_is_a_click_and_top_k_a_choice(page: "Page") -> None:
-    for text in ("32 × 32 grey", "ONNX Runtime", "float32"):
+    for text in ("32 × 32 grey", "ONNX Runtime", "fp32"):
         expect(page.locator("#card")).to_contain_text(text)
     page.get_by_label("Labels per image").select_option("3")
     page.get_by_role("button", name="Classify 4_").click()
