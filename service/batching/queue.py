@@ -13,7 +13,7 @@ from math import ceil, inf
 from operator import attrgetter
 from typing import Generic, NamedTuple, TypeVar
 
-from service.batching.policy import Claim, Urgency, due
+from service.batching.policy import NO_HURRY, Claim, Urgency, due
 from service.errors import ServiceError
 from service.fair_queue import Client, FairQueue, Line
 
@@ -83,7 +83,10 @@ class Waiting(Generic[T, R]):
 
     def __init__(self) -> None:
         self._queue: FairQueue[Request[T, R]] = FairQueue(_due_by_turns)
-        self._alone: Request[T, R] | None = None  # the only one, while that is not in the queue
+        # While one client waits: its requests in order, not in the queue, which takes longer. But
+        # for the first of them, none has a deadline or a priority.
+        self._alone: list[Request[T, R]] = []
+        self._taken = 0.0  # when the last of them was, in clock seconds
         self.deadlines = 0  # requests that have one
         self.depth = 0  # items
 
@@ -116,20 +119,25 @@ class Waiting(Generic[T, R]):
 
         Returns how many items of its client wait.
         """
-        if not self.depth:
-            self._alone, self.depth = request, request.left
-            self.deadlines = int(request.deadline < inf)
-            return request.left
+        alone = self._alone
+        if not self.depth or (alone and _goes_behind(alone[-1], request)):
+            alone.append(request)
+            self.depth += request.left
+            self.deadlines += request.urgency.deadline < inf
+            return self.depth
         self._join()
         self.depth += request.left
-        self.deadlines += request.deadline < inf
+        self.deadlines += request.urgency.deadline < inf
         return self._add(request)
 
     def _join(self) -> None:
-        """Put the request that waits alone into the queue, too."""
-        if self._alone is not None:
-            request, self._alone = self._alone, None
-            self._add(request)
+        """Put the requests of a client that waited alone into the queue."""
+        if self._alone:
+            requests, self._alone = self._alone, []
+            for request in requests:
+                self._add(request)
+            line = self._queue.line(requests[0].client)
+            line.since = max(line.since, self._taken)
 
     def _add(self, request: Request[T, R]) -> int:
         line = self._queue.line(request.client)
@@ -161,17 +169,9 @@ class Waiting(Generic[T, R]):
 
     def take(self, most: int, now: float) -> tuple[list[T], list[Part[T, R]]]:
         """Up to `most` items, as turns have it, and which requests they are parts of."""
-        alone = self._alone
-        if alone is not None and alone.left == len(alone.items) <= most:
-            self._alone, self.depth, self.deadlines, count = None, 0, 0, alone.left
-            alone.left = 0
-            return list(alone.items), [(alone, 0, count)]
-        self._join()
         items: list[T] = []
-        counts: dict[Request[T, R], int] = {}
-        for request, count in _stretches(self._queue, min(most, self.depth), now):
-            counts[request] = counts.get(request, 0) + count
         parts: list[Part[T, R]] = []
+        counts = self._counts(min(most, self.depth), now)
         for request, count in counts.items():
             first = len(request.items) - request.left
             items += request.items[first : first + count]
@@ -181,6 +181,22 @@ class Waiting(Generic[T, R]):
             if not request.left:
                 self.deadlines -= request.deadline < inf
         return items, parts
+
+    def _counts(self, most: int, now: float) -> dict[Request[T, R], int]:
+        """Serve `most` items: how many each request has of them."""
+        counts: dict[Request[T, R], int] = {}
+        if alone := self._alone:
+            for request in alone:
+                counts[request] = count = min(most, request.left)
+                most -= count
+                if not most:
+                    break
+            del alone[: len(counts) - (count < request.left)]
+            self._taken = now
+            return counts
+        for request, count in _stretches(self._queue, most, now):
+            counts[request] = counts.get(request, 0) + count
+        return counts
 
     def in_order(self, now: float) -> Sequence[Stretch[T, R]]:
         """Return all items in the order in which they go if none is added."""
@@ -199,6 +215,15 @@ class Waiting(Generic[T, R]):
             so_far[request] = so_far.get(request, 0) + count
             claims.append(Claim(count, request.deadline, number, so_far[request]))
         return claims
+
+
+def _goes_behind(last: Request[T, R], request: Request[T, R]) -> bool:
+    """Whether a request without a hurry is of the same client as the last, and due no sooner."""
+    return (
+        request.urgency is NO_HURRY
+        and request.client.name == last.client.name
+        and last.due <= request.due
+    )
 
 
 def _stretches(queue: FairQueue[Request[T, R]], most: int, now: float) -> Iterator[Stretch[T, R]]:

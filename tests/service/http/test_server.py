@@ -1,5 +1,6 @@
-"""How listening ends: nobody who connects at that moment is reset."""
+"""How listening ends, and how soon threads give up the interpreter's lock while a server runs."""
 
+import asyncio
 import socket
 import sys
 import time
@@ -7,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from service.http.server import turn_away
+from service.http.server import SWITCH_S, Server, turn_away
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux filters the packets of a socket")
@@ -29,3 +30,16 @@ def test_who_connects_as_listening_ends_is_refused_and_who_was_before_is_served(
             accepted.settimeout(20)
             early.sendall(b"more")
             assert accepted.recv(10) == b"more"
+
+
+def test_threads_give_up_the_interpreters_lock_sooner_while_a_server_runs() -> None:
+    before = sys.getswitchinterval()
+    found: list[float] = []
+
+    async def run(server: Server) -> None:
+        with server.capture_signals():
+            found.append(sys.getswitchinterval())
+
+    asyncio.run(run(Server.__new__(Server)))
+    assert found == [pytest.approx(SWITCH_S, abs=1e-6)]
+    assert sys.getswitchinterval() == before > SWITCH_S
