@@ -2,6 +2,9 @@
 
 import contextlib
 import os
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -22,6 +25,35 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
+_LEFT = pytest.StashKey[Counter[str]]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Begin to count what is left out, by folder."""
+    config.stash[_LEFT] = Counter()
+
+
+def pytest_deselected(items: Sequence[pytest.Item]) -> None:
+    """Count the longer sweeps that are left to `make test-all`."""
+    for item in items:
+        if item.get_closest_marker("slow"):
+            folder = "/".join(item.nodeid.split("/")[:2])
+            item.config.stash[_LEFT][folder] += 1
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Tell the process that shows the summary, in xdist's workers."""
+    output = getattr(session.config, "workeroutput", None)
+    if output is not None:
+        output["left"] = dict(session.config.stash[_LEFT])
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Take what a worker of xdist left out: the same in each."""
+    node.config.stash[_LEFT] = Counter(getattr(node, "workeroutput", {}).get("left", {}))
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Print what tests recorded as their "summary"; it reaches here from xdist's workers too."""
     for outcome in ("passed", "failed"):
@@ -30,3 +62,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
                 if name == "summary":
                     terminalreporter.section(report.nodeid)
                     terminalreporter.write_line(str(text))
+    if left := terminalreporter.config.stash[_LEFT]:
+        parts = ", ".join(f"{count} of {folder}" for folder, count in sorted(left.items()))
+        terminalreporter.section("left to `make test-all`")
+        terminalreporter.write_line(parts)
