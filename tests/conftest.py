@@ -45,7 +45,8 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     """Tell the process that shows the summary, in xdist's workers."""
     output = getattr(session.config, "workeroutput", None)
     if output is not None:
-        output["left"] = dict(session.config.stash[_LEFT])
+        left = session.config.stash[_LEFT]
+        output["left"] = dict(left)
 
 
 @pytest.hookimpl(optionalhook=True)
