@@ -17,7 +17,7 @@ from benchmarks.kernels.sides import BASELINES, ConvoySide, Side
 from benchmarks.networks.__main__ import RUNS, Make, chosen, images_of, measure
 from benchmarks.networks.light import NETWORKS, classifier
 from benchmarks.networks.sides import WAYS, ConvoyNetwork, TorchNetwork
-from benchmarks.networks.switches import SWITCHES, without
+from benchmarks.networks.switches import SWITCHES, switched
 from benchmarks.rows import Row
 from benchmarks.serving.http_client import closed_loop, post_request
 from benchmarks.serving.served import served
@@ -77,7 +77,7 @@ def _layers(name: str, device: Device, store: TuningStore, effort: Effort = _EFF
 
 
 def _networks(name: str, device: Device, store: TuningStore, runs: int = RUNS) -> Measure:
-    switches = {without(switch): switch for switch in SWITCHES}
+    switches = {switched(switch): switch for switch in SWITCHES}
     runtime = None if name == CONVOY or name in switches else CudaRuntime()
 
     def network(unit: Unit) -> list[Row]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from benchmarks.kernels.suites import SUITES
-from benchmarks.networks.switches import SWITCHES, without
+from benchmarks.networks.switches import SWITCHES, switched
 from benchmarks.rows import Row
 from kernels.problems.conv import ConvProblem
 from kernels.tuning.micro import MEASUREMENTS
@@ -29,7 +29,7 @@ _SECONDS = {
     (NETWORK, "torch graph"): 15.0,
     (NETWORK, "torch.compile"): 120.0,
     (HTTP, "convoy"): 25.0,
-    **{(NETWORK, without(switch)): 15.0 for switch in SWITCHES},
+    **{(NETWORK, switched(switch)): 15.0 for switch in SWITCHES},
 }
 """Guesses, for plans alone; where there are lines of such units their median counts."""
 
@@ -38,7 +38,7 @@ SENT = JPEG, PIXELS = "JPEG", "V2 pixels"
 
 _SQUEEZENET, _OTHERS = ("SqueezeNet",), ("ResNet-50", "GoogLeNet", "VGG-19")
 _TORCH = ("torch eager", "torch graph")
-_WITHOUT = tuple(map(without, SWITCHES))
+_SWITCHED = tuple(map(switched, SWITCHES))
 
 # In this order: kind, groups, N (connections for HTTP), sides.
 _ORDER: tuple[tuple[str, tuple[str, ...], tuple[int, ...], tuple[str, ...]], ...] = (
@@ -50,13 +50,13 @@ _ORDER: tuple[tuple[str, tuple[str, ...], tuple[int, ...], tuple[str, ...]], ...
     (LAYER, ("c3d",), (1, 8), ("convoy", "torch")),
     (LAYER, ("cuconv",), (1,), ("convoy", "torch")),
     (NETWORK, ("GoogLeNet", "VGG-19"), (1, 8), ("convoy", *_TORCH)),
-    (NETWORK, ("ResNet-50", "GoogLeNet"), (1, 8), _WITHOUT),
+    (NETWORK, ("ResNet-50", "GoogLeNet"), (1, 8), _SWITCHED),
     (LAYER, ("vgg-e", "c3d"), (1, 8), ("cudnn",)),
     (NETWORK, (*_SQUEEZENET, *_OTHERS), (1, 8), ("torch.compile",)),
     (LAYER, ("cuconv",), (8,), ("convoy", "torch")),
     (LAYER, ("cuconv",), (1, 8), ("im2col",)),
     (NETWORK, (*_SQUEEZENET, *_OTHERS), (2, 4), ("convoy", *_TORCH, "torch.compile")),
-    (NETWORK, (*_SQUEEZENET, *_OTHERS), (1, 2, 4, 8), _WITHOUT),
+    (NETWORK, (*_SQUEEZENET, *_OTHERS), (1, 2, 4, 8), _SWITCHED),
     (LAYER, ("cuconv",), (1, 8), ("cudnn",)),
     (LAYER, tuple(SUITES), (2, 4), ("convoy", "torch", "cudnn")),
 )

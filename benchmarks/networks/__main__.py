@@ -40,7 +40,7 @@ from benchmarks.networks.sides import (
     TorchNetwork,
     warm_up,
 )
-from benchmarks.networks.switches import SWITCHES, without
+from benchmarks.networks.switches import SWITCHES, switched
 from benchmarks.rows import RESULTS, Row, append, commit, now, read
 from kernels.device.cuda_device import CudaDevice
 from kernels.device.device import Device, DeviceError
@@ -248,7 +248,7 @@ def main(command_line: Sequence[str] | None = None) -> None:
         choose = chosen(device, network, n, store, search)
         makers: dict[str, Make] = {CONVOY: partial(ConvoyNetwork, network, device, n, choose)}
         for switch in SWITCHES if arguments.switches else ():
-            makers[without(switch)] = partial(ConvoyNetwork, network, device, n, choose, switch)
+            makers[switched(switch)] = partial(ConvoyNetwork, network, device, n, choose, switch)
         for way in WAYS:
             if runtime is not None and way.name not in arguments.without:
                 makers[way.name] = partial(TorchNetwork, way.name, runtime, network, n, way.prepare)

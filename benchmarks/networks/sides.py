@@ -1,7 +1,7 @@
 """Whole networks, ready to be run: Convoy's engine, and PyTorch in the ways it can be made fast."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from time import perf_counter
 from typing import Any, Protocol
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from benchmarks.kernels.baselines_torch import CudaRuntime
 from benchmarks.kernels.report import CONVOY
-from benchmarks.networks.switches import without
+from benchmarks.networks.switches import VARIANTS, switched
 from benchmarks.networks.torch_graph import torch_module
 from kernels.device.device import Device, Event, Instantiation, Kernel, Stream
 from models.classifier import Classifier
@@ -51,35 +51,40 @@ class ConvoyNetwork(CudaEngine):
     def __init__(
         self, classifier: Classifier, device: Device, n: int, choose: Choose, switch: str = ""
     ) -> None:
-        self.name = without(switch) if switch else CONVOY
+        self.name = switched(switch) if switch else CONVOY
         self._form, self._switch = (np.dtype(np.uint8), n), switch
-        pays = (lambda *_: False) if switch == "branches" else None
+        pays = (lambda *_: False) if switch == "without branches" else None
         super().__init__(classifier, device, max_batch=n, choose=choose, pays=pays)
         self.warm_up()
 
     def _load(self, progress: Progress) -> Mapping[Instantiation, Kernel]:
         """Only the plan for n images' pixels is wanted: others' kernels take long to compile."""
         self._plans = {self._form: self._plans[self._form]}
-        return super()._load(progress)
+        if self._switch not in VARIANTS:
+            return super()._load(progress)
+        (plan,) = self._plans.values()
+        every = dict.fromkeys(step.launch.instantiation for step in plan.steps)
+        variants = (VARIANTS[self._switch],)
+        return {each: self._device.load(replace(each, variants=variants)) for each in every}
 
     def _upload(self, plan: Plan) -> None:
-        if self._switch != "one graph":
+        if self._switch != "without one graph":
             super()._upload(plan)
 
     def _launch(self, step: Step, plan: Plan, stream: Stream, *, dependent: bool = False) -> None:
-        overlaps = dependent and self._switch != "dependent launches"
+        overlaps = dependent and self._switch != "without dependent launches"
         super()._launch(step, plan, stream, dependent=overlaps)
 
     def _run_alike(
         self, form: tuple["np.dtype[Any]", int], images: Sequence[Image], step_by_step: bool
     ) -> NDArray[np.float32]:
-        if self._switch != "one graph":
+        if self._switch != "without one graph":
             return super()._run_alike(form, images, step_by_step)
         return self._replays[form].run(images, self._start)
 
     def _start(self) -> None:
         """A batch, its images in pinned memory."""
-        if self._switch == "one graph":
+        if self._switch == "without one graph":
             super()._upload(self._plans[self._form])
         self._replays[self._form].graph.replay(self._stream)
 

@@ -1,12 +1,23 @@
-"""Parts of the engine that are left out, one at a time, to see what each gains on a GPU."""
+"""What the engine does otherwise, one thing at a time, to see on a GPU what each is worth."""
+
+from collections.abc import Mapping
+
+from kernels.device.device import Variant
+
+VARIANTS: Mapping[str, Variant] = {
+    "without weights before the wait": Variant.LATE_WEIGHTS,
+    "with prefetched weights": Variant.PREFETCH,
+}
+"""Of all kernels."""
 
 SWITCHES = (
-    "dependent launches",  # that begin before the one ahead has ended
-    "branches",  # side by side
-    "one graph",  # the copy of the images inside the graph
+    "without dependent launches",  # that begin before the one ahead has ended
+    "without branches",  # side by side
+    "without one graph",  # the copy of the images inside the graph
+    *VARIANTS,
 )
 
 
-def without(switch: str) -> str:
-    """The name of Convoy's side that leaves a part out."""
-    return f"convoy without {switch}"
+def switched(switch: str) -> str:
+    """Return the name of Convoy's side with one of SWITCHES."""
+    return f"convoy {switch}"

@@ -59,6 +59,14 @@ class Trigger(Enum):
     END = 2
 
 
+@unique
+class Variant(Enum):
+    """What a kernel does otherwise than by default before it waits (kernels/src/dependent.cuh)."""
+
+    LATE_WEIGHTS = "WEIGHTS_FIRST=0"  # the first weights are copied behind the wait
+    PREFETCH = "PREFETCH=1"  # the weights are brought to the L2 cache
+
+
 @dataclass(frozen=True, slots=True)
 class Instantiation:
     """One kernel template with its arguments: the only C++ that Python generates.
@@ -72,6 +80,7 @@ class Instantiation:
     kernel: str
     arguments: tuple[tuple[str, TemplateArgument], ...] = ()
     trigger: Trigger = Trigger.START
+    variants: tuple[Variant, ...] = ()
 
     @classmethod
     def of(cls, source: str, kernel: str, configuration: "DataclassInstance") -> "Instantiation":
@@ -90,9 +99,12 @@ class Instantiation:
 
     @property
     def macros(self) -> tuple[str, ...]:
-        """The compiler's flags that define macros; none for the default trigger."""
+        """The compiler's flags that define macros; none for the defaults."""
         chosen = self.trigger is not Trigger.START
-        return (f"-DTRIGGER={self.trigger.value}",) if chosen else ()
+        return (
+            *([f"-DTRIGGER={self.trigger.value}"] if chosen else []),
+            *(f"-D{variant.value}" for variant in self.variants),
+        )
 
     @property
     def precision(self) -> Precision:

@@ -169,7 +169,9 @@ __global__ void __launch_bounds__(ROWS * FILTER_WARPS * 32, FILTER_WARPS == 1 ? 
     x_channel += CHUNK;
   };
 
+  prefetch_weights(weight, size_t(window.kernel[1]) * window.kernel[2] * channels * filters);
   // The first weights are on their way before it is known where input rows lie.
+  wait_before_weights();
   if (first_chunk < last_chunk) copy_filter_rows(0);
   // Floats from x to each pixel of the patch; a vector before x where it is padding.
   for (int pixel = thread; pixel < PATCH; pixel += THREADS) {

@@ -15,10 +15,18 @@
 // `const T* __restrict__` comes by ld.global.nc, which PTX allows only for data that no one writes
 // while the kernel runs, and leaves out of its memory model. The wait orders nothing for it: it may
 // find a line that a launch before the last brought to the L1 cache.
+//
+// What a kernel does before it waits has switches, to be measured (kernels.device.device.Variant).
 #pragma once
 
 #ifndef TRIGGER
 #define TRIGGER 0  // 0: at the start, 1: before the epilogue, 2: when its blocks end
+#endif
+#ifndef WEIGHTS_FIRST
+#define WEIGHTS_FIRST 1  // 0: the first weights are copied to shared memory behind the wait, too
+#endif
+#ifndef PREFETCH
+#define PREFETCH 0  // 1: the weights are brought to the L2 cache during the wait
 #endif
 
 #ifdef __CUDACC__
@@ -44,7 +52,30 @@ __device__ __forceinline__ void wait_for_previous() {
 #endif
 }
 
+// Begins to bring the 128 bytes that an address lies in to the L2 cache.
+__device__ __forceinline__ void prefetch_line(const void* line) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(line));
+}
+
 #endif  // __CUDACC__
+
+// Stands before the first copy of weights.
+__device__ __forceinline__ void wait_before_weights() {
+  if constexpr (!WEIGHTS_FIRST) wait_for_previous();
+}
+
+// Brings a launch's weights, `count` of them, to the L2 cache while it waits: 128 bytes a thread of
+// the blocks that are placed early, so no more than those. Off until a GPU shows a gain: on sm_90a
+// it takes up to 7 registers in a third of the kernels, and two spill.
+template <class T>
+__device__ __forceinline__ void prefetch_weights(const T* weight, size_t count) {
+#if !defined(__CUDACC__) || __CUDA_ARCH__ >= 900
+  if constexpr (!PREFETCH) return;
+  const unsigned block = (blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x;
+  const size_t first = size_t(block * blockDim.x + threadIdx.x) * (128 / sizeof(T));
+  if (first < count) prefetch_line(weight + first);
+#endif
+}
 
 // The first line of a kernel with nothing to do before it may read.
 __device__ __forceinline__ void follow_previous() {

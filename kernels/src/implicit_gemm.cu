@@ -71,6 +71,7 @@ __global__ void __launch_bounds__(BM / TM * (BN / TN), TM* TN == 64 ? BLOCKS<PRO
   const int inner =
       POINTWISE ? channels : window.kernel[0] * window.kernel[1] * window.kernel[2] * channels;
   const int chunks = unsigned(inner + BK - 1) / BK;
+  prefetch_weights(weight, size_t(gridDim.z) * inner * filters);
   const int first_chunk = int(quotient(chunks * split, sizes.splits));
   const int last_chunk = int(quotient(chunks * (split + 1), sizes.splits));
 
@@ -97,9 +98,16 @@ __global__ void __launch_bounds__(BM / TM * (BN / TN), TM* TN == 64 ? BLOCKS<PRO
   const int pixels_left = sizes.pixels - first_pixel - x_row;
   int x_from = (first_pixel + x_row) * sizes.x_pitch + group_channel + column.channel;
 
-  const auto copy_chunk = [&](int stage) {
-    float* const x_chunk = shared + (stage * STAGE + x_place);
+  const auto copy_weights = [&](int stage) {
     float* const weight_chunk = shared + (stage * STAGE + weight_place);
+#pragma unroll
+    for (int i = 0; i < BK; i += WEIGHT_ROWS)
+      cp_async<16>(weight_chunk + i * BN, weight + (weight_from + i * filters), i < weights_left);
+    weight_from += BK * filters;
+    weights_left -= BK;
+  };
+  const auto copy_x = [&](int stage) {
+    float* const x_chunk = shared + (stage * STAGE + x_place);
     const int channel = group_channel + column.channel;
     const int tap = column.place(window) * sizes.x_pitch + channel;
     // Whether there is anything to copy but zeros, and where from.
@@ -135,17 +143,12 @@ __global__ void __launch_bounds__(BM / TM * (BN / TN), TM* TN == 64 ? BLOCKS<PRO
                       sizes.channels - column.channel, sizes.x_vectors);
       }
     }
-#pragma unroll
-    for (int i = 0; i < BK; i += WEIGHT_ROWS)
-      cp_async<16>(weight_chunk + i * BN, weight + (weight_from + i * filters), i < weights_left);
     if constexpr (POINTWISE) {
       column.channel += BK;
       x_from += BK;
     } else {
       column.advance(BK, channels, window);
     }
-    weight_from += BK * filters;
-    weights_left -= BK;
   };
 
   // Pairs of lanes load the same of x, pairs of pairs the same weights: so half a warp loads either
@@ -186,10 +189,14 @@ __global__ void __launch_bounds__(BM / TM * (BN / TN), TM* TN == 64 ? BLOCKS<PRO
     }
   };
 
+  wait_before_weights();
+#pragma unroll 1
+  for (int stage = 0; stage < STAGES - 1; ++stage)
+    if (first_chunk + stage < last_chunk) copy_weights(stage);
   wait_for_previous();
 #pragma unroll 1
   for (int stage = 0; stage < STAGES - 1; ++stage) {
-    if (first_chunk + stage < last_chunk) copy_chunk(stage);
+    if (first_chunk + stage < last_chunk) copy_x(stage);
     cp_async_commit();
   }
 
@@ -224,7 +231,10 @@ __global__ void __launch_bounds__(BM / TM * (BN / TN), TM* TN == 64 ? BLOCKS<PRO
     cp_async_wait<STAGES - 2>();
     if constexpr (PROLOGUE != Prologue::NONE) prepare_chunk(reading, chunk * BK + x_column);
     __syncthreads();  // this chunk is there for all, and the one before it read by all
-    if (chunk + STAGES - 1 < last_chunk) copy_chunk(writing);
+    if (chunk + STAGES - 1 < last_chunk) {
+      copy_x(writing);
+      copy_weights(writing);
+    }
     cp_async_commit();
     const float *x_step = x_begin + reading * STAGE, *weight_step = weight_begin + reading * STAGE;
 #pragma unroll 1

@@ -36,13 +36,15 @@ __global__ void __launch_bounds__(32 * MAX_WARPS)
     linear(const X* x, const X* __restrict__ weight, const float* bias, Y* y, int rows,
            int channels, int outputs, int x_pitch, int y_pitch, int x_vectors, int y_vectors,
            int activation, float a, float b) {
-  follow_previous();
+  let_next_begin();
   constexpr int SUMS = ROWS * OUTPUTS;
   static_assert(OUTPUTS % 4 == 0, "outputs are written 4 at a time");
   __shared__ __align__(16) float of_warp[MAX_WARPS][SUMS];
 
   const int first_output = blockIdx.x * OUTPUTS, first_row = blockIdx.y * ROWS;
   const int padded = (channels + 3) / 4 * 4;
+  prefetch_weights(weight, size_t(outputs) * padded);
+  wait_for_previous();
   float sums[SUMS] = {};
 #pragma unroll(SUMS >= 16 ? 1 : 2)
   for (int channel = threadIdx.x * 4; channel < channels; channel += blockDim.x * 4) {

@@ -1,5 +1,5 @@
 // PTX without a name in CUDA C++: asynchronous copies, ldmatrix, mma, a barrier that warps with
-// different roles share, and dynamic shared memory.
+// different roles share, an ordered counter, and dynamic shared memory.
 //
 // The only inline PTX of the project. Outside CUDA (`__CUDACC__` undefined) the simulator defines
 // the same names, so kernels need no conditional compilation. Fragment layouts are those of the PTX
@@ -42,6 +42,18 @@ __device__ __forceinline__ T* held(T* shared) {
 // together.
 __device__ __forceinline__ void barrier_of_roles() {
   asm volatile("barrier.sync.aligned 0;" ::: "memory");
+}
+
+// Adds 1 to a counter that blocks share, and returns what it was. The block that counts k sees what
+// the k before it had written when they counted, and so do threads behind its next barrier. Two
+// fences around an atomicAdd would say the same as sequential consistency, which takes longer.
+__device__ __forceinline__ unsigned count_up(unsigned* counter) {
+  unsigned before;
+  asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], 1;"
+               : "=r"(before)
+               : "l"(__cvta_generic_to_global(counter))
+               : "memory");
+  return before;
 }
 
 // Copies the first `read` of BYTES (4, 8 or 16, both ends aligned to it) from global to shared

@@ -4,18 +4,16 @@
 #pragma once
 
 #include "common.cuh"
+#include "ptx.cuh"
 
 // Whether this block is the last of `splits` to call this; __ldcg then reads what all of them wrote
 // before. All threads of a block must call it.
 __device__ __forceinline__ bool last_of_split(unsigned* counter, unsigned splits) {
   __shared__ unsigned before;
   __syncthreads();
-  if (threadIdx.x == 0) {
-    __threadfence();  // what the block wrote, which the barrier showed this thread, before it
-                      // counts
-    before = atomicAdd(counter, 1u);
-    __threadfence();  // what the other blocks wrote, before this one reads it behind the barrier
-  }
+  // Ordered behind what the block wrote, which the barrier showed this thread, and ahead of what it
+  // reads of the other blocks behind the next barrier.
+  if (threadIdx.x == 0) before = count_up(counter);
   __syncthreads();
   if (before != splits - 1) return false;
   if (threadIdx.x == 0) *counter = 0;

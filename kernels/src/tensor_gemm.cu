@@ -194,6 +194,8 @@ __global__ void __launch_bounds__(BM / WM * (BN / WN) * 32,
     weight_inner += BK;
     weight_from += BK;
   };
+  prefetch_weights(weight, size_t(gridDim.z) * sizes.filters * weight_pitch);
+  wait_before_weights();
 #pragma unroll 1
   for (int stage = 0; stage < STAGES - 1; ++stage)
     if (first_chunk + stage < last_chunk) copy_weights(stage);

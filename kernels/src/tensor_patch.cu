@@ -105,6 +105,8 @@ __global__ void __launch_bounds__(BM / WM * (BN / WN) * 32, BM* BN <= 1024 ? 4 :
         cp_async<16>(to + i * ROW, weight_from + size_t(i) * weight_pitch, i < exist);
     weight_from += CHUNK;
   };
+  prefetch_weights(weight, size_t(sizes.filters) * weight_pitch);
+  wait_before_weights();
 #pragma unroll 1
   for (int stage = 0; stage < STAGES - 1; ++stage)
     if (stage < chunks) copy_weights(stage);

@@ -114,6 +114,7 @@ __global__ void __launch_bounds__(BM * 8, 64 / BM)
 
   // Of each chunk of U this thread copies one vector of some rows.
   const int pitch = (sizes.channels + 7) / 8 * 8;
+  prefetch_weights(weight, size_t(POSITIONS) * padded(sizes.filters) * pitch);
   const int u_row = thread / 2, u_filter = first_filter + u_row % BN;
   const int apart = THREADS / 2 / BN * padded(sizes.filters) * pitch;
   const int u_from = (u_row / BN * padded(sizes.filters) + u_filter) * pitch;
@@ -204,6 +205,7 @@ __global__ void __launch_bounds__(BM * 8, 64 / BM)
     }
   };
 
+  wait_before_weights();
   if (first_chunk < last_chunk) copy_filters(first_chunk, 0);
   wait_for_previous();  // weights of the first chunk are on their way
   if (first_chunk < last_chunk) copy_pixels(first_chunk, 0);

@@ -162,7 +162,7 @@ __global__ void __launch_bounds__(threads(power(M + R - 1, AXES), BM / TM * (BN 
     conv_winograd(const float* x, const float* __restrict__ weight, const float* bias,
                   const float* residual, float* y, float* workspace, unsigned* counters,
                   Sizes sizes, Window window, int activation, float a, float b) {
-  follow_previous();
+  let_next_begin();
   using Transform = Winograd<M, R, POINTS>;
   constexpr int ALPHA = Transform::ALPHA;
   constexpr int POSITIONS = power(ALPHA, AXES), OUTPUTS = power(M, AXES);
@@ -188,6 +188,7 @@ __global__ void __launch_bounds__(threads(power(M + R - 1, AXES), BM / TM * (BN 
   const int first_filter = register_for<75, 90>(int(peel(tiles_before, sizes.filter_tiles)) * BN);
   const int first_tile = int(tiles_before) * BM;
   const int channels = padded(sizes.channels), filters = padded(sizes.filters);
+  prefetch_weights(weight, size_t(POSITIONS) * channels * filters);
   const int all_chunks = (channels + BC - 1) / BC;
   const int first_chunk = int(quotient(all_chunks * split, sizes.splits));
   const int chunks = int(quotient(all_chunks * (split + 1), sizes.splits)) - first_chunk;
@@ -233,6 +234,7 @@ __global__ void __launch_bounds__(threads(power(M + R - 1, AXES), BM / TM * (BN 
       cp_async_commit();
     };
 
+    wait_for_previous();
     if (chunks > 0) copy(0);
     transform_first();
     if (chunks > 1) copy(1);
@@ -280,7 +282,9 @@ __global__ void __launch_bounds__(threads(power(M + R - 1, AXES), BM / TM * (BN 
     float* const u_begin = held(u + position * (BC * BN) + column);
     // Channels of this chunk and later ones.
     int rest = min(channels - first_chunk * BC, chunks * BC);
+    wait_before_weights();
     if (rest > 0) copy(0, rest);
+    wait_for_previous();
     transform_first();
     float sums[TM][TN] = {};
     for (; rest > 0; rest -= 2 * BC) {

@@ -15,7 +15,7 @@ from benchmarks.gpu.worker import serve_units
 from benchmarks.kernels.baselines_torch import BaselineError
 from benchmarks.kernels.contest import Effort
 from benchmarks.kernels.suites import same
-from benchmarks.networks.switches import SWITCHES, without
+from benchmarks.networks.switches import SWITCHES, switched
 from benchmarks.rows import Row
 from kernels.device.device import FaultError
 from kernels.tuning import micro
@@ -82,7 +82,7 @@ def test_a_network_without_a_part_has_rows_of_its_own(
     monkeypatch.setattr(measure, "NETWORKS", {"digits": lambda: None})
     monkeypatch.setattr(measure, "classifier", lambda *_: digits)
     monkeypatch.setattr(measure, "chosen", lambda device, *_: heuristic(device))
-    name = without(SWITCHES[0])
+    name = switched(SWITCHES[0])
     network = _networks(name, device, TuningStore(tmp_path / "tuning.json"), runs=2)
     rows = network(Unit("network", "digits", 1, name))
     assert [(row["side"], row["metric"]) for row in rows] == [
@@ -90,7 +90,7 @@ def test_a_network_without_a_part_has_rows_of_its_own(
         (name, "end to end"),
     ]
     measured = {(unit.side, unit.n) for unit in units() if unit.kind == "network"}
-    assert {(without(switch), n) for switch in SWITCHES for n in (1, 2, 4, 8)} <= measured
+    assert {(switched(switch), n) for switch in SWITCHES for n in (1, 2, 4, 8)} <= measured
 
 
 @needs_shared

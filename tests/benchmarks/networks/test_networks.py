@@ -21,7 +21,7 @@ from benchmarks.networks.__main__ import (
 from benchmarks.networks.c3d import C3D, c3d
 from benchmarks.networks.light import classifier
 from benchmarks.networks.sides import ConvoyNetwork
-from benchmarks.networks.switches import SWITCHES
+from benchmarks.networks.switches import SWITCHES, VARIANTS
 from benchmarks.rows import Row, append, read
 from kernels.tuning.autotune import Search
 from kernels.tuning.heuristic import heuristic
@@ -80,7 +80,7 @@ def test_convoys_engine_is_timed_on_the_device_and_end_to_end(
         assert 0 < row["p20_us"] <= row["p50_us"] <= row["p80_us"]
 
 
-def test_each_part_is_left_out_alone_and_gives_the_same_scores(
+def test_each_switch_changes_one_thing_and_no_score(
     device: CusimDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("models.engines.cuda_engine.kernel_reads_host", lambda _: False)
@@ -91,7 +91,7 @@ def test_each_part_is_left_out_alone_and_gives_the_same_scores(
     scores: dict[str, Scores] = {}
     for switch in ("", *SWITCHES):
         side = ConvoyNetwork(network, device, 2, heuristic(device), switch)
-        assert side.name == (f"convoy without {switch}" if switch else "convoy")
+        assert side.name == (f"convoy {switch}" if switch else "convoy")
         side.run(others)
         scores[switch] = side.run(images)
         assert len(side.queued_us(2)) == 2
@@ -103,6 +103,8 @@ def test_each_part_is_left_out_alone_and_gives_the_same_scores(
             max(len(node.after) for node in replay.nodes),
             sum(launch.early for launch in launches),
         ]
+        compiled = {kernel.instantiation.variants for kernel in side._kernels.values()}
+        assert compiled == {(VARIANTS[switch],) if switch in VARIANTS else ()}
         side.close()
     (copies, joined, early), *_ = seen.values()
     assert copies == 1
@@ -110,11 +112,12 @@ def test_each_part_is_left_out_alone_and_gives_the_same_scores(
     assert early > 0
     assert seen == {
         "": [1, joined, early],
-        "dependent launches": [1, joined, 0],
-        "branches": [1, 1, seen["branches"][2]],
-        "one graph": [0, joined, early],
+        "without dependent launches": [1, joined, 0],
+        "without branches": [1, 1, seen["without branches"][2]],
+        "without one graph": [0, joined, early],
+        **dict.fromkeys(VARIANTS, [1, joined, early]),
     }
-    assert seen["branches"][2] > early
+    assert seen["without branches"][2] > early
     assert all((each == scores[""]).all() for each in scores.values())
 
 

@@ -110,7 +110,7 @@ void Block::let_next_begin() {
 
 void Block::wait_for_previous() {
   Thread& self = *thread;
-  if (launch_is_early) {
+  if (launch_is_early && !self.waited) {
     self.state = State::AtPrevious;
     at_previous_.push_back(&self);
     suspend();

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from kernels.device.compile import compile_kernel
-from kernels.device.device import SOURCE_ROOT, Instantiation, Trigger
+from kernels.device.device import SOURCE_ROOT, Instantiation, Trigger, Variant
 from kernels.device.machine_code import DisassemblerNotFoundError, disassemble
 from kernels.device.signature import parameters
 from tests.cusim.device import CusimDevice
@@ -19,12 +19,18 @@ ONE_OF_EACH = {(each.source, each.kernel): each for each in reversed(INSTANTIATI
 
 _GLOBAL = ("LDG.", "LDGSTS", "LD.", "STG", "ST.", "ATOM", "RED", "UBLKCP")
 _COPY = "LDGSTS"  # to shared memory
-_WEIGHTS_FIRST = ("conv_coalesced", "conv_tensor", "conv_tensor_patch", "conv_tensor_winograd")
+_PREFETCH = "CCTL.E.PF2"  # prefetch.global.L2
+_WEIGHTS_FIRST = (
+    *("conv_direct", "conv_winograd", "conv_coalesced"),
+    *("conv_tensor", "conv_tensor_patch", "conv_tensor_winograd"),
+)
 """Kernels that copy weights to shared memory before they wait."""
 
-
-_LATE = ("conv_coalesced", "conv_direct", "conv_winograd", *_WEIGHTS_FIRST[1:], "chain")
+_LATE = (*_WEIGHTS_FIRST, "chain")
 """Kernels that can let the next one begin once their sums are complete."""
+
+_WAITS = {"conv_winograd": 2}
+"""How often a kernel waits in its code, if not once: a thread of either role waits once."""
 
 
 @pytest.mark.parametrize(
@@ -38,7 +44,7 @@ def test_the_next_kernel_begins_when_the_launch_says(instantiation: Instantiatio
     def places(trigger: Trigger) -> tuple[list[int], int]:
         cubin = compile_kernel(replace(instantiation, trigger=trigger), "90a", CACHE)
         opcodes = [each.opcode for each in disassemble(cubin)]
-        (wait,) = (i for i, opcode in enumerate(opcodes) if opcode.startswith("ACQBULK"))
+        wait, *_ = (i for i, opcode in enumerate(opcodes) if opcode.startswith("ACQBULK"))
         return [i for i, opcode in enumerate(opcodes) if opcode.startswith("PREEXIT")], wait
 
     try:
@@ -63,12 +69,17 @@ def _hold(kernel: Instantiation, root: Path = SOURCE_ROOT) -> None:
     except DisassemblerNotFoundError as missing:
         pytest.skip(str(missing))
     opcodes = [each.opcode for each in code]
-    (wait,) = (i for i, opcode in enumerate(opcodes) if opcode.startswith("ACQBULK"))
+    wait, *others = (i for i, opcode in enumerate(opcodes) if opcode.startswith("ACQBULK"))
+    late = Variant.LATE_WEIGHTS in kernel.variants
+    assert 1 + len(others) == _WAITS.get(kernel.kernel, 1) + late
     assert any(opcode.startswith("PREEXIT") for opcode in opcodes[:wait])
     before = {opcode for opcode in opcodes[:wait] if opcode.startswith(_GLOBAL)}
     copies = {opcode for opcode in before if opcode.startswith(_COPY)}
     assert before == copies
-    assert bool(copies) == (kernel.kernel in _WEIGHTS_FIRST)
+    weights_first = kernel.kernel in _WEIGHTS_FIRST
+    assert bool(copies) == (weights_first and not late)
+    prefetches = weights_first or kernel.kernel == "linear"
+    assert (_PREFETCH in opcodes[:wait]) == (prefetches and Variant.PREFETCH in kernel.variants)
     if _reads_no_weights(kernel):
         unordered = {opcode for opcode in opcodes if ".CONSTANT" in opcode}
         assert not unordered, "the wait orders nothing for these loads"
@@ -86,6 +97,13 @@ def test_in_machine_code_no_access_is_before_the_wait_and_every_load_behind_it_i
 @pytest.mark.parametrize("kernel", INSTANTIATIONS, ids=str)
 def test_so_it_is_in_every_instantiation(kernel: Instantiation) -> None:
     _hold(kernel)
+
+
+@pytest.mark.parametrize("variant", Variant)
+@pytest.mark.parametrize("kernel", _WEIGHTS_FIRST)
+def test_what_kernels_do_ahead_of_the_wait_has_switches(kernel: str, variant: Variant) -> None:
+    (one,) = (each for each in ONE_OF_EACH.values() if each.kernel == kernel)
+    _hold(replace(one, variants=(variant,)))
 
 
 def test_some_kernels_read_no_weights() -> None:

@@ -62,10 +62,10 @@ def test_no_kernel_needs_more_order_than_it_asks_for(case: KernelCase, device: C
 SPLIT = next(case for case in CASES if _splits(case))
 
 UNORDERED = {
-    "what the block left": ("__threadfence();", "", 0),
-    "what the others left": ("__threadfence();", "", 1),
+    "the order of the counter": ("count_up(counter)", "atomicAdd(counter, 1u)", 0),
     "past the L1 cache": ("__ldcg(reinterpret_cast<const", "*(reinterpret_cast<const", 0),
-    "the barrier": ("__syncthreads();\n  if (threadIdx", "if (threadIdx", 0),
+    "the barrier ahead": ("__syncthreads();\n  // Ordered", "// Ordered", 0),
+    "the barrier behind": ("__syncthreads();\n  if (before", "if (before", 0),
 }
 
 
@@ -79,6 +79,56 @@ def test_a_split_sum_that_asks_for_less_is_caught(
     device.close()
 
 
+def _opcodes(instantiation: Instantiation, root: Path, cache: Path) -> list[str]:
+    try:
+        code = disassemble(compile_kernel(instantiation, "90a", cache, root))
+    except DisassemblerNotFoundError as missing:
+        pytest.skip(str(missing))
+    return [each.opcode for each in code]
+
+
+def _counts_in_order(
+    instantiation: Instantiation, root: Path = SOURCE_ROOT, cache: Path = CACHE
+) -> bool:
+    """Whether a split's counter is ordered, and by no more than that takes.
+
+    A fence ahead of it, and behind it nothing that was in the L1 cache; sequential consistency
+    (MEMBAR.SC) would do it twice.
+    """
+    opcodes = _opcodes(instantiation, root, cache)
+    (counter,) = (i for i, opcode in enumerate(opcodes) if opcode.startswith("ATOMG"))
+    fences = [i for i, opcode in enumerate(opcodes) if opcode.startswith("MEMBAR")]
+    ahead = [i for i in fences if i < counter and opcodes[i] == "MEMBAR.ALL.GPU"]
+    behind = [i for i, opcode in enumerate(opcodes) if opcode == "CCTL.IVALL" and i > counter]
+    return len(ahead) == len(fences) == 1 and bool(behind)
+
+
+SPLITTING = {
+    launch.instantiation.kernel: launch.instantiation
+    for case in CASES
+    for launch in case.launches
+    if "counters" in launch.operands
+}
+
+
+@pytest.mark.parametrize("kernel", SPLITTING.values(), ids=SPLITTING)
+def test_a_split_is_counted_in_order(kernel: Instantiation) -> None:
+    """The simulator has a counter of its own, so machine code must show it."""
+    assert _counts_in_order(kernel)
+
+
+@pytest.mark.parametrize("order", ["relaxed", "acquire", "release"])
+def test_a_counter_that_orders_less_is_noticed(order: str, tmp_path: Path) -> None:
+    root = replaced(tmp_path, "ptx.cuh", "atom.add.acq_rel", f"atom.add.{order}")
+    assert not _counts_in_order(next(iter(SPLITTING.values())), root, tmp_path)
+
+
+def test_two_fences_are_noticed(tmp_path: Path) -> None:
+    fenced = "(__threadfence(), before = atomicAdd(counter, 1u), __threadfence())"
+    root = replaced(tmp_path, "split.cuh", "before = count_up(counter)", fenced)
+    assert not _counts_in_order(next(iter(SPLITTING.values())), root, tmp_path)
+
+
 TOP_K = [each for each in INSTANTIATIONS if each.kernel == "top_k"]
 
 
@@ -87,14 +137,10 @@ def _fenced(instantiation: Instantiation, root: Path = SOURCE_ROOT, cache: Path 
 
     The fence is behind the last barrier: it is of what the whole block wrote.
     """
-    try:
-        code = disassemble(compile_kernel(instantiation, "90a", cache, root))
-    except DisassemblerNotFoundError as missing:
-        pytest.skip(str(missing))
-    opcodes = [each.opcode for each in code]
+    opcodes = _opcodes(instantiation, root, cache)
     (store,) = (i for i, opcode in enumerate(opcodes) if opcode.startswith("STG.E.STRONG.SYS"))
-    stores = [i for i, each in enumerate(code) if each.base == "STG"]
-    barrier = max(i for i, each in enumerate(code) if each.base == "BAR")
+    stores = [i for i, opcode in enumerate(opcodes) if opcode.split(".")[0] == "STG"]
+    barrier = max(i for i, opcode in enumerate(opcodes) if opcode.split(".")[0] == "BAR")
     fences = {opcode for opcode in opcodes[barrier:store] if opcode.startswith("MEMBAR")}
     return store == stores[-1] and any(opcode.endswith(".SYS") for opcode in fences)
 

@@ -18,6 +18,13 @@ T kept(T number) {
   return number;
 }
 
+inline unsigned count_up(unsigned* counter) {
+  __threadfence();  // release
+  const unsigned before = atomicAdd(counter, 1u);
+  __threadfence();  // acquire
+  return before;
+}
+
 inline void barrier_of_roles() { cusim::barrier(0, cusim::Site::current()); }
 
 // As kernels/src/dependent.cuh has them, which is included behind this.
@@ -31,6 +38,12 @@ inline void let_next_begin_late() {
   if (TRIGGER == 1) cusim::let_next_begin();
 }
 inline void wait_for_previous() { cusim::wait_for_previous(); }
+
+// Reads a byte, so that a line beyond the weights, or one that is not the kernel's to read early,
+// is found.
+inline void prefetch_line(const void* line) {
+  static_cast<void>(*static_cast<const volatile char*>(line));
+}
 
 template <int BYTES>
 inline void cp_async(void* shared, const void* global, bool valid = true, CUSIM_SITE) {
