@@ -115,7 +115,7 @@ def test_each_switch_changes_one_thing_and_no_score(
         "without dependent launches": [1, joined, 0],
         "without branches": [1, 1, seen["without branches"][2]],
         "without one graph": [0, joined, early],
-        **dict.fromkeys(VARIANTS, [1, joined, early]),
+        **{switch: [1, joined, early] for switch in VARIANTS},
     }
     assert seen["without branches"][2] > early
     assert all((each == scores[""]).all() for each in scores.values())
