@@ -189,14 +189,20 @@ __global__ void __launch_bounds__(BM / TM * (BN / TN), TM* TN == 64 ? BLOCKS<PRO
     }
   };
 
+  // Not ahead of a layer's normalisation, which reads x twice and has no registers for it.
+  constexpr bool AHEAD = PROLOGUE != Prologue::LAYER_NORM;
   wait_before_weights();
+  if constexpr (AHEAD)
 #pragma unroll 1
-  for (int stage = 0; stage < STAGES - 1; ++stage)
-    if (first_chunk + stage < last_chunk) copy_weights(stage);
+    for (int stage = 0; stage < STAGES - 1; ++stage)
+      if (first_chunk + stage < last_chunk) copy_weights(stage);
   wait_for_previous();
 #pragma unroll 1
   for (int stage = 0; stage < STAGES - 1; ++stage) {
-    if (first_chunk + stage < last_chunk) copy_x(stage);
+    if (first_chunk + stage < last_chunk) {
+      copy_x(stage);
+      if constexpr (!AHEAD) copy_weights(stage);
+    }
     cp_async_commit();
   }
 
