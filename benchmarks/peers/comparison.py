@@ -21,7 +21,13 @@ from benchmarks.peers.catalogue import MAX_BATCH, PROTOCOL, Peer, Protocol, Sett
 from benchmarks.peers.environments import Environment
 from benchmarks.peers.processes import StartError, free_port, running
 from benchmarks.peers.servers.work import Settings, answer
-from benchmarks.serving.http_client import Address, BadAnswerError, Connection, closed_loop
+from benchmarks.serving.http_client import (
+    Address,
+    BadAnswerError,
+    ClosedError,
+    Connection,
+    closed_loop,
+)
 from benchmarks.serving.overhead import BODY_BYTES, jpeg_of, serving, wait_until_ready
 from benchmarks.serving.served import served_on_cpu
 from benchmarks.serving.targets import CONVOY, no_op
@@ -36,6 +42,9 @@ WORKS = {
     DIGITS: "digits: a JPEG of 640 × 480 is decoded and classified by ONNX Runtime on the CPU",
 }
 CONNECTIONS = (1, 8)
+
+# Times that a server may close connections before it is measured.
+_WARM_UPS = 5
 
 # How the reason begins why a peer has no numbers.
 NOT_INSTALLED = "not installed"
@@ -265,13 +274,28 @@ def _turn(
     request = contender.request(cases[0])
     result = {}
     with contender.open(work, request) as address:
-        check(address, contender, cases)
-        closed_loop(address, request, MAX_BATCH, seconds / 2)
+        _warm_up(address, contender, cases, seconds / 2)
         for connections in CONNECTIONS:
             begin = perf_counter()
             times = closed_loop(address, request, connections, seconds)
             result[connections] = (times, perf_counter() - begin)
     return result
+
+
+def _warm_up(address: Address, contender: Contender, cases: Sequence[Case], seconds: float) -> None:
+    """Check the answers, and have the server answer for a while, until it closes no connection.
+
+    Ray starts HAProxy anew a moment after it first answers, which ends connections that are open.
+    """
+    for last in (*[False] * (_WARM_UPS - 1), True):
+        try:
+            check(address, contender, cases)
+            closed_loop(address, contender.request(cases[0]), MAX_BATCH, seconds)
+        except ClosedError:
+            if last:
+                raise
+        else:
+            return
 
 
 def _row(

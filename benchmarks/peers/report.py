@@ -129,8 +129,8 @@ def _tree(commit: str) -> str:
 
 
 def _unmeasured(rows: Sequence[Row]) -> list[str]:
-    """The servers' settings that no row has: they came after the measurement."""
-    measured = {(row["server"], row["setting"]) for row in rows}
+    """The servers' settings without a number: they came after the measurement, or failed."""
+    measured = {(row["server"], row["setting"]) for row in rows if "error" not in row}
     lacking = {
         peer.name: [s.name for s in peer.settings if (peer.name, s.name) not in measured]
         for peer in PEERS

@@ -18,6 +18,13 @@ class BadAnswerError(Exception):
     """An answer that is not 200, or no answer."""
 
 
+class ClosedError(BadAnswerError):
+    """The server closed the connection instead of an answer."""
+
+    def __init__(self) -> None:
+        super().__init__("the server closed the connection")
+
+
 def post_request(path: str, body: bytes, content_type: str, *headers: str) -> bytes:
     """The bytes of a POST that keeps its connection open; `headers` are whole lines."""
     lines = (
@@ -63,7 +70,7 @@ class Connection:
         while size is None or len(received) < size:
             chunk = self._socket.recv(65536)
             if not chunk:
-                raise BadAnswerError("the server closed the connection")
+                raise ClosedError
             received += chunk
             size = answer_size(received) if size is None else size
         return received
@@ -115,7 +122,7 @@ class _ClosedLoop(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         if not self.ended.done():
-            self.ended.set_exception(exc or BadAnswerError("the server closed the connection"))
+            self.ended.set_exception(exc or ClosedError())
 
     def _send(self) -> None:
         self._sent = perf_counter()

@@ -38,7 +38,14 @@ from benchmarks.peers.processes import StartError, free_port, members, running
 from benchmarks.peers.report import best, show, standing, verdicts
 from benchmarks.peers.servers.work import Digits, answer
 from benchmarks.rows import ROOT, Row
-from benchmarks.serving.http_client import Address, BadAnswerError, Connection, post_request
+from benchmarks.serving.http_client import (
+    Address,
+    BadAnswerError,
+    ClosedError,
+    Connection,
+    closed_loop,
+    post_request,
+)
 from benchmarks.serving.targets import CONVOY
 from models import BUILT_IN_MODEL, load_classifier
 from service.images.decode import ImageLimits, prepare_image
@@ -360,6 +367,32 @@ def test_every_other_round_runs_backwards_and_who_failed_is_not_asked_again(
         assert min(each["in_each_round"]) <= each["requests_a_second"] <= max(each["in_each_round"])
         assert len(each["in_each_round"]) == 3
     assert "round 1 of 3, noop: b, : no" in said
+
+
+@pytest.mark.parametrize(("closes", "error"), [(2, None), (99, "the server closed the connection")])
+def test_a_server_that_closes_connections_at_first_is_measured_afterwards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, closes: int, error: str | None
+) -> None:
+    calls = 0
+
+    def loop(*arguments: Any) -> list[float]:
+        nonlocal calls
+        calls += 1
+        if calls <= closes:
+            raise ClosedError
+        return closed_loop(*arguments)
+
+    monkeypatch.setattr("benchmarks.peers.comparison.closed_loop", loop)
+    with run(tmp_path) as address:
+
+        @contextmanager
+        def opened(_work: str, _request: bytes) -> Iterator[Address]:
+            yield address
+
+        case = Case(b"picture", "image/jpeg", (None, 0.001))
+        contender = Contender("a", "", "/predict", "body", opened)
+        rows = measure([contender], Material({NOOP: [case]}, tmp_path, 1), [NOOP], 1, 0.1, print)
+    assert [row.get("error") for row in rows] == [error, error]
 
 
 def test_an_environment_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

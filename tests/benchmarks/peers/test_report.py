@@ -14,7 +14,7 @@ from benchmarks.serving.targets import CONVOY
 
 def row(server: str, rate: float, work: str = NOOP, **changes: Any) -> Row:
     conditions = {"date": "2026-11-21T23:26:24", "cpu": "EPYC", "cores": 2, "commit": "abc"}
-    numbers = {"requests_a_second": rate, "p99_ms": 1000 / rate, "connections": 8}
+    numbers = {"requests_a_second": rate, "p99_ms": 1000 / rate if rate else 0, "connections": 8}
     ran = {"onnxruntime": "1.31", "server": server, "setting": "", "work": work}
     return {**conditions, **ran, **numbers, **changes}
 
@@ -44,6 +44,7 @@ def test_the_readmes_table_has_the_best_of_the_last_recording_and_its_conditions
 def test_the_table_says_what_it_cannot_stand_for() -> None:
     first, *others = RAY_SERVE.settings
     rows = [row(CONVOY, 700, commit="abc+"), row("Ray Serve", 9, setting=first.name, commit="abc+")]
+    rows.append(row("Ray Serve", 0, setting=others[-1].name, commit="abc+", error="it was closed"))
     told, *_, last = readme_table(rows).splitlines()
     assert told.endswith("commit abc with changes that were not committed:")
     names = ", or ".join(setting.name for setting in others)
