@@ -56,7 +56,7 @@ def versions(*packages: str) -> dict[str, str]:
 
 
 def read(file: Path) -> list[Row]:
-    """Every row, none where there is no file. A last line cut short by an interruption is none."""
+    """Return every row, none where there is no file. A truncated last line is skipped."""
     if not file.is_file():
         return []
     content = file.read_bytes()

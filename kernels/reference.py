@@ -214,7 +214,7 @@ def normalise(
 
 
 def prologue(x: Array, scale: Array, shift: Array, problem: Prologue) -> Array:
-    """What a convolution does to its input first, N×C×...; scale and shift hold C numbers."""
+    """Apply a prologue to a convolution's input, N×C×...; scale and shift hold C numbers."""
     if problem.epsilon is None:
         return scale_shift(x, scale, shift, problem.activation)
     scale, shift = (_per_channel(each, x.ndim) for each in (scale, shift))

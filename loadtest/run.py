@@ -29,7 +29,7 @@ _MAX_FILES = 65_536
 
 @dataclass(frozen=True)
 class Conditions:
-    """What all loads of a test have in common."""
+    """The settings that all loads of a test share."""
 
     url: str
     model: str | None

@@ -1,4 +1,4 @@
-"""What is measured: the model, its device, and the server's machine."""
+"""The subject of a measurement: the model, its device, and the server's machine."""
 
 from dataclasses import dataclass
 

@@ -18,7 +18,7 @@ _LEAST = 1 / 64
 
 @dataclass(frozen=True)
 class Found:
-    """What was measured."""
+    """The result of a sweep."""
 
     steps: list[Summary]  # in the order in which they were measured
     best: Summary | None = None  # of a search: the highest rate within the bound

@@ -3,6 +3,7 @@
 Imports `kernels`, never `service`, and works without a GPU or a driver.
 """
 
+from kernels.device.gpus import ARCHITECTURES, GPUS
 from kernels.problems.precision import Precision
 from kernels.tuning.autotune import TOP_CANDIDATES
 from kernels.tuning.store import DEFAULT_STORE as DEFAULT_TUNING
@@ -41,19 +42,19 @@ from models.preprocessing import (
     each_preset,
     normalised,
 )
-from models.reports.plan_report import GPUS, PlanReport, plan_report
+from models.reports.plan_report import PlanReport, plan_report
 from models.reports.report import NetworkReport, NodeReport, report
 from models.schedule.timeline import Timeline
-from models.tuning.precompile import GPUS_OF, precompile
+from models.tuning.precompile import precompile
 from models.tuning.tune import ProblemReport, TuningReport, tune
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "ARCHITECTURES",
     "BUILT_IN_MODEL",
     "DEFAULT_TUNING",
     "GPUS",
-    "GPUS_OF",
     "PRESETS",
     "TOP_CANDIDATES",
     "Batch",

@@ -1,4 +1,4 @@
-"""What a node costs: arithmetic, and the bytes that no implementation can avoid moving."""
+"""The cost of a node: arithmetic, and the bytes that any implementation moves."""
 
 from math import prod
 

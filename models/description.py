@@ -39,7 +39,7 @@ def load_preprocessing(
     input_shape: Sequence[int | None],
     overrides: Mapping[str, object] | None = None,
 ) -> Preprocessing:
-    """What the model at `model_path` expects, from `<stem>.toml` or `model.toml` beside it.
+    """Return what the model at `model_path` expects, by `<stem>.toml` or `model.toml` beside it.
 
     `input_shape` is one image's in the model's own layout, such as (3, 224, 224), or for clips
     of 16 frames (3, 16, 112, 112); None or a number below 1 marks a size that the model leaves
@@ -189,9 +189,9 @@ _KEYS: Mapping[str, tuple[Callable[[object], object], str]] = {
     "precision": _one_of(Precision),
 }
 _PIXELS = {"channels", "scale", "mean", "std"}
-"""What makes a preset, if set at all, no guess."""
+"""Keys that make a preset a choice, not a guess."""
 _NOT_OF_PIXELS = ("frames", "layout", "labels", "precision")
-"""What a preset among the flags leaves as the file has it."""
+"""Keys that `--preset` does not override."""
 
 
 def _description_of(model_path: Path) -> Path | None:

@@ -1,4 +1,4 @@
-"""What can be wrong with a model file or its description.
+"""Errors in a model file or its description.
 
 ModelError
 ├── ModelFileError          missing, too large, truncated, not ONNX, external data, invalid
@@ -27,7 +27,7 @@ class NoKernelsError(UnsupportedModelError):
 
 
 class PreprocessingError(ModelError):
-    """What the model expects of its pixels is described wrongly."""
+    """The description of the pixels that the model expects is wrong."""
 
 
 class EngineError(ModelError):

@@ -1,4 +1,4 @@
-"""What a model expects of its pixels, and what its scores mean.
+"""The pixels that a model expects, and the meaning of its scores.
 
 A clip is a sequence of frames: its pixels are D×H×W×C, those of an image H×W×C.
 """
@@ -41,7 +41,7 @@ class Fit(Enum):
 
 @unique
 class OutputKind(Enum):
-    """What the model's scores are."""
+    """The meaning of a model's scores."""
 
     LOGITS = "logits"
     PROBABILITIES = "probabilities"
@@ -89,7 +89,7 @@ class Preprocessing:
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """What models of one origin expect; a model of another size gets `resize` in proportion."""
+    """The preprocessing of one origin's models; `resize` is in proportion to a model's size."""
 
     size: int
     resize: int

@@ -177,7 +177,7 @@ def _rounded_to(stored: Stored, array: Array) -> Array:
 
 
 def _factor(precision: Precision, array: Array) -> Array:
-    """What is multiplied for `array`: three TF32 products multiply all of a float32."""
+    """Return the factors that stand for `array`: three TF32 products use all of a float32."""
     if precision is Precision.TF32:
         return to_tf32(array.astype(np.float32)).astype(array.dtype)
     return _rounded_to(precision.stored, array)
@@ -191,7 +191,7 @@ def _residual(conv: Conv, memory: _Memory) -> Array | None:
 
 
 def _compute(node: Node, memory: _Memory) -> Array:
-    """What one node writes."""
+    """Compute the output of one node."""
     read, graph = memory.read, memory.graph
     match node:
         case Conv():

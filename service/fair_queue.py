@@ -38,7 +38,7 @@ ANYONE = Client()
 
 
 class Line(Generic[E]):
-    """What one client has waiting."""
+    """The waiting entries of one client."""
 
     __slots__ = ("client", "entries", "fresh", "key", "level", "service", "since", "size")
 
@@ -73,7 +73,7 @@ class FairQueue(Generic[E]):
         return bool(self._levels)
 
     def size(self, client: Client) -> float:
-        """What a client's line costs; 0 where it has none."""
+        """Return the cost of a client's line; 0 where it has none."""
         line = self._lines.get(client.name)
         return line.size if line else 0.0
 

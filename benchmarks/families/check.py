@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from benchmarks.families.export import FAMILIES, SIZE, N
 from benchmarks.rows import Row, commit
-from kernels.tuning.heuristic import H200, heuristic
+from kernels.device.gpus import H200
+from kernels.tuning.heuristic import heuristic
 from models.classifier import Classifier
 from models.engines.tolerance import relative_error
 from models.errors import ModelError

@@ -16,9 +16,10 @@ from benchmarks.kernels.report import CONVOY
 from benchmarks.kernels.suites import BATCHES, SUITES
 from benchmarks.rows import Row
 from kernels.convolution.algorithms import choices
+from kernels.device.gpus import H200
 from kernels.problems.conv import ConvProblem
 from kernels.tuning.constants import ASSUMED, CLOCK_HZ, Constants
-from kernels.tuning.heuristic import H200, estimated_cycles
+from kernels.tuning.heuristic import estimated_cycles
 from kernels.tuning.micro import Reading
 from kernels.tuning.search import by_name
 
@@ -59,7 +60,7 @@ class Fit:
 
 
 def pairs(rows: Iterable[Row], constants: Constants = ASSUMED) -> Iterator[Pair]:
-    """Of Convoy's rows with the operands in the cache or not, of layers of the suites.
+    """Return (estimate, measurement) pairs of the suites' layers, warm and cold.
 
     A choice that the code no longer has is left out, and so is a device that is no H100 or H200.
     """

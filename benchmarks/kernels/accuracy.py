@@ -28,11 +28,12 @@ from kernels import reference
 from kernels.convolution.algorithms import ConvChoice, choices
 from kernels.device.cuda_device import CudaDevice
 from kernels.device.device import Buffer, Device
+from kernels.device.gpus import H200
 from kernels.layout.operands import padded
 from kernels.layout.pixels import Pixels
 from kernels.problems.conv import ConvProblem
 from kernels.problems.precision import Precision
-from kernels.tuning.heuristic import H200, DeviceFacts, choose
+from kernels.tuning.heuristic import DeviceFacts, choose
 from kernels.tuning.timing import launcher
 
 Array = NDArray[np.float32]

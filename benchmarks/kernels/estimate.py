@@ -20,11 +20,12 @@ from benchmarks.kernels.report import GOALS, Measure
 from benchmarks.kernels.suites import BATCHES, SUITES, Layer
 from benchmarks.rows import Row
 from kernels.convolution.algorithms import ConvChoice, choices
+from kernels.device.gpus import H200
 from kernels.problems.conv import ConvProblem
 from kernels.tuning.constants import CLOCK_HZ
-from kernels.tuning.heuristic import H200, choose, estimated_cycles
+from kernels.tuning.heuristic import choose, estimated_cycles
 
-PEAK_FLOPS = 2 * 128 * H200.multiprocessors * CLOCK_HZ
+PEAK_FLOPS = H200.peak_flops
 
 DEVICE = "NVIDIA H200, estimated"
 

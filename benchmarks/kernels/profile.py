@@ -15,8 +15,9 @@ from rich.table import Table
 from kernels.convolution.algorithms import choices
 from kernels.device.compile import DEFAULT_CACHE, compile_kernel
 from kernels.device.device import Instantiation
+from kernels.device.gpus import H200
 from kernels.problems.conv import ConvProblem
-from kernels.tuning.heuristic import H200, choose
+from kernels.tuning.heuristic import choose
 from kernels.tuning.profile_table import ARCHITECTURE, profile_of
 from kernels.tuning.search import measured_launches
 from kernels.tuning.static_profile import StaticProfile, static_profile

@@ -20,11 +20,12 @@ from rich.table import Table
 from benchmarks.kernels.estimate import DEVICE
 from benchmarks.networks.light import NETWORKS, classifier
 from benchmarks.rows import Row
+from kernels.device.gpus import H200, Gpu
 from kernels.problems.precision import Precision
 from kernels.tuning.constants import ASSUMED, CLOCK_HZ
-from kernels.tuning.heuristic import H200, heuristic, parts
+from kernels.tuning.heuristic import heuristic, parts
 from models.classifier import Classifier
-from models.reports.plan_report import GPUS, plan_report
+from models.reports.plan_report import plan_report
 from models.schedule.time import GAP_US, OTHER_US
 from models.tuning.measured import conv_problems
 
@@ -51,9 +52,9 @@ class Estimate:
         return self.convolutions_us + self.others_us
 
 
-def estimate(network: Classifier, n: int) -> Estimate:
-    """At the classifier's precision, by the heuristic's choices."""
-    choose, gpu = heuristic(H200), GPUS["h200"]
+def estimate(network: Classifier, n: int, gpu: Gpu = H200) -> Estimate:
+    """Estimate a network at its precision, by the heuristic's choices."""
+    choose = heuristic(gpu)
     graph = network.rewritten.graph
     plan = plan_report(network, n, gpu)
     chosen = {

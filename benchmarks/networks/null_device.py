@@ -24,6 +24,7 @@ from kernels.device.device import (
     Memory,
     Stream,
 )
+from kernels.device.gpus import H200
 
 _BYTES = 1 << 40
 
@@ -76,12 +77,12 @@ class NullDevice:
     """See Device; its multiprocessors are an H200's, so that plans are."""
 
     name = "null device"
-    architecture = "90a"
-    multiprocessors = 132
-    max_shared_bytes = 227 << 10
+    architecture = H200.architecture
+    multiprocessors = H200.multiprocessors
+    max_shared_bytes = H200.max_shared_bytes
     driver = compiler = "none"
     overlaps = True
-    peak_flops, peak_bandwidth = 66.9e12, 4.8e12
+    peak_flops, peak_bandwidth = H200.peak_flops, H200.peak_bandwidth
 
     def __init__(self) -> None:
         self._graph: NullGraph | None = None  # being captured

@@ -163,7 +163,7 @@ def tiles(problem: ConvProblem, tile: AnyTile) -> int:
 
 
 class ImplicitGemm(Generic[T]):
-    """What all implicit matrix products share: the split of their sums, and their arguments."""
+    """Base of all implicit matrix products: the split of their sums, and their arguments."""
 
     __slots__ = ()
 
@@ -272,7 +272,7 @@ class ImplicitGemm(Generic[T]):
 
 
 class FloatGemm(ImplicitGemm[Tile]):
-    """What DirectConv and GemmConv share: all but the problems they support."""
+    """Base of DirectConv and GemmConv, which differ in the problems that they support."""
 
     __slots__ = ()
     POINTWISE: ClassVar[bool]

@@ -74,7 +74,7 @@ class _BatchedProducts(FloatGemm):
 
 
 def _product(products: ConvProblem) -> TensorConv | _BatchedProducts:
-    """What multiplies: tensor cores but in strict fp32."""
+    """The multiplying algorithm: on tensor cores but in strict fp32."""
     return _BatchedProducts() if products.precision is Precision.FP32 else TensorConv()
 
 

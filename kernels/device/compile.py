@@ -40,7 +40,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What one kernel takes on one architecture, as ptxas reports it; sizes in bytes."""
+    """Resources of one kernel on one architecture, as ptxas reports them; sizes in bytes."""
 
     registers: int  # a thread
     static_shared: int  # a block

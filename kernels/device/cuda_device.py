@@ -34,6 +34,7 @@ from kernels.device.device import (
     encode,
 )
 from kernels.device.driver import DriverError, launch_dependent, programmatic_edges
+from kernels.device.gpus import architecture_of
 
 # cudaError_t and CUresult, which agree on these. CuPy has no names for them.
 _INVALID_VALUE = 1
@@ -47,9 +48,6 @@ _OVERLAP_SM, _OVERLAP_DRIVER = 90, 12030
 _SHARED_MEMORY_PERCENT = 100
 """How much of the first-level cache is preferred as shared memory, by all kernels alike: a
 multiprocessor must be empty to change it, so that launches which differ in it cannot overlap."""
-
-_FP32_LANES = {"75": 64, "80": 64}
-"""Multiply-adds that a multiprocessor does a clock; 128 where an architecture is not listed."""
 
 
 class CudaDevice:
@@ -78,7 +76,7 @@ class CudaDevice:
             int(self.architecture.rstrip("a")) >= _OVERLAP_SM and version >= _OVERLAP_DRIVER
         )
         self.driver = f"CUDA {version // 1000}.{version % 1000 // 10}"
-        lanes = self.multiprocessors * _FP32_LANES.get(self.architecture, 128)
+        lanes = self.multiprocessors * architecture_of(self.architecture).lanes
         self.peak_flops = 2e3 * lanes * self._attribute("ClockRate")
         # Memory moves data at both edges of its clock.
         self.peak_bandwidth = (

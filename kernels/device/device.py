@@ -61,7 +61,7 @@ class Trigger(Enum):
 
 @unique
 class Variant(Enum):
-    """What a kernel does otherwise than by default before it waits (kernels/src/dependent.cuh)."""
+    """A change to what a kernel does before it waits (kernels/src/dependent.cuh)."""
 
     LATE_WEIGHTS = "WEIGHTS_FIRST=0"  # the first weights are copied behind the wait
     PREFETCH = "PREFETCH=1"  # the weights are brought to the L2 cache

@@ -44,7 +44,7 @@ class Launch:
 
     @property
     def elements(self) -> dict[str, str]:
-        """What each operand's memory holds, as the kernel declares it: name → "float", "Half"."""
+        """Return each operand's C++ type, as the kernel declares it: name → "float", "Half"."""
         named = {name.upper(): value for name, value in self.instantiation.arguments}
         return {
             operand: str(named.get(each.element, each.element))

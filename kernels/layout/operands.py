@@ -1,4 +1,4 @@
-"""What the launches of all convolutions require of their operands."""
+"""Requirements of all convolutions' launches on their operands."""
 
 from typing import Any
 

@@ -31,7 +31,7 @@ MAX_VECTORS = 256
 
 @dataclass(frozen=True, slots=True)
 class Patch:
-    """What the region of a tile reads, and how it lies in shared memory.
+    """The input that the region of a tile reads, and its layout in shared memory.
 
     A region is the output pixels of a tile, at most so many: rows × columns of one image, or all
     pixels of several. A place holds a slice's channels of one pixel of the input; of images with

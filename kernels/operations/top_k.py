@@ -15,7 +15,7 @@ _EXACT = 1 << 24
 
 @unique
 class ScoreKind(Enum):
-    """What the scores are that are made of x, and the value: what is made of them."""
+    """How scores and probabilities are computed from x."""
 
     PROBABILITIES = "x"
     LOGITS = "x; the k largest get a probability by softmax"

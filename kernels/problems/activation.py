@@ -6,7 +6,7 @@ from enum import Enum, unique
 
 @unique
 class ActivationKind(Enum):
-    """What an activation computes; `a` and `b` are the parameters of `Activation`."""
+    """The function of an activation; `a` and `b` are the parameters of `Activation`."""
 
     RELU = "Relu"  # max(x, 0)
     CLIP = "Clip"  # min(max(x, a), b)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 Stored = np.dtype[np.floating[Any]]
-"""What the numbers of a tensor are in memory: FLOAT or HALF."""
+"""The type of a tensor's numbers in memory: FLOAT or HALF."""
 
 FLOAT: Stored = np.dtype(np.float32)
 HALF: Stored = np.dtype(np.float16)
@@ -40,7 +40,7 @@ class Precision(Enum):
 
     @property
     def stored(self) -> Stored:
-        """What activations and a convolution's weights are stored in."""
+        """The type in which activations and a convolution's weights are stored."""
         return HALF if self is Precision.FP16 else FLOAT
 
     @property
@@ -52,15 +52,3 @@ class Precision(Enum):
         """Whether a GPU's tensor cores compute it, if it needs them; the simulator runs all."""
         number = re.match(r"\d+", architecture)
         return self is Precision.FP32 or not number or int(number[0]) >= self.least_architecture
-
-    def rate(self, architecture: str) -> float:
-        """Multiply-adds in the time of one of fp32, at an architecture's peaks."""
-        if self is Precision.FP32:
-            return 1.0
-        halves = _HALVES_RATE.get(architecture, 1.0)
-        return halves / {Precision.FP16: 1, Precision.TF32: 2, Precision.TF32X3: 6}[self]
-
-
-_HALVES_RATE = {"75": 8.0, "80": 16.0, "86": 4.0, "89": 4.0, "90a": 16.0, "100": 32.0, "120": 4.0}
-"""Dense products of halves with float sums, for each fp32 multiply-add of a multiprocessor, by
-NVIDIA's data sheets of T4, A100, A10, L4, H100, B200 and RTX PRO 6000; some GeForces have half."""

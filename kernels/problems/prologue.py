@@ -1,4 +1,4 @@
-"""What a convolution may do to its input while it loads it."""
+"""Prologues: functions that a convolution applies to its input as it loads it."""
 
 from dataclasses import dataclass
 

@@ -5,7 +5,7 @@ from enum import Enum, unique
 
 @unique
 class ReduceKind(Enum):
-    """What is made of the elements along the axes; the value is its name in ONNX."""
+    """A function of the elements along the axes; the value is its name in ONNX."""
 
     SUM = "ReduceSum"
     MEAN = "ReduceMean"

@@ -1,12 +1,14 @@
-"""What the model of time assumes of a GPU where it has not been measured.
+"""Constants that the model of time assumes of a GPU until they are measured.
 
 kernels/tuning/micro.py ─ measurements ─ fitted ─ Constants ─ heuristic, models/schedule/time.py
 """
 
 from dataclasses import dataclass
 
-CLOCK_HZ = 1.98e9
-"""The highest clock of an H200's multiprocessors: cycles of the model are of this clock."""
+from kernels.device.gpus import H200
+
+CLOCK_HZ = H200.clock_hz
+"""Cycles of the model are of this clock."""
 
 
 @dataclass(frozen=True, slots=True)

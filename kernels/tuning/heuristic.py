@@ -18,13 +18,14 @@ from typing import Protocol
 from kernels.convolution.algorithms import ConvChoice, choices
 from kernels.convolution.work import Work
 from kernels.device.device import Instantiation
+from kernels.device.gpus import H200
 from kernels.problems.conv import ConvProblem
 from kernels.tuning.constants import ASSUMED, Constants
 from kernels.tuning.profile_table import ARCHITECTURE, profile_of
-from kernels.tuning.static_profile import SCHEDULERS, SHARED_BYTES, StaticProfile, resident
+from kernels.tuning.static_profile import SCHEDULERS, StaticProfile, resident
 
-MEMORY_BYTES = 18
-"""From memory, per cycle and multiprocessor: 4.8 TB/s."""
+MEMORY_BYTES = int(H200.peak_bandwidth / (H200.clock_hz * H200.multiprocessors))
+"""From memory, per cycle and multiprocessor."""
 
 _LATENCY = 600
 """Of that cache and of memory under load, assumed."""
@@ -68,14 +69,11 @@ class DeviceFacts(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """A device's properties without the device; all but the first default to an H100's."""
+    """A device's properties without the device; all but the first default to an H200's."""
 
     multiprocessors: int
-    max_shared_bytes: int = 227 << 10
+    max_shared_bytes: int = H200.max_shared_bytes
     architecture: str = ARCHITECTURE
-
-
-H200 = Facts(multiprocessors=132)
 
 
 def heuristic(device: DeviceFacts) -> Callable[[ConvProblem], ConvChoice]:
@@ -140,7 +138,7 @@ def launch_cycles(
 def parts(
     work: Work, device: DeviceFacts, warm: bool, constants: Constants = ASSUMED
 ) -> dict[str, float]:
-    """What the estimated cycles of one launch are spent on; their sum is its time."""
+    """The parts of one launch's estimated cycles, which add up to its time."""
     profile = profile_of(work.kernel)
     blocks = ceil(work.blocks / device.multiprocessors)  # of the busiest one
     # A block too large for an H100 fits, alone, on the device that it is for.
@@ -164,7 +162,7 @@ def parts(
 def resident_blocks(work: Work) -> int:
     """Blocks that fit on one multiprocessor of an H100, possibly 0."""
     registers = profile_of(work.kernel).registers
-    return resident(registers, work.threads, work.shared_bytes, SHARED_BYTES[ARCHITECTURE])
+    return resident(registers, work.threads, work.shared_bytes, ARCHITECTURE)
 
 
 def _wave(work: Work, profile: StaticProfile, blocks: int, constants: Constants) -> float:
@@ -190,7 +188,7 @@ def _turn(kernel: Instantiation, blocks: int, idle_warps: float) -> float:
 
 
 def _ends(work: Work, profile: StaticProfile, blocks: int) -> tuple[dict[str, float], float]:
-    """Cycles of what is before and after the loop, for one warp alone, and for all to issue."""
+    """Return cycles of prologue and epilogue: one warp's latency, and issue cycles of all warps."""
     ends = {
         "start": (profile.start, 1.0),
         "fill": (profile.fill, 1.0),

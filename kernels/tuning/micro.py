@@ -22,7 +22,7 @@ from kernels.tuning.timing import COPIES, REPLAYS, Copies, Timing, launcher
 SOURCE = "micro.cu"
 
 CACHE_BYTES = 16 << 20
-"""What each block reads: more than a first-level cache holds, less than the second-level one."""
+"""Bytes that each block reads: more than the L1 cache holds, less than the L2 cache."""
 
 TURNS = (0, 500, 1000)
 """Of a chain of additions: an empty kernel, one of about 1 µs, one of about 2."""

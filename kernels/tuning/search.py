@@ -1,4 +1,4 @@
-"""What to measure, and which candidate won: pure functions, which run nothing on a device.
+"""Choose what to measure, and which candidate won: pure functions without a device.
 
 problem ─ shortlist ─> candidates ─ autotune ─> outcomes ─ ranking ─> winner
 """

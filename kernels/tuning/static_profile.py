@@ -1,4 +1,4 @@
-"""What the machine code of a kernel says about its speed, without a GPU.
+"""Limits on a kernel's speed, from its machine code, without a GPU.
 
     Cubin ─ disassemble ─ loops ─┬─ the loop that multiplies ─┐
                                  ├─ the loop of data warps ───┼─ usual paths ─ StaticProfile
@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from kernels.device.compile import Cubin
 from kernels.device.device import Instantiation
+from kernels.device.gpus import ARCHITECTURES
 from kernels.device.machine_code import WORD, Instruction, disassemble
 from kernels.tuning.control_flow import Loop, Weight, leading_to, loops, outermost, path
 from kernels.tuning.trips import trips_of
@@ -21,8 +22,8 @@ from kernels.tuning.trips import trips_of
 SCHEDULERS = 4
 """Of a multiprocessor; warp w is scheduler w % 4's (assumed, for NVIDIA does not say)."""
 
-SHARED_BYTES = {"80": 164 << 10, "90a": 228 << 10}
-"""Of a multiprocessor, by architecture: those that can be profiled."""
+PROFILED = ("80", "90a")
+"""The architectures whose machine code is profiled."""
 
 _REGISTERS, _WARPS, _BLOCKS = 65536, 64, 32  # of a multiprocessor of either
 _RESERVED = 1 << 10  # bytes of shared memory that each block takes besides its own
@@ -70,7 +71,7 @@ def kind(instruction: Instruction) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """What a warp executes one after another."""
+    """Instructions that a warp executes one after another."""
 
     instructions: int = 0
     stalls: int = 0  # cycles that the scheduler waits, in sum, before a warp's next instruction
@@ -79,7 +80,7 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True)
 class StaticProfile:
-    """What can be counted.
+    """Counts of machine code.
 
     A thread's way is: `start`, to its first copy; `fill`, to the loop; the loop; `finish`; and in a
     loop of that, `vector` for every 4 outputs. Without a loop that multiplies, `finish` follows
@@ -162,10 +163,10 @@ def static_profile(
 ) -> StaticProfile:
     """The profile of a kernel launched with blocks of so many threads and dynamic shared bytes.
 
-    `cubin` is for `arch`, one of SHARED_BYTES. Raises DisassemblerNotFoundError.
+    `cubin` is for `arch`, one of PROFILED. Raises DisassemblerNotFoundError.
     """
     shared = cubin.resources.static_shared + shared_bytes
-    blocks = resident(cubin.resources.registers, threads, shared, SHARED_BYTES[arch])
+    blocks = resident(cubin.resources.registers, threads, shared, arch)
     return profile_of_code(
         disassemble(cubin), instantiation, cubin.resources.registers, blocks, threads
     )
@@ -235,14 +236,15 @@ def _stretch(code: Sequence[Instruction], taken: Sequence[int], times: int = 1) 
     )
 
 
-def resident(registers: int, threads: int, shared_bytes: int, room: int) -> int:
-    """Blocks that fit on a multiprocessor with `room` bytes of shared memory.
+def resident(registers: int, threads: int, shared_bytes: int, architecture: str) -> int:
+    """Return the blocks that fit on a multiprocessor of an architecture, one of PROFILED.
 
     Registers are given to whole warps, 8 a thread at a time.
     """
     warps = -(-threads // 32)
     of_warp = -(-registers // 8) * 8 * 32
     by_registers = _REGISTERS // SCHEDULERS // of_warp * SCHEDULERS // warps
+    room = ARCHITECTURES[architecture].shared_kb << 10
     return min(by_registers, room // (shared_bytes + _RESERVED), _WARPS // warps, _BLOCKS)
 
 

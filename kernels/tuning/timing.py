@@ -87,7 +87,7 @@ class Copies:
 
     def samples_us(self, replays: int = REPLAYS) -> list[float]:
         """Microseconds that one run takes in each of `replays` replays, graph after graph."""
-        # The last graph alone: of the others every operand is as long unused as it will be again.
+        # The last graph alone: the other graphs' operands stay cold.
         last = self._graphs[-1]
         began, ended = self._device.event(), self._device.event()
         began.record(self._stream)

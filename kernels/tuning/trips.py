@@ -8,7 +8,7 @@ from kernels.device.device import Instantiation
 
 
 class Trips(NamedTuple):
-    """How often inner loops run that end where template arguments say, by what only they have."""
+    """Trip counts of inner loops bounded by template arguments, by an opcode unique to the loop."""
 
     loop: Mapping[str, int]  # in a turn
     finish: Mapping[str, int]

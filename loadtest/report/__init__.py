@@ -1,1 +1,1 @@
-"""What was measured: as tables, as JSON, as plots, and as one HTML page with both."""
+"""Results as tables, as JSON, as plots, and as one HTML page with both."""

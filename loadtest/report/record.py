@@ -51,7 +51,7 @@ def as_json(conditions: Mapping[str, Any], images: int, run: Run) -> bytes:
 
 @dataclass(frozen=True)
 class _File:
-    """What is read of the JSON."""
+    """The part of the JSON that is read."""
 
     subject: Subject
     highest_rate: float | None

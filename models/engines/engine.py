@@ -1,4 +1,4 @@
-"""What runs batches of images: the protocol every engine implements."""
+"""The protocol of engines, which run batches of images."""
 
 from collections.abc import Mapping, Sequence
 from enum import Enum, unique

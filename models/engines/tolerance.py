@@ -109,7 +109,7 @@ def _conv_error(problem: ConvProblem, choose: Choice | None) -> float:
 
 
 def _winograd_factors(problem: ConvProblem, algorithm: Algorithm[Any]) -> float:
-    """As `_FACTORS`: to 11 bits data and filter are rounded, and products that are stored so."""
+    """Like `_FACTORS`, for Winograd: data, filter and float16 products are rounded to 11 bits."""
     match algorithm:
         case NonfusedWinogradConv():
             precision, rounded = algorithm.product_precision(problem), sqrt(3)

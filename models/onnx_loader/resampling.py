@@ -164,7 +164,7 @@ def pad(to: Importer, node: OnnxNode) -> None:
 
 
 def _cut(to: Importer, node: OnnxNode, begin: Sequence[int], end: Sequence[int]) -> str:
-    """What negative pads leave of the input."""
+    """Return the part of the input that negative pads leave."""
     x, shape = node.x(), list(node.input_shape(0)[1:])
     for axis, (first, last) in enumerate(zip(begin, end, strict=True)):
         if min(first, last) >= 0:

@@ -1,1 +1,1 @@
-"""What `convoy inspect` shows of a network: its nodes and their cost, its plan and its launches."""
+"""Reports for `convoy inspect`: a network's nodes and their cost, its plan and its launches."""

@@ -1,6 +1,5 @@
 """The report of `convoy inspect --plan`: each launch of a plan, and its roofline on a GPU."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -12,9 +11,10 @@ from kernels.convolution.tensor_patch import PatchConv
 from kernels.convolution.tensor_winograd import TensorWinogradConv
 from kernels.convolution.winograd_nonfused import NonfusedWinogradConv
 from kernels.device.device import Instantiation
+from kernels.device.gpus import Gpu
 from kernels.problems.conv import ConvProblem
 from kernels.problems.precision import Precision
-from kernels.tuning.heuristic import Facts, heuristic
+from kernels.tuning.heuristic import heuristic
 from kernels.tuning.profile_table import UnprofiledKernelError, profile_of
 from kernels.tuning.search import Find, tuned
 from models.classifier import Classifier
@@ -26,60 +26,8 @@ from models.tuning.measured import conv_problems, find_on
 
 
 @dataclass(frozen=True, slots=True)
-class Gpu:
-    """A GPU by its maker's data sheet: peaks of memory, and of dense arithmetic.
-
-    fp32 is that without tensor cores; tf32 is 0 where tensor cores lack it.
-    """
-
-    name: str
-    architecture: str  # as the compiler names it
-    multiprocessors: int
-    shared_kb: int  # the most per block
-    fp32_tflops: float
-    tf32_tflops: float
-    fp16_tflops: float
-    gb_per_s: float
-    l2_mb: int  # MiB of the second-level cache, as the device reports them
-    overlaps: bool = False  # whether dependent launches do (kernels/src/dependent.cuh)
-
-    @property
-    def max_shared_bytes(self) -> int:
-        """The most shared memory of a block."""
-        return self.shared_kb << 10
-
-    @property
-    def peak_flops(self) -> float:
-        """Fp32 operations a second."""
-        return 1e12 * self.fp32_tflops
-
-    @property
-    def peak_bandwidth(self) -> float:
-        """Bytes a second."""
-        return 1e9 * self.gb_per_s
-
-    def tflops(self, precision: Precision) -> float:
-        """At a precision: a third of TF32's for three products in TF32."""
-        return {
-            Precision.FP32: self.fp32_tflops,
-            Precision.TF32: self.tf32_tflops,
-            Precision.TF32X3: self.tf32_tflops / 3,
-            Precision.FP16: self.fp16_tflops,
-        }[precision]
-
-
-GPUS: Mapping[str, Gpu] = {
-    "t4": Gpu("T4", "75", 40, 64, 8.1, 0, 65, 320, 4),
-    "a100": Gpu("A100 SXM 80 GB", "80", 108, 163, 19.5, 156, 312, 2039, 40),
-    "l4": Gpu("L4", "89", 58, 99, 30.3, 60, 121, 300, 48),
-    "h100": Gpu("H100 SXM", "90a", 132, 227, 66.9, 494, 989, 3350, 50, overlaps=True),
-    "h200": Gpu("H200 SXM", "90a", 132, 227, 66.9, 494, 989, 4800, 60, overlaps=True),
-}
-
-
-@dataclass(frozen=True, slots=True)
 class CodeReport:
-    """What the machine code of a kernel says of its speed, counted, not measured.
+    """Limits on a kernel's speed, counted in its machine code, not measured.
 
     Shares are of its main loop, None for a kernel without one.
     """
@@ -151,9 +99,7 @@ def plan_report(classifier: Classifier, n: int, gpu: Gpu, tuning: Path | None = 
         )
     graph = classifier.rewritten.graph
     find: Find = find_on(gpu.name.split()[0], tuning) if tuning else lambda _: None
-    choose = tuned(
-        find, heuristic(Facts(gpu.multiprocessors, gpu.max_shared_bytes, gpu.architecture))
-    )
+    choose = tuned(find, heuristic(gpu))
     plan: Plan = build_plan(
         graph, classifier.preprocessing, n, choose, pays=partial(time.pays, machine=gpu)
     )
@@ -185,7 +131,7 @@ def plan_report(classifier: Classifier, n: int, gpu: Gpu, tuning: Path | None = 
 
 
 class _Chosen(NamedTuple):
-    """What runs a node: of a Conv the algorithm."""
+    """Name the kernel or, for a Conv, the algorithm that runs a node."""
 
     name: str
     measured: bool

@@ -57,7 +57,7 @@ class NetworkReport:
 
     @property
     def kept(self) -> tuple[tuple[str, str], ...]:
-        """What the precision leaves in float32: node, reason."""
+        """The nodes that the precision leaves in float32, each with the reason."""
         return tuple(
             (node.name, reason)
             for node in self.nodes

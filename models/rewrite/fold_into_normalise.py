@@ -1,4 +1,4 @@
-"""What scales and shifts a normalised value is folded into the normalisation.
+"""A scale and shift of a normalised value is folded into the normalisation.
 
     (n·g + b)·s + t = n·(g·s) + (b·s + t),   s and t a number a channel, or constants that broadcast
 

@@ -2,7 +2,7 @@
 
     conv(pad(x)) = conv with pads + pad.begin, pad.end, and likewise an average that counts padding
 
-An average of its own without padding counts the Pad's zeros, so becomes one that counts padding.
+An unpadded average pool averages the Pad's zeros, so the folded pool counts padding.
 A maximum ignores its own padding, which is the Pad's zeros only where x is never negative; padding
 by -inf it ignores likewise. Where other nodes read the Pad it stays for them. Refused for other
 values than these, for padded channels, for an average that does not count its own padding, and for

@@ -49,7 +49,7 @@ def fuse_prologue(view: GraphView, node: Node) -> Outcome:
 
 
 def _prologue(view: GraphView, node: Node | None) -> Prologue | None:
-    """What the node is as a prologue."""
+    """Return the node as a prologue."""
     match node:
         case ScaleShift(activation=activation):
             return Prologue(None, activation)

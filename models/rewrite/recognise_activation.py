@@ -68,7 +68,7 @@ def _of_one_factor(view: GraphView, coefficient: float, y: str) -> _Found | None
 
 
 def _of_two_factors(view: GraphView, coefficient: float, x: str, y: str) -> _Found | None:
-    """What coefficient · x · y is, where y is computed from x."""
+    """Return the activation that coefficient · x · y is, where y is computed from x."""
     if _hard_sigmoid_input(view, coefficient, y) == x:
         return _Found(x, Activation(ActivationKind.HARD_SWISH))
     producer = view.producer(y)

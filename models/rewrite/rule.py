@@ -16,7 +16,7 @@ from models.graph import Graph, Node, Shape, Value, Weight
 
 @dataclass(frozen=True, kw_only=True)
 class Rewrite:
-    """What replaces a node; afterwards every node without readers is dropped.
+    """The replacement of a node; afterwards every node without readers is dropped.
 
     A node in `nodes` replaces the current writer of its output, if there is one; otherwise it takes
     the rewritten node's place. `rename` turns a value into another: its readers read the new name,

@@ -81,13 +81,13 @@ Moved = tuple[Node, dict[str, Weight]] | None
 
 
 def _source(view: GraphView, name: str) -> str:
-    """What a transposed value is of."""
+    """Return the value before the transpose."""
     producer = view.producer(name)
     return producer.x if isinstance(producer, Transpose) else name
 
 
 def _untransposed(view: GraphView, name: str, axes: Axes) -> Weight:
-    """A constant that meets a transposed value, as it meets what that is of."""
+    """Return the constant, permuted to match the value before the transpose."""
     weight = weight_of(view, name)
     aligned = weight.reshape((1,) * (len(axes) - weight.ndim) + weight.shape)
     return aligned.transpose([axes.index(axis) for axis in range(len(axes))])

@@ -33,7 +33,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """What a step touches."""
+    """The memory that a step reads and writes."""
 
     reads: frozenset[Part]
     writes: frozenset[Part]
@@ -45,7 +45,7 @@ def in_order(count: int) -> After:
 
 
 def dependencies(accesses: Sequence[Access]) -> After:
-    """What each step must come after, without what follows from the rest.
+    """Return the direct predecessors of each step: the transitive reduction.
 
     The first comes before all, where streams fork, and the last after all.
     """

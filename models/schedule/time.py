@@ -13,6 +13,7 @@ from math import prod
 from typing import Protocol
 
 from kernels.convolution.algorithms import ConvChoice
+from kernels.device.gpus import ARCHITECTURES, H200
 from kernels.device.launch import Launch
 from kernels.problems.conv import ConvProblem
 from kernels.tuning.constants import ASSUMED, Constants, microseconds
@@ -28,15 +29,15 @@ OVERLAPPED_GAP_US = microseconds(ASSUMED.overlapped_cycles)
 OTHER_US = 0.7
 """Of a launch that computes no convolution, to start, load and end; assumed."""
 
-_LANES = 128
-"""Multiply-adds of a multiprocessor a clock, by which the cost model's cycles become time."""
+_LANES = ARCHITECTURES[H200.architecture].lanes
+"""Of the GPU whose cycles the cost model counts, by which they become time."""
 
 _CLEARLY = 0.95
 """Branches run side by side only where the model says that this much of the time remains."""
 
 
 class Machine(Protocol):
-    """What decides times: a `Device`, or a GPU's data sheet."""
+    """The properties that times depend on: of a `Device`, or from a GPU's data sheet."""
 
     @property
     def multiprocessors(self) -> int:

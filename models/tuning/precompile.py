@@ -1,11 +1,12 @@
 """Compiling a model's kernels ahead of time, on a machine that needs no GPU."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 from pathlib import Path
 
 from kernels.device.compile import DEFAULT_CACHE, compile_all
 from kernels.device.device import DeviceError, Instantiation
+from kernels.device.gpus import ARCHITECTURES
 from kernels.tuning.heuristic import Facts, heuristic
 from kernels.tuning.search import finder, tuned
 from models.classifier import Classifier
@@ -13,22 +14,6 @@ from models.errors import EngineError
 from models.lowering import Choose
 from models.plan import build_plan
 from models.tuning.measured import read_measurements
-
-GPUS_OF: Mapping[str, tuple[Facts, ...]] = {
-    architecture: tuple(Facts(each, shared_kb << 10, architecture) for each in multiprocessors)
-    for architecture, shared_kb, multiprocessors in (
-        ("75", 64, (40, 72)),  # T4; Quadro RTX 8000
-        ("80", 163, (56, 108)),  # A30; A100
-        ("86", 99, (60, 84)),  # A10 has 72; A16, A40
-        ("89", 99, (58, 128, 142)),  # L4; RTX 4090; L40
-        ("90a", 227, (114, 132)),  # H100 PCIe; H100 SXM, H200
-        ("100", 227, (148,)),  # B200
-        ("120", 99, (170, 188)),  # RTX 5090; RTX PRO 6000
-    )
-}
-"""Architectures and their GPUs: the choice of kernels depends on the multiprocessors and on the
-shared memory of a block. Another GPU may need a kernel that none of these needs; its engine
-compiles that kernel at start."""
 
 
 def precompile(
@@ -45,9 +30,9 @@ def precompile(
     The winners in `tuning`, if given, are compiled too. Calls `progress(done, total)`. Raises
     EngineError: an unknown architecture or one that lacks the precision, no compiler, no such file.
     """
-    if unknown := sorted(set(architectures) - GPUS_OF.keys()):
+    if unknown := sorted(set(architectures) - ARCHITECTURES.keys()):
         raise EngineError(
-            f"unknown architecture {', '.join(unknown)}; there are {', '.join(GPUS_OF)}"
+            f"unknown architecture {', '.join(unknown)}; there are {', '.join(ARCHITECTURES)}"
         )
     precision = classifier.precision
     if old := [each for each in architectures if not precision.runs_on(each)]:
@@ -57,7 +42,7 @@ def precompile(
         )
     graph = classifier.rewritten.graph
     wanted: dict[Instantiation, None] = {}
-    gpus = {gpu for arch in architectures for gpu in GPUS_OF[arch]}
+    gpus = {gpu for arch in architectures for gpu in _gpus_of(arch)}
     for choose in (*map(heuristic, gpus), *_measured(tuning, architectures)):
         for n, tensors in product(range(1, max_batch + 1), (False, True)):
             plan = build_plan(graph, classifier.preprocessing, n, choose, tensors=tensors)
@@ -76,5 +61,12 @@ def _measured(tuning: Path | None, architectures: Sequence[str]) -> Iterator[Cho
     for conditions in dict.fromkeys(key.conditions for key in measurements):
         if conditions.architecture in architectures:
             # Where nothing was measured: those kernels are compiled anyway.
-            fallback = heuristic(GPUS_OF[conditions.architecture][0])
+            fallback = heuristic(next(_gpus_of(conditions.architecture)))
             yield tuned(finder(measurements, conditions), fallback)
+
+
+def _gpus_of(name: str) -> Iterator[Facts]:
+    """The GPUs of an architecture, as far as plans tell them apart."""
+    architecture = ARCHITECTURES[name]
+    for multiprocessors in architecture.multiprocessors:
+        yield Facts(multiprocessors, architecture.block_bytes, name)

@@ -6,6 +6,7 @@ from math import prod
 from pathlib import Path
 
 from kernels.device.device import Device, DeviceError, FaultError
+from kernels.device.gpus import architecture_of
 from kernels.problems.conv import ConvProblem
 from kernels.tuning.autotune import TOP_CANDIDATES, Search, autotune
 from kernels.tuning.search import ranking
@@ -107,6 +108,7 @@ def _report(
     x = problem.n * problem.c * prod(problem.window.input)
     if problem.projection:
         x += problem.n * problem.projection.c * prod(problem.projection.input)
+    rate = architecture_of(device.architecture).rate(problem.precision)
     elements = x + prod(problem.filter_shape) + problem.k + prod(problem.output_shape)
     return ProblemReport(
         nodes=nodes,
@@ -115,7 +117,7 @@ def _report(
         flops=2 * problem.macs,
         roofline_us=1e6
         * max(
-            2 * problem.macs / (device.peak_flops * problem.precision.rate(device.architecture)),
+            2 * problem.macs / (device.peak_flops * rate),
             problem.precision.stored.itemsize * elements / device.peak_bandwidth,
         ),
         ranked=tuple(

@@ -1,1 +1,1 @@
-"""What is asked and answered: the routes of v1 and V2, the pages, JSON schemas."""
+"""Questions and answers: the routes of v1 and V2, the pages, JSON schemas."""

@@ -111,5 +111,5 @@ _ERRORS = {
 
 
 def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """What FastAPI documents of the errors that an operation may answer with."""
+    """Return the errors of an operation, as FastAPI documents them."""
     return {status: {"description": _ERRORS[status], "model": ErrorAnswer} for status in statuses}

@@ -143,7 +143,7 @@ def add_routes(app: FastAPI, repository: Repository) -> dict[str, Endpoint]:
 
 
 class _Asked(NamedTuple):
-    """What a request's head asks for."""
+    """The parameters in a request's head."""
 
     classes: int
     urgency: Urgency
@@ -160,7 +160,7 @@ class Classify:
         self._asked_classes = query_parser(classes)
 
     def check(self, record: RequestRecord) -> _Asked:
-        """What the query and the headers ask for; ServiceError if they are invalid."""
+        """Return the parameters in query and headers; ServiceError if they are invalid."""
         query, headers = record.query, record.headers
         return _Asked(
             self._asked_classes(query) if query else self._few,
@@ -192,7 +192,7 @@ class Classify:
 
 
 def query_parser(classes: int) -> Callable[[bytes], int]:
-    """What reads ?top_k= of a model with so many classes; raises InvalidParameterError."""
+    """Return a parser of ?top_k= for so many classes; it raises InvalidParameterError."""
     adapter = TypeAdapter[int](Annotated[int, _top_k(classes)])
     validate: Callable[[bytes | str], int] = adapter.validator.validate_python
     rule = f"top_k must be a whole number from 1 to {classes}"

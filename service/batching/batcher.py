@@ -373,7 +373,7 @@ class Batcher(Generic[T, R]):
             call_safely(then, outcome)
 
     def _running(self) -> Iterator[Part[T, R]]:
-        """What running batches have of requests."""
+        """Return the parts of requests in running batches."""
         return chain.from_iterable(each.batch.parts for each in self._workers if each.batch)
 
     def _stop(self) -> None:

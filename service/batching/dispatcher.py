@@ -31,7 +31,7 @@ _ONE = Decision(dispatch=1)
 
 
 class _Engine:
-    """What is known of one engine."""
+    """The state of one engine, as far as it is known."""
 
     __slots__ = ("held", "items", "latency", "least", "pause", "serves", "short", "started")
 
@@ -158,7 +158,7 @@ class Dispatcher:
     def decide(
         self, now: float, depth: int, claims: Sequence[Claim] = (), engine: int = 0
     ) -> Decision:
-        """What this engine, the first that is free, should do with `depth` waiting items.
+        """Decide what this engine, the first that is free, does with `depth` waiting items.
 
         `claims` is empty if none has a deadline.
         """

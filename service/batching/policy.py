@@ -56,7 +56,7 @@ _GAIN = 1.02
 # would cost more than it gains.
 SHORT_S = 0.0005
 
-# A shorter wait is none.
+# Waits below this count as zero.
 _SOON_S = 1e-6
 
 # Every 64th batch takes all that fits, so that the measured latency of no size goes stale.
@@ -118,7 +118,7 @@ class View(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """What to do now; `refused` are indices into `View.claims`."""
+    """An action to take now; `refused` are indices into `View.claims`."""
 
     dispatch: int = 0  # items, the first that are not refused
     look_again: float = inf
@@ -167,7 +167,7 @@ def seconds_of(slots: Sequence[Slot], items: int) -> float:
 
 
 def decide(view: View) -> Decision:
-    """What to do with the waiting items."""
+    """Decide what happens to the waiting items."""
     if view.claims:
         return _by_deadlines(view)
     if view.busy_until is not None or not view.depth:

@@ -204,7 +204,7 @@ class Waiting(Generic[T, R]):
         return list(_stretches(self._queue.copy(), self.depth, now))
 
     def claims(self, now: float) -> Sequence[Claim]:
-        """What the requests claim, in order; empty where none has a deadline."""
+        """Return the requests' claims in order; none where no request has a deadline."""
         if not self.deadlines:
             return ()
         numbers: dict[Request[T, R], int] = {}

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from models import GPUS_OF, precompile
+from models import ARCHITECTURES, precompile
 from service.cli.options import Expectations, configure_logging, progress, with_settings
 from service.hosting.loading import load
 from service.settings import Settings
@@ -15,7 +15,7 @@ from service.settings import Settings
 def compile_ahead(
     settings: Settings,
     arch: Annotated[
-        str, typer.Option(help=f"Architectures, comma-separated: {', '.join(GPUS_OF)}.")
+        str, typer.Option(help=f"Architectures, comma-separated: {', '.join(ARCHITECTURES)}.")
     ],
     expectations: Expectations = None,
 ) -> None:

@@ -145,7 +145,7 @@ _MEANING = {
 
 
 def _precision(report: NetworkReport) -> Iterator[str]:
-    """What a precision other than fp32 does, and what it leaves in float32, by reason."""
+    """Say how a precision other than fp32 computes, and which nodes stay in float32, and why."""
     if report.precision in _MEANING:
         yield f"{report.precision}: {_MEANING[report.precision]}"
     for reason, kept in groupby(sorted(report.kept, key=itemgetter(1)), itemgetter(1)):

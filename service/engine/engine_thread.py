@@ -68,7 +68,7 @@ class EngineThread:
 
     @property
     def engine(self) -> Engine | None:
-        """What it runs; None until `open` has opened it."""
+        """The engine that it runs; None until `open` has opened it."""
         return self._engine
 
     @property

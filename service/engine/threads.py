@@ -283,7 +283,7 @@ def _period(bound_s: float) -> float:
 
 
 def _outcome(function: Callable[[Any], Any], argument: Any) -> tuple[Any, Exception | None]:
-    """What a function returned, or raised."""
+    """Return a function's result, or the error that it raised."""
     try:
         return function(argument), None
     except BaseException as error:  # noqa: BLE001  passed on to `then`

@@ -58,7 +58,7 @@ class Admission:
 
 
 class Reservation:
-    """What one request holds of an `Admission`, until `release`."""
+    """One request's share of an `Admission`, until `release`."""
 
     __slots__ = ("_admission", "_bytes", "_images", "_on_given_way", "client")
 

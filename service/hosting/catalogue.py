@@ -149,7 +149,7 @@ def _reason(error: Exception) -> str:
 
 
 def _advice(begun: int, entry: Entry, *, gone: bool) -> str:
-    """What to do after a download that failed, of which `begun` bytes are there."""
+    """Return advice after a download that failed with `begun` bytes there."""
     if begun:
         return f"{begun:,} of {entry.bytes:,} bytes are here: pull it again to resume"
     if gone:

@@ -29,7 +29,7 @@ Outcome = Scored | Exception
 
 
 class Wanted(NamedTuple):
-    """What a request asks for."""
+    """The images and urgency of a request."""
 
     files: Sequence[bytes]  # encoded images; none where there are decoded ones
     images: Sequence[Image] | None  # decoded: pixels or tensors as `ModelInfo` says; may be views

@@ -1,4 +1,4 @@
-"""What a preset makes of images: how far a network tells them apart, and whether it names them.
+"""Effects of a preset: how far a network tells images apart, and whether it names them.
 
 A guessed preset is tried on the built-in photographs, beside the others that fit. Confidence says
 little: a network made for `imagenet` is sure of everything where it gets the pixels of `caffe`,

@@ -1,4 +1,4 @@
-"""What a header tells about an image, and the errors that all formats share.
+"""The facts of an image's header, and the errors that all formats share.
 
 Formats: ITU-T T.81 annex B (JPEG), the PNG specification (third edition) sections 5 and 11,
 RFC 9649 (WebP), and CIPA DC-008 (EXIF) for the orientation.

@@ -74,7 +74,7 @@ class Link:
 
 
 class RemoteRunner:
-    """What a `Pipeline` uses of an `EngineRunner` and of its batcher; a test compares them."""
+    """Stands in for an `EngineRunner` and its batcher in a `Pipeline`; a test compares them."""
 
     def __init__(self, link: Link, model: Model, shared: SharedModel, worker: int) -> None:
         self.classes = model.classes

@@ -1,4 +1,4 @@
-"""What all processes of one service see, in memory that they share.
+"""Memory that all processes of one service share.
 
     inside   images inside, a row a worker        the worker writes
     counts   a row a process, see `Counts`        the process writes; the rows add up

@@ -34,7 +34,7 @@ from service.processes.wire import Wire
 from service.processes.worker import GROUP_SIGNALS, Options, Outfit, work
 from service.telemetry.counts import Counts
 
-# Connections that no worker has accepted yet: as many as uvicorn has it.
+# Connections that no worker has accepted yet: uvicorn's default backlog.
 _BACKLOG = 2048
 
 # A worker that ends sooner than this after its start did not work at all. So many of these in a
@@ -89,7 +89,7 @@ def run_workers(
 
 
 class Session:
-    """What one worker asks, from its start to its end."""
+    """Serves one worker's requests, from its start to its end."""
 
     def __init__(self, wire: Wire, number: int, models: Sequence[_Model]) -> None:
         self.wire, self._number, self._models = wire, number, models
@@ -239,7 +239,7 @@ class _Supervisor(Server):
         self.should_exit = True
 
     async def _end_workers(self, timeout_s: float) -> None:
-        """Have them finish what is inside, and leave; said again: not wait for it."""
+        """Drain the workers; a second call stops them at once."""
         self._ending = True
         self._outfit.listener.close()  # the last worker to leave ends the listening
         self._tell("drain")

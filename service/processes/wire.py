@@ -1,4 +1,4 @@
-"""What a worker and the main process say to each other: lines of JSON, over a socket.
+"""Messages between a worker and the main process: lines of JSON, over a socket.
 
 main     ["status", a row a model]                               first, and ten times a second
          ["reload"]                                              read files again

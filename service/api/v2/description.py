@@ -1,4 +1,4 @@
-"""What the V2 protocol and Triton's extensions tell about the server and its models.
+"""The server and its models, as the V2 protocol and Triton's extensions describe them.
 
 Each typed dictionary is followed by the function that fills it in; FastAPI documents both.
 """

@@ -148,7 +148,7 @@ def content_of(kind: type[msgspec.Struct]) -> dict[str, Any]:
 
 
 def read_json(decode: Callable[[bytes], T], text: bytes) -> T:
-    """What the JSON of a request decodes to; BadRequestError if it is invalid."""
+    """Decode the JSON of a request; BadRequestError if it is invalid."""
     try:
         return decode(text)
     except RecursionError:

@@ -8,8 +8,9 @@ import pytest
 from benchmarks.gpu.fit import LEAST, fit, pairs, rank_correlation
 from benchmarks.kernels.suites import CUCONV
 from benchmarks.rows import Row
+from kernels.device.gpus import H200
 from kernels.tuning.constants import CLOCK_HZ
-from kernels.tuning.heuristic import H200, estimated_cycles, heuristic
+from kernels.tuning.heuristic import estimated_cycles, heuristic
 
 LAYERS = CUCONV[:24]
 

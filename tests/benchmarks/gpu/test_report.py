@@ -9,8 +9,9 @@ from benchmarks.gpu.report import BEGIN, END, _cost_model, into_readme, results,
 from benchmarks.gpu.units import Unit, units
 from benchmarks.kernels.suites import CUCONV, VGG_E
 from benchmarks.rows import RESULTS, Row, append, read
+from kernels.device.gpus import H200
 from kernels.tuning.constants import Constants, microseconds
-from kernels.tuning.heuristic import H200, estimated_cycles, heuristic
+from kernels.tuning.heuristic import estimated_cycles, heuristic
 from tests.kernels.tuning.test_micro import MEASURED, readings
 from tests.support import ROOT
 from tests.support.benchmarks.made_up import rows_of

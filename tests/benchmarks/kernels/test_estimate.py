@@ -11,8 +11,9 @@ from benchmarks.kernels.report import compare
 from benchmarks.kernels.suites import BATCHES, C3D, CUCONV, SUITES, VGG_E
 from benchmarks.rows import RESULTS, read
 from kernels.convolution.algorithms import choices
+from kernels.device.gpus import H200
 from kernels.tuning.constants import CLOCK_HZ
-from kernels.tuning.heuristic import H200, estimated_cycles, heuristic
+from kernels.tuning.heuristic import estimated_cycles, heuristic
 from kernels.tuning.search import by_name
 
 

@@ -8,11 +8,11 @@ import pytest
 from benchmarks.networks import __main__ as networks
 from benchmarks.networks import estimate, light
 from benchmarks.rows import RESULTS, Row, read
+from kernels.device.gpus import H200
 from kernels.problems.precision import Precision
-from kernels.tuning.heuristic import H200, estimated_cycles, heuristic
+from kernels.tuning.heuristic import estimated_cycles, heuristic
 from models import BUILT_IN_MODEL, load_classifier
 from models.graph import Conv
-from models.reports.plan_report import GPUS
 from models.schedule.time import GAP_US
 
 
@@ -40,13 +40,9 @@ def test_an_estimate_is_convolutions_and_others_with_gaps(precision: Precision) 
     assert 12 * GAP_US < found.floor_us < found.us  # no node takes several launches
 
 
-def test_weights_that_do_not_fit_the_cache_come_from_memory(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_weights_that_do_not_fit_the_cache_come_from_memory() -> None:
     digits = load_classifier(BUILT_IN_MODEL)
-    uncached = replace(GPUS["h200"], l2_mb=0)
-    monkeypatch.setattr(estimate, "GPUS", {"h200": uncached})
-    assert not estimate.estimate(digits, 1).cached
+    assert not estimate.estimate(digits, 1, replace(H200, l2_mb=0)).cached
 
 
 def key(row: Row) -> tuple[str, str, int]:

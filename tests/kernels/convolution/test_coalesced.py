@@ -14,9 +14,9 @@ from benchmarks.kernels.suites import Layer as SuiteLayer
 from kernels.convolution.algorithms import ConvChoice
 from kernels.convolution.coalesced import TILES, CoalescedConfig, planes, tiles
 from kernels.convolution.implicit_gemm import MAX_WORKSPACE_BYTES
+from kernels.device.gpus import H200
 from kernels.layout.pixels import Pixels
 from kernels.problems.conv import ConvProblem
-from kernels.tuning.heuristic import H200
 from tests.cusim.device import CusimDevice, Order
 from tests.support.cases import INSTANTIATIONS
 from tests.support.cases.coalesced import COALESCED

@@ -14,10 +14,10 @@ from kernels import reference
 from kernels.convolution.algorithms import ConvChoice, candidates
 from kernels.convolution.implicit_gemm import TILES, TileConfig, inner_size
 from kernels.convolution.tensor_gemm import TENSOR_TILES, to_tf32
+from kernels.device.gpus import H200
 from kernels.layout.pixels import Pixels
 from kernels.problems.conv import Projection
 from kernels.problems.precision import HALF, Precision
-from kernels.tuning.heuristic import H200
 from tests.cusim.device import CusimDevice, Order
 from tests.kernels.convolution.test_implicit_gemm import layers
 from tests.support.cases import INSTANTIATIONS

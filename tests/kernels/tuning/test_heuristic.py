@@ -13,11 +13,11 @@ from kernels.convolution.depthwise import DepthwiseConfig
 from kernels.convolution.winograd import WinogradConv
 from kernels.convolution.work import Work
 from kernels.device.device import Instantiation
+from kernels.device.gpus import H200
 from kernels.problems.conv import ConvProblem
 from kernels.problems.window import Window
 from kernels.tuning.constants import ASSUMED
 from kernels.tuning.heuristic import (
-    H200,
     Facts,
     choose,
     estimated_cycles,

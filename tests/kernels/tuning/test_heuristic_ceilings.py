@@ -13,11 +13,12 @@ from kernels.convolution.algorithms import Algorithm, ConvChoice, choices
 from kernels.convolution.winograd_nonfused import NonfusedWinogradConv
 from kernels.convolution.work import Work
 from kernels.device.device import Instantiation
+from kernels.device.gpus import H200
 from kernels.problems.conv import ConvProblem
 from kernels.problems.precision import Precision
 from kernels.tuning import heuristic
 from kernels.tuning.constants import ASSUMED
-from kernels.tuning.heuristic import H200, MEMORY_BYTES, choose, estimated_cycles
+from kernels.tuning.heuristic import MEMORY_BYTES, choose, estimated_cycles
 from kernels.tuning.profile_table import profile_of
 from kernels.tuning.static_profile import StaticProfile
 

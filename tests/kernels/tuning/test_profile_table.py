@@ -16,7 +16,7 @@ from kernels.tuning.profile_table import (
     row_of,
     write,
 )
-from kernels.tuning.static_profile import SHARED_BYTES, StaticProfile, Stretch
+from kernels.tuning.static_profile import PROFILED, StaticProfile, Stretch
 
 
 def test_a_profile_is_that_of_its_row() -> None:
@@ -59,6 +59,6 @@ def test_every_choice_has_a_profile_that_fits_a_multiprocessor(suite: str) -> No
     for layer in SUITES[suite]:
         for algorithm, config, _ in choices(layer.problem):
             for work in algorithm.work(layer.problem, config):
-                for arch in SHARED_BYTES:
+                for arch in PROFILED:
                     assert profile_of(work.kernel, arch).registers <= 255
                 assert profile_of(work.kernel).blocks > 0

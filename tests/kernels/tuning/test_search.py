@@ -11,11 +11,12 @@ from kernels.convolution import algorithms
 from kernels.convolution.algorithms import ConvChoice, choices
 from kernels.device.compile import source_digest
 from kernels.device.device import Trigger
+from kernels.device.gpus import H200
 from kernels.problems.activation import RELU
 from kernels.problems.conv import ConvProblem
 from kernels.problems.precision import Precision
 from kernels.problems.prologue import Prologue
-from kernels.tuning.heuristic import H200, Facts, choose, estimated_cycles, heuristic
+from kernels.tuning.heuristic import Facts, choose, estimated_cycles, heuristic
 from kernels.tuning.search import (
     by_name,
     finalists,

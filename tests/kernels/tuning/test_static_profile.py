@@ -178,9 +178,8 @@ def test_a_loop_that_is_left_in_its_middle_goes_on_behind_that() -> None:
 
 
 def test_blocks_fit_by_registers_shared_memory_warps_and_number() -> None:
-    room = 228 << 10
-    assert resident(96, 640, 100 << 10, room) == 1  # 20 warps of 96 x 32 in 65536
-    assert resident(127, 160, 40 << 10, room) == 3
-    assert resident(32, 1024, 0, room) == 2
-    assert resident(32, 32, 0, room) == 32
-    assert resident(32, 128, 75 << 10, room) == 3
+    assert resident(96, 640, 100 << 10, "90a") == 1  # 20 warps of 96 x 32 in 65536
+    assert resident(127, 160, 40 << 10, "90a") == 3
+    assert resident(32, 1024, 0, "90a") == 2
+    assert resident(32, 32, 0, "90a") == 32
+    assert resident(32, 128, 75 << 10, "90a") == 3

@@ -10,11 +10,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kernels.convolution.algorithms import ConvChoice
+from kernels.device.gpus import H200
 from kernels.problems.activation import RELU
 from kernels.problems.binary_operation import BinaryOp
 from kernels.problems.conv import ConvProblem
 from kernels.problems.precision import Precision
-from kernels.tuning.heuristic import H200, heuristic
+from kernels.tuning.heuristic import heuristic
 from models.classifier import Classifier
 from models.engines.cuda_engine import CudaEngine
 from models.engines.tolerance import network_tolerance, relative_error

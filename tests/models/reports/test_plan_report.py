@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import pytest
 
+from kernels.device.gpus import GPUS, H200
 from kernels.problems.precision import Precision
 from models import BUILT_IN_MODEL, EngineError, load_classifier
-from models.reports.plan_report import GPUS, plan_report
+from models.reports.plan_report import plan_report
 from models.schedule.time import GAP_US, OVERLAPPED_GAP_US
 
 
@@ -17,7 +18,7 @@ def test_a_plans_report_adds_up_and_says_what_bounds_each_launch() -> None:
     assert sum(s.flops for s in eight.steps) == 8 * sum(s.flops for s in one.steps)
     assert one.roofline_us == pytest.approx(sum(step.roofline_us for step in one.steps))
     for step in one.steps:
-        arithmetic, memory = step.flops / 66.9e6, step.bytes / 4.8e6
+        arithmetic, memory = step.flops / (H200.peak_flops / 1e6), step.bytes / 4.8e6
         assert step.roofline_us == pytest.approx(max(arithmetic, memory))
         assert step.bound == ("FLOPs" if arithmetic > memory else "bytes")
 
@@ -44,7 +45,7 @@ def test_convolutions_on_tensor_cores_have_their_peak() -> None:
         assert convs
         for step in plan.steps:
             assert step.precision == (precision.value if step in convs else "fp32")
-            peak = tflops if step in convs else 66.9
+            peak = tflops if step in convs else H200.tflops(Precision.FP32)
             slower = max(step.flops / peak / 1e6, step.bytes / 4.8e6)
             assert step.roofline_us == pytest.approx(slower)
     turing = replace(digits, precision=Precision.TF32)

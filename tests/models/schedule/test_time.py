@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kernels.device.gpus import GPUS
 from kernels.tuning.constants import Constants
 from kernels.tuning.heuristic import Facts, heuristic
 from models.plan import Plan, build_plan
-from models.reports.plan_report import GPUS
 from models.schedule.branches import After, in_order
 from models.schedule.time import (
     GAP_US,

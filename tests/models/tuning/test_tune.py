@@ -15,10 +15,11 @@ from kernels.convolution.tensor_gemm import TensorConv
 from kernels.device.compile import compile_kernel
 from kernels.device.cuda_device import CudaDevice
 from kernels.device.device import DeviceError, FaultError, Instantiation, Kernel
+from kernels.device.gpus import H200
 from kernels.device.nvrtc import CompilerNotFoundError
 from kernels.problems.conv import ConvProblem
 from kernels.problems.precision import Precision
-from kernels.tuning.heuristic import H200, heuristic
+from kernels.tuning.heuristic import heuristic
 from kernels.tuning.search import conditions_of, instantiations, keys
 from kernels.tuning.store import Conditions, Outcome, Times, TuningStore
 from kernels.tuning.timing import Copies, Timing

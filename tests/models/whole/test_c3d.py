@@ -10,7 +10,8 @@ from onnx import helper
 
 from benchmarks.networks.c3d import C3D, c3d
 from kernels.device.device import Device
-from kernels.tuning.heuristic import H200, heuristic
+from kernels.device.gpus import H200
+from kernels.tuning.heuristic import heuristic
 from models.classifier import Classifier, load_classifier
 from models.engines.engine import DeviceKind
 from models.engines.open_engine import open_engine

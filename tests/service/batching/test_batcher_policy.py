@@ -135,7 +135,7 @@ def test_of_poisson_arrivals_hardly_any_waits_for_company(load: float) -> None:
 
 
 @in_virtual_time
-async def test_who_is_waited_for_and_leaves_holds_nobody_up_for_long() -> None:
+async def test_a_cancelled_client_does_not_delay_a_batch() -> None:
     server = Server()
     clients = [asyncio.create_task(server.client(0.0001, 10_000, seed)) for seed in range(8)]
     await until(0.3)

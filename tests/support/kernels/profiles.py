@@ -19,11 +19,11 @@ from kernels.device.device import Instantiation
 from kernels.device.launch import Launch
 from kernels.operations.epilogue import commonest
 from kernels.tuning.profile_table import NONE, Row, Table, name_of, read, row_of, write
-from kernels.tuning.static_profile import SHARED_BYTES, static_profile
+from kernels.tuning.static_profile import PROFILED, static_profile
 from tests.support.cases import CASES
 from tests.support.kernels import access_profiles, resources
 
-ARCHITECTURES = tuple(SHARED_BYTES)
+ARCHITECTURES = PROFILED
 
 SOURCES = (
     "implicit_gemm.cu",

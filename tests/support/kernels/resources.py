@@ -14,14 +14,14 @@ from functools import partial
 
 from rich.progress import Progress, TaskID
 
-from kernels.device import nvrtc
+from kernels.device import gpus, nvrtc
 from kernels.device.compile import Cubin, compile_all, source_digest
 from kernels.device.device import Instantiation
 from kernels.operations.epilogue import commonest
 from tests.support import ROOT
 from tests.support.cases import INSTANTIATIONS
 
-ARCHITECTURES = ("75", "80", "86", "89", "90a", "100", "120")
+ARCHITECTURES = tuple(gpus.ARCHITECTURES)
 WITHOUT_SPILLS = ("80", "90a")
 """Data-centre GPUs, for which the kernels' tiles are chosen."""
 

@@ -8,9 +8,10 @@ import onnx
 from numpy.typing import NDArray
 
 from kernels.device.device import Device
+from kernels.device.gpus import H200
 from kernels.problems.binary_operation import BinaryOp
 from kernels.problems.pool import PoolKind
-from kernels.tuning.heuristic import H200, heuristic
+from kernels.tuning.heuristic import heuristic
 from models.classifier import Classifier
 from models.engines import tolerance
 from models.engines.cuda_engine import CudaEngine

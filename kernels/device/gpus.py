@@ -1,0 +1,117 @@
+"""The one table of GPUs: what architectures and products can do, by NVIDIA's data sheets.
+
+Planning, estimates and reports read it; on a GPU, `CudaDevice` asks the driver where it can.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from kernels.problems.precision import Precision
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """The properties that all GPUs of an architecture share."""
+
+    lanes: int  # fp32 multiply-adds of a multiprocessor a clock
+    half_rate: float  # dense products of halves with float sums, for each fp32 multiply-add
+    shared_kb: int  # shared memory of a multiprocessor
+    block_kb: int  # the most of it that a block may have
+    multiprocessors: tuple[int, ...] = ()  # of its GPUs
+    overlaps: bool = False  # whether dependent launches do (kernels/src/dependent.cuh)
+
+    @property
+    def block_bytes(self) -> int:
+        """The most shared memory of a block."""
+        return self.block_kb << 10
+
+    def rate(self, precision: Precision) -> float:
+        """Return the multiply-adds in the time of one of fp32, at the architecture's peaks."""
+        divisor = {Precision.FP16: 1, Precision.TF32: 2, Precision.TF32X3: 6}
+        return 1.0 if precision is Precision.FP32 else self.half_rate / divisor[precision]
+
+
+# Some GeForces have half of the rate for halves.
+ARCHITECTURES: Mapping[str, Architecture] = {
+    "75": Architecture(64, 8.0, 64, 64, (40, 72)),  # T4; Quadro RTX 8000
+    "80": Architecture(64, 16.0, 164, 163, (56, 108)),  # A30; A100
+    "86": Architecture(128, 4.0, 100, 99, (60, 84)),  # A10 has 72; A16, A40
+    "89": Architecture(128, 4.0, 100, 99, (58, 128, 142)),  # L4; RTX 4090; L40
+    "90a": Architecture(128, 16.0, 228, 227, (114, 132), overlaps=True),  # H100 PCIe; SXM, H200
+    "100": Architecture(128, 32.0, 228, 227, (148,), overlaps=True),  # B200
+    "120": Architecture(128, 4.0, 100, 99, (170, 188), overlaps=True),  # RTX 5090; RTX PRO 6000
+}
+"""By the name that the compiler has for it. Plans depend on the multiprocessors and on the shared
+memory of a block, so kernels are compiled ahead for those that are listed; another GPU may need one
+more, which its engine compiles at start."""
+
+OTHER = Architecture(128, 1.0, 0, 0)
+"""What is assumed of an architecture that is not listed, the simulator's among them."""
+
+
+def architecture_of(name: str) -> Architecture:
+    """Return an architecture by its name; OTHER where it is not listed."""
+    return ARCHITECTURES.get(name, OTHER)
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """A product: its peaks of memory, and of dense arithmetic.
+
+    fp32 is that without tensor cores; tf32 is 0 where tensor cores lack it.
+    """
+
+    name: str
+    architecture: str
+    multiprocessors: int
+    clock_mhz: int  # the highest
+    tf32_tflops: float
+    fp16_tflops: float
+    gb_per_s: float
+    l2_mb: int  # MiB of the second-level cache, as the device reports them
+
+    @property
+    def max_shared_bytes(self) -> int:
+        """The most shared memory of a block."""
+        return ARCHITECTURES[self.architecture].block_bytes
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether dependent launches overlap."""
+        return ARCHITECTURES[self.architecture].overlaps
+
+    @property
+    def clock_hz(self) -> float:
+        """The highest clock of the multiprocessors."""
+        return 1e6 * self.clock_mhz
+
+    @property
+    def peak_flops(self) -> float:
+        """Fp32 operations a second."""
+        return 2 * ARCHITECTURES[self.architecture].lanes * self.multiprocessors * self.clock_hz
+
+    @property
+    def peak_bandwidth(self) -> float:
+        """Bytes a second."""
+        return 1e9 * self.gb_per_s
+
+    def tflops(self, precision: Precision) -> float:
+        """Return the peak at a precision: a third of TF32's for three products in TF32."""
+        return {
+            Precision.FP32: self.peak_flops / 1e12,
+            Precision.TF32: self.tf32_tflops,
+            Precision.TF32X3: self.tf32_tflops / 3,
+            Precision.FP16: self.fp16_tflops,
+        }[precision]
+
+
+H200 = Gpu("H200 SXM", "90a", 132, 1980, 494, 989, 4800, 60)
+
+GPUS: Mapping[str, Gpu] = {
+    "t4": Gpu("T4", "75", 40, 1590, 0, 65, 320, 4),
+    "a100": Gpu("A100 SXM 80 GB", "80", 108, 1410, 156, 312, 2039, 40),
+    "l4": Gpu("L4", "89", 58, 2040, 60, 121, 300, 48),
+    "h100": Gpu("H100 SXM", "90a", 132, 1980, 494, 989, 3350, 50),
+    "h200": H200,
+}
+"""Products by the names that `convoy inspect --gpu` has for them."""
