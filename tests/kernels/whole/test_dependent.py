@@ -24,7 +24,7 @@ _WEIGHTS_FIRST = (
     *("conv_direct", "conv_winograd", "conv_coalesced"),
     *("conv_tensor", "conv_tensor_patch", "conv_tensor_winograd"),
 )
-"""Kernels that copy weights to shared memory before they wait."""
+"""Kernels that copy weights to shared memory before they wait, where they normalise no layer."""
 
 _LATE = (*_WEIGHTS_FIRST, "chain")
 """Kernels that can let the next one begin once their sums are complete."""
@@ -76,9 +76,10 @@ def _hold(kernel: Instantiation, root: Path = SOURCE_ROOT) -> None:
     before = {opcode for opcode in opcodes[:wait] if opcode.startswith(_GLOBAL)}
     copies = {opcode for opcode in before if opcode.startswith(_COPY)}
     assert before == copies
-    weights_first = kernel.kernel in _WEIGHTS_FIRST
+    has_registers = "Prologue::LAYER_NORM" not in kernel.expression
+    weights_first = kernel.kernel in _WEIGHTS_FIRST and has_registers
     assert bool(copies) == (weights_first and not late)
-    prefetches = weights_first or kernel.kernel == "linear"
+    prefetches = kernel.kernel in (*_WEIGHTS_FIRST, "linear")
     assert (_PREFETCH in opcodes[:wait]) == (prefetches and Variant.PREFETCH in kernel.variants)
     if _reads_no_weights(kernel):
         unordered = {opcode for opcode in opcodes if ".CONSTANT" in opcode}
