@@ -59,6 +59,14 @@ __device__ __forceinline__ void prefetch_line(const void* line) {
 
 #endif  // __CUDACC__
 
+// Whether a launch may begin before the one ahead of it has ended: elsewhere the wait is nothing,
+// and no work is moved ahead of it.
+#if !defined(__CUDACC__) || __CUDA_ARCH__ >= 900
+constexpr bool OVERLAPS = true;
+#else
+constexpr bool OVERLAPS = false;
+#endif
+
 // Stands before the first copy of weights.
 __device__ __forceinline__ void wait_before_weights() {
   if constexpr (!WEIGHTS_FIRST) wait_for_previous();
@@ -69,12 +77,10 @@ __device__ __forceinline__ void wait_before_weights() {
 // it takes up to 7 registers in a third of the kernels, and two spill.
 template <class T>
 __device__ __forceinline__ void prefetch_weights(const T* weight, size_t count) {
-#if !defined(__CUDACC__) || __CUDA_ARCH__ >= 900
-  if constexpr (!PREFETCH) return;
+  if constexpr (!OVERLAPS || !PREFETCH) return;
   const unsigned block = (blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x;
   const size_t first = size_t(block * blockDim.x + threadIdx.x) * (128 / sizeof(T));
   if (first < count) prefetch_line(weight + first);
-#endif
 }
 
 // The first line of a kernel with nothing to do before it may read.

@@ -190,7 +190,7 @@ __global__ void __launch_bounds__(BM / TM * (BN / TN), TM* TN == 64 ? BLOCKS<PRO
   };
 
   // Not ahead of a layer's normalisation, which reads x twice and has no registers for it.
-  constexpr bool AHEAD = PROLOGUE != Prologue::LAYER_NORM;
+  constexpr bool AHEAD = OVERLAPS && PROLOGUE != Prologue::LAYER_NORM;
   wait_before_weights();
   if constexpr (AHEAD)
 #pragma unroll 1

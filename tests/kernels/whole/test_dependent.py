@@ -1,18 +1,21 @@
 """Kernels that overlap with those before: what they may read early, in source and machine code."""
 
+import re
+from collections.abc import Iterable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from kernels.device.compile import compile_kernel
-from kernels.device.device import SOURCE_ROOT, Instantiation, Trigger, Variant
+from kernels.device.device import SOURCE_ROOT, FaultError, Instantiation, Trigger, Variant
 from kernels.device.machine_code import DisassemblerNotFoundError, disassemble
 from kernels.device.signature import parameters
 from tests.cusim.device import CusimDevice
 from tests.support.cases import CASES, INSTANTIATIONS
-from tests.support.kernels.kernel_case import WEIGHTS, run
-from tests.support.kernels.mutations import replaced
+from tests.support.kernels.kernel_case import WEIGHTS, KernelCase, run
+from tests.support.kernels.mutations import mutant, replaced
 from tests.support.kernels.resources import CACHE
 
 ONE_OF_EACH = {(each.source, each.kernel): each for each in reversed(INSTANTIATIONS)}
@@ -127,6 +130,77 @@ def test_only_weights_are_declared_with_restrict() -> None:
 
 RESTRICTED = "pooling.cu", "pool(const T* x", "pool(const T* __restrict__ x"
 POOL = next(case for case in CASES if case.launches[0].instantiation.kernel == "pool")
+
+
+BEHIND = "  wait_for_previous();\n"
+STAGES = "#pragma unroll 1\n  for (int stage = 0; stage < STAGES - 1; ++stage) {\n"
+COPIES = {
+    "implicit_gemm.cu": f"""{STAGES}    if (first_chunk + stage < last_chunk) {{
+      copy_x(stage);
+      if constexpr (!AHEAD) copy_weights(stage);
+    }}
+    cp_async_commit();
+  }}
+""",
+    "tensor_gemm.cu": f"""{STAGES}    if (first_chunk + stage < last_chunk) copy_x(stage);
+    cp_async_commit();
+  }}
+""",
+    "tensor_patch.cu": """  unsigned char *patch = patches, *next = patches + sizes.patch_bytes;
+  copy_patch(first_slice, patch);
+""",
+    "tensor_winograd.cu": "  if (first_chunk < last_chunk) copy_pixels(first_chunk, 0);\n",
+    "winograd.cu": "    if (chunks > 0) copy(0);\n",
+}
+"""The first lines behind the wait, by source: they copy activations to shared memory."""
+
+_MAY_READ = re.compile(r"wait_for_previous\(\);|follow_previous\(\);")
+
+WAITS = [
+    (source, place.start(), place.end())
+    for source in sorted({kernel.source for kernel in ONE_OF_EACH.values()})
+    for place in _MAY_READ.finditer((SOURCE_ROOT / source).read_text(encoding="utf-8"))
+]
+"""The places of all waits, by source."""
+
+
+_NOTICED = "before it waited|no thread waited|out of bounds"
+"""How the simulator says so; it sees a plain early load by what it brings."""
+
+
+def _assert_noticed(source: str, root: Path) -> None:
+    device = CusimDevice(source_root=root)
+    of_each = {
+        case.launches[-1].instantiation.kernel: case
+        for case in CASES
+        if any(launch.instantiation.source == source for launch in case.launches)
+    }
+    with closing(device), pytest.raises((AssertionError, FaultError), match=_NOTICED):
+        _run_all(of_each.values(), device)
+
+
+def _run_all(cases: Iterable[KernelCase], device: CusimDevice) -> None:
+    for case in cases:
+        run(case, device)
+
+
+@pytest.mark.parametrize("source", COPIES)
+def test_activations_copied_ahead_of_the_wait_are_noticed(source: str, tmp_path: Path) -> None:
+    copies = COPIES[source]
+    wait = "  " + BEHIND if source == "winograd.cu" else BEHIND
+    text = (SOURCE_ROOT / source).read_text(encoding="utf-8")
+    waiting = re.search(rf"wait_for_previous\(\);.*\n{re.escape(copies)}", text)
+    assert waiting is not None
+    _assert_noticed(source, replaced(tmp_path, source, waiting[0], copies + wait))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", WAITS, ids=lambda place: f"{place[0]}:{place[1]}")
+def test_a_dropped_wait_is_noticed(place: tuple[str, int, int], tmp_path: Path) -> None:
+    source, begin, end = place
+    follows = (SOURCE_ROOT / source).read_text(encoding="utf-8")[begin:end].startswith("follow")
+    root = mutant(tmp_path, source, begin, end, "let_next_begin();" if follows else ";")
+    _assert_noticed(source, root)
 
 
 def test_a_load_that_no_wait_orders_is_seen_in_machine_code(tmp_path: Path) -> None:
