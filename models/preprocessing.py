@@ -100,62 +100,54 @@ class Preset:
     std: tuple[float, ...]
     output: OutputKind
 
+    def at(self, height: int, width: int) -> Preprocessing:
+        """Return the preprocessing of a model of N×C×H×W whose labels are unknown."""
+        return Preprocessing(
+            height=height,
+            width=width,
+            fit=self.fit,
+            resize=round(max(height, width) * self.resize / self.size),
+            channels=self.channels,
+            layout=Layout.NCHW,
+            scale=self.scale,
+            mean=self.mean,
+            std=self.std,
+            output=self.output,
+            labels=(),
+        )
+
+
+# torchvision and most of what was trained in PyTorch
+_IMAGENET = Preset(
+    size=224,
+    resize=256,
+    fit=Fit.CROP,
+    channels=ChannelOrder.RGB,
+    scale=1 / 255,
+    mean=(0.485, 0.456, 0.406),
+    std=(0.229, 0.224, 0.225),
+    output=OutputKind.LOGITS,
+)
+_UNIT = (1.0, 1.0, 1.0)
 
 PRESETS: Mapping[str, Preset] = {
-    # torchvision and most of what was trained in PyTorch
-    "imagenet": Preset(
-        size=224,
-        resize=256,
-        fit=Fit.CROP,
-        channels=ChannelOrder.RGB,
-        scale=1 / 255,
-        mean=(0.485, 0.456, 0.406),
-        std=(0.229, 0.224, 0.225),
-        output=OutputKind.LOGITS,
-    ),
+    "imagenet": _IMAGENET,
     # Caffe's model zoo, and what was converted from it
-    "caffe": Preset(
-        size=224,
-        resize=256,
-        fit=Fit.CROP,
+    "caffe": replace(
+        _IMAGENET,
         channels=ChannelOrder.BGR,
         scale=1.0,
         mean=(103.939, 116.779, 123.68),
-        std=(1.0, 1.0, 1.0),
+        std=_UNIT,
         output=OutputKind.PROBABILITIES,
     ),
     # -1..1: Keras' MobileNet, Inception, Xception and NASNet; TensorFlow's; timm's Inception
-    "inception": Preset(
-        size=224,
-        resize=256,
-        fit=Fit.CROP,
-        channels=ChannelOrder.RGB,
-        scale=1 / 127.5,
-        mean=(1.0, 1.0, 1.0),
-        std=(1.0, 1.0, 1.0),
-        output=OutputKind.LOGITS,
-    ),
+    "inception": replace(_IMAGENET, scale=1 / 127.5, mean=_UNIT, std=_UNIT),
     # 0..255, for networks that normalise inside: Keras' EfficientNet, ConvNeXt and MobileNetV3
-    "raw": Preset(
-        size=224,
-        resize=256,
-        fit=Fit.CROP,
-        channels=ChannelOrder.RGB,
-        scale=1.0,
-        mean=(0.0, 0.0, 0.0),
-        std=(1.0, 1.0, 1.0),
-        output=OutputKind.LOGITS,
-    ),
+    "raw": replace(_IMAGENET, scale=1.0, mean=(0.0, 0.0, 0.0), std=_UNIT),
     # the built-in model; plain grey for any other model of one channel
-    "digits": Preset(
-        size=32,
-        resize=32,
-        fit=Fit.CROP,
-        channels=ChannelOrder.GREY,
-        scale=1 / 255,
-        mean=(0.0,),
-        std=(1.0,),
-        output=OutputKind.LOGITS,
+    "digits": replace(
+        _IMAGENET, size=32, resize=32, channels=ChannelOrder.GREY, mean=(0.0,), std=(1.0,)
     ),
 }
 

@@ -13,17 +13,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from benchmarks.rows import ROOT
-from models import (
-    Batch,
-    ChannelOrder,
-    Fit,
-    Layout,
-    OutputKind,
-    Pixels,
-    Precision,
-    Preprocessing,
-    Scores,
-)
+from models import PRESETS, Batch, OutputKind, Pixels, Precision, Scores
 from service.api.app import create_app
 from service.engine.cores import available_cores
 from service.hosting.pipeline import ModelInfo
@@ -125,19 +115,7 @@ def _decoder(data: bytes) -> Decoding:
     return prepare_image(data, _IMAGENET, ImageLimits(20_000_000, 50_000_000))
 
 
-_IMAGENET = Preprocessing(
-    height=_SIDE,
-    width=_SIDE,
-    fit=Fit.CROP,
-    resize=256,
-    channels=ChannelOrder.RGB,
-    layout=Layout.NCHW,
-    scale=1 / 255,
-    mean=(0.485, 0.456, 0.406),
-    std=(0.229, 0.224, 0.225),
-    output=OutputKind.LOGITS,
-    labels=(),
-)
+_IMAGENET = PRESETS["imagenet"].at(_SIDE, _SIDE)
 
 
 def serve_nothing(

@@ -12,6 +12,7 @@ from models import (
     BUILT_IN_MODEL,
     DeviceKind,
     DeviceLostError,
+    Engine,
     EngineError,
     load_classifier,
     open_engine,
@@ -37,6 +38,12 @@ def saved(folder: Path, name: str) -> Path:
 
 def loaded(folder: Path, name: str) -> Classifier:
     return load_classifier(saved(folder, name), overrides={"preset": "digits"})
+
+
+def digits_engine() -> Engine:
+    return open_engine(
+        load_classifier(BUILT_IN_MODEL), device=DeviceKind.CPU, max_batch=MAX_BATCH, threads=1
+    )
 
 
 @pytest.fixture(params=MIXERS)
@@ -123,8 +130,7 @@ def test_an_engine_that_fails_on_a_batch_takes_one_image_at_a_time(
         return run(self, images)
 
     monkeypatch.setattr(OnnxRuntimeEngine, "run", failing)
-    digits = load_classifier(BUILT_IN_MODEL)
-    engine = open_engine(digits, device=DeviceKind.CPU, max_batch=MAX_BATCH, threads=1)
+    engine = digits_engine()
     if batch is None:
         with pytest.raises(error):
             engine.warm_up()
@@ -141,8 +147,7 @@ def test_a_model_that_cannot_tell_images_apart_is_named(
     monkeypatch.setattr(
         OnnxRuntimeEngine, "run", lambda _, images: np.ones((len(images), 10), np.float32)
     )
-    digits = load_classifier(BUILT_IN_MODEL)
-    engine = open_engine(digits, device=DeviceKind.CPU, max_batch=MAX_BATCH, threads=1)
+    engine = digits_engine()
     engine.warm_up()
     assert engine.max_batch == MAX_BATCH
     assert "digits scores 4 different images alike" in caplog.text
@@ -160,8 +165,7 @@ def test_scores_that_are_no_numbers_are_the_same_again(
         return scores
 
     monkeypatch.setattr(OnnxRuntimeEngine, "run", overflowing)
-    digits = load_classifier(BUILT_IN_MODEL)
-    engine = open_engine(digits, device=DeviceKind.CPU, max_batch=MAX_BATCH, threads=1)
+    engine = digits_engine()
     engine.warm_up()
     assert engine.max_batch == MAX_BATCH
     assert "at N =" not in caplog.text

@@ -7,12 +7,13 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import helper, numpy_helper
+from onnx import numpy_helper
 from PIL import Image
 
 from models import BUILT_IN_MODEL, Original
 from tests.cusim.device import CusimDevice
 from tests.support.command_line import Run
+from tests.support.servers.several_models import save_channels
 
 SAMPLES = BUILT_IN_MODEL.parent / "samples"
 
@@ -114,7 +115,7 @@ def test_every_preset_is_shown_with_its_accuracy_by_the_names_of_files(convoy: R
 
 
 def test_the_preset_that_is_right_more_often_is_advised(convoy: Run, tmp_path: Path) -> None:
-    save_colours(tmp_path / "colours.onnx")
+    save_channels(tmp_path / "colours.onnx", 32, 32)
     labels = tmp_path / "labels.txt"
     labels.write_text("red\ngreen\nblue\n")
     for name, colour in (("red", (255, 0, 0)), ("green", (0, 255, 0)), ("blue", (0, 0, 255))):
@@ -136,29 +137,11 @@ def test_the_preset_that_is_right_more_often_is_advised(convoy: Run, tmp_path: P
 def test_images_without_names_of_labels_are_said_to_be_no_proof(
     convoy: Run, tmp_path: Path
 ) -> None:
-    save_colours(tmp_path / "colours.onnx")
+    save_channels(tmp_path / "colours.onnx", 32, 32)
     Image.new("RGB", (40, 40)).save(tmp_path / "1.png")
     status, out, _ = convoy("check", tmp_path / "colours.onnx", tmp_path, "--device", "cpu")
     assert status == 0
     assert "no folder and no file is named after a label" in out
-
-
-def save_colours(path: Path) -> None:
-    """The mean of each channel of an RGB image."""
-    weights = numpy_helper.from_array(np.eye(3, dtype=np.float32).reshape(3, 3, 1, 1), "w")
-    graph = helper.make_graph(
-        [
-            helper.make_node("Conv", ["x", "w"], ["c"]),
-            helper.make_node("GlobalAveragePool", ["c"], ["m"]),
-            helper.make_node("Flatten", ["m"], ["amount"]),
-        ],
-        "colours",
-        [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["N", 3, 32, 32])],
-        [helper.make_tensor_value_info("amount", onnx.TensorProto.FLOAT, ["N", 3])],
-        [weights],
-    )
-    opset = helper.make_opsetid("", 17)
-    onnx.save(helper.make_model(graph, opset_imports=[opset], ir_version=8), path)
 
 
 def test_an_image_that_cannot_be_read_is_status_1(convoy: Run, tmp_path: Path) -> None:

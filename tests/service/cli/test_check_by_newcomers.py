@@ -184,19 +184,23 @@ def photos(tmp_path: Path) -> Path:
     return folder
 
 
+def arguments(form: str, photos: Path) -> tuple[str | Path, ...]:
+    """Save a model of this form beside the photographs; return a command line that runs it."""
+    write, preset, _ = FORMS[form]
+    path = photos.with_name(f"{form}.onnx")
+    onnx.save(write(*readout(preset)), path)
+    return path, photos, "--labels", photos.with_name("labels.txt"), "--device", "cpu"
+
+
 def labels_of(out: str) -> list[tuple[str, str]]:
     """The colour of the folder and the label, of each image that `convoy classify` lists."""
     return re.findall(r"/photos/(\w+)/\d\.png +(\w+) ", out)
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_two_commands_lead_to_the_right_labels(
-    convoy: Run, tmp_path: Path, photos: Path, form: str
-) -> None:
-    write, preset, guessed_right = FORMS[form]
-    path = tmp_path / f"{form}.onnx"
-    onnx.save(write(*readout(preset)), path)
-    asked = path, photos, "--labels", tmp_path / "labels.txt", "--device", "cpu"
+def test_two_commands_lead_to_the_right_labels(convoy: Run, photos: Path, form: str) -> None:
+    _, preset, guessed_right = FORMS[form]
+    asked = arguments(form, photos)
     status, out, error = convoy("classify", *asked)
     assert status == 0, error
     found = labels_of(out)
@@ -216,12 +220,10 @@ def test_two_commands_lead_to_the_right_labels(
 
 @pytest.mark.parametrize("form", FORMS)
 def test_check_shows_every_preset_and_advises_the_right_one(
-    convoy: Run, tmp_path: Path, photos: Path, form: str
+    convoy: Run, photos: Path, form: str
 ) -> None:
-    write, preset, guessed_right = FORMS[form]
-    path = tmp_path / f"{form}.onnx"
-    onnx.save(write(*readout(preset)), path)
-    asked = path, photos, "--labels", tmp_path / "labels.txt", "--device", "cpu"
+    _, preset, guessed_right = FORMS[form]
+    asked = arguments(form, photos)
     status, out, error = convoy("check", *asked)
     assert status == 0, (out, error)
     assert "16 of 16 labels agree" in out

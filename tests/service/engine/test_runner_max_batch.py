@@ -2,13 +2,13 @@
 
 import asyncio
 import threading
-from collections.abc import Callable
 
 import pytest
 
 from models import Precision
 from service.engine.supervised_engine import State
 from service.engine.watchdog import Bounds
+from service.hosting.pipeline import Pipeline
 from tests.support.service.client import PATH, AppClient, digits, metric, serving, until
 from tests.support.service.fakes import FakeEngine
 
@@ -32,9 +32,13 @@ async def shown(client: AppClient) -> list[float]:
     return [model["max_batch"], config["max_batch_size"]]
 
 
-async def ask_at_once(client: AppClient, count: int, is_asked: Callable[[], bool]) -> list[int]:
+async def ask_at_once(
+    client: AppClient, count: int, gate: threading.Event, pipeline: Pipeline
+) -> list[int]:
+    """Ask for digits; open the engine's gate when all of them are inside."""
     asked = [asyncio.create_task(client.post(PATH, content=str(d).encode())) for d in range(count)]
-    await until(is_asked)
+    await until(lambda: pipeline.admission.images == count)
+    gate.set()
     return [digit for task in asked for digit in digits(await task)]
 
 
@@ -46,14 +50,7 @@ async def test_batches_and_all_that_tells_of_them_keep_to_it(largest: int) -> No
     async with serving(engine) as (client, pipeline):
         assert await shown(client) == [largest, largest]
         assert await metric(client, "convoy_engine_max_batch") == largest
-
-        def all_inside() -> bool:
-            inside = pipeline.admission.images == 7
-            if inside:
-                gate.set()
-            return inside
-
-        assert await ask_at_once(client, 7, all_inside) == list(range(7))
+        assert await ask_at_once(client, 7, gate, pipeline) == list(range(7))
     assert max(engine.batches) == largest
     assert sum(engine.batches) == 7
 
@@ -64,14 +61,7 @@ async def test_of_two_engines_each_keeps_to_its_own() -> None:
     one, other = lowered(1, gate), FakeEngine(max_batch=4, gate=gate)
     async with serving(one, others=[other]) as (client, pipeline):
         assert await shown(client) == [4, 4]
-
-        def all_inside() -> bool:
-            inside = pipeline.admission.images == 9
-            if inside:
-                gate.set()
-            return inside
-
-        assert await ask_at_once(client, 9, all_inside) == list(range(9))
+        assert await ask_at_once(client, 9, gate, pipeline) == list(range(9))
     assert set(one.batches) == {1}
     assert max(other.batches) > 1
 

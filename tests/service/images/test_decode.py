@@ -9,24 +9,12 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
-from models.preprocessing import ChannelOrder, Fit, Layout, OutputKind, Preprocessing
+from models.preprocessing import PRESETS, ChannelOrder, Fit, Preprocessing
 from service.images.decode import ImageLimits, prepare_image
 from tests.support.images.files import encode, exif, noise, png, png_chunk, scene
 from tests.support.networks import SHARED
 
-RGB = Preprocessing(
-    height=224,
-    width=224,
-    fit=Fit.CROP,
-    resize=256,
-    channels=ChannelOrder.RGB,
-    layout=Layout.NCHW,
-    scale=1.0,
-    mean=(0.0, 0.0, 0.0),
-    std=(1.0, 1.0, 1.0),
-    output=OutputKind.LOGITS,
-    labels=(),
-)
+RGB = PRESETS["raw"].at(224, 224)
 OBLONG = replace(RGB, height=100, width=161, resize=171)
 STRETCH = replace(OBLONG, fit=Fit.STRETCH)
 GREY = replace(RGB, channels=ChannelOrder.GREY, mean=(0.0,), std=(1.0,))

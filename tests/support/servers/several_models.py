@@ -50,8 +50,8 @@ def make_models(folder: Path) -> Path:
     return folder
 
 
-def save_channels(path: Path) -> None:
-    """A network that gives the mean of each channel of an image of N×3×4×6."""
+def save_channels(path: Path, height: int = 4, width: int = 6) -> None:
+    """Save a network that gives the mean of each channel of an image of N×3×height×width."""
     weights = numpy_helper.from_array(np.eye(3, dtype=np.float32).reshape(3, 3, 1, 1), "w")
     graph = helper.make_graph(
         [
@@ -60,7 +60,7 @@ def save_channels(path: Path) -> None:
             helper.make_node("Flatten", ["m"], ["amount"]),
         ],
         "channels",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 3, 4, 6])],
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 3, height, width])],
         [helper.make_tensor_value_info("amount", TensorProto.FLOAT, ["N", 3])],
         [weights],
     )
