@@ -20,6 +20,7 @@ from kernels.layout.operands import Filter
 from kernels.layout.pixels import Pixels
 from kernels.problems.activation import Activation
 from kernels.problems.conv import ConvProblem
+from kernels.problems.precision import Precision
 
 Config = TypeVar("Config")
 
@@ -40,6 +41,12 @@ class Algorithm(Protocol[Config]):
 
     def multiplications(self, problem: ConvProblem) -> int:
         """Multiplications of elements."""
+
+    def arithmetic(self, problem: ConvProblem) -> Precision:
+        """The precision at which it multiplies, which need not be the problem's."""
+
+    def rounding(self, problem: ConvProblem, config: Config) -> float:
+        """The rounding error of y, relative to its size, in u (kernels/convolution/rounding.py)."""
 
     def configs(self, problem: ConvProblem) -> tuple[Config, ...]:
         """The ways to run it, at least one, for a heuristic or a measurement to choose from."""
@@ -124,12 +131,12 @@ def choices(
     """Every algorithm that can run the problem, with each of its configurations.
 
     Where `max_shared_bytes` is given, only those whose blocks need at most so much; where the
-    architecture is, only those that multiply on its tensor cores or on none.
+    architecture is, only those whose kernels are for it.
     """
 
     def fits(work: Work) -> bool:
         small = max_shared_bytes is None or work.shared_bytes <= max_shared_bytes
-        return small and (architecture is None or work.kernel.precision.runs_on(architecture))
+        return small and (architecture is None or work.kernel.architectures.includes(architecture))
 
     restricted = max_shared_bytes is not None or architecture is not None
     return [

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from math import ceil, prod
 
-from kernels.convolution.implicit_gemm import MAX_WORKSPACE_BYTES
+from kernels.convolution.rounding import direct_rounding
+from kernels.convolution.split_sum import MAX_WORKSPACE_BYTES, conv_sizes
 from kernels.convolution.work import Work
 from kernels.device.device import Instantiation
 from kernels.device.launch import (
@@ -23,13 +24,13 @@ from kernels.layout.operands import (
     check_operands,
     padded,
     taps_by_channels_by_filters,
-    vectors_in,
 )
 from kernels.layout.pixels import Pixels
 from kernels.layout.strided import VECTOR
 from kernels.operations.epilogue import epilogue_arguments, finish
 from kernels.problems.activation import Activation
 from kernels.problems.conv import ConvProblem
+from kernels.problems.precision import Precision
 from kernels.problems.refusals import (
     after_prologue,
     dilated,
@@ -162,6 +163,14 @@ class CoalescedConv:
         """N K P Q C R S, padding included."""
         return problem.macs
 
+    def arithmetic(self, problem: ConvProblem) -> Precision:  # noqa: ARG002  (the same for all)
+        """Return float32: it uses no tensor cores."""
+        return Precision.FP32
+
+    def rounding(self, problem: ConvProblem, config: CoalescedConfig) -> float:  # noqa: ARG002  (the same for all)
+        """Return the error of y, in u: that of sums of all products."""
+        return direct_rounding(problem)
+
     def configs(self, problem: ConvProblem) -> tuple[CoalescedConfig, ...]:
         """Every tile with all taps in a block, a row of them, or one in the workspace limit."""
         r, s = problem.window.kernel
@@ -248,23 +257,14 @@ class CoalescedConv:
         fused, flat = config.fused or split == 1, _flat(problem, tile)
         pixels = problem.n * problem.window.output_volume
         given = {"bias": "bias" if bias else 0, "residual": "residual" if residual else 0, "y": "y"}
-        written = {
-            "residual_pitch": 0 if residual is None else residual.pitch,
-            "y_pitch": y.pitch,
-        }
-        y_vectors = vectors_in(y, residual or y)
+        head = conv_sizes(problem, tile.filters, x, y, residual)
+        written = {name: head[name] for name in ("residual_pitch", "y_pitch")}
         sizes = struct(
             "coalesced.cu",
             "Sizes",
+            **head,
             x_pixels=problem.n * prod(problem.window.input),
             y_pixels=pixels,
-            channels=problem.c,
-            filters=problem.k,
-            x_pitch=x.pitch,
-            **written,
-            x_vectors=vectors_in(x),
-            y_vectors=y_vectors,
-            filter_tiles=ceil(problem.k / tile.filters),
             column_tiles=ceil(flat.window.output[1] / tile.columns),
             row_tiles=ceil(flat.window.output[0] / tile.rows),
             strips=config.strips,
@@ -296,7 +296,7 @@ class CoalescedConv:
             filters=problem.k,
             vectors=padded(problem.k) // VECTOR,
             **written,
-            y_vectors=y_vectors,
+            y_vectors=head["y_vectors"],
             **epilogue_arguments(activation),
         )
         return (first, second)

@@ -6,6 +6,7 @@ from math import ceil, prod
 
 import numpy as np
 
+from kernels.convolution.rounding import direct_rounding
 from kernels.convolution.work import Work
 from kernels.device.device import Instantiation
 from kernels.device.launch import Launch, instantiate, int32, launch, struct, window_struct
@@ -15,7 +16,7 @@ from kernels.layout.strided import VECTOR
 from kernels.operations.epilogue import epilogue_arguments, finish
 from kernels.problems.activation import Activation
 from kernels.problems.conv import ConvProblem
-from kernels.problems.precision import element
+from kernels.problems.precision import Precision, element
 from kernels.problems.refusals import after_prologue, wrong_axes
 
 THREADS = 128
@@ -64,6 +65,14 @@ class DepthwiseConv:
     def multiplications(self, problem: ConvProblem) -> int:
         """N K P Q R S, padding included."""
         return problem.macs
+
+    def arithmetic(self, problem: ConvProblem) -> Precision:  # noqa: ARG002  (the same for all)
+        """Return float32: halves are multiplied as floats."""
+        return Precision.FP32
+
+    def rounding(self, problem: ConvProblem, config: DepthwiseConfig) -> float:  # noqa: ARG002  (the same for all)
+        """Return the error of y, in u: that of sums of all products."""
+        return direct_rounding(problem)
 
     def configs(self, problem: ConvProblem) -> tuple[DepthwiseConfig, ...]:
         """Long runs first; for other widths and strides, the one that takes any window."""

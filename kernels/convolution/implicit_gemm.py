@@ -4,43 +4,34 @@ What DirectConv and GemmConv share: tiles, the filter's layout, the split of the
 TensorConv shares the last, and the arguments (kernels/src/implicit_gemm.cuh).
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from math import ceil, prod
-from typing import ClassVar, Generic, Protocol, TypeVar
+from typing import ClassVar, Protocol, TypeVar
 
+from kernels.convolution.rounding import direct_rounding
+from kernels.convolution.split_sum import MIN_CHUNKS, SplitSum, TileConfig, conv_sizes
 from kernels.convolution.work import Work
 from kernels.device.device import Instantiation
 from kernels.device.launch import (
-    Launch,
     Value,
     instantiate,
     int32,
-    launch,
     struct,
-    window_struct,
 )
 from kernels.layout.operands import (
     FILTER_FORM,
     Filter,
-    check_operands,
     padded,
     taps_by_channels_by_filters,
-    vectors_in,
 )
 from kernels.layout.pixels import Pixels
 from kernels.layout.strided import VECTOR
-from kernels.operations.epilogue import epilogue_arguments, finish
+from kernels.operations.epilogue import finish
 from kernels.operations.prologue import prologue_arguments, prologue_template
 from kernels.problems.activation import Activation
 from kernels.problems.conv import ConvProblem
-
-MAX_WORKSPACE_BYTES = 16 << 20
-"""For the partial sums of one convolution: Lavin & Gray's workspace limit (section 6)."""
-
-MAX_SPLIT = 16
-MIN_CHUNKS = 2
-"""Of the inner dimension, at least, for each block of a split."""
+from kernels.problems.precision import Precision
 
 
 class AnyTile(Protocol):
@@ -129,17 +120,6 @@ TILES = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class TileConfig(Generic[ConfigTile]):
-    """A tile, and over how many blocks its inner dimension is split."""
-
-    tile: ConfigTile
-    split: int = 1
-
-    def __str__(self) -> str:
-        return str(self.tile) if self.split == 1 else f"{self.tile}/{self.split}"
-
-
 def unit(problem: ConvProblem) -> int:
     """The channels that are copied at once: 16 bytes, or 8 where fewer half channels suffice."""
     wide = 16 // problem.precision.stored.itemsize
@@ -155,119 +135,71 @@ def inner_size(problem: ConvProblem) -> int:
     return problem.window.kernel_volume * channels + projected
 
 
-def tiles(problem: ConvProblem, tile: AnyTile) -> int:
-    """How many tiles cover the output of all images and groups."""
-    pixels = problem.n * problem.window.output_volume
-    filters = problem.k // problem.groups
-    return -(-pixels // tile.bm) * -(-filters // tile.bn) * problem.groups
-
-
-class ImplicitGemm(Generic[T]):
+class ImplicitGemm(SplitSum[TileConfig[T]]):
     """Base of all implicit matrix products: the split of their sums, and their arguments."""
 
     __slots__ = ()
 
-    def tiles(self, problem: ConvProblem) -> tuple[T, ...]:
-        """The tiles to choose from."""
+    def blocks_of(self, problem: ConvProblem) -> tuple[T, ...]:
+        """Return the tiles to choose from."""
         raise NotImplementedError
-
-    def instantiation(
-        self, problem: ConvProblem, tile: T, activation: Activation | None = None
-    ) -> Instantiation:
-        """The kernel for a tile."""
-        raise NotImplementedError
-
-    def dynamic_bytes(self, problem: ConvProblem, tile: T) -> int:  # noqa: ARG002  (the tile's)
-        """Of a block's shared memory."""
-        return tile.dynamic_bytes
-
-    def further_arguments(self, problem: ConvProblem) -> Mapping[str, Value]:  # noqa: ARG002  (none)
-        """Arguments of this kernel alone."""
-        return {}
 
     def multiplications(self, problem: ConvProblem) -> int:
         """N K P Q ((C/groups) R S + C'), padding included."""
         return problem.macs
 
-    def configs(self, problem: ConvProblem) -> tuple[TileConfig[T], ...]:
-        """Every tile with every split that leaves each block work and the workspace in bounds."""
-        return tuple(
-            config
-            for tile in self.tiles(problem)
-            for config in (TileConfig(tile, split) for split in range(1, MAX_SPLIT + 1))
-            if config.split == 1
-            or (
-                config.split * MIN_CHUNKS <= -(-inner_size(problem) // tile.bk)
-                and sum(self.workspace(problem, config).values()) <= MAX_WORKSPACE_BYTES
-            )
-        )
+    def rounding(self, problem: ConvProblem, config: TileConfig[T]) -> float:  # noqa: ARG002  (the same for all)
+        """Return the error of y, in u: that of sums of all products."""
+        return direct_rounding(problem)
 
-    def workspace(self, problem: ConvProblem, config: TileConfig[T]) -> Mapping[str, int]:
-        """Every block's partial sums; nothing where nothing is split."""
-        if config.split == 1:
-            return {}
-        sums = tiles(problem, config.tile) * config.split * config.tile.sums
-        return {"workspace": 4 * sums}
+    def unsplit(self, problem: ConvProblem) -> Iterable[TileConfig[T]]:
+        """Return the configurations that split nothing, one for each tile."""
+        return map(TileConfig, self.blocks_of(problem))
 
-    def counter_bytes(self, problem: ConvProblem, config: TileConfig[T]) -> int:
-        """A counter for each tile, zero before and after the launch; 0 where nothing is split."""
-        return 0 if config.split == 1 else 4 * tiles(problem, config.tile)
+    def most_parts(self, problem: ConvProblem, config: TileConfig[T]) -> int:
+        """Return the number of parts with chunks enough."""
+        return max(1, ceil(inner_size(problem) / config.tile.bk) // MIN_CHUNKS)
 
-    def launches(
+    def tiles(self, problem: ConvProblem, config: TileConfig[T]) -> int:
+        """Return the number of tiles that cover the output of all images and groups."""
+        tile = config.tile
+        pixels = problem.n * problem.window.output_volume
+        filters = problem.k // problem.groups
+        return ceil(pixels / tile.bm) * ceil(filters / tile.bn) * problem.groups
+
+    def part_floats(self, config: TileConfig[T]) -> int:
+        """Return the floats of a block's sums in the workspace."""
+        return config.tile.sums
+
+    def threads(self, config: TileConfig[T]) -> int:
+        """Return the threads of a block."""
+        return config.tile.threads
+
+    def dynamic_bytes(self, problem: ConvProblem, config: TileConfig[T]) -> int:  # noqa: ARG002  (the tile's)
+        """Return the bytes of dynamic shared memory that a block uses."""
+        return config.tile.dynamic_bytes
+
+    def sizes(
         self,
         problem: ConvProblem,
         config: TileConfig[T],
         x: Pixels,
         y: Pixels,
-        residual: Pixels | None = None,
-        bias: bool = False,
-        activation: Activation | None = None,
-    ) -> tuple[Launch]:
-        """One, on x, weight, y; bias and residual if there are; workspace and counters if split;
-        scale and shift, padded with zeros to 4 channels, if the problem has a prologue.
-
-        Raises ValueError where pixels do not fit the problem, and beyond 32-bit indices.
-        """
-        check_operands(problem, x, y, residual)
-        added, projected = (None, residual) if problem.projection else (residual, None)
-        _check_reach(problem, config.tile, x, y, added or y)
+        residual: Pixels | None,
+    ) -> bytes:
+        """Return the `Sizes` of implicit_gemm.cuh. Raises ValueError beyond 32-bit indices."""
+        added, projected = (y, residual) if problem.projection else (residual or y, None)
+        _check_reach(problem, config.tile, x, y, added)
         if problem.projection:
             int32(problem.n * prod(problem.projection.input) * (projected or x).pitch)
-        tile, groups, split = config.tile, problem.groups, config.split > 1
-        c, k, wide = problem.c // groups, problem.k // groups, unit(problem)
-        sizes = struct(
+        wide = unit(problem)
+        return struct(
             "implicit_gemm.cuh",
             "Sizes",
+            **conv_sizes(problem, config.tile.bn, x, y, residual, wide),
             pixels=problem.n * problem.window.output_volume,
-            channels=c,
-            filters=k,
-            x_pitch=x.pitch,
-            residual_pitch=0 if residual is None else residual.pitch,
-            y_pitch=y.pitch,
-            x_vectors=vectors_in(x, projected or x, of=wide) and (groups == 1 or c % wide == 0),
-            y_vectors=vectors_in(y, added or y) and (groups == 1 or k % VECTOR == 0),
-            padded_channels=padded(c, wide),
-            filter_tiles=-(-k // tile.bn),
+            padded_channels=padded(problem.c // problem.groups, wide),
             splits=config.split,
-        )
-        return (
-            launch(
-                self.instantiation(problem, tile, activation),
-                (tiles(problem, tile) // groups, config.split, groups),
-                (tile.threads, 1, 1),
-                self.dynamic_bytes(problem, tile),
-                x="x",
-                weight="weight",
-                bias="bias" if bias else 0,
-                residual="residual" if residual else 0,
-                y="y",
-                workspace="workspace" if split else 0,
-                counters="counters" if split else 0,
-                sizes=sizes,
-                window=window_struct(problem.window),
-                **self.further_arguments(problem),
-                **epilogue_arguments(activation),
-            ),
         )
 
 
@@ -278,23 +210,27 @@ class FloatGemm(ImplicitGemm[Tile]):
     POINTWISE: ClassVar[bool]
     """Whether windows are single pixels of x, each at its output's place."""
 
-    def tiles(self, problem: ConvProblem) -> tuple[Tile, ...]:  # noqa: ARG002  (the same for all)
-        """The tiles to choose from."""
+    def blocks_of(self, problem: ConvProblem) -> tuple[Tile, ...]:  # noqa: ARG002  (the same for all)
+        """Return the tiles to choose from."""
         return TILES
 
     def instantiation(
-        self, problem: ConvProblem, tile: Tile, activation: Activation | None = None
+        self, problem: ConvProblem, config: TileConfig[Tile], activation: Activation | None = None
     ) -> Instantiation:
-        """The kernel for a tile, with the problem's prologue."""
+        """Return the kernel for a configuration, with the problem's prologue."""
         prologue = prologue_template(problem.prologue)
         return instantiate(
             "implicit_gemm.cu",
             "conv_direct",
-            **asdict(tile),
+            **asdict(config.tile),
             pointwise=self.POINTWISE,
             **prologue,
             finish=finish(activation),
         )
+
+    def arithmetic(self, problem: ConvProblem) -> Precision:  # noqa: ARG002  (the same for all)
+        """Return float32: it uses no tensor cores."""
+        return Precision.FP32
 
     def further_arguments(self, problem: ConvProblem) -> Mapping[str, Value]:
         """Those of the prologue."""
@@ -309,8 +245,8 @@ class FloatGemm(ImplicitGemm[Tile]):
             moved += tile.bm * problem.c  # for the mean and deviation of each pixel
         return (
             Work(
-                kernel=self.instantiation(problem, tile),
-                blocks=tiles(problem, tile) * config.split,
+                kernel=self.instantiation(problem, config),
+                blocks=self.tiles(problem, config) * config.split,
                 threads=tile.threads,
                 shared_bytes=tile.shared_bytes,
                 bytes=4 * moved,

@@ -6,7 +6,8 @@ from math import ceil, prod
 
 import numpy as np
 
-from kernels.convolution.implicit_gemm import ImplicitGemm, TileConfig, inner_size, tiles, unit
+from kernels.convolution.implicit_gemm import ImplicitGemm, inner_size, unit
+from kernels.convolution.split_sum import TileConfig
 from kernels.convolution.work import Work
 from kernels.device.device import Instantiation
 from kernels.device.launch import Value, instantiate, struct
@@ -102,29 +103,37 @@ class TensorConv(ImplicitGemm[TensorTile]):
         """None where the precision is one of tensor cores."""
         return without_tensor_cores(problem) or after_prologue(problem)
 
-    def tiles(self, problem: ConvProblem) -> tuple[TensorTile, ...]:
-        """Of as many bytes at every precision."""
+    def blocks_of(self, problem: ConvProblem) -> tuple[TensorTile, ...]:
+        """Return tiles of as many bytes at every precision."""
         bk = _ROW_BYTES // problem.precision.stored.itemsize
         splits = problem.precision is Precision.TF32X3
         return tuple(replace(tile, bk=bk) for tile in (SPLITTING_TILES if splits else TENSOR_TILES))
 
-    def dynamic_bytes(self, problem: ConvProblem, tile: TensorTile) -> int:
-        """More for where pixels lie in what is projected."""
+    def dynamic_bytes(self, problem: ConvProblem, config: TileConfig[TensorTile]) -> int:
+        """Return the tile's bytes, and those for where pixels lie in what is projected."""
+        tile = config.tile
         return tile.dynamic_bytes + (16 * tile.bm if problem.projection else 0)
 
     def instantiation(
-        self, problem: ConvProblem, tile: TensorTile, activation: Activation | None = None
+        self,
+        problem: ConvProblem,
+        config: TileConfig[TensorTile],
+        activation: Activation | None = None,
     ) -> Instantiation:
-        """The kernel for a tile at the problem's precision."""
-        precision = f"Precision::{problem.precision.name}"
+        """Return the kernel for a configuration at the problem's precision."""
         return instantiate(
             "tensor_gemm.cu",
             "conv_tensor",
-            precision=precision,
+            problem.precision.architectures,
+            precision=f"Precision::{problem.precision.name}",
             unit=unit(problem),
-            **asdict(tile),
+            **asdict(config.tile),
             finish=finish(activation),
         )
+
+    def arithmetic(self, problem: ConvProblem) -> Precision:
+        """Return the problem's precision."""
+        return problem.precision
 
     def further_arguments(self, problem: ConvProblem) -> Mapping[str, Value]:
         """The projection, of no channels where there is none."""
@@ -143,10 +152,10 @@ class TensorConv(ImplicitGemm[TensorTile]):
         parts = tile.wm // 16 * (tile.wn // 8) * (_ROW_BYTES // _STEP_BYTES)
         return (
             Work(
-                kernel=self.instantiation(problem, tile),
-                blocks=tiles(problem, tile) * config.split,
+                kernel=self.instantiation(problem, config),
+                blocks=self.tiles(problem, config) * config.split,
                 threads=tile.threads,
-                shared_bytes=self.dynamic_bytes(problem, tile),
+                shared_bytes=self.dynamic_bytes(problem, config),
                 bytes=_ROW_BYTES * (tile.bm + tile.bn) * chunks
                 + (4 if split else itemsize) * tile.bm * tile.bn,
                 products=products * parts * chunks,

@@ -1,16 +1,17 @@
 """Launches of kernels/src/tensor_patch.cu: direct convolution on tensor cores, in fp16."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from math import ceil, prod
 
 import numpy as np
 
-from kernels.convolution.implicit_gemm import MAX_SPLIT, MAX_WORKSPACE_BYTES, TileConfig
+from kernels.convolution.rounding import direct_rounding
+from kernels.convolution.split_sum import SplitSum, TileConfig, conv_sizes
 from kernels.convolution.work import Work
 from kernels.device.device import Instantiation
-from kernels.device.launch import Launch, instantiate, int32, launch, struct, window_struct
-from kernels.layout.operands import Filter, check_filter, check_operands, vectors_in
+from kernels.device.launch import instantiate, int32, struct
+from kernels.layout.operands import Filter, check_filter
 from kernels.layout.patches import (
     CHUNK,
     HALVES,
@@ -25,10 +26,10 @@ from kernels.layout.patches import (
 )
 from kernels.layout.pixels import Pixels
 from kernels.layout.strided import VECTOR
-from kernels.operations.epilogue import epilogue_arguments, finish
+from kernels.operations.epilogue import finish
 from kernels.problems.activation import Activation
 from kernels.problems.conv import ConvProblem
-from kernels.problems.precision import HALF
+from kernels.problems.precision import HALF, Precision
 from kernels.problems.refusals import after_prologue, grouped, not_half, projecting, wrong_axes
 from kernels.problems.window import by_axis
 
@@ -82,7 +83,7 @@ PATCH_TILES = tuple(
 
 
 @dataclass(frozen=True, slots=True)
-class PatchConv:
+class PatchConv(SplitSum[TileConfig[PatchTile]]):
     """Direct convolution by mma.sync in fp16, of a patch of the input in shared memory.
 
     TensorConv reads an input pixel from the second-level cache for every tap, this for every block.
@@ -105,18 +106,26 @@ class PatchConv:
         """N K P Q C R S, padding included."""
         return problem.macs
 
-    def configs(self, problem: ConvProblem) -> tuple[TileConfig[PatchTile], ...]:
-        """Every tile with every split that leaves each block a slice, and bounds the workspace."""
+    def arithmetic(self, problem: ConvProblem) -> Precision:
+        """Return the problem's precision."""
+        return problem.precision
+
+    def rounding(self, problem: ConvProblem, config: TileConfig[PatchTile]) -> float:  # noqa: ARG002  (the same for all)
+        """Return the error of y, in u: that of sums of all products."""
+        return direct_rounding(problem)
+
+    def unsplit(self, problem: ConvProblem) -> Iterable[TileConfig[PatchTile]]:
+        """Return the configurations whose blocks have a chunk for each stage."""
         slices = slices_of(problem)
-        return tuple(
-            config
+        return (
+            TileConfig(tile)
             for tile in PATCH_TILES
             if slices.count == 1 or slices.chunks >= tile.stages - 1
-            for config in (
-                TileConfig(tile, split) for split in range(1, min(MAX_SPLIT, slices.count) + 1)
-            )
-            if sum(self.workspace(problem, config).values()) <= MAX_WORKSPACE_BYTES
         )
+
+    def most_parts(self, problem: ConvProblem, config: TileConfig[PatchTile]) -> int:  # noqa: ARG002  (the same for all)
+        """Return the number of slices: each block has one at least."""
+        return slices_of(problem).count
 
     def work(self, problem: ConvProblem, config: TileConfig[PatchTile]) -> tuple[Work]:
         """Every block copies its patches and multiplies its chunks; a tile's last block adds up."""
@@ -127,10 +136,10 @@ class PatchConv:
         channels = of_block * slices.tap_vectors * HALVES // patch.pair
         return (
             Work(
-                kernel=self.instantiation(problem, tile),
-                blocks=self._blocks(problem, tile) * config.split,
+                kernel=self.instantiation(problem, config),
+                blocks=self.tiles(problem, config) * config.split,
                 threads=tile.threads,
-                shared_bytes=self._dynamic_bytes(problem, config) + _STATIC_BYTES,
+                shared_bytes=self.dynamic_bytes(problem, config) + _STATIC_BYTES,
                 bytes=2 * (met * channels + tile.bn * CHUNK * chunks)
                 + (4 if split else 2) * tile.bm * tile.bn,
                 products=tile.wm // 16 * (tile.wn // 8) * (CHUNK // 16) * chunks,
@@ -142,27 +151,38 @@ class PatchConv:
         )
 
     def instantiation(
-        self, problem: ConvProblem, tile: PatchTile, activation: Activation | None = None
+        self,
+        problem: ConvProblem,
+        config: TileConfig[PatchTile],
+        activation: Activation | None = None,
     ) -> Instantiation:
-        """The kernel for a tile."""
+        """Return the kernel for a configuration."""
         return instantiate(
             "tensor_patch.cu",
             "conv_tensor_patch",
+            problem.precision.architectures,
             unit=HALVES // 2 if paired(problem) else HALVES,
-            **asdict(tile),
+            **asdict(config.tile),
             finish=finish(activation),
         )
 
-    def workspace(self, problem: ConvProblem, config: TileConfig[PatchTile]) -> Mapping[str, int]:
-        """Every block's partial sums; nothing where nothing is split."""
-        if config.split == 1:
-            return {}
-        blocks = self._blocks(problem, config.tile) * config.split
-        return {"workspace": 4 * blocks * config.tile.sums}
+    def tiles(self, problem: ConvProblem, config: TileConfig[PatchTile]) -> int:
+        """Return the number of tiles that cover the output of all images."""
+        return prod(self._regions(problem, config.tile)) * ceil(problem.k / config.tile.bn)
 
-    def counter_bytes(self, problem: ConvProblem, config: TileConfig[PatchTile]) -> int:
-        """A counter for each tile, zero before and after the launch; 0 where nothing is split."""
-        return 0 if config.split == 1 else 4 * self._blocks(problem, config.tile)
+    def part_floats(self, config: TileConfig[PatchTile]) -> int:
+        """Return the floats of a block's sums in the workspace."""
+        return config.tile.sums
+
+    def threads(self, config: TileConfig[PatchTile]) -> int:
+        """Return the threads of a block."""
+        return config.tile.threads
+
+    def dynamic_bytes(self, problem: ConvProblem, config: TileConfig[PatchTile]) -> int:
+        """Return the bytes for chunks, patches and sums, and for the tables behind them."""
+        patch = patch_of(problem, config.tile.bm)
+        tables = 4 * HALVES * slices_of(problem).chunks + 8 * patch.images * prod(patch.read)
+        return self._tables(problem, config) + tables + 8 * config.tile.bm
 
     def filter_form(self, problem: ConvProblem, config: TileConfig[PatchTile]) -> str:  # noqa: ARG002  (one layout serves all tiles)
         """The same for all configurations and all N."""
@@ -186,35 +206,23 @@ class PatchConv:
         rows = by_tap.reshape(k, slices.count, -1)
         return np.pad(rows, ((0, 0), (0, 0), (0, -rows.shape[2] % CHUNK)))
 
-    def launches(
+    def sizes(
         self,
         problem: ConvProblem,
         config: TileConfig[PatchTile],
         x: Pixels,
         y: Pixels,
-        residual: Pixels | None = None,
-        bias: bool = False,
-        activation: Activation | None = None,
-    ) -> tuple[Launch]:
-        """One, on x, weight, y; bias and residual if there are; workspace and counters if split.
-
-        Raises ValueError where pixels do not fit the problem, and beyond 32-bit indices.
-        """
-        check_operands(problem, x, y, residual)
-        tile, split, slices = config.tile, config.split > 1, slices_of(problem)
+        residual: Pixels | None,
+    ) -> bytes:
+        """Return the kernel's `Sizes`. Raises ValueError beyond 32-bit indices."""
+        tile, slices = config.tile, slices_of(problem)
         patch = patch_of(problem, tile.bm)
         self._check_reach(problem, patch, x, y, residual or y)
-        sizes = struct(
+        return struct(
             "tensor_patch.cu",
             "Sizes",
+            **conv_sizes(problem, tile.bn, x, y, residual, HALVES // patch.pair),
             images=problem.n,
-            channels=problem.c,
-            filters=problem.k,
-            x_pitch=x.pitch,
-            residual_pitch=0 if residual is None else residual.pitch,
-            y_pitch=y.pitch,
-            x_vectors=vectors_in(x, of=HALVES // patch.pair),
-            y_vectors=vectors_in(y, residual or y),
             regions=self._regions(problem, tile),
             region=patch.region,
             read=patch.read,
@@ -229,27 +237,8 @@ class PatchConv:
             copied_vectors=slices.used_vectors,
             slices=slices.count,
             slice_chunks=slices.chunks,
-            filter_tiles=ceil(problem.k / tile.bn),
             splits=config.split,
             offsets=offsets_of(problem.window, patch, slices),
-        )
-        return (
-            launch(
-                self.instantiation(problem, tile, activation),
-                (self._blocks(problem, tile), config.split, 1),
-                (tile.threads, 1, 1),
-                self._dynamic_bytes(problem, config),
-                x="x",
-                weight="weight",
-                bias="bias" if bias else 0,
-                residual="residual" if residual else 0,
-                y="y",
-                workspace="workspace" if split else 0,
-                counters="counters" if split else 0,
-                sizes=sizes,
-                window=window_struct(problem.window),
-                **epilogue_arguments(activation),
-            ),
         )
 
     def _regions(self, problem: ConvProblem, tile: PatchTile) -> tuple[int, ...]:
@@ -257,10 +246,6 @@ class PatchConv:
         sizes = (problem.n, *problem.window.output)
         region = patch_of(problem, tile.bm).region
         return tuple(ceil(size / of) for size, of in zip(sizes, region, strict=True))
-
-    def _blocks(self, problem: ConvProblem, tile: PatchTile) -> int:
-        """Blocks for the output of all images, where the channels are not split."""
-        return prod(self._regions(problem, tile)) * ceil(problem.k / tile.bn)
 
     def _patches(self, problem: ConvProblem, config: TileConfig[PatchTile]) -> int:
         """In shared memory: two, where a block has several slices."""
@@ -273,12 +258,6 @@ class PatchConv:
         row_bytes = 2 * (CHUNK + HALVES)  # an odd number of vectors
         weights = row_bytes * tile.stages * tile.bn
         return max(weights + self._patches(problem, config) * patch_bytes, 4 * tile.sums)
-
-    def _dynamic_bytes(self, problem: ConvProblem, config: TileConfig[PatchTile]) -> int:
-        """Of a block: the offsets of vectors, the places of pixels, and the outputs' pixels."""
-        patch = patch_of(problem, config.tile.bm)
-        tables = 4 * HALVES * slices_of(problem).chunks + 8 * patch.images * prod(patch.read)
-        return self._tables(problem, config) + tables + 8 * config.tile.bm
 
     def _check_reach(self, problem: ConvProblem, patch: Patch, x: Pixels, *written: Pixels) -> None:
         """Raise ValueError unless every index that the kernel forms is one of 32 bits."""

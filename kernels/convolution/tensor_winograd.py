@@ -1,28 +1,28 @@
 """Launches of kernels/src/tensor_winograd.cu: fused Winograd convolution on tensor cores."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from functools import cache
-from math import ceil, prod
+from math import ceil, prod, sqrt
 from typing import ClassVar
 
 import numpy as np
 
-from kernels.convolution.implicit_gemm import MAX_SPLIT, MAX_WORKSPACE_BYTES, MIN_CHUNKS
+from kernels.convolution.rounding import ROUNDED, winograd_rounding
+from kernels.convolution.split_sum import MIN_CHUNKS, SplitSum, WinogradConfig, conv_sizes
 from kernels.convolution.winograd import WinogradConv
 from kernels.convolution.work import Work
 from kernels.device.device import Instantiation
-from kernels.device.launch import Launch, instantiate, int32, launch, struct, window_struct
-from kernels.layout.operands import Filter, check_filter, check_operands, padded, vectors_in
+from kernels.device.launch import instantiate, int32, struct
+from kernels.layout.operands import Filter, check_filter, padded
 from kernels.layout.pixels import Pixels
 from kernels.layout.strided import VECTOR
-from kernels.operations.epilogue import epilogue_arguments, finish
+from kernels.operations.epilogue import finish
 from kernels.problems.activation import Activation
 from kernels.problems.conv import ConvProblem
-from kernels.problems.precision import HALF
+from kernels.problems.precision import HALF, Precision
 from kernels.problems.refusals import not_half
 from kernels.winograd.filter import filter_rows
-from kernels.winograd.matrices import Points
 
 _CHUNK = 16
 """Channels that a block multiplies at once: the inner dimension of an mma of halves."""
@@ -63,19 +63,6 @@ TENSOR_WINOGRAD_TILES = (
 
 
 @dataclass(frozen=True, slots=True)
-class TensorWinogradConfig:
-    """The points of F(m, r), a tile, and the number of blocks that share the channels."""
-
-    points: Points
-    tile: TensorWinogradTile
-    split: int = 1
-
-    def __str__(self) -> str:
-        tile = str(self.tile) if self.split == 1 else f"{self.tile}/{self.split}"
-        return f"{self.points.name.lower()} points, {tile}"
-
-
-@dataclass(frozen=True, slots=True)
 class Region:
     """The tiles of a block: rows × columns of one image, or all tiles of so many images."""
 
@@ -89,7 +76,7 @@ class Region:
 
 
 @dataclass(frozen=True, slots=True)
-class TensorWinogradConv:
+class TensorWinogradConv(SplitSum[WinogradConfig[TensorWinogradTile]]):
     """F(m×m, r×r) in float16, its products by mma.sync, in one launch.
 
     As WinogradConv: Lavin & Gray 2015, algorithm 1. The transformed data and filter are rounded to
@@ -116,22 +103,48 @@ class TensorWinogradConv:
         """N ⌈P/m⌉ ⌈Q/m⌉ C K alpha², Lavin & Gray, equation 19; the transforms are not counted."""
         return self._winograd.multiplications(problem)
 
-    def configs(self, problem: ConvProblem) -> tuple[TensorWinogradConfig, ...]:
-        """Every tile with every split that leaves each block work and the workspace in bounds."""
-        points = self._winograd.points[0]
-        return tuple(
-            config
-            for tile in TENSOR_WINOGRAD_TILES
-            for split in range(1, MAX_SPLIT + 1)
-            for config in [TensorWinogradConfig(points, tile, split)]
-            if config.split == 1
-            or (
-                config.split * MIN_CHUNKS <= ceil(problem.c / _CHUNK)
-                and sum(self.workspace(problem, config).values()) <= MAX_WORKSPACE_BYTES
-            )
-        )
+    def arithmetic(self, problem: ConvProblem) -> Precision:
+        """Return the problem's precision."""
+        return problem.precision
 
-    def work(self, problem: ConvProblem, config: TensorWinogradConfig) -> tuple[Work]:
+    def rounding(self, problem: ConvProblem, config: WinogradConfig[TensorWinogradTile]) -> float:
+        """Return the error of y, in u: data and filter are rounded to 11 bits behind transforms."""
+        factors = sqrt(2) * ROUNDED
+        return winograd_rounding(problem, self.m, self.r, config.points, factors)
+
+    def unsplit(self, problem: ConvProblem) -> Iterable[WinogradConfig[TensorWinogradTile]]:  # noqa: ARG002  (the same for all)
+        """Return the configurations that split nothing."""
+        points = self._winograd.points[0]
+        return (WinogradConfig(points, tile) for tile in TENSOR_WINOGRAD_TILES)
+
+    def most_parts(self, problem: ConvProblem, config: WinogradConfig[TensorWinogradTile]) -> int:  # noqa: ARG002  (the same for all)
+        """Return the number of parts with chunks enough."""
+        return max(1, ceil(problem.c / _CHUNK) // MIN_CHUNKS)
+
+    def tiles(self, problem: ConvProblem, config: WinogradConfig[TensorWinogradTile]) -> int:
+        """Return the number of tiles of blocks that cover the output of all images."""
+        return prod(self._regions(problem, config.tile)) * ceil(problem.k / config.tile.bn)
+
+    def part_floats(self, config: WinogradConfig[TensorWinogradTile]) -> int:
+        """Return the floats of a block's outputs in the workspace."""
+        outputs: int = self.m**2
+        return outputs * config.tile.bm * config.tile.bn
+
+    def threads(self, config: WinogradConfig[TensorWinogradTile]) -> int:
+        """Return the threads of a block."""
+        return config.tile.threads
+
+    def dynamic_bytes(
+        self,
+        problem: ConvProblem,  # noqa: ARG002  (the same for all)
+        config: WinogradConfig[TensorWinogradTile],
+    ) -> int:
+        """Return the bytes of two chunks of V, U and d, later of 32 tiles' products and outputs."""
+        tile, positions, outputs = config.tile, self._winograd.positions, self.m**2
+        chunks = 2 * 2 * _CHUNK * (positions * (tile.bm + tile.bn) + _PIXELS * tile.bm)
+        return max(chunks, 4 * tile.bn * (positions * _AT_ONCE + outputs * tile.bm))
+
+    def work(self, problem: ConvProblem, config: WinogradConfig[TensorWinogradTile]) -> tuple[Work]:
         """Every block multiplies its chunks and transforms the next ones."""
         tile, positions, outputs = config.tile, self._winograd.positions, self.m**2
         split, channels = config.split > 1, padded(problem.c, 8)
@@ -140,10 +153,11 @@ class TensorWinogradConv:
         written = outputs * tile.bm * tile.bn
         return (
             Work(
-                kernel=self.instantiation(config),
-                blocks=self._blocks(problem, tile) * config.split,
+                kernel=self.instantiation(problem, config),
+                blocks=self.tiles(problem, config) * config.split,
                 threads=tile.threads,
-                shared_bytes=self._dynamic_bytes(tile) + -(-(16 * tile.bm + 4) // 128) * 128,
+                shared_bytes=self.dynamic_bytes(problem, config)
+                + -(-(16 * tile.bm + 4) // 128) * 128,
                 bytes=2 * _CHUNK * (pixels + positions * tile.bn) * chunks
                 + (4 if split else 2) * written,
                 products=positions * tile.bm * tile.bn * 32 / (16 * 8 * tile.threads) * chunks,
@@ -155,12 +169,16 @@ class TensorWinogradConv:
         )
 
     def instantiation(
-        self, config: TensorWinogradConfig, activation: Activation | None = None
+        self,
+        problem: ConvProblem,
+        config: WinogradConfig[TensorWinogradTile],
+        activation: Activation | None = None,
     ) -> Instantiation:
-        """The kernel for a configuration."""
+        """Return the kernel for a configuration."""
         return instantiate(
             "tensor_winograd.cu",
             "conv_tensor_winograd",
+            problem.precision.architectures,
             m=self.m,
             r=self.r,
             points=f"Points::{config.points.name}",
@@ -168,24 +186,12 @@ class TensorWinogradConv:
             finish=finish(activation),
         )
 
-    def workspace(self, problem: ConvProblem, config: TensorWinogradConfig) -> Mapping[str, int]:
-        """Every block's partial outputs; nothing where nothing is split."""
-        if config.split == 1:
-            return {}
-        tile = config.tile
-        outputs = self.m**2 * tile.bm * tile.bn
-        return {"workspace": 4 * self._blocks(problem, tile) * config.split * outputs}
-
-    def counter_bytes(self, problem: ConvProblem, config: TensorWinogradConfig) -> int:
-        """A counter for each block, zero before and after the launch; 0 where nothing is split."""
-        return 0 if config.split == 1 else 4 * self._blocks(problem, config.tile)
-
-    def filter_form(self, problem: ConvProblem, config: TensorWinogradConfig) -> str:  # noqa: ARG002  (always fp16)
+    def filter_form(self, problem: ConvProblem, config: WinogradConfig[TensorWinogradTile]) -> str:  # noqa: ARG002  (always fp16)
         """One for all configurations with the same points."""
         return f"F({self.m},{self.r}) {config.points.name} fp16"
 
     def prepare_filter(
-        self, weight: Filter, problem: ConvProblem, config: TensorWinogradConfig
+        self, weight: Filter, problem: ConvProblem, config: WinogradConfig[TensorWinogradTile]
     ) -> Filter:
         """4 U, U = G g Gᵀ, as halves: K×C×R×S → (alpha² K) × C, the channels padded with zeros.
 
@@ -200,59 +206,28 @@ class TensorWinogradConv:
             )
         return filter_rows(4 * weight.astype(np.float32), self.m, config.points, HALF)
 
-    def launches(
+    def sizes(
         self,
         problem: ConvProblem,
-        config: TensorWinogradConfig,
+        config: WinogradConfig[TensorWinogradTile],
         x: Pixels,
         y: Pixels,
-        residual: Pixels | None = None,
-        bias: bool = False,
-        activation: Activation | None = None,
-    ) -> tuple[Launch]:
-        """One, on x, weight, y; bias and residual if there are; workspace and counters if split.
-
-        Raises ValueError where pixels do not fit the problem, and beyond 32-bit indices.
-        """
-        check_operands(problem, x, y, residual)
-        self._check_reach(problem, config.tile, x, y, residual or y)
-        tile, split = config.tile, config.split > 1
+        residual: Pixels | None,
+    ) -> bytes:
+        """Return the kernel's `Sizes`. Raises ValueError beyond 32-bit indices."""
+        tile = config.tile
+        self._check_reach(problem, tile, x, y, residual or y)
         region = self._region(problem, tile)
-        sizes = struct(
+        return struct(
             "tensor_winograd.cu",
             "Sizes",
+            **conv_sizes(problem, tile.bn, x, y, residual, unit=8),
             images=problem.n,
-            channels=problem.c,
-            filters=problem.k,
-            x_pitch=x.pitch,
-            residual_pitch=0 if residual is None else residual.pitch,
-            y_pitch=y.pitch,
-            x_vectors=vectors_in(x, of=8),
-            y_vectors=vectors_in(y, residual or y),
             regions=self._regions(problem, tile),
             region=(region.images, region.rows, region.columns),
             rows=self.m * region.rows + self.r - 1,
             half_columns=(self.m * region.columns + self.r - 1) // 2,
-            filter_tiles=ceil(problem.k / tile.bn),
             splits=config.split,
-        )
-        return (
-            launch(
-                self.instantiation(config, activation),
-                (self._blocks(problem, tile), config.split, 1),
-                (tile.threads, 1, 1),
-                self._dynamic_bytes(tile),
-                x="x",
-                weight="weight",
-                bias="bias" if bias else 0,
-                residual="residual" if residual else 0,
-                y="y",
-                workspace="workspace" if split else 0,
-                counters="counters" if split else 0,
-                sizes=sizes,
-                window=window_struct(problem.window),
-                **epilogue_arguments(activation),
-            ),
         )
 
     @property
@@ -274,16 +249,6 @@ class TensorWinogradConv:
             ceil(rows / region.rows),
             ceil(columns / region.columns),
         )
-
-    def _blocks(self, problem: ConvProblem, tile: TensorWinogradTile) -> int:
-        """Blocks for the output of all images, where the channels are not split."""
-        return prod(self._regions(problem, tile)) * ceil(problem.k / tile.bn)
-
-    def _dynamic_bytes(self, tile: TensorWinogradTile) -> int:
-        """Of a block: two chunks of V, U and d; later 32 tiles' products and all outputs."""
-        positions, outputs = self._winograd.positions, self.m**2
-        chunks = 2 * 2 * _CHUNK * (positions * (tile.bm + tile.bn) + _PIXELS * tile.bm)
-        return max(chunks, 4 * tile.bn * (positions * _AT_ONCE + outputs * tile.bm))
 
     def _check_reach(
         self, problem: ConvProblem, tile: TensorWinogradTile, x: Pixels, *written: Pixels

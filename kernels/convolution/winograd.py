@@ -1,19 +1,21 @@
 """Winograd's minimal filtering: fewer multiplications, more additions, larger error."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from math import ceil, prod
 
-from kernels.convolution.implicit_gemm import MAX_SPLIT, MAX_WORKSPACE_BYTES, MIN_CHUNKS
+from kernels.convolution.rounding import winograd_rounding
+from kernels.convolution.split_sum import MIN_CHUNKS, SplitSum, WinogradConfig, conv_sizes
 from kernels.convolution.work import Work
 from kernels.device.device import Instantiation
-from kernels.device.launch import Launch, instantiate, int32, launch, struct, window_struct
-from kernels.layout.operands import Filter, check_filter, check_operands, padded, vectors_in
+from kernels.device.launch import instantiate, int32, struct
+from kernels.layout.operands import Filter, check_filter, padded
 from kernels.layout.pixels import Pixels
 from kernels.layout.strided import VECTOR
-from kernels.operations.epilogue import epilogue_arguments, finish
+from kernels.operations.epilogue import finish
 from kernels.problems.activation import Activation
 from kernels.problems.conv import ConvProblem
+from kernels.problems.precision import Precision
 from kernels.problems.refusals import (
     after_prologue,
     dilated,
@@ -86,20 +88,7 @@ TILES = {
 
 
 @dataclass(frozen=True, slots=True)
-class WinogradConfig:
-    """The points of F(m, r), a tile, and the number of blocks that share the channels."""
-
-    points: Points
-    tile: WinogradTile
-    split: int = 1
-
-    def __str__(self) -> str:
-        tile = str(self.tile) if self.split == 1 else f"{self.tile}/{self.split}"
-        return f"{self.points.name.lower()} points, {tile}"
-
-
-@dataclass(frozen=True, slots=True)
-class WinogradConv:
+class WinogradConv(SplitSum[WinogradConfig[WinogradTile]]):
     """F(m, r) nested along each of `axes` spatial axes: m outputs from alpha = m + r - 1 inputs.
 
     Y = Aᵀ[(G g Gᵀ) ⊙ (Bᵀ d B)]A for each tile, the product summed over C in between: Lavin & Gray
@@ -134,7 +123,7 @@ class WinogradConv:
         """The more accurate first. F(2, 3) has one set: its three points are in both."""
         return (Points.INTEGER,) if self.alpha <= 4 else (Points.MIXED, Points.INTEGER)
 
-    def tiles(self, problem: ConvProblem) -> int:
+    def image_tiles(self, problem: ConvProblem) -> int:
         """Output tiles of one image and filter; the last along an axis may be partial."""
         return prod(self.tiles_along(problem.window))
 
@@ -160,27 +149,46 @@ class WinogradConv:
 
     def multiplications(self, problem: ConvProblem) -> int:
         """N ⌈P/m⌉ ⌈Q/m⌉ C K alpha², Lavin & Gray, equation 19; the transforms are not counted."""
-        return problem.n * self.tiles(problem) * problem.c * problem.k * self.positions
+        return problem.n * self.image_tiles(problem) * problem.c * problem.k * self.positions
 
-    def blocks(self, problem: ConvProblem, tile: WinogradTile) -> int:
-        """Blocks for the output of all images, where the channels are not split."""
-        return -(-problem.n * self.tiles(problem) // tile.bm) * -(-problem.k // tile.bn)
+    def arithmetic(self, problem: ConvProblem) -> Precision:  # noqa: ARG002  (the same for all)
+        """Return float32: it uses no tensor cores."""
+        return Precision.FP32
 
-    def configs(self, problem: ConvProblem) -> tuple[WinogradConfig, ...]:
-        """Every tile with every split that leaves each block work and the workspace in bounds."""
-        return tuple(
-            config
-            for points in self.points
-            for tile in TILES[self.positions]
-            for config in (WinogradConfig(points, tile, split) for split in range(1, MAX_SPLIT + 1))
-            if config.split == 1
-            or (
-                config.split * MIN_CHUNKS <= -(-problem.c // tile.bc)
-                and sum(self.workspace(problem, config).values()) <= MAX_WORKSPACE_BYTES
-            )
+    def rounding(self, problem: ConvProblem, config: WinogradConfig[WinogradTile]) -> float:
+        """Return the error of y, in u: sums and transforms are float32."""
+        return winograd_rounding(problem, self.m, self.r, config.points, factors=0)
+
+    def unsplit(self, problem: ConvProblem) -> Iterable[WinogradConfig[WinogradTile]]:  # noqa: ARG002  (the same for all)
+        """Return the configurations that split nothing."""
+        return (
+            WinogradConfig(points, tile) for points in self.points for tile in TILES[self.positions]
         )
 
-    def work(self, problem: ConvProblem, config: WinogradConfig) -> tuple[Work]:
+    def most_parts(self, problem: ConvProblem, config: WinogradConfig[WinogradTile]) -> int:
+        """Return the number of parts with chunks enough."""
+        return max(1, ceil(problem.c / config.tile.bc) // MIN_CHUNKS)
+
+    def tiles(self, problem: ConvProblem, config: WinogradConfig[WinogradTile]) -> int:
+        """Return the number of tiles of blocks that cover the output of all images."""
+        tile = config.tile
+        images = ceil(problem.n * self.image_tiles(problem) / tile.bm)
+        return images * ceil(problem.k / tile.bn)
+
+    def part_floats(self, config: WinogradConfig[WinogradTile]) -> int:
+        """Return the floats of a block's outputs in the workspace."""
+        outputs: int = self.m**self.axes
+        return outputs * config.tile.bm * config.tile.bn
+
+    def threads(self, config: WinogradConfig[WinogradTile]) -> int:
+        """Return the threads of a block."""
+        return config.tile.threads(self.positions)
+
+    def dynamic_bytes(self, problem: ConvProblem, config: WinogradConfig[WinogradTile]) -> int:  # noqa: ARG002  (the tile's)
+        """Return the bytes of dynamic shared memory that a block uses."""
+        return config.tile.dynamic_shared_bytes(self.positions)
+
+    def work(self, problem: ConvProblem, config: WinogradConfig[WinogradTile]) -> tuple[Work]:
         """Every block multiplies its chunks, while some of its warps transform the next."""
         tile, positions, outputs = config.tile, self.positions, self.m**self.axes
         chunks = ceil(ceil(problem.c / tile.bc) / config.split)
@@ -188,8 +196,8 @@ class WinogradConv:
         return (
             Work(
                 # The same for all points: fewer instructions must not favour the less accurate.
-                kernel=self.instantiation(replace(config, points=self.points[0])),
-                blocks=self.blocks(problem, tile) * config.split,
+                kernel=self.instantiation(problem, replace(config, points=self.points[0])),
+                blocks=self.tiles(problem, config) * config.split,
                 threads=threads,
                 shared_bytes=tile.shared_bytes(positions),
                 # The cache serves 8 channels of a pixel at a time.
@@ -204,7 +212,10 @@ class WinogradConv:
         )
 
     def instantiation(
-        self, config: WinogradConfig, activation: Activation | None = None
+        self,
+        problem: ConvProblem,  # noqa: ARG002  (the same for all)
+        config: WinogradConfig[WinogradTile],
+        activation: Activation | None = None,
     ) -> Instantiation:
         """The kernel for a configuration."""
         return instantiate(
@@ -218,78 +229,34 @@ class WinogradConv:
             finish=finish(activation),
         )
 
-    def workspace(self, problem: ConvProblem, config: WinogradConfig) -> Mapping[str, int]:
-        """Every block's partial outputs; nothing where nothing is split."""
-        if config.split == 1:
-            return {}
-        tile = config.tile
-        outputs = self.m**self.axes * tile.bm * tile.bn
-        return {"workspace": 4 * self.blocks(problem, tile) * config.split * outputs}
-
-    def counter_bytes(self, problem: ConvProblem, config: WinogradConfig) -> int:
-        """A counter for each block, zero before and after the launch; 0 where nothing is split."""
-        return 0 if config.split == 1 else 4 * self.blocks(problem, config.tile)
-
-    def filter_form(self, problem: ConvProblem, config: WinogradConfig) -> str:  # noqa: ARG002  (one serves all)
+    def filter_form(self, problem: ConvProblem, config: WinogradConfig[WinogradTile]) -> str:  # noqa: ARG002  (one serves all)
         """The same for all configurations with the same points, and for the non-fused algorithm."""
         return f"F({self.m},{self.r}) {config.points.name}"
 
     def prepare_filter(
-        self, weight: Filter, problem: ConvProblem, config: WinogradConfig
+        self, weight: Filter, problem: ConvProblem, config: WinogradConfig[WinogradTile]
     ) -> Filter:
         """U = G g Gᵀ: K×C×R×S → alpha² × C × K, the channels padded with zeros."""
         check_filter(weight, problem)
         return filter_transform(weight, self.m, config.points)
 
-    def launches(
+    def sizes(
         self,
         problem: ConvProblem,
-        config: WinogradConfig,
+        config: WinogradConfig[WinogradTile],
         x: Pixels,
         y: Pixels,
-        residual: Pixels | None = None,
-        bias: bool = False,
-        activation: Activation | None = None,
-    ) -> tuple[Launch]:
-        """One, on x, weight, y; bias and residual if there are; workspace and counters if split.
-
-        Raises ValueError where pixels do not fit the problem, and beyond 32-bit indices.
-        """
-        check_operands(problem, x, y, residual)
+        residual: Pixels | None,
+    ) -> bytes:
+        """Return the kernel's `Sizes`. Raises ValueError beyond 32-bit indices."""
         self._check_reach(problem, config.tile, x, y, residual or y)
-        tile, split = config.tile, config.split > 1
-        sizes = struct(
+        return struct(
             "winograd.cu",
             "Sizes",
-            tiles=problem.n * self.tiles(problem),
-            channels=problem.c,
-            filters=problem.k,
-            x_pitch=x.pitch,
-            residual_pitch=0 if residual is None else residual.pitch,
-            y_pitch=y.pitch,
-            x_vectors=vectors_in(x),
-            y_vectors=vectors_in(y, residual or y),
+            **conv_sizes(problem, config.tile.bn, x, y, residual),
+            tiles=problem.n * self.image_tiles(problem),
             along=self.tiles_along(problem.window),
-            filter_tiles=-(-problem.k // tile.bn),
             splits=config.split,
-        )
-        return (
-            launch(
-                self.instantiation(config, activation),
-                (self.blocks(problem, tile), config.split, 1),
-                (tile.threads(self.positions), 1, 1),
-                tile.dynamic_shared_bytes(self.positions),
-                x="x",
-                weight="weight",
-                bias="bias" if bias else 0,
-                residual="residual" if residual else 0,
-                y="y",
-                workspace="workspace" if split else 0,
-                counters="counters" if split else 0,
-                sizes=sizes,
-                window=window_struct(problem.window),
-                **epilogue_arguments(activation),
-            ),
         )
 
     def _check_reach(
@@ -304,6 +271,6 @@ class WinogradConv:
                 window.input, window.output, window.pads_begin, strict=True
             )
         )
-        images = problem.n + 1 + tile.bm // self.tiles(problem)
+        images = problem.n + 1 + tile.bm // self.image_tiles(problem)
         int32(images * reached * max(each.pitch for each in (x, *written)))
         int32(self.positions * (padded(problem.c) + tile.bc) * (padded(problem.k) + tile.bn))

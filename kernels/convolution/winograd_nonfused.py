@@ -15,7 +15,9 @@ from functools import cache
 from math import ceil, prod
 from typing import Any, ClassVar
 
-from kernels.convolution.implicit_gemm import FloatGemm, TileConfig, tiles
+from kernels.convolution.implicit_gemm import FloatGemm
+from kernels.convolution.rounding import FACTORS, winograd_rounding
+from kernels.convolution.split_sum import TileConfig
 from kernels.convolution.tensor_gemm import TensorConv, to_tf32
 from kernels.convolution.winograd import WinogradConv
 from kernels.convolution.work import Work
@@ -85,7 +87,7 @@ class NonfusedWinogradConv:
     Lavin & Gray 2015, algorithm 1, with global memory between its stages; in 3-D Lan et al. 2017,
     section 3.2. A NaN or an infinity of x spreads to all outputs of the tiles that read it, as NaN.
     All between the transforms is float32. Tensor cores multiply, except in fp32, at
-    `product_precision`.
+    `arithmetic`.
     """
 
     m: int
@@ -101,8 +103,8 @@ class NonfusedWinogradConv:
         """None where the kernel is r along every axis, at stride 1, dilation 1, one group."""
         return self._winograd.misfit(problem)
 
-    def product_precision(self, problem: ConvProblem) -> Precision:
-        """Of the batched products: the problem's, TF32 for fp16, or 3×TF32.
+    def arithmetic(self, problem: ConvProblem) -> Precision:
+        """Return the precision of the products: the problem's, TF32 for fp16, or 3×TF32.
 
         Both multiply the 11 bits of a half, but transformed data and products may pass 65504, where
         halves end, though y does not. 3×TF32, nearly as exact as float32, where rounding data and
@@ -115,6 +117,11 @@ class NonfusedWinogradConv:
             return Precision.TF32X3
         return Precision.TF32 if problem.precision is Precision.FP16 else problem.precision
 
+    def rounding(self, problem: ConvProblem, config: NonfusedConfig) -> float:
+        """Return the error of y, in u: all but the products' factors is float32."""
+        factors = FACTORS[self.arithmetic(problem)]
+        return winograd_rounding(problem, self.m, self.r, config.points, factors)
+
     def multiplications(self, problem: ConvProblem) -> int:
         """N ⌈P/m⌉ ⌈Q/m⌉ C K alpha², Lavin & Gray, equation 19."""
         return self._winograd.multiplications(problem)
@@ -126,7 +133,7 @@ class NonfusedWinogradConv:
         that of direct convolution where C = 512 is one sum, and they save almost no time here.
         """
         points = self._winograd.points[0]
-        total = problem.n * self._winograd.tiles(problem)
+        total = problem.n * self._winograd.image_tiles(problem)
         chunks = dict.fromkeys(
             self._chunk(problem, total, nbytes) for nbytes in (MAX_BYTES, CACHED_BYTES)
         )
@@ -180,7 +187,7 @@ class NonfusedWinogradConv:
     def filter_form(self, problem: ConvProblem, config: NonfusedConfig) -> str:
         """One for all configurations with the same points, and for the fused algorithm."""
         form = f"F({self.m},{self.r}) {config.points.name}"
-        precision = self.product_precision(problem)
+        precision = self.arithmetic(problem)
         return form if precision is Precision.FP32 else f"{form} {precision.value}"
 
     def prepare_filter(
@@ -191,7 +198,7 @@ class NonfusedWinogradConv:
         For tensor cores (alpha² K) × C, as TensorConv has it.
         """
         check_filter(weight, problem)
-        precision = self.product_precision(problem)
+        precision = self.arithmetic(problem)
         if precision is Precision.FP32:
             return filter_transform(weight, self.m, config.points)
         rows = filter_rows(weight, self.m, config.points, FLOAT)
@@ -279,7 +286,7 @@ class NonfusedWinogradConv:
 
     def _chunks(self, problem: ConvProblem, config: NonfusedConfig) -> list[tuple[int, int]]:
         """The first tile and the number of tiles of each chunk."""
-        total = problem.n * self._winograd.tiles(problem)
+        total = problem.n * self._winograd.image_tiles(problem)
         return [
             (first, min(config.chunk, total - first)) for first in range(0, total, config.chunk)
         ]
@@ -293,7 +300,7 @@ class NonfusedWinogradConv:
             k=positions * padded(problem.k),
             window=Window((1, count), one, one, one, none, none, (1, count)),
             groups=positions,
-            precision=self.product_precision(problem),
+            precision=self.arithmetic(problem),
         )
 
     def _gemms(self, products: ConvProblem) -> tuple[TileConfig[Any], ...]:
@@ -301,7 +308,7 @@ class NonfusedWinogradConv:
         count = products.window.output_volume
 
         def pays(config: TileConfig[Any]) -> bool:
-            blocks = config.split * tiles(products, config.tile)
+            blocks = config.split * _product(products).tiles(products, config)
             split = config.split in _SPLITS and blocks <= _ENOUGH_BLOCKS
             return config.tile.bm < max(2 * count, 17) and (config.split == 1 or split)
 

@@ -96,7 +96,7 @@ def compile_all(
     workers: int | None = None,
     root: Path = SOURCE_ROOT,
 ) -> dict[tuple[Instantiation, str], Cubin]:
-    """The cubin of every instantiation for every architecture that has its tensor cores.
+    """The cubin of every instantiation for every architecture that it is for.
 
     Compiled on `workers` threads (all cores). `progress(done, total)` is called after each, from
     the calling thread. Raises the first CompileError at once; kernels compiled before it stay in
@@ -104,7 +104,7 @@ def compile_all(
     """
     architectures = tuple(architectures)
     pairs = ((i, arch) for i in instantiations for arch in architectures)
-    wanted = {(i, arch): None for i, arch in pairs if i.precision.runs_on(arch)}
+    wanted = {(i, arch): None for i, arch in pairs if i.architectures.includes(arch)}
     cubins = {}
     with ThreadPoolExecutor(workers or os.cpu_count()) as pool:
         running = {pool.submit(compile_kernel, *each, cache, root): each for each in wanted}

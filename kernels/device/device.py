@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from kernels.problems.precision import Precision
+from kernels.problems.architectures import ALL, Architectures
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -73,7 +73,7 @@ class Instantiation:
 
     `source` is a file under SOURCE_ROOT, `kernel` the template's name in it, `arguments` its
     parameters in order, each by its name there (upper or lower case). A kernel that is not a
-    template has none.
+    template has none. It is compiled for `architectures` alone.
     """
 
     source: str
@@ -81,6 +81,7 @@ class Instantiation:
     arguments: tuple[tuple[str, TemplateArgument], ...] = ()
     trigger: Trigger = Trigger.START
     variants: tuple[Variant, ...] = ()
+    architectures: Architectures = ALL
 
     @classmethod
     def of(cls, source: str, kernel: str, configuration: "DataclassInstance") -> "Instantiation":
@@ -105,12 +106,6 @@ class Instantiation:
             *([f"-DTRIGGER={self.trigger.value}"] if chosen else []),
             *(f"-D{variant.value}" for variant in self.variants),
         )
-
-    @property
-    def precision(self) -> Precision:
-        """The template's argument of that name; FP32 without one."""
-        enumerator = str(dict(self.arguments).get("precision", "Precision::FP32"))
-        return Precision[enumerator.removeprefix("Precision::")]
 
     def __str__(self) -> str:
         return self.expression

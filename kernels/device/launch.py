@@ -13,6 +13,7 @@ from kernels.device.device import (
     TemplateArgument,
 )
 from kernels.device.signature import Declared, check_names, check_template, fields, parameters
+from kernels.problems.architectures import ALL, Architectures
 from kernels.problems.window import Window
 
 Value = int | float | str | bytes
@@ -81,9 +82,15 @@ class Launch:
         return replace(self, arguments=tuple(arguments))
 
 
-def instantiate(source: str, kernel: str, **arguments: TemplateArgument) -> Instantiation:
-    """A kernel template with its arguments, in the order of its parameters."""
-    return Instantiation(source, kernel, tuple(arguments.items()))
+def instantiate(
+    source: str,
+    kernel: str,
+    architectures: Architectures = ALL,
+    /,
+    **arguments: TemplateArgument,
+) -> Instantiation:
+    """Return a kernel template with its arguments, in the order of its parameters."""
+    return Instantiation(source, kernel, tuple(arguments.items()), architectures=architectures)
 
 
 def blocks_of_threads(threads: int) -> tuple[Dim3, Dim3]:

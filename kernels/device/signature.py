@@ -11,6 +11,7 @@ from functools import cache
 from itertools import zip_longest
 from pathlib import Path
 
+from kernels.device.compile import include_names
 from kernels.device.device import Instantiation
 
 _COMMENT = re.compile(r"//[^\n]*")
@@ -45,11 +46,18 @@ def check_template(instantiation: Instantiation, source: Path) -> None:
 
 @cache
 def fields(source: Path, struct: str) -> tuple[Declared, ...]:
-    """The fields of a struct in a file. Raises TypeError where the file has no such struct."""
-    found = re.search(rf"\bstruct\s+{re.escape(struct)}\s*{{([^}}]*)}}", _text(source))
-    if found is None:
-        raise TypeError(f"{source.name} has no struct {struct}")
-    return _declared(found[1].split(";"))
+    """The fields of a struct in a file or in what it includes, those of its base first.
+
+    Raises TypeError where there is no such struct.
+    """
+    pattern = re.compile(
+        rf"\bstruct\s+{re.escape(struct)}\s*(?::\s*(?P<base>\w+)\s*)?{{(?P<fields>[^}}]*)}}"
+    )
+    for name in include_names(source.name, source.parent):
+        if found := pattern.search(_text(source.with_name(name))):
+            of_base = fields(source, found["base"]) if found["base"] else ()
+            return of_base + _declared(found["fields"].split(";"))
+    raise TypeError(f"{source.name} has no struct {struct}")
 
 
 def check_names(what: str, declared: Iterable[str], given: Iterable[str]) -> None:

@@ -1,10 +1,11 @@
 """Precisions: what numbers are stored in, and what is multiplied."""
 
-import re
 from enum import Enum, unique
 from typing import Any
 
 import numpy as np
+
+from kernels.problems.architectures import ALL, Architectures
 
 Stored = np.dtype[np.floating[Any]]
 """The type of a tensor's numbers in memory: FLOAT or HALF."""
@@ -44,11 +45,8 @@ class Precision(Enum):
         return HALF if self is Precision.FP16 else FLOAT
 
     @property
-    def least_architecture(self) -> int:
-        """The oldest GPU whose tensor cores compute it: 75 for sm_75."""
-        return 80 if self in (Precision.TF32, Precision.TF32X3) else 75
-
-    def runs_on(self, architecture: str) -> bool:
-        """Whether a GPU's tensor cores compute it, if it needs them; the simulator runs all."""
-        number = re.match(r"\d+", architecture)
-        return self is Precision.FP32 or not number or int(number[0]) >= self.least_architecture
+    def architectures(self) -> Architectures:
+        """Those of which the tensor cores compute it; float32 needs none."""
+        if self is Precision.FP32:
+            return ALL
+        return Architectures(75 if self is Precision.FP16 else 80)

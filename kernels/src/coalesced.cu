@@ -35,17 +35,9 @@
 #include "window.cuh"
 
 // kernels/convolution/coalesced.py: sizes of one launch.
-struct Sizes {
+struct Sizes : ConvSizes {
   int x_pixels;  // of all images
   int y_pixels;
-  int channels;
-  int filters;
-  int x_pitch;
-  int residual_pitch;
-  int y_pitch;
-  int x_vectors;         // whether every pixel's first channel lies at 16 bytes in x
-  int y_vectors;         // likewise in y and in the residual
-  Divisor filter_tiles;  // of FILTERS filters
   Divisor column_tiles;  // of COLUMNS pixels of a row
   Divisor row_tiles;     // of ROWS rows
   Divisor strips;

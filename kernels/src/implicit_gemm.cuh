@@ -6,17 +6,9 @@
 #include "window.cuh"
 
 // kernels/convolution/implicit_gemm.py: sizes of one launch; channels and filters of one group.
-struct Sizes {
-  int pixels;  // N·O·P·Q
-  int channels;
-  int filters;
-  int x_pitch;
-  int residual_pitch;
-  int y_pitch;
-  int x_vectors;  // whether every pixel's first channel of every group lies at 16 bytes in x
-  int y_vectors;  // likewise in y and in the residual
+struct Sizes : ConvSizes {
+  int pixels;               // N·O·P·Q
   Divisor padded_channels;  // to a multiple of what is copied at once
-  Divisor filter_tiles;     // of BN filters
   Divisor splits;           // gridDim.y
 };
 

@@ -6,6 +6,18 @@
 #include "common.cuh"
 #include "ptx.cuh"
 
+// The head of the `Sizes` of every convolution whose sums may be split.
+struct ConvSizes {
+  int channels;  // of a group, like the filters
+  int filters;
+  int x_pitch;
+  int residual_pitch;
+  int y_pitch;
+  int x_vectors;         // whether every pixel's first channel lies at what is copied at once in x
+  int y_vectors;         // whether it lies at a vector in y and in the residual
+  Divisor filter_tiles;  // of a block's filters
+};
+
 // Whether this block is the last of `splits` to call this; __ldcg then reads what all of them wrote
 // before. All threads of a block must call it.
 __device__ __forceinline__ bool last_of_split(unsigned* counter, unsigned splits) {

@@ -29,31 +29,23 @@
 #include "window.cuh"
 
 // kernels/convolution/tensor_patch.py: sizes of one launch. A region is a tile's output pixels.
-struct Sizes {
+struct Sizes : ConvSizes {
   int images;
-  int channels;
-  int filters;
-  int x_pitch;
-  int residual_pitch;
-  int y_pitch;
-  int x_vectors;         // whether every pixel's first channel lies at a unit in x
-  int y_vectors;         // whether every pixel's first channel lies at a vector in y and residual
-  Divisor regions[3];    // along images, rows and columns
-  Divisor region[3];     // images, rows and columns of one
-  Divisor read[2];       // rows and columns of pixels that one reads of an image
-  Divisor apart[2];      // places between neighbouring outputs, before they are brought together
-  int phase[2];          // rows and columns of places, of those that lie next to each other
-  int row_places;        // from one row of places to the next
-  int image_places;      // from one image to the next
-  int place_bytes;       // from one place to the next
-  int patch_bytes;       // from this patch to the next slice's
-  int tables;            // where they begin in shared memory
-  int tap_vectors;       // of a place that have channels
-  int copied_vectors;    // of a place: one more where the last has zeros
-  Divisor slices;        // of channels
-  int slice_chunks;      // of a slice
-  Divisor filter_tiles;  // of BN filters
-  Divisor splits;        // gridDim.y
+  Divisor regions[3];  // along images, rows and columns
+  Divisor region[3];   // images, rows and columns of one
+  Divisor read[2];     // rows and columns of pixels that one reads of an image
+  Divisor apart[2];    // places between neighbouring outputs, before they are brought together
+  int phase[2];        // rows and columns of places, of those that lie next to each other
+  int row_places;      // from one row of places to the next
+  int image_places;    // from one image to the next
+  int place_bytes;     // from one place to the next
+  int patch_bytes;     // from this patch to the next slice's
+  int tables;          // where they begin in shared memory
+  int tap_vectors;     // of a place that have channels
+  int copied_vectors;  // of a place: one more where the last has zeros
+  Divisor slices;      // of channels
+  int slice_chunks;    // of a slice
+  Divisor splits;      // gridDim.y
   // For each half of a warp, of each chunk, the bytes from where a window begins to its 4 vectors
   // of a step. The lowest bits are set where the step's first or second is a pair whose second
   // pixel is beyond the row of taps.

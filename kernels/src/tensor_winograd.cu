@@ -41,20 +41,12 @@
 #include "winograd.cuh"
 
 // kernels/convolution/tensor_winograd.py: sizes of one launch.
-struct Sizes {
+struct Sizes : ConvSizes {
   int images;
-  int channels;
-  int filters;
-  int x_pitch;
-  int residual_pitch;
-  int y_pitch;
-  int x_vectors;         // whether every pixel's first channel lies at 16 bytes in x
-  int y_vectors;         // whether every pixel's first channel lies at a vector in y and residual
   Divisor regions[3];    // along images, rows and columns
   Divisor region[3];     // images, and tiles along either axis, of one
   Divisor rows;          // of pixels that a region reads in an image
   Divisor half_columns;  // likewise, half of them
-  Divisor filter_tiles;  // of BN filters
   Divisor splits;        // gridDim.y
 };
 

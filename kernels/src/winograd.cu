@@ -41,18 +41,10 @@
 #include "winograd.cuh"
 
 // kernels/convolution/winograd.py: sizes of one launch.
-struct Sizes {
-  int tiles;  // N·⌈O/m⌉·⌈P/m⌉·⌈Q/m⌉
-  int channels;
-  int filters;
-  int x_pitch;
-  int residual_pitch;
-  int y_pitch;
-  int x_vectors;         // whether every pixel's first channel lies at 16 bytes in x
-  int y_vectors;         // likewise in y and in the residual
-  Divisor along[3];      // tiles along each axis, ⌈O/m⌉, ⌈P/m⌉, ⌈Q/m⌉
-  Divisor filter_tiles;  // of BN filters
-  Divisor splits;        // gridDim.y
+struct Sizes : ConvSizes {
+  int tiles;         // N·⌈O/m⌉·⌈P/m⌉·⌈Q/m⌉
+  Divisor along[3];  // tiles along each axis, ⌈O/m⌉, ⌈P/m⌉, ⌈Q/m⌉
+  Divisor splits;    // gridDim.y
 };
 
 // Channels that lie side by side in V. Where 32 filters share the transform of 36 positions, that

@@ -141,8 +141,8 @@ def _open(
 
 def check_architecture(gpu: Device, precision: Precision) -> None:
     """Raise EngineError where a GPU is too old for a precision."""
-    if not precision.runs_on(gpu.architecture):
+    if not precision.architectures.includes(gpu.architecture):
         raise EngineError(
             f"{gpu.name} (sm_{gpu.architecture}) has no tensor cores for {precision.value}; that "
-            f"needs sm_{precision.least_architecture}. Use --precision fp32 or fp16"
+            f"needs sm_{precision.architectures.first}. Use --precision fp32 or fp16"
         )

@@ -2,37 +2,20 @@
 
 from collections.abc import Callable
 from math import log, prod, sqrt
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kernels.convolution.algorithms import Algorithm, ConvChoice
-from kernels.convolution.tensor_winograd import TensorWinogradConv
-from kernels.convolution.winograd import WinogradConv
-from kernels.convolution.winograd_nonfused import NonfusedWinogradConv
+from kernels.convolution.algorithms import ConvChoice
+from kernels.convolution.rounding import ROUNDED, direct_rounding
 from kernels.problems.conv import ConvProblem
-from kernels.problems.precision import HALF, Precision
-from kernels.winograd.matrices import winograd_matrices
-from kernels.winograd.reference import winograd_growth, winograd_roundings
+from kernels.problems.precision import HALF
 from models.classifier import Classifier
 from models.graph import Conv, Gemm, GlobalPool, Graph
 from models.onnx_loader import Opaque
 from models.preprocessing import OutputKind
 
 Choice = Callable[[ConvProblem], ConvChoice]
-
-
-_ROUNDED = 2.0**13
-"""The relative error of rounding a number to 11 bits, in units of u."""
-
-_FACTORS = {
-    Precision.FP32: 0.0,
-    Precision.TF32: 2 * _ROUNDED,  # x and the weights
-    Precision.TF32X3: 3 * 4 + 2 * 24,  # 2^-22 thrice; 24 truncated sums of products in a chunk
-    Precision.FP16: _ROUNDED,  # the weights; x was rounded where it was stored
-}
-"""The relative error of a product's factors by precision, in units of u."""
 
 
 def network_tolerance(graph: Graph, choose: Choice | None = None) -> float:
@@ -49,7 +32,7 @@ def network_tolerance(graph: Graph, choose: Choice | None = None) -> float:
     errors: list[float] = []
     for node in graph.nodes:
         if graph.values[node.output].stored == HALF:
-            errors.append(_ROUNDED)
+            errors.append(ROUNDED)
         if isinstance(node, Conv):
             errors.append(_conv_error(node.problem, choose))
             if node.problem.prologue is not None:
@@ -57,11 +40,11 @@ def network_tolerance(graph: Graph, choose: Choice | None = None) -> float:
         elif isinstance(node, Gemm):
             errors.append(sqrt(graph.shape(node.weight)[1]))
             if graph.values[node.x].stored == HALF:
-                errors.append(_ROUNDED)  # its weights
+                errors.append(ROUNDED)  # its weights
         elif isinstance(node, GlobalPool):
             errors.append(sqrt(prod(graph.shape(node.x)[1:])))
         elif isinstance(node, Opaque):
-            errors += [2 + sqrt(terms) + _ROUNDED * node.halves for terms in node.sums]
+            errors += [2 + sqrt(terms) + ROUNDED * node.halves for terms in node.sums]
         else:
             errors.append(2)
     return u * sum(errors)
@@ -96,28 +79,11 @@ def _of_scores(classifier: Classifier, smallest: float, bound: float) -> float:
 
 
 def _conv_error(problem: ConvProblem, choose: Choice | None) -> float:
-    """Relative to the size of the sums, in u: √L, or what Winograd's algorithm makes of it."""
-    algorithm, config, _ = choose(problem) if choose else (None, None, None)
-    winograd = WinogradConv | TensorWinogradConv | NonfusedWinogradConv
-    if isinstance(algorithm, winograd) and config is not None:
-        matrices = winograd_matrices(algorithm.m, algorithm.r, config.points)
-        return float(
-            winograd_growth(matrices) ** algorithm.axes
-            * (sqrt(winograd_roundings(problem, matrices)) + _winograd_factors(problem, algorithm))
-        )
-    return sqrt(prod(problem.filter_shape[1:])) + _FACTORS[problem.precision]
-
-
-def _winograd_factors(problem: ConvProblem, algorithm: Algorithm[Any]) -> float:
-    """Like `_FACTORS`, for Winograd: data, filter and float16 products are rounded to 11 bits."""
-    match algorithm:
-        case NonfusedWinogradConv():
-            precision, rounded = algorithm.product_precision(problem), sqrt(3)
-        case TensorWinogradConv():
-            precision, rounded = problem.precision, sqrt(2)
-        case _:
-            return 0.0
-    return rounded * _ROUNDED if precision is Precision.FP16 else _FACTORS[precision]
+    """Return the error of a convolution's sums, in u."""
+    if choose is None:
+        return direct_rounding(problem)
+    choice = choose(problem)
+    return choice.algorithm.rounding(problem, choice.config)
 
 
 def relative_error(actual: NDArray[np.floating], expected: NDArray[np.floating]) -> float:

@@ -5,14 +5,8 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from kernels.convolution.algorithms import ConvChoice
-from kernels.convolution.tensor_gemm import TensorConv
-from kernels.convolution.tensor_patch import PatchConv
-from kernels.convolution.tensor_winograd import TensorWinogradConv
-from kernels.convolution.winograd_nonfused import NonfusedWinogradConv
 from kernels.device.device import Instantiation
 from kernels.device.gpus import Gpu
-from kernels.problems.conv import ConvProblem
 from kernels.problems.precision import Precision
 from kernels.tuning.heuristic import heuristic
 from kernels.tuning.profile_table import UnprofiledKernelError, profile_of
@@ -110,7 +104,9 @@ def plan_report(classifier: Classifier, n: int, gpu: Gpu, tuning: Path | None = 
     }
     chosen = {
         name: _Chosen(
-            str(choice := choose(problem)), find(problem) is not None, _of(choice, problem)
+            str(choice := choose(problem)),
+            find(problem) is not None,
+            choice.algorithm.arithmetic(problem),
         )
         for name, problem in problems.items()
     }
@@ -135,18 +131,7 @@ class _Chosen(NamedTuple):
 
     name: str
     measured: bool
-    precision: Precision
-
-
-def _of(choice: ConvChoice, problem: ConvProblem) -> Precision:
-    """Of the products: 3xtf32 is also had from fp32, and halves may be multiplied as floats."""
-    match choice.algorithm:
-        case NonfusedWinogradConv() as algorithm:
-            return algorithm.product_precision(problem)
-        case TensorConv() | PatchConv() | TensorWinogradConv():
-            return problem.precision
-        case _:
-            return Precision.FP32
+    precision: Precision  # at which it multiplies
 
 
 def _step(

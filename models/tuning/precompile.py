@@ -35,10 +35,10 @@ def precompile(
             f"unknown architecture {', '.join(unknown)}; there are {', '.join(ARCHITECTURES)}"
         )
     precision = classifier.precision
-    if old := [each for each in architectures if not precision.runs_on(each)]:
+    if old := [each for each in architectures if not precision.architectures.includes(each)]:
         raise EngineError(
             f"sm_{old[0]} has no tensor cores for {precision.value}, which needs"
-            f" sm_{precision.least_architecture}; leave it out, or use --precision fp32 or fp16"
+            f" sm_{precision.architectures.first}; leave it out, or use --precision fp32 or fp16"
         )
     graph = classifier.rewritten.graph
     wanted: dict[Instantiation, None] = {}

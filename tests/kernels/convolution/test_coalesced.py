@@ -13,7 +13,7 @@ from benchmarks.kernels.suites import CUCONV
 from benchmarks.kernels.suites import Layer as SuiteLayer
 from kernels.convolution.algorithms import ConvChoice
 from kernels.convolution.coalesced import TILES, CoalescedConfig, planes, tiles
-from kernels.convolution.implicit_gemm import MAX_WORKSPACE_BYTES
+from kernels.convolution.split_sum import MAX_WORKSPACE_BYTES
 from kernels.device.gpus import H200
 from kernels.layout.pixels import Pixels
 from kernels.problems.conv import ConvProblem

@@ -11,14 +11,8 @@ from hypothesis import strategies as st
 from kernels.convolution.algorithms import ALGORITHMS, ConvChoice, choices
 from kernels.convolution.depthwise import DepthwiseConv
 from kernels.convolution.direct import DirectConv
-from kernels.convolution.implicit_gemm import (
-    MAX_WORKSPACE_BYTES,
-    MIN_CHUNKS,
-    TILES,
-    Tile,
-    TileConfig,
-    inner_size,
-)
+from kernels.convolution.implicit_gemm import TILES, Tile, inner_size
+from kernels.convolution.split_sum import MAX_WORKSPACE_BYTES, MIN_CHUNKS, TileConfig
 from kernels.layout.pixels import Pixels
 from kernels.operations.linear import linear_launch, prepare_linear_weight
 from kernels.problems.activation import RELU

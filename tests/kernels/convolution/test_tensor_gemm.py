@@ -12,7 +12,8 @@ from benchmarks.kernels import accuracy
 from benchmarks.kernels.accuracy import Error, error_of
 from kernels import reference
 from kernels.convolution.algorithms import ConvChoice, candidates
-from kernels.convolution.implicit_gemm import TILES, TileConfig, inner_size
+from kernels.convolution.implicit_gemm import TILES, inner_size
+from kernels.convolution.split_sum import TileConfig
 from kernels.convolution.tensor_gemm import TENSOR_TILES, to_tf32
 from kernels.device.gpus import H200
 from kernels.layout.pixels import Pixels
@@ -68,7 +69,7 @@ def chosen(draw: st.DrawFn) -> tuple[Layer, ConvChoice]:
     """A layer at a precision, by any tile, split further than it would be."""
     layer = draw(layers() | projecting_layers())
     layer = at_precision(layer, draw(st.sampled_from(PRECISIONS)))
-    tile = draw(st.sampled_from(TENSOR.tiles(layer.problem)))
+    tile = draw(st.sampled_from(TENSOR.blocks_of(layer.problem)))
     return layer, ConvChoice(TENSOR, TileConfig(tile, draw(st.integers(1, 8))))
 
 
@@ -120,7 +121,7 @@ def test_three_tf32_products_err_as_float32_does_though_tensor_cores_truncate(
     error = errors(chosen(Precision.TF32X3)["tensor"], Precision.TF32X3)
     assert error.usual < 2 * best
     assert abs(error.bias) < 0.6
-    whole = TileConfig(TENSOR.tiles(replace(problem, precision=Precision.TF32X3))[0])
+    whole = TileConfig(TENSOR.blocks_of(replace(problem, precision=Precision.TF32X3))[0])
     error = errors(ConvChoice(TENSOR, whole), Precision.TF32X3)
     assert error.usual < errors(ConvChoice(DIRECT, TileConfig(TILES[0])), Precision.FP32).usual
     assert abs(error.bias) < 0.6
@@ -146,7 +147,7 @@ def test_three_tf32_products_are_infinite_and_nan_where_float32_is(device: Cusim
     assert np.isinf(expected).any()
     assert np.isnan(expected).any()
     assert (np.abs(expected) > 1e37).any()
-    for tile in TENSOR.tiles(replace(problem, precision=Precision.TF32X3)):
+    for tile in TENSOR.blocks_of(replace(problem, precision=Precision.TF32X3)):
         y = convolved(ConvChoice(TENSOR, TileConfig(tile)), Precision.TF32X3)
         np.testing.assert_allclose(y, expected, rtol=1e-3)  # of the largest float 11 bits are left
 

@@ -12,7 +12,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from kernels.convolution.algorithms import ConvChoice, candidates, choices
-from kernels.convolution.implicit_gemm import TileConfig
+from kernels.convolution.split_sum import TileConfig
 from kernels.convolution.tensor_patch import (
     PATCH_TILES,
     PatchTile,
@@ -88,7 +88,7 @@ def test_very_many_layers_are_their_reference(
 def test_every_configuration_is_among_the_cases() -> None:
     supported = [layer for layer in LAYERS if PATCH.supports(layer.problem) is None]
     wanted = {
-        PATCH.instantiation(layer.problem, config.tile)
+        PATCH.instantiation(layer.problem, config)
         for layer in supported
         for config in PATCH.configs(layer.problem)
     }

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from benchmarks.kernels import accuracy, suites
 from kernels import reference
 from kernels.convolution.algorithms import ConvChoice, choices
+from kernels.convolution.split_sum import WinogradConfig
 from kernels.convolution.tensor_gemm import to_tf32
 from kernels.convolution.tensor_winograd import (
     LARGEST_WEIGHT,
     TENSOR_WINOGRAD_TILES,
-    TensorWinogradConfig,
     TensorWinogradTile,
     region_of,
 )
@@ -72,7 +72,7 @@ def drawn_cases(draw: st.DrawFn) -> tuple[Layer, ConvChoice]:
     problem = conv_problem(draw(st.integers(1, 5)), c, k, window(size, (3, 3), pads=pads))
     layer = drawn_layer(draw, problem)
     tile = draw(st.sampled_from(TENSOR_WINOGRAD_TILES))
-    config = TensorWinogradConfig(Points.INTEGER, tile, draw(st.integers(1, 6)))
+    config = WinogradConfig(Points.INTEGER, tile, draw(st.integers(1, 6)))
     return at_precision(layer, Precision.FP16), ConvChoice(F2, config)
 
 
@@ -96,7 +96,7 @@ def test_a_split_sum_is_the_same_launch_after_launch_without_clearing_anything(
     device: CusimDevice, tile: TensorWinogradTile
 ) -> None:
     layer = Layer("split", same(80, 36, 5, 6), halves(80), halves(36))
-    config = TensorWinogradConfig(Points.INTEGER, tile, 5)
+    config = WinogradConfig(Points.INTEGER, tile, 5)
     run(conv_case(layer, ConvChoice(F2, config)), device, times=3)
 
 
@@ -215,7 +215,7 @@ def test_regions_fit_a_block_and_cover_every_tile_once(
         for start in each
     )
     assert sum(length * times for length, times in covered.items()) == n + rows + columns
-    config = TensorWinogradConfig(
+    config = WinogradConfig(
         Points.INTEGER, next(tile for tile in TENSOR_WINOGRAD_TILES if tile.bm == bm)
     )
     problem = same(16, 40, 2 * rows, 2 * columns).with_batch(n)
@@ -236,7 +236,7 @@ def test_images_of_few_tiles_share_a_block() -> None:
 def test_the_cost_model_is_told_what_a_block_takes(tile: TensorWinogradTile) -> None:
     problem = same(8, 8, 5, 5)
     _, table = resources.read()
-    config = TensorWinogradConfig(Points.INTEGER, tile)
+    config = WinogradConfig(Points.INTEGER, tile)
     (work,) = F2.work(problem, config)
     (launched,) = F2.launches(problem, config, halves(8), halves(8))
     cell = table[f"tensor_winograd.cu {launched.instantiation.expression}"]["90a"].split()
@@ -322,7 +322,7 @@ def test_a_defect_is_noticed(edit: tuple[str, str], tmp_path: Path) -> None:
     root = replaced(tmp_path, "tensor_winograd.cu", *edit)
     device = CusimDevice(order=Order.RANDOM, source_root=root)
     layer = Layer("of several chunks and rows", same(70, 40, 8, 10), halves(70), halves(40))
-    config = TensorWinogradConfig(Points.INTEGER, TENSOR_WINOGRAD_TILES[1], 2)
+    config = WinogradConfig(Points.INTEGER, TENSOR_WINOGRAD_TILES[1], 2)
     with pytest.raises((AssertionError, FaultError)):
         run(conv_case(layer, ConvChoice(F2, config)), device)
     device.close()

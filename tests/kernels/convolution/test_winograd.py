@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from benchmarks.kernels.accuracy import convolve
 from kernels import reference
 from kernels.convolution.algorithms import ConvChoice, choices
-from kernels.convolution.winograd import TILES, WinogradConfig, WinogradConv, WinogradTile
+from kernels.convolution.split_sum import WinogradConfig
+from kernels.convolution.winograd import TILES, WinogradConv, WinogradTile
 from kernels.layout.pixels import Pixels
 from kernels.problems.conv import ConvProblem
 from kernels.winograd.matrices import Points

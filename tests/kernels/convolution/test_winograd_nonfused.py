@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from benchmarks.kernels import accuracy, suites
 from kernels import reference
 from kernels.convolution.algorithms import Algorithm, ConvChoice
-from kernels.convolution.implicit_gemm import MAX_WORKSPACE_BYTES, TILES, TileConfig
+from kernels.convolution.implicit_gemm import TILES
+from kernels.convolution.split_sum import MAX_WORKSPACE_BYTES, TileConfig
 from kernels.convolution.winograd_nonfused import (
     CACHED_BYTES,
     MAX_BYTES,
@@ -93,10 +94,10 @@ def drawn_cases(draw: st.DrawFn) -> tuple[Layer, ConvChoice]:
     points = draw(st.sampled_from([Points.INTEGER, Points.MIXED][: algorithm.m // 2]))
     if layer.problem.precision is Precision.FP16:
         points = algorithm.configs(layer.problem)[0].points
-    products = replace(problem, precision=algorithm.product_precision(layer.problem))
+    products = replace(problem, precision=algorithm.arithmetic(layer.problem))
     by: tuple[Any, ...] = TILES
     if products.precision is not Precision.FP32:
-        by = TENSOR.tiles(products)
+        by = TENSOR.blocks_of(products)
     gemm = TileConfig(draw(st.sampled_from(by)), draw(st.integers(1, 4)))
     chunk = draw(st.integers(1, tiles(algorithm, problem)))
     return layer, ConvChoice(algorithm, NonfusedConfig(points, gemm, chunk))
@@ -208,13 +209,14 @@ def test_products_have_11_bits_only_where_that_at_most_doubles_errors(
 ) -> None:
     problem = replace(square(20, 10, *(5, 4, 6)[: algorithm.axes]), precision=precision)
     assert algorithm.supports(problem) is None
-    assert algorithm.product_precision(problem) is products
+    assert algorithm.arithmetic(problem) is products
     config = algorithm.configs(problem)[0]
     x, y = (Pixels(channels, channels, stored=precision.stored) for channels in (20, 10))
     data, gemm, inverse = algorithm.launches(problem, config, x, y)
     tensor = products is not Precision.FP32
     assert gemm.instantiation.kernel == ("conv_tensor" if tensor else "conv_direct")
-    assert gemm.instantiation.precision is products
+    if tensor:
+        assert dict(gemm.instantiation.arguments)["precision"] == f"Precision::{products.name}"
     outside = element(precision.stored)
     assert data.elements == {"x": outside, "data": "float"}
     assert inverse.elements == {"products": "float", "y": outside}
@@ -354,7 +356,7 @@ def test_on_tensor_cores_a_filter_has_a_row_for_each_position_and_filter() -> No
         prepared = F2.prepare_filter(weight, problem, config)
         assert prepared.dtype == np.float32
         assert prepared.shape == (16 * 12, 20)
-        expected = multiplied(u[5, :, 7], F2.product_precision(problem))
+        expected = multiplied(u[5, :, 7], F2.arithmetic(problem))
         assert np.array_equal(prepared[5 * 12 + 7], expected)
         assert not prepared[5 * 12 + 10 : 6 * 12].any()
         forms.add(F2.filter_form(problem, config))

@@ -13,6 +13,7 @@ from kernels.device import compile as compiler
 from kernels.device import nvrtc
 from kernels.device.compile import Cubin, architecture, compile_all, compile_kernel
 from kernels.device.device import CompileError, Instantiation
+from kernels.problems.architectures import Architectures
 
 SCALE = """
 #include "factor.cuh"
@@ -247,6 +248,7 @@ def test_other_users_may_read_what_one_compiled(workplace: Workplace) -> None:
 _IN_A_PROCESS = """
 import sys, hashlib
 from pathlib import Path
+from kernels.problems.architectures import Architectures
 from kernels.device.compile import compile_kernel
 from kernels.device.device import Instantiation
 root, cache = map(Path, sys.argv[1:])
@@ -301,7 +303,12 @@ def test_compile_all_leaves_out_gpus_without_a_kernels_tensor_cores(workplace: W
         "enum class Precision { TF32 };\n"
         "template <Precision PRECISION> __global__ void precise(float* x) { *x = 1; }",
     )
-    tf32 = Instantiation("precise.cu", "precise", (("precision", "Precision::TF32"),))
+    tf32 = Instantiation(
+        "precise.cu",
+        "precise",
+        (("precision", "Precision::TF32"),),
+        architectures=Architectures(80),
+    )
     cubins = compile_all([TWICE, tf32], ["75", "80"], workplace.cache, root=workplace.root)
     assert set(cubins) == {(TWICE, "75"), (TWICE, "80"), (tf32, "80")}
 

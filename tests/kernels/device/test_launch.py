@@ -21,12 +21,11 @@ from kernels.problems.precision import Precision
 from tests.support.kernels.windows import conv_problem, window
 
 PAIRS = [  # neighbours of one type, which C++ could not tell apart
-    ("coalesced.cu", "channels", "filters"),
+    ("coalesced.cu", "x_pixels", "y_pixels"),
     ("depthwise.cu", "vectors", "filters"),
-    ("implicit_gemm.cuh", "residual_pitch", "y_pitch"),
-    ("winograd.cu", "tiles", "channels"),
-    ("tensor_patch.cu", "images", "channels"),
-    ("tensor_winograd.cu", "images", "channels"),
+    ("implicit_gemm.cuh", "padded_channels", "splits"),
+    ("tensor_patch.cu", "row_places", "image_places"),
+    ("tensor_winograd.cu", "rows", "half_columns"),
     ("winograd_nonfused.cu", "first", "count"),
     ("window.cuh", "pad_begin", "pad_end"),
     ("common.cuh", "extent", "stride"),
@@ -81,8 +80,14 @@ def test_the_sources_as_they_are_take_every_launch(sources: Path) -> None:
 def test_fields_that_change_places_are_named(
     sources: Path, file: str, first: str, second: str
 ) -> None:
-    swap(sources / file, r"struct (Sizes|Tiles|Window|Walk) {", first, second)
+    swap(sources / file, r"struct (Sizes|Tiles|Window|Walk) ", first, second)
     with pytest.raises(TypeError, match=rf"of {file} declares {second} .* is given {first}"):
+        every_struct_is_filled()
+
+
+def test_fields_of_the_common_head_that_change_places_are_named(sources: Path) -> None:
+    swap(sources / "split.cuh", "struct ConvSizes ", "residual_pitch", "y_pitch")
+    with pytest.raises(TypeError, match=r"declares y_pitch .* is given residual_pitch"):
         every_struct_is_filled()
 
 
@@ -105,8 +110,8 @@ def test_template_arguments_that_change_places_are_named(sources: Path) -> None:
 
 def test_a_field_that_python_does_not_know_is_named(sources: Path) -> None:
     file = sources / "winograd.cu"
-    file.write_text(file.read_text().replace("int y_vectors;", "int y_vectors;\n  int extra;"))
-    with pytest.raises(TypeError, match="declares extra in place 9, but is given along"):
+    file.write_text(file.read_text().replace("int tiles;", "int tiles;\n  int extra;"))
+    with pytest.raises(TypeError, match="declares extra in place 10, but is given along"):
         every_struct_is_filled()
 
 

@@ -73,7 +73,7 @@ def test_no_choice_is_estimated_above_a_ceiling(suite: str, precision: Precision
         choice = choose(problem, choices(problem, H200.max_shared_bytes), H200)
         of = precision if choice.algorithm.name.startswith("tensor") else Precision.FP32
         if isinstance(choice.algorithm, NonfusedWinogradConv):
-            of = choice.algorithm.product_precision(problem)
+            of = choice.algorithm.arithmetic(problem)
         estimate = estimated_cycles(problem, choice, H200)
         for name, least in least_cycles(problem, choice, of):
             assert estimate >= least, (layer.name, n, str(choice), name)

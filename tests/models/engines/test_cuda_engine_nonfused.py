@@ -114,11 +114,11 @@ def test_a_network_is_within_the_tolerance_of_its_precision(
     error = relative_error(engine.run(images), reference_scores(classifier, images))
     assert 0 < error <= network_tolerance(classifier.rewritten.graph, nonfused)
     products = {
-        step.launch.instantiation.precision
+        dict(step.launch.instantiation.arguments)["precision"]
         for step in engine.plans[2].steps
         if step.launch.instantiation.kernel == "conv_tensor"
     }
-    assert products == ({Precision.TF32X3} if precision is not Precision.FP32 else set())
+    assert products == ({"Precision::TF32X3"} if precision is not Precision.FP32 else set())
     engine.close()
 
 

@@ -10,7 +10,8 @@ from kernels.convolution.algorithms import Algorithm, ConvChoice
 from kernels.convolution.depthwise import DepthwiseConv
 from kernels.convolution.direct import DirectConv
 from kernels.convolution.gemm import GemmConv
-from kernels.convolution.implicit_gemm import TILES, Tile, TileConfig
+from kernels.convolution.implicit_gemm import TILES, Tile
+from kernels.convolution.split_sum import TileConfig
 from kernels.convolution.tensor_gemm import TensorConv, to_tf32
 from kernels.convolution.tensor_winograd import TensorWinogradConv
 from kernels.convolution.winograd import WinogradConv
@@ -147,7 +148,7 @@ def _rounding_error(
         terms += residual + bias.reshape(-1, *[1] * len(problem.window.input))
         precision, halves = problem.precision, 3.01
         if isinstance(algorithm, NonfusedWinogradConv):
-            precision = algorithm.product_precision(problem)
+            precision = algorithm.arithmetic(problem)
         elif isinstance(algorithm, TensorWinogradConv):
             halves = 2.01
         # U and V are rounded to 11 bits, and halves of products in memory too.

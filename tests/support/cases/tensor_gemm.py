@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from kernels.convolution.algorithms import ConvChoice
-from kernels.convolution.implicit_gemm import TileConfig
+from kernels.convolution.split_sum import TileConfig
 from kernels.convolution.tensor_gemm import TENSOR_TILES, TensorConv
 from kernels.problems.activation import RELU
 from kernels.problems.conv import ConvProblem, Projection
@@ -98,7 +98,7 @@ def _in_turn(precision: Precision) -> Iterator[KernelCase]:
     """Each layer by one tile and split, so that all tiles and all of 5 splits come by."""
     for row, layer in enumerate(DIRECT_LAYERS + GEMM_LAYERS):
         at = at_precision(layer, precision)
-        tiles = TENSOR.tiles(at.problem)
+        tiles = TENSOR.blocks_of(at.problem)
         config = TileConfig(tiles[row % len(tiles)], 1 + row % 5)
         yield conv_case(at, ConvChoice(TENSOR, config))
 
@@ -108,14 +108,14 @@ def _projected(precision: Precision) -> Iterator[KernelCase]:
     for row, layer in enumerate(PROJECTING_LAYERS):
         at = at_precision(layer, precision)
         for number in range(3):
-            tile = TENSOR.tiles(at.problem)[(2 * row + number) % len(TENSOR_TILES)]
+            tile = TENSOR.blocks_of(at.problem)[(2 * row + number) % len(TENSOR_TILES)]
             yield conv_case(at, ConvChoice(TENSOR, TileConfig(tile, 1 + 2 * number)))
 
 
 def _split(precision: Precision) -> Iterator[KernelCase]:
     """A layer by each tile, another by the last."""
     at = at_precision(SPLIT_LAYER, precision)
-    for split, tile in enumerate(TENSOR.tiles(at.problem), start=1):
+    for split, tile in enumerate(TENSOR.blocks_of(at.problem), start=1):
         yield conv_case(at, ConvChoice(TENSOR, TileConfig(tile, split)))
     yield conv_case(at_precision(UNCLAMPED_LAYER, precision), ConvChoice(TENSOR, TileConfig(tile)))
 

@@ -3,11 +3,8 @@
 from collections.abc import Iterator
 
 from kernels.convolution.algorithms import ConvChoice
-from kernels.convolution.tensor_winograd import (
-    TENSOR_WINOGRAD_TILES,
-    TensorWinogradConfig,
-    TensorWinogradConv,
-)
+from kernels.convolution.split_sum import WinogradConfig
+from kernels.convolution.tensor_winograd import TENSOR_WINOGRAD_TILES, TensorWinogradConv
 from kernels.problems.activation import RELU, Activation, ActivationKind
 from kernels.problems.precision import Precision
 from kernels.winograd.matrices import Points
@@ -51,7 +48,7 @@ def _cases() -> Iterator[KernelCase]:
     for row, layer in enumerate(HALF_LAYERS):
         for column, tile in enumerate(TENSOR_WINOGRAD_TILES):
             split = _SPLITS[(row + column) % len(_SPLITS)]
-            config = TensorWinogradConfig(Points.INTEGER, tile, split)
+            config = WinogradConfig(Points.INTEGER, tile, split)
             yield conv_case(layer, ConvChoice(F2, config))
 
 

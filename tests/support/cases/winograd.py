@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 
 from kernels.convolution.algorithms import ConvChoice
-from kernels.convolution.winograd import TILES, WinogradConfig, WinogradConv
+from kernels.convolution.split_sum import WinogradConfig
+from kernels.convolution.winograd import TILES, WinogradConv
 from kernels.problems.activation import RELU
 from kernels.winograd.matrices import Points
 from tests.support.cases.conv import conv_case

@@ -5,7 +5,8 @@ from dataclasses import replace
 from math import prod
 
 from kernels.convolution.algorithms import ConvChoice
-from kernels.convolution.implicit_gemm import TILES, TileConfig
+from kernels.convolution.implicit_gemm import TILES
+from kernels.convolution.split_sum import TileConfig
 from kernels.convolution.tensor_gemm import TENSOR_TILES
 from kernels.convolution.winograd_nonfused import NonfusedConfig, NonfusedWinogradConv
 from kernels.problems.activation import RELU
@@ -154,9 +155,9 @@ def _on_tensor_cores(
     for row, layer in enumerate(layers):
         at = at_precision(layer, precision)
         total = at.problem.n * prod(-(-p // algorithm.m) for p in at.problem.window.output)
-        products = replace(at.problem, precision=algorithm.product_precision(at.problem))
+        products = replace(at.problem, precision=algorithm.arithmetic(at.problem))
         for number in range(2):
-            tile = TENSOR.tiles(products)[(2 * row + number) % len(TENSOR_TILES)]
+            tile = TENSOR.blocks_of(products)[(2 * row + number) % len(TENSOR_TILES)]
             chunk = min(total, _CHUNKS[(row + number) % len(_CHUNKS)])
             config = NonfusedConfig(points, TileConfig(tile, 1 + number), chunk)
             yield conv_case(at, ConvChoice(algorithm, config))

@@ -45,7 +45,7 @@ def instantiations(arch: str) -> tuple[Instantiation, ...]:
 
     Kernels for rarer activations are compiled for data-centre GPUs alone, to save a minute.
     """
-    able = [each for each in INSTANTIATIONS if each.precision.runs_on(arch)]
+    able = [each for each in INSTANTIATIONS if each.architectures.includes(arch)]
     return tuple(each for each in able if arch in WITHOUT_SPILLS or each == commonest(each))
 
 

@@ -9,7 +9,8 @@ import numpy as np
 from kernels.convolution.algorithms import ConvChoice
 from kernels.convolution.depthwise import DepthwiseConv
 from kernels.convolution.direct import DirectConv
-from kernels.convolution.implicit_gemm import TILES, Tile, TileConfig
+from kernels.convolution.implicit_gemm import TILES, Tile
+from kernels.convolution.split_sum import TileConfig
 from kernels.convolution.work import Work
 from kernels.device.device import Device, Instantiation, Trigger
 from kernels.device.launch import Launch

@@ -1,0 +1,192 @@
+"""Convolutions in one launch, the blocks of which may each sum a part of the inner dimension.
+
+    a tile of the output ─ split ─> parts, in "workspace" ─ the last block, by "counters" ─> y
+
+kernels/src/split.cuh adds up the parts. An algorithm says what its blocks are, and inherits its
+configurations, their workspace and the launch.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from math import ceil
+from typing import Any, Generic, TypeVar
+
+from kernels.device.device import Instantiation
+from kernels.device.launch import Launch, Value, launch, window_struct
+from kernels.layout.operands import check_operands, vectors_in
+from kernels.layout.pixels import Pixels
+from kernels.layout.strided import VECTOR
+from kernels.operations.epilogue import epilogue_arguments
+from kernels.problems.activation import Activation
+from kernels.problems.conv import ConvProblem
+from kernels.winograd.matrices import Points
+
+MAX_WORKSPACE_BYTES = 16 << 20
+"""For the partial sums of one convolution: Lavin & Gray's workspace limit (section 6)."""
+
+MAX_SPLIT = 16
+MIN_CHUNKS = 2
+"""Chunks of the inner dimension that each block of a split has, at least."""
+
+Tile = TypeVar("Tile")
+
+
+def _named(tile: object, split: int) -> str:
+    return str(tile) if split == 1 else f"{tile}/{split}"
+
+
+@dataclass(frozen=True, slots=True)
+class TileConfig(Generic[Tile]):
+    """A block's tile, and the number of blocks that share its sums."""
+
+    tile: Tile
+    split: int = 1
+
+    def __str__(self) -> str:
+        return _named(self.tile, self.split)
+
+
+@dataclass(frozen=True, slots=True)
+class WinogradConfig(Generic[Tile]):
+    """The points of F(m, r), a block's tile, and the number of blocks that share its sums."""
+
+    points: Points
+    tile: Tile
+    split: int = 1
+
+    def __str__(self) -> str:
+        return f"{self.points.name.lower()} points, {_named(self.tile, self.split)}"
+
+
+C = TypeVar("C", bound=TileConfig[Any] | WinogradConfig[Any])
+
+
+class SplitSum(Generic[C]):
+    """Base of the algorithms whose launch takes sizes that begin with `ConvSizes` of split.cuh."""
+
+    __slots__ = ()
+
+    def unsplit(self, problem: ConvProblem) -> Iterable[C]:
+        """Return the configurations that split nothing, one for each tile."""
+        raise NotImplementedError
+
+    def most_parts(self, problem: ConvProblem, config: C) -> int:
+        """Return the number of parts that a tile's sums can be split into, 1 if they cannot."""
+        raise NotImplementedError
+
+    def tiles(self, problem: ConvProblem, config: C) -> int:
+        """Return the number of tiles that cover the output of all images and groups."""
+        raise NotImplementedError
+
+    def part_floats(self, config: C) -> int:
+        """Return the floats of a block's sums in the workspace."""
+        raise NotImplementedError
+
+    def instantiation(
+        self, problem: ConvProblem, config: C, activation: Activation | None = None
+    ) -> Instantiation:
+        """Return the kernel for a configuration."""
+        raise NotImplementedError
+
+    def threads(self, config: C) -> int:
+        """Return the threads of a block."""
+        raise NotImplementedError
+
+    def dynamic_bytes(self, problem: ConvProblem, config: C) -> int:
+        """Return the bytes of dynamic shared memory that a block uses."""
+        raise NotImplementedError
+
+    def sizes(
+        self, problem: ConvProblem, config: C, x: Pixels, y: Pixels, residual: Pixels | None
+    ) -> bytes:
+        """Return the kernel's `Sizes`. Raises ValueError beyond 32-bit indices."""
+        raise NotImplementedError
+
+    def further_arguments(self, problem: ConvProblem) -> Mapping[str, Value]:  # noqa: ARG002  (most have none)
+        """Return the arguments between the window and the epilogue's."""
+        return {}
+
+    def configs(self, problem: ConvProblem) -> tuple[C, ...]:
+        """Return every tile with every split that leaves each block work and bounds the memory."""
+        return tuple(
+            config
+            for one in self.unsplit(problem)
+            for split in range(1, min(MAX_SPLIT, self.most_parts(problem, one)) + 1)
+            for config in [replace(one, split=split)]
+            if sum(self.workspace(problem, config).values()) <= MAX_WORKSPACE_BYTES
+        )
+
+    def workspace(self, problem: ConvProblem, config: C) -> Mapping[str, int]:
+        """Return the bytes of every block's partial sums; nothing where nothing is split."""
+        if config.split == 1:
+            return {}
+        blocks = self.tiles(problem, config) * config.split
+        return {"workspace": 4 * blocks * self.part_floats(config)}
+
+    def counter_bytes(self, problem: ConvProblem, config: C) -> int:
+        """Return the bytes of a counter for each tile; 0 where nothing is split."""
+        return 0 if config.split == 1 else 4 * self.tiles(problem, config)
+
+    def launches(
+        self,
+        problem: ConvProblem,
+        config: C,
+        x: Pixels,
+        y: Pixels,
+        residual: Pixels | None = None,
+        bias: bool = False,
+        activation: Activation | None = None,
+    ) -> tuple[Launch]:
+        """Return one launch on x, weight, y; bias and residual if there are; workspace and counters
+        if split; scale and shift, padded with zeros to 4 channels, if the problem has a prologue.
+
+        Raises ValueError where pixels do not fit the problem, and beyond 32-bit indices.
+        """
+        check_operands(problem, x, y, residual)
+        split = config.split > 1
+        return (
+            launch(
+                self.instantiation(problem, config, activation),
+                (self.tiles(problem, config) // problem.groups, config.split, problem.groups),
+                (self.threads(config), 1, 1),
+                self.dynamic_bytes(problem, config),
+                x="x",
+                weight="weight",
+                bias="bias" if bias else 0,
+                residual="residual" if residual else 0,
+                y="y",
+                workspace="workspace" if split else 0,
+                counters="counters" if split else 0,
+                sizes=self.sizes(problem, config, x, y, residual),
+                window=window_struct(problem.window),
+                **self.further_arguments(problem),
+                **epilogue_arguments(activation),
+            ),
+        )
+
+
+def conv_sizes(
+    problem: ConvProblem,
+    tile_filters: int,
+    x: Pixels,
+    y: Pixels,
+    residual: Pixels | None,
+    unit: int = VECTOR,
+) -> dict[str, int]:
+    """Return the fields of `ConvSizes` (split.cuh), for kernels that copy `unit` channels at once.
+
+    A projection's residual is read like x.
+    """
+    c, k = problem.c // problem.groups, problem.k // problem.groups
+    added, projected = (None, residual) if problem.projection else (residual, None)
+    one_group = problem.groups == 1
+    return {
+        "channels": c,
+        "filters": k,
+        "x_pitch": x.pitch,
+        "residual_pitch": 0 if residual is None else residual.pitch,
+        "y_pitch": y.pitch,
+        "x_vectors": vectors_in(x, projected or x, of=unit) and (one_group or c % unit == 0),
+        "y_vectors": vectors_in(y, added or y) and (one_group or k % VECTOR == 0),
+        "filter_tiles": ceil(k / tile_filters),
+    }
