@@ -112,6 +112,16 @@ class ThreadLostError(ServiceError):
     """A thread working for the request hung or died."""
 
 
+class DecoderLostError(ServiceError):
+    """A process that decoded an image hung or died."""
+
+    def __init__(self, how: str) -> None:
+        """`how`: "was ended by signal 11"."""
+        super().__init__(
+            f"given up: the process that decoded the image {how}; the image may be the cause"
+        )
+
+
 class BrokenModelError(ServiceError, status=503):
     """One of several models, which could not be opened; another server may have it."""
 

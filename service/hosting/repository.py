@@ -21,6 +21,7 @@ from service.errors import BrokenModelError, ModelNotFoundError, ShuttingDownErr
 from service.hosting.admission import Admission, ByteRoom
 from service.hosting.pipeline import Broken, ModelInfo, Pipeline
 from service.images.decode_pool import DecodePool, Decoding
+from service.images.decode_process import DecodeProcesses
 from service.telemetry.metrics import Metrics, ModelMetrics
 
 # Room for bodies: the largest one, and this much for every image that may wait.
@@ -71,7 +72,8 @@ class Repository:
         self._max_queue = max_queue
         self.room = ByteRoom(max_body_bytes + max_queue * _BYTES_AN_IMAGE)
         pace: Any = {"bound_s": decode_s, "nice": _DECODE_NICE}
-        self._decoders = DecodePool(decode_threads, decode_bytes, **pace)
+        self._processes = DecodeProcesses(decode_s)
+        self._decoders = DecodePool(decode_threads, decode_bytes, **pace, apart=self._processes.run)
         # One thread: parsing a body holds the GIL, so a second would gain nothing.
         self._reader = Workers("read", min(1, decode_threads), **pace)
         self.metrics.lost_decode_threads = lambda: self._decoders.lost + self._reader.lost
@@ -224,6 +226,7 @@ class Repository:
         """Close everything; requests still inside fail. False if an engine is stuck in a call."""
         closed = await asyncio.gather(*(p.runner.close(timeout_s) for p in self.models.values()))
         self._decoders.close()
+        self._processes.close()
         self._reader.close()
         self._teller.close()
         return all(closed)

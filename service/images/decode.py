@@ -1,61 +1,25 @@
-"""Bytes to pixels: limits first, then one resample that orients, resizes and crops.
+"""A checked image file, and what decoding it will cost: limits first, and no pixel decoded.
 
-    parse_image_file ── limits ── cost │ Pillow decodes (a large JPEG at 1/2, 1/4 or 1/8)
-                                       │ ── opaque RGB or grey ── resample ── upright ── H×W×C
+    parse_image_file ── limits ── geometry ─┬─ cost, which the pool reserves
+                                            └─ Drawing (drawing.py), which the pool runs
 
-The left half takes microseconds and estimates the right half.
-
-The output is the upright image resized to `resize` on its shorter side and cropped to the centre
-height × width, with Pillow's antialiased bilinear filter. Only the pixels inside the crop are
-computed: within 1 grey level of doing it in two steps.
-
-Transparency is drawn on white. Colour profiles are ignored, as in common training pipelines: the
-model gets the numbers in the file. Thread-safe.
+This takes microseconds. The crop and its size are computed here, with x and y as stored.
 """
 
-import io
-import struct
-import warnings
 from dataclasses import dataclass
-from functools import partial
 from typing import NamedTuple
 
-import numpy as np
-from PIL import Image, UnidentifiedImageError
-
-from models import ChannelOrder, Fit, Pixels, Preprocessing
-from service.errors import ImageError, PayloadTooLargeError
+from models import ChannelOrder, Fit, Preprocessing
+from service.errors import PayloadTooLargeError
 from service.images.decode_pool import Cost, Decoding
+from service.images.drawing import TO_UPRIGHT, Drawing
 from service.images.file import ImageFile, ImageFormat
 from service.images.header import parse_image_file
-from service.images.png import check_png
-
-# The limits below apply before Pillow reads the file, so its own limit and warnings add nothing.
-Image.MAX_IMAGE_PIXELS = None
-warnings.filterwarnings("ignore", module=r"PIL\.")
 
 # JPEG's own limit, and more than WebP's; a PNG 1 wide and 50 million high would cost gigabytes.
 MAX_SIDE = 65_535
 
-# What Pillow's JPEG, PNG and WebP readers raise on invalid bytes.
-_DECODER_ERRORS = (OSError, SyntaxError, ValueError, EOFError, struct.error)
-
-# Pillow's modes of grey.
-_GREY = {"1", "L"}
-
-_Transpose = Image.Transpose
-
-# EXIF orientations: how to turn stored pixels upright (1 is upright), ...
-_TO_UPRIGHT = {
-    2: _Transpose.FLIP_LEFT_RIGHT,
-    3: _Transpose.ROTATE_180,
-    4: _Transpose.FLIP_TOP_BOTTOM,
-    5: _Transpose.TRANSPOSE,
-    6: _Transpose.ROTATE_270,
-    7: _Transpose.TRANSVERSE,
-    8: _Transpose.ROTATE_90,
-}
-# ... which exchange the axes, and which reverse the stored x or y axis.
+# EXIF orientations that exchange the axes, and that reverse the stored x or y axis.
 _TURNED, _X_REVERSED, _Y_REVERSED = {5, 6, 7, 8}, {2, 3, 7, 8}, {3, 4, 6, 7}
 
 
@@ -108,7 +72,18 @@ def prepare_image(data: bytes, preprocessing: Preprocessing, limits: ImageLimits
             f"and it has {file.coded_bytes}"
         )
     geometry = _geometry(file, preprocessing)
-    return Decoding(_cost(file, geometry), partial(_decode, file, geometry, preprocessing.channels))
+    drawing = Drawing(
+        format=file.format,
+        stored=(file.width, file.height),
+        resized=geometry.resized,
+        size=geometry.size,
+        box=geometry.box,
+        turn=TO_UPRIGHT.get(file.orientation),
+        grey=preprocessing.channels is ChannelOrder.GREY,
+        reverse=preprocessing.channels is ChannelOrder.BGR,
+        parts=file.parts,
+    )
+    return Decoding(_cost(file, geometry), drawing)
 
 
 def _geometry(file: ImageFile, preprocessing: Preprocessing) -> _Geometry:
@@ -144,54 +119,3 @@ def _cost(file: ImageFile, geometry: _Geometry) -> Cost:
     pixel_bytes = weight.held_bytes + weight.drawn_bytes / shrink**2
     coded_bytes = sum(map(len, file.parts))  # Pillow reads a joined copy
     return Cost(int(file.pixels * pixel_bytes) + coded_bytes, file.pixels * weight.ns / 1e9)
-
-
-def _decode(file: ImageFile, geometry: _Geometry, channels: ChannelOrder) -> Pixels:
-    try:
-        image = _decode_upright(file, geometry, "L" if channels is ChannelOrder.GREY else "RGB")
-    except _DECODER_ERRORS as error:
-        # Of Pillow's messages only this one says nothing: it names the buffer.
-        reason = "" if isinstance(error, UnidentifiedImageError) else f" ({error})"
-        raise ImageError(
-            f"the {file.format.value} cannot be decoded{reason}: it is truncated or broken; "
-            "save the image again"
-        ) from error
-    pixels = np.asarray(image)
-    if channels is ChannelOrder.BGR:
-        pixels = pixels[:, :, ::-1]
-    return np.ascontiguousarray(pixels.reshape(*pixels.shape[:2], -1))
-
-
-def _decode_upright(file: ImageFile, geometry: _Geometry, mode: str) -> Image.Image:
-    if file.format is ImageFormat.PNG:
-        check_png(file.parts)
-    with Image.open(io.BytesIO(b"".join(file.parts)), formats=[file.format.name]) as image:
-        if image.size != (file.width, file.height) or getattr(image, "n_frames", 1) != 1:
-            raise ImageError(f"the {file.format.value} contradicts itself; save the image again")
-        # A JPEG decodes at 1/2, 1/4 or 1/8 for less, as long as that is no smaller than needed.
-        draft = image.draft(None, geometry.resized)
-        shrink = file.width / draft[1][2] if draft else 1.0
-        image.load()
-        opaque = _opaque(image, mode)
-    # Resized before it is turned: turning few pixels is cheap.
-    left, top, right, bottom = (edge / shrink for edge in geometry.box)
-    small = opaque.resize(geometry.size, Image.Resampling.BILINEAR, box=(left, top, right, bottom))
-    turn = _TO_UPRIGHT.get(file.orientation)
-    return _converted(small if turn is None else small.transpose(turn), mode)
-
-
-def _opaque(image: Image.Image, mode: str) -> Image.Image:
-    """Any decoded image as RGB or L, on white; grey stays L, which takes a quarter of RGB."""
-    if image.mode == "I;16":  # keep the high byte, as Pillow does for 16-bit colour
-        image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
-    if image.has_transparency_data:
-        image = _converted(image, "RGBA")
-        paper = Image.new("RGB", image.size, "white")
-        paper.paste(image, mask=image)
-        image = paper
-    return _converted(image, "L" if image.mode in _GREY else mode)
-
-
-def _converted(image: Image.Image, mode: str) -> Image.Image:
-    # `convert` copies an image that has the mode already: 200 MB at 50 megapixels.
-    return image if image.mode == mode else image.convert(mode)

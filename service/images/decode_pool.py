@@ -1,7 +1,7 @@
 """Decode threads with one memory budget, in which large images never hold up small ones.
 
 prepared ─┬─ quick ─────────── its client's turn ── a decode thread
-          └─ large ── memory, its client's turn ── a thread for large images
+          └─ large ── memory, its client's turn ── a thread for large images ── `apart`
 
 A decode is quick if it takes little time and little memory; the budget reserves room for a quick
 one in every thread. Clients take turns by the seconds that decoding takes, and the images of one
@@ -72,7 +72,7 @@ class _Work:
 
     def run(self) -> Pixels | None:
         """Decode it, in a thread, unless it is withdrawn."""
-        return None if self.then is None else self.decoding.run()
+        return None if self.then is None else self.lane.call(self.decoding.run)
 
 
 @dataclass(eq=False, slots=True)
@@ -81,6 +81,7 @@ class _Lane:
 
     workers: Workers
     has_room: Callable[[Cost], bool]  # whether an image that costs so much can begin
+    call: Callable[[Callable[[], Pixels]], Pixels] = call  # how its thread decodes an image
     waiting: FairQueue[_Work] = field(default_factory=FairQueue)
     running: int = 0
     bytes: float = 0  # of those that run
@@ -154,8 +155,19 @@ class _Lane:
 class DecodePool:
     """Decodes images in threads; used from one event loop."""
 
-    def __init__(self, threads: int, budget_bytes: int, *, bound_s: float, nice: int = 0) -> None:
-        """`bound_s` limits the time of one image; with no threads `post` decodes every image."""
+    def __init__(
+        self,
+        threads: int,
+        budget_bytes: int,
+        *,
+        bound_s: float,
+        nice: int = 0,
+        apart: Callable[[Callable[[], Pixels]], Pixels] = call,
+    ) -> None:
+        """`bound_s` limits the time of one image; with no threads `post` decodes every image.
+
+        `apart` decodes the large ones: in a thread unless it does so elsewhere.
+        """
         self._threads = threads
         self._large_threads = max(min(1, threads), threads // 2)
         self.quick_bytes = min(_QUICK_BYTES, budget_bytes // (_SHARE * max(1, threads)))
@@ -163,7 +175,7 @@ class DecodePool:
         quick = Workers("decode", threads, bound_s=bound_s, nice=nice)
         slow = Workers("decode-large", self._large_threads, bound_s=bound_s, nice=2 * nice)
         self._quick = _Lane(quick, self._has_thread)
-        self._large = _Lane(slow, self._has_memory)
+        self._large = _Lane(slow, self._has_memory, apart)
 
     @property
     def lost(self) -> int:

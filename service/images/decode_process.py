@@ -1,0 +1,166 @@
+"""Processes that decode large images, so that the server's own threads do not wait for them.
+
+    a decode thread ── pickle protocol 5, by a pipe ── Drawing() ── pixels or the error ── back
+
+Pillow holds the interpreter's lock while it copies a decoded WebP: 60 ms for 25 megapixels, in
+which the server answers nobody. Here it is another interpreter's. A decoder that crashes, or takes
+all memory, takes only its own image with it.
+"""
+
+import pickle
+import select
+import signal
+import struct
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import closing, suppress
+from math import inf
+from typing import IO, Any, TypeVar, cast
+
+from service.errors import DecoderLostError
+
+R = TypeVar("R")
+
+_LENGTHS = struct.Struct("=QI")  # bytes of a pickle, and the number of its buffers
+_LENGTH = struct.Struct("=Q")
+
+
+class DecodeProcesses:
+    """As many processes as threads call `run` at once; each starts when it is first needed.
+
+    A process has the niceness of the thread that starts it, and ends with this one, however that
+    ends: it reads from a pipe that closes then.
+    """
+
+    def __init__(self, bound_s: float = inf) -> None:
+        """`bound_s` limits the time of one call."""
+        self._bound_s = bound_s
+        self._idle: list[_Process] = []
+        self._closed = False
+
+    def run(self, function: Callable[[], R]) -> R:
+        """Return what a picklable function returns in another process, or raise its error.
+
+        DecoderLostError: the process crashed, was killed, or took longer than the bound.
+        """
+        try:
+            process = self._idle.pop()
+        except IndexError:
+            process = _Process()
+        try:
+            result, error = process.call(function, self._bound_s)
+        except BaseException:
+            process.kill()
+            raise
+        self._idle.append(process)
+        if self._closed:
+            self.close()
+        if error is not None:
+            raise error
+        return result  # type: ignore[no-any-return]
+
+    def close(self) -> None:
+        """End every process after its last call; does not wait for that."""
+        self._closed = True
+        with suppress(IndexError):
+            while True:
+                self._idle.pop().close()
+
+
+class _Process:
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(  # noqa: S603  (this interpreter, on this module)
+            [sys.executable, "-c", _MAIN.format(path=sys.path)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        self._input = cast(IO[bytes], self._process.stdin)
+        self._output = cast(IO[bytes], self._process.stdout)
+
+    def call(self, function: Callable[[], Any], bound_s: float) -> tuple[Any, Exception | None]:
+        try:
+            _send(self._input, function)
+            if not self._answers_within(bound_s):
+                raise DecoderLostError(f"is stuck for {bound_s:.0f} s")
+            return _receive(self._output)  # type: ignore[no-any-return]
+        except (BrokenPipeError, EOFError) as error:
+            status = self._process.wait()
+            how = f"was ended by signal {-status}" if status < 0 else f"ended with status {status}"
+            raise DecoderLostError(how) from error
+
+    def _answers_within(self, bound_s: float) -> bool:
+        poll = select.poll()
+        poll.register(self._output, select.POLLIN)
+        return bool(poll.poll(None if bound_s == inf else bound_s * 1e3))
+
+    def kill(self) -> None:
+        self._process.kill()
+        self.close()
+
+    def close(self) -> None:
+        """Let it end, which it does when its input ends, and wait for that."""
+        with suppress(BrokenPipeError):  # what was being sent is lost
+            self._input.close()
+        self._output.close()
+        self._process.wait()
+
+
+def _send(pipe: IO[bytes], what: object) -> None:
+    buffers: list[pickle.PickleBuffer] = []
+    data = pickle.dumps(what, 5, buffer_callback=buffers.append)
+    pipe.write(_LENGTHS.pack(len(data), len(buffers)))
+    pipe.write(data)
+    for buffer in buffers:
+        raw = buffer.raw()
+        pipe.write(_LENGTH.pack(len(raw)))
+        pipe.write(raw)
+    pipe.flush()
+
+
+def _receive(pipe: IO[bytes]) -> Any:
+    """Return what was sent. EOFError: the other side has ended."""
+    length, count = _LENGTHS.unpack(_read(pipe, _LENGTHS.size))
+    data = _read(pipe, length)
+    buffers = [_read(pipe, *_LENGTH.unpack(_read(pipe, _LENGTH.size))) for _ in range(count)]
+    return pickle.loads(data, buffers=buffers)  # noqa: S301  (the other side is this program)
+
+
+def _read(pipe: IO[bytes], length: int) -> bytes:
+    data = pipe.read(length)
+    if len(data) < length:
+        raise EOFError
+    return data
+
+
+_MAIN = """\
+import sys
+sys.path[:] = {path!r}
+from service.images.decode_process import main
+main()
+"""
+
+
+def main() -> None:
+    """Call functions from standard input until it ends; the parent is gone then, or has closed.
+
+    Signals to a whole group of processes, Ctrl-C say, are for the parent, which finishes what it
+    has accepted.
+    """
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    with closing(sys.stdin.buffer) as requests, closing(sys.stdout.buffer) as answers:
+        # What a decoder prints must not come between the answers.
+        sys.stdout = sys.stderr
+        with suppress(EOFError, BrokenPipeError):
+            while True:
+                function = _receive(requests)
+                _send(answers, _outcome(function))
+                del function  # an idle process must not keep an image
+
+
+def _outcome(function: Callable[[], Any]) -> tuple[Any, Exception | None]:
+    try:
+        return function(), None
+    except Exception as error:  # noqa: BLE001  (raised in the other process)
+        return None, error

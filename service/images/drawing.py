@@ -1,0 +1,130 @@
+"""Pixels of a checked image file: one resample orients, resizes and crops.
+
+    Pillow decodes (a large JPEG at 1/2, 1/4 or 1/8) ── opaque RGB or grey ── resample ── upright
+
+The output is the upright image resized to `resize` on its shorter side and cropped to the centre
+height × width, with Pillow's antialiased bilinear filter. Only the pixels inside the crop are
+computed: within 1 grey level of doing it in two steps.
+
+Transparency is drawn on white. Colour profiles are ignored, as in common training pipelines: the
+model gets the numbers in the file. Thread-safe.
+
+This imports no model, so a process that only draws starts in a third of a second and takes 40 MB.
+"""
+
+import io
+import struct
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from pickle import PickleBuffer
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, UnidentifiedImageError
+
+from service.errors import ImageError
+from service.images.file import ImageFormat
+from service.images.png import check_png
+
+# A file's limits apply before Pillow reads it, so its own limit and warnings add nothing.
+Image.MAX_IMAGE_PIXELS = None
+warnings.filterwarnings("ignore", module=r"PIL\.")
+
+# What Pillow's JPEG, PNG and WebP readers raise on invalid bytes.
+_DECODER_ERRORS = (OSError, SyntaxError, ValueError, EOFError, struct.error)
+
+# Pillow's modes of grey.
+_GREY = {"1", "L"}
+
+_Transpose = Image.Transpose
+
+# EXIF orientations: how to turn stored pixels upright; 1 is upright.
+TO_UPRIGHT = {
+    2: _Transpose.FLIP_LEFT_RIGHT,
+    3: _Transpose.ROTATE_180,
+    4: _Transpose.FLIP_TOP_BOTTOM,
+    5: _Transpose.TRANSPOSE,
+    6: _Transpose.ROTATE_270,
+    7: _Transpose.TRANSVERSE,
+    8: _Transpose.ROTATE_90,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drawing:
+    """A checked file and what to make of it, with x and y as stored; calling it decodes the file.
+
+    It can be pickled: the parts of the file are then buffers, which protocol 5 does not copy.
+    """
+
+    format: ImageFormat
+    stored: tuple[int, int]  # width and height
+    resized: tuple[int, int]  # the whole image
+    size: tuple[int, int]  # the crop, resized
+    box: tuple[float, float, float, float]  # the crop in stored pixels: left, top, right, bottom
+    turn: Image.Transpose | None  # from stored to upright
+    grey: bool  # one channel
+    reverse: bool  # the channels are BGR
+    parts: Sequence[memoryview]  # of the file, which affect pixels
+
+    def __call__(self) -> NDArray[np.uint8]:
+        """Return height × width × C pixels, C-contiguous. Raises ImageError."""
+        try:
+            image = self._upright("L" if self.grey else "RGB")
+        except _DECODER_ERRORS as error:
+            # Of Pillow's messages only this one says nothing: it names the buffer.
+            reason = "" if isinstance(error, UnidentifiedImageError) else f" ({error})"
+            raise ImageError(
+                f"the {self.format.value} cannot be decoded{reason}: it is truncated or broken; "
+                "save the image again"
+            ) from error
+        pixels = np.asarray(image)
+        if self.reverse:
+            pixels = pixels[:, :, ::-1]
+        return np.ascontiguousarray(pixels.reshape(*pixels.shape[:2], -1))
+
+    def __reduce__(self) -> tuple[Callable[..., "Drawing"], tuple[Any, ...]]:
+        """Pickle the parts as buffers."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return _drawing, (values | {"parts": [PickleBuffer(part) for part in self.parts]},)
+
+    def _upright(self, mode: str) -> Image.Image:
+        if self.format is ImageFormat.PNG:
+            check_png(self.parts)
+        with Image.open(io.BytesIO(b"".join(self.parts)), formats=[self.format.name]) as image:
+            if image.size != self.stored or getattr(image, "n_frames", 1) != 1:
+                raise ImageError(
+                    f"the {self.format.value} contradicts itself; save the image again"
+                )
+            # A JPEG decodes at 1/2, 1/4 or 1/8 for less, as long as that is no smaller than needed.
+            draft = image.draft(None, self.resized)
+            shrink = self.stored[0] / draft[1][2] if draft else 1.0
+            image.load()
+            opaque = _opaque(image, mode)
+        # Resized before it is turned: turning few pixels is cheap.
+        left, top, right, bottom = (edge / shrink for edge in self.box)
+        small = opaque.resize(self.size, Image.Resampling.BILINEAR, box=(left, top, right, bottom))
+        return _converted(small if self.turn is None else small.transpose(self.turn), mode)
+
+
+def _drawing(values: dict[str, Any]) -> Drawing:
+    return Drawing(**values | {"parts": [memoryview(part) for part in values["parts"]]})
+
+
+def _opaque(image: Image.Image, mode: str) -> Image.Image:
+    """Any decoded image as RGB or L, on white; grey stays L, which takes a quarter of RGB."""
+    if image.mode == "I;16":  # keep the high byte, as Pillow does for 16-bit colour
+        image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+    if image.has_transparency_data:
+        image = _converted(image, "RGBA")
+        paper = Image.new("RGB", image.size, "white")
+        paper.paste(image, mask=image)
+        image = paper
+    return _converted(image, "L" if image.mode in _GREY else mode)
+
+
+def _converted(image: Image.Image, mode: str) -> Image.Image:
+    # `convert` copies an image that has the mode already: 200 MB at 50 megapixels.
+    return image if image.mode == mode else image.convert(mode)

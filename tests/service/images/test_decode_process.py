@@ -1,0 +1,121 @@
+"""Large images are decoded in processes: as in a thread, and a crash takes one image."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from models import PRESETS
+from service.errors import DecoderLostError, ImageError
+from service.images.decode import ImageLimits, prepare_image
+from service.images.decode_process import DecodeProcesses
+from tests.support.images.files import encode, scene
+from tests.support.service.heartbeat import longest_hold_s
+
+BGR = PRESETS["caffe"].at(224, 224)
+LIMITS = ImageLimits()
+
+
+@pytest.fixture
+def processes() -> Iterator[DecodeProcesses]:
+    made = DecodeProcesses(bound_s=20)
+    yield made
+    made.close()
+
+
+def test_pixels_and_errors_are_those_of_a_thread(processes: DecodeProcesses) -> None:
+    for form in ("JPEG", "PNG", "WEBP"):
+        drawing = prepare_image(encode(scene(300, 200), form), BGR, LIMITS).run
+        assert np.array_equal(processes.run(drawing), drawing())
+    data = bytearray(encode(scene(300, 200), "PNG"))
+    data[len(data) // 2] ^= 255
+    broken = prepare_image(bytes(data), BGR, LIMITS).run
+    with pytest.raises(ImageError) as here:
+        broken()
+    with pytest.raises(ImageError) as there:
+        processes.run(broken)
+    assert str(there.value) == str(here.value)
+
+
+def test_a_process_is_used_again(processes: DecodeProcesses) -> None:
+    assert len({processes.run(os.getpid) for _ in range(3)} | {os.getpid()}) == 2
+
+
+def test_threads_at_once_have_a_process_each(processes: DecodeProcesses) -> None:
+    sleep = partial(processes.run, partial(time.sleep, 0.5))
+    threads = [threading.Thread(target=sleep) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(processes._idle) == 2
+
+
+@pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGKILL])
+def test_a_crash_fails_one_call(processes: DecodeProcesses, number: signal.Signals) -> None:
+    with pytest.raises(DecoderLostError, match=f"was ended by signal {number.value};"):
+        processes.run(partial(signal.raise_signal, number))
+    assert processes.run(os.getpid) != os.getpid()
+
+
+def test_a_stuck_process_is_killed() -> None:
+    processes = DecodeProcesses(bound_s=1)
+    before = processes.run(os.getpid)
+    with pytest.raises(DecoderLostError, match="is stuck for 1 s"):
+        processes.run(partial(time.sleep, 60))
+    with pytest.raises(ProcessLookupError):
+        os.kill(before, 0)
+    processes.close()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_signals_to_the_group_end_no_decode(
+    processes: DecodeProcesses, number: signal.Signals
+) -> None:
+    processes.run(partial(signal.raise_signal, number))
+
+
+PARENT = """\
+import os, sys, time
+from service.images.decode_process import DecodeProcesses
+processes = DecodeProcesses()
+print(processes.run(os.getpid), flush=True)
+time.sleep(60)
+"""
+
+
+def test_no_process_outlives_its_parent_that_is_killed() -> None:
+    with subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        child = Path("/proc", parent.stdout.readline().decode().strip())
+        assert child.exists()
+        parent.kill()
+    until = time.monotonic() + 10
+    while child.exists() and time.monotonic() < until:
+        time.sleep(0.01)
+    assert not child.exists()
+
+
+def test_closing_ends_also_what_is_busy(processes: DecodeProcesses) -> None:
+    busy = threading.Thread(target=processes.run, args=(partial(time.sleep, 0.5),))
+    busy.start()
+    processes.close()
+    busy.join()
+    assert not processes._idle
+
+
+def test_the_largest_webp_does_not_hold_the_interpreters_lock(processes: DecodeProcesses) -> None:
+    data = encode(Image.new("RGB", (5000, 5000), "red"), "WEBP", lossless=True)
+    drawing = prepare_image(data, BGR, LIMITS).run
+    processes.run(os.getpid)  # which has started it
+    assert longest_hold_s(drawing, tries=1, enough_s=0) > 0.02
+    assert longest_hold_s(partial(processes.run, drawing), tries=5, enough_s=0.005) < 0.01
