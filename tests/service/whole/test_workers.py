@@ -207,7 +207,7 @@ def test_the_process_that_forks_workers_may_die(tmp_path: Path) -> None:
         until(lambda: service.metric("convoy_workers") == WORKERS)
         assert connection.classify(5) == 5
         service.process.terminate()
-        assert service.process.wait(10) == 0
+        assert service.process.wait(30) == 0
         until(lambda: not is_there(kept))
 
 
