@@ -32,14 +32,16 @@ def profiles(
     """
     found: dict[Instantiation, tuple[int, StaticProfile]] = {}
     for problem in problems:
-        for launch in measured_launches(problem, choose(problem, choices(problem), H200)):
+        choice = choose(problem, choices(problem), H200)
+        works = choice.algorithm.work(problem, choice.config)
+        for launch, work in zip(measured_launches(problem, choice), works, strict=True):
             kernel = launch.instantiation
             if kernel in found:
                 served, profile = found[kernel]
             else:
                 cubin = compile_kernel(kernel, ARCHITECTURE, cache)
                 threads = prod(launch.block)
-                made = static_profile(kernel, ARCHITECTURE, cubin, threads, launch.shared_bytes)
+                made = static_profile(cubin, ARCHITECTURE, threads, launch.shared_bytes, work.trips)
                 simulated = profile_of(kernel).load_wavefronts
                 served, profile = 0, replace(made, load_wavefronts=simulated)
             found[kernel] = served + 1, profile

@@ -6,7 +6,7 @@ from math import ceil, prod
 
 from kernels.convolution.rounding import direct_rounding
 from kernels.convolution.split_sum import MAX_WORKSPACE_BYTES, conv_sizes
-from kernels.convolution.work import Work
+from kernels.convolution.work import NO_INNER_LOOPS, Trips, Work
 from kernels.device.device import Instantiation
 from kernels.device.launch import (
     THREADS,
@@ -204,6 +204,7 @@ class CoalescedConv:
             threads=tile.threads,
             shared_bytes=tile.shared_bytes(taps) + _STATIC_BYTES,
             bytes=4 * channels * (prod(taps) * filters + met) + sum_bytes,
+            trips=Trips({"FFMA": taps[0] * (tile.chunk // tile.step)}, {}),
             products=chunks * tile.chunk // tile.step * prod(taps) * VECTOR**2 * tile.columns,
             vectors=tile.pixels * tile.filters / VECTOR / tile.threads,
             rounds=chunks / (tile.stages - 1),
@@ -359,6 +360,7 @@ def _second_work(problem: ConvProblem, split: int) -> Work:
         threads=THREADS,
         shared_bytes=0,
         bytes=THREADS * 16 * (split + 1),
+        trips=NO_INNER_LOOPS,
         rounds=ceil(split / 4) - 1,
     )
 

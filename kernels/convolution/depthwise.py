@@ -7,7 +7,7 @@ from math import ceil, prod
 import numpy as np
 
 from kernels.convolution.rounding import direct_rounding
-from kernels.convolution.work import Work
+from kernels.convolution.work import NO_INNER_LOOPS, Work
 from kernels.device.device import Instantiation
 from kernels.device.launch import Launch, instantiate, int32, launch, struct, window_struct
 from kernels.layout.operands import Filter, check_filter, check_operands, vectors_in
@@ -100,6 +100,7 @@ class DepthwiseConv:
                 threads=THREADS,
                 shared_bytes=0,
                 bytes=THREADS * loads * VECTOR * itemsize,
+                trips=NO_INNER_LOOPS,
                 products=VECTOR * rows * width * config.run,
                 vectors=config.run,
                 rounds=rows - 1,

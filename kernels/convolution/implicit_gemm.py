@@ -11,7 +11,7 @@ from typing import ClassVar, Protocol, TypeVar
 
 from kernels.convolution.rounding import direct_rounding
 from kernels.convolution.split_sum import MIN_CHUNKS, SplitSum, TileConfig, conv_sizes
-from kernels.convolution.work import Work
+from kernels.convolution.work import Trips, Work
 from kernels.device.device import Instantiation
 from kernels.device.launch import (
     Value,
@@ -65,6 +65,8 @@ class AnyTile(Protocol):
     def sums(self) -> int:
         """Floats of a block's sums in memory."""
 
+
+_PRODUCTS_A_TURN = 256  # of a thread, in a turn of the innermost loop: implicit_gemm.cu
 
 T = TypeVar("T", bound=AnyTile)
 ConfigTile = TypeVar("ConfigTile")
@@ -250,6 +252,7 @@ class FloatGemm(ImplicitGemm[Tile]):
                 threads=tile.threads,
                 shared_bytes=tile.shared_bytes,
                 bytes=4 * moved,
+                trips=Trips({"FFMA": tile.bk * tile.tm * tile.tn // _PRODUCTS_A_TURN}, {}),
                 products=tile.tm * tile.tn * tile.bk * chunks,
                 vectors=tile.bm * tile.bn / VECTOR / tile.threads,
                 rounds=chunks / (tile.stages - 1),

@@ -8,7 +8,7 @@ import numpy as np
 
 from kernels.convolution.implicit_gemm import ImplicitGemm, inner_size, unit
 from kernels.convolution.split_sum import TileConfig
-from kernels.convolution.work import Work
+from kernels.convolution.work import NO_INNER_LOOPS, Work
 from kernels.device.device import Instantiation
 from kernels.device.launch import Value, instantiate, struct
 from kernels.layout.operands import Filter, check_filter, padded
@@ -158,6 +158,7 @@ class TensorConv(ImplicitGemm[TensorTile]):
                 shared_bytes=self.dynamic_bytes(problem, config),
                 bytes=_ROW_BYTES * (tile.bm + tile.bn) * chunks
                 + (4 if split else itemsize) * tile.bm * tile.bn,
+                trips=NO_INNER_LOOPS,
                 products=products * parts * chunks,
                 vectors=tile.bm * tile.bn / VECTOR / tile.threads,
                 rounds=chunks / (tile.stages - 1),

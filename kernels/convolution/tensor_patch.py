@@ -2,13 +2,13 @@
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from math import ceil, prod
+from math import ceil, prod, sqrt
 
 import numpy as np
 
 from kernels.convolution.rounding import direct_rounding
 from kernels.convolution.split_sum import SplitSum, TileConfig, conv_sizes
-from kernels.convolution.work import Work
+from kernels.convolution.work import Trips, Work
 from kernels.device.device import Instantiation
 from kernels.device.launch import instantiate, int32, struct
 from kernels.layout.operands import Filter, check_filter
@@ -142,6 +142,7 @@ class PatchConv(SplitSum[TileConfig[PatchTile]]):
                 shared_bytes=self.dynamic_bytes(problem, config) + _STATIC_BYTES,
                 bytes=2 * (met * channels + tile.bn * CHUNK * chunks)
                 + (4 if split else 2) * tile.bm * tile.bn,
+                trips=_trips(tile),
                 products=tile.wm // 16 * (tile.wn // 8) * (CHUNK // 16) * chunks,
                 vectors=tile.bm * tile.bn / VECTOR / tile.threads,
                 rounds=chunks / (tile.stages - 1),
@@ -280,3 +281,9 @@ def _unfit_window(problem: ConvProblem) -> str | None:
     if (nbytes := window_bytes(problem)) > MAX_PATCH_BYTES:
         return f"a window of {nbytes} bytes; shared memory has {MAX_PATCH_BYTES} for it"
     return None
+
+
+def _trips(tile: PatchTile) -> Trips:
+    """Return them as for 64 channels of a 3×3 window, whose patch is square."""
+    read = (sqrt(tile.bm) + 2) ** 2
+    return Trips({"HMMA": 9, "STS": ceil(8 * read / tile.threads)}, {})

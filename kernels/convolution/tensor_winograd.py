@@ -11,7 +11,7 @@ import numpy as np
 from kernels.convolution.rounding import ROUNDED, winograd_rounding
 from kernels.convolution.split_sum import MIN_CHUNKS, SplitSum, WinogradConfig, conv_sizes
 from kernels.convolution.winograd import WinogradConv
-from kernels.convolution.work import Work
+from kernels.convolution.work import NO_INNER_LOOPS, Work
 from kernels.device.device import Instantiation
 from kernels.device.launch import instantiate, int32, struct
 from kernels.layout.operands import Filter, check_filter, padded
@@ -160,6 +160,7 @@ class TensorWinogradConv(SplitSum[WinogradConfig[TensorWinogradTile]]):
                 + -(-(16 * tile.bm + 4) // 128) * 128,
                 bytes=2 * _CHUNK * (pixels + positions * tile.bn) * chunks
                 + (4 if split else 2) * written,
+                trips=NO_INNER_LOOPS,
                 products=positions * tile.bm * tile.bn * 32 / (16 * 8 * tile.threads) * chunks,
                 vectors=written / VECTOR / tile.threads,
                 rounds=chunks,

@@ -6,7 +6,7 @@ from math import ceil, prod
 
 from kernels.convolution.rounding import winograd_rounding
 from kernels.convolution.split_sum import MIN_CHUNKS, SplitSum, WinogradConfig, conv_sizes
-from kernels.convolution.work import Work
+from kernels.convolution.work import Trips, Work
 from kernels.device.device import Instantiation
 from kernels.device.launch import instantiate, int32, struct
 from kernels.layout.operands import Filter, check_filter, padded
@@ -203,6 +203,7 @@ class WinogradConv(SplitSum[WinogradConfig[WinogradTile]]):
                 # The cache serves 8 channels of a pixel at a time.
                 bytes=4 * positions * (8 * tile.bm + tile.bc * tile.bn) * chunks
                 + 4 * outputs * tile.bm * tile.bn,
+                trips=_trips(tile, threads),
                 products=tile.tm * tile.tn * tile.bc * chunks,
                 vectors=outputs * tile.bm * tile.bn / VECTOR / threads,
                 rounds=chunks,
@@ -274,3 +275,14 @@ class WinogradConv(SplitSum[WinogradConfig[WinogradTile]]):
         images = problem.n + 1 + tile.bm // self.image_tiles(problem)
         int32(images * reached * max(each.pitch for each in (x, *written)))
         int32(self.positions * (padded(problem.c) + tile.bc) * (padded(problem.k) + tile.bn))
+
+
+def _trips(tile: WinogradTile, threads: int) -> Trips:
+    apart = (tile.bm // tile.tm) * (tile.bn // tile.tn) // (tile.bn // 4)
+    items = tile.bm // tile.data_warps * tile.bc // 32  # of a data warp's lane; or two at once
+    return Trips(
+        {"STS": items, "STS.64": items // 2, "LDGSTS": tile.bc // apart},
+        {"STS": ceil(tile.bm * tile.bn / threads)},
+        tile.data_warps,
+        tile.tm * tile.tn * tile.bc,
+    )

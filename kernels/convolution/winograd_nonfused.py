@@ -20,7 +20,7 @@ from kernels.convolution.rounding import FACTORS, winograd_rounding
 from kernels.convolution.split_sum import TileConfig
 from kernels.convolution.tensor_gemm import TensorConv, to_tf32
 from kernels.convolution.winograd import WinogradConv
-from kernels.convolution.work import Work
+from kernels.convolution.work import NO_INNER_LOOPS, Work
 from kernels.device.device import Instantiation
 from kernels.device.launch import Launch, instantiate, int32, launch, struct, window_struct
 from kernels.layout.operands import Filter, check_filter, check_operands, padded, vectors_in
@@ -155,6 +155,7 @@ class NonfusedWinogradConv:
                 threads=THREADS,
                 shared_bytes=0,
                 bytes=THREADS * (stored + between) * positions,
+                trips=NO_INNER_LOOPS,
             )
             inverse = Work(
                 kernel=self._instantiate("winograd_inverse", problem, config, finish=finish(None)),
@@ -162,6 +163,7 @@ class NonfusedWinogradConv:
                 threads=THREADS,
                 shared_bytes=16 * THREADS * outputs,
                 bytes=THREADS * VECTOR * (between * positions + stored * outputs),
+                trips=NO_INNER_LOOPS,
                 vectors=outputs,
                 rounds=1,
             )

@@ -1,8 +1,25 @@
 """The work of a launch, as a cost model needs it."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from kernels.device.device import Instantiation
+
+
+class Trips(NamedTuple):
+    """Trip counts of loops inside a kernel's outer loop, where machine code alone does not say.
+
+    Each is by an opcode that only its loop has; a loop that is not named runs once.
+    """
+
+    loop: Mapping[str, int]  # in a turn of the outer loop
+    finish: Mapping[str, int]
+    data_warps: int = 0
+    products: int = 0  # of a thread in a chunk
+
+
+NO_INNER_LOOPS = Trips({}, {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +35,7 @@ class Work:
     threads: int  # of a block
     shared_bytes: int  # of a block, static and dynamic
     bytes: float  # of a block, to and from the second-level cache
+    trips: Trips = field(hash=False)
     products: float = 0  # FFMA or mma instructions of each warp that multiplies
     vectors: float = 0  # of 4 outputs, that a thread finishes one after another
     rounds: float = 0  # times that a block waits for that cache, after prefetching

@@ -38,6 +38,11 @@ FLAGS = (
 _log = logging.getLogger(__name__)
 
 
+def compiler() -> str:
+    """Return the compiler's name and version, as committed tables state it."""
+    return "NVRTC {}.{}".format(*nvrtc.version())
+
+
 @dataclass(frozen=True, slots=True)
 class Resources:
     """Resources of one kernel on one architecture, as ptxas reports them; sizes in bytes."""

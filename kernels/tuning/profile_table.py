@@ -1,6 +1,6 @@
 """The committed profiles of the kernels that convolutions launch: profile.tsv.
 
-    tests/support/kernels/profiles.py ─ rows ─ profile.tsv ─ profile_of ─ heuristic, inspect
+    profiles.py ─ rows ─ profile.tsv ─ profile_of ─ heuristic, inspect
 
 A row has counts, and for people the shares that follow from them.
 """
@@ -14,6 +14,9 @@ from kernels.operations.epilogue import commonest
 from kernels.tuning.static_profile import StaticProfile, Stretch
 
 TABLE = Path(__file__).with_name("profile.tsv")
+LOADS = Path(__file__).with_name("load_wavefronts.tsv")
+"""What the simulator counted, by kernel: `python -m tests.cusim.profile --write`."""
+
 ARCHITECTURE = "90a"
 """That of an H100 and an H200, for which the heuristic chooses."""
 
@@ -41,13 +44,29 @@ def profile_of(kernel: Instantiation, arch: str = ARCHITECTURE) -> StaticProfile
     except KeyError:
         raise UnprofiledKernelError(
             f"{TABLE.name} has no profile of {name_of(kernel)} for sm_{arch}; "
-            "make it: python -m tests.support.kernels.profiles"
+            "make it: python -m kernels.tuning.profiles"
         ) from None
 
 
 def name_of(kernel: Instantiation) -> str:
     """A kernel's in the table."""
     return f"{kernel.source} {kernel.expression}"
+
+
+def load_wavefronts(kernel: Instantiation) -> float:
+    """Return the cycles of shared memory that a warp's load of 16 bytes takes, as simulated.
+
+    Of a kernel that was not simulated, the most of its source's; 2 where none was.
+    """
+    simulated = _load_wavefronts()
+    of_source = [each for name, each in simulated.items() if name.split()[0] == kernel.source]
+    return simulated.get(name_of(kernel), max(of_source, default=2.0))
+
+
+@cache
+def _load_wavefronts() -> Mapping[str, float]:
+    lines = LOADS.read_text(encoding="utf-8").splitlines()
+    return {name: float(number) for name, number in (line.split("\t") for line in lines)}
 
 
 @cache

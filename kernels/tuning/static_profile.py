@@ -12,12 +12,11 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from kernels.convolution.work import Trips
 from kernels.device.compile import Cubin
-from kernels.device.device import Instantiation
 from kernels.device.gpus import ARCHITECTURES
 from kernels.device.machine_code import WORD, Instruction, disassemble
 from kernels.tuning.control_flow import Loop, Weight, leading_to, loops, outermost, path
-from kernels.tuning.trips import trips_of
 
 SCHEDULERS = 4
 """Of a multiprocessor; warp w is scheduler w % 4's (assumed, for NVIDIA does not say)."""
@@ -159,7 +158,7 @@ class StaticProfile:
 
 
 def static_profile(
-    instantiation: Instantiation, arch: str, cubin: Cubin, threads: int, shared_bytes: int
+    cubin: Cubin, arch: str, threads: int, shared_bytes: int, trips: Trips
 ) -> StaticProfile:
     """The profile of a kernel launched with blocks of so many threads and dynamic shared bytes.
 
@@ -167,23 +166,20 @@ def static_profile(
     """
     shared = cubin.resources.static_shared + shared_bytes
     blocks = resident(cubin.resources.registers, threads, shared, arch)
-    return profile_of_code(
-        disassemble(cubin), instantiation, cubin.resources.registers, blocks, threads
-    )
+    return profile_of_code(disassemble(cubin), cubin.resources.registers, blocks, threads, trips)
 
 
 def profile_of_code(
     code: Sequence[Instruction],
-    instantiation: Instantiation,
     registers: int,
     blocks: int,
     threads: int,
+    trips: Trips,
 ) -> StaticProfile:
     """The profile of a kernel's instructions, of which so many blocks are resident."""
     first = next((i for i, each in enumerate(code) if _copies(each)), 0)
     end = max(i for i, each in enumerate(code) if each.base == "EXIT")
     hot = hot_loop(code)
-    trips = trips_of(instantiation, threads)
     loop, data, begin = Counter[str](), Counter[str](), first
     fill: list[int] = []
     if hot is not None:

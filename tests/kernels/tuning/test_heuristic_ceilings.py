@@ -11,7 +11,7 @@ import pytest
 from benchmarks.kernels.suites import BATCHES, SUITES
 from kernels.convolution.algorithms import Algorithm, ConvChoice, choices
 from kernels.convolution.winograd_nonfused import NonfusedWinogradConv
-from kernels.convolution.work import Work
+from kernels.convolution.work import NO_INNER_LOOPS, Work
 from kernels.device.device import Instantiation
 from kernels.device.gpus import H200
 from kernels.problems.conv import ConvProblem
@@ -99,7 +99,15 @@ class Taking:
 
 
 PROFILE = StaticProfile(registers=64, blocks=2, warps=4, code_bytes=0, loop={"FFMA": 100})
-WORK = Work(Instantiation("made.cu", "up"), 1320, 128, 1 << 10, bytes=10, products=10_000)
+WORK = Work(
+    Instantiation("made.cu", "up"),
+    1320,
+    128,
+    1 << 10,
+    bytes=10,
+    trips=NO_INNER_LOOPS,
+    products=10_000,
+)
 
 
 @pytest.mark.parametrize(

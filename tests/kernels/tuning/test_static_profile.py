@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from kernels.device.device import Instantiation
+from kernels.convolution.work import NO_INNER_LOOPS
 from kernels.device.machine_code import Instruction
 from kernels.tuning.control_flow import Loop, path
 from kernels.tuning.static_profile import (
@@ -136,7 +136,7 @@ def test_a_way_is_counted_from_the_start_to_the_end() -> None:
         *["LDS.128", "@P2 BRA 13", "STG", "BRA 14", "STG.128", "@P3 BRA 9"],
         *["EXIT"],
     )
-    profile = profile_of_code(code, Instantiation("a.cu", "a"), 32, 1, 128)
+    profile = profile_of_code(code, 32, 1, 128, NO_INNER_LOOPS)
     assert profile.start.instructions == 3  # with the copy
     assert profile.fill.instructions == 2  # the copy and the barrier
     assert profile.loop == Counter({"FFMA": 1, "LDS.128": 1, "branch": 1})
@@ -152,7 +152,7 @@ def test_of_several_loops_that_write_the_shortest_with_whole_vectors_is_the_end(
         *["FADD", "FADD", "FADD", "STG.128", "@P3 EXIT", "BRA 8"],
         *["FADD", "STG.128", "@P3 EXIT", "BRA 14"],
     )
-    profile = profile_of_code(code, Instantiation("a.cu", "a"), 32, 1, 128)
+    profile = profile_of_code(code, 32, 1, 128, NO_INNER_LOOPS)
     assert profile.vector == Stretch(instructions=4, stalls=4)  # 14 to 17
     assert profile.finish.instructions == 4  # 0 to 3
 
@@ -163,7 +163,7 @@ def test_the_usual_way_may_end_in_a_loop_that_stores_vectors() -> None:
         *["@P1 BRA 10", "LDS.128", "STG.128", "@P2 EXIT", "IADD3", "BRA 5"],
         *["FADD", "FADD", "LDS.128", "FADD", "STG.128", "@P3 BRA 10", "EXIT"],
     )
-    profile = profile_of_code(code, Instantiation("a.cu", "a"), 32, 1, 128)
+    profile = profile_of_code(code, 32, 1, 128, NO_INNER_LOOPS)
     assert profile.vector.instructions == 5  # 5 to 9, not the long loop
 
 
@@ -172,7 +172,7 @@ def test_a_loop_that_is_left_in_its_middle_goes_on_behind_that() -> None:
         *["LDGSTS.128", "FFMA", "LDS.128", "@P0 BRA 1", "S2R"],
         *["IADD3", "@P1 BRA 10", "LDS.128", "STG.128", "BRA 5", "EXIT"],
     )
-    profile = profile_of_code(code, Instantiation("a.cu", "a"), 32, 1, 128)
+    profile = profile_of_code(code, 32, 1, 128, NO_INNER_LOOPS)
     assert profile.vector.instructions == 5  # 5 to 9
     assert profile.finish.instructions == 2  # before the loop, and the end
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from kernels.problems.precision import Precision
-from kernels.tuning.profile_table import profile_of
+from kernels.tuning.profile_table import LOADS, profile_of
 from tests.cusim.build import PROFILE
 from tests.cusim.device import CusimDevice
 from tests.support.kernels import access_profiles
@@ -36,6 +36,11 @@ def test_every_kernel_accesses_memory_as_the_committed_table_says() -> None:
     names = access_profiles.profiled()
     assert access_profiles.read().keys() == names.keys()
     _compare(names)
+
+
+def test_profiles_have_the_loads_of_the_committed_table() -> None:
+    made = access_profiles.load_wavefronts(access_profiles.read())
+    assert LOADS.read_text(encoding="utf-8") == made
 
 
 @pytest.mark.parametrize("name", FP32)

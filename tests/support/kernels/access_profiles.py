@@ -7,12 +7,11 @@ A change of the kernels changes the table, to be looked at and committed:
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from functools import cache
 
 from kernels.convolution.algorithms import ConvChoice, choices
-from kernels.device.device import Instantiation
 from kernels.problems.conv import ConvProblem
 from kernels.problems.precision import Precision
+from kernels.tuning.profile_table import LOADS, name_of
 from tests.cusim import build
 from tests.cusim.accesses import Instruction, instructions
 from tests.cusim.build import PROFILE
@@ -93,13 +92,13 @@ def lines_of(found: Iterable[Instruction]) -> Lines:
     }
 
 
-@cache
-def load_wavefronts() -> dict[Instantiation, float]:
-    """Of a load of 16 bytes from shared memory, on average, by the committed table."""
-    return {
-        kernel_case(*profiled()[name]).launches[0].instantiation: _load_wavefronts(lines)
-        for name, lines in read().items()
+def load_wavefronts(table: Table) -> str:
+    """Return the text of kernels/tuning/load_wavefronts.tsv: a load's wavefronts, by kernel."""
+    found = {
+        name_of(kernel_case(*profiled()[name]).launches[0].instantiation): _load_wavefronts(lines)
+        for name, lines in table.items()
     }
+    return "".join(f"{name}\t{number:.4f}\n" for name, number in sorted(found.items()))
 
 
 def _load_wavefronts(lines: Lines) -> float:
@@ -128,7 +127,8 @@ def read() -> Table:
 
 
 def write(table: Table) -> None:
-    """Replace the committed table."""
+    """Replace the committed table, and what the kernels' profiles take from it."""
+    LOADS.write_text(load_wavefronts(table), encoding="utf-8")
     rows = ["choice\tplace\taccess\texecuted\tneeded\tleast"]
     for name, lines in sorted(table.items()):
         for key, counts in lines.items():

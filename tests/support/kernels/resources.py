@@ -14,8 +14,8 @@ from functools import partial
 
 from rich.progress import Progress, TaskID
 
-from kernels.device import gpus, nvrtc
-from kernels.device.compile import Cubin, compile_all, source_digest
+from kernels.device import gpus
+from kernels.device.compile import Cubin, compile_all, compiler, source_digest
 from kernels.device.device import Instantiation
 from kernels.operations.epilogue import commonest
 from tests.support import ROOT
@@ -33,11 +33,6 @@ NONE = "-"
 """In the table, where a kernel is not for an architecture."""
 
 Table = dict[str, dict[str, str]]  # kernel → architecture → what it takes
-
-
-def compiler() -> str:
-    """The compiler whose numbers these are; another's may differ."""
-    return "NVRTC {}.{}".format(*nvrtc.version())
 
 
 def instantiations(arch: str) -> tuple[Instantiation, ...]:

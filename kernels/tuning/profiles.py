@@ -1,0 +1,152 @@
+"""Makes the committed profiles anew: what machine code says of speed, without a GPU.
+
+A change of the kernels or of the compiler changes the table, to be looked at and committed:
+
+    python -m kernels.tuning.profiles                    # all rows
+    python -m kernels.tuning.profiles linear.cu          # those of some sources
+"""
+
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import cache
+from math import prod
+from pathlib import Path
+from typing import NamedTuple
+
+from rich.progress import track
+
+from kernels.convolution.algorithms import choices
+from kernels.convolution.work import NO_INNER_LOOPS, Trips
+from kernels.device.compile import DEFAULT_CACHE, compile_all, compiler
+from kernels.device.device import Instantiation
+from kernels.layout.pixels import Pixels
+from kernels.operations.epilogue import commonest
+from kernels.operations.linear import linear_launch
+from kernels.problems.activation import RELU
+from kernels.problems.conv import ConvProblem
+from kernels.problems.precision import FLOAT, HALF, Precision
+from kernels.problems.prologue import Prologue
+from kernels.problems.window import Window
+from kernels.tuning.profile_table import Table, load_wavefronts, name_of, read, row_of, write
+from kernels.tuning.static_profile import PROFILED, static_profile
+
+
+def _problem(size: tuple[int, ...], kernel: int, c: int, k: int, stride: int = 1) -> ConvProblem:
+    axes = len(size)
+    pads = (kernel // 2,) * axes
+    return ConvProblem(
+        n=1,
+        c=c,
+        k=k,
+        window=Window(
+            input=size,
+            kernel=(kernel,) * axes,
+            strides=(stride,) * axes,
+            dilations=(1,) * axes,
+            pads_begin=pads,
+            pads_end=pads,
+            output=tuple((each - 1) // stride + 1 for each in size),
+        ),
+    )
+
+
+def _depthwise(kernel: int, stride: int) -> ConvProblem:
+    return replace(_problem((16, 32), kernel, 64, 64, stride), groups=64)
+
+
+_SQUARE = _problem((16, 32), 3, 64, 64)
+_PLANES = (
+    _SQUARE,
+    _problem((16, 32), 1, 64, 64),
+    _problem((16, 32), 5, 64, 64),
+    _problem((8, 16, 16), 3, 32, 32),
+    *(_depthwise(kernel, stride) for kernel in (3, 5, 7) for stride in (1, 2)),
+    _problem((16, 32), 7, 3, 64, stride=2),  # a first layer
+    replace(_SQUARE, c=66),  # pixels that do not begin at 16 bytes
+    replace(_SQUARE, c=65),
+    replace(_SQUARE, c=3),
+)
+
+PROBLEMS: tuple[ConvProblem, ...] = (
+    *(replace(each, precision=precision) for precision in Precision for each in _PLANES),
+    replace(_problem((16, 32), 1, 64, 64), prologue=Prologue(activation=RELU)),
+    replace(_problem((16, 32), 1, 64, 64), prologue=Prologue(epsilon=1e-5)),
+)
+"""Problems whose choices, together, launch every kernel of a convolution; they fill all tiles."""
+
+
+class Profiled(NamedTuple):
+    """A kernel's launch, as far as a profile depends on it."""
+
+    threads: int  # of a block
+    shared_bytes: int  # of a block, dynamic
+    trips: Trips
+
+
+@cache
+def launches() -> dict[Instantiation, Profiled]:
+    """Return a launch of each kernel that has a row: that with the most shared memory."""
+    largest: dict[Instantiation, Profiled] = {}
+    for kernel, launch in (*_convolutions(), *_linear()):
+        before = largest.setdefault(commonest(kernel), launch)
+        if launch.shared_bytes > before.shared_bytes:
+            largest[commonest(kernel)] = launch
+    return largest
+
+
+def _convolutions() -> Iterator[tuple[Instantiation, Profiled]]:
+    for problem in PROBLEMS:
+        x, y = (
+            Pixels(channels, channels, stored=problem.precision.stored)
+            for channels in (problem.c, problem.k)
+        )
+        for choice in choices(problem):
+            algorithm, config, _ = choice
+            made = algorithm.launches(problem, config, x, y)
+            for launch, work in zip(made, algorithm.work(problem, config), strict=True):
+                threads = prod(launch.block)
+                yield launch.instantiation, Profiled(threads, launch.shared_bytes, work.trips)
+
+
+def _linear() -> Iterator[tuple[Instantiation, Profiled]]:
+    for rows in (1, 2, 4, 8):
+        for x, y in ((FLOAT, FLOAT), (HALF, FLOAT), (HALF, HALF)):
+            launch = linear_launch(rows, Pixels(4096, 4096, stored=x), Pixels(64, 64, stored=y))
+            threads = prod(launch.block)
+            yield launch.instantiation, Profiled(threads, launch.shared_bytes, NO_INNER_LOOPS)
+
+
+def profiled(arch: str, sources: Iterable[str] = ()) -> list[Instantiation]:
+    """Return the kernels with a row for an architecture, or those of some sources."""
+    only = set(sources)
+    return [
+        each
+        for each in launches()
+        if each.architectures.includes(arch) and (not only or each.source in only)
+    ]
+
+
+def table_of(arch: str, kernels: Iterable[Instantiation], cache: Path = DEFAULT_CACHE) -> Table:
+    """Return their rows as the compiler at hand makes them. Raises DisassemblerNotFoundError."""
+    cubins = compile_all(kernels, [arch], cache)
+    table: Table = {}
+    for kernel, _ in track(cubins, f"disassembling for {arch}", transient=True):
+        made = static_profile(cubins[kernel, arch], arch, *launches()[kernel])
+        table[arch, name_of(kernel)] = row_of(
+            replace(made, load_wavefronts=load_wavefronts(kernel))
+        )
+    return table
+
+
+def main(sources: Sequence[str]) -> None:
+    """Compile and disassemble what is in the sources, or everything, and write its rows."""
+    table = {row: cells for row, cells in read()[1].items() if row[1].split()[0] not in sources}
+    table = table if sources else {}
+    for arch in PROFILED:
+        table |= table_of(arch, profiled(arch, sources))
+    write(compiler(), table)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
