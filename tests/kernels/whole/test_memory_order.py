@@ -135,14 +135,16 @@ TOP_K = [each for each in INSTANTIATIONS if each.kernel == "top_k"]
 def _fenced(instantiation: Instantiation, root: Path = SOURCE_ROOT, cache: Path = CACHE) -> bool:
     """Whether the last store, which the whole system sees, is behind a fence for it.
 
-    The fence is behind the last barrier: it is of what the whole block wrote.
+    The fence is behind the last barrier, and all other stores are ahead of that: it is of what the
+    whole block wrote.
     """
     opcodes = _opcodes(instantiation, root, cache)
     (store,) = (i for i, opcode in enumerate(opcodes) if opcode.startswith("STG.E.STRONG.SYS"))
     stores = [i for i, opcode in enumerate(opcodes) if opcode.split(".")[0] == "STG"]
     barrier = max(i for i, opcode in enumerate(opcodes) if opcode.split(".")[0] == "BAR")
     fences = {opcode for opcode in opcodes[barrier:store] if opcode.startswith("MEMBAR")}
-    return store == stores[-1] and any(opcode.endswith(".SYS") for opcode in fences)
+    alone = [i for i in stores if i > barrier] == [store]
+    return alone and any(opcode.endswith(".SYS") for opcode in fences)
 
 
 @pytest.mark.parametrize("instantiation", TOP_K, ids=lambda each: each.expression)
@@ -151,7 +153,14 @@ def test_what_a_host_waits_for_is_written_behind_all_else(instantiation: Instant
     assert _fenced(instantiation)
 
 
-@pytest.mark.parametrize("weaker", ["", "__threadfence();"], ids=["none", "of the device"])
-def test_a_host_that_could_read_too_soon_is_noticed(weaker: str, tmp_path: Path) -> None:
-    root = replaced(tmp_path, "top_k.cu", "__threadfence_system();", weaker)
+TOO_SOON = {
+    "no fence": ("__threadfence_system();", ""),
+    "a fence of the device": ("__threadfence_system();", "__threadfence();"),
+    "no barrier ahead": ("__syncthreads();\n  if (threadIdx.x == 0) {", "if (threadIdx.x == 0) {"),
+}
+
+
+@pytest.mark.parametrize("edit", TOO_SOON.values(), ids=TOO_SOON)
+def test_a_host_that_could_read_too_soon_is_noticed(edit: tuple[str, str], tmp_path: Path) -> None:
+    root = replaced(tmp_path, "top_k.cu", *edit)
     assert not _fenced(TOP_K[0], root, tmp_path)

@@ -1,11 +1,12 @@
 """Kernels with a defect anywhere fail their cases, but for the mutations that change nothing."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from kernels.device.device import DeviceError
-from tests.cusim.build import ASAN, ORDERED, PLAIN
+from tests.cusim.build import ASAN, ORDERED, PLAIN, Build
 from tests.cusim.device import CusimDevice, Order
 from tests.support.cases import CASES
 from tests.support.kernels.kernel_case import run
@@ -38,11 +39,22 @@ SURVIVORS = {
 """Mutations that no case notices, with the reason."""
 
 
-def caught(mutation: Mutation, folder: Path) -> bool:
+BARRIERS = {name: each for name, each in by_name().items() if each.drops_a_barrier}
+
+FLAG = next(name for name in BARRIERS if name.startswith("top_k.cu") and name.endswith("(place 3)"))
+"""Of what the host reads, which machine code shows: test_memory_order.py."""
+
+
+def caught(
+    mutation: Mutation,
+    folder: Path,
+    each: int = EACH,
+    builds: Sequence[Build] = (PLAIN, ASAN, ORDERED),
+) -> bool:
     """Whether some case, in some build, fails or does not compile."""
     root = mutation.planted(folder)
-    cases = concerned(mutation, CASES, EACH)
-    for build in (PLAIN, ASAN, ORDERED):
+    cases = concerned(mutation, CASES, each)
+    for build in builds:
         device = CusimDevice(build, Order.RANDOM, source_root=root, timeout_s=60)
         try:
             for case in cases:
@@ -58,6 +70,13 @@ def caught(mutation: Mutation, folder: Path) -> bool:
 @pytest.mark.parametrize("name", tried())
 def test_a_mutation_is_caught_unless_it_changes_nothing(name: str, tmp_path: Path) -> None:
     assert caught(by_name()[name], tmp_path) == (name not in SURVIVORS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", BARRIERS)
+def test_no_barrier_can_be_left_out(name: str, tmp_path: Path) -> None:
+    """One warp that runs ahead to the next barrier shows it, in a build without sanitizers."""
+    assert caught(BARRIERS[name], tmp_path, len(CASES), [PLAIN]) == (name != FLAG)
 
 
 def test_every_mutation_of_the_table_can_be_planted_and_every_survivor_is_in_it() -> None:

@@ -34,6 +34,8 @@ EDITS = (
 )
 """What is written wrongly: a pattern, and what stands in its place."""
 
+_BARRIERS = ("__syncthreads();", "__syncwarp();", "barrier_of_roles();")
+
 TABLE: Final = ROOT / "tests" / "kernels" / "mutations.txt"
 SEED, COUNT = 15, 30
 
@@ -57,6 +59,11 @@ class Mutation:
         first, last = text.rfind("\n", 0, self.begin) + 1, text.index("\n", self.end)
         line, old = text[first:last].strip(), text[self.begin : self.end].strip()
         return f"{self.file}: {line}: {old} becomes {self.new.strip()}"
+
+    @property
+    def drops_a_barrier(self) -> bool:
+        """Whether threads no longer wait for each other there."""
+        return _text(self.file)[self.begin : self.end] in _BARRIERS
 
     def planted(self, folder: Path) -> Path:
         """All sources in `folder`, with the mutation."""
