@@ -241,6 +241,9 @@ async def soak(
     journal = Journal()
     rude = Rude(url, images, seed)
     kinds = np.random.default_rng(seed).random(_KINDS)
+    async with Client(url, large, timeout_s=_LARGE_S) as burden:
+        await burden.learn()  # which starts the processes that decode them
+    await asyncio.sleep(_SETTLE_S)
     run.before = look_at(pid) if pid else None
 
     async with (
@@ -255,7 +258,7 @@ async def soak(
             seconds = min(_CAPACITY_S, run.seconds / 4)
             await closed_loop(_CLIENTS, begin + seconds, client.send, warm, clock)
             run.capacity = warm.good / (clock.now() - begin)
-            run.asked_before = warm.good + len(images) + len(large)
+            run.asked_before = warm.good + len(images) + 2 * len(large)
             run.rate = run.rate or (ATTACKED_LOAD if attacks else LOAD) * run.capacity
             if attacks:
                 alone = Journal()

@@ -133,8 +133,10 @@ def _read(pipe: IO[bytes], length: int) -> bytes:
     return data
 
 
+# Nothing is multiplied there, and NumPy's library would start a thread for each core.
 _MAIN = """\
-import sys
+import os, sys
+os.environ["OPENBLAS_NUM_THREADS"] = "1"
 sys.path[:] = {path!r}
 from service.images.decode_process import main
 main()

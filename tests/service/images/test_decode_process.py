@@ -46,6 +46,12 @@ def test_pixels_and_errors_are_those_of_a_thread(processes: DecodeProcesses) -> 
     assert str(there.value) == str(here.value)
 
 
+def test_a_process_has_one_thread(processes: DecodeProcesses) -> None:
+    drawing = prepare_image(encode(scene(300, 200), "JPEG"), BGR, LIMITS).run
+    processes.run(drawing)
+    assert len(processes.run(partial(os.listdir, "/proc/self/task"))) == 1
+
+
 def test_a_process_is_used_again(processes: DecodeProcesses) -> None:
     assert len({processes.run(os.getpid) for _ in range(3)} | {os.getpid()}) == 2
 
