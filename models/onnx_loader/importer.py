@@ -184,6 +184,12 @@ class OnnxNode:
         return axis - 1
 
 
+def extends(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
+    """Whether a constant of this shape repeats along axes until it is as large as `to`."""
+    last = to[len(to) - len(shape) :]
+    return len(shape) <= len(to) and all(a in (1, b) for a, b in zip(shape, last, strict=True))
+
+
 def drop_batch_axis(name: str, array: NDArray[np.generic], rank: int) -> NDArray[np.generic]:
     """One image's part of a constant that meets a tensor of `rank` axes, batch included.
 

@@ -132,23 +132,31 @@ def expand(to: Importer, node: OnnxNode) -> None:
 def space_to_depth(to: Importer, node: OnnxNode) -> None:
     """Blocks of pixels become channels."""
     _, c, h, w = node.input_shape(0)
-    b = node.integer("blocksize", 1)
+    b = _block(node, h, w)
     _moved(to, node, (c, h // b, b, w // b, b), (2, 4, 0, 1, 3))
 
 
 def depth_to_space(to: Importer, node: OnnxNode) -> None:
     """Channels become blocks of pixels."""
     _, c, h, w = node.input_shape(0)
-    b = node.integer("blocksize", 1)
+    b = _block(node, c)
     if node.text("mode", "DCR") == "DCR":
         _moved(to, node, (b, b, c // b**2, h, w), (2, 3, 0, 4, 1))
     else:
         _moved(to, node, (c // b**2, b, b, h, w), (0, 3, 1, 4, 2))
 
 
+def _block(node: OnnxNode, *sizes: int) -> int:
+    b = node.integer("blocksize", 1)
+    if b < 1 or any(size % b for size in sizes):
+        raise ImpossibleError(f"blocksize={b} does not divide {node.input_shape(0)}")
+    return b
+
+
 def _moved(to: Importer, node: OnnxNode, split: tuple[int, ...], axes: tuple[int, ...]) -> None:
-    if prod(split) != prod(node.input_shape(0)[1:]):
-        raise RefusedError(f"blocksize={node.integer('blocksize', 1)} does not divide the image")
+    if prod(split) != prod(node.input_shape(0)[1:]):  # the block's square does not, only its side
+        b = node.integer("blocksize", 1)
+        raise ImpossibleError(f"blocksize={b} does not divide {node.input_shape(0)}")
     name = node.name
     apart = to.temporary(f"{name}/apart", split)
     moved = to.temporary(f"{name}/moved", tuple(split[axis] for axis in axes))

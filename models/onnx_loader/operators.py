@@ -21,10 +21,12 @@ from models.graph import (
 from models.onnx_loader import moving, reductions, resampling, windows
 from models.onnx_loader.importer import (
     Importer,
+    ImpossibleError,
     OnnxNode,
     RefusedError,
     attributes_only,
     drop_batch_axis,
+    extends,
 )
 
 Operator = Callable[[Importer, OnnxNode], None]
@@ -114,6 +116,8 @@ def _chain(to: Importer, node: OnnxNode, op: BinaryOp) -> None:
 
 def _prelu(to: Importer, node: OnnxNode) -> None:
     slope = node.constant(1)
+    if not extends(slope.shape, node.input_shape(0)):
+        raise ImpossibleError(f"slopes {slope.shape} do not fit {node.input_shape(0)}")
     if slope.size == 1:
         _activate(to, node, Activation(ActivationKind.LEAKY_RELU, float(slope.item())))
     else:
@@ -217,7 +221,7 @@ def _batch_normalization(to: Importer, node: OnnxNode) -> None:
 def _lrn(to: Importer, node: OnnxNode) -> None:
     size = node.integer("size", 0)
     if size < 1 or size % 2 == 0:
-        raise RefusedError(f"size={size}: it must be odd and positive")
+        raise ImpossibleError(f"size={size}: it must be odd and positive")
     to.nodes.append(
         Lrn(
             name=node.name,

@@ -7,7 +7,13 @@ import numpy as np
 from kernels.problems.pool import PoolKind
 from kernels.problems.reduction import ReduceKind
 from models.graph import GlobalPool, Identity, Normalise, Reduce, Reshape
-from models.onnx_loader.importer import Importer, OnnxNode, RefusedError
+from models.onnx_loader.importer import (
+    Importer,
+    ImpossibleError,
+    OnnxNode,
+    RefusedError,
+    extends,
+)
 
 _POOLS = {ReduceKind.MEAN: PoolKind.AVERAGE, ReduceKind.MAX: PoolKind.MAX}
 
@@ -53,6 +59,9 @@ def instance_normalization(to: Importer, node: OnnxNode) -> None:
 def group_normalization(to: Importer, node: OnnxNode) -> None:
     """GroupNormalization: over all axes, the channels in groups."""
     rank, groups = len(node.output_shape), node.integer("num_groups", 1)
+    channels = node.output_shape[1]
+    if groups < 1 or channels % groups:
+        raise ImpossibleError(f"num_groups={groups} does not divide {channels} channels")
     _normalise(to, node, tuple(range(rank - 1)), axes_of_weights=rank - 1, groups=groups)
 
 
@@ -75,11 +84,11 @@ def _normalise(
         shape = weight.shape
         if axes_of_weights is not None:
             if weight.size not in (groups, image[0]):
-                raise RefusedError(f"its {role} {shape} does not fit {image[0]} channels")
+                raise ImpossibleError(f"its {role} {shape} does not fit {image[0]} channels")
             weight = np.repeat(weight.reshape(-1), image[0] // weight.size)  # noqa: PLW2901
             weight = weight.reshape(-1, *(1,) * (axes_of_weights - 1))  # noqa: PLW2901
-        if weight.ndim > len(image) or np.broadcast_shapes(weight.shape, image) != image:
-            raise RefusedError(f"its {role} {shape} does not fit an image of {image}")
+        if not extends(weight.shape, image):
+            raise ImpossibleError(f"its {role} {shape} does not fit an image of {image}")
         names.append(to.weight(f"{node.name}/{role}", weight))
     to.nodes.append(
         Normalise(

@@ -189,6 +189,8 @@ def _pad_inside(
     tables = []
     for size, (before, after) in zip(spatial, widths[1:], strict=True):
         positions = _INSIDE[mode](np.arange(-before, size + after), size)
+        if mode == "reflect" and max(before, after) >= size:
+            raise ImpossibleError(f"mode={mode} cannot pad {size} by {before} and {after}")
         if positions.min() < 0:
             raise RefusedError(f"mode={mode} cannot pad {size} by {before} and {after}")
         tables.append(_of_one_tap(positions))

@@ -1,5 +1,7 @@
 """Convolution and pooling: ONNX's window attributes resolved into an explicit Window."""
 
+from operator import ge
+
 import numpy as np
 
 from kernels.problems.conv import ConvProblem
@@ -113,9 +115,11 @@ def pool(to: Importer, node: OnnxNode) -> None:
         kind = PoolKind.AVERAGE_PADDED
     else:
         kind = PoolKind.AVERAGE
-    problem = PoolProblem(
-        kind, node.output_shape[1], window(node, node.integers("kernel_shape", []))
-    )
+    seen = window(node, node.integers("kernel_shape", []))
+    if any(map(ge, seen.pads_begin, seen.kernel)) or any(map(ge, seen.pads_end, seen.kernel)):
+        pads = seen.pads_begin + seen.pads_end
+        raise ImpossibleError(f"pads={pads}: each must be below kernel_shape={seen.kernel}")
+    problem = PoolProblem(kind, node.output_shape[1], seen)
     x, y = _ends(to, node)
     to.nodes.append(Pool(name=node.name, output=y, x=x, problem=problem))
     _end(to, node, y)

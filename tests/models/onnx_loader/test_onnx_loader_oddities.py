@@ -94,6 +94,43 @@ W = noise(6, 4, 3, 3)
         ([node("Gather", "x i", axis=1)], {"i": np.array([4])}, "each must lie inside"),
         ([node("Gather", "x i", axis=4)], {"i": np.array([0])}, "axis=4 of 4 axes"),
         (
+            [node("SpaceToDepth", "x", blocksize=4)],
+            {},
+            r"blocksize=4 does not divide \(1, 4, 6, 6\)",
+        ),
+        ([node("DepthToSpace", "x", blocksize=0)], {}, "blocksize=0 does not divide"),
+        ([node("DepthToSpace", "x", blocksize=4)], {}, "blocksize=4 does not divide"),
+        ([node("LRN", "x", size=4)], {}, "size=4: it must be odd"),
+        ([node("PRelu", "x s")], {"s": noise(5)}, r"slopes \(5,\) do not fit"),
+        (
+            [node("InstanceNormalization", "x s s")],
+            {"s": noise(3)},
+            r"scale \(3,\) does not fit 4 channels",
+        ),
+        (
+            [node("LayerNormalization", "x s s")],
+            {"s": noise(5)},
+            r"scale \(5,\) does not fit an image of \(4, 6, 6\)",
+        ),
+        *(
+            (
+                [node("GroupNormalization", "x s s", num_groups=groups)],
+                {"s": noise(4)},
+                f"num_groups={groups} does not divide 4 channels",
+            )
+            for groups in (0, 3)
+        ),
+        (
+            [node("Pad", "x p", mode="reflect")],
+            {"p": np.array([0, 0, 9, 0, 0, 0, 9, 0])},
+            "mode=reflect cannot pad 6 by 9 and 9",
+        ),
+        (
+            [node("AveragePool", "x", kernel_shape=[2, 2], pads=[2, 0, 0, 0])],
+            {},
+            r"pads=\(2, 0, 0, 0\): each must be below kernel_shape=\(2, 2\)",
+        ),
+        (
             [node("Gather", "k i", "c", axis=0), node("Add", "x c")],
             {"k": noise(4, 6), "i": np.array([7])},
             r"indices \[7\] of 4",
@@ -117,7 +154,7 @@ def test_what_no_runtime_computes_is_refused_and_not_left_to_onnxruntime(
     nodes: list[onnx.NodeProto], weights: Weights, says: str
 ) -> None:
     with pytest.raises(UnsupportedModelError, match=says) as caught:
-        load_proto("m", model(nodes, weights, infer=False), opaque=True)
+        load_proto("m", model(nodes, weights, opset=21, infer=False), opaque=True)
     assert not isinstance(caught.value, NoKernelsError)
 
 
