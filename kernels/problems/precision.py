@@ -31,7 +31,7 @@ class Precision(Enum):
     """How exactly a network is computed; sums are float32 at every precision.
 
     TF32 multiplies 10 bits of a float's mantissa; TF32X3 adds three such products, and errs at most
-    1.7 times as much as FP32 (docs/decisions/truncated-sums.md). Both store float32.
+    1.7 times as much as FP32 in a layer (docs/decisions/truncated-sums.md). Both store float32.
     """
 
     FP32 = "fp32"

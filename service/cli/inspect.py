@@ -139,7 +139,8 @@ def _totals(report: NetworkReport) -> str:
 
 _MEANING = {
     "tf32": "convolutions multiply 11 bits of each factor on tensor cores",
-    "3xtf32": "convolutions sum three TF32 products, with up to 1.7 times float32's rounding error",
+    "3xtf32": "convolutions sum three TF32 products, each with up to 1.7 times float32's rounding "
+    "error",
     "fp16": "stored as halves, which tensor cores multiply; sums are float32",
 }
 

@@ -96,6 +96,26 @@ def test_every_network_is_within_the_tolerance(
     assert _error(at, device, 1) <= network_tolerance(at.rewritten.graph)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [each for each in LIGHT_NETWORKS if each != "vgg19"])
+def test_over_whole_networks_3xtf32_errs_at_most_thrice_as_much_as_float32(
+    device: Device, name: str
+) -> None:
+    """A bias of each layer would add up; VGG-19 takes the simulator too long."""
+    network = network_of(name, light_network(name))
+    images = pixels(network, 1)
+    truth = reference_scores(network, images)
+    errors = {}
+    for precision in (Precision.FP32, Precision.TF32X3):
+        engine = opened(replace(network, precision=precision), device)
+        differences = (engine.run(images) - truth) / np.abs(truth).max()
+        errors[precision] = np.sqrt(np.square(differences).mean())
+        engine.close()
+    times = errors[Precision.TF32X3] / errors[Precision.FP32]
+    print(f"{name}: 3xtf32 errs {times:.2f} times as much as fp32")
+    assert times < 3
+
+
 @REDUCED
 @pytest.mark.parametrize("name", LIGHT_NETWORKS)
 def test_a_plan_stores_as_its_precision_says(name: str, precision: Precision) -> None:
