@@ -46,7 +46,7 @@ class NotProvedError(Exception):
 
 @dataclass(frozen=True)
 class Subject:
-    """What is proved: a device, and how much of it. The simulator gets a part, which is said."""
+    """The device to prove, and the part of the cases that it gets: the simulator not all."""
 
     device: Device
     data: Path | None  # of SqueezeNet and photographs

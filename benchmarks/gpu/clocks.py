@@ -14,7 +14,7 @@ _CLOCKS = {
 
 
 def clocks() -> Row:
-    """What nvidia-smi reads now; nothing where it is not there, or has no such reading."""
+    """Return what nvidia-smi reads now; nothing where it is missing, or has no such reading."""
     program = shutil.which("nvidia-smi")
     if program is None:
         return {}

@@ -40,7 +40,7 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """What the fit of one half says of the other."""
+    """A fit to one half of the pairs, and how well it predicts the other half."""
 
     offset_us: float
     scale: float

@@ -36,7 +36,7 @@ DIE_WITH_PARENT = f"import ctypes; ctypes.CDLL(None).prctl(1, {int(signal.SIGKIL
 
 
 def measurer_of(kind: str, side: str, device: Device, out: Path) -> Measure:
-    """What measures one side's units. Raises BaselineError where a library is missing."""
+    """Return what measures one side's units. Raises BaselineError where a library is missing."""
     store = TuningStore(out / "tuning.json")
     if kind == MICRO:
         return partial(measure_constants, device)

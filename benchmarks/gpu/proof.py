@@ -93,7 +93,7 @@ def prove(
 
 
 def _lines(command: Sequence[str], seconds: float) -> Iterator[dict[str, Any]]:
-    """What the child says, and at last how it ended; it is ended after so many seconds."""
+    """Yield what the child says, and at last how it ended; it is ended after so many seconds."""
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
     late = threading.Event()
 

@@ -25,7 +25,7 @@ _NOTES = """\
 
 
 def rows_of(lines: Iterable[Row]) -> list[Row]:
-    """What was measured, each row with all that its line says."""
+    """Return the measured rows, each with all that its line says."""
     found: list[Row] = []
     for line in lines:
         shared = {key: value for key, value in line.items() if key != "rows"}

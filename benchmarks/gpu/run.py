@@ -48,7 +48,7 @@ class Worker:
         threading.Thread(target=self._listen, daemon=True).start()
 
     def hello(self) -> Row:
-        """What its measurements depend on. Raises LostError."""
+        """Return what its measurements depend on. Raises LostError."""
         place: Row = self._reply(10 * START_S)["place"]
         return place
 

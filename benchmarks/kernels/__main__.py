@@ -53,7 +53,7 @@ def problems(suites: Iterable[str], batches: Iterable[int]) -> list[ConvProblem]
 
 
 def where(device: Device, at: str) -> dict[str, object]:
-    """What a number depends on: which code, which device, which versions."""
+    """Return what a number depends on: the code, the device, the versions."""
     return {
         "kind": "measurement",
         "commit": at,
@@ -135,7 +135,7 @@ def measure(
 
 
 def line(problem: ConvProblem, side: str, outcome: Outcome) -> str:
-    """What a side did with a problem; why, where it did nothing."""
+    """Describe what a side did with a problem, or why it did nothing."""
     if not outcome.winners:
         reasons = "; ".join(f"{name}: {why}" for name, why in outcome.refused.items())
         return f"{problem}  {side}: nothing runs ({reasons})"

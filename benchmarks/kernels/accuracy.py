@@ -79,7 +79,7 @@ def reduced(layer: Layer) -> Layer:
 
 
 def variants(problem: ConvProblem, device: DeviceFacts) -> dict[str, ConvChoice]:
-    """What rounds differently, by name: each algorithm with each of its sets of points."""
+    """Return each algorithm with each of its sets of points, by name: these round differently."""
     groups: dict[str, list[ConvChoice]] = {}
     for choice in choices(problem, device.max_shared_bytes, device.architecture):
         points = getattr(choice.config, "points", None)

@@ -43,7 +43,7 @@ class Cudnn:
             raise BaselineError(f"cuDNN does not answer: {error}") from error
 
     def failures(self, tensors: Tensors) -> AbstractContextManager[None]:
-        """What it could not do, as CandidateError."""
+        """Raise what it could not do as CandidateError."""
         return failures(tensors.runtime, self.cudnn.cudnnGraphNotSupportedError)
 
     def candidates(self, device: Device, tensors: Tensors) -> Iterator[Candidate]:

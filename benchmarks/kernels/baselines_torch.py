@@ -26,7 +26,7 @@ class BaselineError(Exception):
 
 
 class Runtime(Protocol):
-    """What of PyTorch depends on a GPU; tests have one of their own."""
+    """The parts of PyTorch that depend on a GPU; tests have their own."""
 
     torch: Any
     where: str  # as PyTorch names the device
@@ -238,7 +238,7 @@ def im2col_candidates(device: Device, tensors: Tensors) -> list[TorchCandidate]:
 
 @contextmanager
 def failures(runtime: Runtime, others: type[Exception] = RuntimeError) -> Iterator[None]:
-    """What a library could not do, as CandidateError; a lost device shows in the next call."""
+    """Raise what a library could not do as CandidateError; a lost device shows in the next call."""
     try:
         yield
         runtime.synchronize()

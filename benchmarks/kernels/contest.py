@@ -25,7 +25,7 @@ TOO_SLOW = 1.5
 
 @unique
 class Cache(Enum):
-    """What the second-level cache holds of the operands when a run begins."""
+    """The operands that the second-level cache holds when a run begins."""
 
     WARM = "warm"
     COLD = "cold"
@@ -40,7 +40,7 @@ class Candidate(Protocol):
 
     @property
     def name(self) -> str:
-        """What it is, for people: algorithm and configuration."""
+        """Return the algorithm and the configuration, for people."""
 
     @property
     def workspace_bytes(self) -> int | None:

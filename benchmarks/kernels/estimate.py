@@ -66,7 +66,7 @@ def _best(problem: ConvProblem) -> tuple[str, float, float]:
 
 
 def estimate(layer: Layer, n: int) -> Estimate:
-    """What the heuristic would choose, and what the model expects of it."""
+    """Return the heuristic's choice, and what the model expects of it."""
     return Estimate(layer, n, *_best(layer.problem.with_batch(n)))
 
 

@@ -89,7 +89,7 @@ def _flops(layer: Layer, n: int) -> int:
 
 @unique
 class Measure(Enum):
-    """What goals are set for, of a suite's layers."""
+    """The layers of a suite that goals are set for."""
 
     OF_PEAK = "effective TFLOPS over the device's peak"
     MEAN = "geometric mean of the speed-ups"
@@ -97,7 +97,7 @@ class Measure(Enum):
     LEAST = "least speed-up of a layer"
 
     def of(self, summary: Summary) -> float:
-        """What was reached."""
+        """Return the value that was reached."""
         return {
             Measure.OF_PEAK: summary.of_peak,
             Measure.MEAN: summary.geometric_mean,
@@ -108,7 +108,7 @@ class Measure(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """What a suite, or those of its layers with one kernel size, must reach for one N."""
+    """The goal of a suite, or of its layers with one kernel size, for one N."""
 
     suite: str
     n: int
@@ -144,7 +144,7 @@ GOALS = (
 
 
 def reached(rows: Sequence[Row], goal: Goal, cache: str) -> float | None:
-    """What was measured; None until all of the goal's layers are."""
+    """Return the measured value; None until all of the goal's layers are measured."""
     comparisons = compare(rows, goal.layers, goal.n, cache)
     if len(comparisons) < len(goal.layers):
         return None

@@ -94,7 +94,7 @@ class _Run:
         return self.torch.cat([self._channels(*run) for run in runs if run[1] < run[2]], 1)
 
     def compute(self, node: Node) -> Any:
-        """What a node writes."""
+        """Return the values that a node writes."""
         read, functional = self.read, self.torch.nn.functional
         match node:
             case Conv():

@@ -202,7 +202,7 @@ def check(address: Address, contender: Contender, cases: Sequence[Case]) -> None
 
 @dataclass
 class Taken:
-    """What one contender did in one work, at one number of connections, over all rounds."""
+    """The results of one contender in one work, at one number of connections, over all rounds."""
 
     seconds: list[float] = field(default_factory=list)
     spent: float = 0.0

@@ -94,7 +94,7 @@ def _told(found: Standing) -> str:
 
 
 def readme_table(rows: Sequence[Row]) -> str:
-    """What was recorded last, in Markdown: the conditions, each server at its best under load."""
+    """Return the last record in Markdown: the conditions, each server at its best under load."""
     rows = [row for row in rows if row["date"] == rows[-1]["date"]]
     last = rows[-1]
     packages = {peer.name: peer.package for peer in PEERS}

@@ -204,7 +204,7 @@ def measure(
 
 
 def where(*packages: str) -> dict[str, str | int]:
-    """What a number depends on: when, which code, which processor, which versions."""
+    """Return what a number depends on: the time, the code, the processor, the versions."""
     return {
         "date": now(),
         "commit": commit(),

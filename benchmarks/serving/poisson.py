@@ -152,7 +152,7 @@ def measure(load: Load, batches: Callable[[], Mapping[int, float]], share: float
 
 
 def show(measured: Measured, share: float, console: Console) -> None:
-    """What was measured, and whether the promise is kept."""
+    """Return the measurements, and whether the promise is kept."""
     m = measured
     table = Table(box=None, show_header=False)
     table.add_row("L(1), p50", f"{m.l1_ms:.2f} ms")
@@ -182,7 +182,7 @@ def show(measured: Measured, share: float, console: Console) -> None:
 
 @contextmanager
 def on_cores(cores: Sequence[int] | None) -> Iterator[None]:
-    """What is started inside runs on these cores alone."""
+    """Run what is started inside on these cores alone."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, cores or before)
     try:
@@ -227,7 +227,7 @@ def load_of(url: str, images: Path, seconds: float, cores: Sequence[int] | None)
 
 
 def batches_of(url: str) -> Callable[[], Mapping[int, float]]:
-    """What the statistics extension of V2 tells of each size of batch."""
+    """Return the statistics of each batch size, by the extension of V2."""
 
     def batches() -> Mapping[int, float]:
         with urlopen(f"{url}/v2/models/stats", timeout=10) as response:

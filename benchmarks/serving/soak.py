@@ -77,7 +77,7 @@ _MOST_NOT_SENT = 0.05
 
 @dataclass(frozen=True)
 class Process:
-    """What the server takes: it and its children."""
+    """The resources that the server and its children take."""
 
     resident_bytes: int
     threads: int
@@ -113,7 +113,7 @@ class Run:
 
 
 def broken(run: Run, most_growth: float) -> list[str]:
-    """What is wrong, in words; nothing where all is well."""
+    """Return what is wrong, in words; nothing where all is well."""
     found = [
         f"{count} requests ended with: {kind}"
         for kind, count in run.outcomes.items()
@@ -188,7 +188,7 @@ def _last_lines(log: IO[str]) -> str:
 
 
 def look_at(pid: int) -> Process:
-    """What the process and its children take, as Linux tells it."""
+    """Return the resources that the process and its children take, as Linux tells them."""
     resident = threads = files = 0
     page = os.sysconf("SC_PAGE_SIZE")
     for each in _family(pid):
@@ -362,7 +362,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def as_row(run: Run, wrong: Sequence[str]) -> Mapping[str, object]:
-    """What is recorded."""
+    """Return the row to record."""
     seen = asdict(run)
     memory = seen.pop("memory")
     return {

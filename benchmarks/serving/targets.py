@@ -111,7 +111,7 @@ def _no_decoder(_: bytes) -> Decoding:
 
 
 def _decoder(data: bytes) -> Decoding:
-    """What most models of ImageNet take."""
+    """Prepare an image as most models of ImageNet take it."""
     return prepare_image(data, _IMAGENET, ImageLimits(20_000_000, 50_000_000))
 
 

@@ -131,7 +131,7 @@ def as_lines(comparisons: Sequence[Comparison]) -> list[dict[str, Any]]:
 
 
 def as_row(comparison: Comparison) -> dict[str, Any]:
-    """What JSON takes."""
+    """Return the value as JSON takes it."""
     point = comparison.point
     return {
         "profile": point.profile,

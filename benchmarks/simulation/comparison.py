@@ -105,7 +105,7 @@ class Comparison:
         return {name: score for name, score in self.scores().items() if score < BEATEN}
 
     def trades(self) -> Mapping[str, tuple[str, float]]:
-        """What ours gives away by more than 5% to the best at it: {what: (to whom, ratio)}."""
+        """Return where ours is more than 5% behind the best: {measure: (whose, ratio)}."""
         worst: dict[str, tuple[str, float]] = {}
         for name, result in self.results.items():
             if name == CONVOY:

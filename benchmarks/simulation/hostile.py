@@ -53,7 +53,7 @@ HABITS: Mapping[str, Habit] = {
 
 
 class Result(NamedTuple):
-    """What the honest client got."""
+    """The median latency and the share of the engine that the honest client got."""
 
     p50_s: float
     share: float  # of the engine's time in batches, each item an equal part

@@ -188,7 +188,7 @@ SCHEDULERS: Mapping[str, Callable[[Sequence[float], float, int, int], Scheduler]
 
 
 def measured(seconds: Sequence[float], seed: int, noise: float = 0.03) -> Latency:
-    """What warming up would have measured, noise and all."""
+    """Return what warming up would have measured, with its noise."""
     draw = Random(seed)
     return measure(
         lambda n: seconds[n - 1] * draw.lognormvariate(0, noise), len(seconds), budget_s=inf

@@ -31,7 +31,7 @@ class Item:
 
 
 class Choice(NamedTuple):
-    """What a scheduler wants: refuse these, then dispatch so many from the front of the rest."""
+    """A scheduler's decision: refuse these, then dispatch so many from the front of the rest."""
 
     dispatch: int = 0
     look_again: float = inf
@@ -45,7 +45,7 @@ class Scheduler(Protocol):
         """Where in the queue an arrival goes; None refuses it."""
 
     def decide(self, now: float, queue: Sequence[Item], engine: int | None, /) -> Choice:
-        """What an idle engine should do now; None: all run, and nothing can be dispatched."""
+        """Return what an idle engine should do now; None where all run and none can dispatch."""
 
     def dispatched(self, now: float, items: int, engine: int, /) -> None:
         """An engine began a batch."""
@@ -67,7 +67,7 @@ class Workload:
 
 @dataclass
 class Outcome:
-    """What became of a run."""
+    """The results of a run."""
 
     offered: int = 0
     refused: int = 0

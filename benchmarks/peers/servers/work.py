@@ -102,7 +102,7 @@ def work_of(settings: Settings) -> Work:
 
 
 def settings_given() -> Settings:
-    """What this process was started with."""
+    """Return the arguments that this process was started with."""
     # An environment variable: some servers start the processes that do the work themselves.
     return Settings(**json.loads(os.environ["CONVOY_PEER"]))  # noqa: TID251
 

@@ -48,7 +48,7 @@ _FIRST_S = 1.0  # in which an attack begins to work
 
 @dataclass
 class Honest:
-    """What an honest client saw, and the server's memory meanwhile."""
+    """The latency that an honest client saw, and the server's memory meanwhile."""
 
     name: str
     connections: int
@@ -69,7 +69,7 @@ class Honest:
 
 
 def broken(seen: Honest, alone: Honest) -> list[str]:
-    """What an attack did that it must not, in words."""
+    """Return what an attack did that it must not, in words."""
     what = f"{seen.name} on {seen.connections} connections"
     found = [f"{what}: an honest request ended with {kind}" for kind in sorted(set(seen.wrong))]
     if seen.p50 > MOST_P50 * alone.p50:

@@ -47,7 +47,7 @@ class Attack:
 
 @dataclass
 class Attackers:
-    """What became of the attackers' requests."""
+    """The outcomes of the attackers' requests."""
 
     connections: int
     statuses: Counter[str] = field(default_factory=Counter)
