@@ -73,7 +73,7 @@ class _Halves:
         self._nodes: list[Node] = []
 
     def graph(self) -> Graph:
-        """The graph in fp16."""
+        """Return the graph in fp16."""
         for node in self._graph.nodes:
             self._add(node)
         for name in self._graph.outputs:

@@ -192,12 +192,12 @@ class Settings(BaseModel):
 
     @property
     def max_body_bytes(self) -> int:
-        """`max_body_mb` in bytes."""
+        """Return `max_body_mb` in bytes."""
         return int(self.max_body_mb * 1e6)
 
     @property
     def max_pixels(self) -> int:
-        """`max_megapixels` in pixels."""
+        """Return `max_megapixels` in pixels."""
         return int(self.max_megapixels * 1e6)
 
     @property
@@ -207,12 +207,12 @@ class Settings(BaseModel):
 
     @property
     def connections_per_address(self) -> int:
-        """`max_connections_per_address`, with 0 resolved."""
+        """Return `max_connections_per_address`, with 0 resolved."""
         return self.max_connections_per_address or max(1, self.max_connections // 2)
 
     @property
     def thread_count(self) -> int:
-        """`threads`, with 0 resolved."""
+        """Return `threads`, with 0 resolved."""
         return self.threads or available_cores()
 
 

@@ -40,7 +40,7 @@ class Algorithm(Protocol[Config]):
         """None where the algorithm can run the problem, at any N; else why it cannot."""
 
     def multiplications(self, problem: ConvProblem) -> int:
-        """Multiplications of elements."""
+        """Return the number of multiplications of elements."""
 
     def arithmetic(self, problem: ConvProblem) -> Precision:
         """The precision at which it multiplies, which need not be the problem's."""

@@ -69,7 +69,7 @@ class CoalescedTile:
 
     @property
     def pixels(self) -> int:
-        """Of a block."""
+        """Return the output pixels of a block."""
         return self.rows * self.columns
 
     @property
@@ -79,7 +79,7 @@ class CoalescedTile:
 
     @property
     def threads(self) -> int:
-        """Of a block."""
+        """Return the threads of a block."""
         return 32 * self.rows * self.filter_warps
 
     @property

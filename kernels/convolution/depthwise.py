@@ -109,11 +109,11 @@ class DepthwiseConv:
         )
 
     def workspace(self, problem: ConvProblem, config: DepthwiseConfig) -> Mapping[str, int]:  # noqa: ARG002  (it needs none for any)
-        """None: nothing is split."""
+        """Return nothing: no sum is split."""
         return {}
 
     def counter_bytes(self, problem: ConvProblem, config: DepthwiseConfig) -> int:  # noqa: ARG002  (it needs none for any)
-        """None: nothing is split."""
+        """Return 0: no sum is split."""
         return 0
 
     def filter_form(self, problem: ConvProblem, config: DepthwiseConfig) -> str:  # noqa: ARG002  (one layout serves all)

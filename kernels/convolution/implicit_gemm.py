@@ -39,11 +39,11 @@ class AnyTile(Protocol):
 
     @property
     def bm(self) -> int:
-        """Output pixels."""
+        """Return the output pixels of a block."""
 
     @property
     def bn(self) -> int:
-        """Filters."""
+        """Return the filters of a block."""
 
     @property
     def bk(self) -> int:
@@ -51,7 +51,7 @@ class AnyTile(Protocol):
 
     @property
     def threads(self) -> int:
-        """Of a block."""
+        """Return the threads of a block."""
 
     @property
     def shared_bytes(self) -> int:
@@ -89,7 +89,7 @@ class Tile:
 
     @property
     def threads(self) -> int:
-        """Of a block."""
+        """Return the threads of a block."""
         return self.bm // self.tm * (self.bn // self.tn)
 
     @property
@@ -235,7 +235,7 @@ class FloatGemm(ImplicitGemm[Tile]):
         return Precision.FP32
 
     def further_arguments(self, problem: ConvProblem) -> Mapping[str, Value]:
-        """Those of the prologue."""
+        """Return the arguments of the prologue."""
         return prologue_arguments(problem.prologue)
 
     def work(self, problem: ConvProblem, config: TileConfig[Tile]) -> tuple[Work]:

@@ -43,7 +43,7 @@ class TensorTile:
 
     @property
     def threads(self) -> int:
-        """Of a block."""
+        """Return the threads of a block."""
         return self.bm // self.wm * (self.bn // self.wn) * 32
 
     @property
@@ -58,7 +58,7 @@ class TensorTile:
 
     @property
     def dynamic_bytes(self) -> int:
-        """All of it."""
+        """Return the bytes of dynamic shared memory: all that a block uses."""
         return self.shared_bytes
 
     def __str__(self) -> str:

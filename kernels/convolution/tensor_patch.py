@@ -56,7 +56,7 @@ class PatchTile:
 
     @property
     def threads(self) -> int:
-        """Of a block."""
+        """Return the threads of a block."""
         return self.bm // self.wm * (self.bn // self.wn) * 32
 
     @property

@@ -71,7 +71,7 @@ class Region:
     columns: int
 
     def pixels(self, m: int, r: int) -> int:
-        """That it reads."""
+        """Return the pixels that a region reads."""
         return self.images * (m * self.rows + r - 1) * (m * self.columns + r - 1)
 
 

@@ -48,7 +48,7 @@ class WinogradTile:
     resident: int
 
     def threads(self, positions: int) -> int:
-        """Of a block."""
+        """Return the threads of a block."""
         return positions * (self.bm // self.tm) * (self.bn // self.tn) + 32 * self.data_warps
 
     def dynamic_shared_bytes(self, positions: int) -> int:

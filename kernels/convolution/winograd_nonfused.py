@@ -182,7 +182,7 @@ class NonfusedWinogradConv:
         }
 
     def counter_bytes(self, problem: ConvProblem, config: NonfusedConfig) -> int:
-        """Those of the products."""
+        """Return the bytes of the products' counters."""
         products = self._products(problem, config.chunk)
         return _product(products).counter_bytes(products, config.gemm)
 
@@ -352,5 +352,5 @@ class NonfusedWinogradConv:
 
 @cache
 def _growth(m: int, r: int, points: Points) -> float:
-    """Along one axis."""
+    """Return the growth of rounding errors along one axis."""
     return winograd_growth(winograd_matrices(m, r, points))

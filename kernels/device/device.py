@@ -160,7 +160,7 @@ class Buffer(Protocol):
 
     @property
     def nbytes(self) -> int:
-        """Its size."""
+        """Return the bytes of the memory."""
 
     def free(self) -> None:
         """Free the memory; no pending work may use it."""
@@ -206,7 +206,7 @@ class Device(Protocol):
 
     @property
     def multiprocessors(self) -> int:
-        """The number of multiprocessors."""
+        """Return the number of multiprocessors."""
 
     @property
     def max_shared_bytes(self) -> int:
@@ -254,7 +254,7 @@ class Device(Protocol):
         """The memory free now, and in all."""
 
     def stream(self) -> Stream:
-        """A new stream."""
+        """Return a new stream."""
 
     def event(self) -> Event:
         """A new event, not recorded yet."""

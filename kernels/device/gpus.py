@@ -77,7 +77,7 @@ class Gpu:
 
     @property
     def overlaps(self) -> bool:
-        """Whether dependent launches overlap."""
+        """Return whether dependent launches overlap."""
         return ARCHITECTURES[self.architecture].overlaps
 
     @property
@@ -87,12 +87,12 @@ class Gpu:
 
     @property
     def peak_flops(self) -> float:
-        """Fp32 operations a second."""
+        """Return the fp32 operations a second."""
         return 2 * ARCHITECTURES[self.architecture].lanes * self.multiprocessors * self.clock_hz
 
     @property
     def peak_bandwidth(self) -> float:
-        """Bytes a second."""
+        """Return the bytes a second of memory."""
         return 1e9 * self.gb_per_s
 
     def tflops(self, precision: Precision) -> float:

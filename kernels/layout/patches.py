@@ -61,7 +61,7 @@ class Patch:
 
     @property
     def places(self) -> int:
-        """Of all images."""
+        """Return the places of all images of a patch."""
         return self.images * self.image_places
 
 
@@ -100,7 +100,7 @@ class Slices:
 
     @property
     def chunks(self) -> int:
-        """Of a slice."""
+        """Return the chunks of a slice."""
         return ceil(self.vectors * HALVES / CHUNK)
 
     @property

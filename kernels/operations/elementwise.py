@@ -14,7 +14,7 @@ from kernels.problems.precision import FLOAT, element, one_type
 
 
 def activation_name(activation: Activation | None) -> str:
-    """The enumerator in common.cuh."""
+    """Return the name of the enumerator in common.cuh."""
     return f"Activation::{activation.kind.name if activation else 'NONE'}"
 
 

@@ -36,12 +36,12 @@ class Results:
 
     @property
     def pitch(self) -> int:
-        """Floats of an image."""
+        """Return the floats of an image."""
         return self.classes + 2 * self.k + 1
 
     @property
     def nbytes(self) -> int:
-        """Of the batch."""
+        """Return the bytes of the batch."""
         return 4 * self.n * self.pitch
 
 

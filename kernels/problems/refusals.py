@@ -32,7 +32,7 @@ def dilated(problem: ConvProblem) -> str | None:
 
 
 def padded(problem: ConvProblem) -> str | None:
-    """It has padding."""
+    """Return the reason where the problem has padding."""
     pads = problem.window.pads_begin + problem.window.pads_end
     return f"padding {','.join(map(str, pads))}; it runs none" if any(pads) else None
 
@@ -60,12 +60,12 @@ def after_prologue(problem: ConvProblem) -> str | None:
 
 
 def projecting(problem: ConvProblem) -> str | None:
-    """It adds a projection."""
+    """Return the reason where the problem adds a projection."""
     return "a projection; it runs none" if problem.projection else None
 
 
 def without_tensor_cores(problem: ConvProblem) -> str | None:
-    """Its precision is float32's."""
+    """Return the reason where the problem's precision is float32's."""
     return "strict float32" if problem.precision is Precision.FP32 else None
 
 

@@ -56,7 +56,7 @@ class DeviceFacts(Protocol):
 
     @property
     def multiprocessors(self) -> int:
-        """The number of multiprocessors."""
+        """Return the number of multiprocessors."""
 
     @property
     def max_shared_bytes(self) -> int:

@@ -43,7 +43,7 @@ class Context:
     # --- where values lie ------------------------------------------------------------------------
 
     def settle(self, value: str, place: Place) -> Place:
-        """`value` lies at `place`."""
+        """Note that `value` lies at `place`."""
         self.places[value] = place
         self.values_in.setdefault(place.root, []).append(value)
         return place

@@ -50,7 +50,7 @@ def new_buffer(root: str, n: int, shape: Shape, stored: Stored = FLOAT) -> NewBu
 
 
 def aligned_elements(stored: Stored) -> int:
-    """Of 16 bytes."""
+    """Return the elements of 16 bytes."""
     return 16 // stored.itemsize
 
 

@@ -32,14 +32,14 @@ def lower_normalise(to: Context, node: Normalise) -> None:
 
 
 def lower_reduce(to: Context, node: Reduce) -> None:
-    """One launch."""
+    """Lower a Reduce to one launch."""
     x, y = to.places[node.x], to.output(node.output)
     axes = [axis + 1 for axis in node.axes]
     to.tape.emit(reduce_launch(node.kind, x.strided, y.strided, axes), x=at(x), y=at(y))
 
 
 def lower_resample(to: Context, node: Resample) -> None:
-    """One launch on pixels."""
+    """Lower a Resample to one launch on pixels."""
     x, x_pixels = to.pixels(node.x)
     y = to.output(node.output)
     shapes = [to.graph.shape(table) for table in node.taps]

@@ -54,7 +54,7 @@ _TYPES = {element(FLOAT), element(HALF)}
 
 
 def at(place: Place) -> BufferOperand:
-    """A place's first element."""
+    """Return the operand that begins at a place's first element."""
     stored = place.strided.stored
     offset, pixels = stored.itemsize * place.offset, place.pixels
     if pixels is None:

@@ -103,7 +103,7 @@ class OnnxNode:
 
     @property
     def output(self) -> ir.Value:
-        """The first output."""
+        """Return the first output."""
         return self.node.outputs[0]
 
     @property
@@ -157,22 +157,22 @@ class OnnxNode:
         )
 
     def integer(self, name: str, default: int) -> int:
-        """An integer attribute."""
+        """Return an integer attribute."""
         attribute = self.node.attributes.get(name)
         return default if attribute is None else attribute.as_int()
 
     def number(self, name: str, default: float) -> float:
-        """A floating-point attribute."""
+        """Return a floating-point attribute."""
         attribute = self.node.attributes.get(name)
         return default if attribute is None else attribute.as_float()
 
     def text(self, name: str, default: str) -> str:
-        """A text attribute."""
+        """Return a text attribute."""
         attribute = self.node.attributes.get(name)
         return default if attribute is None else attribute.as_string()
 
     def integers(self, name: str, default: list[int]) -> tuple[int, ...]:
-        """A list-of-integers attribute."""
+        """Return an attribute that is a list of integers."""
         attribute = self.node.attributes.get(name)
         return tuple(default if attribute is None else attribute.as_ints())
 

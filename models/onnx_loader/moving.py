@@ -121,7 +121,7 @@ def transpose(to: Importer, node: OnnxNode) -> None:
 
 
 def expand(to: Importer, node: OnnxNode) -> None:
-    """Expand within an image."""
+    """Import an Expand within an image."""
     before, after = node.input_shape(0), node.output_shape
     if len(before) != len(after) or before[0] != after[0]:
         raise RefusedError(f"it expands {before} to {after}: axis 0, the batch, must stay")

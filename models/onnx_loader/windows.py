@@ -106,7 +106,7 @@ def conv(to: Importer, node: OnnxNode) -> None:
 
 
 def pool(to: Importer, node: OnnxNode) -> None:
-    """MaxPool and AveragePool."""
+    """Import MaxPool or AveragePool."""
     if node.gives(1):
         raise RefusedError("the indices of MaxPool (its second output) are not supported")
     if node.node.op_type == "MaxPool":
@@ -126,7 +126,7 @@ def pool(to: Importer, node: OnnxNode) -> None:
 
 
 def global_pool(to: Importer, node: OnnxNode) -> None:
-    """GlobalAveragePool and GlobalMaxPool."""
+    """Import GlobalAveragePool or GlobalMaxPool."""
     kind = PoolKind.MAX if node.node.op_type == "GlobalMaxPool" else PoolKind.AVERAGE
     x, y = _ends(to, node)
     to.nodes.append(GlobalPool(name=node.name, output=y, x=x, kind=kind))

@@ -67,12 +67,12 @@ class NetworkReport:
 
     @property
     def flops(self) -> int:
-        """Of all nodes."""
+        """Return the operations of all nodes."""
         return sum(node.flops for node in self.nodes)
 
     @property
     def bytes(self) -> int:
-        """Of all nodes."""
+        """Return the bytes that all nodes move."""
         return sum(node.bytes for node in self.nodes)
 
 

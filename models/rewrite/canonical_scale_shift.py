@@ -15,7 +15,7 @@ from models.rewrite.rule import GraphView, Outcome, Refusal
 
 
 def canonical_scale_shift(view: GraphView, node: Node) -> Outcome:
-    """The rule."""
+    """Apply the rule to a node."""
     if not isinstance(node, Binary):
         return None
     weight, weight_first = view.weight(node.b), False

@@ -25,7 +25,7 @@ CHANNEL_ALIGNMENT = 8
 
 
 def concat_in_place(view: GraphView, node: Node) -> Outcome:
-    """The rule."""
+    """Apply the rule to a node."""
     if not isinstance(node, Concat):
         return None
     if node.axis != 0:

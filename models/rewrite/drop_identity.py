@@ -27,7 +27,7 @@ from models.rewrite.rule import GraphView, Outcome, Refusal, Rewrite
 
 
 def drop_identity(view: GraphView, node: Node) -> Outcome:
-    """The rule."""
+    """Apply the rule to a node."""
     x = _same(view, node)
     y = node.output
     if x is None or view.weight(x) is not None or view.value(y).inside is not None:

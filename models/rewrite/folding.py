@@ -22,7 +22,7 @@ def weight_of(view: GraphView, name: str) -> Weight:
 
 
 def weight64(view: GraphView, name: str) -> Float64:
-    """`weight_of` in float64."""
+    """Return `weight_of` in float64."""
     return weight_of(view, name).astype(np.float64)
 
 

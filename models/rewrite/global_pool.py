@@ -13,7 +13,7 @@ _KINDS = {ReduceKind.MEAN: PoolKind.AVERAGE, ReduceKind.MAX: PoolKind.MAX}
 
 
 def global_pool(view: GraphView, node: Node) -> Outcome:
-    """The rule."""
+    """Apply the rule to a node."""
     if isinstance(node, Reduce):
         rank = len(view.shape(node.x))
         if node.kind not in _KINDS or rank not in (3, 4) or node.axes != tuple(range(1, rank)):

@@ -11,7 +11,7 @@ from models.rewrite.rule import GraphView, Outcome, Rewrite
 
 
 def merge_reshapes(view: GraphView, node: Node) -> Outcome:
-    """The rule."""
+    """Apply the rule to a node."""
     if not isinstance(node, Reshape) or node.channels_last:
         return None
     first = view.producer(node.x)

@@ -109,7 +109,7 @@ def _one_plus_erf_input(view: GraphView, y: str) -> str | None:
 
 
 def _is(view: GraphView, y: str, outer: ActivationKind, inner: ActivationKind, x: str) -> bool:
-    """Whether y = outer(inner(x))."""
+    """Return whether y = outer(inner(x))."""
     for kind in (outer, inner):
         node = view.producer(y)
         if not isinstance(node, Activate) or node.activation.kind is not kind:

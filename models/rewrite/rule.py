@@ -139,7 +139,7 @@ class Rule(Protocol):
     __name__: str
 
     def __call__(self, view: GraphView, node: Node, /) -> Outcome:
-        """The outcome for `node`."""
+        """Return the outcome for `node`."""
 
 
 def listed(names: Iterable[str]) -> str:

@@ -40,7 +40,7 @@ class Access:
 
 
 def in_order(count: int) -> After:
-    """One step after another."""
+    """Return the order in which each step follows the one before."""
     return tuple(frozenset({step - 1} if step else ()) for step in range(count))
 
 

@@ -41,7 +41,7 @@ class Machine(Protocol):
 
     @property
     def multiprocessors(self) -> int:
-        """Their number."""
+        """Return the number of multiprocessors."""
 
     @property
     def max_shared_bytes(self) -> int:
@@ -53,15 +53,15 @@ class Machine(Protocol):
 
     @property
     def peak_flops(self) -> float:
-        """Fp32 operations a second."""
+        """Return the fp32 operations a second."""
 
     @property
     def peak_bandwidth(self) -> float:
-        """Bytes a second."""
+        """Return the bytes a second of memory."""
 
     @property
     def overlaps(self) -> bool:
-        """Whether launches overlap (kernels/src/dependent.cuh)."""
+        """Return whether launches overlap (kernels/src/dependent.cuh)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,15 +88,15 @@ class Timed(Protocol):
 
     @property
     def launch(self) -> Launch:
-        """Its launch."""
+        """Return the step's launch."""
 
     @property
     def cost(self) -> Cost:
-        """Its least work."""
+        """Return the step's least work."""
 
     @property
     def chosen(self) -> Chosen | None:
-        """Of a convolution."""
+        """Return the choice of a convolution."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,7 +82,7 @@ class Batcher(Generic[T, R]):
 
     @property
     def depth(self) -> int:
-        """Number of waiting items."""
+        """Return the number of waiting items."""
         return self._waiting.depth
 
     @property

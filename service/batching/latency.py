@@ -41,7 +41,7 @@ class Latency(NamedTuple):
 
     @staticmethod
     def unknown(max_batch: int) -> "Latency":
-        """Nothing measured yet."""
+        """Begin with nothing measured."""
         return Latency((0.0,) * max_batch)
 
     @staticmethod
@@ -62,7 +62,7 @@ class Latency(NamedTuple):
 
     @property
     def max_batch(self) -> int:
-        """The largest n."""
+        """Return the largest n."""
         return len(self.seconds)
 
     @property

@@ -159,7 +159,7 @@ class Traffic:
             self._bursts.happened(now, 1, _WINDOW * shortest_s)
 
     def dispatched(self, now: float, engine: int = 0) -> None:
-        """A batch began."""
+        """Note that a batch began."""
         free_since = self._free_since[engine]
         if free_since < inf:
             idle_s = max(0.0, min(self._waiting_since, now) - free_since)

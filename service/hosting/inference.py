@@ -38,7 +38,7 @@ class Wanted(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How many images."""
+        """Return the number of images."""
         return len(self.files if self.images is None else self.images)
 
 

@@ -46,7 +46,7 @@ def json_response(answer: Any) -> Response:
 
 
 def error_response(status: int, message: str, headers: Mapping[str, str] | None = None) -> Response:
-    """An error."""
+    """Return the answer that states an error."""
     if len(message) > _MOST_CHARACTERS:
         message = f"{message[:_MOST_CHARACTERS]} ..."
     named = [(name.lower().encode(), value.encode()) for name, value in (headers or {}).items()]

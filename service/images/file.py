@@ -79,7 +79,7 @@ class ImageFile(NamedTuple):
 
     @property
     def pixels(self) -> int:
-        """Width times height."""
+        """Return width times height."""
         return self.width * self.height
 
 

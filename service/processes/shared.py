@@ -39,7 +39,7 @@ class Memory:
         self._file, self._size = os.memfd_create("convoy"), 0
 
     def array(self, shape: tuple[int, ...], kind: type[np.generic]) -> Any:
-        """The next array."""
+        """Return the next array."""
         size, offset = max(1, prod(shape) * np.dtype(kind).itemsize), self._size
         self._size += -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
         if os.fstat(self._file).st_size < self._size:
@@ -105,7 +105,7 @@ class SharedAdmission(Admission):
 
     @property
     def images(self) -> int:
-        """Images inside all workers."""
+        """Return the images inside all workers."""
         return sum(row[0] for row in self._rows)
 
     def add(self, images: int) -> None:

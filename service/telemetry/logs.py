@@ -67,7 +67,7 @@ class JsonFormatter(TextFormatter):
     """One object per record; a traceback is one of its fields."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line."""
+        """Return the line."""
         fields = {
             "time": self.formatTime(record),
             "level": record.levelname,

@@ -267,7 +267,7 @@ async def statistics(pipeline: Asked) -> StatisticsAnswer:
 
 
 def model_statistics(pipeline: Pipeline) -> ModelStatistics:
-    """One model's statistics."""
+    """Return one model's statistics."""
     info, done = pipeline.info, pipeline.metrics.counts.sum()
     return ModelStatistics(
         name=info.name,
