@@ -126,9 +126,9 @@ def _typed_graph(name: str, model: ir.Model) -> Graph:
             )
     inputs = tuple(importer.declare(value) for value in model.graph.inputs)
     if quantised := sorted({n.op_type for n in model.graph if _QUANTISED.search(n.op_type)}):
-        raise UnsupportedModelError(
-            f"quantised models are not supported ({', '.join(quantised)}); serve the "
-            "float32 model that it was made from: --precision fp16 halves its weights on a GPU"
+        raise NoKernelsError(
+            f"Convoy has no kernels for quantised models ({', '.join(quantised)}); on a GPU, serve "
+            "the float32 model that it was made from: --precision fp16 halves its weights"
         )
     problems: list[_Problem] = []
     for ir_node in model.graph:

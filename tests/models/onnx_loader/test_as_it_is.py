@@ -13,6 +13,7 @@ from models.engines.original import Original
 from models.engines.tolerance import relative_error
 from models.errors import NoKernelsError
 from models.onnx_loader import Opaque, load_proto
+from models.preprocessing import normalised
 from tests.support.models.onnx_chains import node, noise
 
 SIZE, WIDTH, HEADS, TOKENS, CLASSES = 8, 16, 2, 4, 5
@@ -123,3 +124,40 @@ def test_a_larger_fixed_batch_is_refused(tmp_path: Path) -> None:
     proto.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 4
     with pytest.raises(UnsupportedModelError, match="its batch is fixed at 4"):
         load_classifier(saved(tmp_path, proto), overrides={"preset": "imagenet"})
+
+
+@pytest.mark.parametrize("batch", [1, "N"])
+def test_a_quantised_model_runs_on_the_cpu(tmp_path: Path, batch: int | str) -> None:
+    """Scores are those of pixels rounded to steps of 1/16."""
+    w = noise(CLASSES, 3, 1, 1)
+    graph = helper.make_graph(
+        [
+            node("QuantizeLinear", "x step zero", "q"),
+            node("DequantizeLinear", "q step zero", "d"),
+            node("Conv", "d w", "c"),
+            node("GlobalAveragePool", "c", "m"),
+            node("Flatten", "m", "y"),
+        ],
+        "quantised",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, (batch, 3, SIZE, SIZE))],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, (batch, CLASSES))],
+        [
+            numpy_helper.from_array(np.array(1 / 16, np.float32), "step"),
+            numpy_helper.from_array(np.array(0, np.int8), "zero"),
+            numpy_helper.from_array(w, "w"),
+        ],
+    )
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+    path = saved(tmp_path, proto)
+    classifier = load_classifier(path, overrides={"preset": "imagenet", "resize": SIZE})
+    with pytest.raises(NoKernelsError, match="no kernels for quantised models"):
+        open_engine(classifier, device=DeviceKind.CUDA, max_batch=3)
+    engine = open_engine(classifier, device=DeviceKind.CPU, max_batch=3)
+    engine.warm_up()
+    pixels = np.random.default_rng(0).integers(0, 256, (3, SIZE, SIZE, 3), np.uint8)
+    x = normalised(pixels, classifier.preprocessing)
+    steps = np.round(x * 16).clip(-128, 127) / 16
+    expected = steps.mean((2, 3)) @ w[:, :, 0, 0].T
+    scores = np.concatenate([engine.run(pixels[i : i + 1]) for i in range(3)])
+    assert relative_error(scores, expected) < 1e-5
+    engine.close()

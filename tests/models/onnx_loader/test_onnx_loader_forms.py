@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from onnx import parser
 
-from models.errors import UnsupportedModelError
+from models.errors import NoKernelsError, UnsupportedModelError
 from models.onnx_loader import LoadedModel, load_proto
 from models.reference import run_reference
 from tests.support.onnx_models import run_onnxruntime
@@ -93,8 +93,6 @@ def test_a_quantised_model_is_named_so_whatever_else_it_lacks() -> None:
         "z = Cast<to = 2>(s) u = Det(x) q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z)"
         " y = Relu(d)"
     )
-    with pytest.raises(
-        UnsupportedModelError, match=r"^quantised models are not supported"
-    ) as refused:
+    with pytest.raises(NoKernelsError, match=r"^Convoy has no kernels for quantised") as refused:
         load(body)
     assert "serve the float32 model that it was made from" in str(refused.value)
