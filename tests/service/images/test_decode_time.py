@@ -92,4 +92,5 @@ def test_a_dense_jpeg_is_estimated_by_its_bytes(progressive: bool, mode: str, de
         started = time.thread_time()
         decoding.run()
         taken.append(time.thread_time() - started)
-    assert min(taken) / 1.6 < decoding.cost.seconds < min(taken) * 4
+    # 2.5: what another process on the core's other thread may slow it by; it was 3.7 by pixels alone.
+    assert min(taken) / 2.5 < decoding.cost.seconds < min(taken) * 4
