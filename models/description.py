@@ -83,7 +83,7 @@ def load_preprocessing(
             width,
             name,
         )
-    resize = given.get("resize") or round(max(height, width) * preset.resize / preset.size)
+    resize = given.get("resize") or preset.resized(height, width)
     preprocessing = Preprocessing(
         height=height,
         width=width,

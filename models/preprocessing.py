@@ -100,13 +100,17 @@ class Preset:
     std: tuple[float, ...]
     output: OutputKind
 
+    def resized(self, height: int, width: int) -> int:
+        """Return the shorter side of a resized image for a model of this height and width."""
+        return round(max(height, width) * self.resize / self.size)
+
     def at(self, height: int, width: int) -> Preprocessing:
         """Return the preprocessing of a model of N×C×H×W whose labels are unknown."""
         return Preprocessing(
             height=height,
             width=width,
             fit=self.fit,
-            resize=round(max(height, width) * self.resize / self.size),
+            resize=self.resized(height, width),
             channels=self.channels,
             layout=Layout.NCHW,
             scale=self.scale,
@@ -154,12 +158,11 @@ PRESETS: Mapping[str, Preset] = {
 
 def each_preset(preprocessing: Preprocessing) -> Mapping[str, Preprocessing]:
     """By name, the same model's pixels by every preset of as many channels."""
-    longest = max(preprocessing.height, preprocessing.width)
     return {
         name: replace(
             preprocessing,
             fit=preset.fit,
-            resize=round(longest * preset.resize / preset.size),
+            resize=preset.resized(preprocessing.height, preprocessing.width),
             channels=preset.channels,
             scale=preset.scale,
             mean=preset.mean,

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.kernels.suites import VGG_E, Layer, same
+from benchmarks.kernels.suites import VGG_E, Layer
 from benchmarks.rows import Row, append, now
 from kernels import reference
 from kernels.convolution.algorithms import ConvChoice, choices
@@ -31,7 +31,7 @@ from kernels.device.device import Buffer, Device
 from kernels.device.gpus import H200
 from kernels.layout.operands import padded
 from kernels.layout.pixels import Pixels
-from kernels.problems.conv import ConvProblem
+from kernels.problems.conv import ConvProblem, same_padded
 from kernels.problems.precision import Precision
 from kernels.tuning.heuristic import DeviceFacts, choose
 from kernels.tuning.timing import launcher
@@ -74,7 +74,7 @@ def reduced(layer: Layer) -> Layer:
     """The layer with as many channels, but small enough for the simulator."""
     problem = layer.problem
     size = tuple(min(each, CUSIM_SIZE) for each in problem.window.input)
-    small = same(size, problem.window.kernel[0], problem.c, min(problem.k, CUSIM_FILTERS))
+    small = same_padded(size, problem.window.kernel[0], problem.c, min(problem.k, CUSIM_FILTERS))
     return Layer(layer.name, small, layer.count)
 
 

@@ -25,10 +25,10 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.kernels.plots import figure_of
-from benchmarks.kernels.suites import SUITES, VGG_E, Layer, same
+from benchmarks.kernels.suites import SUITES, VGG_E, Layer
 from benchmarks.rows import ROOT, fill
 from kernels import reference
-from kernels.problems.conv import ConvProblem
+from kernels.problems.conv import ConvProblem, same_padded
 from kernels.winograd.matrices import Points, WinogradMatrices
 from kernels.winograd.reference import winograd_conv
 
@@ -125,7 +125,7 @@ POINTS = (*Points.MIXED.value, -_HALF, 2, -_QUARTER, 4)
 """F(m, 3) takes the first m + 1: each number with its negative reciprocal, which keeps the entries
 of the transforms of even size."""
 
-PROBE = same((24, 24), 3, 256, 16)
+PROBE = same_padded((24, 24), 3, 256, 16)
 """The layer whose errors are compared; it has as many channels as VGG-E's conv 3.2."""
 
 

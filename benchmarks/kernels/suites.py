@@ -11,8 +11,7 @@ Every layer is padded so that it keeps its size, and is for one image.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from kernels.problems.conv import ConvProblem
-from kernels.problems.window import Window
+from kernels.problems.conv import ConvProblem, same_padded
 
 BATCHES = (1, 2, 4, 8)
 """N for which they are measured."""
@@ -27,35 +26,15 @@ class Layer:
     count: int = 1
 
 
-def same(size: tuple[int, ...], kernel: int, c: int, k: int) -> ConvProblem:
-    """A convolution of stride 1 and an odd kernel that keeps H×W (D×H×W), for one image."""
-    axes = len(size)
-    pads = (kernel // 2,) * axes
-    return ConvProblem(
-        n=1,
-        c=c,
-        k=k,
-        window=Window(
-            input=size,
-            kernel=(kernel,) * axes,
-            strides=(1,) * axes,
-            dilations=(1,) * axes,
-            pads_begin=pads,
-            pads_end=pads,
-            output=size,
-        ),
-    )
-
-
 def _square(label: str) -> Layer:
     """Of cuConv's labels, N left out: H and W - R and S - K - C."""
     size, kernel, k, c = map(int, label.split("-"))
-    return Layer(label, same((size, size), kernel, c, k))
+    return Layer(label, same_padded((size, size), kernel, c, k))
 
 
 # Depth, as the table calls it, is how often a layer occurs.
 VGG_E = tuple(
-    Layer(name, same((size, size), 3, c, k), depth)
+    Layer(name, same_padded((size, size), 3, c, k), depth)
     for name, depth, c, size, k in (
         ("conv 1.1", 1, 3, 224, 64),
         ("conv 1.2", 1, 64, 224, 64),
@@ -117,7 +96,7 @@ CUCONV = tuple(
 )
 
 C3D = tuple(
-    Layer(name, same(size, 3, c, k))
+    Layer(name, same_padded(size, 3, c, k))
     for name, c, size, k in (
         ("conv2", 32, (16, 56, 56), 64),
         ("conv3", 64, (8, 28, 28), 256),

@@ -111,3 +111,26 @@ class ConvProblem:
             text += f" + C{self.projection.c} {size} s{strides}"
         text += f" {self.precision.value}" if self.precision is not Precision.FP32 else ""
         return text + (f" after {self.prologue}" if self.prologue else "")
+
+
+def same_padded(size: tuple[int, ...], kernel: int, c: int, k: int, stride: int = 1) -> ConvProblem:
+    """Return a convolution of one image of H×W (D×H×W), padded to keep that size at stride 1.
+
+    The kernel is odd, and as large along every axis.
+    """
+    axes = len(size)
+    pads = (kernel // 2,) * axes
+    return ConvProblem(
+        n=1,
+        c=c,
+        k=k,
+        window=Window(
+            input=size,
+            kernel=(kernel,) * axes,
+            strides=(stride,) * axes,
+            dilations=(1,) * axes,
+            pads_begin=pads,
+            pads_end=pads,
+            output=tuple((each - 1) // stride + 1 for each in size),
+        ),
+    )

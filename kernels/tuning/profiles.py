@@ -24,45 +24,25 @@ from kernels.layout.pixels import Pixels
 from kernels.operations.epilogue import commonest
 from kernels.operations.linear import linear_launch
 from kernels.problems.activation import RELU
-from kernels.problems.conv import ConvProblem
+from kernels.problems.conv import ConvProblem, same_padded
 from kernels.problems.precision import FLOAT, HALF, Precision
 from kernels.problems.prologue import Prologue
-from kernels.problems.window import Window
 from kernels.tuning.profile_table import Table, load_wavefronts, name_of, read, row_of, write
 from kernels.tuning.static_profile import PROFILED, static_profile
 
 
-def _problem(size: tuple[int, ...], kernel: int, c: int, k: int, stride: int = 1) -> ConvProblem:
-    axes = len(size)
-    pads = (kernel // 2,) * axes
-    return ConvProblem(
-        n=1,
-        c=c,
-        k=k,
-        window=Window(
-            input=size,
-            kernel=(kernel,) * axes,
-            strides=(stride,) * axes,
-            dilations=(1,) * axes,
-            pads_begin=pads,
-            pads_end=pads,
-            output=tuple((each - 1) // stride + 1 for each in size),
-        ),
-    )
-
-
 def _depthwise(kernel: int, stride: int) -> ConvProblem:
-    return replace(_problem((16, 32), kernel, 64, 64, stride), groups=64)
+    return replace(same_padded((16, 32), kernel, 64, 64, stride), groups=64)
 
 
-_SQUARE = _problem((16, 32), 3, 64, 64)
+_SQUARE = same_padded((16, 32), 3, 64, 64)
 _PLANES = (
     _SQUARE,
-    _problem((16, 32), 1, 64, 64),
-    _problem((16, 32), 5, 64, 64),
-    _problem((8, 16, 16), 3, 32, 32),
+    same_padded((16, 32), 1, 64, 64),
+    same_padded((16, 32), 5, 64, 64),
+    same_padded((8, 16, 16), 3, 32, 32),
     *(_depthwise(kernel, stride) for kernel in (3, 5, 7) for stride in (1, 2)),
-    _problem((16, 32), 7, 3, 64, stride=2),  # a first layer
+    same_padded((16, 32), 7, 3, 64, stride=2),  # a first layer
     replace(_SQUARE, c=66),  # pixels that do not begin at 16 bytes
     replace(_SQUARE, c=65),
     replace(_SQUARE, c=3),
@@ -70,8 +50,8 @@ _PLANES = (
 
 PROBLEMS: tuple[ConvProblem, ...] = (
     *(replace(each, precision=precision) for precision in Precision for each in _PLANES),
-    replace(_problem((16, 32), 1, 64, 64), prologue=Prologue(activation=RELU)),
-    replace(_problem((16, 32), 1, 64, 64), prologue=Prologue(epsilon=1e-5)),
+    replace(same_padded((16, 32), 1, 64, 64), prologue=Prologue(activation=RELU)),
+    replace(same_padded((16, 32), 1, 64, 64), prologue=Prologue(epsilon=1e-5)),
 )
 """Problems whose choices, together, launch every kernel of a convolution; they fill all tiles."""
 

@@ -3,8 +3,8 @@
     a decode thread ── pickle protocol 5, by a pipe ── Drawing() ── pixels or the error ── back
 
 Pillow holds the interpreter's lock while it copies a decoded WebP: 60 ms for 25 megapixels, in
-which the server answers nobody. Here it is another interpreter's. A decoder that crashes, or takes
-all memory, takes only its own image with it.
+which the server answers no request. In a process of its own it holds another lock. A decoder that
+crashes fails only its own image.
 """
 
 import pickle

@@ -67,7 +67,7 @@ class JsonFormatter(TextFormatter):
     """One object per record; a traceback is one of its fields."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line."""
+        """Return a record as a line of JSON."""
         fields = {
             "time": self.formatTime(record),
             "level": record.levelname,

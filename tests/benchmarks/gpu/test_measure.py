@@ -14,10 +14,10 @@ from benchmarks.gpu.units import SENT, Unit, units
 from benchmarks.gpu.worker import serve_units
 from benchmarks.kernels.baselines_torch import BaselineError
 from benchmarks.kernels.contest import Effort
-from benchmarks.kernels.suites import same
 from benchmarks.networks.switches import SWITCHES, switched
 from benchmarks.rows import Row
 from kernels.device.device import FaultError
+from kernels.problems.conv import same_padded
 from kernels.tuning import micro
 from kernels.tuning.autotune import Search
 from kernels.tuning.heuristic import heuristic
@@ -26,7 +26,7 @@ from models import BUILT_IN_MODEL, load_classifier
 from tests.cusim.device import CusimDevice
 from tests.support.networks import needs_shared
 
-SMALL = same((3, 4), 3, 4, 8)
+SMALL = same_padded((3, 4), 3, 4, 8)
 
 
 @pytest.fixture(scope="module")

@@ -23,14 +23,15 @@ from benchmarks.kernels.accuracy import (
     show,
     variants,
 )
-from benchmarks.kernels.suites import Layer, same
+from benchmarks.kernels.suites import Layer
 from benchmarks.rows import read
 from kernels import reference
+from kernels.problems.conv import same_padded
 from tests.cusim.device import CusimDevice
 from tests.support.networks import SHARED
 
 PAPER_TEXT = SHARED / "seeds" / "lavin-gray-2015-winograd.txt"
-TINY = same((5, 6), 3, 16, 12)
+TINY = same_padded((5, 6), 3, 16, 12)
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +44,7 @@ def device() -> Iterator[CusimDevice]:
 def test_every_way_to_round_is_a_variant(device: CusimDevice) -> None:
     names = set(variants(TINY, device))
     assert "direct" in names
-    assert {"gemm"} == set(variants(same((4, 4), 1, 8, 8), device)) & {"gemm"}
+    assert {"gemm"} == set(variants(same_padded((4, 4), 1, 8, 8), device)) & {"gemm"}
     winograd = {name for name in names if name.startswith("winograd F(4x4,3x3)")}
     assert {name.rpartition(", ")[2] for name in winograd} == {"integer points", "mixed points"}
 
@@ -90,7 +91,7 @@ def test_a_layer_is_reduced_in_all_but_its_channels() -> None:
 def test_rows_and_a_table_are_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(accuracy, "LAYERS", (Layer("conv 5", same((4, 4), 3, 8, 8)),))
+    monkeypatch.setattr(accuracy, "LAYERS", (Layer("conv 5", same_padded((4, 4), 3, 8, 8)),))
     out = ["--out", str(tmp_path), "--commit", "abc"]
     kernels.main(["--accuracy", "--device", "cusim", *out])
     rows = read(tmp_path / "accuracy.jsonl")

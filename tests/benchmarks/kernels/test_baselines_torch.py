@@ -20,9 +20,9 @@ from benchmarks.kernels.baselines_torch import (
 )
 from benchmarks.kernels.contest import Cache, CandidateError, contest
 from benchmarks.kernels.sides import ContestSide
-from benchmarks.kernels.suites import C3D, same
+from benchmarks.kernels.suites import C3D
 from kernels import reference
-from kernels.problems.conv import ConvProblem
+from kernels.problems.conv import ConvProblem, same_padded
 from kernels.problems.window import Window
 from tests.cusim.device import CusimDevice
 from tests.support.benchmarks.cpu_torch import (
@@ -44,7 +44,7 @@ def device() -> Iterator[CusimDevice]:
 STRIDED = replace(
     FLAT, window=Window((5, 6), (3, 3), (2, 1), (1, 2), (1, 2), (1, 2), output=(3, 6))
 )
-POINTWISE = same((5, 6), 1, 4, 8).with_batch(2)
+POINTWISE = same_padded((5, 6), 1, 4, 8).with_batch(2)
 
 
 @pytest.mark.parametrize(

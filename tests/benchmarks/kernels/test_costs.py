@@ -19,13 +19,14 @@ from benchmarks.kernels.costs import (
     tile_errors,
     winograd,
 )
-from benchmarks.kernels.suites import CUCONV, VGG_E, same
+from benchmarks.kernels.suites import CUCONV, VGG_E
 from kernels.convolution.algorithms import ALGORITHMS
+from kernels.problems.conv import same_padded
 from kernels.problems.window import Window
 
 LAYERS = {layer.name: layer.problem for layer in VGG_E}
-SMALL = same((4, 4), 3, 2, 3)  # 16 pixels, 2 channels, 3 filters
-POINTWISE = same((4, 4), 1, 2, 3)
+SMALL = same_padded((4, 4), 3, 2, 3)  # 16 pixels, 2 channels, 3 filters
+POINTWISE = same_padded((4, 4), 1, 2, 3)
 
 
 def test_naive_sum_reads_each_operand_once() -> None:

@@ -13,10 +13,10 @@ from benchmarks.kernels import __main__ as kernels
 from benchmarks.kernels.__main__ import measure, nvidia_driver, of_place, problems, where
 from benchmarks.kernels.contest import Cache, Effort, Outcome, Winner
 from benchmarks.kernels.sides import ConvoySide, Side, baselines
-from benchmarks.kernels.suites import CUCONV, SUITES, VGG_E, Layer, same
+from benchmarks.kernels.suites import CUCONV, SUITES, VGG_E, Layer
 from benchmarks.rows import append, read
 from kernels.device.device import FaultError
-from kernels.problems.conv import ConvProblem
+from kernels.problems.conv import ConvProblem, same_padded
 from kernels.tuning.autotune import Search
 from kernels.tuning.heuristic import heuristic
 from kernels.tuning.store import TuningStore
@@ -25,8 +25,8 @@ from tests.cusim.device import CusimDevice
 from tests.support.benchmarks.made_up import rows_of
 
 QUICK = Effort(copies=2, replays=2)
-SMALL = same((3, 4), 3, 4, 8)
-POINTWISE = same((4, 4), 1, 8, 4).with_batch(2)
+SMALL = same_padded((3, 4), 3, 4, 8)
+POINTWISE = same_padded((4, 4), 1, 8, 4).with_batch(2)
 PLACE = {"kind": "measurement", "device": "simulated", "commit": "abc", "peak_flops": 1e9}
 
 

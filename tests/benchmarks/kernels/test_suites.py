@@ -10,9 +10,9 @@ import onnx.utils
 import pytest
 from onnx import helper
 
-from benchmarks.kernels.suites import C3D, CUCONV, CUCONV_NETWORKS, SUITES, VGG_E, same
+from benchmarks.kernels.suites import C3D, CUCONV, CUCONV_NETWORKS, SUITES, VGG_E
 from benchmarks.networks import c3d
-from kernels.problems.conv import ConvProblem
+from kernels.problems.conv import ConvProblem, same_padded
 from models.graph import Conv
 from models.onnx_loader import load_proto
 from tests.support.networks import LIGHT, SHARED
@@ -53,7 +53,7 @@ def labels_of(name: str) -> set[str]:
         if set(problem.window.strides) != {1}:
             continue
         size, kernel = problem.window.input[0], problem.window.kernel[0]
-        assert problem.window == same((size, size), kernel, problem.c, problem.k).window
+        assert problem.window == same_padded((size, size), kernel, problem.c, problem.k).window
         assert kernel in (1, 3, 5)
         found.add(f"{size}-{kernel}-{problem.k}-{problem.c}")
     return found

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from benchmarks.kernels.contest import Effort
-from benchmarks.kernels.suites import same
 from kernels.device.device import Graph, Stream
+from kernels.problems.conv import same_padded
 from tests.cusim.device import CusimDevice
 
 torch: Any = pytest.importorskip("torch", reason="PyTorch computes the baselines")
 
-FLAT = same((5, 6), 3, 4, 8).with_batch(2)
-DEEP = same((2, 3, 4), 3, 3, 5)
+FLAT = same_padded((5, 6), 3, 4, 8).with_batch(2)
+DEEP = same_padded((2, 3, 4), 3, 3, 5)
 QUICK = Effort(copies=2, replays=2, screen_copies=2, screen_replays=2)
 HANDLE = 99
 
