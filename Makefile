@@ -15,7 +15,7 @@ DEVICE ?= $(CONVOY_DEVICE)
 SERVE_FLAGS = $(if $(HOST),--host $(HOST)) $(if $(PORT),--port $(PORT)) $(if $(DEVICE),--device $(DEVICE))
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-all test-gpu lint check format bench bench-peers bench-workers bench-gpu gpu-proof poisson soak soak-attacked attacks \
+.PHONY: help serve test test-all test-gpu lint check format bench bench-peers bench-workers bench-gpu poisson soak soak-attacked attacks \
 	docs train clean lock
 
 help:  ## this list
@@ -43,12 +43,7 @@ test: $(VENV)/dev.stamp  ## the test suite
 test-all: $(VENV)/dev.stamp  ## the suite with its longer sweeps
 	HYPOTHESIS_PROFILE=search $(BIN)/pytest -n auto
 
-test-gpu: $(VENV)/dev.stamp  ## tests that need a CUDA GPU (and CuPy: pip install -e '.[cuda13]')
-	$(BIN)/pytest -m gpu --maxfail 25 -o faulthandler_timeout=60 -o faulthandler_exit_on_timeout=true
-	! command -v compute-sanitizer || \
-	  compute-sanitizer --error-exitcode 1 $(BIN)/pytest -m gpu tests/kernels/whole/test_kernels.py
-
-CUDA_SOURCES = $(shell find kernels tests -name '*.cu' -o -name '*.cuh' -o -name '*.cpp' -o -name '*.h')
+CUDA_SOURCES = $(shell find kernels cusim tests -name '*.cu' -o -name '*.cuh' -o -name '*.cpp' -o -name '*.h')
 
 lint: $(VENV)/dev.stamp  ## ruff, ruff format, clang-format, mypy --strict
 	$(BIN)/ruff check .
@@ -84,8 +79,8 @@ soak-attacked: $(VENV)/dev.stamp  ## the same beside a hostile client that sends
 attacks: $(VENV)/dev.stamp  ## an honest client's latency beside each of the six worst requests, on 1, 4 and 16 connections
 	$(BIN)/python -m benchmarks.serving.attacks
 
-gpu-proof: $(VENV)/dev.stamp  ## on a GPU: check every kernel, and the server (SIMULATED=1: on the simulator)
-	$(BIN)/python -m benchmarks.gpu proof $(if $(SIMULATED),--device cusim)
+test-gpu: $(VENV)/dev.stamp  ## on a GPU: the tests that need one, from each kernel to the server
+	$(BIN)/python -m benchmarks.gpu proof
 
 bench-gpu: $(VENV)/dev.stamp  ## on a GPU: kernels, networks, requests, beside cuDNN and PyTorch, into OUT
 	$(BIN)/python -m benchmarks.gpu run --out $(OUT) --seconds $(SECONDS_TO_SPEND)

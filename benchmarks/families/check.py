@@ -18,9 +18,11 @@ from numpy.typing import NDArray
 
 from benchmarks.families.export import FAMILIES, SIZE, N
 from benchmarks.rows import Row, commit
+from cusim.device import CusimDevice
 from kernels.device.gpus import H200
 from kernels.tuning.heuristic import heuristic
 from models.classifier import Classifier
+from models.engines.cuda_engine import CudaEngine
 from models.engines.tolerance import relative_error
 from models.errors import ModelError
 from models.graph import Graph, Node, Reshape
@@ -112,17 +114,15 @@ def _reference_error(graph: Graph, expected: Expected) -> float:
 
 def simulate(folder: Path, families: Sequence[str]) -> Iterator[Row]:
     """A row for each family: one image on Convoy's kernels, executed on the CPU."""
-    # Only a checkout has the simulator.
-    from tests.cusim.device import CusimDevice  # noqa: PLC0415
-    from tests.support.models.engines import opened  # noqa: PLC0415
-
     for name in families:
         kept = np.load(folder / f"{name}.npz")
         proto = onnx.load(folder / f"{name}.dynamo.dynamic.onnx")
         network = load_proto(name, proto, IMAGE)
         classes = kept["scores"].shape[1]
         device = CusimDevice()
-        engine = opened(Classifier(name, network, PLAIN, classes), device)
+        classifier = Classifier(name, network, PLAIN, classes)
+        engine = CudaEngine(classifier, device, max_batch=1, choose=heuristic(device))
+        engine.warm_up()
         started = perf_counter()
         scores = engine.run(kept["images"][:1].astype(np.float32))
         yield {

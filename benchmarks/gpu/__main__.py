@@ -1,7 +1,7 @@
 """The commands for a GPU that is at hand for a while.
 
 python -m benchmarks.gpu carry [--nvrtc]            what has to travel, into .gpu
-python -m benchmarks.gpu proof [--device cusim]     is every kernel right, up to the server?
+python -m benchmarks.gpu proof [--seconds S]        is every kernel right, up to the server?
 python -m benchmarks.gpu plan [--seconds S]         what is not measured yet, and what fits
 python -m benchmarks.gpu run [--seconds S]          measure what fits; goes on where it ended
 python -m benchmarks.gpu report [--readme]          RESULTS.md from what was measured
@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.gpu import carried, proof
+from benchmarks.gpu import carried
 from benchmarks.gpu.units import LAYER, missing, packed, seconds_of, units
 from benchmarks.rows import CARRIED, RESULTS, ROOT, commit, read
 
@@ -33,14 +33,10 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         added.add_argument("--commit", help="where the checkout is not one of git's")
         return added
 
-    proof_ = command("proof", "check the device; exit status 1 unless all is proved")
-    proof_.add_argument("--seconds", type=float, help="at most (180; the simulator: 600)")
-    checks = command("checks", "what `proof` starts: a line of JSON for each check")
-    for each in (proof_, checks):
-        each.add_argument("--device", choices=("cuda", "cusim"), default="cuda")
+    proof = command("proof", "run the tests that need a GPU; exit status 1 unless all pass")
     plan = command("plan", "what is not measured yet, and what of it fits")
     run = command("run", "measure what fits, and go on where the last run ended")
-    for each in (plan, run):
+    for each in (proof, plan, run):
         each.add_argument("--seconds", type=float, default=540, help="to spend (%(default)s)")
     run.add_argument("--tar", type=Path, help="put everything into this file at the end")
     worker = command("worker", "what `run` starts: measures units from standard input")
@@ -60,20 +56,11 @@ def main(command_line: Sequence[str] | None = None) -> int:
     return status
 
 
-def _checks(arguments: argparse.Namespace) -> int:
-    proof.run_checks(arguments.device)
-    return 0
-
-
 def _proof(arguments: argparse.Namespace) -> int:
-    on_gpu = arguments.device == "cuda"
-    proved, _ = proof.prove(
-        proof.child(arguments.device),
-        arguments.seconds or (180 if on_gpu else 600),
-        arguments.commit or commit(),
-        arguments.out or (RESULTS if on_gpu else None),
-    )
-    return 0 if proved else 1
+    from benchmarks.gpu.proof import command, prove  # noqa: PLC0415  (CuPy, once it asks a GPU)
+
+    at, out = arguments.commit or commit(), arguments.out or RESULTS
+    return 0 if prove(command(), arguments.seconds, at, out) else 1
 
 
 def _plan(arguments: argparse.Namespace) -> int:

@@ -30,7 +30,8 @@ MOST_BYTES = 40_000_000
 ON_THE_MACHINE = frozenset(
     {"numpy", "onnx", "onnxruntime", "pillow", "uvloop", "protobuf", "ml-dtypes", "sympy", "mpmath"}
 )
-EXTRAS = ("nvidia-cudnn-frontend==1.18.0",)
+EXTRAS = ("nvidia-cudnn-frontend==1.18.0", f"hypothesis=={version('hypothesis')}")
+"""The benchmarks' and the tests'."""
 
 
 def carry(folder: Path = CARRIED, *, nvrtc: bool = False) -> list[tuple[str, int]]:

@@ -24,6 +24,7 @@ from rich.table import Table
 
 from benchmarks.kernels.suites import VGG_E, Layer
 from benchmarks.rows import Row, append, now
+from cusim.device import CusimDevice
 from kernels import reference
 from kernels.convolution.algorithms import ConvChoice, choices
 from kernels.device.cuda_device import CudaDevice
@@ -252,13 +253,7 @@ def _show(precision: str, rows: Sequence[Row], console: Console) -> None:
                 )
 
 
-def _cusim() -> Device:
-    from tests.cusim.device import CusimDevice  # noqa: PLC0415  (only where it is asked for)
-
-    return CusimDevice()
-
-
-DEVICES: dict[str, Callable[[], Device]] = {"cuda": CudaDevice, "cusim": _cusim}
+DEVICES: dict[str, Callable[[], Device]] = {"cuda": CudaDevice, "cusim": CusimDevice}
 
 
 def run(where: str, out: Path, at: str, console: Console, *, whole: bool = True) -> None:

@@ -15,7 +15,7 @@ from kernels.tuning.static_profile import StaticProfile, Stretch
 
 TABLE = Path(__file__).with_name("profile.tsv")
 LOADS = Path(__file__).with_name("load_wavefronts.tsv")
-"""The wavefronts that the simulator counts, by kernel: `python -m tests.cusim.profile --write`."""
+"""The wavefronts that the simulator counts, by kernel: `python -m cusim.profile --write`."""
 
 ARCHITECTURE = "90a"
 """That of an H100 and an H200, for which the heuristic chooses."""

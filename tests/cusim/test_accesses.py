@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from tests.cusim import build
-from tests.cusim.accesses import (
+from cusim import build
+from cusim.accesses import (
     LANES,
     Access,
     Addresses,
@@ -14,8 +14,8 @@ from tests.cusim.accesses import (
     sectors,
     wavefronts,
 )
-from tests.cusim.build import PROFILE
-from tests.cusim.profile import over_banks
+from cusim.build import PROFILE
+from cusim.profile import over_banks
 from tests.cusim.selftest.launching import (
     KERNELS,
     Passed,

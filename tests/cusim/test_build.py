@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from cusim import build
+from cusim.build import ASAN, PLAIN
 from kernels.device.device import CompileError, Instantiation
-from tests.cusim import build
-from tests.cusim.build import ASAN, PLAIN
 
 KERNEL = Instantiation("one.cu", "one")
 

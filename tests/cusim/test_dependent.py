@@ -6,9 +6,9 @@ from contextlib import nullcontext
 import numpy as np
 import pytest
 
+from cusim.build import BUILDS, ORDERED, PLAIN, Build
+from cusim.device import CusimDevice, Order
 from kernels.device.device import Argument, FaultError
-from tests.cusim.build import BUILDS, ORDERED, PLAIN, Build
-from tests.cusim.device import CusimDevice, Order
 from tests.cusim.selftest.defects import enumerator
 from tests.cusim.selftest.launching import instantiation, opened
 

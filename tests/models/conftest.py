@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from cusim.device import CusimDevice
 from kernels.device.device import Device
-from tests.cusim.device import CusimDevice
 from tests.support.kernels.gpu import open_gpu
 
 

@@ -11,6 +11,7 @@ import pytest
 from numpy.typing import NDArray
 from onnx import TensorProto
 
+from cusim.device import CusimDevice
 from kernels.convolution.algorithms import ConvChoice
 from kernels.device.device import Device
 from kernels.problems.activation import RELU
@@ -37,7 +38,6 @@ from models.preprocessing import normalised
 from models.reference import run_reference
 from models.rewrite import rewrite
 from service.images.decode import ImageLimits, prepare_image
-from tests.cusim.device import CusimDevice
 from tests.support.cases.tensor_gemm import TENSOR
 from tests.support.models.engines import (
     H200_CHOICE,

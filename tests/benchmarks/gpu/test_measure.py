@@ -16,6 +16,7 @@ from benchmarks.kernels.baselines_torch import BaselineError
 from benchmarks.kernels.contest import Effort
 from benchmarks.networks.switches import SWITCHES, switched
 from benchmarks.rows import Row
+from cusim.device import CusimDevice
 from kernels.device.device import FaultError
 from kernels.problems.conv import same_padded
 from kernels.tuning import micro
@@ -23,7 +24,6 @@ from kernels.tuning.autotune import Search
 from kernels.tuning.heuristic import heuristic
 from kernels.tuning.store import TuningStore
 from models import BUILT_IN_MODEL, load_classifier
-from tests.cusim.device import CusimDevice
 from tests.support.networks import needs_shared
 
 SMALL = same_padded((3, 4), 3, 4, 8)

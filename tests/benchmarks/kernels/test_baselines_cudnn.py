@@ -11,8 +11,8 @@ from benchmarks.kernels.baselines_torch import (
     Tensors,
 )
 from benchmarks.kernels.contest import contest
+from cusim.device import CusimDevice
 from kernels.problems.conv import ConvProblem
-from tests.cusim.device import CusimDevice
 from tests.support.benchmarks.cpu_torch import (
     DEEP,
     FLAT,

@@ -21,10 +21,10 @@ from benchmarks.kernels.baselines_torch import (
 from benchmarks.kernels.contest import Cache, CandidateError, contest
 from benchmarks.kernels.sides import ContestSide
 from benchmarks.kernels.suites import C3D
+from cusim.device import CusimDevice
 from kernels import reference
 from kernels.problems.conv import ConvProblem, same_padded
 from kernels.problems.window import Window
-from tests.cusim.device import CusimDevice
 from tests.support.benchmarks.cpu_torch import (
     DEEP,
     FLAT,

@@ -15,13 +15,13 @@ from benchmarks.kernels.contest import Cache, Effort, Outcome, Winner
 from benchmarks.kernels.sides import ConvoySide, Side, baselines
 from benchmarks.kernels.suites import CUCONV, SUITES, VGG_E, Layer
 from benchmarks.rows import append, read
+from cusim.device import CusimDevice
 from kernels.device.device import FaultError
 from kernels.problems.conv import ConvProblem, same_padded
 from kernels.tuning.autotune import Search
 from kernels.tuning.heuristic import heuristic
 from kernels.tuning.store import TuningStore
 from kernels.tuning.timing import Timing
-from tests.cusim.device import CusimDevice
 from tests.support.benchmarks.made_up import rows_of
 
 QUICK = Effort(copies=2, replays=2)

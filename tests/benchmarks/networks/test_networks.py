@@ -23,6 +23,8 @@ from benchmarks.networks.light import classifier
 from benchmarks.networks.sides import ConvoyNetwork
 from benchmarks.networks.switches import SWITCHES, VARIANTS
 from benchmarks.rows import Row, append, read
+from cusim.device import CusimDevice
+from cusim.streams import CusimGraph, Launching
 from kernels.tuning.autotune import Search
 from kernels.tuning.heuristic import heuristic
 from kernels.tuning.store import TuningStore
@@ -30,8 +32,6 @@ from models import BUILT_IN_MODEL, load_classifier
 from models.classifier import Classifier
 from models.engines.engine import Batch, Scores
 from models.tuning.measured import conv_problems
-from tests.cusim.device import CusimDevice
-from tests.cusim.streams import CusimGraph, Launching
 from tests.support.models.engines import branching
 
 

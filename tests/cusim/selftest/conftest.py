@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.cusim.device import CusimDevice
+from cusim.device import CusimDevice
 from tests.cusim.selftest.launching import opened
 
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from cusim.device import CusimDevice
 from kernels.device.device import Instantiation
-from tests.cusim.device import CusimDevice
 from tests.cusim.selftest.launching import KERNELS, Passed, instantiation, launch, unwritten
 
 WRONG = "wrong"

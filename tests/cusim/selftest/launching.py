@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from cusim.build import PLAIN, Build
+from cusim.device import POISON, CusimDevice, Order
 from kernels.device.device import Argument, Dim3, Instantiation, TemplateArgument
-from tests.cusim.build import PLAIN, Build
-from tests.cusim.device import POISON, CusimDevice, Order
 
 Passed = NDArray[Any] | Argument
 

@@ -6,8 +6,8 @@ as often as it would be switched to.
 
 import numpy as np
 
-from tests.cusim.build import BUILDS, Build
-from tests.cusim.device import Order
+from cusim.build import BUILDS, Build
+from cusim.device import Order
 from tests.cusim.selftest.launching import instantiation, opened
 
 THREADS = 256

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from tests.cusim.build import ASAN, BUILDS, ORDERED, PLAIN, Build
-from tests.cusim.device import CusimDevice, Order
+from cusim.build import ASAN, BUILDS, ORDERED, PLAIN, Build
+from cusim.device import CusimDevice, Order
 from tests.cusim.selftest.defects import enumerator
 from tests.cusim.selftest.launching import Passed, instantiation, launch, opened, unwritten
 

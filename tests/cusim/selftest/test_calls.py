@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from cusim.device import POISON, CusimDevice, Order
 from kernels.device.device import CompileError, Instantiation, LaunchError
-from tests.cusim.device import POISON, CusimDevice, Order
 from tests.cusim.selftest.launching import Passed, instantiation, launch, opened, unwritten
 
 MIXED = np.dtype([("a", "i1"), ("b", "f8"), ("c", "i2", 3), ("d", "u8")], align=True)

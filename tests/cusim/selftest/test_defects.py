@@ -5,9 +5,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from cusim.build import ASAN, BUILDS, PLAIN, TSAN, Build
+from cusim.device import CusimDevice, Order
 from kernels.device.device import FaultError
-from tests.cusim.build import ASAN, BUILDS, PLAIN, TSAN, Build
-from tests.cusim.device import CusimDevice, Order
 from tests.cusim.selftest.defects import PLANTED, SUBJECTS, TWICE, WRONG, Planted, Subject
 from tests.cusim.selftest.launching import opened
 

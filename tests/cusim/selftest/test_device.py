@@ -5,8 +5,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from cusim.device import POISON, CusimDevice
 from kernels.device.device import ALIGNMENT, Device, DeviceError, FaultError, OutOfMemoryError
-from tests.cusim.device import POISON, CusimDevice
 from tests.cusim.selftest.defects import TWICE
 from tests.cusim.selftest.launching import instantiation, opened
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tests.cusim.device import CusimDevice
+from cusim.device import CusimDevice
 from tests.cusim.selftest.launching import Passed, instantiation, launch, unwritten
 
 EVERY = np.arange(2**16, dtype=np.uint16)

@@ -4,8 +4,8 @@ import platform
 
 import pytest
 
-from tests.cusim.build import PLAIN
-from tests.cusim.device import Order
+from cusim.build import PLAIN
+from cusim.device import Order
 from tests.cusim.selftest.speed import measure
 
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tests.cusim.build import BUILDS, Build
-from tests.cusim.device import POISON, Order
+from cusim.build import BUILDS, Build
+from cusim.device import POISON, Order
 from tests.cusim.selftest.launching import Passed, instantiation, launch, opened, unwritten
 
 LANE = np.arange(32)

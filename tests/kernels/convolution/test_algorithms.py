@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.kernels import accuracy
+from cusim.device import CusimDevice
 from kernels import reference
 from kernels.convolution.algorithms import ALGORITHMS, candidates, choices, refusals
 from kernels.device.gpus import H200
@@ -18,7 +19,6 @@ from kernels.problems.conv import ConvProblem
 from kernels.problems.precision import Precision
 from kernels.problems.prologue import Prologue
 from kernels.problems.window import Window
-from tests.cusim.device import CusimDevice
 from tests.support.kernels.arrays import Array
 from tests.support.kernels.windows import conv_problem, window, windows
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from cusim.device import CusimDevice
 from kernels.convolution import algorithms
 from kernels.convolution.algorithms import ConvChoice, choices
 from kernels.convolution.rounding import direct_rounding
@@ -30,7 +31,6 @@ from kernels.tuning.profile_table import UnprofiledKernelError
 from models import BUILT_IN_MODEL, load_classifier
 from models.engines.tolerance import network_tolerance
 from models.graph import Conv
-from tests.cusim.device import CusimDevice
 from tests.support.cases.conv import conv_case
 from tests.support.kernels.conv_layers import Layer, dense
 from tests.support.kernels.kernel_case import run

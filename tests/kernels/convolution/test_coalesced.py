@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from benchmarks.kernels.suites import CUCONV
 from benchmarks.kernels.suites import Layer as SuiteLayer
+from cusim.device import CusimDevice, Order
 from kernels.convolution.algorithms import ConvChoice
 from kernels.convolution.coalesced import TILES, CoalescedConfig, planes, tiles
 from kernels.convolution.split_sum import MAX_WORKSPACE_BYTES
 from kernels.device.gpus import H200
 from kernels.layout.pixels import Pixels
 from kernels.problems.conv import ConvProblem
-from tests.cusim.device import CusimDevice, Order
 from tests.support.cases import INSTANTIATIONS
 from tests.support.cases.coalesced import COALESCED
 from tests.support.cases.conv import conv_case

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cusim.device import CusimDevice, Order
 from kernels.convolution.algorithms import ALGORITHMS, ConvChoice, choices
 from kernels.convolution.depthwise import DepthwiseConv
 from kernels.convolution.direct import DirectConv
@@ -18,7 +19,6 @@ from kernels.operations.linear import linear_launch, prepare_linear_weight
 from kernels.problems.activation import RELU
 from kernels.problems.conv import ConvProblem
 from kernels.problems.prologue import Prologue
-from tests.cusim.device import CusimDevice, Order
 from tests.support.cases import INSTANTIATIONS
 from tests.support.cases.conv import DEPTHWISE, DIRECT, GEMM, conv_case
 from tests.support.kernels.arrays import normal

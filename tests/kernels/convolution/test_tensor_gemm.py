@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from benchmarks.kernels import accuracy
 from benchmarks.kernels.accuracy import Error, error_of
+from cusim.device import CusimDevice, Order
 from kernels import reference
 from kernels.convolution.algorithms import ConvChoice, candidates
 from kernels.convolution.implicit_gemm import TILES, inner_size
@@ -19,7 +20,6 @@ from kernels.device.gpus import H200
 from kernels.layout.pixels import Pixels
 from kernels.problems.conv import Projection
 from kernels.problems.precision import HALF, Precision
-from tests.cusim.device import CusimDevice, Order
 from tests.kernels.convolution.test_implicit_gemm import layers
 from tests.support.cases import INSTANTIATIONS
 from tests.support.cases.conv import DIRECT, conv_case

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from cusim.device import CusimDevice, Order
 from kernels.convolution.algorithms import ConvChoice, candidates, choices
 from kernels.convolution.split_sum import TileConfig
 from kernels.convolution.tensor_patch import (
@@ -23,7 +24,6 @@ from kernels.layout.pixels import Pixels
 from kernels.problems.conv import ConvProblem
 from kernels.problems.precision import HALF, Precision
 from kernels.problems.window import Window
-from tests.cusim.device import CusimDevice, Order
 from tests.support.cases import INSTANTIATIONS
 from tests.support.cases.conv import conv_case
 from tests.support.cases.tensor_gemm import at_precision

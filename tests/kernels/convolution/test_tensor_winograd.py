@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.kernels import accuracy, suites
+from cusim.device import CusimDevice, Order
 from kernels import reference
 from kernels.convolution.algorithms import ConvChoice, choices
 from kernels.convolution.split_sum import WinogradConfig
@@ -29,7 +30,6 @@ from kernels.problems.precision import HALF, Precision
 from kernels.winograd import reference as oracle
 from kernels.winograd.filter import as_array, nested
 from kernels.winograd.matrices import Points, winograd_matrices
-from tests.cusim.device import CusimDevice, Order
 from tests.support.cases.conv import conv_case
 from tests.support.cases.tensor_gemm import TENSOR, at_precision
 from tests.support.cases.tensor_winograd import F2

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.kernels.accuracy import convolve
+from cusim.device import CusimDevice, Order
 from kernels import reference
 from kernels.convolution.algorithms import ConvChoice, choices
 from kernels.convolution.split_sum import WinogradConfig
@@ -15,7 +16,6 @@ from kernels.convolution.winograd import TILES, WinogradConv, WinogradTile
 from kernels.layout.pixels import Pixels
 from kernels.problems.conv import ConvProblem
 from kernels.winograd.matrices import Points
-from tests.cusim.device import CusimDevice, Order
 from tests.support.cases.conv import DIRECT, conv_case
 from tests.support.cases.winograd import F2, F2_3D, F2_5, F4
 from tests.support.kernels import resources

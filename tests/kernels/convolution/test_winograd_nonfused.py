@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.kernels import accuracy, suites
+from cusim.device import CusimDevice, Order
 from kernels import reference
 from kernels.convolution.algorithms import Algorithm, ConvChoice
 from kernels.convolution.implicit_gemm import TILES
@@ -25,7 +26,6 @@ from kernels.layout.pixels import Pixels
 from kernels.problems.conv import ConvProblem
 from kernels.problems.precision import Precision, element
 from kernels.winograd.matrices import Points
-from tests.cusim.device import CusimDevice, Order
 from tests.support.cases.conv import DIRECT, conv_case, multiplied
 from tests.support.cases.tensor_gemm import TENSOR, at_precision
 from tests.support.cases.winograd_nonfused import F2, F2_3D, F4, LAYERS, LAYERS_3D

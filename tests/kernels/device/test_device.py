@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from cusim.device import CusimDevice
 from kernels.device.cuda_device import CudaDevice
 from kernels.device.device import (
     ALIGNMENT,
@@ -25,7 +26,6 @@ from kernels.device.launch import instantiate
 from kernels.layout.strided import Strided
 from kernels.operations.elementwise import binary_launch
 from kernels.problems.binary_operation import BinaryOp
-from tests.cusim.device import CusimDevice
 from tests.support.kernels.fake_cupy import FakeCupy
 from tests.support.kernels.resources import CACHE
 

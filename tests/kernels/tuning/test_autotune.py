@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from cusim.device import CusimDevice
 from kernels.convolution import algorithms
 from kernels.convolution.algorithms import ALGORITHMS, Algorithm
 from kernels.convolution.gemm import GemmConv
@@ -19,7 +20,6 @@ from kernels.problems.prologue import Prologue
 from kernels.tuning.autotune import Search, autotune
 from kernels.tuning.search import conditions_of, finder, ranking, shortlist
 from kernels.tuning.store import TuningStore
-from tests.cusim.device import CusimDevice
 from tests.support.kernels.tuning_fakes import (
     FEW,
     GROUPED,

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from cusim.device import CusimDevice
 from kernels.convolution import algorithms
 from kernels.convolution.algorithms import ConvChoice
 from kernels.device.device import FaultError, Instantiation, OutOfMemoryError
@@ -17,7 +18,6 @@ from kernels.device.nvrtc import CompilerNotFoundError
 from kernels.tuning.autotune import Search, autotune
 from kernels.tuning.search import conditions_of, finder, ranking, shortlist
 from kernels.tuning.store import Outcome, TuningStore
-from tests.cusim.device import CusimDevice
 from tests.support.kernels import tuning_fakes
 from tests.support.kernels.tuning_fakes import (
     FEW,
@@ -192,7 +192,7 @@ import sys, time
 from pathlib import Path
 from kernels.tuning.autotune import autotune
 from kernels.tuning.store import TuningStore
-from tests.cusim.device import CusimDevice
+from cusim.device import CusimDevice
 from kernels.convolution import algorithms
 from tests.support.kernels.tuning_fakes import FEW, PROBLEMS, SEARCH, by_length, clock, silent
 

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.kernels.suites import CUCONV, CUCONV_NETWORKS
+from cusim.device import CusimDevice
 from kernels.convolution.algorithms import Algorithm, ConvChoice, choices
 from kernels.convolution.depthwise import DepthwiseConfig
 from kernels.convolution.winograd import WinogradConv
@@ -28,7 +29,6 @@ from kernels.tuning.heuristic import (
 )
 from kernels.tuning.profile_table import profile_of
 from kernels.tuning.static_profile import StaticProfile
-from tests.cusim.device import CusimDevice
 from tests.support.kernels.windows import conv_problem, window, windows
 
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from cusim.device import CusimDevice
 from kernels.device.device import Trigger
 from kernels.tuning.constants import ASSUMED, CLOCK_HZ, Constants, cycles, microseconds
 from kernels.tuning.micro import (
@@ -19,7 +20,6 @@ from kernels.tuning.micro import (
     fitted,
     laboratory,
 )
-from tests.cusim.device import CusimDevice
 
 MEASURED = Constants(
     launch_cycles=2500, overlapped_cycles=1200, fork_cycles=3000, l2_bytes=31, idle_warps=3.5

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cusim.device import CusimDevice
 from kernels.device.device import ALIGNMENT, Device, LaunchError
 from kernels.device.launch import Launch, instantiate
 from kernels.layout.strided import Strided
@@ -23,7 +24,6 @@ from kernels.tuning.timing import (
     sets_needed,
     time_launches,
 )
-from tests.cusim.device import CusimDevice
 
 _ONE = Strided((1,), (1,))
 _COUNT = binary_launch(BinaryOp.ADD, _ONE, _ONE, _ONE)  # a + b, and y may be a

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from cusim.build import ASAN
+from cusim.device import CusimDevice
 from kernels.device.device import FaultError
-from tests.cusim.build import ASAN
-from tests.cusim.device import CusimDevice
 from tests.support.cases import CASES
 from tests.support.kernels.kernel_case import KernelCase, run
 from tests.support.kernels.mutations import replaced

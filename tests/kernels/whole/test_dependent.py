@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from cusim.device import CusimDevice
 from kernels.device.compile import compile_kernel
 from kernels.device.device import SOURCE_ROOT, FaultError, Instantiation, Trigger, Variant
 from kernels.device.machine_code import DisassemblerNotFoundError, disassemble
 from kernels.device.signature import parameters
-from tests.cusim.device import CusimDevice
 from tests.support.cases import CASES, INSTANTIATIONS
 from tests.support.kernels.kernel_case import WEIGHTS, KernelCase, run
 from tests.support.kernels.mutations import mutant, replaced

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
+from cusim.build import ASAN, PLAIN, TSAN, Build
+from cusim.device import CusimDevice, Order
 from kernels.device.device import Device
-from tests.cusim.build import ASAN, PLAIN, TSAN, Build
-from tests.cusim.device import CusimDevice, Order
 from tests.support.cases import CASES
 from tests.support.kernels.kernel_case import KernelCase, run
 

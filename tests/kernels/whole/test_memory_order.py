@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from cusim.build import ORDERED
+from cusim.device import CusimDevice, Order
 from kernels.device.compile import compile_kernel
 from kernels.device.device import SOURCE_ROOT, Instantiation
 from kernels.device.machine_code import DisassemblerNotFoundError, disassemble
-from tests.cusim.build import ORDERED
-from tests.cusim.device import CusimDevice, Order
 from tests.support.cases import CASES, INSTANTIATIONS
 from tests.support.kernels.kernel_case import KernelCase, run
 from tests.support.kernels.mutations import replaced

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from cusim.build import ASAN, ORDERED, PLAIN, Build
+from cusim.device import CusimDevice, Order
 from kernels.device.device import DeviceError
-from tests.cusim.build import ASAN, ORDERED, PLAIN, Build
-from tests.cusim.device import CusimDevice, Order
 from tests.support.cases import CASES
 from tests.support.kernels.kernel_case import run
 from tests.support.kernels.mutations import COUNT, SEED, Mutation, by_name, choose, concerned, tried

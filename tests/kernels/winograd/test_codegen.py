@@ -8,11 +8,11 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from cusim.device import CusimDevice
 from kernels.winograd.codegen import GENERATED, HEADER, header, specialisation
 from kernels.winograd.filter import as_array
 from kernels.winograd.matrices import Points, WinogradMatrices, winograd_matrices
 from kernels.winograd.program import program
-from tests.cusim.device import CusimDevice
 from tests.cusim.selftest.launching import instantiation, launch, opened, unwritten
 
 HALF = Fraction(1, 2)

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from cusim.device import CusimDevice, Order
 from kernels.convolution.algorithms import ConvChoice
 from kernels.device.gpus import H200
 from kernels.problems.activation import RELU
@@ -22,7 +23,6 @@ from models.engines.tolerance import network_tolerance, relative_error
 from models.graph import Graph
 from models.plan import Region, build_plan
 from models.rewrite import rewrite
-from tests.cusim.device import CusimDevice, Order
 from tests.support.cases.winograd_nonfused import F2, F2_3D, F4
 from tests.support.models.engines import (
     classifier_of,

@@ -8,6 +8,7 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 
+from cusim.device import CusimBuffer, CusimDevice
 from models import (
     BUILT_IN_MODEL,
     DeviceKind,
@@ -22,7 +23,6 @@ from models.engines.onnxruntime_engine import _session
 from models.graph import Graph
 from models.rewrite import Rewritten, rewrite
 from models.rewrite.rule import Rule
-from tests.cusim.device import CusimBuffer, CusimDevice
 
 
 @pytest.mark.parametrize(("kind", "times"), [(DeviceKind.CUDA, 1), (DeviceKind.CPU, 0)])

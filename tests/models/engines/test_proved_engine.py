@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cusim.device import CusimDevice
+from cusim.streams import CusimStream
 from kernels.device.device import DeviceError, FaultError
 from models import (
     BUILT_IN_MODEL,
@@ -25,8 +27,6 @@ from models.engines.engine import Batch, Scores
 from models.engines.onnxruntime_engine import OnnxRuntimeEngine
 from models.engines.proved_engine import check_images
 from models.engines.tolerance import relative_error, score_tolerance
-from tests.cusim.device import CusimDevice
-from tests.cusim.streams import CusimStream
 from tests.support.models.engines import H200_CHOICE, opened
 from tests.support.networks import SQUEEZENET, needs_shared
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from cusim.device import CusimDevice
 from kernels.convolution.algorithms import choices
 from kernels.convolution.direct import DirectConv
 from kernels.convolution.gemm import GemmConv
@@ -37,7 +38,6 @@ from models.engines.cuda_engine import CudaEngine
 from models.engines.proved_engine import ProvedEngine
 from models.engines.tolerance import relative_error
 from models.tuning.measured import conv_problems
-from tests.cusim.device import CusimDevice
 from tests.support.models.engines import (
     classifier_of,
     network_tolerance,

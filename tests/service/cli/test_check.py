@@ -10,8 +10,8 @@ import pytest
 from onnx import numpy_helper
 from PIL import Image
 
+from cusim.device import CusimDevice
 from models import BUILT_IN_MODEL, Original
-from tests.cusim.device import CusimDevice
 from tests.support.command_line import Run
 from tests.support.servers.several_models import save_channels
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from cusim.device import CusimDevice
 from kernels.convolution.direct import DirectConv
 from kernels.convolution.gemm import GemmConv
 from kernels.tuning.store import Outcome, TuningStore
@@ -15,7 +16,6 @@ from loadtest.tables import print_table
 from models import TOP_CANDIDATES, ProblemReport, TuningReport
 from models.tuning.tune import Ranked
 from service.cli.tune import tuning_table
-from tests.cusim.device import CusimDevice
 from tests.service.cli.test_cli import SAMPLES
 from tests.support.command_line import Run
 

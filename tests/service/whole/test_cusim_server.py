@@ -3,6 +3,7 @@
 import httpx
 import pytest
 
+from cusim.device import CusimDevice
 from kernels.tuning.heuristic import heuristic
 from models import BUILT_IN_MODEL, load_classifier
 from models.engines.cuda_engine import CudaEngine
@@ -10,7 +11,6 @@ from service.api.app import create_app
 from service.hosting.pipeline import ModelInfo
 from service.hosting.repository import Repository
 from service.images.decode import ImageLimits, prepare_image
-from tests.cusim.device import CusimDevice
 
 LIMITS = ImageLimits(20_000_000, 50_000_000)
 

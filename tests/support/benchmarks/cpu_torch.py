@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from benchmarks.kernels.contest import Effort
+from cusim.device import CusimDevice
 from kernels.device.device import Graph, Stream
 from kernels.problems.conv import same_padded
-from tests.cusim.device import CusimDevice
 
 torch: Any = pytest.importorskip("torch", reason="PyTorch computes the baselines")
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from cusim.device import CusimDevice
 from kernels.convolution.algorithms import ConvChoice
 from kernels.convolution.depthwise import DepthwiseConv
 from kernels.convolution.direct import DirectConv
@@ -21,7 +22,6 @@ from kernels.problems.conv import ConvProblem
 from kernels.tuning.autotune import Search
 from kernels.tuning.search import measured_launches, shortlist
 from kernels.tuning.timing import Addresses, Timing
-from tests.cusim.device import CusimDevice
 from tests.support.kernels.windows import conv_problem, window
 
 DIRECT = DirectConv()

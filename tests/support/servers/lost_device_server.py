@@ -6,11 +6,11 @@ python -m tests.support.servers.lost_device_server FILE [ARGUMENT...]
 import sys
 from pathlib import Path
 
+from cusim.device import CusimDevice
+from cusim.streams import CusimStream
 from kernels.device import cuda_device
 from kernels.device.device import FaultError
 from service.cli import main
-from tests.cusim.device import CusimDevice
-from tests.cusim.streams import CusimStream
 
 
 def lose_once_there(file: Path) -> None:

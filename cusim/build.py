@@ -21,7 +21,7 @@ from kernels.device.signature import check_template
 
 THIS = Path(__file__)
 HERE = THIS.parent
-CACHE = HERE.parents[1] / ".cache" / "cusim"
+CACHE = HERE.parent / ".cache" / "cusim"
 INCLUDE = HERE / "include"
 ENTRY = HERE / "entry.cpp"
 

@@ -15,7 +15,7 @@ enum class Access : uint8_t { Load, Store, CopyFrom, CopyTo, Matrix };
 void record(Access access, const void* at, size_t size, const void* place);
 // The block that runs has ended.
 void block_recorded();
-// Everything recorded since the last time, for tests/cusim/accesses.py.
+// Everything recorded since the last time, for cusim/accesses.py.
 std::string recorded();
 #else
 inline void record(Access, const void*, size_t, const void*) {}

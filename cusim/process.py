@@ -13,11 +13,13 @@ from enum import IntEnum
 from pathlib import Path
 from typing import IO
 
-from tests.cusim import build as builds
-from tests.cusim.build import Build
+from cusim import build as builds
+from cusim.build import Build
 
 
 class Request(IntEnum):
+    """What the simulator is asked to do; runtime/protocol.h has the same numbers."""
+
     LOAD = 1
     ALLOCATE = 2
     FREE = 3
@@ -26,6 +28,8 @@ class Request(IntEnum):
 
 
 class Status(IntEnum):
+    """How the simulator answers; runtime/protocol.h has the same numbers."""
+
     DONE = 0
     REFUSED = 1
     FAULT = 2

@@ -1,5 +1,5 @@
 // The conversation with the host: it asks, the simulator answers, one thing at a time.
-// tests/cusim/process.py speaks the other side.
+// cusim/process.py speaks the other side.
 #pragma once
 #include <cstdint>
 #include <cstring>

@@ -45,7 +45,7 @@ struct Answer {
   std::string bytes;
 };
 
-// What tests/cusim/entry.cpp puts into every kernel's library.
+// What cusim/entry.cpp puts into every kernel's library.
 struct Exported {
   Entry entry;
   char* shared;

@@ -197,6 +197,10 @@ class CusimGraph:
 
 @contextmanager
 def capture(stream: Stream) -> Iterator[CusimGraph]:
+    """Put what is asked of the stream into a graph, not off until the host waits.
+
+    Raises DeviceError where a branch ends without the stream waiting for it.
+    """
     captured = own_stream(stream)
     queues = captured.queues
     queues.refuse_capture("capture")
@@ -216,12 +220,14 @@ def capture(stream: Stream) -> Iterator[CusimGraph]:
 
 
 def own_stream(stream: Stream) -> CusimStream:
+    """Return the stream as one of the simulator's. Raises TypeError."""
     if not isinstance(stream, CusimStream):
         raise TypeError(f"{stream!r} is a stream of another device")
     return stream
 
 
 def own_event(event: Event) -> CusimEvent:
+    """Return the event as one of the simulator's. Raises TypeError."""
     if not isinstance(event, CusimEvent):
         raise TypeError(f"{event!r} is an event of another device")
     return event

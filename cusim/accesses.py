@@ -108,13 +108,13 @@ def least_wavefronts(addresses: Addresses, size: int, access: Access) -> int:
     return max(least, size // 8, 1) if access is Access.LOAD else max(least, 1)
 
 
-def sectors(addresses: Addresses, size: int, access: Access) -> int:
+def sectors(addresses: Addresses, size: int, _access: Access) -> int:
     """Of one instruction on global memory."""
     touched = (range(a // SECTOR, (a + size - 1) // SECTOR + 1) for a in _present(addresses))
     return len({sector for each in touched for sector in each})
 
 
-def least_sectors(addresses: Addresses, size: int, access: Access) -> int:
+def least_sectors(addresses: Addresses, size: int, _access: Access) -> int:
     """For as many different bytes."""
     return -(-_distinct(addresses) * size // SECTOR)
 

@@ -24,6 +24,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cusim import build as builds
+from cusim.build import PLAIN, Build
+from cusim.heap import Heap
+from cusim.process import Process, ProcessFault, RefusedError, Request
+from cusim.streams import (
+    CusimEvent,
+    CusimGraph,
+    CusimStream,
+    Launching,
+    Pick,
+    Queues,
+    capture,
+    own_stream,
+)
 from kernels.device.device import (
     SOURCE_ROOT,
     Argument,
@@ -41,20 +55,6 @@ from kernels.device.device import (
     encode,
 )
 from kernels.device.signature import parameters
-from tests.cusim import build as builds
-from tests.cusim.build import PLAIN, Build
-from tests.cusim.heap import Heap
-from tests.cusim.process import Process, ProcessFault, RefusedError, Request
-from tests.cusim.streams import (
-    CusimEvent,
-    CusimGraph,
-    CusimStream,
-    Launching,
-    Pick,
-    Queues,
-    capture,
-    own_stream,
-)
 
 
 class Order(IntEnum):

@@ -1,0 +1,214 @@
+"""What a kernel's accesses to memory would cost on a GPU, by source line, from the simulator.
+
+python -m cusim.profile                          the choices there are
+python -m cusim.profile "direct 64x64x16"        a table of its lines
+python -m cusim.profile "direct 64x64x16" 149    and lanes over banks, of that line
+python -m cusim.profile --write                  replaces the committed tables
+
+A change of the kernels changes the tables, to be looked at and committed: accesses.tsv has the
+wavefronts and sectors of each line, kernels/tuning/load_wavefronts.tsv what the heuristic needs.
+"""
+
+import argparse
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from cusim import build
+from cusim.accesses import LANES, Instruction, banks, instructions
+from cusim.build import PROFILE
+from cusim.device import CusimDevice
+from kernels.convolution.algorithms import ConvChoice, choices
+from kernels.device.device import Instantiation
+from kernels.operations.epilogue import commonest
+from kernels.problems.conv import ConvProblem, same_padded
+from kernels.problems.precision import Precision
+from kernels.tuning.bench import Bench
+from kernels.tuning.profile_table import LOADS, name_of
+from kernels.tuning.search import measured_launches
+from kernels.tuning.timing import time_launches
+
+ACCESSES = Path(__file__).with_name("accesses.tsv")
+
+_THREE = same_padded((16, 32), 3, 32, 64)
+_ONE = same_padded((16, 32), 1, 32, 64)
+WANTED: tuple[tuple[ConvProblem, tuple[str, ...]], ...] = (
+    (
+        _THREE,
+        ("direct", "winograd F(2x2,3x3) i", "winograd F(4x4,3x3) m", "coalesced 56x16x32 3x3/1"),
+    ),
+    (_ONE, ("gemm", "coalesced 56x8x64 1x1/1")),
+    (replace(_THREE, precision=Precision.TF32), ("tensor",)),
+    (replace(_THREE, precision=Precision.FP16), ("tensor",)),
+)
+"""Problems that fill every tile, and how the choices begin that are profiled."""
+
+Lines = dict[str, str]  # place and access → executed, needed, least
+Accesses = dict[str, Lines]  # choice → its lines
+
+
+def profiled() -> dict[str, tuple[ConvProblem, ConvChoice]]:
+    """Return the profiled choices with their problems by name; none splits its sums."""
+    return {
+        str(choice): (problem, choice)
+        for problem, beginnings in WANTED
+        for choice in choices(problem)
+        if str(choice).startswith(beginnings) and getattr(choice.config, "split", 1) == 1
+    }
+
+
+def kernel_of(problem: ConvProblem, choice: ConvChoice) -> Instantiation:
+    """Return the one kernel that a choice launches."""
+    (launch,) = measured_launches(problem, choice)
+    return launch.instantiation
+
+
+def profile(
+    problem: ConvProblem, choice: ConvChoice, opened: Callable[[], CusimDevice] | None = None
+) -> list[Instruction]:
+    """Return the instructions that access memory in a launch that computes the problem.
+
+    Raises WrongResultError where the result is wrong.
+    """
+    device = opened() if opened else CusimDevice(PROFILE)
+    bench = Bench(device, time_launches)
+    try:
+        bench.examine(bench.candidate(problem, choice))
+        library = build.kernel(PROFILE, kernel_of(problem, choice), device.source_root)
+        return instructions(device.recorded, library)
+    finally:
+        bench.close()
+        device.close()
+
+
+def lines_of(found: Iterable[Instruction]) -> Lines:
+    """Return a table's lines of one choice."""
+    return {
+        f"{each.place} {each.access.name.lower()} {each.size} {each.space}": (
+            f"{each.executed} {each.needed:.2f} {each.least:.2f}"
+        )
+        for each in found
+    }
+
+
+def accesses_of(names: Iterable[str]) -> Accesses:
+    """Simulate these choices and return their lines."""
+    every = profiled()
+    return {name: lines_of(profile(*every[name])) for name in names}
+
+
+def load_wavefronts(accesses: Accesses) -> str:
+    """Return the text of kernels/tuning/load_wavefronts.tsv: a load's wavefronts, by kernel."""
+    every = profiled()
+    found = {
+        name_of(commonest(kernel_of(*every[name]))): _load_wavefronts(lines)
+        for name, lines in accesses.items()
+    }
+    return "".join(f"{name}\t{number:.4f}\n" for name, number in sorted(found.items()))
+
+
+def _load_wavefronts(lines: Lines) -> float:
+    loads = [
+        (int(executed), float(needed))
+        for place, counts in lines.items()
+        if place.endswith("load 16 shared")
+        for executed, needed, _ in (counts.split(),)
+    ]
+    return sum(n * needed for n, needed in loads) / sum(n for n, _ in loads)
+
+
+def read() -> Accesses:
+    """Return the committed accesses."""
+    accesses: Accesses = {}
+    for line in ACCESSES.read_text(encoding="utf-8").splitlines()[1:]:
+        name, place, access, *counts = line.split("\t")
+        accesses.setdefault(name, {})[f"{place} {access}"] = " ".join(counts)
+    return accesses
+
+
+def write(accesses: Accesses) -> None:
+    """Replace both committed tables."""
+    LOADS.write_text(load_wavefronts(accesses), encoding="utf-8")
+    rows = ["choice\tplace\taccess\texecuted\tneeded\tleast"]
+    for name, lines in sorted(accesses.items()):
+        for key, counts in lines.items():
+            place, *access = key.rsplit(" ", 3)
+            rows.append("\t".join([name, place, " ".join(access), *counts.split()]))
+    ACCESSES.write_text("\n".join(rows) + "\n", encoding="utf-8")
+
+
+def table(title: str, found: Sequence[Instruction]) -> Table:
+    """A row for each line and access, those that cost most over the least first."""
+    shown = Table(title=title, title_justify="left")
+    shown.add_column("place", overflow="fold")
+    for heading in ("access", "bytes", "instructions", "needed", "least", "lost"):
+        shown.add_column(heading, justify="right")
+    for each in sorted(found, key=lambda each: -lost(each)):
+        unit = "wavefronts" if each.shared else "sectors"
+        shown.add_row(
+            each.place,
+            f"{each.access.name.lower()} {each.space}",
+            str(each.size),
+            str(each.executed),
+            f"{each.needed:.2f} {unit}",
+            f"{each.least:.2f}",
+            f"{lost(each):.0f}",
+        )
+    return shown
+
+
+def lost(instruction: Instruction) -> float:
+    """Wavefronts or sectors over the least, all times together."""
+    return instruction.executed * (instruction.needed - instruction.least)
+
+
+def over_banks(instruction: Instruction) -> list[str]:
+    """Of its worst pattern: a line for each lane, a mark at each bank that it touches."""
+    lines = [f"lane  address  banks 0 to 31, {instruction.size} bytes a lane"]
+    for lane, address in enumerate(instruction.worst):
+        if address is None:
+            lines.append(f"{lane:4d}        -")
+        else:
+            touched = banks(address, instruction.size)
+            marks = "".join("#" if bank in touched else "." for bank in range(LANES))
+            lines.append(f"{lane:4d}  {address:7d}  {marks}")
+    return lines
+
+
+def main(command_line: Sequence[str] | None = None) -> None:
+    """Profile a choice and print what was found, or write the table."""
+    parser = argparse.ArgumentParser(
+        prog="python -m cusim.profile", description="Accesses to memory by source line."
+    )
+    parser.add_argument("choice", nargs="?", help="algorithm and configuration")
+    parser.add_argument("line", nargs="?", help="of a source file, to see its lanes over banks")
+    parser.add_argument(
+        "--write",
+        action="store_true",
+        help="put the choices that begin so, or all, into the committed table",
+    )
+    arguments = parser.parse_args(command_line)
+    console = Console(highlight=False, markup=False)
+    every = profiled()
+    if arguments.write:
+        wanted = [name for name in every if name.startswith(arguments.choice or "")]
+        others = {name: each for name, each in read().items() if name in every}
+        write(others | accesses_of(track(wanted, "profiling")))
+    elif arguments.choice not in every:
+        console.print("choices:", *every, sep="\n")
+        raise SystemExit(0 if arguments.choice is None else f"there is no {arguments.choice}")
+    else:
+        found = profile(*every[arguments.choice])
+        console.print(table(f"{arguments.choice}: {every[arguments.choice][0]}", found))
+        for each in found:
+            if each.shared and f":{arguments.line}" in each.place:
+                console.print(f"\n{each.place} {each.access.name.lower()}, its worst pattern")
+                console.print(*over_banks(each), sep="\n")
+
+
+if __name__ == "__main__":
+    main()
