@@ -17,6 +17,7 @@ from models.engines.engine import (
     Images,
     Pixels,
     Ranked,
+    Results,
     Scores,
 )
 from models.engines.open_engine import Place, every_gpu, open_engine, open_engines
@@ -83,6 +84,7 @@ __all__ = [
     "PreprocessingError",
     "ProblemReport",
     "Ranked",
+    "Results",
     "Scores",
     "Timeline",
     "TuningReport",

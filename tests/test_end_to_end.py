@@ -142,7 +142,7 @@ def test_squeezenet_classifies_photographs_over_http_as_onnxruntime_does() -> No
     limits = ImageLimits(20_000_000, 50_000_000)
     pixels = [prepare_image(body, classifier.preprocessing, limits).run() for body in data]
     engine = open_engine(classifier, device=DeviceKind.CPU, max_batch=1)
-    expected = np.array([engine.run(image[np.newaxis])[0].argmax() for image in pixels])
+    expected = np.array([engine.run(image[np.newaxis]).scores.argmax() for image in pixels])
 
     assert len(rows) == 200
     assert (ranked[:, 0] == expected).all()

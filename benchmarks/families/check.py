@@ -124,7 +124,7 @@ def simulate(folder: Path, families: Sequence[str]) -> Iterator[Row]:
         engine = CudaEngine(classifier, device, max_batch=1, choose=heuristic(device))
         engine.warm_up()
         started = perf_counter()
-        scores = engine.run(kept["images"][:1].astype(np.float32))
+        scores = engine.run(kept["images"][:1].astype(np.float32)).scores
         yield {
             "family": name,
             "commit": commit(),

@@ -119,10 +119,10 @@ def measure(
     if not missing:
         return
     reference = makers[CONVOY]()
-    expected = reference.run(images)
+    expected = reference.run(images).scores
     for name in missing:
         side = reference if name == CONVOY else makers[name]()
-        check(name, side.run(images), expected)
+        check(name, side.run(images).scores, expected)
         times = times_of(side, images, runs)
         if side is not reference:
             side.close()

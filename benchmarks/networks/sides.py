@@ -16,7 +16,7 @@ from benchmarks.networks.torch_graph import torch_module
 from kernels.device.device import Device, Event, Instantiation, Kernel, Stream
 from models.classifier import Classifier
 from models.engines.cuda_engine import CudaEngine, Progress
-from models.engines.engine import Batch, Image, Scores
+from models.engines.engine import Batch, Image, Results
 from models.lowering import Choose
 from models.plan import Plan, Step
 from models.preprocessing import normalisation
@@ -34,7 +34,7 @@ class NetworkSide(Protocol):
     def name(self) -> str:
         """As rows have it."""
 
-    def run(self, images: Batch) -> Scores:
+    def run(self, images: Batch) -> Results:
         """From the host's pixels to the host's scores, as a service asks for them."""
 
     def queued_us(self, runs: int) -> list[float]:
@@ -131,7 +131,7 @@ class TorchNetwork:
             self._scores = torch.empty(scores.shape, dtype=scores.dtype).pin_memory()
         torch.cuda.synchronize()
 
-    def run(self, images: Batch) -> Scores:
+    def run(self, images: Batch) -> Results:
         """See NetworkSide."""
         torch = self._torch
         with torch.inference_mode():
@@ -139,8 +139,7 @@ class TorchNetwork:
             self._images.copy_(self._pinned, non_blocking=True)
             self._scores.copy_(self._call(), non_blocking=True)
             torch.cuda.current_stream().synchronize()
-        scores: NDArray[np.float32] = self._scores.numpy().copy()
-        return scores
+        return Results(self._scores.numpy().copy())
 
     def queued_us(self, runs: int) -> list[float]:
         """See NetworkSide."""

@@ -110,7 +110,7 @@ def material(folder: Path) -> Material:
     digits = []
     for image in sorted(load_images(SAMPLES), key=lambda each: each.name != TIMED):
         pixels = prepare_image(image.data, preprocessing, ImageLimits()).run()
-        (row,) = engine.run(pixels[np.newaxis])
+        (row,) = engine.run(pixels[np.newaxis]).scores
         top = answer(row)["predictions"][0]
         best = (int(top["index"]), top["probability"])
         digits.append(Case(image.data, image.media_type, best))

@@ -13,7 +13,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from benchmarks.rows import ROOT
-from models import PRESETS, Batch, OutputKind, Pixels, Precision, Scores
+from models import PRESETS, Batch, Engine, OutputKind, Pixels, Precision, Results
 from service.api.app import create_app
 from service.engine.cores import available_cores
 from service.hosting.pipeline import ModelInfo
@@ -86,17 +86,17 @@ class _NoEngine:
     device = "none"
     precision = Precision.FP32
     fallback_reason = ""
-    ranked = None
 
     def __init__(self) -> None:
         self._scores = np.zeros((self.max_batch, self.classes), np.float32)
 
-    def warm_up(self) -> None:
-        """Nothing to warm."""
+    def warm_up(self) -> Engine:
+        """Warm nothing."""
+        return self
 
-    def run(self, images: Batch) -> Scores:
-        """The same scores every time."""
-        return self._scores[: len(images)]
+    def run(self, images: Batch) -> Results:
+        """Return the same scores every time."""
+        return Results(self._scores[: len(images)])
 
     def close(self) -> None:
         """Nothing to free."""

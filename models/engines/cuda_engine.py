@@ -9,6 +9,7 @@ nothing on the device. A batch is one replay, which begins with the images in pi
 with the results there.
 """
 
+import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import accumulate
@@ -31,7 +32,17 @@ from kernels.device.device import (
 )
 from models.arena import aligned
 from models.classifier import Classifier
-from models.engines.engine import Batch, Image, Ranked, Scores, batch_size
+from models.engines.engine import (
+    Batch,
+    Engine,
+    Fallback,
+    Image,
+    Proof,
+    Ranked,
+    Results,
+    batch_size,
+    unproved,
+)
 from models.engines.replay import Replay, kernel_reads_host
 from models.errors import DeviceLostError, EngineError
 from models.lowering import Choose
@@ -39,6 +50,8 @@ from models.plan import Location, Pays, Plan, Region, Step, build_plan
 from models.schedule import time
 from models.schedule.branches import dependents, streams
 from models.schedule.timeline import Bar, Timeline
+
+_log = logging.getLogger("convoy")
 
 Progress = Callable[[Collection[Instantiation]], Iterable[Instantiation]]
 """Wraps an iterable to show progress, as tqdm does."""
@@ -81,7 +94,6 @@ class CudaEngine:
     """
 
     fallback_reason = ""
-    ranked: Ranked | None = None
 
     def __init__(
         self,
@@ -93,8 +105,12 @@ class CudaEngine:
         progress: Progress = iter,
         pays: Pays | None = None,
         beside: "CudaEngine | None" = None,
+        prove: Proof = unproved,
+        fallback: Fallback | None = None,
     ) -> None:
         """`beside` is an open engine of the same classifier on the same device, to share with.
+
+        Warming up ends with the proof; where it fails and there is a fallback, that one serves.
 
         Branches of a plan run side by side where it `pays`: by default, where the model of time
         says so.
@@ -106,6 +122,7 @@ class CudaEngine:
         self._name, self._device, self.gpu = classifier.name, device, device
         self._max_batch, self._classes = max_batch, classifier.classes
         self._forms = p.forms
+        self._prove, self._fallback = prove, fallback
         graph = classifier.rewritten.graph
         self._plans: Mapping[_Form, Plan] = (
             beside._plans
@@ -161,8 +178,22 @@ class CudaEngine:
         """The plan of each N, for pixels."""
         return {n: plan for (dtype, n), plan in self._plans.items() if dtype == np.uint8}
 
-    def warm_up(self) -> None:
-        """Run every N step by step, then capture it and run that, the largest N first."""
+    def warm_up(self) -> Engine:
+        """Run every N step by step, capture it, run that, the largest N first; then prove it."""
+        try:
+            self._capture()
+            self._max_batch = self._prove(self)
+        except EngineError as failure:
+            if self._fallback is None:
+                raise
+            try:
+                self.close()
+            except EngineError as error:  # on a lost device; the CPU needs none
+                _log.warning("the GPU's memory could not be freed: %s", error)
+            return self._fallback(failure).warm_up()
+        return self
+
+    def _capture(self) -> None:
         for form, plan in sorted(self._plans.items(), key=lambda each: -each[0][1]):
             dtype, n = form
             self._run_step_by_step(plan)
@@ -182,11 +213,11 @@ class CudaEngine:
             )
             self.run(np.zeros((n, *self._forms[dtype]), dtype))
 
-    def run(self, images: Batch) -> Scores:
+    def run(self, images: Batch) -> Results:
         """N pixels or tensors → N×classes; EngineError for a shape the model does not take."""
         return self._run(images, step_by_step=False)
 
-    def run_step_by_step(self, images: Batch) -> Scores:
+    def run_step_by_step(self, images: Batch) -> Results:
         """As `run`, without the captured graph: a step that fails is named."""
         return self._run(images, step_by_step=True)
 
@@ -235,7 +266,7 @@ class CudaEngine:
             ),
         ]
 
-    def _run(self, images: Batch, *, step_by_step: bool) -> Scores:
+    def _run(self, images: Batch, *, step_by_step: bool) -> Results:
         batch_size(images, self._forms, self._max_batch)
         if not self._replays:
             raise EngineError("the engine is closed or not warmed up")
@@ -253,8 +284,7 @@ class CudaEngine:
             ]
         ranked = rows[:, self._classes : -1]
         k = ranked.shape[1] // 2
-        self.ranked = Ranked(ranked[:, :k], ranked[:, k:])
-        return rows[:, : self._classes]
+        return Results(rows[:, : self._classes], Ranked(ranked[:, :k], ranked[:, k:]))
 
     def _run_alike(
         self, form: _Form, images: Sequence[Image], step_by_step: bool

@@ -1,6 +1,6 @@
 """The protocol of engines, which run batches of images."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum, unique
 from typing import Any, NamedTuple, Protocol
 
@@ -28,6 +28,13 @@ class Ranked(NamedTuple):
     probabilities: NDArray[np.float32]  # all NaN where one of the image's scores is not finite
 
 
+class Results(NamedTuple):
+    """What a batch gave, in arrays that later batches do not change."""
+
+    scores: Scores
+    ranked: Ranked | None = None  # where the device ranks them; else that is left to the reader
+
+
 class Engine(Protocol):
     """A model on a device; one thread at a time may call `run`."""
 
@@ -51,15 +58,15 @@ class Engine(Protocol):
     def fallback_reason(self) -> str:
         """Why it runs on the CPU though `auto` looked for a GPU; empty where it was asked to."""
 
-    @property
-    def ranked(self) -> Ranked | None:
-        """The ranking of the last run's scores; None where the engine has none."""
+    def warm_up(self) -> "Engine":
+        """Run what no request is to pay for, and return the engine that serves.
 
-    def warm_up(self) -> None:
-        """Run what no request is to pay for; those of `open_engine` run every N, and prove it."""
+        Those of `open_engine` run every N and prove it. That is this engine, or the one that takes
+        its place where it failed, warm too; this one is closed then.
+        """
 
-    def run(self, images: Batch) -> Scores:
-        """The scores of n images, 1 <= n <= max_batch, in an array that later runs do not change.
+    def run(self, images: Batch) -> Results:
+        """Compute the scores of n images, 1 <= n <= max_batch.
 
         `images` may change once this returns. EngineError where the device failed,
         DeviceLostError where it takes no more work.
@@ -67,6 +74,18 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Free the device's memory; the engine is not used again."""
+
+
+Proof = Callable[[Engine], int]
+"""Returns the largest batch that a warm engine may be given; EngineError: none may."""
+
+Fallback = Callable[[EngineError], Engine]
+"""Opens the engine that serves in place of one that failed so."""
+
+
+def unproved(engine: Engine) -> int:
+    """Return the engine's own largest batch: the proof where none is asked for."""
+    return engine.max_batch
 
 
 def batch_size(

@@ -15,7 +15,18 @@ import onnxruntime as ort
 
 from kernels.problems.precision import Precision
 from models.classifier import Classifier
-from models.engines.engine import Batch, Images, Pixels, Scores, Tensor, batch_size
+from models.engines.engine import (
+    Batch,
+    Engine,
+    Images,
+    Pixels,
+    Proof,
+    Results,
+    Scores,
+    Tensor,
+    batch_size,
+    unproved,
+)
 from models.engines.normalised import PIXELS, TENSORS, with_either_input
 from models.errors import EngineError
 from models.onnx_loader import Opaque
@@ -43,8 +54,6 @@ class OnnxRuntimeEngine:
     of several threads is each engine's own, as are its threads.
     """
 
-    ranked = None
-
     def __init__(
         self,
         classifier: Classifier,
@@ -53,12 +62,17 @@ class OnnxRuntimeEngine:
         threads: int = 0,
         fallback_reason: str = "",
         beside: "OnnxRuntimeEngine | None" = None,
+        prove: Proof = unproved,
     ) -> None:
-        """`beside` is an engine of the same classifier that is not warm yet, to share with."""
+        """`beside` is an engine of the same classifier that is not warm yet, to share with.
+
+        Warming up ends with the proof.
+        """
         if max_batch < 1:
             raise EngineError(f"max_batch must be at least 1, got {max_batch}")
         p = classifier.preprocessing
         self.fallback_reason = fallback_reason
+        self._prove = prove
         # The loader turns a model's float16 into float32, but of one that is served as it is.
         halves = any(isinstance(n, Opaque) and n.halves for n in classifier.network.graph.nodes)
         self.precision = Precision.FP16 if halves else Precision.FP32
@@ -99,8 +113,8 @@ class OnnxRuntimeEngine:
         """Where it runs, for display."""
         return f"cpu (ONNX Runtime {ort.__version__})"
 
-    def warm_up(self) -> None:
-        """Measure whether parallel images are faster."""
+    def warm_up(self) -> Engine:
+        """Measure whether parallel images are faster; then prove the engine."""
         if self._single is not None:
             images = np.zeros((self._threads, *self._image_shape), np.uint8)
             side_by_side = partial(self._run_side_by_side, self._single, images)
@@ -115,8 +129,10 @@ class OnnxRuntimeEngine:
             self._single = None
         if self._one_by_one and self._side_by_side is None:
             self._max_batch = 1  # an image would only wait for others
+        self._max_batch = self._prove(self)
+        return self
 
-    def run(self, images: Batch) -> Scores:
+    def run(self, images: Batch) -> Results:
         """N pixels or tensors → N×classes; EngineError for a shape the model does not take."""
         n = batch_size(images, self._preprocessing.forms, self._max_batch)
         if self._session is None:
@@ -131,7 +147,7 @@ class OnnxRuntimeEngine:
                 scores.append(self._scores(self._session, images[apart:]))
         except Exception as error:  # as above
             raise EngineError(f"ONNX Runtime failed on a batch of {n}: {error}") from error
-        return scores[0] if len(scores) == 1 else np.concatenate(scores)
+        return Results(scores[0] if len(scores) == 1 else np.concatenate(scores))
 
     def close(self) -> None:
         """Free the sessions."""
@@ -200,7 +216,7 @@ def _session(model: bytes, threads: int) -> ort.InferenceSession:
     return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
 
-def _seconds(run: Callable[[], Scores]) -> float:
+def _seconds(run: Callable[[], object]) -> float:
     started = perf_counter()
     run()
     return perf_counter() - started

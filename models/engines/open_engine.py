@@ -10,9 +10,9 @@ from kernels.device.device import Device
 from kernels.problems.precision import Precision
 from models.classifier import Classifier
 from models.engines.cuda_engine import CudaEngine, Progress
-from models.engines.engine import DeviceKind, Engine
+from models.engines.engine import DeviceKind, Engine, Fallback
 from models.engines.onnxruntime_engine import OnnxRuntimeEngine
-from models.engines.proved_engine import Fallback, ProvedEngine, prove
+from models.engines.prove import prove
 from models.errors import EngineError, NoKernelsError
 from models.open_gpu import count_gpus, open_gpu
 from models.precision import beyond_half
@@ -50,7 +50,7 @@ def open_engines(
     Engines in the same place share what they can: weights, plans, kernels. AUTO is one engine's.
     """
     engines: list[Engine] = []
-    last: dict[Place, ProvedEngine] = {}
+    last: dict[Place, Engine] = {}
     for place in places:
         beside = last.get(place)
         last[place] = _open(classifier, place, max_batch, threads, tuning, progress, beside)
@@ -87,38 +87,42 @@ def _open(
     threads: int,
     tuning: Path | None,
     progress: Progress,
-    beside: ProvedEngine | None = None,
-) -> ProvedEngine:
+    beside: Engine | None = None,
+) -> Engine:
     """`beside` is an engine of the classifier in the same place that is not warm yet."""
-    other = beside.engine if beside else None
 
-    def on_cpu(reason: str = "") -> ProvedEngine:
-        engine = OnnxRuntimeEngine(
+    def on_cpu(reason: str = "") -> Engine:
+        return OnnxRuntimeEngine(
             classifier,
             max_batch=max_batch,
             threads=threads,
             fallback_reason=reason,
-            beside=other if isinstance(other, OnnxRuntimeEngine) else None,
+            beside=beside if isinstance(beside, OnnxRuntimeEngine) else None,
+            prove=partial(prove, classifier=classifier),
         )
-        return ProvedEngine(engine, partial(prove, classifier=classifier))
 
-    def fall_back(failure: EngineError) -> ProvedEngine:
+    def fall_back(failure: EngineError) -> Engine:
         _log.warning("%s runs on the CPU: %s", classifier.name, failure)
         return on_cpu(str(failure))
 
-    def on_gpu(fallback: Fallback | None) -> ProvedEngine:
-        its = other if isinstance(other, CudaEngine) else None
+    def on_gpu(fallback: Fallback | None) -> Engine:
+        its = beside if isinstance(beside, CudaEngine) else None
         gpu = its.gpu if its else open_gpu(_NO_GPU, place.number)
         check_architecture(gpu, classifier.precision)
         if classifier.precision is Precision.FP16:
             for node, reason in beyond_half(classifier.rewritten.graph).items():
                 _log.warning("%s of %s stays in float32: %s", node, classifier.name, reason)
         choose = choose_for(gpu, classifier.rewritten.graph, max_batch, tuning)
-        engine = CudaEngine(
-            classifier, gpu, max_batch=max_batch, choose=choose, progress=progress, beside=its
+        return CudaEngine(
+            classifier,
+            gpu,
+            max_batch=max_batch,
+            choose=choose,
+            progress=progress,
+            beside=its,
+            prove=partial(prove, classifier=classifier, choose=choose, threads=threads),
+            fallback=fallback,
         )
-        check = partial(prove, classifier=classifier, choose=choose, threads=threads)
-        return ProvedEngine(engine, check, fallback)
 
     if classifier.network.no_kernels:
         if place.kind is DeviceKind.CUDA:

@@ -98,14 +98,14 @@ def check(
     classifier = load(settings, expectations)
     original = Original(find_model(settings).path, classifier)
     engine = open_classifier(classifier, settings, 1)
-    engine.warm_up()
+    engine = engine.warm_up()
     prepare = decoder(classifier, settings)
     compared: list[_Compared] = []
     failed = False
     for file in with_folders(images):
         try:
             pixels = prepare(read_image(file, settings)).run()
-            ours, theirs = engine.run(pixels[np.newaxis])[0], original.run(pixels)
+            ours, theirs = engine.run(pixels[np.newaxis]).scores[0], original.run(pixels)
             compared.append(_compare(file, ours, theirs, classifier.preprocessing))
         except (OSError, ServiceError) as error:
             typer.echo(f"Error: {file}: {error}", err=True)

@@ -44,7 +44,7 @@ def classify(
         )
     if warning := doubt_guess(classifier, settings):
         typer.echo(f"Warning: {warning}", err=True)
-    engine.warm_up()
+    engine = engine.warm_up()
     prepare, meaning = decoder(classifier, settings), classifier.preprocessing
     rows: list[tuple[str, str, str]] = []
     failed = False

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
 
-from models import OutputKind, Ranked, Scores
+from models import OutputKind, Ranked, Results, Scores
 from service.errors import EngineFailedError
 
 
@@ -73,8 +73,8 @@ class ScoreRow:
         return None if rankings is None else rankings[self.place]
 
 
-def rank(scores: Scores, output: OutputKind, ranked: Ranked | None = None) -> list[ScoreRow]:
-    """A batch's rows, which are all ranked when the first of them is asked for its ranking.
+def rank(results: Results, output: OutputKind) -> list[ScoreRow]:
+    """Return a batch's rows, which are all ranked when the first of them is asked for its ranking.
 
     An engine's own ranking is only read then, and more classes than it has are ranked here.
 
@@ -82,8 +82,8 @@ def rank(scores: Scores, output: OutputKind, ranked: Ranked | None = None) -> li
     has started: in the engine's thread NumPy would release the GIL in each call, and an event loop
     that competes for the GIL waits for it every time.
     """
-    batch = _Batch(scores, output, ranked)
-    return [ScoreRow(row, batch, place) for place, row in enumerate(scores)]
+    batch = _Batch(results.scores, output, results.ranked)
+    return [ScoreRow(row, batch, place) for place, row in enumerate(results.scores)]
 
 
 def top_k(row: ScoreRow, k: int, output: OutputKind, labels: Sequence[str]) -> list[Prediction]:

@@ -96,7 +96,7 @@ class EngineRunner:
     @property
     def max_batch(self) -> int:
         """The most images that an engine takes at once."""
-        return max(engine.described.max_batch for engine in self._engines)
+        return max(engine.engine.max_batch for engine in self._engines)
 
     @property
     def device(self) -> str:
@@ -113,11 +113,11 @@ class EngineRunner:
         """Each engine now, in the order of the devices."""
         return [
             EngineStatus(
-                engine.described.device,
-                engine.described.precision.value,
-                engine.described.fallback_reason,
+                engine.engine.device,
+                engine.engine.precision.value,
+                engine.engine.fallback_reason,
                 engine.state is State.READY,
-                engine.described.max_batch,
+                engine.engine.max_batch,
                 engine.restarts,
                 *self.batcher.ran(number),
             )

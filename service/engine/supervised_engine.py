@@ -2,6 +2,8 @@
 
     WARMING ── READY ── RESTARTING ── READY, or FAILED
 
+Only the thread calls the engine: it opens it, warms it up, runs batches and closes it.
+
 A model whose engine did not warm up is BROKEN where others are served without it.
 
 An engine that hangs is abandoned with its thread, and one that keeps failing is closed; another
@@ -13,18 +15,29 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from enum import Enum, unique
+from functools import partial
 from math import inf
-from time import monotonic
+from time import monotonic, perf_counter
 
-from models import DeviceLostError, Engine, EngineError, Image, OutputKind
-from service.batching.latency import Latency
-from service.engine.engine_thread import EngineThread
-from service.engine.ranking import ScoreRow
+import numpy as np
+
+from models import Batch, DeviceLostError, Engine, EngineError, Image, OutputKind, Pixels
+from service.batching.latency import Latency, measure
+from service.engine.ranking import ScoreRow, rank
+from service.engine.threads import Workers
 from service.engine.watchdog import Bounds, Restarts
 from service.errors import NotReadyError, ShuttingDownError, ThreadLostError
 
 # Batches that fail in a row before the engine is restarted.
 _FAILURES = 5
+
+# How often a long warm-up is logged.
+_REMIND_S = 60.0
+
+# After a batch shorter than _QUICK_S the event loop blocks on the next one, at most _PATIENCE_S:
+# a handover and a wake-up take longer.
+_QUICK_S = 0.0001
+_PATIENCE_S = 0.0005
 
 _log = logging.getLogger("convoy")
 
@@ -72,13 +85,13 @@ class SupervisedEngine:
         one that exceeds the `bounds` or fails repeatedly; without it the former is FAILED, and the
         latter is kept. `on_change` is called when the state changes after the first warm-up.
         """
-        self.described = engine  # the last that was open
+        self.engine = engine  # that serves, or did last
         self.state = State.WARMING
         self.restarts = 0  # tried so far
         self.failure: EngineError | None = None  # why it is FAILED
         self.warm_up_s = 0.0
         self.given_up = False  # set where a failure is not to be followed by a restart
-        self._image_shape = image_shape
+        self._blank = np.zeros(image_shape, np.uint8)
         self._output = output
         self._name = name
         self._latency = latency
@@ -86,8 +99,8 @@ class SupervisedEngine:
         self._measure_s = measure_s
         self._bounds = bounds or Bounds()
         self._reopen = reopen
-        self._engine = EngineThread(engine, image_shape, output)
-        self._threads = [self._engine]  # those not yet closed, stuck ones included
+        self._thread = _Thread(output)
+        self._threads = [self._thread]  # those not yet closed, stuck ones included
         self._restarting: asyncio.Task[None] | None = None
         self._recent = Restarts()
         self._failures = 0  # in a row
@@ -96,8 +109,9 @@ class SupervisedEngine:
     async def warm_up(self) -> None:
         """Warm the engine up and measure it; raises what the engine raises."""
         bound_s, started = self._bounds.warm_up_s or inf, monotonic()
+        opened = self.engine
         try:
-            self.measured = await self._engine.warm_up(self._measure_s, bound_s)
+            await self._start(self._thread, lambda: opened, bound_s)
         except Exception as error:
             self.state = State.FAILED
             if isinstance(error, ThreadLostError):
@@ -110,20 +124,21 @@ class SupervisedEngine:
         """The scores of a batch."""
         if self.state in (State.RESTARTING, State.FAILED):
             raise EngineError(f"{self._name} is {self.state.value}")
-        engine, size = self._engine, len(images)
+        thread, size = self._thread, len(images)
         bound_s = self._bounds.batch(self._latency(), size)
+        patience_s = _PATIENCE_S if thread.took_s < _QUICK_S else 0.0
         try:
-            rows = await engine.run(images, bound_s)
+            rows = await thread.workers.run(thread.run, images, bound_s, patience_s)
         except ThreadLostError:
-            self._replace(engine, f"it did not end a batch of {size} within {bound_s:.1f} s")
+            self._replace(thread, f"it did not end a batch of {size} within {bound_s:.1f} s")
             raise
         except DeviceLostError as error:
-            self._replace(engine, str(error), lost=True)
+            self._replace(thread, str(error), lost=True)
             raise
         except Exception as error:
             self._failures += 1
             if self._failures == _FAILURES and self._reopen is not None:
-                self._replace(engine, f"it failed on {_FAILURES} batches in a row: {error}")
+                self._replace(thread, f"it failed on {_FAILURES} batches in a row: {error}")
             raise
         self._failures = 0
         return rows
@@ -134,9 +149,19 @@ class SupervisedEngine:
             self._restarting.cancel()
         return [thread.close() for thread in self._threads]
 
-    def _replace(self, engine: EngineThread, why: str, *, lost: bool = False) -> None:
-        """Abandon an engine, which closes once it is free, and start another if not `lost`."""
-        engine.close()
+    async def _start(self, thread: "_Thread", opened: Callable[[], Engine], bound_s: float) -> None:
+        """Have a thread open an engine, warm it up and measure L(n); raises what that raises."""
+        starting = thread.workers.run(
+            partial(thread.start, self._blank, self._measure_s), opened, bound_s
+        )
+        started = monotonic()
+        while not (await asyncio.wait([starting], timeout=_REMIND_S))[0]:
+            _log.warning("the engine has been warming up for %d s", monotonic() - started)
+        self.engine, self.measured = starting.result()
+
+    def _replace(self, thread: "_Thread", why: str, *, lost: bool = False) -> None:
+        """Abandon a thread, which closes its engine once free; start another if not `lost`."""
+        thread.close()
         if self.given_up:
             self._fail(EngineError(f"{self._name} is given up: {why}"))
         elif lost:
@@ -151,17 +176,15 @@ class SupervisedEngine:
 
     async def _restart(self, reopen: Callable[[], Engine]) -> None:
         bound_s, started = self._bounds.restart(self.warm_up_s), monotonic()
-        engine = EngineThread(None, self._image_shape, self._output)
-        self._threads = [thread for thread in self._threads if not thread.closed] + [engine]
+        thread = _Thread(self._output)
+        self._threads = [each for each in self._threads if not each.closed] + [thread]
         try:
-            await engine.open(reopen, bound_s)
-            self.measured = await engine.warm_up(self._measure_s, bound_s)
+            await self._start(thread, reopen, bound_s)
         except Exception as error:  # noqa: BLE001  the cause of `failure`
             self._fail(EngineError(f"{self._name} cannot be restarted: {error}"), error)
             return
         _log.warning("%s is ready again after %.1f s", self._name, monotonic() - started)
-        self._engine, self._failures = engine, 0
-        self.described = engine.engine or self.described
+        self._thread, self._failures = thread, 0
         self._become(State.READY)
 
     def _fail(self, failure: EngineError, cause: Exception | None = None) -> None:
@@ -172,3 +195,72 @@ class SupervisedEngine:
     def _become(self, state: State) -> None:
         self.state = state
         self._on_change(self)
+
+
+class _Thread:
+    """The only thread that calls an engine; `start`, `run` and `_close` are called in it.
+
+    A call that exceeds its bound, or whose thread dies, raises ThreadLostError. Later calls wait
+    until the thread is free, which may be never.
+    """
+
+    def __init__(self, output: OutputKind) -> None:
+        self.workers = Workers("engine", 1, replaced=False)
+        self.took_s = inf  # the last batch
+        self._output = output
+        self._engine: Engine | None = None
+        self._closing: asyncio.Future[None] | None = None
+
+    def start(
+        self, blank: Pixels, measure_s: float, opened: Callable[[], Engine]
+    ) -> tuple[Engine, Latency]:
+        """Open and warm up an engine; return the one that serves, and L(n) of blank images."""
+        self._engine = opened()
+        self._engine = engine = self._engine.warm_up()
+
+        def seconds(n: int) -> float:
+            started = perf_counter()
+            self.run([blank] * n)
+            return perf_counter() - started
+
+        # Without the event loop's own time, which is learned while serving.
+        return engine, measure(seconds, engine.max_batch, budget_s=measure_s)
+
+    def run(self, images: Batch) -> Sequence[ScoreRow]:
+        """Return the scores of a batch. Raises what the engine raises."""
+        engine, n = self._engine, len(images)
+        if engine is None:
+            raise EngineError("the engine is not open")
+        started = perf_counter()
+        try:
+            results = engine.run(images)
+            shape = results.scores.shape
+            if shape != (n, engine.classes):
+                raise EngineError(
+                    f"scores of shape {shape} for {n} images of {engine.classes} classes"
+                )
+        except Exception:
+            self.took_s = inf
+            _log.exception("the engine failed on a batch of %d", n)
+            raise
+        self.took_s = perf_counter() - started
+        return rank(results, self._output)
+
+    def close(self) -> "asyncio.Future[None]":
+        """Close the engine and end the thread, once it is free."""
+        if self._closing is None:
+            self._closing = self.workers.run(self._close, None)
+            self.workers.close()
+        return self._closing
+
+    @property
+    def closed(self) -> bool:
+        """Whether the engine is closed."""
+        return self._closing is not None and self._closing.done()
+
+    def _close(self, _: None) -> None:
+        try:
+            if self._engine is not None:
+                self._engine.close()
+        except Exception:  # noqa: BLE001  an engine that failed may fail to close, too
+            _log.exception("the engine could not be closed")

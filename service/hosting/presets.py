@@ -130,7 +130,7 @@ def _try(
     confidences, right = [], 0
     for file, expected in images.items():
         tensor = normalised(decode(file, preset)[np.newaxis], preset)
-        (scores,) = engine.run(tensor)
+        (scores,) = engine.run(tensor).scores
         try:
             (best,) = top_k(ScoreRow(scores), 1, preset.output, preset.labels)
         except EngineFailedError:

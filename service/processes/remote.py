@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from models import Image
+from models import Image, Results
 from service import errors
 from service.batching.policy import NO_HURRY, Urgency
 from service.batching.queue import Answered, OnOutcome
@@ -161,7 +161,7 @@ class RemoteRunner:
         """A request is done, and its scores are in its slots; or it failed."""
         self.free += pending.slots
         if what == "done":
-            rows = rank(self._scores[pending.slots], self._output)  # of a copy
+            rows = rank(Results(self._scores[pending.slots]), self._output)  # of a copy
             call_safely(pending.then, Answered(rows, *about))
         else:
             call_safely(pending.then, _error(*about))

@@ -67,7 +67,7 @@ def digits() -> Classifier:
 def _error(classifier: Classifier, device: Device, n: int) -> float:
     images = pixels(classifier, n)
     engine = opened(classifier, device, max_batch=n)
-    error = relative_error(engine.run(images), reference_scores(classifier, images))
+    error = relative_error(engine.run(images).scores, reference_scores(classifier, images))
     engine.close()
     return error
 
@@ -108,7 +108,7 @@ def test_over_whole_networks_3xtf32_errs_at_most_thrice_as_much_as_float32(
     errors = {}
     for precision in (Precision.FP32, Precision.TF32X3):
         engine = opened(replace(network, precision=precision), device)
-        differences = (engine.run(images) - truth) / np.abs(truth).max()
+        differences = (engine.run(images).scores - truth) / np.abs(truth).max()
         errors[precision] = np.sqrt(np.square(differences).mean())
         engine.close()
     times = errors[Precision.TF32X3] / errors[Precision.FP32]
@@ -270,7 +270,7 @@ def test_an_engine_errs_as_the_rounding_of_its_precision_says(
     graph, images = at.rewritten.graph, pixels(at, 3)
     engine = CudaEngine(at, device, max_batch=3, choose=_on_tensor_cores)
     engine.warm_up()
-    scores = engine.run(images)
+    scores = engine.run(images).scores
     engine.close()
     x = normalised(images, at.preprocessing)
     rounded = run_reference(graph, {graph.inputs[0]: x}, np.float32)[graph.outputs[0]]
@@ -298,7 +298,7 @@ def test_squeezenet_names_200_photographs_as_at_float32(precision: Precision) ->
     for image in _photographs(classifier, 1):
         x = normalised(image[np.newaxis], classifier.preprocessing)
         ours = run_reference(graph, {graph.inputs[0]: x}, np.float32)[graph.outputs[0]]
-        agreed += int(ours.argmax() == expected.run(image[np.newaxis]).argmax())
+        agreed += int(ours.argmax() == expected.run(image[np.newaxis]).scores.argmax())
     expected.close()
     assert agreed >= (200 if precision is Precision.TF32X3 else 198)
 
@@ -313,7 +313,7 @@ def test_squeezenet_names_photographs_as_at_float32(precision: Precision) -> Non
     engine = opened(replace(classifier, precision=precision), cusim)
     expected = open_engine(classifier, device=DeviceKind.CPU, max_batch=1)
     for image in images:
-        ours, theirs = engine.run(image[np.newaxis]), expected.run(image[np.newaxis])
+        ours, theirs = engine.run(image[np.newaxis]).scores, expected.run(image[np.newaxis]).scores
         assert ours.argmax() == theirs.argmax()
     engine.close()
     expected.close()

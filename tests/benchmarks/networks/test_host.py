@@ -15,7 +15,7 @@ def test_a_batch_ends_though_nothing_is_computed() -> None:
     digits = load_classifier(BUILT_IN_MODEL)
     engine = opened(digits, NullDevice(), max_batch=2)
     for n in (1, 2):
-        assert engine.run(pixels(digits, n)).shape == (n, digits.classes)
+        assert engine.run(pixels(digits, n)).scores.shape == (n, digits.classes)
     engine.close()
 
 

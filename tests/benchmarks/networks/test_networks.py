@@ -30,7 +30,7 @@ from kernels.tuning.heuristic import heuristic
 from kernels.tuning.store import TuningStore
 from models import BUILT_IN_MODEL, load_classifier
 from models.classifier import Classifier
-from models.engines.engine import Batch, Scores
+from models.engines.engine import Batch, Results, Scores
 from models.tuning.measured import conv_problems
 from tests.support.models.engines import branching
 
@@ -54,8 +54,8 @@ class MadeUp:
         self.name, self.us, self.scores = name, us, scores
         self.closed = False
 
-    def run(self, images: Batch) -> Scores:
-        return np.tile(np.array(self.scores, np.float32), (len(images), 1))
+    def run(self, images: Batch) -> Results:
+        return Results(np.tile(np.array(self.scores, np.float32), (len(images), 1)))
 
     def queued_us(self, runs: int) -> list[float]:
         return [self.us] * runs
@@ -93,7 +93,7 @@ def test_each_switch_changes_one_thing_and_no_score(
         side = ConvoyNetwork(network, device, 2, heuristic(device), switch)
         assert side.name == (f"convoy {switch}" if switch else "convoy")
         side.run(others)
-        scores[switch] = side.run(images)
+        scores[switch] = side.run(images).scores
         assert len(side.queued_us(2)) == 2
         replay = side._replays[side._form].graph
         assert isinstance(replay, CusimGraph)

@@ -29,7 +29,7 @@ def test_a_network_is_the_same_in_pytorch(name: str) -> None:
     module = torch_module(torch, graph, *normalisation(network.preprocessing))
     images = pixels(network, 2)
     engine = OnnxRuntimeEngine(network, max_batch=2, threads=1)
-    expected = engine.run(images)
+    expected = engine.run(images).scores
     engine.close()
     with torch.inference_mode():
         scores = module(torch.from_numpy(images)).numpy()

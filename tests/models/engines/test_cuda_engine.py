@@ -54,7 +54,7 @@ def test_digits_agree_with_onnxruntime_at_every_n(device: Device, digits: Classi
     expected = open_engine(digits, device=DeviceKind.CPU, max_batch=8)
     for n in range(1, 9):
         images = pixels(digits, n, seed=n)
-        error = relative_error(engine.run(images), expected.run(images))
+        error = relative_error(engine.run(images).scores, expected.run(images).scores)
         assert error < network_tolerance(digits.network.graph)
     engine.close()
 
@@ -67,9 +67,9 @@ def test_the_same_images_give_the_same_bits_whatever_ran_before_and_in_any_order
     for order in Order:
         cusim = CusimDevice(order=order, seed=5)
         engine = opened(digits, cusim, max_batch=3)
-        answers.append(engine.run(images))
+        answers.append(engine.run(images).scores)
         engine.run(pixels(digits, 2, seed=9))
-        answers.append(engine.run(images))
+        answers.append(engine.run(images).scores)
         engine.close()
         cusim.close()
     assert all((answer == answers[0]).all() for answer in answers)
@@ -88,7 +88,7 @@ def test_branches_side_by_side_give_the_bits_of_one_after_another_in_any_order()
             pays=lambda *_, together=together: together,
         )
         engine.warm_up()
-        answers += [engine.run(images), engine.run(images)]
+        answers += [engine.run(images).scores, engine.run(images).scores]
         assert (max(streams(engine.plans[2].after)) > 0) == together
         engine.close()
         cusim.close()
@@ -115,10 +115,10 @@ def test_a_branch_that_does_not_wait_for_what_it_reads_is_noticed(
     )
     images = pixels(classifier, 1)
     engine.warm_up()
-    right = engine.run(images)
+    right = engine.run(images).scores
     monkeypatch.setattr(CusimStream, "wait", forgetting)
     engine.warm_up()
-    assert not (engine.run(images) == right).all()
+    assert not (engine.run(images).scores == right).all()
     engine.close()
     cusim.close()
 
@@ -127,7 +127,7 @@ def test_scores_stay_as_they_were_when_the_next_batch_runs(
     device: Device, digits: Classifier
 ) -> None:
     engine = opened(digits, device, max_batch=2)
-    scores = engine.run(pixels(digits, 2))
+    scores = engine.run(pixels(digits, 2)).scores
     before = scores.copy()
     engine.run(pixels(digits, 2, seed=1))
     assert (scores == before).all()
@@ -194,13 +194,13 @@ def test_squeezenet_names_photographs_as_onnxruntime_does(device: Device) -> Non
     most = 1 if device.architecture == "cusim" else 8  # the simulator takes seconds for an image
     engine = opened(classifier, device, max_batch=most)
     reference = open_engine(classifier, device=DeviceKind.CPU, max_batch=1)
-    expected = np.concatenate([reference.run(image[np.newaxis]) for image in images])
+    expected = np.concatenate([reference.run(image[np.newaxis]).scores for image in images])
     assert len(images) == 20
     begin = 0
     while begin < len(images):
         n = min(begin % most + 1, len(images) - begin)
         part = slice(begin, begin + n)
-        ours, theirs = engine.run(images[part]), expected[part]
+        ours, theirs = engine.run(images[part]).scores, expected[part]
         assert (ours.argmax(axis=1) == theirs.argmax(axis=1)).all()
         allowed = score_tolerance(classifier, float(theirs.min()), heuristic(device), n)
         assert relative_error(ours, theirs) <= allowed
@@ -220,7 +220,9 @@ def test_a_light_network_agrees_with_the_reference(device: Device, name: str) ->
     engine = opened(classifier, device)
     images = pixels(classifier, 1)
     tolerance = network_tolerance(classifier.network.graph)
-    assert relative_error(engine.run(images), reference_scores(classifier, images)) < tolerance
+    assert (
+        relative_error(engine.run(images).scores, reference_scores(classifier, images)) < tolerance
+    )
     engine.close()
 
 
@@ -237,7 +239,7 @@ def test_whatever_graph_is_drawn_the_engine_computes_it(
     expected = reference_scores(classifier, images)
     if np.abs(expected).max() < 1e6:  # products of products soon leave what float32 resolves
         np.testing.assert_allclose(
-            engine.run(images), expected, rtol=1e-4, atol=1e-4 * np.abs(expected).max()
+            engine.run(images).scores, expected, rtol=1e-4, atol=1e-4 * np.abs(expected).max()
         )
     engine.close()
 
@@ -262,7 +264,7 @@ def test_prologues_read_slices_and_sums_at_every_n(device: Device) -> None:
     engine = opened(classifier, device, max_batch=3)
     for n in (1, 2, 3):
         images = pixels(classifier, n)
-        error = relative_error(engine.run(images), reference_scores(classifier, images))
+        error = relative_error(engine.run(images).scores, reference_scores(classifier, images))
         assert error < network_tolerance(classifier.network.graph)
     engine.close()
 
@@ -274,7 +276,7 @@ def test_a_network_that_reads_nhwc_is_run(device: Device) -> None:
     classifier = classifier_of(b.build(scores), Layout.NHWC)
     engine = opened(classifier, device, max_batch=2)
     images = pixels(classifier, 2)
-    error = relative_error(engine.run(images), reference_scores(classifier, images))
+    error = relative_error(engine.run(images).scores, reference_scores(classifier, images))
     assert error < network_tolerance(classifier.network.graph)
     engine.close()
 
@@ -293,8 +295,8 @@ def test_tensors_are_taken_as_they_are_alone_and_among_pixels(
     engine = opened(replace(classifier, precision=precision), device, max_batch=3)
     images = pixels(classifier, 3)
     tensors = normalised(images, classifier.preprocessing)
-    expected = engine.run(images)
-    np.testing.assert_allclose(engine.run(tensors), expected, rtol=tolerance, atol=tolerance)
-    mixed = engine.run([tensors[0], images[1], tensors[2]])
+    expected = engine.run(images).scores
+    np.testing.assert_allclose(engine.run(tensors).scores, expected, rtol=tolerance, atol=tolerance)
+    mixed = engine.run([tensors[0], images[1], tensors[2]]).scores
     np.testing.assert_allclose(mixed, expected, rtol=tolerance, atol=tolerance)
     engine.close()

@@ -84,7 +84,7 @@ def assert_right(engine: CudaEngine, classifier: Classifier, n: int, seed: int =
     images = pixels(classifier, n, seed)
     expected = reference_scores(classifier, images)
     bound = 1e-4 * np.abs(expected).max()
-    np.testing.assert_allclose(engine.run(images), expected, rtol=1e-4, atol=bound)
+    np.testing.assert_allclose(engine.run(images).scores, expected, rtol=1e-4, atol=bound)
 
 
 @pytest.mark.parametrize("graph", [residual_network(), clips()], ids=["2-D", "3-D"])
@@ -111,7 +111,7 @@ def test_a_network_is_within_the_tolerance_of_its_precision(
     classifier = replace(classifier_of(graph), precision=precision)
     engine = opened(classifier, device, max_batch=2)
     images = pixels(classifier, 2)
-    error = relative_error(engine.run(images), reference_scores(classifier, images))
+    error = relative_error(engine.run(images).scores, reference_scores(classifier, images))
     assert 0 < error <= network_tolerance(classifier.rewritten.graph, nonfused)
     products = {
         dict(step.launch.instantiation.arguments)["precision"]

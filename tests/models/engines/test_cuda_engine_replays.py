@@ -35,7 +35,9 @@ def test_a_graph_gives_the_bits_of_its_steps_one_by_one(
 ) -> None:
     for n in engine.plans:
         images = pixels(digits, n)
-        assert engine.run(images).tobytes() == engine.run_step_by_step(images).tobytes()
+        assert (
+            engine.run(images).scores.tobytes() == engine.run_step_by_step(images).scores.tobytes()
+        )
 
 
 def test_as_many_launches_as_planned_may_begin_early(engine: CudaEngine) -> None:
@@ -52,10 +54,10 @@ def test_every_replay_gives_the_bits_of_a_graph_without_dependent_launches(
     for n in engine.plans:
         images = pixels(digits, n)
         apart = ConvoyNetwork(digits, device, n, heuristic(device), "dependent launches")
-        expected = apart.run(images).tobytes()
+        expected = apart.run(images).scores.tobytes()
         apart.close()
         for _ in range(REPLAYS.get(device.architecture, 10_000)):
-            assert engine.run(images).tobytes() == expected
+            assert engine.run(images).scores.tobytes() == expected
 
 
 def test_an_engine_that_is_closed_gives_all_its_memory_back(
@@ -64,7 +66,7 @@ def test_an_engine_that_is_closed_gives_all_its_memory_back(
     free = []
     for _ in range(2):  # the first may leave kernels loaded
         engine = opened(digits, device)
-        assert np.isfinite(engine.run(pixels(digits, 1))).all()
+        assert np.isfinite(engine.run(pixels(digits, 1)).scores).all()
         engine.close()
         free.append(device.memory().free)
     assert free[0] == free[1]

@@ -83,7 +83,7 @@ def test_pixels_are_normalised_in_the_engine_at_every_n(tmp_path: Path, layout: 
     engine.warm_up()
     for n in range(1, 9):
         images = pixels(n)
-        scores = engine.run(images)
+        scores = engine.run(images).scores
         assert scores.shape == (n, 5)
         assert scores.dtype == np.float32
         np.testing.assert_allclose(scores, expected_scores(images), rtol=1e-4, atol=1e-5)
@@ -127,7 +127,7 @@ def test_images_go_side_by_side_where_that_is_faster(
     for n in range(1, 9):
         images = pixels(n)
         singles.clear()
-        scores = engine.run(list(images) if n % 2 else images)
+        scores = engine.run(list(images) if n % 2 else images).scores
         np.testing.assert_allclose(scores, expected_scores(images), rtol=1e-4, atol=1e-5)
         rest = n % threads
         apart = [1] * (n - rest) + [rest] * bool(rest)
@@ -223,7 +223,9 @@ def test_a_model_with_open_sizes_takes_them_from_its_description(tmp_path: Path)
     classifier = load_classifier(save(tmp_path, model, "size = 16\nresize = 16"))
     engine = OnnxRuntimeEngine(classifier, max_batch=2)
     images = pixels(2)
-    np.testing.assert_allclose(engine.run(images), expected_scores(images), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(
+        engine.run(images).scores, expected_scores(images), rtol=1e-4, atol=1e-5
+    )
 
 
 @pytest.mark.parametrize("layout", ["nchw", "nhwc"])
@@ -236,10 +238,10 @@ def test_tensors_are_taken_as_they_are_alone_and_among_pixels(
     engine.warm_up()
     images = RNG.integers(0, 256, (4, 16, 16, 3)).astype(np.uint8)
     tensors = normalised(images, classifier.preprocessing)
-    expected = engine.run(images)
-    np.testing.assert_allclose(engine.run(tensors), expected, atol=1e-5)
+    expected = engine.run(images).scores
+    np.testing.assert_allclose(engine.run(tensors).scores, expected, atol=1e-5)
     mixed = [tensors[0], images[1], images[2], tensors[3]]
-    np.testing.assert_allclose(engine.run(mixed), expected, atol=1e-5)
-    np.testing.assert_allclose(engine.run([tensors[0]]), expected[:1], atol=1e-5)
+    np.testing.assert_allclose(engine.run(mixed).scores, expected, atol=1e-5)
+    np.testing.assert_allclose(engine.run([tensors[0]]).scores, expected[:1], atol=1e-5)
     with pytest.raises(EngineError, match="float64"):
         engine.run([tensors[0].astype(np.float64)])

@@ -70,12 +70,12 @@ def test_engines_on_the_cpu_share_the_sessions_of_one_thread(
     for engine in engines:
         engine.warm_up()
     images = images_of(4)
-    expected = engines[0].run(images)
+    expected = engines[0].run(images).scores
     with ThreadPoolExecutor(3) as pool:
-        for scores in pool.map(lambda engine: engine.run(images), [*engines] * 4):
+        for scores in pool.map(lambda engine: engine.run(images).scores, [*engines] * 4):
             np.testing.assert_allclose(scores, expected, rtol=1e-5)
     engines[0].close()
-    np.testing.assert_allclose(engines[1].run(images), expected, rtol=1e-5)
+    np.testing.assert_allclose(engines[1].run(images).scores, expected, rtol=1e-5)
 
 
 def test_engines_on_one_gpu_share_weights_until_the_last_is_closed(
@@ -106,10 +106,10 @@ def test_engines_on_one_gpu_share_weights_until_the_last_is_closed(
     for engine in (one, other):
         engine.warm_up()
     images = images_of(2)
-    expected = one.run(images)
-    assert (other.run(images) == expected).all()
+    expected = one.run(images).scores
+    assert (other.run(images).scores == expected).all()
     one.close()
-    assert (other.run(images) == expected).all()
+    assert (other.run(images).scores == expected).all()
     free = device.memory().free
     other.close()
     assert device.memory().free - free >= weights + work

@@ -93,7 +93,7 @@ def test_it_is_served_on_the_cpu_at_every_n_and_a_line_says_so(
     images = np.random.default_rng(0).integers(0, 256, (3, SIZE, SIZE, 3)).astype(np.uint8)
     expected = np.stack([Original(path, classifier).run(image) for image in images])
     for n in (1, 2, 3):
-        assert relative_error(engine.run(images[:n]), expected[:n]) < ERRORS[element]
+        assert relative_error(engine.run(images[:n]).scores, expected[:n]) < ERRORS[element]
     engine.close()
 
 
@@ -158,6 +158,6 @@ def test_a_quantised_model_runs_on_the_cpu(tmp_path: Path, batch: int | str) -> 
     x = normalised(pixels, classifier.preprocessing)
     steps = np.round(x * 16).clip(-128, 127) / 16
     expected = steps.mean((2, 3)) @ w[:, :, 0, 0].T
-    scores = np.concatenate([engine.run(pixels[i : i + 1]) for i in range(3)])
+    scores = np.concatenate([engine.run(pixels[i : i + 1]).scores for i in range(3)])
     assert relative_error(scores, expected) < 1e-5
     engine.close()

@@ -53,7 +53,7 @@ def check_every_engine(network: Classifier, device: Device, max_batch: int) -> N
         clips = pixels(network, n, seed=n)
         expected = reference_scores(network, clips)
         for engine in engines:
-            assert relative_error(engine.run(clips), expected) < tolerance
+            assert relative_error(engine.run(clips).scores, expected) < tolerance
     for engine in engines:
         engine.close()
 

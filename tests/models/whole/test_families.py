@@ -12,7 +12,7 @@ from benchmarks.families.check import IMAGE, PLAIN
 from benchmarks.families.export import CLASSES, EXPORTERS, FAMILIES
 from models.classifier import Classifier
 from models.engines.onnxruntime_engine import OnnxRuntimeEngine
-from models.engines.proved_engine import prove
+from models.engines.prove import prove
 from models.onnx_loader import load_proto
 from tests.support import ROOT
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from kernels import reference
-from models import OutputKind, Ranked
+from models import OutputKind, Ranked, Results
 from service.engine import ranking as labels
 from service.engine.ranking import Prediction, rank
 from service.errors import EngineFailedError
@@ -23,8 +23,8 @@ def top_k(
     scores: NDArray[np.float32], k: int, output: OutputKind, names: Sequence[str]
 ) -> list[Prediction]:
     """By itself, and as one of a batch; which differ in how they are ranked."""
-    (alone,) = rank(scores[np.newaxis], output)
-    batch = rank(np.stack([scores[::-1], scores, np.zeros_like(scores)]), output)
+    (alone,) = rank(Results(scores[np.newaxis]), output)
+    batch = rank(Results(np.stack([scores[::-1], scores, np.zeros_like(scores)])), output)
     predictions = labels.top_k(alone, k, output, names)
     assert predictions == labels.top_k(batch[1], k, output, names)
     assert predictions == labels.top_k(labels.ScoreRow(scores, None), k, output, names)
@@ -115,7 +115,7 @@ def test_an_engines_ranking_is_read_and_more_than_it_has_is_ranked_here(
     rows = np.array([scores, scores[::-1]], np.float32)
     k = min(16, len(scores))
     ranked = _ranked(rows, k, logits=output is OutputKind.LOGITS)
-    ours, theirs = rank(rows, output), rank(rows, output, ranked)
+    ours, theirs = rank(Results(rows), output), rank(Results(rows, ranked), output)
     for wanted in (1, k, len(scores)):
         for mine, given_ in zip(ours, theirs, strict=True):
             expected = labels.top_k(mine, wanted, output, ())
@@ -128,14 +128,14 @@ def test_an_engines_ranking_is_read_and_more_than_it_has_is_ranked_here(
 def test_an_engines_ranking_is_used_not_made_again() -> None:
     scores = np.zeros((1, 3), np.float32)
     made_up = Ranked(np.array([[2, 0]], np.float32), np.array([[0.75, 0.25]], np.float32))
-    (only,) = rank(scores, OutputKind.LOGITS, made_up)
+    (only,) = rank(Results(scores, made_up), OutputKind.LOGITS)
     predictions = labels.top_k(only, 2, OutputKind.LOGITS, ("a", "b", "c"))
     assert [(p["label"], p["probability"]) for p in predictions] == [("c", 0.75), ("a", 0.25)]
 
 
 def test_an_image_whose_scores_are_not_finite_fails_alone_where_the_engine_ranks() -> None:
     scores = np.array([[0.0, np.nan], [1.0, 0.0]], np.float32)
-    bad, good = rank(scores, OutputKind.LOGITS, _ranked(scores, 2, logits=True))
+    bad, good = rank(Results(scores, _ranked(scores, 2, logits=True)), OutputKind.LOGITS)
     with pytest.raises(EngineFailedError, match="not finite"):
         labels.top_k(bad, 1, OutputKind.LOGITS, ())
     assert labels.top_k(good, 1, OutputKind.LOGITS, ())[0]["index"] == 0

@@ -8,7 +8,7 @@ import httpx
 import numpy as np
 import pytest
 
-from models import Batch, EngineError, Pixels, Scores
+from models import Batch, EngineError, Pixels, Results
 from service.engine.runner import EngineRunner
 from service.engine.supervised_engine import State
 from service.engine.watchdog import Bounds
@@ -32,14 +32,14 @@ class HangingEngine(FakeEngine):
         self.free = threading.Event()
         self.ended = threading.Event()
 
-    def run(self, images: Batch) -> Scores:
+    def run(self, images: Batch) -> Results:
         """The first hangs."""
         first = not self.batches
         super().run(images)
         if first:
             self.free.wait(30)
-            return one_hot(np.zeros((len(images), 1, 1, 1), np.uint8))
-        return one_hot(np.asarray(images))
+            return Results(one_hot(np.zeros((len(images), 1, 1, 1), np.uint8)))
+        return Results(one_hot(np.asarray(images)))
 
     def close(self) -> None:
         """Remember that it happened."""
@@ -331,7 +331,7 @@ async def test_a_warm_up_is_bounded_only_where_a_setting_says_so() -> None:
 async def test_a_warm_up_that_lasts_is_mentioned(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("service.engine.engine_thread._REMIND_S", 0.01)
+    monkeypatch.setattr("service.engine.supervised_engine._REMIND_S", 0.01)
     gate = threading.Event()
     repository = make_repository(FakeEngine(warm_up=lambda: gate.wait(30)))
     warming = asyncio.create_task(repository.warm_up())
@@ -353,7 +353,7 @@ def expire(pipeline: Pipeline, engine: int = 0) -> None:
     runner = pipeline.runner
     assert isinstance(runner, EngineRunner)
     for seconds in (0, 1001):
-        runner._engines[engine]._engine._workers.look(seconds)
+        runner._engines[engine]._thread.workers.look(seconds)
 
 
 async def score(pipeline: Pipeline, held: Reservation | None = None) -> Scored:

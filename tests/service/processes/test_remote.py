@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models import Batch, EngineError, OutputKind, Pixels, Precision, Scores
+from models import Batch, Engine, EngineError, OutputKind, Pixels, Precision, Results
 from service.batching.batcher import Batcher
 from service.batching.policy import NO_HURRY, Urgency
 from service.engine.runner import EngineRunner
@@ -51,7 +51,6 @@ class TagEngine:
     device = "fake"
     precision = Precision.FP32
     fallback_reason = ""
-    ranked = None
 
     def __init__(self) -> None:
         self.gate = threading.Event()
@@ -59,15 +58,17 @@ class TagEngine:
         self.begun: list[int] = []
         self.failing = False
 
-    def warm_up(self) -> None: ...
+    def warm_up(self) -> Engine:
+        return self
 
-    def run(self, images: Batch) -> Scores:
+    def run(self, images: Batch) -> Results:
         self.begun.append(len(images))
         assert self.gate.wait(10)
         tags = [int(each.flat[0]) for each in images]
         if self.failing:
             raise EngineError("the device fell off the bus")
-        return np.array([[tag + c for c in range(CLASSES)] for tag in tags], np.float32)
+        scores = [[tag + c for c in range(CLASSES)] for tag in tags]
+        return Results(np.array(scores, np.float32))
 
     def close(self) -> None: ...
 

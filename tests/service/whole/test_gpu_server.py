@@ -34,7 +34,7 @@ def test_photographs_that_are_posted_get_onnxruntimes_labels_from_the_gpu(gpu: C
     classifier = load_classifier(model, overrides={"preset": "caffe"})
     reference = open_engine(classifier, device=DeviceKind.CPU, max_batch=1)
     images = [prepare_image(body, classifier.preprocessing, LIMITS).run() for body in bodies]
-    expected = [int(reference.run(image[None]).argmax()) for image in images]
+    expected = [int(reference.run(image[None]).scores.argmax()) for image in images]
     answered = []
     with served(model, "caffe", ["--device", "cuda", "--precision", "fp32"]) as url:
         for body in bodies:

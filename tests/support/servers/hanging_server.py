@@ -8,7 +8,7 @@ import threading
 
 import numpy as np
 
-from models import Batch, Scores
+from models import Batch, Results
 from service.api.app import create_app
 from service.cli.options import configure_logging
 from service.engine.watchdog import Bounds
@@ -20,7 +20,7 @@ from tests.support.service.fakes import FakeEngine, make_repository
 class HangingEngine(FakeEngine):
     """Hangs on a 9; another takes a while to get ready."""
 
-    def run(self, images: Batch) -> Scores:
+    def run(self, images: Batch) -> Results:
         """Scores, or nothing ever."""
         if np.any(np.asarray(images) == 9):
             threading.Event().wait()

@@ -7,7 +7,17 @@ from functools import partial
 
 import numpy as np
 
-from models import Batch, Engine, EngineError, Images, OutputKind, Pixels, Precision, Scores
+from models import (
+    Batch,
+    Engine,
+    EngineError,
+    Images,
+    OutputKind,
+    Pixels,
+    Precision,
+    Results,
+    Scores,
+)
 from service.engine.watchdog import Bounds
 from service.errors import ImageError
 from service.hosting.pipeline import ModelInfo
@@ -46,11 +56,12 @@ class FakeEngine:
         self._warm_up = warm_up
         self._scores = scores or one_hot
 
-    def warm_up(self) -> None:
+    def warm_up(self) -> Engine:
         """Whatever the test wants."""
         self._warm_up()
+        return self
 
-    def run(self, images: Batch) -> Scores:
+    def run(self, images: Batch) -> Results:
         """Logits of N×1×1×1 pictures."""
         self.batches.append(len(images))
         self.threads.add(threading.get_ident())
@@ -59,7 +70,7 @@ class FakeEngine:
             self._gate.wait(10)
         if self.failing:
             raise EngineError("the device fell off the bus")
-        return self._scores(np.stack(list(images)))
+        return Results(self._scores(np.stack(list(images))))
 
     def close(self) -> None:
         """Remember that it happened."""

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from models import ChannelOrder, OutputKind
+from models import ChannelOrder, OutputKind, Results
 from service.api.v2.infer import format_answer
 from service.api.v2.request import MAX_JSON_BYTES, InferRequest, parse_request
 from service.engine.ranking import rank
@@ -329,7 +329,7 @@ def answer(
     rows: Sequence[NDArray[np.float32]] = ROWS, info: ModelInfo = INFO, **asked: Any
 ) -> tuple[Any, bytes]:
     """The JSON of an answer, and what follows it."""
-    batch = rank(np.stack(rows), info.output)
+    batch = rank(Results(np.stack(rows)), info.output)
     content, length = format_answer(InferRequest([], None, **asked), batch, info)
     return json.loads(content[:length]), b"" if length is None else content[length:]
 

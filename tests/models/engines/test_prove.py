@@ -23,9 +23,9 @@ from models import (
 )
 from models.classifier import Classifier
 from models.engines.cuda_engine import CudaEngine
-from models.engines.engine import Batch, Scores
+from models.engines.engine import Batch, Results, Scores
 from models.engines.onnxruntime_engine import OnnxRuntimeEngine
-from models.engines.proved_engine import check_images
+from models.engines.prove import check_images
 from models.engines.tolerance import relative_error, score_tolerance
 from tests.support.models.engines import H200_CHOICE, opened
 from tests.support.networks import SQUEEZENET, needs_shared
@@ -71,20 +71,18 @@ def with_the_others(scores: Scores) -> Scores:
 def spoiled(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     run, spoil = CudaEngine.run, request.param
 
-    def running(self: CudaEngine, images: Batch) -> Scores:
-        scores: Scores = spoil(run(self, images))
-        return scores
+    def running(self: CudaEngine, images: Batch) -> Results:
+        return Results(spoil(run(self, images).scores))
 
     monkeypatch.setattr(CudaEngine, "run", running)
 
 
 @pytest.mark.parametrize("kind", [DeviceKind.AUTO, DeviceKind.CUDA])
 def test_the_gpu_serves_where_every_batch_size_is_right(kind: DeviceKind) -> None:
-    engine = opened_on(kind)
-    engine.warm_up()
+    engine = opened_on(kind).warm_up()
     assert "simulator" in engine.device
     assert engine.fallback_reason == ""
-    assert engine.run(check_images(2, (32, 32, 1))).shape == (2, engine.classes)
+    assert engine.run(check_images(2, (32, 32, 1))).scores.shape == (2, engine.classes)
     engine.close()
 
 
@@ -96,14 +94,14 @@ def test_wrong_scores_make_auto_take_the_cpu_and_say_why_and_cuda_fail(
     engine = opened_on(DeviceKind.AUTO)
     caplog.clear()
     with caplog.at_level(logging.WARNING, "convoy"):
-        engine.warm_up()
+        engine = engine.warm_up()
     assert engine.device.startswith("cpu")
     assert re.fullmatch(why, engine.fallback_reason)
     (record,) = caplog.records
     assert record.getMessage() == f"digits runs on the CPU: {engine.fallback_reason}"
     images = check_images(2, (32, 32, 1))
     cpu = opened_on(DeviceKind.CPU)
-    assert (engine.run(images) == cpu.run(images)).all()
+    assert (engine.run(images).scores == cpu.run(images).scores).all()
     engine.close()
     cpu.close()
 
@@ -138,8 +136,7 @@ def test_where_no_gpu_answers_auto_takes_the_cpu_and_says_why(
         raise DeviceError("no CUDA device answers: no driver")
 
     monkeypatch.setattr("kernels.device.cuda_device.CudaDevice", none)
-    engine = opened_on(DeviceKind.AUTO)
-    engine.warm_up()
+    engine = opened_on(DeviceKind.AUTO).warm_up()
     assert engine.device.startswith("cpu")
     assert engine.fallback_reason.startswith("no CUDA device answers: no driver")
     engine.close()
@@ -151,8 +148,8 @@ def test_a_device_that_is_lost_in_the_self_test_is_left_for_the_cpu(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     engine = opened_on(DeviceKind.AUTO)
-    monkeypatch.setattr(CudaEngine, "warm_up", warm_up_and(lambda: lose(monkeypatch)))
-    engine.warm_up()
+    monkeypatch.setattr(CudaEngine, "_capture", capture_and(lambda: lose(monkeypatch)))
+    engine = engine.warm_up()
     assert engine.device.startswith("cpu")
     assert "illegal" in engine.fallback_reason
     engine.close()
@@ -179,14 +176,14 @@ def lose(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(CusimDevice, "synchronize", failing)
 
 
-def warm_up_and(then: Callable[[], None]) -> Callable[[CudaEngine], None]:
-    warm_up = CudaEngine.warm_up
+def capture_and(then: Callable[[], None]) -> Callable[[CudaEngine], None]:
+    capture = CudaEngine._capture
 
-    def warming(self: CudaEngine) -> None:
-        warm_up(self)
+    def capturing(self: CudaEngine) -> None:
+        capture(self)
         then()
 
-    return warming
+    return capturing
 
 
 @needs_shared
@@ -194,9 +191,9 @@ def test_a_trained_networks_error_lies_well_within_what_is_allowed(gpu: CusimDev
     squeezenet = load_classifier(SQUEEZENET, overrides={"preset": "caffe", "precision": "fp32"})
     images = check_images(1, squeezenet.preprocessing.image_shape)
     reference = OnnxRuntimeEngine(squeezenet, max_batch=1)
-    expected = reference.run(images)
+    expected = reference.run(images).scores
     engine = opened(squeezenet, gpu)
-    error = relative_error(engine.run(images), expected)
+    error = relative_error(engine.run(images).scores, expected)
     allowed = score_tolerance(squeezenet, expected.min(), H200_CHOICE)
     assert error < allowed / 4
     assert allowed < 1e-2

@@ -7,7 +7,9 @@ import pytest
 
 from benchmarks.networks.null_device import NullDevice, NullGraph, NullStream
 from models import BUILT_IN_MODEL, load_classifier
-from service.engine.engine_thread import EngineThread
+from service.batching.latency import Latency
+from service.engine.supervised_engine import State, SupervisedEngine
+from service.engine.watchdog import Bounds
 from service.errors import ThreadLostError
 from tests.support.models.engines import opened
 
@@ -19,13 +21,25 @@ async def test_a_replay_that_never_signals_is_caught_by_the_watchdog(
 ) -> None:
     digits = load_classifier(BUILT_IN_MODEL)
     p = digits.preprocessing
-    engine = EngineThread(opened(digits, NullDevice()), p.image_shape, p.output)
-    images, ended = np.zeros((1, *p.image_shape), np.uint8), threading.Event()
-    assert len(await engine.run(images, bound_s=10)) == 1
+    opened_engine = opened(digits, NullDevice())
+    engine = SupervisedEngine(
+        opened_engine,
+        p.image_shape,
+        p.output,
+        name="the engine",
+        latency=lambda: Latency.unknown(1),
+        on_change=lambda _: None,
+        bounds=Bounds(batch_s=1),
+    )
+    await engine.warm_up()
+    images, ended = [np.zeros(p.image_shape, np.uint8)], threading.Event()
+    assert len(await engine.run(images)) == 1
     monkeypatch.setattr(NullGraph, "replay", lambda *_: None)
     monkeypatch.setattr(NullStream, "synchronize", lambda _: ended.wait(60))
     with pytest.raises(ThreadLostError, match="stuck"):
-        await engine.run(images, bound_s=0.2)
+        await engine.run(images)
+    assert engine.state is State.FAILED
     ended.set()
     monkeypatch.undo()
-    await engine.close()
+    for closing in engine.close():
+        await closing

@@ -1,17 +1,15 @@
-"""An engine that serves only what a self-test on its device has shown.
+"""The self-test that ends an engine's warming up: only what it shows on the device is served.
 
 warm up ─┬─ N = 1 ─ on a GPU: scores as ONNX Runtime's ── else the fallback serves, or it raises
          └─ N > 1 ─ each image's scores are those of it alone ── else the batch is one
 """
 
 import logging
-from collections.abc import Callable
 
 import numpy as np
 
-from kernels.problems.precision import Precision
 from models.classifier import Classifier
-from models.engines.engine import Batch, Engine, Images, Ranked, Scores
+from models.engines.engine import Batch, Engine, Images, Scores
 from models.engines.onnxruntime_engine import OnnxRuntimeEngine
 from models.engines.tolerance import relative_error, repeat_tolerance, score_tolerance
 from models.errors import DeviceLostError, EngineError
@@ -19,78 +17,6 @@ from models.lowering import Choose
 from models.preprocessing import normalised
 
 _log = logging.getLogger("convoy")
-
-
-class ProvedEngine:
-    """See the module, and Engine. `engine` is what serves; without a fallback, failures raise."""
-
-    def __init__(
-        self,
-        engine: Engine,
-        prove: Callable[[Engine], int],
-        fallback: "Fallback | None" = None,
-    ) -> None:
-        """`prove` returns the largest batch that may be served; EngineError: none may."""
-        self.engine, self._prove, self._fallback = engine, prove, fallback
-        self._max_batch = engine.max_batch
-
-    @property
-    def max_batch(self) -> int:
-        """See Engine."""
-        return self._max_batch
-
-    @property
-    def classes(self) -> int:
-        """See Engine."""
-        return self.engine.classes
-
-    @property
-    def device(self) -> str:
-        """See Engine; it changes where warming up falls back."""
-        return self.engine.device
-
-    @property
-    def precision(self) -> Precision:
-        """See Engine; it changes where warming up falls back."""
-        return self.engine.precision
-
-    @property
-    def fallback_reason(self) -> str:
-        """See Engine."""
-        return self.engine.fallback_reason
-
-    @property
-    def ranked(self) -> Ranked | None:
-        """See Engine."""
-        return self.engine.ranked
-
-    def warm_up(self) -> None:
-        """Warm the engine up and prove it; where that fails, do so with the fallback."""
-        try:
-            self.engine.warm_up()
-            self._max_batch = self._prove(self.engine)
-        except EngineError as failure:
-            if self._fallback is None:
-                raise
-            try:
-                self.engine.close()
-            except EngineError as error:  # on a lost device; the CPU needs none
-                _log.warning("the GPU's memory could not be freed: %s", error)
-            other = self._fallback(failure)
-            self.engine, self._prove, self._fallback = other.engine, other._prove, other._fallback
-            self.warm_up()
-
-    def run(self, images: Batch) -> Scores:
-        """See Engine."""
-        return self.engine.run(images)
-
-    def close(self) -> None:
-        """See Engine."""
-        self.engine.close()
-
-
-Fallback = Callable[[EngineError], ProvedEngine]
-"""Opens the engine to serve in place of one that failed so."""
 
 
 def check_images(n: int, image_shape: tuple[int, ...], seed: int = 0) -> Images:
@@ -117,7 +43,7 @@ def prove(
     judge, whose = engine, "those of each image alone"
     if choose:
         judge, whose = OnnxRuntimeEngine(classifier, max_batch=1, threads=threads), "ONNX Runtime's"
-    expected = np.concatenate([judge.run(image[np.newaxis]) for image in images])
+    expected = np.concatenate([judge.run(image[np.newaxis]).scores for image in images])
     smallest = float(expected.min())
     if judge is not engine:
         judge.close()
@@ -145,7 +71,7 @@ def prove(
 def _flaw(engine: Engine, images: Batch, expected: Scores, allowed: float, whose: str) -> str:
     """Return what is wrong with an engine's scores of a batch; empty where nothing is."""
     try:
-        error = relative_error(engine.run(images), expected)
+        error = relative_error(engine.run(images).scores, expected)
     except DeviceLostError:
         raise
     except EngineError as failure:

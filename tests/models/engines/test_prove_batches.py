@@ -19,10 +19,10 @@ from models import (
 )
 from models.classifier import Classifier
 from models.engines import onnxruntime_engine
-from models.engines.engine import Batch, Scores
+from models.engines.engine import Batch, Results
 from models.engines.onnxruntime_engine import OnnxRuntimeEngine
 from models.engines.original import Original
-from models.engines.proved_engine import check_images, prove
+from models.engines.prove import check_images, prove
 from models.engines.tolerance import relative_error, repeat_tolerance
 from tests.support.models.batch_mixers import MIXERS, mixer
 from tests.support.networks import LIGHT_NETWORKS, SQUEEZENET, light_network, needs_shared
@@ -71,7 +71,7 @@ def test_a_model_whose_nodes_mix_a_batch_runs_one_image_at_a_time(
     expected = np.stack([original.run(image) for image in images])
     for n in range(1, largest + 1):
         for order in (slice(None), slice(None, None, -1)):
-            scores = engine.run(images[:n][order])
+            scores = engine.run(images[:n][order]).scores
             assert relative_error(scores, expected[:n][order]) < 1e-5
     engine.close()
 
@@ -96,9 +96,10 @@ def test_a_flaw_of_the_largest_batch_or_of_tensors_alone_is_caught(
     run = OnnxRuntimeEngine.run
 
     def spoiled(spoils: Callable[[Batch], bool]) -> int:
-        def running(self: OnnxRuntimeEngine, images: Batch) -> Scores:
-            scores = run(self, images)
-            return np.roll(scores, 1, axis=0) if spoils(images) else scores
+        def running(self: OnnxRuntimeEngine, images: Batch) -> Results:
+            results = run(self, images)
+            rolled = Results(np.roll(results.scores, 1, axis=0))
+            return rolled if spoils(images) else results
 
         monkeypatch.setattr(OnnxRuntimeEngine, "run", running)
         engine = open_engine(digits, device=DeviceKind.CPU, max_batch=MAX_BATCH, threads=1)
@@ -124,7 +125,7 @@ def test_an_engine_that_fails_on_a_batch_takes_one_image_at_a_time(
 ) -> None:
     run = OnnxRuntimeEngine.run
 
-    def failing(self: OnnxRuntimeEngine, images: Batch) -> Scores:
+    def failing(self: OnnxRuntimeEngine, images: Batch) -> Results:
         if len(images) > 2:
             raise error("a Reshape to 2 images")
         return run(self, images)
@@ -145,7 +146,7 @@ def test_a_model_that_cannot_tell_images_apart_is_named(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(
-        OnnxRuntimeEngine, "run", lambda _, images: np.ones((len(images), 10), np.float32)
+        OnnxRuntimeEngine, "run", lambda _, images: Results(np.ones((len(images), 10), np.float32))
     )
     engine = digits_engine()
     engine.warm_up()
@@ -159,10 +160,10 @@ def test_scores_that_are_no_numbers_are_the_same_again(
 ) -> None:
     run = OnnxRuntimeEngine.run
 
-    def overflowing(self: OnnxRuntimeEngine, images: Batch) -> Scores:
-        scores = run(self, images)
-        scores[:, 0], scores[:, 1] = np.nan, np.inf
-        return scores
+    def overflowing(self: OnnxRuntimeEngine, images: Batch) -> Results:
+        results = run(self, images)
+        results.scores[:, 0], results.scores[:, 1] = np.nan, np.inf
+        return results
 
     monkeypatch.setattr(OnnxRuntimeEngine, "run", overflowing)
     engine = digits_engine()
@@ -185,7 +186,7 @@ def keeps_apart(classifier: Classifier) -> None:
     engine.warm_up()
     assert prove(engine, classifier) == MAX_BATCH
     images = check_images(MAX_BATCH, classifier.preprocessing.image_shape)
-    scores = engine.run(images)
+    scores = engine.run(images).scores
     allowed = repeat_tolerance(classifier, scores.min())
     for a in range(MAX_BATCH):
         for b in range(a):
