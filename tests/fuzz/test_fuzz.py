@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+import threading
 import time
 import zlib
 from collections.abc import Callable
@@ -59,7 +60,24 @@ def _waiting(body: bytes) -> object:
     return zlib.compress(body, 1)
 
 
-@pytest.mark.parametrize("slow", [_in_one_go, _searching])
+def _in_threads(read: Callable[[bytes], object], count: int = 1) -> Callable[[bytes], object]:
+    """A reader that hands the body to other threads, as the server does with a long one."""
+
+    def call(body: bytes) -> None:
+        threads = [threading.Thread(target=read, args=(body,)) for _ in range(count)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    return call
+
+
+@pytest.mark.parametrize(
+    "slow",
+    [_in_one_go, _searching, _in_threads(_in_one_go), _in_threads(_searching, 2)],
+    ids=["parsing", "searching", "parsing in a thread", "searching in two"],
+)
 def test_a_reader_that_keeps_other_threads_from_running_is_found(
     slow: Callable[[bytes], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -69,7 +87,11 @@ def test_a_reader_that_keeps_other_threads_from_running_is_found(
         lock.check(lock.written(b"json", lock.Long(b"[", b'{"a":"a"},', b"{}]")))
 
 
-@pytest.mark.parametrize("slow", [_in_pieces, _waiting])
+@pytest.mark.parametrize(
+    "slow",
+    [_in_pieces, _waiting, _in_threads(_in_pieces), _in_threads(_waiting, 2)],
+    ids=["in pieces", "waiting", "in pieces in a thread", "waiting in two"],
+)
 def test_a_reader_that_lets_other_threads_run_is_not(
     slow: Callable[[bytes], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:

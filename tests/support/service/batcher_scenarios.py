@@ -89,22 +89,26 @@ def moments(seconds: int) -> st.SearchStrategy[Moment]:
 
 
 ENDINGS = st.one_of(st.just(Ending.RESULTS), st.sampled_from(Ending))
+
+
+def visits(priorities: st.SearchStrategy[int]) -> st.SearchStrategy[list[Visit]]:
+    visit = st.builds(
+        Visit,
+        moments(4),
+        st.integers(1, 5),
+        st.none() | moments(6),
+        st.just(inf) | st.sampled_from([0.5, 1.0, 1.5, 2.0, 3.0, 5.0]),
+        priorities,
+        st.integers(0, 2),
+    )
+    return st.lists(visit, min_size=1, max_size=12)
+
+
 SCENARIOS = st.builds(
     Scenario,
     max_batch=st.integers(1, 4),
-    visits=st.lists(
-        st.builds(
-            Visit,
-            moments(4),
-            st.integers(1, 5),
-            st.none() | moments(6),
-            st.just(inf) | st.sampled_from([0.5, 1.0, 1.5, 2.0, 3.0, 5.0]),
-            st.just(0) | st.integers(0, 3),
-            st.integers(0, 2),
-        ),
-        min_size=1,
-        max_size=12,
-    ),
+    # Clients' shares are judged where there is one priority.
+    visits=visits(st.just(0)) | visits(st.just(0) | st.integers(0, 3)),
     paces=st.lists(st.builds(Pace, moments(3), ENDINGS), max_size=8),
     closing=st.none() | st.builds(Closing, moments(6), st.none() | st.integers(0, 3)),
     rivals=st.just([])

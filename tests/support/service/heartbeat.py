@@ -1,4 +1,8 @@
-"""Measures for how long one call keeps every other thread of the interpreter from running."""
+"""Measures for how long one call keeps every other thread of the interpreter from running.
+
+Whichever thread makes the call. Not seen: a call that sleeps with the lock held, as it uses no CPU;
+and what is shorter than the pause between two beats.
+"""
 
 import os
 import sys
@@ -14,30 +18,29 @@ _PAUSE_S = 5e-5
 
 
 class Heartbeat(threading.Thread):
-    """Takes the GIL again and again, and sees how much its starter computed in between.
+    """Takes the GIL again and again, and sees how much the process computed in between.
 
-    The starter's CPU time is what counts, not the time of day: it stands still while the starter,
-    asked to let go of the GIL, waits until this thread has had it, and while others use the core.
+    The CPU time of all threads is what counts, not the time of day: it stands still while a thread,
+    asked to let go of the GIL, waits until this one has had it, and while others use the core. Two
+    threads that compute without the GIL are no hold: they do not keep this one from its next beat.
     """
 
     def __init__(self) -> None:
         super().__init__(name="heartbeat", daemon=True)
         self.longest_s = 0.0
-        self._clock = time.pthread_getcpuclockid(threading.get_ident())
         self._beating = threading.Event()
         self._over = False
 
     def run(self) -> None:
         """Beat until it is over."""
-        clock = self._clock
         # Another process would keep it from its core for milliseconds, and they would count.
         with suppress(OSError):
             os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
         self._beating.set()
-        last = time.clock_gettime(clock)
+        last = time.process_time()
         while not self._over:
             time.sleep(_PAUSE_S)  # lets go of the GIL, and asks for it again
-            now = time.clock_gettime(clock)
+            now = time.process_time()
             self.longest_s = max(self.longest_s, now - last)
             last = now
 
