@@ -57,7 +57,7 @@ class Model(TypedDict):
     max_batch: int
     error: Annotated[
         str,
-        Field(description="why it could not be opened, all else then being empty; or empty"),
+        Field(description="why it is broken; or empty"),
     ]
     guess: Annotated[
         str, Field(description="the preset of its pixels, where nothing chose it; or empty")

@@ -110,7 +110,7 @@ def add_routes(app: FastAPI, repository: Repository) -> dict[str, Endpoint]:
                         device=pipeline.runner.device,
                         precision=pipeline.runner.precision,
                         max_batch=pipeline.runner.max_batch,
-                        error="",
+                        error=pipeline.runner.failure,
                         guess=pipeline.info.guess,
                         warning=pipeline.info.warning,
                     )

@@ -70,6 +70,7 @@ class EngineRunner:
         """
         self.classes = engines[0].classes
         self.state = State.WARMING
+        self.failure = ""  # why it is broken
         self._engines = [
             SupervisedEngine(
                 engine,
@@ -193,6 +194,7 @@ class EngineRunner:
         if not self._serving:
             self.batcher.fail_waiting(self._refusal)
         if engine.failure:
+            self.failure = str(engine.failure) if final else ""
             if final and self.state is not State.DRAINING:
                 self._on_failure(engine.failure)
             else:

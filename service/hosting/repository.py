@@ -203,7 +203,7 @@ class Repository:
                 if self._strict or len(failed) == len(self.models):
                     raise EngineError("\n".join(failed)) from error
                 _log.error("the model %s is not served: %s", name, error)
-                pipeline.runner.state = State.BROKEN
+                pipeline.runner.state, pipeline.runner.failure = State.BROKEN, str(error)
 
     async def failure(self) -> EngineError:
         """Wait until an engine cannot be restarted any more; returns its last error."""

@@ -87,11 +87,12 @@ class RemoteRunner:
         self._scores = shared.scores[worker]
         self.free = list(range(model.max_images))  # slots; the last is taken: it is in a cache
         self._refusing = False
-        self.update("WARMING", [], 0, 0.0, 0.0, 0.0)
+        self.update("WARMING", "", [], 0, 0.0, 0.0, 0.0)
 
     def update(
         self,
         state: str,
+        failure: str,
         engines: Sequence[Sequence[Any]],
         depth: int,
         wait_s: float,
@@ -99,7 +100,7 @@ class RemoteRunner:
         run_s: float,
     ) -> None:
         """Take what `status_of` the runner in the main process was."""
-        self._state, self.depth = State[state], depth
+        self._state, self.failure, self.depth = State[state], failure, depth
         self.engines = [EngineStatus(*each) for each in engines]
         self._wait_s, self._busy_until, self._run_s = wait_s, busy_until, run_s
 
@@ -189,7 +190,7 @@ def status_of(runner: EngineRunner) -> Sequence[Any]:
     """How it is now, as `RemoteRunner.update` takes it."""
     queue = runner.batcher
     load = queue.depth, queue.expected_wait_s(), queue.busy_until, queue.latency().of(1)
-    return runner.state.name, runner.engines, *load
+    return runner.state.name, runner.failure, runner.engines, *load
 
 
 def _error(kind: str, text: str, attributes: Mapping[str, float]) -> ServiceError:

@@ -203,7 +203,7 @@ class IndexEntry(TypedDict):
 def index_entry(pipeline: Pipeline) -> IndexEntry:
     """A model's entry in the repository's index."""
     info, state = pipeline.info, pipeline.runner.state
-    reason = "" if state is State.READY else state.value
+    reason = "" if state is State.READY else pipeline.runner.failure or state.value
     return IndexEntry(name=info.name, version=info.version, state=_STATES[state], reason=reason)
 
 

@@ -223,7 +223,7 @@ async def test_the_batcher_has_the_last_word_on_deadlines() -> None:
         # What was told of the queue is enough to know these, without asking.
         with pytest.raises(DeadlineError, match="passed"):
             side.runner.check_deadline(1, Urgency(now - 1))
-        side.runner.update("READY", [], 3, 50.0, now + 20, 5.0)
+        side.runner.update("READY", "", [], 3, 50.0, now + 20, 5.0)
         assert side.runner.expected_wait_s() == 50
         side.runner.check_deadline(1, Urgency(now + 26))
         with pytest.raises(DeadlineError):

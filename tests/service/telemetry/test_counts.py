@@ -279,6 +279,11 @@ async def test_of_several_models_the_one_that_cannot_be_warmed_up_is_named_and_a
         refused = await client.post("/v1/models/bad/classify", content=b"3")
         assert refused.status_code == 503
         assert "did not warm up; the log says why" in refused.json()["error"]
+        listed = (await client.get("/v1/models")).json()["models"]
+        assert {model["name"]: model["error"] for model in listed} == {
+            "good": "",
+            "bad": "no memory",
+        }
         text = (await client.get("/metrics")).text
     assert metric_in(text, 'convoy_ready{model="bad"}') == 0
     assert index_entry(repository.models["bad"])["state"] == "UNAVAILABLE"

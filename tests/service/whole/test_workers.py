@@ -222,7 +222,7 @@ def test_a_worker_that_is_stopped_is_replaced(tmp_path: Path) -> None:
         until(lambda: service.metric("convoy_workers") == WORKERS)
         assert service.metric("convoy_workers_replaced_total") == 1
         service.process.terminate()
-        assert service.process.wait(10) == 0
+        assert service.process.wait(30) == 0
         assert service.process.stderr is not None
         assert "does not answer" in service.process.stderr.read()
 

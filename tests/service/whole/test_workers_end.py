@@ -201,6 +201,24 @@ def test_an_engine_that_cannot_be_warmed_up_ends_the_service_with_its_reason(
     assert error.rstrip().endswith("EngineError: fake: no memory")
 
 
+def test_every_worker_says_why_a_model_is_not_served(tmp_path: Path) -> None:
+    with running(tmp_path, "--cannot-warm-up", "--lenient") as service:
+        with service.one_each() as each:
+            for connection in each.values():
+                _, body = connection.exchange("GET", "/v1/models")
+                told = {model["name"]: (model["state"], model["error"]) for model in body["models"]}
+                assert told["fake"] == ("broken: its engine did not warm up", "no memory")
+                assert told["other"] == ("ready", "")
+                _, index = connection.exchange("POST", "/v2/repository/index", b"{}")
+                assert {entry["name"]: entry["reason"] for entry in index} == {
+                    "fake": "no memory",
+                    "other": "",
+                }
+                assert connection.classify(3, "other") == 6
+        service.process.terminate()
+        assert service.process.wait(30) == 0
+
+
 def test_the_command_serves_several_models_with_workers(tmp_path: Path) -> None:
     models = make_models(tmp_path)
     (models / "broken").mkdir()
