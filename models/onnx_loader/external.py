@@ -4,7 +4,7 @@ Files directly in the folder are always read, as exporters write them (`model.on
 folders inside it only where that is allowed.
 """
 
-from pathlib import Path
+from pathlib import Path, PurePath
 
 import onnx
 from onnx import ModelProto, TensorProto
@@ -33,8 +33,8 @@ def read_external_data(path: Path, model: ModelProto, *, allowed: bool, max_byte
             if room < 0:
                 raise ModelFileError(f"{path} and its external data exceed {max_bytes:,} bytes")
             load_external_data_for_tensor(tensor, str(folder))
-        # ValueError: an invalid number, or a path with a NUL; RuntimeError: a loop of links.
-        except (OSError, ValueError, RuntimeError, onnx.checker.ValidationError) as error:
+        # ValueError: an invalid number, or a path with a NUL.
+        except (OSError, ValueError, onnx.checker.ValidationError) as error:
             raise ModelFileError(
                 f"{path}: external data of {tensor.name}: {shortened(str(error))}"
             ) from error
@@ -49,9 +49,10 @@ def _check(path: Path, folder: Path, tensor: TensorProto, *, inner: bool) -> int
     where = f"{path}: external data of {tensor.name} in {shortened(ascii(info.location))}"
     # protobuf returns text that is not UTF-8 as bytes.
     name = info.location if isinstance(info.location, str) else ""
-    file = folder / name
-    safe = name and name.isprintable() and file.resolve() == file and file.is_relative_to(folder)
-    if not safe:
+    file, plain = folder / name, PurePath(name)
+    inside = name.isprintable() and plain.parts and not plain.is_absolute()
+    on_the_way = (file, *file.parents[: len(plain.parts) - 1])  # not the folder itself
+    if not inside or ".." in plain.parts or any(each.is_symlink() for each in on_the_way):
         raise ModelFileError(
             f"{where} is refused: it must be a plain relative path inside the model's folder,"
             " with no '..' and no symbolic link"

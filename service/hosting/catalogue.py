@@ -27,6 +27,7 @@ from models import ModelFileError
 PULLED = Path("~/.cache/convoy/models")
 
 # Names are parts of URLs and folders, and /v2/models/stats is a route.
+_ALIKE, _LEAST_ALIKE = 0.8, 3  # of difflib's ratio; letters
 _NAME = re.compile(r"(?!stats$)[A-Za-z0-9][A-Za-z0-9._-]*")
 
 _SHIPPED = Path(__file__).with_suffix(".toml")
@@ -86,8 +87,13 @@ def find_entry(name: str, entries: Mapping[str, Entry]) -> Entry:
 
 
 def near_names(name: str, names: Iterable[str]) -> str:
-    """A question or a hint, for a name that is not among these."""
-    near = get_close_matches(name, list(names))
+    """Return a question or a hint, for a name that is not among these.
+
+    Near is what begins almost so: a slip, or a name that is not complete.
+    """
+    beginnings = {each: each[: max(len(name), _LEAST_ALIKE)] for each in names}
+    alike = get_close_matches(name, list(beginnings.values()), cutoff=_ALIKE)
+    near = [each for each, beginning in beginnings.items() if beginning in alike][:3]
     return f"did you mean {' or '.join(near)}?" if near else "`convoy models` lists all"
 
 

@@ -11,7 +11,14 @@ import pytest
 
 from models import BUILT_IN_MODEL, PRESETS, ModelFileError
 from service.hosting import catalogue
-from service.hosting.catalogue import Entry, find_entry, pull, pulled, read_catalogue
+from service.hosting.catalogue import (
+    Entry,
+    find_entry,
+    near_names,
+    pull,
+    pulled,
+    read_catalogue,
+)
 from service.hosting.loading import Opened, open_models
 from service.settings import Settings
 
@@ -254,6 +261,23 @@ def test_a_model_that_was_pulled_is_served_by_its_name(
     assert isinstance(opened, Opened)
     assert opened.info.name == "mine"
     assert list(opened.info.labels) == labels
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        ("resnet", "did you mean resnet18 or resnet18-v2 or resnet50?"),
+        ("reznet50", "did you mean resnet50?"),
+        ("mobilenet", "did you mean mobilenetv2 or mobilenetv2-mxnet?"),
+        ("vgg", "did you mean vgg19?"),
+        ("vgg91", "did you mean vgg19?"),
+        ("densenet", "`convoy models` lists all"),
+        ("efficientnet", "`convoy models` lists all"),
+        ("r", "`convoy models` lists all"),
+    ],
+)
+def test_names_are_near_where_they_begin_almost_so(asked: str, says: str) -> None:
+    assert near_names(asked, read_catalogue()) == says
 
 
 def test_the_shipped_catalogue_is_valid_and_a_slip_gets_near_names() -> None:
