@@ -124,6 +124,9 @@ class Settings(BaseModel):
     """Format of the log."""
     access_log: bool = True
     """Log one line per request."""
+    direct_path: bool = True
+    """Answer requests for models on the connection itself, past FastAPI's router; as quick as that
+    is, the answers are the same."""
     otel: bool = False
     """Trace every request by OpenTelemetry, which its OTEL_ variables configure."""
     tuning: Path | None = Field(

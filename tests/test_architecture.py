@@ -3,7 +3,8 @@
 import ast
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -279,6 +280,48 @@ def test_the_order_itself(line: str, found: list[str]) -> None:
     order = ["low", "middle beside", "high"]
     tree = ast.parse(line)
     assert breaches_of_the_order("service", order, "service.middle.x", tree) == found
+
+
+def imported_modules(tree: ast.AST, modules: Collection[str]) -> Iterator[str]:
+    """Those of these modules that a file imports; `from package import module` is of the module."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name in modules)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            for alias in node.names:
+                name = f"{node.module}.{alias.name}"
+                yield from [each for each in (name, node.module) if each in modules][:1]
+
+
+def circle_of(modules: Mapping[str, ast.AST]) -> list[str]:
+    """A circle of imports among these modules, those for types alone included; none: empty."""
+    graph: dict[str, set[str]] = {}
+    for module, tree in modules.items():
+        graph[module] = {name for name in imported_modules(tree, modules) if name != module}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as found:
+        circle: list[str] = found.args[1]
+        return circle
+    return []
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    assert not circle_of(
+        {module_of(file): parse(file) for file in FILES if package_of(file) != "tests"}
+    )
+
+
+def test_a_circle_of_imports_is_found() -> None:
+    sources = {
+        "a.one": "from a import two",
+        "a.two": "if TYPE_CHECKING:\n    from a.three import x",
+        "a.three": "def f():\n    import a.one",
+    }
+    trees = {name: ast.parse(text) for name, text in sources.items()}
+    assert set(circle_of(trees)) == set(sources)
+    del trees["a.two"]
+    assert not circle_of(trees)
 
 
 def test_every_room_says_what_it_is_for() -> None:

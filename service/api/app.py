@@ -17,7 +17,6 @@ from service.api import v1, v2
 from service.api.page import add_pages, with_headers
 from service.errors import ServiceError
 from service.hosting.repository import Repository
-from service.http.asgi import serve
 from service.http.exchange import Endpoint
 from service.http.responses import CRASHED, error_response, refusal
 
@@ -34,21 +33,17 @@ _PREFLIGHT = Response(
 
 
 class App(FastAPI):
-    """FastAPI; requests to the models' endpoints bypass its routes."""
+    """FastAPI with its routes."""
 
-    endpoints: Mapping[str, Endpoint]  # by path
+    endpoints: Mapping[str, Endpoint]
+    """Those of the models by path: a server may answer their requests itself, without a route."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request; HEAD as GET, whose body the server does not send.
 
         Every answer but those to POST has the headers that protect a browser.
         """
-        if scope["type"] == "http" and scope["method"] == "POST":
-            endpoint = self.endpoints.get(scope["path"])
-            if endpoint is not None:
-                await serve(endpoint, scope, receive, send)
-                return
-        elif scope["type"] == "http":
+        if scope["type"] == "http" and scope["method"] != "POST":
             send = with_headers(send)
             if b"access-control-request-method" in dict(scope["headers"]):
                 await _PREFLIGHT(scope, receive, send)

@@ -4,8 +4,9 @@ from collections.abc import Callable, Mapping
 from typing import Annotated, Any, NamedTuple, TypeVar
 from urllib.parse import parse_qsl
 
-from fastapi import Depends, FastAPI, Header, Query
-from pydantic import TypeAdapter, ValidationError
+from fastapi import FastAPI
+from pydantic import Field, TypeAdapter, ValidationError
+from starlette.requests import Request
 from starlette.responses import Response
 
 from service.api.schemas import (
@@ -22,6 +23,7 @@ from service.errors import InvalidParameterError, ModelNotFoundError
 from service.hosting.inference import Scored, Wanted
 from service.hosting.pipeline import Pipeline
 from service.hosting.repository import Repository
+from service.http.asgi import answer_to
 from service.http.body import FILE_FIELDS, FORM_TYPE, IMAGE_TYPES, Headers, form_boundary, images_of
 from service.http.exchange import Endpoint
 from service.http.responses import json_response
@@ -57,15 +59,13 @@ PRIORITY_HEADER = "X-Priority"
 
 _DEADLINE = "deadline, in milliseconds after the request arrived; default: none"
 
-# FastAPI documents these types; pydantic validates by them here.
-Timeout = Annotated[
-    float, Header(alias=TIMEOUT_HEADER, gt=0, allow_inf_nan=False, description=_DEADLINE)
-]
-Priority = Annotated[int, Header(alias=PRIORITY_HEADER, ge=0, description=LEVELS)]
+_Timeout = TypeAdapter[float](
+    Annotated[float, Field(gt=0, allow_inf_nan=False, description=_DEADLINE)]
+)
+_Priority = TypeAdapter[int](Annotated[int, Field(ge=0, description=LEVELS)])
 
 _TIMEOUT, _PRIORITY = (name.lower().encode() for name in (TIMEOUT_HEADER, PRIORITY_HEADER))
-_timeout = TypeAdapter[float](Timeout).validator.validate_python
-_priority = TypeAdapter[int](Priority).validator.validate_python
+_timeout, _priority = _Timeout.validator.validate_python, _Priority.validator.validate_python
 
 
 def model_path(name: str) -> str:
@@ -74,26 +74,29 @@ def model_path(name: str) -> str:
 
 
 def add_routes(app: FastAPI, repository: Repository) -> dict[str, Endpoint]:
-    """Add the routes; return the models' endpoints by path.
-
-    Requests to the endpoints bypass the routes, which document them and refuse unknown models.
-    """
+    """Add the routes; return the models' endpoints by path."""
     default = repository.default
+    endpoints: dict[str, Endpoint] = {
+        model_path(name): Classify(pipeline) for name, pipeline in repository.models.items()
+    }
+    if default:
+        endpoints[CLASSIFY_PATH] = endpoints[model_path(default.info.name)]
 
-    async def classify() -> ClassifyAnswer:
+    async def classify(request: Request) -> Response:
         """Classify one image, or several at once.
 
         Images are JPEG, PNG or WebP. The body is one image, or a form with one or more files.
         A server with several models and no default model answers at `/v1/models/{model}/classify`.
         """
-        repository.find_default()
-        paths = ", ".join(map(model_path, repository.models))
-        raise ModelNotFoundError(f"there is no default model; POST to one of {paths}")
+        if repository.find_default() is None:
+            paths = ", ".join(map(model_path, repository.models))
+            raise ModelNotFoundError(f"there is no default model; POST to one of {paths}")
+        return await answer_to(request, endpoints[CLASSIFY_PATH])
 
-    async def classify_by(model: str) -> ClassifyAnswer:
+    async def classify_by(request: Request, model: str) -> Response:
         """Classify images with the named model, otherwise as `/v1/classify`."""
-        repository.find(model)
-        raise LookupError(f"requests to {model!r} must reach its endpoint")
+        name = repository.find(model).info.name
+        return await answer_to(request, endpoints[model_path(name)])
 
     async def list_models() -> Response:
         """List the models with their labels."""
@@ -129,16 +132,11 @@ def add_routes(app: FastAPI, repository: Repository) -> dict[str, Endpoint]:
             path,
             route,
             methods=["POST"],
-            dependencies=[Depends(_documented(classes))],
+            response_model=ClassifyAnswer,
             responses=errors(400, 403, 404, 408, 413, 415, 422, 429, 500, 503, 504),
-            openapi_extra={"requestBody": _BODY},
+            openapi_extra={"requestBody": _BODY, "parameters": _parameters(classes)},
             tags=["classify"],
         )
-    endpoints: dict[str, Endpoint] = {
-        model_path(name): Classify(pipeline) for name, pipeline in repository.models.items()
-    }
-    if default:
-        endpoints[CLASSIFY_PATH] = endpoints[model_path(default.info.name)]
     return endpoints
 
 
@@ -193,8 +191,7 @@ class Classify:
 
 def query_parser(classes: int) -> Callable[[bytes], int]:
     """Return a parser of ?top_k= for so many classes; it raises InvalidParameterError."""
-    adapter = TypeAdapter[int](Annotated[int, _top_k(classes)])
-    validate: Callable[[bytes | str], int] = adapter.validator.validate_python
+    validate: Callable[[bytes | str], int] = _top_k(classes).validator.validate_python
     rule = f"top_k must be a whole number from 1 to {classes}"
 
     def parse(query: bytes) -> int:
@@ -212,26 +209,37 @@ def query_parser(classes: int) -> Callable[[bytes], int]:
     return parse
 
 
-def _top_k(classes: int | None) -> Any:
-    """How `?top_k=` is documented by FastAPI and validated by pydantic; None: any model's."""
-    return Query(alias="top_k", ge=1, le=classes, description="number of classes, likeliest first")
+def _top_k(classes: int | None) -> TypeAdapter[int]:
+    """Return the type of `?top_k=` for a model of so many classes; None: any model's."""
+    described = "number of classes, likeliest first"
+    return TypeAdapter(Annotated[int, Field(ge=1, le=classes, description=described)])
 
 
-def _documented(classes: int | None) -> Callable[..., Any]:
-    async def parameters(
-        _classes: Annotated[int, _top_k(classes)] = min(DEFAULT_TOP_K, classes or DEFAULT_TOP_K),
-        _timeout: Timeout = None,  # type: ignore[assignment]  # absent: no deadline
-        _priority: Priority = 0,
-    ) -> None:
-        """Document the parameters; `Classify.check` reads them."""
-
-    return parameters
+def _parameters(classes: int | None) -> list[dict[str, Any]]:
+    """Return the parameters, which `Classify.check` reads, as OpenAPI describes them."""
+    fewest = min(DEFAULT_TOP_K, classes or DEFAULT_TOP_K)
+    parameters: list[tuple[str, str, TypeAdapter[Any], dict[str, Any]]] = [
+        ("query", "top_k", _top_k(classes), {"default": fewest}),
+        ("header", TIMEOUT_HEADER, _Timeout, {}),
+        ("header", PRIORITY_HEADER, _Priority, {"default": 0}),
+    ]
+    return [
+        {
+            "in": place,
+            "name": name,
+            "required": False,
+            "description": schema["description"],
+            "schema": schema | default,
+        }
+        for place, name, adapter, default in parameters
+        for schema in (adapter.json_schema(),)
+    ]
 
 
 def urgency_from(headers: Mapping[bytes, bytes], started: float) -> Urgency:
     """The urgency of a request that began to arrive at `started` (clock seconds).
 
-    InvalidParameterError: a header's value is not what `Timeout` or `Priority` allows.
+    InvalidParameterError: a header's value is not what `_Timeout` or `_Priority` allows.
     """
     timeout, priority = headers.get(_TIMEOUT), headers.get(_PRIORITY, b"0")
     if timeout is None and priority == b"0":

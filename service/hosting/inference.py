@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from models import Image, Pixels
 from service.batching.policy import NO_HURRY, Urgency
@@ -16,10 +16,8 @@ from service.batching.queue import Answered
 from service.engine.ranking import ScoreRow
 from service.errors import ForbiddenError, ServiceError
 from service.hosting.admission import Reservation
+from service.hosting.pipeline import Pipeline
 from service.images.decode_pool import Decoding
-
-if TYPE_CHECKING:
-    from service.hosting.pipeline import Pipeline
 
 # Above this many bytes, reading the headers takes longer than handing them to a thread.
 _LONG_FILES = 2**18
@@ -53,7 +51,7 @@ class Withdrawable(Protocol):
 class Inference:
     """The work in flight for one request; `then` gets its outcome, unless it is withdrawn."""
 
-    _pipeline: "Pipeline"
+    _pipeline: Pipeline
     _reservation: Reservation
     _then: Callable[[Outcome], None] | None
     _under_way: Sequence[Withdrawable] = ()

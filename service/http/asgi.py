@@ -1,12 +1,11 @@
-"""An exchange over ASGI: for other servers than ours, and for tests.
-
-A request to a model's endpoint comes straight here, past middleware and router.
-"""
+"""An exchange over ASGI: how a route of FastAPI answers for a model's endpoint, on any server."""
 
 import asyncio
 import contextlib
 import secrets
 
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -14,35 +13,56 @@ from service.edge.connections import network_of
 from service.fair_queue import Client
 from service.http.body import is_short
 from service.http.exchange import Endpoint, Exchange
+from service.telemetry.counts import CLIENT_CLOSED_REQUEST
 from service.telemetry.record import RequestRecord
 
 # Seconds that a client has to notice the answer and stop sending.
 _LINGER_S = 3.0
 
 
-async def serve(endpoint: Endpoint, scope: Scope, receive: Receive, send: Send) -> None:
-    """Answer the request of an ASGI scope, unless its client leaves."""
+async def answer_to(request: Request, endpoint: Endpoint) -> Response:
+    """Return an endpoint's answer to a request. Raises HTTPException where its client leaves."""
     answer: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
-    exchange = Exchange(endpoint, _record(scope), answer.set_result)
+    exchange = Exchange(endpoint, _record(request.scope), answer.set_result)
+    left = HTTPException(CLIENT_CLOSED_REQUEST, "the client disconnected")
     more = True
     try:
         exchange.begin()
         while more and not answer.done():
-            message = await receive()
+            message = await request.receive()
             if message["type"] == "http.disconnect":
-                return
+                raise left
             exchange.feed(message.get("body", b""))
             more = message.get("more_body", False)
         exchange.end()
-        if not answer.done() and not await _answered(answer, receive):
-            return
-        response = answer.result()
-        if more and not is_short(exchange.record.headers):
-            await _send_last(response, receive, send)
-        else:
-            await response(scope, receive, send)
+        if not answer.done() and not await _answered(answer, request.receive):
+            raise left
     finally:
         exchange.abandon()
+    early = more and not is_short(exchange.record.headers)
+    return _Early(answer.result()) if early else answer.result()
+
+
+class _Early(Response):
+    """An answer before the body has arrived, after which the connection is closed.
+
+    That is a while later, since a close resets what the client has not read.
+    """
+
+    def __init__(self, response: Response) -> None:
+        super().__init__(response.body, response.status_code)
+        self.raw_headers = [*response.raw_headers, (b"connection", b"close")]
+
+    async def __call__(self, _: Scope, receive: Receive, send: Send) -> None:
+        """Send it, and take no more of the body than arrives within the while."""
+        start = {"type": "http.response.start", "status": self.status_code}
+        await send({**start, "headers": self.raw_headers})
+        await send({"type": "http.response.body", "body": self.body, "more_body": True})
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LINGER_S):
+                while (await receive()).get("more_body", False):
+                    pass
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 async def _answered(answer: "asyncio.Future[Response]", receive: Receive) -> bool:
@@ -58,18 +78,6 @@ async def _answered(answer: "asyncio.Future[Response]", receive: Receive) -> boo
     finally:
         leaving.cancel()
     return answer.done()
-
-
-async def _send_last(response: Response, receive: Receive, send: Send) -> None:
-    """Answer before the body has arrived, and close: after a while, since a close resets."""
-    headers = [*response.raw_headers, (b"connection", b"close")]
-    await send({"type": "http.response.start", "status": response.status_code, "headers": headers})
-    await send({"type": "http.response.body", "body": response.body, "more_body": True})
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(_LINGER_S):
-            while (await receive()).get("more_body", False):
-                pass
-    await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 def _record(scope: Scope) -> RequestRecord:

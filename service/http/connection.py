@@ -165,7 +165,7 @@ class Connection(asyncio.Protocol):
         path, _, query = head.target.partition(b"?")
         record = RequestRecord(request_id, address, head.method, path, query, named, self._caller)
         self._parsing = turn = Turn(record, head.keep_alive, head.expects_continue, head.version)
-        turn.work = self._work(turn, head)
+        turn.work = self._work(record, head)
         self._turns.add(turn)
 
     def on_piece(self, piece: bytes) -> None:
@@ -183,9 +183,9 @@ class Connection(asyncio.Protocol):
                 self._stage = _WHOLE
             self._turns.end(turn)
 
-    def _work(self, turn: Turn, head: Head) -> Work:
+    def _work(self, record: RequestRecord, head: Head) -> Work:
         """Choose what answers a request."""
-        record, write = turn.record, self._turns.write
+        write = self._turns.write
         refused = self._edge.admit(record, health_only=self._health_only)
         if refused is not None:
             return Refusal(refused, write)
@@ -194,7 +194,7 @@ class Connection(asyncio.Protocol):
             if endpoint is not None:
                 return Exchange(endpoint, record, write)
         try:
-            return AsgiCall(self._peers, turn, head, self._turns)
+            return AsgiCall(self._peers, record, head, self._turns)
         except BadRequestError as error:
             return Refusal(error, write)
 

@@ -6,7 +6,7 @@ servers: RFC 9112 sections 2.3 (versions), 3.2 (Host) and 6.1 (Transfer-Encoding
 section 10.1.1 (Expect).
 """
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import httptools
 
@@ -18,9 +18,6 @@ from service.errors import (
     ServiceError,
     TargetTooLongError,
 )
-
-if TYPE_CHECKING:
-    from service.http.connection import Connection
 
 MAX_HEAD_BYTES = 64 * 1024
 """Limit on a request line with its headers, on the extensions of a chunk, and on trailers."""
@@ -46,11 +43,26 @@ class Head(NamedTuple):
     expects_continue: bool
 
 
+class OnRequest(Protocol):
+    """What a parser tells its connection of each request, in this order."""
+
+    def on_begin(self) -> None:
+        """Take the first byte of a head."""
+
+    def on_head(self, head: Head) -> None:
+        """Take a head."""
+
+    def on_piece(self, piece: bytes) -> None:
+        """Take a piece of a body."""
+
+    def on_end(self) -> None:
+        """Take the end of the body."""
+
+
 class Parser:
     """Parses the bytes of one connection."""
 
-    def __init__(self, connection: "Connection") -> None:
-        """Call `on_begin`, `on_head`, `on_piece`, `on_end` of the connection for each request."""
+    def __init__(self, connection: OnRequest) -> None:
         self._connection = connection
         self._llhttp = self._new()
         self._target = b""

@@ -135,13 +135,14 @@ def http_settings(
         rate=settings.max_rate,
         highest_priority=1 if settings.listens_locally else DEFAULT_PRIORITY,
     )
+    direct = (endpoints or {}) if settings.direct_path else {}
     exposed = "inference-header-content-length, retry-after, x-request-id"
     origin = settings.cors_origin
     cors = {"access-control-allow-origin": origin, "access-control-expose-headers": exposed}
     return ConvoyConfig(
         app,
         Edge(allowed(limits), keys, on_end),
-        {path.encode(): endpoint for path, endpoint in (endpoints or {}).items()},
+        {path.encode(): endpoint for path, endpoint in direct.items()},
         log_config=None,
         access_log=False,  # uvicorn's own
         server_header=False,

@@ -133,6 +133,10 @@ class Turns:
         turn.last = turn.last or leaving or not stays
         return turn.last
 
+    def make_last(self) -> None:
+        """End the connection with the first turn's answer."""
+        self.queue[0].last = True
+
     def answered(self) -> None:
         """Go on after the first turn's answer, or close the connection."""
         turn = self.queue[0]

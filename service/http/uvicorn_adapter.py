@@ -9,7 +9,7 @@ import asyncio
 import contextvars
 import logging
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, Protocol, cast
 from urllib.parse import unquote
 
 import httptools
@@ -24,9 +24,7 @@ from service.edge.edge import Edge
 from service.errors import BadRequestError
 from service.http.exchange import Endpoint
 from service.http.parser import Head
-
-if TYPE_CHECKING:
-    from service.http.turns import Turn, Turns
+from service.telemetry.record import RequestRecord
 
 __all__ = ["STATUS_LINE", "AsgiCall", "ConvoyConfig", "Peers", "ServerState"]
 
@@ -65,13 +63,26 @@ class Peers:
         self.address = self.client[0] if self.client else ""
 
 
+class Answering(Protocol):
+    """The turns of a connection, the first of which is being answered."""
+
+    def decide_last(self) -> bool:
+        """Decide, as the answer begins, whether the connection ends with it."""
+
+    def make_last(self) -> None:
+        """End the connection with this answer."""
+
+    def answered(self) -> None:
+        """Go on: the answer is written."""
+
+
 class AsgiCall(RequestResponseCycle):
     """One request that the application answers."""
 
-    def __init__(self, peers: Peers, turn: "Turn", head: Head, turns: "Turns") -> None:
-        """`turns` are told when the answer is written. BadRequestError: a malformed target."""
+    def __init__(self, peers: Peers, record: RequestRecord, head: Head, turns: Answering) -> None:
+        """Raises BadRequestError where the target is malformed."""
         super().__init__(
-            scope=_scope(peers, turn, head),
+            scope=_scope(peers, record, head),
             transport=peers.transport,
             flow=peers.flow,
             logger=_log,
@@ -84,7 +95,7 @@ class AsgiCall(RequestResponseCycle):
             on_response=turns.answered,
         )
         self._peers = peers
-        self._turn = turn
+        self._record = record
         self._turns = turns
 
     @property
@@ -95,7 +106,7 @@ class AsgiCall(RequestResponseCycle):
     def begin(self) -> None:
         """Start the application; the answers to earlier requests must have been written."""
         state = self._peers.state
-        self.default_headers = [*state.default_headers, (b"x-request-id", self._turn.record.id)]
+        self.default_headers = [*state.default_headers, (b"x-request-id", self._record.id)]
         running = self.run_asgi(cast(Any, self._peers.config.loaded_app))
         # An empty context: no request sees the context variables of another.
         task = asyncio.get_running_loop().create_task(running, context=contextvars.Context())
@@ -125,19 +136,20 @@ class AsgiCall(RequestResponseCycle):
         """Record what the application sends, unless the client has left, and write it."""
         if not self.disconnected:
             if message["type"] == "http.response.body":
-                self._turn.record.bytes_out += len(message.get("body", b""))
+                self._record.bytes_out += len(message.get("body", b""))
             else:
-                self._turn.record.status = message["status"]
+                self._record.status = message["status"]
                 self.keep_alive = not self._turns.decide_last()
             # uvloop raises on a write to a connection that was reset, until it reports the reset.
             self.disconnected = self.transport.is_closing()
         await super().send(message)
         if not self.keep_alive:  # which the application may have decided
             # `Turns` closes the connection instead of uvicorn: not while the body is arriving.
-            self._turn.last, self.keep_alive = True, True
+            self._turns.make_last()
+            self.keep_alive = True
 
 
-def _scope(peers: Peers, turn: "Turn", head: Head) -> Any:
+def _scope(peers: Peers, record: RequestRecord, head: Head) -> Any:
     """The ASGI scope of a request; BadRequestError if its target is malformed."""
     try:
         url = httptools.parse_url(head.target)
@@ -158,5 +170,5 @@ def _scope(peers: Peers, turn: "Turn", head: Head) -> Any:
         "raw_path": config.root_path.encode("ascii") + raw_path,
         "query_string": url.query or b"",
         "headers": head.headers,
-        "state": {"record": turn.record},
+        "state": {"record": record},
     }

@@ -6,6 +6,7 @@ import msgspec
 from fastapi import APIRouter, FastAPI, Request
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
+from starlette.responses import Response
 
 from service.api.schemas import errors
 from service.api.v2 import description
@@ -14,7 +15,9 @@ from service.api.v2.infer import Infer, InferAnswer
 from service.api.v2.refusals import router as refusals
 from service.api.v2.request import IndexRequest, InferenceJson, content_of, read_json
 from service.errors import PayloadTooLargeError
+from service.hosting.pipeline import Pipeline
 from service.hosting.repository import Repository
+from service.http.asgi import answer_to
 from service.http.body import content_coding
 from service.http.compression import inflate
 from service.http.exchange import Endpoint
@@ -61,14 +64,15 @@ async def index(request: Request, models: Models) -> list[IndexEntry]:
     return [entry for entry in entries if entry["state"] == "READY" or not only_ready]
 
 
-async def infer(pipeline: Asked) -> InferAnswer:
+async def infer(request: Request, pipeline: Asked) -> Response:
     """Score n images.
 
     The input `image` is UINT8 pixels, RGB for every model, or BYTES: JPEG, PNG or WebP files. The
     model's own input, under its own name, is FP32, normalised. Triton's binary tensor data,
     classification and schedule policy extensions are supported.
     """
-    raise LookupError(f"requests to {pipeline.info.name!r} must reach its endpoint")
+    path = _infer_paths(pipeline)[0]
+    return await answer_to(request, request.app.endpoints[path])
 
 
 for _path in _PATHS:
@@ -93,6 +97,7 @@ for _path in _PATHS:
         f"{_path}/infer",
         infer,
         methods=["POST"],
+        response_model=InferAnswer,
         responses={
             200: {"content": _BINARY},
             **errors(400, 403, 404, 408, 413, 415, 422, 429, 500, 503, 504),
@@ -110,8 +115,12 @@ def add_routes(app: FastAPI, repository: Repository) -> dict[str, Endpoint]:
     app.include_router(router)
     app.include_router(refusals)
     endpoints: dict[str, Endpoint] = {}
-    for name, pipeline in repository.models.items():
-        infers = Infer(pipeline)
-        for path in _PATHS:
-            endpoints[path.format(model=name, version=pipeline.info.version) + "/infer"] = infers
+    for pipeline in repository.models.values():
+        endpoints |= dict.fromkeys(_infer_paths(pipeline), Infer(pipeline))
     return endpoints
+
+
+def _infer_paths(pipeline: Pipeline) -> list[str]:
+    """Return the paths of a model's V2 endpoint."""
+    info = pipeline.info
+    return [f"{path.format(model=info.name, version=info.version)}/infer" for path in _PATHS]

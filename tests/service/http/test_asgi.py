@@ -115,9 +115,11 @@ def steady(body: bytes) -> Any:
     return answer
 
 
-async def answers(*, stock: bool) -> list[tuple[int, dict[str, str], Any]]:
+async def answers(
+    *, stock: bool = False, direct: bool = True
+) -> list[tuple[int, dict[str, str], Any]]:
     found = []
-    async with served(stock=stock, max_body_bytes=MOST) as server:
+    async with served(stock=stock, direct=direct, max_body_bytes=MOST) as server:
         http = await server.connect()
         for request in requests():
             http.send(request)
@@ -131,20 +133,23 @@ async def answers(*, stock: bool) -> list[tuple[int, dict[str, str], Any]]:
     return found
 
 
+@pytest.mark.parametrize(("stock", "direct"), [(True, True), (False, False)])
 @run
-async def test_a_hundred_requests_have_the_same_answers_both_ways() -> None:
-    ours, theirs = await answers(stock=False), await answers(stock=True)
+async def test_a_hundred_requests_have_the_same_answers_both_ways(
+    stock: bool, direct: bool
+) -> None:
+    ours, theirs = await answers(), await answers(stock=stock, direct=direct)
     assert len(ours) >= 100
     assert {status for status, _, _ in ours} >= {200, 307, 400, 404, 405, 413, 415, 422}
     for request, one, other in zip(requests(), ours, theirs, strict=True):
         assert one == other, request[:300]
 
 
-@pytest.mark.parametrize("stock", [False, True])
+@pytest.mark.parametrize(("stock", "direct"), [(False, True), (False, False), (True, True)])
 @run
-async def test_the_way_that_is_compared_is_the_way_that_is_taken(stock: bool) -> None:
-    async with served(stock=stock) as server:
+async def test_the_way_that_is_compared_is_the_way_that_is_taken(stock: bool, direct: bool) -> None:
+    async with served(stock=stock, direct=direct) as server:
         http = await server.connect()
         http.send(post(b"7"))
         assert await http.digit() == 7
-        assert server.asked == [PATH] * stock
+        assert server.asked == [PATH] * (stock or not direct)

@@ -67,9 +67,9 @@ class Served:
 
 @asynccontextmanager
 async def served(
-    engine: FakeEngine | None = None, *, stock: bool = False, **options: Any
+    engine: FakeEngine | None = None, *, stock: bool = False, direct: bool = True, **options: Any
 ) -> AsyncIterator[Served]:
-    """Serve fakes over connections of ours, or by `stock` uvicorn with its defaults."""
+    """Serve fakes over connections of ours, `direct` or not, or by `stock` uvicorn as it is."""
     repository = make_repository(engine, **options)
     app = create_app(repository)
     await repository.warm_up()
@@ -82,7 +82,9 @@ async def served(
     if stock:
         config = uvicorn.Config(watched, log_config=None, access_log=False, lifespan="off")
     else:
-        config = http_settings(watched, Settings(access_log=False), endpoints=app.endpoints)
+        config = http_settings(
+            watched, Settings(access_log=False, direct_path=direct), endpoints=app.endpoints
+        )
     config.load()
     state = ServerState()
     loop = asyncio.get_running_loop()
