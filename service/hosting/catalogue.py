@@ -27,7 +27,6 @@ from models import ModelFileError
 PULLED = Path("~/.cache/convoy/models")
 
 # Names are parts of URLs and folders, and /v2/models/stats is a route.
-_ALIKE, _LEAST_ALIKE = 0.8, 3  # of difflib's ratio; letters
 _NAME = re.compile(r"(?!stats$)[A-Za-z0-9][A-Za-z0-9._-]*")
 
 _SHIPPED = Path(__file__).with_suffix(".toml")
@@ -57,6 +56,10 @@ def check_name(name: str, whose: object) -> None:
             f"{whose}: invalid model name; use letters, digits, dots, dashes and underscores, "
             "beginning with a letter or digit, and not `stats`"
         )
+
+
+# Of difflib's ratio, that of a slip; and of letters, below which a beginning says nothing.
+_ALIKE, _FEWEST_LETTERS = 0.8, 3
 
 
 def read_catalogue(more: Path | None = None) -> dict[str, Entry]:
@@ -89,12 +92,15 @@ def find_entry(name: str, entries: Mapping[str, Entry]) -> Entry:
 def near_names(name: str, names: Iterable[str]) -> str:
     """Return a question or a hint, for a name that is not among these.
 
-    Near is what begins almost so: a slip, or a name that is not complete.
+    Near are those that begin so; where there is none, the one of which it may be a slip.
     """
-    beginnings = {each: each[: max(len(name), _LEAST_ALIKE)] for each in names}
-    alike = get_close_matches(name, list(beginnings.values()), cutoff=_ALIKE)
-    near = [each for each, beginning in beginnings.items() if beginning in alike][:3]
-    return f"did you mean {' or '.join(near)}?" if near else "`convoy models` lists all"
+    asked, known = name.lower(), list(names)
+    long = len(asked) >= _FEWEST_LETTERS
+    near = [each for each in known if long and each.startswith(asked)][:3]
+    near = near[:1] if asked in known else near or get_close_matches(asked, known, 1, _ALIKE)
+    if near:
+        return f"did you mean {' or '.join(near)}?"
+    return f"there are {', '.join(known)}; `convoy models` describes them"
 
 
 def pulled(name: str, folder: Path = PULLED) -> Path | None:

@@ -263,17 +263,22 @@ def test_a_model_that_was_pulled_is_served_by_its_name(
     assert list(opened.info.labels) == labels
 
 
+ALL = f"there are {', '.join(read_catalogue())}; `convoy models` describes them"
+
+
 @pytest.mark.parametrize(
     ("asked", "says"),
     [
         ("resnet", "did you mean resnet18 or resnet18-v2 or resnet50?"),
         ("reznet50", "did you mean resnet50?"),
+        ("reznet", ALL),
         ("mobilenet", "did you mean mobilenetv2 or mobilenetv2-mxnet?"),
         ("vgg", "did you mean vgg19?"),
         ("vgg91", "did you mean vgg19?"),
-        ("densenet", "`convoy models` lists all"),
-        ("efficientnet", "`convoy models` lists all"),
-        ("r", "`convoy models` lists all"),
+        ("RESNET18", "did you mean resnet18?"),
+        ("densenet", ALL),
+        ("efficientnet", ALL),
+        ("r", ALL),
     ],
 )
 def test_names_are_near_where_they_begin_almost_so(asked: str, says: str) -> None:
