@@ -1,27 +1,44 @@
-"""The service's exceptions, each with the HTTP status of its answer.
+"""The service's exceptions, each with a code that every protocol maps to its own.
 
 The message becomes the answer's `error`: it says what was wrong and what to do. The router itself
-answers 405, and 404 for unknown paths, in the same JSON format.
+answers 405, and 404 for unknown paths, in the same JSON format; errors that only HTTP has are in
+`service/http/errors.py`.
 """
 
-from math import ceil
+from enum import IntEnum, unique
 from typing import ClassVar
 
 
+@unique
+class Code(IntEnum):
+    """How a request ended that has no result; the number, HTTP's status, is what metrics show."""
+
+    MALFORMED = 400
+    UNAUTHENTICATED = 401
+    FORBIDDEN = 403
+    NOT_FOUND = 404
+    TOO_SLOW = 408
+    TOO_LARGE = 413
+    UNSUPPORTED_TYPE = 415
+    INVALID = 422
+    TOO_MANY = 429
+    CLIENT_LEFT = 499  # nginx's
+    FAILED = 500
+    UNIMPLEMENTED = 501
+    UNAVAILABLE = 503
+    TOO_LATE = 504
+
+
 class ServiceError(Exception):
-    """Base class; `status` is the HTTP status, and clients read the message."""
+    """Base class; clients read the message."""
 
-    status: ClassVar[int] = 500
+    code: ClassVar[Code] = Code.FAILED
 
-    def __init_subclass__(cls, status: int | None = None) -> None:
-        cls.status = status or cls.status
-
-    def headers(self) -> dict[str, str]:
-        """Headers that the answer adds."""
-        return {}
+    def __init_subclass__(cls, code: Code | None = None) -> None:
+        cls.code = code or cls.code
 
 
-class BadRequestError(ServiceError, status=400):
+class BadRequestError(ServiceError, code=Code.MALFORMED):
     """A malformed request: no body, broken multipart."""
 
 
@@ -29,27 +46,23 @@ class ImageError(BadRequestError):
     """Truncated or corrupt image data, in a supported format."""
 
 
-class UnauthorizedError(ServiceError, status=401):
+class UnauthorizedError(ServiceError, code=Code.UNAUTHENTICATED):
     """A missing or unknown API key."""
 
-    def headers(self) -> dict[str, str]:
-        """The expected scheme (RFC 6750)."""
-        return {"WWW-Authenticate": "Bearer"}
 
-
-class ForbiddenError(ServiceError, status=403):
+class ForbiddenError(ServiceError, code=Code.FORBIDDEN):
     """A known client that asks for what it may not have."""
 
 
-class ModelNotFoundError(ServiceError, status=404):
+class ModelNotFoundError(ServiceError, code=Code.NOT_FOUND):
     """An unknown model or version."""
 
 
-class RequestTimeoutError(ServiceError, status=408):
+class RequestTimeoutError(ServiceError, code=Code.TOO_SLOW):
     """A head or body that did not arrive in time."""
 
 
-class PayloadTooLargeError(ServiceError, status=413):
+class PayloadTooLargeError(ServiceError, code=Code.TOO_LARGE):
     """More bytes in a body, or pixels in an image, than the settings allow."""
 
 
@@ -57,35 +70,23 @@ class TooManyImagesError(PayloadTooLargeError):
     """More images in one request than the queue can hold."""
 
 
-class TargetTooLongError(ServiceError, status=414):
-    """A path with query beyond its length limit."""
-
-
-class UnsupportedMediaTypeError(ServiceError, status=415):
+class UnsupportedMediaTypeError(ServiceError, code=Code.UNSUPPORTED_TYPE):
     """An unsupported Content-Type or image format, or an animation."""
 
 
-class ExpectationError(ServiceError, status=417):
-    """An Expect header with another value than 100-continue."""
-
-
-class InvalidParameterError(ServiceError, status=422):
+class InvalidParameterError(ServiceError, code=Code.INVALID):
     """A query parameter or form field with a wrong name or value."""
 
 
-class InvalidTensorError(ServiceError, status=422):
+class InvalidTensorError(ServiceError, code=Code.INVALID):
     """A client's own tensor for which the model has no finite scores."""
 
 
-class HeadTooLargeError(ServiceError, status=431):
-    """A request line with headers beyond its length limit."""
-
-
-class UnsupportedError(ServiceError, status=501):
+class UnsupportedError(ServiceError, code=Code.UNIMPLEMENTED):
     """A part of the protocol that this server does not implement."""
 
 
-class DeadlineError(ServiceError, status=504):
+class DeadlineError(ServiceError, code=Code.TOO_LATE):
     """A request that cannot meet its deadline; any work on it has stopped."""
 
     def __init__(self, expected_s: float, allowed_s: float) -> None:
@@ -98,10 +99,6 @@ class DeadlineError(ServiceError, status=504):
         )
         self.expected_s = expected_s
         self.allowed_s = allowed_s
-
-
-class HttpVersionError(ServiceError, status=505):
-    """An HTTP version other than 1.0 and 1.1."""
 
 
 # A hang is answered 500 rather than 503, which proxies and clients retry elsewhere: an input that
@@ -122,7 +119,7 @@ class DecoderLostError(ServiceError):
         )
 
 
-class BrokenModelError(ServiceError, status=503):
+class BrokenModelError(ServiceError, code=Code.UNAVAILABLE):
     """One of several models, which could not be opened; another server may have it."""
 
 
@@ -130,23 +127,19 @@ class EngineFailedError(ServiceError):
     """The engine raised, hung, or returned scores that are not finite; a later request may pass."""
 
 
-class RetryableError(ServiceError, status=503):
-    """Base class of temporary conditions; the answer carries Retry-After."""
+class RetryableError(ServiceError, code=Code.UNAVAILABLE):
+    """Base class of temporary conditions; the answer says when to try again."""
 
     def __init__(self, message: str, retry_after_s: float = 1.0) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
 
-    def headers(self) -> dict[str, str]:
-        """Retry-After, rounded up to whole seconds, at least one (RFC 9110 section 10.2.3)."""
-        return {"Retry-After": str(max(1, ceil(self.retry_after_s)))}
 
-
-class QueueFullError(RetryableError, status=429):
+class QueueFullError(RetryableError, code=Code.TOO_MANY):
     """A full queue; none of the request's images were queued."""
 
 
-class TooManyFromClientError(RetryableError, status=429):
+class TooManyFromClientError(RetryableError, code=Code.TOO_MANY):
     """A client at its limit of concurrent requests or of requests per second."""
 
 

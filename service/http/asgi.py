@@ -10,10 +10,10 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from service.edge.connections import network_of
+from service.errors import Code
 from service.fair_queue import Client
 from service.http.body import is_short
 from service.http.exchange import Endpoint, Exchange
-from service.telemetry.counts import CLIENT_CLOSED_REQUEST
 from service.telemetry.record import RequestRecord
 
 # Seconds that a client has to notice the answer and stop sending.
@@ -24,7 +24,7 @@ async def answer_to(request: Request, endpoint: Endpoint) -> Response:
     """Return an endpoint's answer to a request. Raises HTTPException where its client leaves."""
     answer: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
     exchange = Exchange(endpoint, _record(request.scope), answer.set_result)
-    left = HTTPException(CLIENT_CLOSED_REQUEST, "the client disconnected")
+    left = HTTPException(Code.CLIENT_LEFT, "the client disconnected")
     more = True
     try:
         exchange.begin()

@@ -22,6 +22,7 @@ from typing import Any, cast
 from service.edge.connections import GRACE_S, network_of
 from service.errors import (
     BadRequestError,
+    Code,
     RequestTimeoutError,
     ServiceError,
     TooManyConnectionsError,
@@ -32,7 +33,6 @@ from service.http.exchange import Exchange
 from service.http.parser import Head, Parser
 from service.http.turns import CONTINUE, Refusal, Turn, Turns, Work
 from service.http.uvicorn_adapter import AsgiCall, ConvoyConfig, Peers, ServerState
-from service.telemetry.counts import CLIENT_CLOSED_REQUEST
 from service.telemetry.record import RequestRecord
 
 # Seconds until a client that ended its side is asked whether it is there, and until it is asked
@@ -104,7 +104,7 @@ class Connection(asyncio.Protocol):
             turn = self._turns.queue.popleft()
             if turn.begun:
                 turn.work.abandon()
-            turn.record.status = turn.record.status or CLIENT_CLOSED_REQUEST
+            turn.record.status = turn.record.status or Code.CLIENT_LEFT
             self._edge.leave(turn.record)
         self._parsing = None
         self._parser.close()
@@ -305,7 +305,7 @@ class Connection(asyncio.Protocol):
             self._transport.close()
             return
         elif turn.begun:
-            turn.record.status = error.status
+            turn.record.refused = error.code
             turn.work.abandon()
         turn.work, turn.keep_alive, turn.begun = Refusal(error, self._turns.write), False, False
         self._turns.go_on()

@@ -16,14 +16,14 @@ from typing import Any, Protocol, TypeVar
 
 from starlette.responses import Response
 
-from service.errors import PayloadTooLargeError, ServiceError
+from service.errors import Code, PayloadTooLargeError, ServiceError
 from service.hosting.admission import Reservation
 from service.hosting.inference import Inference, Outcome, Wanted
 from service.hosting.pipeline import Pipeline
 from service.http.body import Headers, content_coding, content_length
 from service.http.compression import inflate
 from service.http.responses import CRASHED, error_response, refusal
-from service.telemetry.counts import CLIENT_CLOSED_REQUEST, Phases
+from service.telemetry.counts import Phases
 from service.telemetry.record import RequestRecord
 
 T = TypeVar("T")
@@ -129,8 +129,8 @@ class Exchange:
         if self.answered:
             return
         self._let_go()
-        status = self.record.status or CLIENT_CLOSED_REQUEST
-        self.endpoint.pipeline.metrics.counts.refused(status, perf_counter() - self.record.started)
+        code = self.record.refused or Code.CLIENT_LEFT
+        self.endpoint.pipeline.metrics.counts.refused(code, perf_counter() - self.record.started)
 
     def _inflated(self, body: bytes) -> None:
         self._reservation.hold_bytes(len(body))
@@ -197,15 +197,15 @@ class Exchange:
             return
         record = self.record
         if isinstance(error, ServiceError):
-            response = refusal(error)
+            code, response = error.code, refusal(error)
         else:
             about = {"request_id": record.id.decode()}
             _log.error(
                 "request %(request_id)s failed unexpectedly", about, exc_info=error, extra=about
             )
-            response = error_response(500, CRASHED)
+            code, response = Code.FAILED, error_response(Code.FAILED, CRASHED)
         seconds = perf_counter() - record.started
-        self.endpoint.pipeline.metrics.counts.refused(response.status_code, seconds)
+        self.endpoint.pipeline.metrics.counts.refused(code, seconds)
         self._let_go()
         self._respond(response)
 

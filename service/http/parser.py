@@ -10,12 +10,11 @@ from typing import Any, NamedTuple, Protocol
 
 import httptools
 
-from service.errors import (
-    BadRequestError,
+from service.errors import BadRequestError, ServiceError
+from service.http.errors import (
     ExpectationError,
     HeadTooLargeError,
     HttpVersionError,
-    ServiceError,
     TargetTooLongError,
 )
 

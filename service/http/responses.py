@@ -1,13 +1,15 @@
 """Answers in JSON, and the one format of all errors."""
 
 from collections.abc import Callable, Coroutine, Iterable, Mapping
+from math import ceil
 from typing import Any
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from service.errors import ServiceError
+from service.errors import Code, RetryableError, ServiceError
+from service.http.errors import HttpError
 
 # The handler of a request that is not for a model's endpoint.
 Route = Callable[[Request], Coroutine[Any, Any, Response]]
@@ -54,5 +56,15 @@ def error_response(status: int, message: str, headers: Mapping[str, str] | None 
 
 
 def refusal(error: ServiceError) -> Response:
-    """An error of the service."""
-    return error_response(error.status, str(error), error.headers())
+    """Return the answer that states an error of the service."""
+    headers = {}
+    if error.code is Code.UNAUTHENTICATED:
+        headers["WWW-Authenticate"] = "Bearer"  # the expected scheme (RFC 6750)
+    if isinstance(error, RetryableError):  # whole seconds, at least one (RFC 9110 section 10.2.3)
+        headers["Retry-After"] = str(max(1, ceil(error.retry_after_s)))
+    return error_response(status_of(error), str(error), headers)
+
+
+def status_of(error: ServiceError) -> int:
+    """Return the HTTP status of an error's answer."""
+    return error.status if isinstance(error, HttpError) else error.code

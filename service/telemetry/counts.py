@@ -11,7 +11,7 @@ Triton's time of a request starts when its body is complete: it excludes our pha
 
 import time
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, NamedTuple
@@ -19,13 +19,16 @@ from typing import Any, NamedTuple
 from prometheus_client.utils import floatToGoString
 
 from service.batching.worker import BatchRecord
-from service.errors import ServiceError
+from service.errors import Code
 
-# nginx's status for a client that left before its answer.
-CLIENT_CLOSED_REQUEST = 499
-
-# Triton's reasons for failed requests, by HTTP status; any other status is OTHER.
-REASONS = {429: "REJECTED", 499: "CANCELED", 500: "BACKEND", 503: "REJECTED", 504: "REJECTED"}
+# Triton's reasons for failed requests; any other is OTHER.
+REASONS = {
+    Code.TOO_MANY: "REJECTED",
+    Code.CLIENT_LEFT: "CANCELED",
+    Code.FAILED: "BACKEND",
+    Code.UNAVAILABLE: "REJECTED",
+    Code.TOO_LATE: "REJECTED",
+}
 
 
 class Phases(NamedTuple):
@@ -75,13 +78,7 @@ _MICROSECONDS = tuple(round(seconds * 1e6) for seconds in _SECONDS)
 _BOUNDS = [*map(floatToGoString, _SECONDS), "+Inf"]
 
 
-def _statuses(error: type[ServiceError]) -> Iterator[int]:
-    yield error.status
-    for kind in error.__subclasses__():
-        yield from _statuses(kind)
-
-
-STATUSES = (200, *sorted({CLIENT_CLOSED_REQUEST, *_statuses(ServiceError)}))
+STATUSES = (200, *Code)
 PHASES = Phases._fields[1:]  # without the total
 
 # The row: four numbers, requests by status, a histogram with its sum for each field of Phases;
@@ -115,9 +112,9 @@ class Counts:
             own[start + _SUM] += microseconds * 1000
             start += _WIDTH
 
-    def refused(self, status: int, seconds: float) -> None:
-        """Count a request with any other status, and its duration."""
-        self.row[_PLACES[status]] += 1
+    def refused(self, code: Code, seconds: float) -> None:
+        """Count a request with any other outcome, and its duration."""
+        self.row[_PLACES[code]] += 1
         self.row[_FAIL_NS] += int(seconds * 1e9 + 0.5)
 
     def batch(self, record: BatchRecord) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from time import perf_counter
 
+from service.errors import Code
 from service.fair_queue import ANYONE, Client
 from service.telemetry.counts import Phases
 
@@ -28,6 +29,7 @@ class RequestRecord:
     bytes_in: int = 0  # of the body
     status: int = 0  # 0: not answered yet
     bytes_out: int = 0  # of the answer's body
+    refused: Code | None = None  # by its connection, while it was in progress
     # Known of answers with scores:
     model: str = ""
     images: int = 0

@@ -128,7 +128,7 @@ def try_input(target: str, data: bytes) -> None:
         try:
             TARGETS[target](data)
         except ServiceError as error:
-            assert 400 <= error.status < 600  # noqa: PT017  refused
+            assert 400 <= error.code < 600  # noqa: PT017  refused
             assert len(str(error)) < _MOST_MESSAGE  # noqa: PT017
         taken = time.thread_time() - started
         if taken <= allowed:

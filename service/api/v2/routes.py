@@ -14,14 +14,13 @@ from service.api.v2.description import Asked, IndexEntry, Models, broken_entry, 
 from service.api.v2.infer import Infer, InferAnswer
 from service.api.v2.refusals import router as refusals
 from service.api.v2.request import IndexRequest, InferenceJson, content_of, read_json
-from service.errors import PayloadTooLargeError
+from service.errors import Code, PayloadTooLargeError
 from service.hosting.pipeline import Pipeline
 from service.hosting.repository import Repository
 from service.http.asgi import answer_to
 from service.http.body import content_coding
 from service.http.compression import inflate
 from service.http.exchange import Endpoint
-from service.telemetry.counts import CLIENT_CLOSED_REQUEST
 
 _MAX_INDEX_BYTES = 4096
 
@@ -55,7 +54,7 @@ async def index(request: Request, models: Models) -> list[IndexEntry]:
             if len(data) > _MAX_INDEX_BYTES:
                 raise PayloadTooLargeError(f"the body may have at most {_MAX_INDEX_BYTES} bytes")
     except ClientDisconnect as error:
-        raise HTTPException(CLIENT_CLOSED_REQUEST, "the client disconnected") from error
+        raise HTTPException(Code.CLIENT_LEFT, "the client disconnected") from error
     if coding:
         data = inflate(data, coding, _MAX_INDEX_BYTES)
     only_ready = bool(data) and read_json(_decode_index, data).ready

@@ -175,7 +175,7 @@ async def test_a_request_that_cannot_make_it_is_refused_before_it_waits() -> Non
         DeadlineError, match=r"done in 1\.0 ms, but its deadline is in 0\.5 ms"
     ) as e:
         await server.ask(timeout_s=0.0005)
-    assert (e.value.status, now()) == (504, 1)
+    assert (e.value.code, now()) == (504, 1)
     assert e.value.expected_s == pytest.approx(0.001)
     running = start(server, "a")
     await turns(3)

@@ -49,7 +49,7 @@ def outcome(data: bytes, wanted: Preprocessing, limits: ImageLimits = LIMITS) ->
         pixels = prepare_image(data, wanted, limits).run()
     except ServiceError as error:
         # Not the error itself: it leads to this frame, which would keep it and the whole picture.
-        refused = type(error).__name__, error.status, str(error)
+        refused = type(error).__name__, error.code, str(error)
     assert time.thread_time() - started < MOST_CPU_S
     if refused is not None:
         name, status, message = refused

@@ -9,7 +9,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from service.batching.worker import BatchRecord
-from service.errors import QueueFullError
+from service.errors import Code, QueueFullError
 from service.hosting.admission import Admission, ByteRoom, Reservation
 from service.processes.shared import Crew, Memory, Model, SharedAdmission, SharedModel
 from service.telemetry.counts import Counts, Phases
@@ -80,7 +80,7 @@ def test_counts_of_all_processes_add_up_and_outlive_a_worker() -> None:
     one, other = two_processes()
     main, first = Counts(4, one.counts, WORKERS), Counts(4, other.counts, 0)
     first.answered(2, phases())
-    first.refused(503, 0.5)
+    first.refused(Code.UNAVAILABLE, 0.5)
     main.batch(BatchRecord(2, 0.04, failed=False))
     for counts in (main, first, Counts(4, one.counts, 2)):
         told = counts.sum()

@@ -13,6 +13,7 @@ from models import DeviceLostError, EngineError
 from service.api.app import create_app
 from service.api.v2.description import index_entry, model_statistics
 from service.batching.worker import BatchRecord
+from service.errors import Code
 from service.hosting.repository import Repository
 from service.telemetry.counts import Counts, Phases
 from service.telemetry.metrics import Metrics
@@ -61,7 +62,7 @@ def test_a_request_counts_once_and_its_images_each() -> None:
     counts.batch(ran(2, ms=70))
     counts.batch(ran(1, ms=10))
     counts.batch(ran(1, ms=10, failed=True))
-    counts.refused(429, 0.001)
+    counts.refused(Code.TOO_MANY, 0.001)
     done = counts.sum()
     assert (done.inferences, done.executions, done.failed_batches) == (4, 3, 1)
     for name, ms in {
@@ -86,7 +87,7 @@ def test_rows_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [counts.row for counts in every]
     one.answered(1, phases())
     two.answered(2, phases(total=0.3))
-    two.refused(503, 0.1)
+    two.refused(Code.UNAVAILABLE, 0.1)
     three.batch(ran(3, ms=40))
     for counts in every:
         monkeypatch.setattr(counts, "rows", rows)
@@ -114,7 +115,7 @@ def test_rows_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_failures_are_told_by_tritons_reasons(status: int, reason: str) -> None:
     metrics = Metrics(max_batch=1)
-    metrics.model("m", "1").counts.refused(status, 0.1)
+    metrics.model("m", "1").counts.refused(Code(status), 0.1)
     told = {
         labels["reason"]: value
         for name, labels, value in samples_in(metrics.exposition().decode())

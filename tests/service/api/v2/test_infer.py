@@ -53,7 +53,7 @@ def test_what_is_compressed_is_inflated_to_the_byte(coding: str) -> None:
     assert inflate(compress(data, coding), coding, len(data)) == data
     with pytest.raises(ServiceError, match="inflates to more") as refused:
         inflate(compress(data, coding), coding, len(data) - 1)
-    assert refused.value.status == 413
+    assert refused.value.code == 413
 
 
 @pytest.mark.parametrize("coding", ["gzip", "deflate"])
@@ -88,7 +88,7 @@ def test_a_spoilt_body_is_refused(coding: str, spoil: Any, says: str) -> None:
     data = np.random.default_rng(0).integers(0, 256, 1000, np.uint8).tobytes()
     with pytest.raises(ServiceError, match=says) as refused:
         inflate(spoil(compress(data, coding)), coding, 10_000)
-    assert refused.value.status == 400
+    assert refused.value.code == 400
 
 
 @pytest.mark.parametrize(

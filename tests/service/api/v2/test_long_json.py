@@ -208,5 +208,5 @@ def test_what_follows_the_lists_counts() -> None:
 def test_what_no_request_needs_is_refused(body: bytes, status: int, says: str) -> None:
     with pytest.raises(ServiceError, match=says) as refused:
         parse(body)
-    assert refused.value.status == status
+    assert refused.value.code == status
     assert refused.type is (PayloadTooLargeError if status == 413 else BadRequestError)

@@ -239,7 +239,7 @@ def test_what_makes_no_sense_is_refused_and_named(
 ) -> None:
     with pytest.raises(ServiceError, match=says) as refused:
         parse(*body)
-    assert refused.value.status == (413 if "at most" in says else 400)
+    assert refused.value.code == (413 if "at most" in says else 400)
     assert len(str(refused.value)) < 400
 
 
@@ -272,7 +272,7 @@ def test_a_bytes_tensor_that_does_not_add_up_is_refused(data: bytes, n: int, say
 def test_json_is_bounded() -> None:
     with pytest.raises(ServiceError, match="send tensors as binary data") as refused:
         parse(b" " * (MAX_JSON_BYTES + 1))
-    assert refused.value.status == 413
+    assert refused.value.code == 413
     # What is binary does not count.
     head, length = request({"parameters": {"binary_data_size": MAX_JSON_BYTES}}, b"")
     with pytest.raises(BadRequestError, match="expecting 6"):
@@ -307,7 +307,7 @@ def test_whatever_comes_is_understood_or_refused(value: Any, tail: bytes, split:
     try:
         parse(head + tail, len(head) if split else None)
     except ServiceError as error:
-        assert error.status in (400, 413)  # noqa: PT017  an answer, not a crash
+        assert error.code in (400, 413)  # noqa: PT017  an answer, not a crash
 
 
 @given(json_values, json_values, json_values)
@@ -317,7 +317,7 @@ def test_whatever_stands_in_a_tensor_is_understood_or_refused(a: Any, b: Any, c:
         try:
             parse(*body)
         except ServiceError as error:
-            assert error.status in (400, 413)  # noqa: PT017  an answer, not a crash
+            assert error.code in (400, 413)  # noqa: PT017  an answer, not a crash
 
 
 # --- answers -------------------------------------------------------------------------------------
