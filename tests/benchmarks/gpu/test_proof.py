@@ -8,7 +8,9 @@ import pytest
 from benchmarks.gpu import proof
 from benchmarks.rows import ROOT, read
 
-PYTEST = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir")
+# Without the plugins that are installed: they take longer than the tests.
+OPTIONS = ("-q", "-p", "no:cacheprovider", "--disable-plugin-autoload", "--rootdir")
+PYTEST = (sys.executable, "-m", "pytest", *OPTIONS)
 
 
 def command_of(folder: Path, body: str) -> list[str]:
