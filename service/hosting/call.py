@@ -1,0 +1,150 @@
+"""One request to a model, without its protocol: admitted, read, scored, counted, ended once.
+
+    open ── hold ──── aside ────── infer ── then(scored) ── count ── end
+      └───────┴─────────┴────────────┴───── then(error)
+
+A protocol gives it what arrives, and makes an answer of what `then` gets.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import TypeVar
+
+from service.errors import Code, PayloadTooLargeError, ServiceError
+from service.fair_queue import Client
+from service.hosting.admission import Reservation
+from service.hosting.inference import Inference, Outcome, Scored, Wanted
+from service.hosting.pipeline import Pipeline
+from service.telemetry.counts import Phases
+
+T = TypeVar("T")
+
+_log = logging.getLogger("convoy")
+
+
+@dataclass(eq=False, slots=True)
+class Call:
+    """See the module. `then` gets the scores or the error, once, unless the call is abandoned."""
+
+    pipeline: Pipeline
+    client: Client
+    id: bytes  # in the log
+    started: float  # perf_counter seconds
+    _then: Callable[[Outcome], None] | None
+    ended: bool = False  # or abandoned
+    _reservation: Reservation = field(init=False)  # since `open`
+    _inference: Inference | None = None
+    _held: int = 0  # bytes reserved
+    _received: float = 0.0  # perf_counter seconds at the end of the body
+
+    def open(self) -> None:
+        """Begin, and refuse what cannot be taken now, whatever it is. Raises ServiceError."""
+        self._reservation = Reservation(self.pipeline.admission, self.client, self._give_way)
+        self.pipeline.runner.state.check_ready()
+        self._reservation.expect_room()
+
+    def hold(self, length: int, what: str) -> None:
+        """Reserve memory for a body of this length, or for more of it than before.
+
+        Raises QueueFullError, and PayloadTooLargeError, which says `what` is too long.
+        """
+        if length <= self._held:
+            return
+        most = self.pipeline.admission.max_body_bytes
+        if length > most:
+            raise PayloadTooLargeError(
+                f"at most {most} bytes are allowed in a body, and {what}; "
+                "send a smaller image, or fewer at once"
+            )
+        self._reservation.hold_bytes(length - self._held)
+        self._held = length
+
+    def hold_more(self, count: int) -> None:
+        """Reserve memory for bytes besides the body. Raises QueueFullError."""
+        self._reservation.hold_bytes(count)
+
+    def receive(self) -> None:
+        """Take note that the body is complete."""
+        self._received = perf_counter()
+
+    def aside(self, work: Callable[[bytes], T], body: bytes, then: Callable[[T], None]) -> None:
+        """Call `work` with the body in a thread, then `then` with its result."""
+
+        def done(result: T, error: Exception | None) -> None:
+            if self.ended:
+                return
+            try:
+                if error is not None:
+                    raise error
+                then(result)
+            except Exception as failure:  # noqa: BLE001  passed on
+                self.fail(failure)
+
+        self.pipeline.reader.post(work, body, done)
+
+    def infer(self, wanted: Wanted) -> None:
+        """Have the images scored. Raises what `Inference.start` raises."""
+        self._inference = Inference(self.pipeline, self._reservation, self._scored)
+        self._inference.start(wanted)
+
+    def count(self, scored: Scored) -> Phases:
+        """Count the request as answered; return its phases."""
+        total_s, receive_s = perf_counter() - self.started, self._received - self.started
+        decode_s = self._inference.decoded_at - self._received if self._inference else 0.0
+        phases = Phases.of(total_s, receive_s, decode_s, scored.queue_s, scored.compute_s)
+        self.pipeline.metrics.counts.answered(len(scored.results), phases)
+        return phases
+
+    def end(self) -> None:
+        """Release everything: the answer is made."""
+        self._inference = None  # it has ended: there is nothing to withdraw
+        self._let_go()
+
+    def fail(self, error: Exception) -> None:
+        """End with an error, and count it; a defect is logged."""
+        if self.ended:  # already failed, or abandoned
+            return
+        code = error.code if isinstance(error, ServiceError) else Code.FAILED
+        if not isinstance(error, ServiceError):
+            about = {"request_id": self.id.decode()}
+            _log.error(
+                "request %(request_id)s failed unexpectedly", about, exc_info=error, extra=about
+            )
+        self.pipeline.metrics.counts.refused(code, perf_counter() - self.started)
+        then = self._then
+        self._let_go()
+        if then is not None:
+            then(error)
+
+    def abandon(self, code: Code) -> None:
+        """Stop, and count it so: the answer is no longer wanted."""
+        if self.ended:
+            return
+        self._let_go()
+        self.pipeline.metrics.counts.refused(code, perf_counter() - self.started)
+
+    def _scored(self, outcome: Outcome) -> None:
+        if isinstance(outcome, Exception):
+            self.fail(outcome)
+        elif self._then is not None:
+            self._then(outcome)
+
+    def _give_way(self, error: ServiceError) -> None:
+        """Stop for another client, and answer soon: that may begin another request of this one."""
+        self._withdraw()
+        asyncio.get_running_loop().call_soon(self.fail, error)
+
+    def _let_go(self) -> None:
+        """Release everything, and withdraw what is in progress."""
+        self.ended = True
+        self._then = None  # breaks a reference cycle
+        self._withdraw()
+        self._reservation.release()
+
+    def _withdraw(self) -> None:
+        if self._inference is not None:
+            self._inference.withdraw()
+            self._inference = None

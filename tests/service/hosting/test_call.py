@@ -1,0 +1,118 @@
+"""A request to a model without any protocol: it ends once, and holds nothing then."""
+
+import asyncio
+import gc
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from time import perf_counter
+
+import pytest
+
+from service.errors import Code, EngineFailedError, PayloadTooLargeError, ServiceError
+from service.fair_queue import ANYONE
+from service.hosting.call import Call
+from service.hosting.inference import Outcome, Wanted
+from service.hosting.pipeline import Pipeline
+from tests.support.service.fakes import FakeEngine, make_repository
+
+pytestmark = pytest.mark.anyio
+
+
+@asynccontextmanager
+async def pipeline_of(engine: FakeEngine) -> AsyncIterator[Pipeline]:
+    repository = make_repository(engine)
+    await repository.warm_up()
+    (pipeline,) = repository.models.values()
+    yield pipeline
+    assert pipeline.admission.requests == 0
+    assert pipeline.admission.room.taken == 0
+    assert await repository.close(5)
+
+
+def opened(pipeline: Pipeline, then: Callable[[Outcome], None]) -> Call:
+    call = Call(pipeline, ANYONE, b"1", perf_counter(), then)
+    call.open()
+    return call
+
+
+async def outcome_of(pipeline: Pipeline, body: bytes) -> Outcome:
+    ended: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+    call = opened(pipeline, ended.set_result)
+    call.hold(len(body), "this one is longer")
+    call.receive()
+    try:
+        call.infer(Wanted([body], None))
+        outcome = await ended
+        if not isinstance(outcome, Exception):
+            assert call.count(outcome).total > 0
+        call.end()
+    except ServiceError as error:
+        call.fail(error)
+        outcome = await ended
+    return outcome
+
+
+def requests(pipeline: Pipeline) -> dict[int, int]:
+    return pipeline.metrics.counts.sum().requests
+
+
+async def test_a_call_ends_with_scores_or_with_an_error_that_has_a_code() -> None:
+    engine = FakeEngine()
+    async with pipeline_of(engine) as pipeline:
+        scored = await outcome_of(pipeline, b"7")
+        assert not isinstance(scored, Exception)
+        assert scored.results[0].scores.argmax() == 7
+        engine.failing = True
+        failed = await outcome_of(pipeline, b"7")
+        assert isinstance(failed, EngineFailedError)
+        refused = await outcome_of(pipeline, b"no digit")
+        assert isinstance(refused, ServiceError)
+        assert (failed.code, refused.code) == (Code.FAILED, Code.MALFORMED)
+        assert requests(pipeline) == {200: 1, Code.FAILED: 1, Code.MALFORMED: 1}
+
+
+async def test_an_abandoned_call_is_counted_once_and_never_ends() -> None:
+    ends: list[Outcome] = []
+    async with pipeline_of(FakeEngine(delay_s=0.05)) as pipeline:
+        call = opened(pipeline, ends.append)
+        call.infer(Wanted([b"7"], None))
+        call.abandon(Code.TOO_SLOW)
+        call.abandon(Code.CLIENT_LEFT)
+        call.fail(ServiceError("later"))
+        await asyncio.sleep(0.1)
+        assert ends == []
+        assert requests(pipeline) == {200: 0, Code.TOO_SLOW: 1}
+
+
+async def test_a_defect_ends_a_call_with_itself_and_a_line_in_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    ends: list[Outcome] = []
+    async with pipeline_of(FakeEngine()) as pipeline:
+        opened(pipeline, ends.append).fail(RuntimeError("a defect"))
+        assert [str(end) for end in ends] == ["a defect"]
+        assert requests(pipeline)[Code.FAILED] == 1
+    assert "request 1 failed unexpectedly" in caplog.text
+
+
+async def test_a_body_is_held_once_however_often_its_length_is_told() -> None:
+    async with pipeline_of(FakeEngine()) as pipeline:
+        call = opened(pipeline, lambda _: None)
+        before = pipeline.admission.room.taken
+        for length in (10, 5, 30):
+            call.hold(length, "")
+        assert pipeline.admission.room.taken - before == 30
+        with pytest.raises(PayloadTooLargeError, match="this one has more"):
+            call.hold(10**12, "this one has more")
+        call.abandon(Code.CLIENT_LEFT)
+
+
+async def test_a_call_that_ended_is_freed_without_the_collector() -> None:
+    async with pipeline_of(FakeEngine()) as pipeline:
+        gc.collect()
+        gc.disable()
+        try:
+            assert not isinstance(await outcome_of(pipeline, b"3"), Exception)
+            assert not [each for each in gc.get_objects() if isinstance(each, Call)]
+        finally:
+            gc.enable()
