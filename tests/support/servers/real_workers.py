@@ -113,15 +113,21 @@ class Service:
     @contextmanager
     def one_each(self) -> Iterator[dict[int, Connection]]:
         """A connection to each worker."""
+        with self.some_each(1) as found:
+            yield {worker: connections[0] for worker, connections in found.items()}
+
+    @contextmanager
+    def some_each(self, count: int) -> Iterator[dict[int, list[Connection]]]:
+        """So many connections to each worker, whichever worker accepts how many."""
         opened: list[Connection] = []
-        found: dict[int, Connection] = {}
+        found: dict[int, list[Connection]] = {}
         try:
-            while len(found) < WORKERS:
-                assert len(opened) < 100
+            while len(found) < WORKERS or any(len(have) < count for have in found.values()):
+                assert len(opened) < 100 + WORKERS * count
                 opened.append(self.connect())
                 assert opened[-1].exchange("GET", "/v2/health/live")[0] == 200  # so it is accepted
-                found.setdefault(self.worker_of(opened[-1]), opened[-1])
-            yield found
+                found.setdefault(self.worker_of(opened[-1]), []).append(opened[-1])
+            yield {worker: connections[:count] for worker, connections in found.items()}
         finally:
             for connection in opened:
                 connection.close()
