@@ -1,7 +1,7 @@
 """cuConv: direct convolution in two stages, with coalesced reads and filter rows reused on chip."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from math import ceil, prod
 
 from kernels.convolution.rounding import direct_rounding
@@ -16,6 +16,7 @@ from kernels.device.launch import (
     int32,
     launch,
     struct,
+    template_arguments,
     window_struct,
 )
 from kernels.layout.operands import (
@@ -310,7 +311,7 @@ def _instantiation(config: CoalescedConfig, activation: Activation | None = None
         "conv_coalesced",
         taps_r=r,
         taps_s=s,
-        **asdict(config.tile),
+        **template_arguments(config.tile),
         finish=finish(activation),
     )
 

@@ -1,7 +1,7 @@
 """Depthwise convolution: each channel by itself, so no matrix product."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from math import ceil, prod
 
 import numpy as np
@@ -9,7 +9,15 @@ import numpy as np
 from kernels.convolution.rounding import direct_rounding
 from kernels.convolution.work import NO_INNER_LOOPS, Work
 from kernels.device.device import Instantiation
-from kernels.device.launch import Launch, instantiate, int32, launch, struct, window_struct
+from kernels.device.launch import (
+    Launch,
+    instantiate,
+    int32,
+    launch,
+    struct,
+    template_arguments,
+    window_struct,
+)
 from kernels.layout.operands import Filter, check_filter, check_operands, vectors_in
 from kernels.layout.pixels import Pixels
 from kernels.layout.strided import VECTOR
@@ -196,7 +204,7 @@ def _instantiation(
         "depthwise.cu",
         "conv_depthwise",
         t=element(problem.precision.stored),
-        **asdict(config),
+        **template_arguments(config),
         finish=finish(activation),
     )
 

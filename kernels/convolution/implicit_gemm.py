@@ -5,7 +5,7 @@ TensorConv shares the last, and the arguments (kernels/src/implicit_gemm.cuh).
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from math import ceil, prod
 from typing import ClassVar, Protocol, TypeVar
 
@@ -13,12 +13,7 @@ from kernels.convolution.rounding import direct_rounding
 from kernels.convolution.split_sum import MIN_CHUNKS, SplitSum, TileConfig, conv_sizes
 from kernels.convolution.work import Trips, Work
 from kernels.device.device import Instantiation
-from kernels.device.launch import (
-    Value,
-    instantiate,
-    int32,
-    struct,
-)
+from kernels.device.launch import Value, instantiate, int32, struct, template_arguments
 from kernels.layout.operands import (
     FILTER_FORM,
     Filter,
@@ -224,7 +219,7 @@ class FloatGemm(ImplicitGemm[Tile]):
         return instantiate(
             "implicit_gemm.cu",
             "conv_direct",
-            **asdict(config.tile),
+            **template_arguments(config.tile),
             pointwise=self.POINTWISE,
             **prologue,
             finish=finish(activation),

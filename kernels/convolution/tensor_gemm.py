@@ -1,7 +1,7 @@
 """Launches of kernels/src/tensor_gemm.cu: convolution as a matrix product on tensor cores."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from math import ceil, prod
 
 import numpy as np
@@ -10,7 +10,7 @@ from kernels.convolution.implicit_gemm import ImplicitGemm, inner_size, unit
 from kernels.convolution.split_sum import TileConfig
 from kernels.convolution.work import NO_INNER_LOOPS, Work
 from kernels.device.device import Instantiation
-from kernels.device.launch import Value, instantiate, struct
+from kernels.device.launch import Value, instantiate, struct, template_arguments
 from kernels.layout.operands import Filter, check_filter, padded
 from kernels.layout.strided import VECTOR
 from kernels.operations.epilogue import finish
@@ -127,7 +127,7 @@ class TensorConv(ImplicitGemm[TensorTile]):
             problem.precision.architectures,
             precision=f"Precision::{problem.precision.name}",
             unit=unit(problem),
-            **asdict(config.tile),
+            **template_arguments(config.tile),
             finish=finish(activation),
         )
 

@@ -1,7 +1,7 @@
 """Launches of kernels/src/tensor_patch.cu: direct convolution on tensor cores, in fp16."""
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from math import ceil, prod, sqrt
 
 import numpy as np
@@ -10,7 +10,7 @@ from kernels.convolution.rounding import direct_rounding
 from kernels.convolution.split_sum import SplitSum, TileConfig, conv_sizes
 from kernels.convolution.work import Trips, Work
 from kernels.device.device import Instantiation
-from kernels.device.launch import instantiate, int32, struct
+from kernels.device.launch import instantiate, int32, struct, template_arguments
 from kernels.layout.operands import Filter, check_filter
 from kernels.layout.patches import (
     CHUNK,
@@ -163,7 +163,7 @@ class PatchConv(SplitSum[TileConfig[PatchTile]]):
             "conv_tensor_patch",
             problem.precision.architectures,
             unit=HALVES // 2 if paired(problem) else HALVES,
-            **asdict(config.tile),
+            **template_arguments(config.tile),
             finish=finish(activation),
         )
 

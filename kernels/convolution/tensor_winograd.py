@@ -1,7 +1,7 @@
 """Launches of kernels/src/tensor_winograd.cu: fused Winograd convolution on tensor cores."""
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache
 from math import ceil, prod, sqrt
 from typing import ClassVar
@@ -13,7 +13,7 @@ from kernels.convolution.split_sum import MIN_CHUNKS, SplitSum, WinogradConfig, 
 from kernels.convolution.winograd import WinogradConv
 from kernels.convolution.work import NO_INNER_LOOPS, Work
 from kernels.device.device import Instantiation
-from kernels.device.launch import instantiate, int32, struct
+from kernels.device.launch import instantiate, int32, struct, template_arguments
 from kernels.layout.operands import Filter, check_filter, padded
 from kernels.layout.pixels import Pixels
 from kernels.layout.strided import VECTOR
@@ -183,7 +183,7 @@ class TensorWinogradConv(SplitSum[WinogradConfig[TensorWinogradTile]]):
             m=self.m,
             r=self.r,
             points=f"Points::{config.points.name}",
-            **asdict(config.tile),
+            **template_arguments(config.tile),
             finish=finish(activation),
         )
 

@@ -1,14 +1,14 @@
 """Winograd's minimal filtering: fewer multiplications, more additions, larger error."""
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from math import ceil, prod
 
 from kernels.convolution.rounding import winograd_rounding
 from kernels.convolution.split_sum import MIN_CHUNKS, SplitSum, WinogradConfig, conv_sizes
 from kernels.convolution.work import Trips, Work
 from kernels.device.device import Instantiation
-from kernels.device.launch import instantiate, int32, struct
+from kernels.device.launch import instantiate, int32, struct, template_arguments
 from kernels.layout.operands import Filter, check_filter, padded
 from kernels.layout.pixels import Pixels
 from kernels.layout.strided import VECTOR
@@ -226,7 +226,7 @@ class WinogradConv(SplitSum[WinogradConfig[WinogradTile]]):
             r=self.r,
             axes=self.axes,
             points=f"Points::{config.points.name}",
-            **asdict(config.tile),
+            **template_arguments(config.tile),
             finish=finish(activation),
         )
 

@@ -1,7 +1,10 @@
 """One kernel launch, planned without a device: its kernel, its geometry, its arguments."""
 
+import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
 
 import numpy as np
 
@@ -91,6 +94,15 @@ def instantiate(
 ) -> Instantiation:
     """Return a kernel template with its arguments, in the order of its parameters."""
     return Instantiation(source, kernel, tuple(arguments.items()), architectures=architectures)
+
+
+@cache
+def template_arguments(config: Any) -> Mapping[str, TemplateArgument]:
+    """Return the fields of a frozen dataclass, which have the names of the template's parameters.
+
+    Without copies of them, as `asdict` makes: choosing a kernel asks for thousands.
+    """
+    return {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
 
 
 def blocks_of_threads(threads: int) -> tuple[Dim3, Dim3]:

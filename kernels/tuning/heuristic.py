@@ -77,11 +77,17 @@ class Facts:
 
 
 def heuristic(device: DeviceFacts) -> Callable[[ConvProblem], ConvChoice]:
-    """A choice for every problem among all candidates; it keeps only facts of the device."""
+    """Return what chooses for a problem among all candidates, and knows it the next time.
+
+    It keeps only facts of the device.
+    """
     facts = Facts(device.multiprocessors, device.max_shared_bytes, device.architecture)
-    return lambda problem: choose(
-        problem, choices(problem, facts.max_shared_bytes, facts.architecture), facts
-    )
+
+    @cache
+    def chosen(problem: ConvProblem) -> ConvChoice:
+        return choose(problem, choices(problem, facts.max_shared_bytes, facts.architecture), facts)
+
+    return chosen
 
 
 def choose(
@@ -93,8 +99,9 @@ def choose(
     """
 
     def cost(choice: ConvChoice) -> float:
-        several = len(choice.algorithm.work(problem, choice.config)) > 1
-        return estimated_cycles(problem, choice, device) * (_SEVERAL if several else 1)
+        launches = launch_cycles(problem, choice, device)
+        cycles = sum(ASSUMED.launch_cycles + each for each in launches)
+        return cycles * (_SEVERAL if len(launches) > 1 else 1)
 
     costs = list(map(cost, candidates))
     near = sorted((each, i) for i, each in enumerate(costs) if each <= _ALIKE * min(costs))

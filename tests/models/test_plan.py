@@ -70,7 +70,7 @@ def test_a_networks_plan_is_small_and_short(name: str) -> None:
 @pytest.mark.parametrize("name", MOST_ON_TENSOR_CORES)
 def test_a_network_on_tensor_cores_takes_few_launches(name: str, precision: Precision) -> None:
     graph = replace(network(name), precision=precision).rewritten.graph
-    for n in range(1, 9):
+    for n in (1, 2, 8):
         steps = plan_of(graph, n).steps
         # In fp16 every convolution takes one launch; else those of non-fused Winograd take three.
         counted = steps if precision is Precision.FP16 else {step.name for step in steps}

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from benchmarks.networks import light
 from cusim.device import CusimDevice, Order
 from cusim.streams import CusimStream, own_event
 from kernels.device.device import Device, Event, FaultError, Kernel
@@ -216,7 +217,15 @@ def test_squeezenet_names_photographs_as_onnxruntime_does(device: Device) -> Non
     ],
 )
 def test_a_light_network_agrees_with_the_reference(device: Device, name: str) -> None:
-    classifier = network_of(name, light_network(name))
+    _check_network(device, network_of(name, light_network(name)))
+
+
+@pytest.mark.slow
+def test_fully_connected_layers_of_4096_agree_with_the_reference(device: Device) -> None:
+    _check_network(device, network_of("AlexNet", light.light_network("bvlc_alexnet")))
+
+
+def _check_network(device: Device, classifier: Classifier) -> None:
     engine = opened(classifier, device)
     images = pixels(classifier, 1)
     tolerance = network_tolerance(classifier.network.graph)

@@ -47,7 +47,7 @@ def check_network(original: onnx.ModelProto, loaded: LoadedModel, scale: float =
     alone = np.concatenate([network.scores(images[i : i + 1]) for i in range(8)])
     assert error(alone[:1], Network(original).scores(images[:1])) < TOLERANCE
 
-    for n in range(2, 9):
+    for n in (2, 5, 8):
         assert error(network.scores(images[:n]), alone[:n]) < TOLERANCE, n
 
     (typed,) = run_reference(loaded.graph, {loaded.graph.inputs[0]: images[:2]}).values()
