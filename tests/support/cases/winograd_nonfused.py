@@ -132,6 +132,14 @@ LAYERS_3D = (
 )
 
 
+def _chunk(algorithm: NonfusedWinogradConv, layer: Layer, number: int) -> int:
+    """Return the tiles at a time: all, or so few that chunks begin amid rows and images."""
+    window = layer.problem.window
+    total = layer.problem.n * prod(-(-p // algorithm.m) for p in window.output)
+    parts = 1 + number % 3
+    return total // parts + (parts > 1)
+
+
 def _cases(
     layers: tuple[Layer, ...], *by: tuple[NonfusedWinogradConv, Points]
 ) -> Iterator[KernelCase]:
@@ -139,32 +147,27 @@ def _cases(
     for row, layer in enumerate(layers):
         for column, (algorithm, points) in enumerate(by):
             gemm = TileConfig(TILES[(row + column) % len(TILES)], 1 + (row + column) % 3)
-            total = layer.problem.n * prod(
-                -(-p // algorithm.m) for p in layer.problem.window.output
-            )
-            chunk = min(total, _CHUNKS[(2 * row + column) % len(_CHUNKS)])
-            config = NonfusedConfig(points, gemm, chunk)
+            config = NonfusedConfig(points, gemm, _chunk(algorithm, layer, 2 * row + column))
             yield conv_case(layer, ConvChoice(algorithm, config))
 
 
 def _on_tensor_cores(
     layers: tuple[Layer, ...], algorithm: NonfusedWinogradConv, precision: Precision
 ) -> Iterator[KernelCase]:
-    """Each layer at a precision, by the tiles of tensor cores in turn, split or not."""
+    """Each layer at a precision, by the tiles of tensor cores in turn, split or not.
+
+    Seven tiles, so that ten layers take each, and three precisions of three layers.
+    """
     points = algorithm.configs(layers[0].problem)[0].points
-    for row, layer in enumerate(layers):
+    first = len(layers) * PRECISIONS.index(precision)
+    for number, layer in enumerate(layers, first):
         at = at_precision(layer, precision)
-        total = at.problem.n * prod(-(-p // algorithm.m) for p in at.problem.window.output)
         products = replace(at.problem, precision=algorithm.arithmetic(at.problem))
-        for number in range(2):
-            tile = TENSOR.blocks_of(products)[(2 * row + number) % len(TENSOR_TILES)]
-            chunk = min(total, _CHUNKS[(row + number) % len(_CHUNKS)])
-            config = NonfusedConfig(points, TileConfig(tile, 1 + number), chunk)
-            yield conv_case(at, ConvChoice(algorithm, config))
+        tile = TENSOR.blocks_of(products)[number % len(TENSOR_TILES)]
+        gemm = TileConfig(tile, 1 + number % 2)
+        config = NonfusedConfig(points, gemm, _chunk(algorithm, layer, number))
+        yield conv_case(at, ConvChoice(algorithm, config))
 
-
-_CHUNKS = (10**6, 5, 3)
-"""Tiles at a time: all, and so few that chunks begin amid rows and images."""
 
 NONFUSED_CASES: tuple[KernelCase, ...] = (
     *_cases(LAYERS, (F2, Points.INTEGER), (F4, Points.INTEGER), (F4, Points.MIXED)),
