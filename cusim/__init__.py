@@ -5,10 +5,11 @@
 
 What it shows, and in which build (build.py; tests/cusim plants each defect):
 
-    plain   fastest. What was never written is NaN: a missing barrier, copy or wait gives a wrong
-            result, in some order of threads at least. Faults with kernel, block, thread and line:
-            divergent barriers, missing lanes, misaligned and illegal addresses, writes beside a
-            buffer, indices beyond an array, a return with copies under way, no end.
+    plain   compiled soonest. What was never written is NaN: a missing barrier, copy or wait gives
+            a wrong result, in some order of threads at least. Faults with kernel, block, thread and
+            line: divergent barriers, missing lanes, misaligned and illegal addresses, writes beside
+            a buffer, indices beyond an array, a return with copies under way, no end.
+    fast    the same, optimised: for whole networks.
     asan    AddressSanitizer and UndefinedBehaviorSanitizer: reads beside a buffer too, at once.
     tsan    ThreadSanitizer: two threads of a block that touch the same memory with no barrier,
             warp operation or atomic between, whether or not it changed the result.

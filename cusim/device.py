@@ -163,7 +163,7 @@ class CusimDevice:
         self._parameters[function] = answer[16:].decode().split(",")[:-1]
         declared = parameters(self.source_root / instantiation.source, instantiation.kernel)
         self._unordered[function] = [each.restricted and not each.written for each in declared]
-        if self.build is not PLAIN:  # sanitizers put red zones between variables
+        if self.build.macros:  # sanitizers put red zones between variables
             return Kernel(instantiation, function)
         if shared > _STATIC_SHARED_LIMIT + _PADDING:
             raise CompileError(instantiation, f"{shared} bytes of static shared memory: too many")

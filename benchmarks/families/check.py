@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from benchmarks.families.export import FAMILIES, SIZE, N
 from benchmarks.rows import Row, commit
+from cusim.build import FAST
 from cusim.device import CusimDevice
 from kernels.device.gpus import H200
 from kernels.tuning.heuristic import heuristic
@@ -119,7 +120,7 @@ def simulate(folder: Path, families: Sequence[str]) -> Iterator[Row]:
         proto = onnx.load(folder / f"{name}.dynamo.dynamic.onnx")
         network = load_proto(name, proto, IMAGE)
         classes = kept["scores"].shape[1]
-        device = CusimDevice()
+        device = CusimDevice(FAST)
         classifier = Classifier(name, network, PLAIN, classes)
         engine = CudaEngine(classifier, device, max_batch=1, choose=heuristic(device))
         engine.warm_up()

@@ -11,6 +11,7 @@ import pytest
 from numpy.typing import NDArray
 from onnx import TensorProto
 
+from cusim.build import FAST
 from cusim.device import CusimDevice
 from kernels.convolution.algorithms import ConvChoice
 from kernels.device.device import Device
@@ -309,7 +310,7 @@ def test_squeezenet_names_200_photographs_as_at_float32(precision: Precision) ->
 def test_squeezenet_names_photographs_as_at_float32(precision: Precision) -> None:
     classifier = load_classifier(SQUEEZENET, overrides={"preset": "caffe"})
     images = _photographs(classifier, 10)
-    cusim = CusimDevice()
+    cusim = CusimDevice(FAST)
     engine = opened(replace(classifier, precision=precision), cusim)
     expected = open_engine(classifier, device=DeviceKind.CPU, max_batch=1)
     for image in images:

@@ -70,7 +70,7 @@ def chosen(draw: st.DrawFn) -> tuple[Layer, ConvChoice]:
     return layer, choice
 
 
-@settings(ON_A_DEVICE, max_examples=60)
+@settings(ON_A_DEVICE, max_examples=20)
 @given(chosen())
 def test_any_layer_is_its_reference_by_any_choice(
     device: CusimDevice, drawn: tuple[Layer, ConvChoice]
@@ -97,7 +97,7 @@ def normalised(draw: st.DrawFn) -> tuple[Layer, ConvChoice]:
     return layer, ConvChoice(GEMM, config)
 
 
-@settings(ON_A_DEVICE, max_examples=60)
+@settings(ON_A_DEVICE, max_examples=20)
 @given(normalised())
 def test_any_layer_after_a_prologue_is_its_reference(
     device: CusimDevice, drawn: tuple[Layer, ConvChoice]

@@ -73,7 +73,7 @@ def chosen(draw: st.DrawFn) -> tuple[Layer, ConvChoice]:
     return layer, ConvChoice(TENSOR, TileConfig(tile, draw(st.integers(1, 8))))
 
 
-@settings(ON_A_DEVICE, max_examples=60)
+@settings(ON_A_DEVICE, max_examples=20)
 @given(chosen())
 def test_any_layer_is_its_reference_by_any_tile(
     device: CusimDevice, drawn: tuple[Layer, ConvChoice]

@@ -76,7 +76,7 @@ def drawn_cases(draw: st.DrawFn) -> tuple[Layer, ConvChoice]:
     return at_precision(layer, Precision.FP16), ConvChoice(F2, config)
 
 
-@settings(ON_A_DEVICE, max_examples=40)
+@settings(ON_A_DEVICE, max_examples=15)
 @given(drawn_cases())
 def test_any_layer_is_its_reference(device: CusimDevice, drawn: tuple[Layer, ConvChoice]) -> None:
     run(conv_case(*drawn), device)

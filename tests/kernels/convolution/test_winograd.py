@@ -66,7 +66,7 @@ def drawn_cases(draw: st.DrawFn) -> tuple[Layer, ConvChoice]:
     return layer, ConvChoice(algorithm, config)
 
 
-@settings(ON_A_DEVICE, max_examples=60)
+@settings(ON_A_DEVICE, max_examples=20)
 @given(drawn_cases())
 def test_any_layer_is_its_reference(device: CusimDevice, drawn: tuple[Layer, ConvChoice]) -> None:
     run(conv_case(*drawn), device)
