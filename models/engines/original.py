@@ -4,7 +4,6 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import onnx_ir as ir
 import onnxruntime as ort
 from numpy.typing import NDArray
 from onnx import ModelProto, TensorProto
@@ -12,7 +11,6 @@ from onnx import ModelProto, TensorProto
 from models.classifier import Classifier
 from models.engines.engine import Pixels
 from models.errors import EngineError
-from models.onnx_loader.normalise import to_float32
 from models.preprocessing import normalised
 
 
@@ -49,6 +47,11 @@ class Original:
 
 
 def _as_floats(proto: ModelProto) -> bytes:
+    # They take half a second to import, and few commands need them.
+    import onnx_ir as ir  # noqa: PLC0415
+
+    from models.onnx_loader.normalise import to_float32  # noqa: PLC0415
+
     model = ir.serde.deserialize_model(proto)
     to_float32(model)
     serialized: bytes = ir.serde.serialize_model(model).SerializeToString()

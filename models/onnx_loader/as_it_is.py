@@ -4,28 +4,18 @@ Around it are only what engines need: a float32 image in, float32 scores out, si
 may work along the batch axis, so that engines run it on one image at a time.
 """
 
-from dataclasses import dataclass
 from math import prod
 
 import onnx_ir as ir
 from onnx import ModelProto, TensorProto, helper
 
 from models.errors import UnsupportedModelError
-from models.graph import Graph, Node, Value, operand
+from models.graph import Graph, Value
 from models.onnx_loader.importer import RefusedError, static_shape
 from models.onnx_loader.limits.sizes import known_shape
+from models.onnx_loader.opaque import Opaque
 
 _UNBOUNDED = {"Loop", "Scan"}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Opaque(Node):
-    """All of a model in one node, which only ONNX Runtime can run."""
-
-    x: str = operand()
-    ends_in_softmax: bool
-    sums: tuple[int, ...]  # how many terms a number of each inner node's result sums
-    halves: bool  # whether the inner nodes round to float16
 
 
 def as_it_is(

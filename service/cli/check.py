@@ -23,7 +23,7 @@ from models import (
 )
 from service.cli.classify import read_image, with_folders
 from service.cli.named import expected_of, names_of_labels
-from service.cli.options import Expectations, configure_logging, with_settings
+from service.cli.options import Expectations, with_settings
 from service.engine.ranking import Prediction, ScoreRow, top_k
 from service.errors import ServiceError
 from service.hosting.loading import (
@@ -36,6 +36,7 @@ from service.hosting.loading import (
 )
 from service.hosting.presets import Trial, try_presets
 from service.settings import Settings, SettingsError
+from service.telemetry.logs import configure_logging
 
 # Of the images with labels, how many more another preset must be right for to be advised.
 _CLEARLY_MORE = 0.1

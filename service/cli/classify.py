@@ -10,11 +10,12 @@ import numpy as np
 import typer
 
 from loadtest.tables import left, make_table, print_table, right
-from service.cli.options import Expectations, configure_logging, with_settings
+from service.cli.options import Expectations, with_settings
 from service.engine.ranking import rank, top_k
 from service.errors import ServiceError
 from service.hosting.loading import decoder, doubt_guess, load, open_classifier
 from service.settings import Settings, SettingsError
+from service.telemetry.logs import configure_logging
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
 

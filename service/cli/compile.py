@@ -6,9 +6,10 @@ from typing import Annotated
 import typer
 
 from models import ARCHITECTURES, precompile
-from service.cli.options import Expectations, configure_logging, progress, with_settings
+from service.cli.options import Expectations, progress, with_settings
 from service.hosting.loading import load
 from service.settings import Settings
+from service.telemetry.logs import configure_logging
 
 
 @with_settings("model", "precision", "max_batch", "tuning", "external_data")

@@ -15,10 +15,11 @@ from rich.text import Text
 
 from loadtest.tables import left, make_table, print_table, right
 from models import GPUS, NetworkReport, PlanReport, measure_timeline, plan_report, report
-from service.cli.options import Expectations, configure_logging, with_settings
+from service.cli.options import Expectations, with_settings
 from service.cli.plots import plot_timeline, plot_times, shortened
 from service.hosting.loading import load
 from service.settings import Settings, SettingsError
+from service.telemetry.logs import configure_logging
 
 # Characters of an algorithm in 80 columns.
 _ALGORITHM = 24

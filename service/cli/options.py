@@ -1,7 +1,6 @@
 """Flags and logging that commands share."""
 
 import inspect
-import logging
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from enum import Enum
@@ -13,7 +12,6 @@ from rich.console import Console
 from rich.progress import Progress, ProgressColumn
 
 from service.settings import Settings, load_settings
-from service.telemetry.logs import LogFormat, TextFormatter, line_writer
 
 Expectations = Annotated[
     list[str] | None,
@@ -88,24 +86,6 @@ def _parameter(name: str, *, required: bool) -> inspect.Parameter:
         default=inspect.Parameter.empty if required else None,
         annotation=Annotated[annotation if required else annotation | None, option],
     )
-
-
-def configure_logging(*, verbose: bool = False, log_format: LogFormat | None = None) -> None:
-    """Log Convoy's messages and others' warnings to standard error; uvicorn's too if `verbose`.
-
-    With a format, a thread writes the lines, so that a slow reader never blocks a server.
-    """
-    handler: logging.Handler
-    if log_format is None:
-        handler = logging.StreamHandler()
-        handler.setFormatter(TextFormatter())
-    else:
-        handler = line_writer(log_format)
-    logging.basicConfig(handlers=[handler], level=logging.WARNING)
-    logging.getLogger("convoy").setLevel(logging.INFO)
-    # Malformed requests are answered and counted, not logged.
-    logging.getLogger("python_multipart").setLevel(logging.ERROR)
-    logging.getLogger("uvicorn.error").setLevel(logging.INFO if verbose else logging.ERROR)
 
 
 @contextmanager

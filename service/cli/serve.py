@@ -12,7 +12,7 @@ import typer
 from service.api.app import create_app
 from service.api.page import EXAMPLES
 from service.api.v1 import CLASSIFY_PATH, model_path
-from service.cli.options import Expectations, configure_logging, with_settings
+from service.cli.options import Expectations, with_settings
 from service.edge.keys import Keys
 from service.hosting.opening import add_models, make_repository
 from service.hosting.repository import Repository
@@ -20,6 +20,7 @@ from service.http.metrics_port import metrics_port
 from service.http.server import bind, ended_by_sigterm, run_server
 from service.processes import Options, prepare, run_workers
 from service.settings import Settings, SettingsError
+from service.telemetry.logs import configure_logging
 
 _log = logging.getLogger("convoy")
 

@@ -205,3 +205,21 @@ class AccessLog:
 def line_writer(log_format: LogFormat) -> LineWriter:
     """The process's only writer to standard error, which keeps lines whole and in order."""
     return LineWriter(log_format)
+
+
+def configure_logging(*, verbose: bool = False, log_format: LogFormat | None = None) -> None:
+    """Log Convoy's messages and others' warnings to standard error; uvicorn's too if `verbose`.
+
+    With a format, a thread writes the lines, so that a slow reader never blocks a server.
+    """
+    handler: logging.Handler
+    if log_format is None:
+        handler = logging.StreamHandler()
+        handler.setFormatter(TextFormatter())
+    else:
+        handler = line_writer(log_format)
+    logging.basicConfig(handlers=[handler], level=logging.WARNING)
+    logging.getLogger("convoy").setLevel(logging.INFO)
+    # Malformed requests are answered and counted, not logged.
+    logging.getLogger("python_multipart").setLevel(logging.ERROR)
+    logging.getLogger("uvicorn.error").setLevel(logging.INFO if verbose else logging.ERROR)

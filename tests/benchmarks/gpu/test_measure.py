@@ -49,6 +49,7 @@ def test_a_layer_is_measured_warm_and_cold(
     assert all(row["p50_us"] > 0 for row in rows)
 
 
+@pytest.mark.slow
 def test_what_the_model_assumes_is_measured_first(
     device: CusimDevice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

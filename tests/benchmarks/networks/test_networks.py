@@ -80,6 +80,7 @@ def test_convoys_engine_is_timed_on_the_device_and_end_to_end(
         assert 0 < row["p20_us"] <= row["p50_us"] <= row["p80_us"]
 
 
+@pytest.mark.slow
 def test_each_switch_changes_one_thing_and_no_score(
     device: CusimDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -167,6 +168,7 @@ def test_a_side_with_other_scores_is_not_timed(scores: tuple[float, ...]) -> Non
         list(rows)
 
 
+@pytest.mark.slow
 def test_without_a_store_the_heuristic_chooses_and_with_one_the_tuner(
     device: CusimDevice, tmp_path: Path, digits: Classifier
 ) -> None:

@@ -11,6 +11,7 @@ from benchmarks.serving.http_client import BadAnswerError, Connection, answer_si
 from benchmarks.serving.targets import CONVOY, TARGETS, UVICORN
 
 
+@pytest.mark.slow
 def test_every_server_is_measured_side_by_side(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -6,6 +6,7 @@ import pytest
 from benchmarks.serving import workers
 
 
+@pytest.mark.slow
 def test_with_and_without_workers_are_measured_at_both_kinds_of_work(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -130,11 +130,11 @@ def check_not_allowed(api: Any, examples: int) -> None:
 
 
 def test_what_the_document_allows_is_answered_as_it_says(api: Any) -> None:
-    check_allowed(api, 50)
+    check_allowed(api, 20)
 
 
 def test_what_the_document_does_not_allow_is_refused_as_it_says(api: Any) -> None:
-    check_not_allowed(api, 50)
+    check_not_allowed(api, 20)
 
 
 @pytest.mark.slow

@@ -13,11 +13,10 @@ import time
 
 from models import EngineError
 from service.api.app import create_app
-from service.cli.options import configure_logging
 from service.engine.watchdog import Bounds
 from service.http.server import bind, run_server
 from service.settings import Settings
-from service.telemetry.logs import LogFormat
+from service.telemetry.logs import LogFormat, configure_logging
 from tests.service.whole.faults.pictures import faulty_scores, prepare_faulty
 from tests.support.service.fakes import FakeEngine, decode_digit, free, make_repository
 

@@ -14,12 +14,12 @@ from pathlib import Path
 import numpy as np
 
 from models import EngineError, Images, Scores
-from service.cli.options import configure_logging
 from service.engine.watchdog import Bounds
 from service.hosting.repository import Repository
 from service.http.server import bind
 from service.processes import Options, WorkersError, prepare, run_workers
 from service.settings import Settings
+from service.telemetry.logs import configure_logging
 from tests.support.service.fakes import FakeEngine, decode_digit, fake_info, free, one_hot
 
 

@@ -10,10 +10,10 @@ import numpy as np
 
 from models import Batch, Results
 from service.api.app import create_app
-from service.cli.options import configure_logging
 from service.engine.watchdog import Bounds
 from service.http.server import bind, run_server
 from service.settings import Settings
+from service.telemetry.logs import configure_logging
 from tests.support.service.fakes import FakeEngine, make_repository
 
 

@@ -45,6 +45,7 @@ def test_an_attack_that_is_borne_is_no_finding() -> None:
     assert broken(seen, ALONE) == []
 
 
+@pytest.mark.slow
 def test_every_attack_is_made_and_every_honest_answer_is_right(tmp_path: Path) -> None:
     file = tmp_path / "row.json"
     # How long an honest client waits is not judged here: others use this machine too.

@@ -1,0 +1,15 @@
+"""The node of a model that typed nodes cannot express."""
+
+from dataclasses import dataclass
+
+from models.graph import Node, operand
+
+
+@dataclass(frozen=True, kw_only=True)
+class Opaque(Node):
+    """All of a model in one node, which only ONNX Runtime can run."""
+
+    x: str = operand()
+    ends_in_softmax: bool
+    sums: tuple[int, ...]  # how many terms a number of each inner node's result sums
+    halves: bool  # whether the inner nodes round to float16

@@ -1,0 +1,133 @@
+"""A normalised model becomes typed nodes, and ONNX for any N.
+
+Apart from the package itself, which need not wait for onnx-ir and what it imports (0.6 s).
+"""
+
+import re
+from dataclasses import dataclass
+from itertools import islice
+
+import onnx_ir as ir
+from onnx import ModelProto
+
+from models.errors import NoKernelsError, UnsupportedModelError
+from models.graph import Graph, Shape
+from models.onnx_loader.as_it_is import as_it_is
+from models.onnx_loader.batch import make_batch_symbolic
+from models.onnx_loader.importer import (
+    Importer,
+    ImpossibleError,
+    OnnxNode,
+    RefusedError,
+    UnknownShapeError,
+)
+from models.onnx_loader.limits.bounds import shortened
+from models.onnx_loader.limits.structure import check_structure
+from models.onnx_loader.normalise import normalise
+from models.onnx_loader.operators import OPERATORS
+
+
+def translate(
+    name: str, proto: ModelProto, input_shape: Shape | None, *, opaque: bool
+) -> tuple[Graph, ModelProto, str]:
+    """Return a `LoadedModel`'s graph, its ONNX form, and why Convoy's kernels cannot run it."""
+    model = normalise(proto, input_shape)
+    try:
+        graph = _typed_graph(name, model)
+    except NoKernelsError as error:
+        if not opaque:
+            raise
+        return *as_it_is(name, proto, model, str(error)), str(error)
+    check_structure(graph)
+    make_batch_symbolic(model)
+    return graph, ir.serde.serialize_model(model), ""
+
+
+# Operators on integers; those of constants alone are folded before.
+_QUANTISED = re.compile("^QLinear|QuantizeLinear$|Integer$")
+
+
+def _typed_graph(name: str, model: ir.Model) -> Graph:
+    importer = Importer(
+        frozenset(str(output.name) for node in model.graph for output in node.outputs)
+    )
+    for value in model.graph.inputs:
+        if value.dtype != ir.DataType.FLOAT:
+            raise UnsupportedModelError(
+                f"input {value.name} holds {value.dtype}; only float32 and float16 are supported"
+            )
+    inputs = tuple(importer.declare(value) for value in model.graph.inputs)
+    if quantised := sorted({n.op_type for n in model.graph if _QUANTISED.search(n.op_type)}):
+        raise NoKernelsError(
+            f"Convoy has no kernels for quantised models ({', '.join(quantised)}); on a GPU, serve "
+            "the float32 model that it was made from: --precision fp16 halves its weights"
+        )
+    problems: list[_Problem] = []
+    for ir_node in model.graph:
+        node = OnnxNode(ir_node)
+        known = ir_node.domain == "" and ir_node.op_type in OPERATORS
+        try:
+            if not known:
+                raise RefusedError("the operator is not supported")
+            OPERATORS[ir_node.op_type](importer, node)
+        # LookupError: onnx.checker does not count a node's inputs, nor the numbers in attributes.
+        except (RefusedError, UnsupportedModelError, ValueError, LookupError) as error:
+            operator = f"{ir_node.domain}.{ir_node.op_type}".removeprefix(".")
+            problems.append(_Problem(operator, node.name, error))
+    if impossible := [each for each in problems if isinstance(each.error, ImpossibleError)]:
+        raise UnsupportedModelError(
+            "\n".join(["the model contradicts itself:", *_lines(impossible)])
+        )
+    if problems:
+        raise NoKernelsError(_report(problems))
+    outputs = []
+    for value in model.graph.outputs:
+        if str(value.name) not in importer.values:
+            raise UnsupportedModelError(f"output {value.name} is constant: no image changes it")
+        outputs.append(str(value.name))
+    return importer.graph(name, inputs, tuple(outputs))
+
+
+@dataclass(frozen=True)
+class _Problem:
+    operator: str
+    node: str
+    error: Exception
+
+
+# Parentheses, brackets and numbers in a reason; and the name of a value after "of".
+_DETAILS = re.compile(r"\([^)]*\)|\[[^]]*\]|\d+|(?<=shape of )\S+")
+
+# Reasons in one message.
+_REASONS = 50
+
+
+def _report(problems: list[_Problem]) -> str:
+    """All causes at once, without the unknown shapes that follow from them."""
+    causes = [p for p in problems if not isinstance(p.error, UnknownShapeError)] or problems
+    return "\n".join(
+        [
+            "the model asks for what Convoy does not run:",
+            *_lines(causes),
+            f"Supported operators: {', '.join(OPERATORS)};"
+            " and most others of constants alone, which are folded",
+        ]
+    )
+
+
+def _lines(causes: list[_Problem]) -> list[str]:
+    """Return a line for each reason, with the nodes that it is of."""
+    grouped: dict[tuple[str, str], list[tuple[str, str]]] = {}
+    for problem in causes:
+        reason = shortened(str(problem.error))
+        # One line a reason: shapes, and the names of values, are those of its first node.
+        kind = _DETAILS.sub("", reason)
+        grouped.setdefault((problem.operator, kind), []).append((problem.node, reason))
+    lines = [
+        f"  {operator}: {same[0][1]} (in {', '.join(node for node, _ in same[:8])}"
+        f"{', ...' if len(same) > 8 else ''}; {len(same)} {'node' if len(same) == 1 else 'nodes'})"
+        for (operator, _), same in islice(grouped.items(), _REASONS)
+    ]
+    if len(grouped) > _REASONS:
+        lines.append(f"  and {len(grouped) - _REASONS:,} reasons more")
+    return lines
