@@ -6,7 +6,7 @@ scaled (He et al. 2015) so that activations neither vanish nor explode on the wa
 """
 
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import lru_cache
 from math import prod
 from pathlib import Path
 
@@ -29,7 +29,7 @@ HEAD = 4096
 """The width of AlexNet's, VGG's and ZFNet's fully connected layers, the last one apart."""
 
 
-@cache
+@lru_cache(maxsize=1)
 def light_network(name: str, seed: int = 0, head: int = HEAD) -> onnx.ModelProto:
     """Return `light_<name>.onnx` with its constant weights replaced by seeded random ones.
 

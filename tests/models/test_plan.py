@@ -1,7 +1,7 @@
 """Plans: pure, few launches, little memory, and every operand where it may be."""
 
 from dataclasses import replace
-from functools import cache
+from functools import lru_cache
 from itertools import combinations, pairwise
 
 import numpy as np
@@ -35,7 +35,7 @@ MOST_LAUNCHES = {"squeezenet": 32, "vgg19": 26, "resnet50": 58, "inception_v1": 
 MOST_ON_TENSOR_CORES = {"squeezenet": 32, "resnet50": 54, "inception_v1": 60}
 
 
-@cache
+@lru_cache(maxsize=1)
 def network(name: str) -> Classifier:
     return network_of(name, light_network(name))
 

@@ -52,6 +52,7 @@ def test_what_is_promised_is_told_from_what_is_not(
     assert f"{p50_ms - 0.25:+.3f} ms at p50, {requests_a_second / 500:.0%} of" in beside
 
 
+@pytest.mark.slow
 def test_servers_may_be_left_out_but_the_first(tmp_path: Path) -> None:
     file = tmp_path / "rows.json"
     service.main(["--requests", "20", "--seconds", "0.5", "--only", CONVOY, "--json", str(file)])

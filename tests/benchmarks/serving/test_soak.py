@@ -90,6 +90,7 @@ def test_a_server_that_fails_now_and_then_is_found_out() -> None:
     assert any("ended with: 500" in each for each in broken(run, 0.02))
 
 
+@pytest.mark.slow
 def test_the_real_server_passes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "row.json"
     # At a fixed, low rate: what a busy machine can do is not what is tested here. Its memory has

@@ -32,13 +32,20 @@ _WEIGHTS_FIRST = (
 _LATE = (*_WEIGHTS_FIRST, "chain")
 """Kernels that can let the next one begin once their sums are complete."""
 
+_SOME_LATE = ("conv_direct", "conv_tensor", "chain")
+"""Those of which the ordinary suite shows it: each is compiled three times."""
+
 _WAITS = {"conv_winograd": 2}
 """How often a kernel waits in its code, if not once: a thread of either role waits once."""
 
 
 @pytest.mark.parametrize(
     "instantiation",
-    [each for each in ONE_OF_EACH.values() if each.kernel in _LATE],
+    [
+        pytest.param(each, marks=[pytest.mark.slow] * (each.kernel not in _SOME_LATE))
+        for each in ONE_OF_EACH.values()
+        if each.kernel in _LATE
+    ],
     ids=lambda each: each.kernel,
 )
 def test_the_next_kernel_begins_when_the_launch_says(instantiation: Instantiation) -> None:
