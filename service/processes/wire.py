@@ -16,7 +16,7 @@ worker   ["withdraw", request]                                   unless this com
 import asyncio
 import json
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -39,7 +39,8 @@ class Wire:
         reader, self._writer = await connecting
         try:
             if first:
-                self.say(*first)
+                self._unsaid.insert(0, _line(first))
+            self._flush()
             with suppress(ConnectionError):
                 async for line in reader:
                     if line.endswith(b"\n"):  # the last one may have been cut
@@ -48,10 +49,13 @@ class Wire:
             self._writer.close()
 
     def say(self, *message: Any) -> None:
-        """Say it, with all else of this turn of the event loop, if the other end is there."""
-        if not self._unsaid:
+        """Say it, with all else of this turn of the event loop, if the other end is there.
+
+        What is said before `messages` has connected is said then.
+        """
+        if not self._unsaid and self._writer is not None:
             asyncio.get_running_loop().call_soon(self._flush)
-        self._unsaid.append(json.dumps(message) + "\n")
+        self._unsaid.append(_line(message))
 
     async def end(self, *message: Any) -> None:
         """Say it, and close this end once all that was said is sent."""
@@ -69,3 +73,7 @@ class Wire:
         self._writer.write(data)
         if self._writer.transport.get_write_buffer_size() > _MOST_UNREAD:
             self._writer.transport.abort()
+
+
+def _line(message: Sequence[Any]) -> str:
+    return json.dumps(message) + "\n"

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from service.processes.supervisor import Session
 from service.processes.wire import Wire
 
 _NUMBERS = st.lists(st.integers(0, 2**40), max_size=300)
@@ -80,3 +81,35 @@ async def test_a_line_longer_than_any_should_be_is_an_error() -> None:
             [message async for message in Wire(ours).messages()]
     with pytest.raises(OSError, match=r"pipe|reset|descriptor"):
         await sending
+
+
+@pytest.mark.anyio
+async def test_what_is_said_before_the_connection_is_there_is_said_then_behind_the_first() -> None:
+    ours, theirs = socket.socketpair()
+    wire = Wire(ours)
+    wire.say("early", 1)
+    await asyncio.sleep(0)
+    with theirs:
+        theirs.shutdown(socket.SHUT_WR)
+        assert [message async for message in wire.messages("status", 0)] == []
+        assert theirs.recv(100) == b'["status", 0]\n["early", 1]\n'
+
+
+@pytest.mark.anyio
+async def test_a_worker_that_is_told_of_the_engines_as_it_connects_knows_each_status() -> None:
+    """Or the service would wait forever for it to know the last one."""
+    ours, theirs = socket.socketpair()
+    session = Session(Wire(ours), 0, [])
+    session.tell([])  # a tick, before `serve` has connected
+    await asyncio.sleep(0)
+    worker = Wire(theirs)
+    serving = asyncio.create_task(session.serve([], lambda: None))
+    async with asyncio.timeout(10):
+        messages = worker.messages()
+        for _ in range(2):
+            assert await anext(messages) == ["status", []]
+            worker.say("known")
+        await session.knows.wait()
+    assert session.unknown == 0
+    await worker.end("left")
+    await serving
