@@ -15,7 +15,7 @@ DEVICE ?= $(CONVOY_DEVICE)
 SERVE_FLAGS = $(if $(HOST),--host $(HOST)) $(if $(PORT),--port $(PORT)) $(if $(DEVICE),--device $(DEVICE))
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-all test-gpu lint check format bench bench-peers bench-workers bench-gpu poisson soak soak-attacked attacks \
+.PHONY: help serve test test-all test-gpu lint check format bench bench-peers bench-workers bench-gpu soak soak-attacked attacks \
 	docs train clean lock
 
 help:  ## this list
@@ -66,9 +66,6 @@ bench-peers: $(VENV)/dev.stamp  ## the same work on LitServe, BentoML and Ray Se
 
 bench-workers: $(VENV)/dev.stamp  ## measure --workers on this machine
 	$(BIN)/python -m benchmarks.serving.workers
-
-poisson: $(VENV)/dev.stamp  ## the p99 of a real network on the CPU under Poisson load
-	$(BIN)/python -m benchmarks.serving.poisson
 
 soak: $(VENV)/dev.stamp  ## ten minutes of load with aborting clients and noise: nothing lost, mixed up or leaked
 	$(BIN)/python -m benchmarks.serving.soak

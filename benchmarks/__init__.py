@@ -1,1 +1,1 @@
-"""Measurements: what the service adds to HTTP, kernels, whole networks."""
+"""Measurements. Each package says in its first lines which claim of the documents rests on it."""

@@ -11,12 +11,16 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from kernels.device.device import Device
+
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 CARRIED = ROOT / ".gpu"
 """What `python -m benchmarks.gpu carry` made to travel with a checkout."""
 
 Row = Mapping[str, Any]
+
+PACKAGES = ("cupy-cuda13x", "cupy-cuda12x", "torch", "nvidia-cudnn-cu13", "nvidia-cudnn-frontend")
 
 
 def now() -> str:
@@ -53,6 +57,29 @@ def versions(*packages: str) -> dict[str, str]:
         except PackageNotFoundError:
             continue
     return {"python": platform.python_version(), **found}
+
+
+def where(device: Device, at: str) -> dict[str, object]:
+    """Return what a number depends on: the code, the device, the versions."""
+    return {
+        "kind": "measurement",
+        "commit": at,
+        "device": device.name,
+        "driver": nvidia_driver() or device.driver,
+        "compiler": device.compiler,
+        "peak_flops": device.peak_flops,
+        **versions(*PACKAGES),
+    }
+
+
+def nvidia_driver() -> str | None:
+    """Its version, where nvidia-smi is there to say it."""
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return None
+    query = [program, "--query-gpu=driver_version", "--format=csv,noheader"]
+    answer = subprocess.run(query, capture_output=True, text=True, check=False)
+    return next(iter(answer.stdout.split()), None)
 
 
 def read(file: Path) -> list[Row]:

@@ -65,7 +65,7 @@ ORDER = {
         "simulation kernels families",
         "networks",
         "serving",
-        "peers gpu ray_serve",
+        "peers gpu",
     ],
 }
 

@@ -1,1 +1,1 @@
-"""Measurements on a GPU that is available for a short time: proof, plan, run, report, carry."""
+"""Proof and measurements on a GPU: README, "Beside other servers", and docs/gpu-day.md."""

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.gpu import carried
-from benchmarks.gpu.units import LAYER, missing, packed, seconds_of, units
+from benchmarks.gpu.units import LAYER, Unit, missing, packed, seconds_of, units
 from benchmarks.rows import CARRIED, RESULTS, ROOT, commit, read
 
 
@@ -38,6 +38,8 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     run = command("run", "measure what fits, and go on where the last run ended")
     for each in (proof, plan, run):
         each.add_argument("--seconds", type=float, default=540, help="to spend (%(default)s)")
+    for each in (plan, run):
+        each.add_argument("--only", default="", help="units whose name has this, such as ResNet")
     run.add_argument("--tar", type=Path, help="put everything into this file at the end")
     worker = command("worker", "what `run` starts: measures units from standard input")
     worker.add_argument("--kind", required=True)
@@ -63,9 +65,16 @@ def _proof(arguments: argparse.Namespace) -> int:
     return 0 if prove(command(), arguments.seconds, at, out) else 1
 
 
+def _chosen(arguments: argparse.Namespace) -> list[Unit]:
+    chosen = [unit for unit in units() if arguments.only in str(unit)]
+    if not chosen:
+        raise SystemExit(f"no unit's name has {arguments.only!r}; one is {units()[-1]}")
+    return chosen
+
+
 def _plan(arguments: argparse.Namespace) -> int:
     lines = read((arguments.out or RESULTS) / "gpu.jsonl")
-    every, takes = units(), seconds_of(lines)
+    every, takes = _chosen(arguments), seconds_of(lines)
     todo = missing(every, lines, arguments.commit or commit())
     fits = packed(todo, arguments.seconds, takes)
     total = sum(takes[unit.kind, unit.side] for unit in todo)
@@ -88,7 +97,7 @@ def _run(arguments: argparse.Namespace) -> int:
         command = [*carried.python(), "-m", "benchmarks.gpu", "worker", "--kind", kind]
         return [*command, "--side", side, "--out", str(out), "--commit", at]
 
-    run(out, arguments.seconds, at, units(), worker)
+    run(out, arguments.seconds, at, _chosen(arguments), worker)
     if arguments.tar:
         pack(out, arguments.tar)
     measured = [line for line in read(out / "gpu.jsonl") if line["commit"] == at]

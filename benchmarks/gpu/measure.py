@@ -9,20 +9,20 @@ from urllib.parse import urlsplit
 from benchmarks.gpu import carried
 from benchmarks.gpu.units import HTTP, JPEG, LAYER, MICRO, PIXELS, Unit, problems
 from benchmarks.gpu.worker import Measure, RefusedError, serve_units
-from benchmarks.kernels.__main__ import rows_of, where
 from benchmarks.kernels.baselines_torch import BaselineError, CudaRuntime
-from benchmarks.kernels.contest import Effort
+from benchmarks.kernels.contest import Effort, Outcome
 from benchmarks.kernels.report import CONVOY
 from benchmarks.kernels.sides import BASELINES, ConvoySide, Side
-from benchmarks.networks.__main__ import RUNS, Make, chosen, images_of, measure
 from benchmarks.networks.light import NETWORKS, classifier
+from benchmarks.networks.measure import RUNS, Make, chosen, images_of, measure
 from benchmarks.networks.sides import WAYS, ConvoyNetwork, TorchNetwork
 from benchmarks.networks.switches import SWITCHES, switched
-from benchmarks.rows import Row
+from benchmarks.rows import Row, where
 from benchmarks.serving.http_client import closed_loop, post_request
 from benchmarks.serving.served import served
 from kernels.device.cuda_device import CudaDevice
 from kernels.device.device import Device, DeviceError
+from kernels.problems.conv import ConvProblem
 from kernels.tuning import micro
 from kernels.tuning.autotune import Search
 from kernels.tuning.heuristic import heuristic
@@ -74,6 +74,28 @@ def _layers(name: str, device: Device, store: TuningStore, effort: Effort = _EFF
         return rows_of(problem, name, outcome, effort)
 
     return layer
+
+
+def rows_of(problem: ConvProblem, side: str, outcome: Outcome, effort: Effort) -> list[Row]:
+    """A row for each state of the cache; none where nothing could run."""
+    return [
+        {
+            "problem": str(problem),
+            "n": problem.n,
+            "side": side,
+            "cache": cache.value,
+            "choice": winner.name,
+            "workspace_bytes": winner.workspace_bytes,
+            "p20_us": round(winner.timing.p20_us, 3),
+            "p50_us": round(winner.timing.p50_us, 3),
+            "p80_us": round(winner.timing.p80_us, 3),
+            "copies": effort.copies,
+            "replays": effort.replays,
+            "tried": outcome.tried,
+            "refused": len(outcome.refused),
+        }
+        for cache, winner in outcome.winners.items()
+    ]
 
 
 def _networks(name: str, device: Device, store: TuningStore, runs: int = RUNS) -> Measure:

@@ -13,8 +13,7 @@ from tempfile import TemporaryDirectory
 
 from benchmarks.gpu import carried
 from benchmarks.gpu.clocks import clocks
-from benchmarks.kernels.__main__ import where
-from benchmarks.rows import ROOT, Row, append, now
+from benchmarks.rows import ROOT, Row, append, now, where
 from kernels.device.cuda_device import CudaDevice
 from kernels.device.device import DeviceError
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
+from itertools import product
 from pathlib import Path
 
 from benchmarks.gpu.fit import fit, pairs, readings
@@ -212,7 +213,22 @@ def _network_table(rows: Sequence[Row]) -> str:
         for (network, n, metric), each in times.items()
     ]
     headings = ("network", "N", "what", *(f"{side}, µs" for side in sides))
-    return "## Whole networks\n\n" + _table(headings, cells) if cells else ""
+    return "## Whole networks\n\n" + _table(headings, cells) + _network_goals(rows) if cells else ""
+
+
+def _network_goals(rows: Sequence[Row]) -> str:
+    """Return whether Convoy's device time is less than torch.compile's, of those measured both."""
+    told = ""
+    for network, n in product(("VGG-19", "ResNet-50"), (1, 8)):
+        times = {
+            row["side"]: row["p50_us"]
+            for row in rows
+            if (row["network"], row["n"], row["metric"]) == (network, n, "device")
+        }
+        if CONVOY in times and "torch.compile" in times:
+            verdict = "met" if times[CONVOY] < times["torch.compile"] else "NOT MET"
+            told += f"\n- {verdict}: {network} at N = {n}, ahead of torch.compile"
+    return f"\n{told}" if told else ""
 
 
 def _http_table(rows: Sequence[Row]) -> str:

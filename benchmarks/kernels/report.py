@@ -27,14 +27,10 @@ class Comparison:
         return float(self.best["p50_us"] / self.ours["p50_us"])
 
     @property
-    def tflops(self) -> float:
-        """Effective: the direct algorithm's operations over the time, whatever was computed."""
-        return float(_flops(self.layer, self.n) / self.ours["p50_us"] / 1e6)
-
-    @property
     def of_peak(self) -> float:
-        """Effective, over the device's fp32 peak; Winograd's may be over 1."""
-        return float(1e12 * self.tflops / self.ours["peak_flops"])
+        """The direct algorithm's operations a second over the fp32 peak; Winograd may exceed 1."""
+        flops = _flops(self.layer, self.n) / self.ours["p50_us"] * 1e6
+        return float(flops / self.ours["peak_flops"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +42,7 @@ class Summary:
     geometric_mean: float  # of the speed-ups
     least: float
     won: float  # share of the layers that Convoy is faster in
-    tflops: float  # operations of all over the time of all, each layer as often as it occurs
-    of_peak: float
+    of_peak: float  # of all operations over the time of all, each layer as often as it occurs
 
 
 def compare(rows: Iterable[Row], layers: Sequence[Layer], n: int, cache: str) -> list[Comparison]:
@@ -77,7 +72,6 @@ def summarise(comparisons: Sequence[Comparison], layers: int) -> Summary:
         geometric_mean=exp(fsum(map(log, speedups)) / len(speedups)),
         least=min(speedups),
         won=sum(speedup > 1 for speedup in speedups) / len(speedups),
-        tflops=flops / us / 1e6,
         of_peak=1e6 * flops / us / comparisons[0].ours["peak_flops"],
     )
 

@@ -5,7 +5,6 @@ from typing import Protocol
 
 from benchmarks.kernels.baselines_cudnn import Cudnn
 from benchmarks.kernels.baselines_torch import (
-    BaselineError,
     CudaRuntime,
     im2col_candidates,
     tensors_of,
@@ -157,16 +156,3 @@ BASELINES: dict[str, Callable[[Device, Effort], ContestSide]] = {
     "im2col": im2col_side,
     "cudnn": cudnn_side,  # last: one of its plans may fault, and then the device is lost
 }
-
-
-def baselines(
-    names: Iterable[str], device: Device, effort: Effort, missing: Callable[[str], None]
-) -> list[Side]:
-    """The available sides; `missing` is called with the reason for each other."""
-    sides: list[Side] = []
-    for name in names:
-        try:
-            sides.append(BASELINES[name](device, effort))
-        except BaselineError as error:
-            missing(f"{name} is not measured: {error}")
-    return sides

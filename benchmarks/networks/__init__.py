@@ -1,1 +1,1 @@
-"""Whole networks: `python -m benchmarks.networks`."""
+"""Whole networks: docs/kernels.md, "What happens in a batch", and RESULTS.md."""

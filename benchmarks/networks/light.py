@@ -78,20 +78,6 @@ def _weights(
     return rng.normal(0, 0.1, shape).astype(np.float32)
 
 
-def random_images(n: int, shape: tuple[int, int, int], seed: int = 0) -> np.ndarray:
-    """n float32 images of `shape` that differ as images do: in colour and in coarse pattern.
-
-    White noise would not do: to a network every such image looks the same.
-    """
-    rng = np.random.default_rng(seed)
-    channels, height, width = shape
-    coarse = rng.normal(0, 1, (n, channels, 7, 7))
-    rows = np.arange(height) * 7 // height
-    columns = np.arange(width) * 7 // width
-    images = coarse[:, :, rows][:, :, :, columns] + rng.normal(0, 1, (n, channels, 1, 1))
-    return (images + rng.normal(0, 0.3, images.shape)).astype(np.float32)
-
-
 NETWORKS: Mapping[str, Callable[[], onnx.ModelProto]] = {
     "VGG-19": lambda: light_network("vgg19"),
     "ResNet-50": lambda: light_network("resnet50"),

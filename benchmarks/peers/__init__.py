@@ -1,1 +1,1 @@
-"""Convoy beside other servers, each installed for the comparison only."""
+"""Convoy beside other servers: the table in README, "Beside other servers"."""

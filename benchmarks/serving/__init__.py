@@ -1,1 +1,1 @@
-"""The server: what it adds to HTTP, under load, for a long time."""
+"""The server: docs/reliability.md on attacks and soaks, docs/decisions on its own time."""

@@ -18,7 +18,6 @@ import multiprocessing
 import os
 import socket
 import statistics
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -40,7 +39,6 @@ from benchmarks.serving.http_client import (
     post_request,
 )
 from benchmarks.serving.targets import CONVOY, TARGETS, UVICORN
-from benchmarks.simulation import __main__ as simulate
 from service.engine.cores import available_cores, cpu_model
 
 BODY_BYTES = 100_000
@@ -291,11 +289,6 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--record", action="store_true", help=f"append them to {RECORD.relative_to(ROOT)}"
     )
-    parser.add_argument(
-        "--simulate",
-        action="store_true",
-        help="simulate the latency policy beside others instead; it has flags of its own",
-    )
     parsed = parser.parse_args(arguments)
     if parsed.requests < 2:
         parser.error("--requests must be at least 2")
@@ -314,12 +307,7 @@ def write_down(
 
 def main(command_line: Sequence[str] | None = None) -> None:
     """Measure, show, and write down what was asked for."""
-    words = list(sys.argv[1:] if command_line is None else command_line)
-    if "--simulate" in words:
-        words.remove("--simulate")
-        simulate.main(words)
-        return
-    arguments = parse_arguments(words)
+    arguments = parse_arguments(command_line)
     with ExitStack() as servers:
         addresses = {
             name: servers.enter_context(serving(target))

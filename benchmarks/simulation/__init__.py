@@ -1,1 +1,1 @@
-"""A batching server in virtual time: its queue, its arrivals, and its schedulers."""
+"""A batching server in virtual time: docs/decisions on batches, and CHANGELOG on fair turns."""

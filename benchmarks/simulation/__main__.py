@@ -1,7 +1,7 @@
 """Convoy's batching policy beside others, simulated: `python -m benchmarks.simulation`.
 
     python -m benchmarks.simulation [--requests N] [--seeds N] [--engines K]
-        [--plots FOLDER] [--json FILE]
+        [--json FILE]
 
 The policy is the code that serves (`service/batching/policy.py`); the engine, the arrivals and the
 clock are simulated, so this compares decisions and says nothing of any machine. The criterion is in
@@ -163,7 +163,6 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=3, help="runs a point (%(default)s)")
     parser.add_argument("--engines", type=int, default=1, help="of the server (%(default)s)")
     parser.add_argument("--processes", type=int, default=2, help="at once (%(default)s)")
-    parser.add_argument("--plots", type=Path, metavar="FOLDER", help="draw PNGs there")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers there")
     parser.add_argument(
         "--record", action="store_true", help=f"append them to {FILE.relative_to(ROOT)}"
@@ -189,11 +188,6 @@ def main(command_line: Sequence[str] | None = None) -> None:
         arguments.json.write_text(json.dumps(rows, indent=2) + "\n")
     if arguments.record:
         append(FILE, [{**stands, **line} for line in as_lines(comparisons)])
-    if arguments.plots:
-        from benchmarks.simulation.plots import plot  # noqa: PLC0415  needs Matplotlib
-
-        for file in plot(comparisons, arguments.plots):
-            print(file)
     if not met:
         raise SystemExit(1)
 

@@ -1,11 +1,11 @@
-"""An honest client beside floods, simulated: `python -m benchmarks.simulation.hostile`.
+"""An honest client beside floods, simulated: what CHANGELOG promises of clients that take turns.
 
 The queue, its turns and the policy are the code that serves; engine and clock are simulated. A
 flood keeps 128 images waiting, in two requests of 64. With k of them an honest client's p50 may
 grow k+1 times, and what it gets of the engine may fall to 1/(k+1) where it wants as much. Where
 small batches waste the engine, batches stay as large as leaves its other clients their share, and
 two of them bound the p50 instead: 2.3 for "flat" and one flood. `fifo` is the same without knowing
-clients apart. Exit status 1 where this is not met.
+clients apart. tests/benchmarks/simulation/test_hostile.py holds it.
 """
 
 import heapq
@@ -15,9 +15,6 @@ from math import inf
 from random import Random
 from statistics import median
 from typing import NamedTuple
-
-from rich.console import Console
-from rich.table import Table
 
 from benchmarks.simulation.workloads import PROFILES
 from service.batching.dispatcher import Dispatcher
@@ -150,24 +147,3 @@ def rows(floods: Sequence[int] = FLOODS) -> Iterator[Row]:
                 fifo = simulate(seconds, habit, number, fair=False).p50_s
                 most = bound(seconds, number)
                 yield Row(profile, name, number, p50_s / alone, most, share, fifo / alone)
-
-
-def main() -> None:
-    """Simulate and show."""
-    table = Table(box=None)
-    for heading in ("L(n)", "honest client", "floods", "p50 ×", "at most", "share", "fifo p50 ×"):
-        table.add_column(heading, justify="left" if heading[0] in "Lh" else "right")
-    met = True
-    for row in rows():
-        met = met and row.met
-        numbers = f"{row.growth:.2f}", f"{row.most:.2f}", f"{row.share:.3f}", f"{row.fifo:.0f}"
-        table.add_row(row.profile, row.habit, str(row.floods), *numbers)
-    console = Console(highlight=False, soft_wrap=True)
-    console.print(table)
-    console.print("met" if met else "NOT MET")
-    if not met:
-        raise SystemExit(1)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,26 +1,33 @@
 """Real networks for the tests: the onnx package's nine, and a trained one where it is there."""
 
+import numpy as np
 import onnx
 import pytest
 
 from benchmarks.networks import light
-from benchmarks.networks.light import LIGHT, LIGHT_NETWORKS, random_images
+from benchmarks.networks.light import LIGHT, LIGHT_NETWORKS
 from tests.support import ROOT
 
-__all__ = [
-    "LIGHT",
-    "LIGHT_NETWORKS",
-    "SHARED",
-    "SQUEEZENET",
-    "light_network",
-    "needs_shared",
-    "random_images",
-]
+__all__ = ["LIGHT", "LIGHT_NETWORKS"]
 
 
 def light_network(name: str) -> onnx.ModelProto:
     """Return one of the nine, its fully connected layers narrow: they hold most of the weights."""
     return light.light_network(name, head=256)
+
+
+def random_images(n: int, shape: tuple[int, int, int], seed: int = 0) -> np.ndarray:
+    """n float32 images of `shape` that differ as images do: in colour and in coarse pattern.
+
+    White noise would not do: to a network every such image looks the same.
+    """
+    rng = np.random.default_rng(seed)
+    channels, height, width = shape
+    coarse = rng.normal(0, 1, (n, channels, 7, 7))
+    rows = np.arange(height) * 7 // height
+    columns = np.arange(width) * 7 // width
+    images = coarse[:, :, rows][:, :, :, columns] + rng.normal(0, 1, (n, channels, 1, 1))
+    return (images + rng.normal(0, 0.3, images.shape)).astype(np.float32)
 
 
 SHARED = ROOT.resolve().parent / "shared"

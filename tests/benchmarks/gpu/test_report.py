@@ -46,9 +46,9 @@ def layer_lines() -> list[Row]:
     ]
 
 
-def network_line(side: str, us: float) -> Row:
-    row = {"network": "SqueezeNet", "n": 1, "side": side, "metric": "device", "p50_us": us}
-    return line(Unit("network", "SqueezeNet", 1, side), row)
+def network_line(side: str, us: float, network: str = "SqueezeNet") -> Row:
+    row = {"network": network, "n": 1, "side": side, "metric": "device", "p50_us": us}
+    return line(Unit("network", network, 1, side), row)
 
 
 HTTP = line(
@@ -86,6 +86,18 @@ def micro_lines(constants: Constants) -> list[Row]:
         row = {"reading": each.name, "conditions": dict(each.conditions), "p50_us": each.us}
         found.setdefault(each.name, []).append(row)
     return [line(Unit("micro", name, 1, "convoy"), *rows) for name, rows in found.items()]
+
+
+@pytest.mark.parametrize(("ours", "verdict"), [(90.0, "met"), (100.0, "NOT MET")])
+def test_a_network_is_held_against_torch_compile(tmp_path: Path, ours: float, verdict: str) -> None:
+    lines = [
+        network_line("convoy", ours, "VGG-19"),
+        network_line("torch.compile", 100.0, "VGG-19"),
+        network_line("convoy", ours, "ResNet-50"),
+    ]
+    text = results(lines, tmp_path)
+    assert f"- {verdict}: VGG-19 at N = 1, ahead of torch.compile" in text
+    assert text.count("ahead of torch.compile") == 1  # ResNet-50 was measured on one side alone
 
 
 def test_what_the_model_assumes_stands_beside_what_was_measured(tmp_path: Path) -> None:

@@ -168,6 +168,19 @@ def test_the_plan_says_what_is_missing_and_what_fits(
     assert groups[1].startswith("  layer convoy, N = 1: ")
 
 
+def test_units_are_chosen_by_a_part_of_their_names(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    of_resnet = [unit for unit in units() if "ResNet-50" in str(unit)]
+    plan = ["plan", "--out", str(tmp_path), "--commit", "0", "--only"]
+    assert main([*plan, "ResNet-50"]) == 0
+    assert 0 < len(of_resnet) < len(units())
+    count = len(of_resnet)
+    assert f"{count} of {count} measurements are missing" in capsys.readouterr().out
+    with pytest.raises(SystemExit, match="no unit's name has 'ResNet-51'; one is "):
+        main([*plan, "ResNet-51"])
+
+
 def test_a_run_without_a_gpu_is_a_failure_that_names_what_is_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

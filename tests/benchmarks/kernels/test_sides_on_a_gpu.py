@@ -9,8 +9,8 @@ from benchmarks.kernels.baselines_torch import BaselineError, CudaRuntime
 from benchmarks.kernels.contest import Cache, Effort
 from benchmarks.kernels.sides import BASELINES, ConvoySide
 from benchmarks.kernels.suites import C3D, CUCONV, Layer
-from benchmarks.networks.__main__ import check, images_of
 from benchmarks.networks.light import NETWORKS, classifier
+from benchmarks.networks.measure import check, images_of
 from benchmarks.networks.sides import WAYS, ConvoyNetwork, TorchNetwork, Way
 from kernels.device.cuda_device import CudaDevice
 from kernels.tuning.autotune import Search

@@ -1,28 +1,17 @@
 """Whole networks beside sides that are made up; Convoy's on the simulated device."""
 
-import io
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
-from rich.console import Console
 
-from benchmarks.networks import __main__ as networks
-from benchmarks.networks.__main__ import (
-    DifferentScoresError,
-    chosen,
-    goal,
-    images_of,
-    measure,
-    show,
-)
 from benchmarks.networks.c3d import C3D, c3d
 from benchmarks.networks.light import classifier
+from benchmarks.networks.measure import DifferentScoresError, chosen, images_of, measure
 from benchmarks.networks.sides import ConvoyNetwork
 from benchmarks.networks.switches import SWITCHES, VARIANTS
-from benchmarks.rows import Row, append, read
+from benchmarks.rows import Row
 from cusim.device import CusimDevice
 from cusim.streams import CusimGraph, Launching
 from kernels.tuning.autotune import Search
@@ -181,63 +170,3 @@ def test_without_a_store_the_heuristic_chooses_and_with_one_the_tuner(
         assert str(by_heuristic(problem)) == str(heuristic(device)(problem))
         (outcomes,) = (each for key, each in store.read().items() if key.problem == str(problem))
         assert str(by_tuner(problem)) in outcomes
-
-
-def row(network: str, n: int, side: str, us: float, metric: str = "device") -> Row:
-    return {
-        "kind": "measurement", "device": "d", "commit": "c",
-        "network": network, "n": n, "side": side, "metric": metric, "p50_us": us,
-    }  # fmt: skip
-
-
-def test_a_table_has_a_row_a_network_and_the_goals_are_judged(tmp_path: Path) -> None:
-    rows = [
-        row("VGG-19", 1, "convoy", 100),
-        row("VGG-19", 1, "torch.compile", 150),
-        row("VGG-19", 1, "torch graph", 120),
-        row("VGG-19", 8, "convoy", 200),
-        row("VGG-19", 8, "torch.compile", 150),
-        row("ResNet-50", 1, "convoy", 100),
-        row("ResNet-50", 8, "torch.compile", 1, "end to end"),
-    ]
-    out = io.StringIO()
-    show(rows, Console(file=out, width=120))
-    text = out.getvalue()
-    assert "1.20" in text  # over the fastest other
-    assert "0.75" in text
-    assert "met: VGG-19 at N = 1" in text
-    assert "NOT MET: VGG-19 at N = 8" in text
-    assert "not measured: ResNet-50 at N = 1" in text
-    assert goal(rows, "ResNet-50", 8) == "not measured"
-    append(tmp_path / "networks.jsonl", rows)
-    networks.main(["--report", "--out", str(tmp_path)])
-
-
-def test_a_run_measures_tunes_and_shows(
-    device: CusimDevice,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    small = C3D(clip=(2, 6, 6), filters=(4,), hidden=4, classes=3)
-    monkeypatch.setattr(networks, "CudaDevice", lambda: device)
-    monkeypatch.setattr(networks, "NETWORKS", {"C3D": lambda: c3d(small)})
-    monkeypatch.setattr(networks, "RUNS", 2)
-    monkeypatch.setitem(sys.modules, "torch", None)
-    for _ in range(2):  # the second finds everything there
-        arguments = ["--n", "1", "--top", "1", "--out", str(tmp_path), "--commit", "abc"]
-        networks.main(arguments)
-    shown = capsys.readouterr().out
-    assert "PyTorch is not measured" in shown
-    assert shown.count("C3D N1 convoy, device:") == 1
-    assert "not measured: VGG-19 at N = 1" in shown
-    assert len(read(tmp_path / "networks.jsonl")) == 2
-    assert TuningStore(tmp_path / "tuning.json").read()
-    networks.main(["--budget-s", "0", "--out", str(tmp_path)])
-    assert "the budget is spent" in capsys.readouterr().out
-
-
-def test_without_a_gpu_it_is_said_that_one_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "cupy", None)
-    with pytest.raises(SystemExit, match="networks are measured on a GPU"):
-        networks.main([])

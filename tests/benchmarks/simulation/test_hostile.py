@@ -37,16 +37,3 @@ def test_a_row_is_met_by_its_p50_and_its_share() -> None:
     assert met.met
     assert not met._replace(share=0.4).met
     assert not met._replace(growth=2.2).met
-
-
-def test_the_command_shows_and_fails_where_it_is_not_met(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    row = Row("flat", "thinks", 1, 1.5, 2.0, 0.1, 20.0)
-    monkeypatch.setattr(hostile, "rows", lambda: [row])
-    hostile.main()
-    assert "1.50" in capsys.readouterr().out
-    monkeypatch.setattr(hostile, "rows", lambda: [row, row._replace(growth=3.0)])
-    with pytest.raises(SystemExit):
-        hostile.main()
-    assert "NOT MET" in capsys.readouterr().out

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.serving import overhead as service
 from benchmarks.simulation import __main__ as simulate
 from benchmarks.simulation import comparison, workloads
 from benchmarks.simulation.comparison import Comparison, Result, compare, summary
@@ -245,14 +244,14 @@ def test_ours_is_beaten_nowhere_by_more_than_a_twentieth_and_wins(profile: str) 
 # --- the command ---------------------------------------------------------------------------------
 
 
-def test_the_command_shows_and_writes_and_draws(
+def test_the_command_shows_and_writes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     points = [Point("flat", "closed, quick", 8), Point("flat", "Poisson", 1.2, 3.0)]
     monkeypatch.setattr(simulate, "sweep", lambda *_: points)
-    rows, plots = tmp_path / "rows.json", tmp_path / "plots"
+    rows = tmp_path / "rows.json"
     arguments = ["--requests", "1500", "--seeds", "2", "--processes", "1"]
-    service.main(["--simulate", *arguments, "--json", str(rows), "--plots", str(plots)])
+    simulate.main([*arguments, "--json", str(rows)])
     written = json.loads(rows.read_text())
     assert [(row["workload"], row["deadline_l8"]) for row in written] == [
         ("closed, quick", None),
@@ -260,8 +259,6 @@ def test_the_command_shows_and_writes_and_draws(
     ]
     assert set(written[0]["results"]) == set(SCHEDULERS)
     assert written[0]["results"][CONVOY]["batch"] > 7
-    names = {"simulate-flat-latency.png", "simulate-flat-goodput.png"}
-    assert {file.name for file in plots.iterdir()} == names
     shown = capsys.readouterr().out
     assert "\nmet: the worst score of 2 points" in shown
 

@@ -15,7 +15,7 @@ from models import BUILT_IN_MODEL
 from service.settings import Settings, SettingsError
 
 if TYPE_CHECKING:
-    from benchmarks.ray_serve.cluster import RayConvoy
+    from tests.support.ray.cluster import RayConvoy
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install -e '.[ray]'")
 
@@ -27,7 +27,7 @@ SAMPLES = sorted((BUILT_IN_MODEL.parent / "samples").iterdir())
 @pytest.fixture(scope="module")
 def running() -> "Iterator[RayConvoy]":
     """Two nodes, each with a replica."""
-    from benchmarks.ray_serve.cluster import ray_convoy  # noqa: PLC0415  imports Ray
+    from tests.support.ray.cluster import ray_convoy  # noqa: PLC0415  imports Ray
 
     with ray_convoy(nodes=2, replicas=(2, 2), arguments={"max_batch": 4}) as found:
         yield found
@@ -71,8 +71,8 @@ def test_other_answers_are_convoys_too(
 
 def test_faults_lose_nothing(running: "RayConvoy") -> None:
     """A replica is killed, a node is lost, another joins: each request is answered or refused."""
-    from benchmarks.ray_serve.__main__ import faults, unexpected  # noqa: PLC0415  imports Ray
-    from benchmarks.ray_serve.cluster import Proxy  # noqa: PLC0415
+    from tests.support.ray.cluster import Proxy  # noqa: PLC0415
+    from tests.support.ray.faults import faults, unexpected  # noqa: PLC0415  imports Ray
 
     found = faults(running, seconds=24)
     assert unexpected(found, Proxy.PYTHON) == {}
@@ -82,17 +82,13 @@ def test_faults_lose_nothing(running: "RayConvoy") -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("proxy", ["python", "haproxy"])
-def test_figures_beside_a_bare_server_and_faults(
-    proxy: str, record_property: pytest.FixtureRequest
-) -> None:
-    from benchmarks.ray_serve import __main__ as on_ray  # noqa: PLC0415  imports Ray
-    from benchmarks.ray_serve.cluster import Proxy, ray_convoy  # noqa: PLC0415
+def test_faults_lose_nothing_behind_either_proxy(proxy: str) -> None:
+    from tests.support.ray.cluster import Proxy, ray_convoy  # noqa: PLC0415  imports Ray
+    from tests.support.ray.faults import faults, unexpected  # noqa: PLC0415  imports Ray
 
-    sides = on_ray.measure(Proxy(proxy), seconds=10, rounds=2)
-    assert all(not each["errors"] for results in sides.values() for each in results)
     with ray_convoy(nodes=2, replicas=(2, 2), proxy=Proxy(proxy)) as running:
-        found = on_ray.faults(running, seconds=60)
-    assert on_ray.unexpected(found, Proxy(proxy)) == {}
+        found = faults(running, seconds=60)
+    assert unexpected(found, Proxy(proxy)) == {}
 
 
 def ask(url: str, images: int, stop: threading.Event) -> Counter[int]:
@@ -108,7 +104,7 @@ def ask(url: str, images: int, stop: threading.Event) -> Counter[int]:
 
 @pytest.mark.slow
 def test_waiting_images_add_a_replica_and_one_that_leaves_answers_what_it_has() -> None:
-    from benchmarks.ray_serve.cluster import ray_convoy  # noqa: PLC0415  imports Ray
+    from tests.support.ray.cluster import ray_convoy  # noqa: PLC0415  imports Ray
 
     autoscaling = {
         "look_back_period_s": 2.0,

@@ -1,0 +1,119 @@
+"""A whole network in strict float32, by Convoy and by PyTorch: README, "Measured on a GPU".
+
+VGG-19, ResNet-50, GoogLeNet, SqueezeNet and C3D with seeded weights. PyTorch runs the same
+rewritten graph, channels last, TF32 off: node by node with cudnn.benchmark, in a CUDA graph, and
+by torch.compile (max-autotune). Scores are compared before anything is timed. Two times of each:
+
+    device       from pixels on the device to scores there, runs queued one behind the other;
+                 Convoy's from pinned memory and back, for its graph holds the copies
+    end to end   from the host's pixels to the host's scores, one request at a time
+
+`python -m benchmarks.gpu run` measures them, Convoy also without each part of its engine that can
+be left out (switches.py).
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+import numpy as np
+
+from benchmarks.kernels.report import CONVOY
+from benchmarks.networks.sides import NetworkSide, warm_up
+from benchmarks.rows import Row
+from kernels.device.device import Device
+from kernels.tuning.autotune import Search, autotune
+from kernels.tuning.heuristic import heuristic
+from kernels.tuning.search import conditions_of, finder, tuned
+from kernels.tuning.store import TuningStore
+from kernels.tuning.timing import Timing
+from models.classifier import Classifier
+from models.engines.engine import Images, Scores
+from models.lowering import Choose
+from models.tuning.measured import conv_problems
+
+RUNS = 200
+
+MOST_DIFFERENCE = 1e-3
+"""Of a score from Convoy's, relative to the image's largest."""
+
+Make = Callable[[], NetworkSide]
+
+
+class DifferentScoresError(Exception):
+    """A side that computes something else."""
+
+
+def images_of(network: Classifier, n: int, seed: int = 0) -> Images:
+    """n images, or clips, in coarse squares."""
+    *spatial, channels = network.preprocessing.image_shape
+    rng = np.random.default_rng(seed)
+    images = rng.integers(0, 256, (n, *[4] * len(spatial), channels), np.uint8)
+    for axis, size in enumerate(spatial, 1):
+        images = images.take(np.arange(size) * 4 // size, axis)
+    return images
+
+
+def chosen(
+    device: Device, network: Classifier, n: int, store: TuningStore | None, search: Search
+) -> Choose:
+    """The tuner's choices for N = n, measured now where the store has none; or the heuristic's."""
+    if store is None:
+        return heuristic(device)
+    problems = list(conv_problems(network.rewritten.graph, [n]))
+    autotune(device, problems, store, search, progress=lambda *_: None)
+    return tuned(finder(store.read(), conditions_of(device)), heuristic(device))
+
+
+def times_of(side: NetworkSide, images: Images, runs: int) -> dict[str, Timing]:
+    """Both times, by metric."""
+    warm_up(lambda: side.run(images))
+    end_to_end = []
+    for _ in range(runs):
+        begin = time.perf_counter()
+        side.run(images)
+        end_to_end.append(1e6 * (time.perf_counter() - begin))
+    return {"device": Timing.of(side.queued_us(runs)), "end to end": Timing.of(end_to_end)}
+
+
+def check(name: str, scores: Scores, expected: Scores) -> None:
+    """Raise DifferentScoresError unless both say the same of every image."""
+    difference = np.abs(scores - expected).max(axis=1) / np.abs(expected).max(axis=1)
+    if not difference.max() <= MOST_DIFFERENCE:  # NaN is a difference too
+        raise DifferentScoresError(f"{name} gives other scores: off by {difference.max():.1e}")
+
+
+def measure(
+    network: str,
+    n: int,
+    makers: Mapping[str, Make],
+    images: Images,
+    known: Iterable[Row],
+    runs: int,
+) -> Iterator[list[Row]]:
+    """Rows of each side that has none yet; Convoy's scores are what all others' must be."""
+    there = {row["side"] for row in known if (row["network"], row["n"]) == (network, n)}
+    missing = [name for name in makers if name not in there]
+    if not missing:
+        return
+    reference = makers[CONVOY]()
+    expected = reference.run(images).scores
+    for name in missing:
+        side = reference if name == CONVOY else makers[name]()
+        check(name, side.run(images).scores, expected)
+        times = times_of(side, images, runs)
+        if side is not reference:
+            side.close()
+        yield [
+            {
+                "network": network,
+                "n": n,
+                "side": name,
+                "metric": metric,
+                "p20_us": round(timing.p20_us, 2),
+                "p50_us": round(timing.p50_us, 2),
+                "p80_us": round(timing.p80_us, 2),
+                "runs": runs,
+            }
+            for metric, timing in times.items()
+        ]
+    reference.close()

@@ -1,1 +1,0 @@
-"""Convoy on Ray Serve, measured: `python -m benchmarks.ray_serve`. Needs the extra `ray`."""

@@ -1,0 +1,67 @@
+"""Loads of a Convoy on Ray Serve, and faults amid them. Needs the extra `ray`."""
+
+import json
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from benchmarks.rows import ROOT
+from benchmarks.serving.served import CONVOY
+from tests.support.ray.cluster import Proxy, RayConvoy
+
+CLIENTS = 8
+
+# What Ray or Convoy refuses may be sent again. Ray starts HAProxy anew with every change, and the
+# connection of a request that meets that is closed.
+RETRYABLE = {
+    Proxy.PYTHON: frozenset({"429", "503"}),
+    Proxy.HAPROXY: frozenset({"429", "503", "disconnected by the server"}),
+}
+
+Load = dict[str, Any]
+
+
+@contextmanager
+def load(url: str, seconds: float) -> Iterator[list[Load]]:
+    """Clients that ask for so long; the list has their results at the end of the context."""
+    results: list[Load] = []
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "loadtest.json"
+        options = ["--clients", str(CLIENTS), "--duration", f"{seconds}s", "--verify"]
+        options += ["--warmup", "1s", "--timeout", "60s", "--max-errors", "1", "--json", str(file)]
+        command = [*CONVOY, "loadtest", url, *options]
+        with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+            yield results
+            told, _ = process.communicate()
+        # 1: an answer was wrong; `errors` of the results says so.
+        if process.returncode not in (0, 1) or not file.exists():
+            raise RuntimeError(f"the load generator failed: {told}")
+        results += json.loads(file.read_text())["loads"]
+
+
+def faults(running: RayConvoy, seconds: float) -> Load:
+    """The results of clients during which a replica dies, a node is lost and another joins.
+
+    Of two nodes with a replica each. In the end there are two replicas again.
+    """
+    (lost,) = running.cluster.worker_nodes
+    (on_head,) = (each for each in running.replicas() if each.address != lost.node_ip_address)
+    with load(running.url, seconds) as results:
+        time.sleep(seconds / 4)
+        on_head.kill()
+        time.sleep(seconds / 4)
+        # The clients wait while no replica is there.
+        running.remove_node(lost)
+        running.add_node()
+    running.wait_for(2)
+    (found,) = results
+    return found
+
+
+def unexpected(found: Load, proxy: Proxy) -> dict[str, int]:
+    """Of the requests that were not answered, those that were not refused as retryable."""
+    return {name: n for name, n in found["errors"].items() if name not in RETRYABLE[proxy]}
