@@ -1,4 +1,4 @@
-"""What each way to compute a convolution costs, and how it errs: docs/kernels.md, "What the planner does".
+"""What each way to compute a convolution costs, and how it errs: docs/kernels.md.
 
     python -m benchmarks.kernels --costs      products, workspace and bytes (costs.py)
     python -m benchmarks.kernels --accuracy   errors (accuracy.py); --device cusim needs no GPU
