@@ -1,6 +1,6 @@
 """What the service adds to HTTP: Convoy beside uvicorn and beside less, in one run, interleaved.
 
-    python -m benchmarks.serving.overhead [--requests N] [--also HOST:PORT] [--json FILE] [--record]
+    python -m benchmarks.serving.overhead [--requests N] [--json FILE] [--record]
 
 Convoy is the real application, with an engine and a decoder that do nothing, so only its own work
 remains: the limits, the decode and engine threads, the batcher, the metrics, the JSON. The other
@@ -282,9 +282,6 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         metavar="SERVER",
         help="servers beside the first; more servers leave the caches colder (all: %(choices)s)",
     )
-    parser.add_argument(
-        "--also", metavar="HOST:PORT", help="measure a running `convoy serve` after them"
-    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers there too")
     parser.add_argument(
         "--record", action="store_true", help=f"append them to {RECORD.relative_to(ROOT)}"
@@ -318,15 +315,6 @@ def main(command_line: Sequence[str] | None = None) -> None:
             wait_until_ready(address)
         measured = [
             measure(addresses, size, arguments.requests, arguments.seconds) for size in BODIES
-        ]
-    if arguments.also:
-        # By itself: a model that computes between their requests would slow the others down.
-        host, _, port = arguments.also.rpartition(":")
-        running: Address = (host, int(port))
-        wait_until_ready(running)
-        measured = [
-            each + measure({arguments.also: running}, size, arguments.requests, arguments.seconds)
-            for each, size in zip(measured, BODIES, strict=True)
         ]
     for each in measured:
         show(each, Console(highlight=False))
