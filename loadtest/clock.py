@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from time import perf_counter
 
+from typing_extensions import override
+
 _CLOCK_MONOTONIC = 1  # the clock that perf_counter reads
 _TFD_TIMER_ABSTIME = 1
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -35,6 +37,7 @@ class TimerFdClock(Clock):
         self._descriptor = descriptor
         self._fired = asyncio.Event()
 
+    @override
     async def until(self, moment: float) -> None:
         """Return at `moment`; if it has passed, after one turn of the event loop."""
         if moment <= perf_counter():

@@ -20,6 +20,8 @@ from collections.abc import Callable, Mapping, Sequence
 from math import inf
 from random import Random
 
+from typing_extensions import override
+
 from benchmarks.simulation.server import Choice, Item, Scheduler
 from service.batching.dispatcher import Dispatcher
 from service.batching.latency import Latency, measure
@@ -131,12 +133,12 @@ class Clipper(_Fifo):
         late = _late(now, queue)
         return Choice(min(int(self._largest), len(queue) - len(late)), inf, late)
 
+    @override
     def dispatched(self, now: float, items: int, engine: int) -> None:
-        """Remember when, and how many."""
         self._begun[engine] = now, items
 
+    @override
     def answered(self, now: float, _: int, engine: int) -> None:
-        """Grow or shrink."""
         started, items = self._begun[engine]
         if now - started > self._objective_s:
             self._largest = max(1.0, self._largest * 0.9)

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from math import ceil, prod
 from typing import ClassVar, Protocol, TypeVar
 
+from typing_extensions import override
+
 from kernels.convolution.rounding import direct_rounding
 from kernels.convolution.split_sum import MIN_CHUNKS, SplitSum, TileConfig, conv_sizes
 from kernels.convolution.work import Trips, Work
@@ -149,14 +151,16 @@ class ImplicitGemm(SplitSum[TileConfig[T]]):
         """Return the error of y, in u: that of sums of all products."""
         return direct_rounding(problem)
 
+    @override
     def unsplit(self, problem: ConvProblem) -> Iterable[TileConfig[T]]:
         """Return the configurations that split nothing, one for each tile."""
         return map(TileConfig, self.blocks_of(problem))
 
+    @override
     def most_parts(self, problem: ConvProblem, config: TileConfig[T]) -> int:
-        """Return the number of parts with chunks enough."""
         return max(1, ceil(inner_size(problem) / config.tile.bk) // MIN_CHUNKS)
 
+    @override
     def tiles(self, problem: ConvProblem, config: TileConfig[T]) -> int:
         """Return the number of tiles that cover the output of all images and groups."""
         tile = config.tile
@@ -164,18 +168,19 @@ class ImplicitGemm(SplitSum[TileConfig[T]]):
         filters = problem.k // problem.groups
         return ceil(pixels / tile.bm) * ceil(filters / tile.bn) * problem.groups
 
+    @override
     def part_floats(self, config: TileConfig[T]) -> int:
-        """Return the floats of a block's sums in the workspace."""
         return config.tile.sums
 
+    @override
     def threads(self, config: TileConfig[T]) -> int:
-        """Return the threads of a block."""
         return config.tile.threads
 
-    def dynamic_bytes(self, problem: ConvProblem, config: TileConfig[T]) -> int:  # noqa: ARG002  (the tile's)
-        """Return the bytes of dynamic shared memory that a block uses."""
+    @override
+    def dynamic_bytes(self, problem: ConvProblem, config: TileConfig[T]) -> int:
         return config.tile.dynamic_bytes
 
+    @override
     def sizes(
         self,
         problem: ConvProblem,
@@ -207,10 +212,11 @@ class FloatGemm(ImplicitGemm[Tile]):
     POINTWISE: ClassVar[bool]
     """Whether windows are single pixels of x, each at its output's place."""
 
-    def blocks_of(self, problem: ConvProblem) -> tuple[Tile, ...]:  # noqa: ARG002  (the same for all)
-        """Return the tiles to choose from."""
+    @override
+    def blocks_of(self, problem: ConvProblem) -> tuple[Tile, ...]:
         return TILES
 
+    @override
     def instantiation(
         self, problem: ConvProblem, config: TileConfig[Tile], activation: Activation | None = None
     ) -> Instantiation:
@@ -229,8 +235,8 @@ class FloatGemm(ImplicitGemm[Tile]):
         """Return float32: it uses no tensor cores."""
         return Precision.FP32
 
+    @override
     def further_arguments(self, problem: ConvProblem) -> Mapping[str, Value]:
-        """Return the arguments of the prologue."""
         return prologue_arguments(problem.prologue)
 
     def work(self, problem: ConvProblem, config: TileConfig[Tile]) -> tuple[Work]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from math import ceil, prod
 
 import numpy as np
+from typing_extensions import override
 
 from kernels.convolution.implicit_gemm import ImplicitGemm, inner_size, unit
 from kernels.convolution.split_sum import TileConfig
@@ -103,17 +104,20 @@ class TensorConv(ImplicitGemm[TensorTile]):
         """None where the precision is one of tensor cores."""
         return without_tensor_cores(problem) or after_prologue(problem)
 
+    @override
     def blocks_of(self, problem: ConvProblem) -> tuple[TensorTile, ...]:
         """Return tiles of as many bytes at every precision."""
         bk = _ROW_BYTES // problem.precision.stored.itemsize
         splits = problem.precision is Precision.TF32X3
         return tuple(replace(tile, bk=bk) for tile in (SPLITTING_TILES if splits else TENSOR_TILES))
 
+    @override
     def dynamic_bytes(self, problem: ConvProblem, config: TileConfig[TensorTile]) -> int:
         """Return the tile's bytes, and those for where pixels lie in what is projected."""
         tile = config.tile
         return tile.dynamic_bytes + (16 * tile.bm if problem.projection else 0)
 
+    @override
     def instantiation(
         self,
         problem: ConvProblem,
@@ -135,6 +139,7 @@ class TensorConv(ImplicitGemm[TensorTile]):
         """Return the problem's precision."""
         return problem.precision
 
+    @override
     def further_arguments(self, problem: ConvProblem) -> Mapping[str, Value]:
         """The projection, of no channels where there is none."""
         axes = len(problem.window.input)

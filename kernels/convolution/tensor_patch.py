@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from math import ceil, prod, sqrt
 
 import numpy as np
+from typing_extensions import override
 
 from kernels.convolution.rounding import direct_rounding
 from kernels.convolution.split_sum import SplitSum, TileConfig, conv_sizes
@@ -114,6 +115,7 @@ class PatchConv(SplitSum[TileConfig[PatchTile]]):
         """Return the error of y, in u: that of sums of all products."""
         return direct_rounding(problem)
 
+    @override
     def unsplit(self, problem: ConvProblem) -> Iterable[TileConfig[PatchTile]]:
         """Return the configurations whose blocks have a chunk for each stage."""
         slices = slices_of(problem)
@@ -123,7 +125,8 @@ class PatchConv(SplitSum[TileConfig[PatchTile]]):
             if slices.count == 1 or slices.chunks >= tile.stages - 1
         )
 
-    def most_parts(self, problem: ConvProblem, config: TileConfig[PatchTile]) -> int:  # noqa: ARG002  (the same for all)
+    @override
+    def most_parts(self, problem: ConvProblem, config: TileConfig[PatchTile]) -> int:
         """Return the number of slices: each block has one at least."""
         return slices_of(problem).count
 
@@ -151,13 +154,13 @@ class PatchConv(SplitSum[TileConfig[PatchTile]]):
             ),
         )
 
+    @override
     def instantiation(
         self,
         problem: ConvProblem,
         config: TileConfig[PatchTile],
         activation: Activation | None = None,
     ) -> Instantiation:
-        """Return the kernel for a configuration."""
         return instantiate(
             "tensor_patch.cu",
             "conv_tensor_patch",
@@ -167,18 +170,20 @@ class PatchConv(SplitSum[TileConfig[PatchTile]]):
             finish=finish(activation),
         )
 
+    @override
     def tiles(self, problem: ConvProblem, config: TileConfig[PatchTile]) -> int:
         """Return the number of tiles that cover the output of all images."""
         return prod(self._regions(problem, config.tile)) * ceil(problem.k / config.tile.bn)
 
+    @override
     def part_floats(self, config: TileConfig[PatchTile]) -> int:
-        """Return the floats of a block's sums in the workspace."""
         return config.tile.sums
 
+    @override
     def threads(self, config: TileConfig[PatchTile]) -> int:
-        """Return the threads of a block."""
         return config.tile.threads
 
+    @override
     def dynamic_bytes(self, problem: ConvProblem, config: TileConfig[PatchTile]) -> int:
         """Return the bytes for chunks, patches and sums, and for the tables behind them."""
         patch = patch_of(problem, config.tile.bm)
@@ -207,6 +212,7 @@ class PatchConv(SplitSum[TileConfig[PatchTile]]):
         rows = by_tap.reshape(k, slices.count, -1)
         return np.pad(rows, ((0, 0), (0, 0), (0, -rows.shape[2] % CHUNK)))
 
+    @override
     def sizes(
         self,
         problem: ConvProblem,
@@ -215,7 +221,6 @@ class PatchConv(SplitSum[TileConfig[PatchTile]]):
         y: Pixels,
         residual: Pixels | None,
     ) -> bytes:
-        """Return the kernel's `Sizes`. Raises ValueError beyond 32-bit indices."""
         tile, slices = config.tile, slices_of(problem)
         patch = patch_of(problem, tile.bm)
         self._check_reach(problem, patch, x, y, residual or y)

@@ -7,6 +7,7 @@ from math import ceil, prod, sqrt
 from typing import ClassVar
 
 import numpy as np
+from typing_extensions import override
 
 from kernels.convolution.rounding import ROUNDED, winograd_rounding
 from kernels.convolution.split_sum import MIN_CHUNKS, SplitSum, WinogradConfig, conv_sizes
@@ -112,31 +113,33 @@ class TensorWinogradConv(SplitSum[WinogradConfig[TensorWinogradTile]]):
         factors = sqrt(2) * ROUNDED
         return winograd_rounding(problem, self.m, self.r, config.points, factors)
 
-    def unsplit(self, problem: ConvProblem) -> Iterable[WinogradConfig[TensorWinogradTile]]:  # noqa: ARG002  (the same for all)
-        """Return the configurations that split nothing."""
+    @override
+    def unsplit(self, problem: ConvProblem) -> Iterable[WinogradConfig[TensorWinogradTile]]:
         points = self._winograd.points[0]
         return (WinogradConfig(points, tile) for tile in TENSOR_WINOGRAD_TILES)
 
-    def most_parts(self, problem: ConvProblem, config: WinogradConfig[TensorWinogradTile]) -> int:  # noqa: ARG002  (the same for all)
-        """Return the number of parts with chunks enough."""
+    @override
+    def most_parts(self, problem: ConvProblem, config: WinogradConfig[TensorWinogradTile]) -> int:
         return max(1, ceil(problem.c / _CHUNK) // MIN_CHUNKS)
 
+    @override
     def tiles(self, problem: ConvProblem, config: WinogradConfig[TensorWinogradTile]) -> int:
         """Return the number of tiles of blocks that cover the output of all images."""
         return prod(self._regions(problem, config.tile)) * ceil(problem.k / config.tile.bn)
 
+    @override
     def part_floats(self, config: WinogradConfig[TensorWinogradTile]) -> int:
-        """Return the floats of a block's outputs in the workspace."""
         outputs: int = self.m**2
         return outputs * config.tile.bm * config.tile.bn
 
+    @override
     def threads(self, config: WinogradConfig[TensorWinogradTile]) -> int:
-        """Return the threads of a block."""
         return config.tile.threads
 
+    @override
     def dynamic_bytes(
         self,
-        problem: ConvProblem,  # noqa: ARG002  (the same for all)
+        problem: ConvProblem,
         config: WinogradConfig[TensorWinogradTile],
     ) -> int:
         """Return the bytes of two chunks of V, U and d, later of 32 tiles' products and outputs."""
@@ -169,13 +172,13 @@ class TensorWinogradConv(SplitSum[WinogradConfig[TensorWinogradTile]]):
             ),
         )
 
+    @override
     def instantiation(
         self,
         problem: ConvProblem,
         config: WinogradConfig[TensorWinogradTile],
         activation: Activation | None = None,
     ) -> Instantiation:
-        """Return the kernel for a configuration."""
         return instantiate(
             "tensor_winograd.cu",
             "conv_tensor_winograd",
@@ -207,6 +210,7 @@ class TensorWinogradConv(SplitSum[WinogradConfig[TensorWinogradTile]]):
             )
         return filter_rows(4 * weight.astype(np.float32), self.m, config.points, HALF)
 
+    @override
     def sizes(
         self,
         problem: ConvProblem,
@@ -215,7 +219,6 @@ class TensorWinogradConv(SplitSum[WinogradConfig[TensorWinogradTile]]):
         y: Pixels,
         residual: Pixels | None,
     ) -> bytes:
-        """Return the kernel's `Sizes`. Raises ValueError beyond 32-bit indices."""
         tile = config.tile
         self._check_reach(problem, tile, x, y, residual or y)
         region = self._region(problem, tile)

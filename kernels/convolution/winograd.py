@@ -4,6 +4,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from math import ceil, prod
 
+from typing_extensions import override
+
 from kernels.convolution.rounding import winograd_rounding
 from kernels.convolution.split_sum import MIN_CHUNKS, SplitSum, WinogradConfig, conv_sizes
 from kernels.convolution.work import Trips, Work
@@ -159,33 +161,34 @@ class WinogradConv(SplitSum[WinogradConfig[WinogradTile]]):
         """Return the error of y, in u: sums and transforms are float32."""
         return winograd_rounding(problem, self.m, self.r, config.points, factors=0)
 
-    def unsplit(self, problem: ConvProblem) -> Iterable[WinogradConfig[WinogradTile]]:  # noqa: ARG002  (the same for all)
-        """Return the configurations that split nothing."""
+    @override
+    def unsplit(self, problem: ConvProblem) -> Iterable[WinogradConfig[WinogradTile]]:
         return (
             WinogradConfig(points, tile) for points in self.points for tile in TILES[self.positions]
         )
 
+    @override
     def most_parts(self, problem: ConvProblem, config: WinogradConfig[WinogradTile]) -> int:
-        """Return the number of parts with chunks enough."""
         return max(1, ceil(problem.c / config.tile.bc) // MIN_CHUNKS)
 
+    @override
     def tiles(self, problem: ConvProblem, config: WinogradConfig[WinogradTile]) -> int:
         """Return the number of tiles of blocks that cover the output of all images."""
         tile = config.tile
         images = ceil(problem.n * self.image_tiles(problem) / tile.bm)
         return images * ceil(problem.k / tile.bn)
 
+    @override
     def part_floats(self, config: WinogradConfig[WinogradTile]) -> int:
-        """Return the floats of a block's outputs in the workspace."""
         outputs: int = self.m**self.axes
         return outputs * config.tile.bm * config.tile.bn
 
+    @override
     def threads(self, config: WinogradConfig[WinogradTile]) -> int:
-        """Return the threads of a block."""
         return config.tile.threads(self.positions)
 
-    def dynamic_bytes(self, problem: ConvProblem, config: WinogradConfig[WinogradTile]) -> int:  # noqa: ARG002  (the tile's)
-        """Return the bytes of dynamic shared memory that a block uses."""
+    @override
+    def dynamic_bytes(self, problem: ConvProblem, config: WinogradConfig[WinogradTile]) -> int:
         return config.tile.dynamic_shared_bytes(self.positions)
 
     def work(self, problem: ConvProblem, config: WinogradConfig[WinogradTile]) -> tuple[Work]:
@@ -212,13 +215,13 @@ class WinogradConv(SplitSum[WinogradConfig[WinogradTile]]):
             ),
         )
 
+    @override
     def instantiation(
         self,
-        problem: ConvProblem,  # noqa: ARG002  (the same for all)
+        problem: ConvProblem,
         config: WinogradConfig[WinogradTile],
         activation: Activation | None = None,
     ) -> Instantiation:
-        """The kernel for a configuration."""
         return instantiate(
             "winograd.cu",
             "conv_winograd",
@@ -241,6 +244,7 @@ class WinogradConv(SplitSum[WinogradConfig[WinogradTile]]):
         check_filter(weight, problem)
         return filter_transform(weight, self.m, config.points)
 
+    @override
     def sizes(
         self,
         problem: ConvProblem,
@@ -249,7 +253,6 @@ class WinogradConv(SplitSum[WinogradConfig[WinogradTile]]):
         y: Pixels,
         residual: Pixels | None,
     ) -> bytes:
-        """Return the kernel's `Sizes`. Raises ValueError beyond 32-bit indices."""
         self._check_reach(problem, config.tile, x, y, residual or y)
         return struct(
             "winograd.cu",

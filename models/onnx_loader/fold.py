@@ -23,6 +23,7 @@ from onnxscript.rewriter.rules.common._fuse_batchnorm import (
     FuseBatchNormIntoGemm,
     _FuseBatchNormBase,
 )
+from typing_extensions import override
 
 from models.errors import UnsupportedModelError
 from models.onnx_loader.limits.bounds import shown
@@ -34,6 +35,7 @@ _ITERATIONS = 4
 class _OfInference(_FuseBatchNormBase):
     """The library's rule, which does not look whether a node is for training."""
 
+    @override
     def check(
         self, context: object, x: ir.Value, inbound_out: ir.Value, batchnorm_out: ir.Value
     ) -> MatchResult:
@@ -271,6 +273,7 @@ class _Folding(FoldConstantsPass):
         self._room = room
         self._computed = 0
 
+    @override
     def process_node(self, node: ir.Node, is_function: bool) -> Replacement | None:
         """Check the shapes inferred for the node before another node uses them."""
         _keep_batch(node)
@@ -286,6 +289,7 @@ class _Folding(FoldConstantsPass):
             check_value(value)
         return replacement
 
+    @override
     def replace_node(
         self, node: ir.Node, replacement: Replacement, root: ir.Graph | ir.Function
     ) -> None:

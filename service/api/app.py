@@ -11,6 +11,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import Receive, Scope, Send
+from typing_extensions import override
 
 from models import __version__
 from service.api import v1, v2
@@ -52,6 +53,7 @@ class App(FastAPI):
                 scope = {**scope, "method": "GET"}
         await super().__call__(scope, receive, send)
 
+    @override
     def openapi(self) -> dict[str, Any]:
         """The OpenAPI document, with the schemas of V2's requests, which FastAPI does not parse."""
         document = super().openapi()

@@ -24,6 +24,8 @@ from queue import SimpleQueue
 from time import monotonic
 from typing import Any, TypeVar
 
+from typing_extensions import override
+
 from service.callbacks import call_safely
 from service.engine.cores import keep_on, this_core
 from service.errors import ThreadLostError
@@ -97,6 +99,7 @@ class _Thread(threading.Thread):
         self.lost = False
         self.start()
 
+    @override
     def run(self) -> None:
         """Do jobs until the queue says to end."""
         workers = self._workers

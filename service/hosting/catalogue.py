@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from typing_extensions import override
 
 from models import ModelFileError
 
@@ -172,6 +173,7 @@ def _advice(begun: int, entry: Entry, *, gone: bool) -> str:
 class _Redirects(HTTPRedirectHandler):
     """Follows redirects to https and http alone; urllib would also go to ftp."""
 
+    @override
     def redirect_request(
         self, req: Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str
     ) -> Request | None:

@@ -19,6 +19,8 @@ from http import HTTPStatus
 from math import inf
 from typing import Any, cast
 
+from typing_extensions import override
+
 from service.edge.connections import GRACE_S, network_of
 from service.errors import (
     BadRequestError,
@@ -80,6 +82,7 @@ class Connection(asyncio.Protocol):
 
     # --- called by the transport -----------------------------------------------------------------
 
+    @override
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Start; close at once if there are too many connections."""
         self._transport = cast(asyncio.Transport, transport)  # uvloop's does not inherit from it
@@ -96,6 +99,7 @@ class Connection(asyncio.Protocol):
             self._refuse(error)
             self._transport.close()  # without lingering: it takes up a connection
 
+    @override
     def connection_lost(self, _: Exception | None) -> None:
         """Abandon the requests that are not answered: the client has left."""
         cast("set[Connection]", self._state.connections).discard(self)
@@ -110,8 +114,8 @@ class Connection(asyncio.Protocol):
         self._parser.close()
         self._peers.flow.resume_writing()  # an application that waits to write continues, and ends
 
+    @override
     def data_received(self, data: bytes) -> None:
-        """Parse received bytes."""
         if self._deaf:
             return
         try:
@@ -119,6 +123,7 @@ class Connection(asyncio.Protocol):
         except ServiceError as error:
             self._refuse(error)
 
+    @override
     def eof_received(self) -> bool:
         """Answer the whole requests of a client that ended its side; False: it has left."""
         queue = self._turns.queue
@@ -129,12 +134,13 @@ class Connection(asyncio.Protocol):
         self._loop.call_later(_ASK_S, self._ask)
         return True
 
+    @override
     def pause_writing(self) -> None:
         """Stop writing: the client does not read its answers."""
         self._peers.flow.pause_writing()
 
+    @override
     def resume_writing(self) -> None:
-        """Continue writing."""
         self._unsent_since = 0.0
         self._peers.flow.resume_writing()
         self._turns.go_on()

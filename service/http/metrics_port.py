@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 from prometheus_client import CONTENT_TYPE_LATEST
+from typing_extensions import override
 
 from service.http.server import bind
 
@@ -42,10 +43,12 @@ def metrics_port(host: str, port: int, exposition: Callable[[], bytes]) -> Itera
             self.end_headers()
             self.wfile.write(body)
 
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+        @override
+        def log_message(self, format: str, *args: object) -> None:
             _log.debug(format, *args)
 
     class Server(HTTPServer):
+        @override
         def handle_error(self, *_: object) -> None:
             _log.debug("a scrape of the metrics failed", exc_info=True)  # its client has left
 

@@ -22,6 +22,7 @@ from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp
+from typing_extensions import override
 
 from models import DeviceLostError
 from service.batching.policy import DEFAULT_PRIORITY
@@ -176,6 +177,7 @@ class Server(uvicorn.Server):
         self.stuck = False  # an engine does not return from its last batch
 
     @contextlib.contextmanager
+    @override
     def capture_signals(self) -> Iterator[None]:
         """Drain on a signal; uvicorn's own method kills the process with it in the end.
 
@@ -197,6 +199,7 @@ class Server(uvicorn.Server):
                 loop.remove_signal_handler(number)
                 signal.signal(number, before[number])
 
+    @override
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen, then start to warm up; health answers meanwhile."""
         try:
@@ -206,6 +209,7 @@ class Server(uvicorn.Server):
             return
         self._tasks = [asyncio.create_task(run) for run in (self._warm_up(), self._watch())]
 
+    @override
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop listening, send the last answers, close the models."""
         for listener in sockets or []:

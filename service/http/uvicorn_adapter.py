@@ -14,6 +14,7 @@ from urllib.parse import unquote
 
 import httptools
 from starlette.types import ASGIApp
+from typing_extensions import override
 from uvicorn import Config
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
@@ -132,6 +133,7 @@ class AsgiCall(RequestResponseCycle):
         self.disconnected = True
         self.message_event.set()
 
+    @override
     async def send(self, message: Any) -> None:
         """Record what the application sends, unless the client has left, and write it."""
         if not self.disconnected:

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
+from typing_extensions import override
 
 from service.hosting.admission import Admission
 from service.hosting.pipeline import ModelInfo
@@ -104,16 +105,18 @@ class SharedAdmission(Admission):
         self._share = self.max_images // len(inside)
 
     @property
+    @override
     def images(self) -> int:
         """Return the images inside all workers."""
         return sum(row[0] for row in self._rows)
 
+    @override
     def add(self, images: int) -> None:
-        """Count more in this worker, or fewer."""
         self._own[0] += images
 
+    @override
     def lacking(self, images: int) -> int:
-        """As of one; but clients of other workers cannot take this worker's share."""
+        """Return the lesser of two lacks: of all workers' places, and of this one's own share."""
         return min(super().lacking(images), int(self._own[0]) + images - self._share)
 
 
@@ -130,8 +133,8 @@ class Crew(Collector):
         others = zip(self.listening, self.connections, strict=True)
         return any(listens and connections < own for listens, connections in others)
 
+    @override
     def collect(self) -> Iterable[Metric]:
-        """For Prometheus."""
         text = "Processes that accept connections."
         yield GaugeMetricFamily("convoy_workers", text, sum(self.listening))
         text = "Processes that ended, and another took the place of."

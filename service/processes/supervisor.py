@@ -19,6 +19,7 @@ from time import monotonic
 from typing import Any
 
 import uvicorn
+from typing_extensions import override
 
 from service.batching.policy import Urgency
 from service.batching.queue import Answered, Request
@@ -181,11 +182,13 @@ class _Supervisor(Server):
         self._all_listen = asyncio.Event()
         self._ending = False
 
+    @override
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         workers = range(self._outfit.options.settings.workers)
         self._keepers = [asyncio.create_task(self._keep(number)) for number in workers]
         await super().startup(sockets)
 
+    @override
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         await self._end_workers(2 * LEAVE_S)
         for process, _ in self._alive.values():
@@ -193,6 +196,7 @@ class _Supervisor(Server):
         await asyncio.wait(self._keepers)
         await super().shutdown(sockets)
 
+    @override
     async def on_tick(self, counter: int) -> bool:
         self._tell_status()
         for number, (process, session) in self._alive.items():
@@ -214,13 +218,16 @@ class _Supervisor(Server):
     def _status(self) -> Sequence[Any]:
         return [status_of(runner) for runner, _ in self._models]
 
+    @override
     def _read_again(self) -> None:
         self._tell("reload")  # workers have the keys
 
+    @override
     async def _warm_up(self) -> None:
         await self._all_listen.wait()  # so that L(n) is not measured while they start
         await super()._warm_up()
 
+    @override
     async def _tell_ready(self) -> None:
         """Workers first: one that still took the model for warming would refuse with 503."""
         self._tell_status()
@@ -228,9 +235,11 @@ class _Supervisor(Server):
         await asyncio.gather(*(self._alive[number][1].knows.wait() for number in listening))
         await super()._tell_ready()
 
+    @override
     def _give_notice(self) -> None:
         self._tell("leave")  # workers answer for readiness
 
+    @override
     async def _drain(self) -> None:
         _log.info("shutting down: the workers finish what is inside")
         for runner, _ in self._models:

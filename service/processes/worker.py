@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, cast
 
+from typing_extensions import override
+
 from service.api.app import create_app
 from service.edge.keys import Keys
 from service.engine.runner import EngineRunner
@@ -106,10 +108,12 @@ class _Server(Server):
     lost_before = 0  # by workers in whose place this one is
     _accepting: asyncio.Task[None] | None = None
 
+    @override
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         self._tasks.append(asyncio.create_task(self._follow()))
 
+    @override
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         if self._accepting is not None:
             self._accepting.cancel()
@@ -120,6 +124,7 @@ class _Server(Server):
         if self.drained:
             await self.link.wire.end("left")
 
+    @override
     async def on_tick(self, counter: int) -> bool:
         self.crew.lost_threads[self.number] = self.lost_before + int(self.lost())
         return await super().on_tick(counter)

@@ -10,6 +10,7 @@ from typing import Any
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
+from typing_extensions import override
 
 # Name, help, what to ask the binding of a GPU, the part of its answer (of a number: real), unit.
 _READINGS = (
@@ -27,6 +28,7 @@ class GpuCollector(Collector):
         self._nvml = nvml
         self._gpus = gpus  # handles by UUID
 
+    @override
     def collect(self) -> Iterable[Metric]:
         """One gauge per reading, with a value for each GPU that has it."""
         for name, text, function, part, unit in _READINGS:

@@ -15,6 +15,8 @@ from enum import StrEnum
 from functools import cache
 from json.encoder import encode_basestring_ascii as quoted
 
+from typing_extensions import override
+
 from service.telemetry.record import RequestRecord
 
 _GATHER_S = 0.2  # between writes
@@ -66,6 +68,7 @@ class TextFormatter(logging.Formatter):
 class JsonFormatter(TextFormatter):
     """One object per record; a traceback is one of its fields."""
 
+    @override
     def format(self, record: logging.LogRecord) -> str:
         """Return a record as a line of JSON."""
         fields = {
@@ -114,11 +117,13 @@ class LineWriter(logging.Handler):
         else:
             self._drop(1)
 
+    @override
     def emit(self, record: logging.LogRecord) -> None:
         """Queue a record, and write at once."""
         self.write(self.format(record))
         self._hurry.set()
 
+    @override
     def close(self, timeout_s: float = _FLUSH_S) -> None:
         """Write what is queued, for at most `timeout_s` seconds."""
         self._ending = True

@@ -17,6 +17,7 @@ from prometheus_client.core import HistogramMetricFamily as Histogram
 from prometheus_client.core import InfoMetricFamily as Info
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
+from typing_extensions import override
 
 from models import __version__
 from service.engine.cores import available_cores, cpu_model
@@ -74,8 +75,8 @@ class Metrics(Collector):
         """All metrics in Prometheus' text format."""
         return generate_latest(self._registry) + "".join(_triton_lines(self.models)).encode()
 
+    @override
     def collect(self) -> Iterable[Metric]:
-        """Convoy's own metrics, with a value for each model."""
         families: dict[str, Any] = {}
 
         def add(kind: Any, name: str, text: str, *value: Any, **labels: str) -> None:

@@ -8,6 +8,7 @@ from fastapi import FastAPI
 from starlette.responses import FileResponse, HTMLResponse, Response
 from starlette.staticfiles import StaticFiles
 from starlette.types import Message, Send
+from typing_extensions import override
 
 from models import BUILT_IN_MODEL
 from service.hosting.presets import PHOTOGRAPHS
@@ -32,6 +33,7 @@ class _Files(StaticFiles):
         super().__init__(**where)
         self._cache_control = cache_control
 
+    @override
     def file_response(self, *args: Any, **options: Any) -> Response:
         """The file, or 304 if the browser's copy is current."""
         response = super().file_response(*args, **options)
