@@ -8,17 +8,18 @@ import http.client
 import itertools
 import json
 import os
+import random
 import select
 import signal
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing import get_context
 from multiprocessing.context import ForkServerProcess
 
-from service.http.server import bind
+from service.http.server import ListenError, bind
 from tests.support.servers import fake_server
 
 PATH = "/v1/classify"
@@ -74,10 +75,7 @@ class Restarted:
 def pair(*options: str) -> Iterator[list[Restarted]]:
     """Two servers, ready."""
     _FORKS.set_forkserver_preload([fake_server.__name__])
-    with ExitStack() as stack:
-        bound = [stack.enter_context(bind("127.0.0.1", 0)) for _ in range(2)]
-        ports = [listener.getsockname()[1] for listener in bound]
-    servers = [Restarted(port, *options) for port in ports]
+    servers = [Restarted(port, *options) for port in _ports_to_keep(2)]
     try:
         for server in servers:
             server.start()
@@ -85,6 +83,20 @@ def pair(*options: str) -> Iterator[list[Restarted]]:
     finally:
         for server in servers:
             server.kill()
+
+
+def _ports_to_keep(count: int) -> list[int]:
+    """Return ports that are free, and below those that the system gives to who asks for any.
+
+    Those it may give to another test while the server that has one is stopped.
+    """
+    free: list[int] = []
+    for port in random.sample(range(10_000, 30_000), 100):
+        with suppress(ListenError), bind("127.0.0.1", port):
+            free.append(port)
+        if len(free) == count:
+            return free
+    raise OSError("no two of 100 ports from 10,000 to 30,000 are free")
 
 
 class Client:
