@@ -27,7 +27,7 @@ from models.lowering import (
 )
 from models.preprocessing import Preprocessing
 from models.schedule.branches import Access, After, all_before, dependencies, in_order, windows
-from models.schedule.time import Chosen, Cost
+from models.schedule.time import Cost, PlannedConv
 
 Pays = Callable[[Sequence[TapeStep], After], bool]
 """Whether steps are run in this order rather than one after another."""
@@ -61,7 +61,7 @@ class Step:
     launch: Launch
     operands: Mapping[str, Location]
     cost: Cost
-    chosen: Chosen | None  # of a convolution
+    chosen: PlannedConv | None  # of a convolution
 
     def arguments(self, address: Callable[[Location], int]) -> tuple[Argument, ...]:
         """The kernel's arguments, operands at the addresses given."""

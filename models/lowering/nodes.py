@@ -46,7 +46,7 @@ from models.lowering.reductions import (
     lower_resample,
 )
 from models.lowering.tape import Operand, at
-from models.schedule.time import Chosen, Cost
+from models.schedule.time import Cost, PlannedConv
 
 
 def lower_node(to: Context, node: Node) -> None:
@@ -96,7 +96,7 @@ def _conv(to: Context, node: Conv) -> None:
     operands |= to.tape.scratch(
         algorithm.workspace(problem, config), algorithm.counter_bytes(problem, config)
     )
-    to.tape.chosen = Chosen(problem, choice)
+    to.tape.chosen = PlannedConv(problem, choice)
     for launch in choice.triggered(launches):
         to.tape.emit(launch, **operands)
 

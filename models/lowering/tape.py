@@ -13,7 +13,7 @@ from kernels.operations.elementwise import map_launch
 from kernels.problems.precision import FLOAT, HALF, Stored, element
 from models.lowering.placement import Place
 from models.schedule.branches import Part
-from models.schedule.time import NO_COST, Chosen, Cost
+from models.schedule.time import NO_COST, Cost, PlannedConv
 
 MakeWeight = Callable[[], NDArray[np.floating[Any]]]
 
@@ -71,7 +71,7 @@ class TapeStep:
     launch: Launch
     operands: Mapping[str, Operand]
     cost: Cost
-    chosen: Chosen | None  # of a convolution
+    chosen: PlannedConv | None  # of a convolution
 
 
 @dataclass
@@ -84,7 +84,7 @@ class Tape:
     weights: dict[str, MakeWeight] = field(default_factory=dict)
     node: str = ""  # whose steps are emitted
     cost: Cost = NO_COST  # of that node; its first step carries it
-    chosen: Chosen | None = None  # of that node
+    chosen: PlannedConv | None = None  # of that node
 
     def begin(self, node: str, cost: Cost) -> None:
         """Emit the next steps for this node."""

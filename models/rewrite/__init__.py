@@ -74,7 +74,7 @@ RULES_AT_A_PRECISION: tuple[Rule, ...] = (fuse_prologue, project_residual)
 
 
 @dataclass(frozen=True, slots=True)
-class Applied:
+class RewriteStep:
     """One rewrite: `rule` put the nodes `inserted` in the place of the nodes `removed`."""
 
     rule: str
@@ -96,10 +96,10 @@ class Rewritten:
     """A rewritten graph and its history."""
 
     graph: Graph
-    applied: tuple[Applied, ...]
+    applied: tuple[RewriteStep, ...]
     refused: tuple[Refused, ...]
 
-    def made_by(self, node: str) -> tuple[Applied, ...]:
+    def made_by(self, node: str) -> tuple[RewriteStep, ...]:
         """The rewrites that made a node of `graph`, oldest first; empty where it is as loaded."""
         return tuple(self.applied[index] for index in sorted(self._made.get(node, ())))
 
@@ -119,7 +119,7 @@ class Rewritten:
 def rewrite(graph: Graph, rules: tuple[Rule, ...] = RULES) -> Rewritten:
     """Apply rules until none applies. Raises GraphError where one breaks the graph: a defect."""
     editor = Editor(graph)
-    applied: list[Applied] = []
+    applied: list[RewriteStep] = []
     caveats: list[Refused] = []
     refused: list[list[Refused]] = [[] for _ in rules]
     turn = 0
@@ -139,8 +139,8 @@ def rewrite(graph: Graph, rules: tuple[Rule, ...] = RULES) -> Rewritten:
     return Rewritten(editor.graph(), tuple(applied), (*standing, *caveats))
 
 
-def _applied(rule: Rule, change: Change) -> Applied:
+def _applied(rule: Rule, change: Change) -> RewriteStep:
     def names(nodes: tuple[Node, ...]) -> tuple[str, ...]:
         return tuple(dict.fromkeys(node.name for node in nodes))
 
-    return Applied(rule.__name__, names(change.removed), names(change.inserted))
+    return RewriteStep(rule.__name__, names(change.removed), names(change.inserted))

@@ -76,7 +76,7 @@ NO_COST = Cost()
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class PlannedConv:
     """A convolution, and how it is computed."""
 
     problem: ConvProblem
@@ -95,7 +95,7 @@ class Timed(Protocol):
         """Return the step's least work."""
 
     @property
-    def chosen(self) -> Chosen | None:
+    def chosen(self) -> PlannedConv | None:
         """Return the choice of a convolution."""
 
 

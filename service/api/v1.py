@@ -20,7 +20,7 @@ from service.api.schemas import (
 from service.batching.policy import LEVELS, NO_HURRY, Urgency, urgency_of
 from service.engine.ranking import top_k
 from service.errors import InvalidParameterError, ModelNotFoundError
-from service.hosting.inference import Scored, Wanted
+from service.hosting.inference import ImageRequest, Scored
 from service.hosting.pipeline import Pipeline
 from service.hosting.repository import Repository
 from service.http.asgi import answer_to
@@ -172,10 +172,12 @@ class Classify:
             length <= _LONG_FORM or b"multipart/" not in headers.get(b"content-type", b"").lower()
         )
 
-    def read(self, asked: _Asked, body: bytes) -> Wanted:
+    def read(self, asked: _Asked, body: bytes) -> ImageRequest:
         """The images of the body."""
         most = self.pipeline.admission.max_images_a_request
-        return Wanted(images_of(body, asked.boundary, most), None, asked.urgency, asked.classes)
+        return ImageRequest(
+            images_of(body, asked.boundary, most), None, asked.urgency, asked.classes
+        )
 
     def answer(self, classes: int, scored: Scored, count: Callable[[], Phases]) -> Response:
         """The likeliest classes of each image."""

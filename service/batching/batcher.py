@@ -29,7 +29,7 @@ from service.batching.device_turns import Turns
 from service.batching.dispatcher import Dispatcher
 from service.batching.latency import Latency
 from service.batching.policy import NO_HURRY, Decision, Urgency, due
-from service.batching.queue import Answered, OnOutcome, Part, Request, Waiting
+from service.batching.queue import BatchResult, OnOutcome, Part, Request, Waiting
 from service.batching.worker import Batch, BatchRecord, Run, Worker
 from service.callbacks import call_safely
 from service.errors import DeadlineError, EngineFailedError, ServiceError, ShuttingDownError
@@ -143,7 +143,7 @@ class Batcher(Generic[T, R]):
         request = Request(self._waiting, tuple(items), now, then, client, moment, urgency, count)
         loop = asyncio.get_running_loop()
         if not count:
-            loop.call_soon(self._tell, request, Answered([], 0, 0.0, 0.0))
+            loop.call_soon(self._tell, request, BatchResult([], 0, 0.0, 0.0))
             return request
         inside = self._waiting.enter(request)
         if not self._dispatcher.short:
@@ -367,7 +367,7 @@ class Batcher(Generic[T, R]):
         self._waiting.leave(request)
         self._tell(request, failure)
 
-    def _tell(self, request: Request[T, R], outcome: Answered[R] | ServiceError) -> None:
+    def _tell(self, request: Request[T, R], outcome: BatchResult[R] | ServiceError) -> None:
         then, request.then = request.then, None
         if then is not None:
             call_safely(then, outcome)

@@ -23,7 +23,7 @@ R = TypeVar("R")
 _due = attrgetter("due")
 
 
-class Answered(NamedTuple, Generic[R]):
+class BatchResult(NamedTuple, Generic[R]):
     """A request's results, one an item, in order, and the times of its batch that ended last."""
 
     results: list[R]
@@ -33,7 +33,7 @@ class Answered(NamedTuple, Generic[R]):
 
 
 # Called in the event loop with the outcome: once, unless the request is withdrawn.
-OnOutcome = Callable[[Answered[R] | ServiceError], None]
+OnOutcome = Callable[[BatchResult[R] | ServiceError], None]
 
 
 @dataclass(eq=False, slots=True)

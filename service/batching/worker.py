@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeVar
 
 from service.batching.device_turns import Turn
-from service.batching.queue import Answered, Part, Request
+from service.batching.queue import BatchResult, Part, Request
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -30,16 +30,16 @@ class Batch(Generic[T, R]):
 
     def answers(
         self, results: list[R], compute_s: float
-    ) -> list[tuple[Request[T, R], Answered[R]]]:
+    ) -> list[tuple[Request[T, R], BatchResult[R]]]:
         """The requests of which this batch has the last results, and their answers."""
-        answers: list[tuple[Request[T, R], Answered[R]]] = []
+        answers: list[tuple[Request[T, R], BatchResult[R]]] = []
         begins, size = 0, len(self.items)
         for request, first, count in self.parts:
             own = results[begins : begins + count]
             begins += count
             if count == len(request.items) or (own := request.gather(first, own)):
                 queue_s = self.dispatched - request.submitted
-                answers += ((request, Answered(own, size, queue_s, compute_s)),)
+                answers += ((request, BatchResult(own, size, queue_s, compute_s)),)
         return answers
 
 

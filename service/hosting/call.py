@@ -16,7 +16,7 @@ from typing import TypeVar
 from service.errors import Code, PayloadTooLargeError, ServiceError
 from service.fair_queue import Client
 from service.hosting.admission import Reservation
-from service.hosting.inference import Inference, Outcome, Scored, Wanted
+from service.hosting.inference import ImageRequest, Inference, Outcome, Scored
 from service.hosting.pipeline import Pipeline
 from service.telemetry.counts import Phases
 
@@ -85,7 +85,7 @@ class Call:
 
         self.pipeline.reader.post(work, body, done)
 
-    def infer(self, wanted: Wanted) -> None:
+    def infer(self, wanted: ImageRequest) -> None:
         """Have the images scored. Raises what `Inference.start` raises."""
         self._inference = Inference(self.pipeline, self._reservation, self._scored)
         self._inference.start(wanted)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 
 from models import Image, Pixels
 from service.batching.policy import NO_HURRY, Urgency
-from service.batching.queue import Answered
+from service.batching.queue import BatchResult
 from service.engine.ranking import ScoreRow
 from service.errors import ForbiddenError, ServiceError
 from service.hosting.admission import Reservation
@@ -22,11 +22,11 @@ from service.images.decode_pool import Decoding
 # Above this many bytes, reading the headers takes longer than handing them to a thread.
 _LONG_FILES = 2**18
 
-Scored = Answered[ScoreRow]
+Scored = BatchResult[ScoreRow]
 Outcome = Scored | Exception
 
 
-class Wanted(NamedTuple):
+class ImageRequest(NamedTuple):
     """The images and urgency of a request."""
 
     files: Sequence[bytes]  # encoded images; none where there are decoded ones
@@ -60,7 +60,7 @@ class Inference:
     _undecoded: int = 0
     decoded_at: float = field(default_factory=perf_counter)
 
-    def start(self, wanted: Wanted) -> None:
+    def start(self, wanted: ImageRequest) -> None:
         """Decode the images, where they are files, and score them.
 
         Errors are raised here or passed to `then`: those of `Reservation.admit`, `prepare_image`,

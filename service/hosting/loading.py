@@ -47,7 +47,7 @@ _FILE = "model.onnx"
 
 
 @dataclass(frozen=True)
-class Opened:
+class OpenModel:
     """A model with its engines, not warmed up."""
 
     info: ModelInfo
@@ -69,7 +69,7 @@ class ModelFile:
 
 def open_models(
     settings: Settings, expectations: Sequence[str] | None
-) -> Iterator[Opened | Broken]:
+) -> Iterator[OpenModel | Broken]:
     """Open the models that the settings name, one after another.
 
     SettingsError, before anything is loaded: a default model that is not among them, or a flag for
@@ -251,7 +251,7 @@ def _load(
     return replace(load_classifier(file.path, overrides=overrides, limits=limits), name=file.name)
 
 
-def _open(load_it: Callable[[], Classifier], file: ModelFile, settings: Settings) -> Opened:
+def _open(load_it: Callable[[], Classifier], file: ModelFile, settings: Settings) -> OpenModel:
     classifier, stamp = load_it(), _stamp(file.path)
     places = settings.places
     engines = open_places(classifier, settings, settings.max_batch, places)
@@ -270,7 +270,7 @@ def _open(load_it: Callable[[], Classifier], file: ModelFile, settings: Settings
         (engine,) = open_places(again, settings, settings.max_batch, [places[number]])
         return engine
 
-    return Opened(info, classifier, engines, reopen)
+    return OpenModel(info, classifier, engines, reopen)
 
 
 def _stamp(path: Path) -> tuple[int, int]:

@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from service.errors import Code, ServiceError
 from service.hosting.call import Call
-from service.hosting.inference import Outcome, Scored, Wanted
+from service.hosting.inference import ImageRequest, Outcome, Scored
 from service.hosting.pipeline import Pipeline
 from service.http.body import Headers, content_coding, content_length
 from service.http.compression import inflate
@@ -36,7 +36,7 @@ class Endpoint(Protocol):
     def reads_quickly(self, headers: Headers, length: int) -> bool:
         """Whether reading a body of this length takes no longer than handing it to a thread."""
 
-    def read(self, asked: Any, body: bytes) -> Wanted:
+    def read(self, asked: Any, body: bytes) -> ImageRequest:
         """Read the body; ServiceError if it is wrong."""
 
     def answer(self, form: Any, scored: Any, count: Callable[[], Phases]) -> Response:
@@ -121,7 +121,7 @@ class Exchange:
         else:
             self._call.aside(partial(endpoint.read, self._asked), body, self._infer)
 
-    def _infer(self, wanted: Wanted) -> None:
+    def _infer(self, wanted: ImageRequest) -> None:
         if self.record.charge is not None:
             self.record.charge(self.record, wanted.size)
         self._form = wanted.form

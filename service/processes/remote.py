@@ -11,7 +11,7 @@ import numpy as np
 from models import Image, Results
 from service import errors
 from service.batching.policy import NO_HURRY, Urgency
-from service.batching.queue import Answered, OnOutcome
+from service.batching.queue import BatchResult, OnOutcome
 from service.callbacks import call_safely
 from service.engine.ranking import ScoreRow, rank
 from service.engine.runner import EngineRunner, EngineStatus
@@ -163,7 +163,7 @@ class RemoteRunner:
         self.free += pending.slots
         if what == "done":
             rows = rank(Results(self._scores[pending.slots]), self._output)  # of a copy
-            call_safely(pending.then, Answered(rows, *about))
+            call_safely(pending.then, BatchResult(rows, *about))
         else:
             call_safely(pending.then, _error(*about))
 

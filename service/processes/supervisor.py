@@ -22,7 +22,7 @@ import uvicorn
 from typing_extensions import override
 
 from service.batching.policy import Urgency
-from service.batching.queue import Answered, Request
+from service.batching.queue import BatchResult, Request
 from service.engine.ranking import ScoreRow
 from service.engine.runner import EngineRunner
 from service.errors import ServiceError
@@ -141,7 +141,7 @@ class Session:
         images = (shared.tensors if tensors else shared.pixels)[self._number]
         scores = shared.scores[self._number]
 
-        def then(outcome: Answered[ScoreRow] | ServiceError) -> None:
+        def then(outcome: BatchResult[ScoreRow] | ServiceError) -> None:
             self._open.pop(number, None)
             if isinstance(outcome, ServiceError):
                 kind = type(outcome).__name__

@@ -12,7 +12,7 @@ from service.api.v2.request import InferRequest, parse_request
 from service.batching.policy import urgency_of
 from service.engine.ranking import ScoreRow, finite, largest
 from service.errors import BadRequestError, EngineFailedError, InvalidTensorError
-from service.hosting.inference import Scored, Wanted
+from service.hosting.inference import ImageRequest, Scored
 from service.hosting.pipeline import ModelInfo, Pipeline
 from service.http.body import Headers, content_coding
 from service.http.compression import compress, wanted_coding
@@ -53,7 +53,7 @@ class Infer:
         json_length = _json_length(headers)
         return (length if json_length is None else json_length) <= _LONG_JSON
 
-    def read(self, record: RequestRecord, body: bytes) -> Wanted:
+    def read(self, record: RequestRecord, body: bytes) -> ImageRequest:
         """The tensors of the body."""
         pipeline = self.pipeline
         most, info = pipeline.admission.max_images_a_request, pipeline.info
@@ -61,7 +61,7 @@ class Infer:
         urgency = urgency_of(record.started, asked.timeout_s, asked.priority)
         accepted = record.headers.get(b"accept-encoding", b"").decode("latin-1")
         images = None if asked.images is None else list(asked.images)
-        return Wanted(asked.files, images, urgency, (asked, accepted))
+        return ImageRequest(asked.files, images, urgency, (asked, accepted))
 
     def answer(
         self, form: tuple[InferRequest, str], scored: Scored, count: Callable[[], Phases]

@@ -6,7 +6,7 @@ from kernels.problems.activation import RELU
 from kernels.problems.binary_operation import BinaryOp
 from kernels.problems.pool import PoolKind
 from models.graph import Conv, Graph
-from models.rewrite import Applied, rewrite
+from models.rewrite import RewriteStep, rewrite
 from tests.support.models.graphs import GraphBuilder, kinds, rewritten
 
 
@@ -55,8 +55,8 @@ def test_nodes_that_no_output_needs_are_dropped() -> None:
 def test_the_history_of_a_node_names_the_rewrites_that_made_it() -> None:
     result = rewrite(residual_block())
     assert result.made_by("conv_c1") == (
-        Applied("fold_scale_shift", ("scaleshift_n1", "conv_c1"), ("conv_c1",)),
-        Applied("fuse_activation", ("activate_r1", "conv_c1"), ("conv_c1",)),
+        RewriteStep("fold_scale_shift", ("scaleshift_n1", "conv_c1"), ("conv_c1",)),
+        RewriteStep("fuse_activation", ("activate_r1", "conv_c1"), ("conv_c1",)),
     )
     assert [step.rule for step in result.made_by("conv_c2")] == [
         "fold_scale_shift",

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from service.batching.batcher import Batcher
-from service.batching.queue import Answered
+from service.batching.queue import BatchResult
 from service.batching.worker import BatchRecord
 from service.errors import EngineFailedError, ShuttingDownError
 from tests.support.service import virtual_time
@@ -21,7 +21,7 @@ from tests.support.service.virtual_time import now, turns, until
 async def test_an_idle_batcher_dispatches_at_once() -> None:
     desk = Desk()
     await until(5)
-    assert await desk.ask("a") == Answered(["A"], batch_size=1, queue_s=0, compute_s=1)
+    assert await desk.ask("a") == BatchResult(["A"], batch_size=1, queue_s=0, compute_s=1)
     assert now() == 6
 
 
@@ -36,8 +36,8 @@ async def test_arrivals_during_a_batch_travel_together_in_the_next() -> None:
     assert (desk.batches, desk.batcher.depth) == (["a"], 2)
     await asyncio.gather(first, second, third)
     assert desk.batches == ["a", "bc"]
-    assert second.result() == Answered(["B"], batch_size=2, queue_s=0.75, compute_s=1)
-    assert third.result() == Answered(["C"], batch_size=2, queue_s=0.25, compute_s=1)
+    assert second.result() == BatchResult(["B"], batch_size=2, queue_s=0.75, compute_s=1)
+    assert third.result() == BatchResult(["C"], batch_size=2, queue_s=0.25, compute_s=1)
 
 
 @in_virtual_time
@@ -52,7 +52,7 @@ async def test_a_batch_is_filled_oldest_first_and_never_beyond_max_batch() -> No
 async def test_a_submit_larger_than_a_batch_comes_back_whole_and_in_order() -> None:
     desk = Desk(max_batch=3)
     answered = await desk.ask("abcdefgh")
-    assert answered == Answered(list("ABCDEFGH"), batch_size=2, queue_s=2, compute_s=1)
+    assert answered == BatchResult(list("ABCDEFGH"), batch_size=2, queue_s=2, compute_s=1)
     assert desk.batches == ["abc", "def", "gh"]
 
 
@@ -221,7 +221,7 @@ def test_what_ends_the_process_ends_the_batcher_and_leaves_nobody_waiting() -> N
         tasks.extend([await desk.submit("abc"), await desk.submit("d")])
         await outcomes(*tasks)
 
-    tasks: list[asyncio.Task[Answered[str]]] = []
+    tasks: list[asyncio.Task[BatchResult[str]]] = []
     with asyncio.Runner(loop_factory=virtual_time.VirtualTimeLoop) as runner:
         desk = Desk(run, max_batch=2)
         with pytest.raises(KeyboardInterrupt):

@@ -13,7 +13,7 @@ from service.batching.batcher import Batcher
 from service.batching.device_turns import Turns
 from service.batching.latency import Latency
 from service.batching.policy import Urgency
-from service.batching.queue import Answered
+from service.batching.queue import BatchResult
 from service.errors import DeadlineError, EngineFailedError
 from tests.support.service.desk import in_virtual_time, submit
 from tests.support.service.virtual_time import now, turns, until
@@ -57,7 +57,7 @@ class Server:
 
     async def ask(
         self, name: str = "a", timeout_s: float = inf, priority: int = 0
-    ) -> Answered[str]:
+    ) -> BatchResult[str]:
         began = now()
         answer = await submit(self.batcher, [name], Urgency(began + timeout_s, priority))
         self.latencies.append(now() - began)

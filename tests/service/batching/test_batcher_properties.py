@@ -25,7 +25,7 @@ from service import fair_queue
 from service.batching.batcher import Batcher
 from service.batching.device_turns import Turns
 from service.batching.policy import DEFAULT_PRIORITY, NO_HURRY, Urgency, due
-from service.batching.queue import Answered, OnOutcome
+from service.batching.queue import BatchResult, OnOutcome
 from service.batching.worker import BatchRecord
 from service.errors import (
     DeadlineError,
@@ -69,7 +69,7 @@ class Client:
     passed_over: bool = False  # others went, and by order it was its turn
     gone: bool = False  # refused, failed or withdrawn: known to the batcher, not yet to its task
     expected_refusal: type[ServiceError] | None = None
-    outcomes: list[Answered[Result] | BaseException] = field(default_factory=list)
+    outcomes: list[BatchResult[Result] | BaseException] = field(default_factory=list)
 
     @property
     def has_deadline(self) -> bool:
@@ -157,7 +157,7 @@ class Play:
         finally:
             self.forget(client)
 
-    async def ask(self, client: Client) -> Answered[Result]:
+    async def ask(self, client: Client) -> BatchResult[Result]:
         caller = fair_queue.Client(client.name)
         return await submit(Told(self, client), client.items, client.urgency, caller)
 
@@ -316,9 +316,9 @@ class Play:
         if client.expected_refusal:
             assert type(outcome) is client.expected_refusal
             assert batches == []
-        elif isinstance(outcome, Answered):
+        elif isinstance(outcome, BatchResult):
             last = max(batches, key=self.ended.index)
-            assert outcome == Answered(
+            assert outcome == BatchResult(
                 results=[("result", item) for item in client.items],
                 batch_size=len(last.items),
                 queue_s=last.start - client.submitted,
@@ -364,8 +364,8 @@ class Told:
         urgency: Urgency,
         caller: fair_queue.Client,
     ) -> Withdrawable:
-        def told(outcome: Answered[Result] | ServiceError) -> None:
-            if not isinstance(outcome, Answered):
+        def told(outcome: BatchResult[Result] | ServiceError) -> None:
+            if not isinstance(outcome, BatchResult):
                 self.play.go(self.client)
             then(outcome)
 

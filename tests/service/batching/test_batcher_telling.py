@@ -7,7 +7,7 @@ from typing import Any
 
 from service.batching.batcher import Batcher
 from service.batching.latency import Latency
-from service.batching.queue import Answered
+from service.batching.queue import BatchResult
 from tests.support.service.desk import Desk, in_virtual_time
 from tests.support.service.virtual_time import now, turns, until
 
@@ -21,7 +21,7 @@ async def test_a_request_withdrawn_in_the_very_turn_of_its_dispatch_never_runs()
     gone.withdraw()  # both wait, the worker is about to step
     await until(2)
     assert desk.batches == ["b"]
-    assert told == [Answered(["B"], batch_size=1, queue_s=0, compute_s=1)]
+    assert told == [BatchResult(["B"], batch_size=1, queue_s=0, compute_s=1)]
 
 
 @in_virtual_time
@@ -35,7 +35,7 @@ async def test_a_request_withdrawn_in_the_turn_of_its_answer_is_not_told() -> No
     assert told == [], "the results are there, and to be told soon"
     requests[0].withdraw()
     await turns(1)
-    assert [outcome.results for outcome in told if isinstance(outcome, Answered)] == [["B"]]
+    assert [outcome.results for outcome in told if isinstance(outcome, BatchResult)] == [["B"]]
 
 
 @in_virtual_time
@@ -51,7 +51,7 @@ async def test_a_fault_of_one_listener_costs_nobody_else_an_answer() -> None:
     desk.batcher.post("a", fail)
     desk.batcher.post("b", told.append)
     await until(2)
-    assert told == [Answered(["B"], batch_size=2, queue_s=0, compute_s=1)]
+    assert told == [BatchResult(["B"], batch_size=2, queue_s=0, compute_s=1)]
     assert [context["exception"] for context in logged] == [fault]
 
 

@@ -17,7 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 from PIL import Image
 
 from models import PRESETS, ChannelOrder, DeviceKind
-from service.hosting.loading import Opened, open_models
+from service.hosting.loading import OpenModel, open_models
 from service.settings import Settings
 from tests.support.command_line import Run
 
@@ -239,11 +239,11 @@ def test_a_server_says_that_a_guess_is_probably_wrong(
     onnx.save(keras(*readout("raw")), path)
     settings = Settings(model=path, device=DeviceKind.CPU, threads=1, max_batch=1)
     (opened,) = open_models(settings, None)
-    assert isinstance(opened, Opened)
+    assert isinstance(opened, OpenModel)
     assert opened.info.guess == "imagenet"
     assert "--preset raw" in opened.info.warning
     assert opened.info.warning in caplog.text
     opened.reopen(0).close()  # which is not asked again, and is the same model
     (opened,) = open_models(settings.model_copy(update={"preset": "raw"}), None)
-    assert isinstance(opened, Opened)
+    assert isinstance(opened, OpenModel)
     assert (opened.info.guess, opened.info.warning) == ("", "")

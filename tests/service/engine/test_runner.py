@@ -14,7 +14,7 @@ from service.engine.supervised_engine import State
 from service.engine.watchdog import Bounds
 from service.errors import EngineFailedError, ShuttingDownError, ThreadLostError
 from service.hosting.admission import Reservation
-from service.hosting.inference import Inference, Outcome, Scored, Wanted
+from service.hosting.inference import ImageRequest, Inference, Outcome, Scored
 from service.hosting.pipeline import Pipeline
 from service.hosting.repository import Repository
 from tests.support.service.client import PATH, digits, error_of, metric, serving, until
@@ -369,7 +369,7 @@ async def score(pipeline: Pipeline, held: Reservation | None = None) -> Scored:
 
     inference = Inference(pipeline, held, settle)
     try:
-        inference.start(Wanted([], [np.zeros((1, 1, 1), np.uint8)]))
+        inference.start(ImageRequest([], [np.zeros((1, 1, 1), np.uint8)]))
         return await ended
     finally:
         held.release()

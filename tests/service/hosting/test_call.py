@@ -11,7 +11,7 @@ import pytest
 from service.errors import Code, EngineFailedError, PayloadTooLargeError, ServiceError
 from service.fair_queue import ANYONE
 from service.hosting.call import Call
-from service.hosting.inference import Outcome, Wanted
+from service.hosting.inference import ImageRequest, Outcome
 from service.hosting.pipeline import Pipeline
 from tests.support.service.fakes import FakeEngine, make_repository
 
@@ -41,7 +41,7 @@ async def outcome_of(pipeline: Pipeline, body: bytes) -> Outcome:
     call.hold(len(body), "this one is longer")
     call.receive()
     try:
-        call.infer(Wanted([body], None))
+        call.infer(ImageRequest([body], None))
         outcome = await ended
         if not isinstance(outcome, Exception):
             assert call.count(outcome).total > 0
@@ -75,7 +75,7 @@ async def test_an_abandoned_call_is_counted_once_and_never_ends() -> None:
     ends: list[Outcome] = []
     async with pipeline_of(FakeEngine(delay_s=0.05)) as pipeline:
         call = opened(pipeline, ends.append)
-        call.infer(Wanted([b"7"], None))
+        call.infer(ImageRequest([b"7"], None))
         call.abandon(Code.TOO_SLOW)
         call.abandon(Code.CLIENT_LEFT)
         call.fail(ServiceError("later"))

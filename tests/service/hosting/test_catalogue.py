@@ -19,7 +19,7 @@ from service.hosting.catalogue import (
     pulled,
     read_catalogue,
 )
-from service.hosting.loading import Opened, open_models
+from service.hosting.loading import OpenModel, open_models
 from service.settings import Settings
 
 FILE = BUILT_IN_MODEL.read_bytes()
@@ -258,7 +258,7 @@ def test_a_model_that_was_pulled_is_served_by_its_name(
         entries = read_catalogue(more)
         pull("mine", entries["mine"], lambda _: None)
     (opened,) = open_models(settings, None)
-    assert isinstance(opened, Opened)
+    assert isinstance(opened, OpenModel)
     assert opened.info.name == "mine"
     assert list(opened.info.labels) == labels
 

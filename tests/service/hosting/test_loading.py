@@ -9,7 +9,7 @@ import pytest
 
 from models import BUILT_IN_MODEL, DeviceLostError, ModelError, ModelFileError, Precision
 from service.hosting import loading
-from service.hosting.loading import ModelFile, Opened, find_models, load, open_models
+from service.hosting.loading import ModelFile, OpenModel, find_models, load, open_models
 from service.hosting.pipeline import Broken
 from service.settings import Settings, SettingsError
 from tests.support.servers.several_models import CHANNELS, make_models
@@ -19,9 +19,9 @@ def models_in(folder: Path, *, strict: bool = False) -> Settings:
     return Settings(model=folder, max_batch=1, threads=1, strict=strict)
 
 
-def opened_of(settings: Settings, expectations: list[str] | None = None) -> list[Opened]:
+def opened_of(settings: Settings, expectations: list[str] | None = None) -> list[OpenModel]:
     """All models; none of them is broken."""
-    found = [each for each in open_models(settings, expectations) if isinstance(each, Opened)]
+    found = [each for each in open_models(settings, expectations) if isinstance(each, OpenModel)]
     assert len(found) == len(find_models(settings))
     return found
 
@@ -98,8 +98,8 @@ def test_a_broken_model_does_not_stop_the_others(
     assert "broken/2/model.onnx" in broken.error
     assert isinstance(empty, Broken)
     assert "empty has no model.onnx, and no 1/model.onnx" in empty.error
-    assert isinstance(channels, Opened)
-    assert isinstance(digits, Opened)
+    assert isinstance(channels, OpenModel)
+    assert isinstance(digits, OpenModel)
     assert "lost+found: invalid model name" in caplog.text
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from models import BUILT_IN_MODEL, DeviceKind
 from service.api.app import create_app
-from service.hosting.loading import Opened, decoder, open_models
+from service.hosting.loading import OpenModel, decoder, open_models
 from service.hosting.repository import Repository
 from service.settings import Settings
 from tests.support.servers.listening import listening, post
@@ -52,7 +52,7 @@ async def test_a_request_passes_the_stages_in_their_order(stages: list[tuple[str
             max_batch=2, max_queue=8, max_body_bytes=2**20, decode_threads=1, measure_s=0.01
         )
         (opened,) = open_models(settings, None)
-        assert isinstance(opened, Opened)
+        assert isinstance(opened, OpenModel)
         repository.add(opened.info, opened.engines, decoder(opened.classifier, settings))
         await repository.warm_up()
         app = create_app(repository)

@@ -6,7 +6,7 @@ from typing import Any, Protocol, TypeVar
 
 from service.batching.batcher import Batcher
 from service.batching.policy import NO_HURRY, Urgency
-from service.batching.queue import Answered, OnOutcome
+from service.batching.queue import BatchResult, OnOutcome
 from service.batching.worker import BatchRecord
 from service.errors import ServiceError
 from service.fair_queue import ANYONE, Client
@@ -15,7 +15,7 @@ from tests.support.service import virtual_time
 from tests.support.service.virtual_time import now, turns
 
 Run = Callable[[Sequence[str]], Awaitable[Sequence[str]]]
-Outcome = Answered[str] | BaseException
+Outcome = BatchResult[str] | BaseException
 
 T = TypeVar("T")
 T_contra = TypeVar("T_contra", contravariant=True)
@@ -45,13 +45,13 @@ class Desk:
         await asyncio.sleep(1)
         return [item.upper() for item in items]
 
-    async def submit(self, letters: str) -> asyncio.Task[Answered[str]]:
+    async def submit(self, letters: str) -> asyncio.Task[BatchResult[str]]:
         """A submit that has got as far as it can at this moment."""
         task = asyncio.create_task(self.ask(letters))
         await turns(3)
         return task
 
-    async def ask(self, letters: Sequence[str], urgency: Urgency = NO_HURRY) -> Answered[str]:
+    async def ask(self, letters: Sequence[str], urgency: Urgency = NO_HURRY) -> BatchResult[str]:
         """What becomes of letters."""
         return await submit(self.batcher, letters, urgency)
 
@@ -70,12 +70,12 @@ async def submit(
     items: Sequence[T],
     urgency: Urgency = NO_HURRY,
     client: Client = ANYONE,
-) -> Answered[R]:
+) -> BatchResult[R]:
     """What becomes of items; cancelled, they are withdrawn at once."""
-    outcome: _Outcome[Answered[R]] = _Outcome()
+    outcome: _Outcome[BatchResult[R]] = _Outcome()
 
-    def then(ended: Answered[R] | ServiceError) -> None:
-        if isinstance(ended, Answered):
+    def then(ended: BatchResult[R] | ServiceError) -> None:
+        if isinstance(ended, BatchResult):
             outcome.set_result(ended)
         else:
             outcome.set_exception(ended)
@@ -92,12 +92,12 @@ class _Outcome(asyncio.Future[R]):
         return super().cancel(msg)
 
 
-async def outcomes(*tasks: asyncio.Task[Answered[str]]) -> list[Outcome]:
+async def outcomes(*tasks: asyncio.Task[BatchResult[str]]) -> list[Outcome]:
     return await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def letters(outcome: Outcome) -> str:
-    assert isinstance(outcome, Answered), outcome
+    assert isinstance(outcome, BatchResult), outcome
     return "".join(outcome.results)
 
 
