@@ -83,8 +83,7 @@ def _plan(arguments: argparse.Namespace) -> int:
     groups = Counter((unit.kind, unit.side, unit.n) for unit in fits)
     for (kind, side, n), count in groups.items():
         what = "connections" if kind == "http" else "N"
-        seconds = count * takes[kind, side]
-        print(f"  {kind} {side}, {what} = {n}: {count}, about {seconds:.0f} s")
+        print(f"  {kind} {side}, {what} = {n}: {count}, about {count * takes[kind, side]:.0f} s")
     return 0
 
 

@@ -8,7 +8,6 @@ from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from typing_extensions import override
 
 from benchmarks.kernels.baselines_torch import CudaRuntime
 from benchmarks.kernels.report import CONVOY
@@ -58,7 +57,6 @@ class ConvoyNetwork(CudaEngine):
         super().__init__(classifier, device, max_batch=n, choose=choose, pays=pays)
         self.warm_up()
 
-    @override
     def _load(self, progress: Progress) -> Mapping[Instantiation, Kernel]:
         """Only the plan for n images' pixels is wanted: others' kernels take long to compile."""
         self._plans = {self._form: self._plans[self._form]}
@@ -69,17 +67,14 @@ class ConvoyNetwork(CudaEngine):
         variants = (VARIANTS[self._switch],)
         return {each: self._device.load(replace(each, variants=variants)) for each in every}
 
-    @override
     def _upload(self, plan: Plan) -> None:
         if self._switch != "without one graph":
             super()._upload(plan)
 
-    @override
     def _launch(self, step: Step, plan: Plan, stream: Stream, *, dependent: bool = False) -> None:
         overlaps = dependent and self._switch != "without dependent launches"
         super()._launch(step, plan, stream, dependent=overlaps)
 
-    @override
     def _run_alike(
         self, form: tuple["np.dtype[Any]", int], images: Sequence[Image], step_by_step: bool
     ) -> NDArray[np.float32]:

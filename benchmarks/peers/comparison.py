@@ -201,7 +201,7 @@ def check(address: Address, contender: Contender, cases: Sequence[Case]) -> None
 
 
 @dataclass
-class ContenderResults:
+class Tally:
     """The results of one contender in one work, at one number of connections, over all rounds."""
 
     seconds: list[float] = field(default_factory=list)
@@ -218,7 +218,7 @@ def measure(
     say: Callable[[str], None],
 ) -> list[dict[str, Any]]:
     """A row a contender, work and number of connections; with `error` where there is no number."""
-    taken: dict[tuple[int, str, int], ContenderResults] = {}
+    taken: dict[tuple[int, str, int], Tally] = {}
     failed: dict[tuple[int, str], str] = {}
     turns = [(number, work) for work in works for number in range(len(contenders))]
     for turn in range(rounds):
@@ -232,7 +232,7 @@ def measure(
                 for connections, (times, spent) in _turn(
                     contender, given.cases[work], work, seconds
                 ).items():
-                    sum_ = taken.setdefault((number, work, connections), ContenderResults())
+                    sum_ = taken.setdefault((number, work, connections), Tally())
                     sum_.seconds += times
                     sum_.spent += spent
                     sum_.rates.append(round(len(times) / spent, 2))
@@ -299,11 +299,7 @@ def _warm_up(address: Address, contender: Contender, cases: Sequence[Case], seco
 
 
 def _row(
-    contender: Contender,
-    work: str,
-    connections: int,
-    found: ContenderResults | str,
-    given: Material,
+    contender: Contender, work: str, connections: int, found: Tally | str, given: Material
 ) -> dict[str, Any]:
     row = {
         "server": contender.server,

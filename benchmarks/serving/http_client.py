@@ -10,7 +10,6 @@ from time import perf_counter, perf_counter_ns
 from typing import cast
 
 import uvloop
-from typing_extensions import override
 
 Address = tuple[str, int]
 
@@ -98,12 +97,10 @@ class _ClosedLoop(asyncio.Protocol):
         self._received = bytearray()
         self._sent = 0.0
 
-    @override
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by inheritance
         self._send()
 
-    @override
     def data_received(self, data: bytes) -> None:
         self._received += data
         try:
@@ -123,7 +120,6 @@ class _ClosedLoop(asyncio.Protocol):
             self.ended.set_result(None)
             self._transport.close()
 
-    @override
     def connection_lost(self, exc: Exception | None) -> None:
         if not self.ended.done():
             self.ended.set_exception(exc or ClosedError())

@@ -250,16 +250,13 @@ def show(measured: Sequence[Measurement], console: Console) -> None:
             f"beside {UVICORN}: {convoy.latency.p50_ms - stock.latency.p50_ms:+.3f} ms at p50, "
             f"{ratio:.0%} of its requests a second"
         )
+    verdict = {True: "met", False: "NOT MET"}
     console.print(
-        f"{_verdict(added_ms <= MOST_ADDED_MS)}: Convoy adds {added_ms:.3f} ms at p50 "
+        f"{verdict[added_ms <= MOST_ADDED_MS]}: Convoy adds {added_ms:.3f} ms at p50 "
         f"(promised: at most {MOST_ADDED_MS} ms)\n"
-        f"{_verdict(share >= LEAST_SHARE)}: it answers {share:.0%} as many requests a second "
+        f"{verdict[share >= LEAST_SHARE]}: it answers {share:.0%} as many requests a second "
         f"(promised: at least {LEAST_SHARE:.0%})"
     )
-
-
-def _verdict(kept: bool) -> str:
-    return "met" if kept else "NOT MET"
 
 
 def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:

@@ -38,8 +38,9 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from benchmarks.rows import RESULTS, append, commit, now, versions
+from benchmarks.rows import RESULTS, append
 from benchmarks.serving.attacks.attackers import UNANSWERED, Attack, attacks_on, under_attack
+from benchmarks.serving.overhead import where
 from benchmarks.serving.soak_clients import LEFT, NOISE_REFUSED, Rude, enlarged, p99_ms, told
 from loadtest.client import Client
 from loadtest.clock import precise_clock
@@ -366,9 +367,7 @@ def as_row(run: Run, wrong: Sequence[str]) -> Mapping[str, object]:
     seen = asdict(run)
     memory = seen.pop("memory")
     return {
-        "at": now(),
-        "commit": commit(),
-        "versions": versions("uvicorn", "uvloop", "httptools", "aiohttp", "onnxruntime"),
+        **where("uvicorn", "uvloop", "httptools", "aiohttp", "onnxruntime"),
         **seen,
         "outcomes": dict(run.outcomes),
         "memory_growth": run.growth,

@@ -26,9 +26,9 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.networks.light import light_network
-from benchmarks.rows import RESULTS, append, commit, now, versions
+from benchmarks.rows import RESULTS, append
 from benchmarks.serving.attacks.attackers import Attack, attacks_on, under_attack
-from benchmarks.serving.overhead import jpeg_of
+from benchmarks.serving.overhead import jpeg_of, where
 from benchmarks.serving.soak import look_at, serving
 from loadtest.client import Client
 from loadtest.images import ImageFile
@@ -165,19 +165,16 @@ def _row(
     def told(seen: Honest) -> Mapping[str, object]:
         row = asdict(seen)
         answers = len(row.pop("seconds"))
-        bytes_sent = sizes.get(seen.name, 0)
         return {
             **row,
             "answers": answers,
             "p50": seen.p50,
             "worst": seen.worst,
-            "bytes": bytes_sent,
+            "bytes": sizes.get(seen.name, 0),
         }
 
     return {
-        "at": now(),
-        "commit": commit(),
-        "versions": versions("uvicorn", "uvloop", "httptools", "pillow", "onnxruntime"),
+        **where("uvicorn", "uvloop", "httptools", "pillow", "onnxruntime"),
         "alone": told(alone),
         "attacked": [told(seen) for seen in found],
         "broken": list(wrong),
