@@ -111,7 +111,7 @@ def least_wavefronts(addresses: Addresses, size: int, access: Access) -> int:
 def sectors(addresses: Addresses, size: int, _access: Access) -> int:
     """Of one instruction on global memory."""
     touched = (range(a // SECTOR, (a + size - 1) // SECTOR + 1) for a in _present(addresses))
-    return len({sector for each in touched for sector in each})
+    return len({sector for sectors in touched for sector in sectors})
 
 
 def least_sectors(addresses: Addresses, size: int, _access: Access) -> int:
@@ -184,6 +184,6 @@ def _places(library: Path, codes: Sequence[int]) -> dict[int, str]:
         else:
             lines[-1].append(Path(line.split()[0]).name)
     return {
-        code: " ".join(dict.fromkeys(each for each in reversed(inlined) if ".cu" in each))
+        code: " ".join(dict.fromkeys(place for place in reversed(inlined) if ".cu" in place))
         for code, inlined in zip(codes, lines, strict=True)
     }

@@ -32,7 +32,7 @@ from cusim.streams import (
     CusimEvent,
     CusimGraph,
     CusimStream,
-    Launching,
+    PendingLaunch,
     Pick,
     Queues,
     capture,
@@ -162,7 +162,9 @@ class CusimDevice:
         function, shared = struct.unpack_from("<QQ", answer)
         self._parameters[function] = answer[16:].decode().split(",")[:-1]
         declared = parameters(self.source_root / instantiation.source, instantiation.kernel)
-        self._unordered[function] = [each.restricted and not each.written for each in declared]
+        self._unordered[function] = [
+            parameter.restricted and not parameter.written for parameter in declared
+        ]
         if self.build.macros:  # sanitizers put red zones between variables
             return Kernel(instantiation, function)
         if shared > _STATIC_SHARED_LIMIT + _PADDING:
@@ -243,7 +245,7 @@ class CusimDevice:
         copies: list[CusimBuffer] = []
         begin = partial(self._begin, kernel, head, tuple(arguments), copies)
         run = partial(self._run, head, tuple(arguments), copies)
-        own_stream(stream).ask(Launching(begin, run, early=dependent))
+        own_stream(stream).ask(PendingLaunch(begin, run, early=dependent))
 
     def capture(self, stream: Stream) -> AbstractContextManager[Graph]:
         return capture(stream)
@@ -272,8 +274,10 @@ class CusimDevice:
         if ahead:
             unordered = self._unordered[kernel.function]
             arguments = [
-                self._as_it_is(each, copies) if pointer and isinstance(each, int) else each
-                for each, pointer in zip(arguments, unordered, strict=True)
+                self._as_it_is(argument, copies)
+                if pointer and isinstance(argument, int)
+                else argument
+                for argument, pointer in zip(arguments, unordered, strict=True)
             ]
         self._ask(Request.BEGIN, head + self._how() + _passed(arguments))
 

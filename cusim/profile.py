@@ -88,10 +88,10 @@ def profile(
 def lines_of(found: Iterable[Instruction]) -> Lines:
     """Return a table's lines of one choice."""
     return {
-        f"{each.place} {each.access.name.lower()} {each.size} {each.space}": (
-            f"{each.executed} {each.needed:.2f} {each.least:.2f}"
+        f"{cost.place} {cost.access.name.lower()} {cost.size} {cost.space}": (
+            f"{cost.executed} {cost.needed:.2f} {cost.least:.2f}"
         )
-        for each in found
+        for cost in found
     }
 
 
@@ -147,16 +147,16 @@ def table(title: str, found: Sequence[Instruction]) -> Table:
     shown.add_column("place", overflow="fold")
     for heading in ("access", "bytes", "instructions", "needed", "least", "lost"):
         shown.add_column(heading, justify="right")
-    for each in sorted(found, key=lambda each: -lost(each)):
-        unit = "wavefronts" if each.shared else "sectors"
+    for cost in sorted(found, key=lambda cost: -lost(cost)):
+        unit = "wavefronts" if cost.shared else "sectors"
         shown.add_row(
-            each.place,
-            f"{each.access.name.lower()} {each.space}",
-            str(each.size),
-            str(each.executed),
-            f"{each.needed:.2f} {unit}",
-            f"{each.least:.2f}",
-            f"{lost(each):.0f}",
+            cost.place,
+            f"{cost.access.name.lower()} {cost.space}",
+            str(cost.size),
+            str(cost.executed),
+            f"{cost.needed:.2f} {unit}",
+            f"{cost.least:.2f}",
+            f"{lost(cost):.0f}",
         )
     return shown
 
@@ -196,7 +196,7 @@ def main(command_line: Sequence[str] | None = None) -> None:
     every = profiled()
     if arguments.write:
         wanted = [name for name in every if name.startswith(arguments.choice or "")]
-        others = {name: each for name, each in read().items() if name in every}
+        others = {name: lines for name, lines in read().items() if name in every}
         write(others | accesses_of(track(wanted, "profiling")))
     elif arguments.choice not in every:
         console.print("choices:", *every, sep="\n")
@@ -204,10 +204,10 @@ def main(command_line: Sequence[str] | None = None) -> None:
     else:
         found = profile(*every[arguments.choice])
         console.print(table(f"{arguments.choice}: {every[arguments.choice][0]}", found))
-        for each in found:
-            if each.shared and f":{arguments.line}" in each.place:
-                console.print(f"\n{each.place} {each.access.name.lower()}, its worst pattern")
-                console.print(*over_banks(each), sep="\n")
+        for cost in found:
+            if cost.shared and f":{arguments.line}" in cost.place:
+                console.print(f"\n{cost.place} {cost.access.name.lower()}, its worst pattern")
+                console.print(*over_banks(cost), sep="\n")
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ OVERLAPPING = 3  # launches; runtime/launch.h, max_overlapping
 
 
 @dataclass(slots=True)
-class Launching:
+class PendingLaunch:
     """A kernel's launch; one that may be `early` is begun ahead of the launch before it."""
 
     begin: Callable[[bool], None]  # given whether it begins ahead of the launch before it
@@ -104,9 +104,9 @@ class CusimStream:
     def next(self) -> None:
         """Do the first of what is left; what may overlap with it begins ahead of it."""
         work = self._work.popleft()
-        if isinstance(work, Launching):
+        if isinstance(work, PendingLaunch):
             for following in islice(self._work, OVERLAPPING - 1):
-                if not isinstance(following, Launching) or not following.early:
+                if not isinstance(following, PendingLaunch) or not following.early:
                     break
                 work.begin_once(ahead=False)
                 following.begin_once(ahead=True)
@@ -167,10 +167,10 @@ class CusimGraph:
     def early_launches(self) -> int:
         """How many launches may begin before the one that they come after has ended."""
         return sum(
-            isinstance(node.work, Launching)
+            isinstance(node.work, PendingLaunch)
             and node.work.early
             and len(node.after) == 1
-            and all(isinstance(self.nodes[each].work, Launching) for each in node.after)
+            and all(isinstance(self.nodes[number].work, PendingLaunch) for number in node.after)
             for node in self.nodes
         )
 
@@ -184,12 +184,12 @@ class CusimGraph:
         left = set(range(len(self.nodes)))
         while left:
             first = to.queues.pick(
-                [each for each in sorted(left) if self.nodes[each].after <= done]
+                [number for number in sorted(left) if self.nodes[number].after <= done]
             )
             left.remove(first)
             done.add(first)
             work, after = self.nodes[first].work, self.nodes[first].after
-            if isinstance(work, Launching):
+            if isinstance(work, PendingLaunch):
                 work = replace(work, early=work.early and after == before)
             to.ask(work)
             before = frozenset({first})
@@ -212,8 +212,8 @@ def capture(stream: Stream) -> Iterator[CusimGraph]:
         joined = captured.ends
     finally:
         queues.capturing = None
-        for each in queues.streams:
-            each.graph, each.ends = None, frozenset()
+        for member in queues.streams:
+            member.graph, member.ends = None, frozenset()
     if set(range(len(graph.nodes))) - joined.union(*(node.after for node in graph.nodes)):
         raise DeviceError("a captured branch ends without the stream waiting for it")
     graph.whole = True

@@ -217,7 +217,7 @@ def prologue(x: Array, scale: Array, shift: Array, problem: Prologue) -> Array:
     """Apply a prologue to a convolution's input, N×C×...; scale and shift hold C numbers."""
     if problem.epsilon is None:
         return scale_shift(x, scale, shift, problem.activation)
-    scale, shift = (_per_channel(each, x.ndim) for each in (scale, shift))
+    scale, shift = (_per_channel(vector, x.ndim) for vector in (scale, shift))
     return normalise(x, scale, shift, (0,), problem.epsilon, activation=problem.activation)
 
 

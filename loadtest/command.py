@@ -184,7 +184,7 @@ def loadtest(
     )
     earlier = [read_run(file) for file in beside or ()]
     rates = rate or ([10.0] if find else [])
-    loads = [Load(rate=each) for each in rates] or [Load(clients=n) for n in clients or [8]]
+    loads = [Load(rate=rate) for rate in rates] or [Load(clients=n) for n in clients or [8]]
     bodies = load_images(images)
     headers = {name: value.strip() for name, _, value in (h.partition(":") for h in header or ())}
     console = Console(stderr=True)
@@ -226,12 +226,12 @@ def _draw(
 
 def _status(found: Found, find: bool, max_errors: float, p99_ms: float | None) -> int:
     """0: within the bounds. 1: beyond a bound, or a mixed-up answer. 130: interrupted."""
-    if any(each.interrupted for each in found.steps):
+    if any(step.interrupted for step in found.steps):
         return _INTERRUPTED
-    if any(MIXED_UP in each.errors for each in found.steps):
+    if any(MIXED_UP in step.errors for step in found.steps):
         return 1
     if find:
         return 0 if found.best else 1
-    latencies_ms = [each.latency_ms["p99"] for each in found.steps]
+    latencies_ms = [step.latency_ms["p99"] for step in found.steps]
     kept = all(p99 is not None and (p99_ms is None or p99 <= p99_ms) for p99 in latencies_ms)
-    return 0 if kept and all(each.error_share <= max_errors for each in found.steps) else 1
+    return 0 if kept and all(step.error_share <= max_errors for step in found.steps) else 1

@@ -16,11 +16,11 @@ from models.engines.engine import (
     Image,
     Images,
     Pixels,
-    Ranked,
     Results,
     Scores,
+    TopClasses,
 )
-from models.engines.open_engine import Place, every_gpu, open_engine, open_engines
+from models.engines.open_engine import DeviceChoice, every_gpu, open_engine, open_engines
 from models.engines.original import Original
 from models.engines.timeline import measure_timeline
 from models.engines.tolerance import score_tolerance
@@ -61,6 +61,7 @@ __all__ = [
     "Batch",
     "ChannelOrder",
     "Classifier",
+    "DeviceChoice",
     "DeviceKind",
     "DeviceLostError",
     "Engine",
@@ -77,16 +78,15 @@ __all__ = [
     "Original",
     "OutputKind",
     "Pixels",
-    "Place",
     "PlanReport",
     "Precision",
     "Preprocessing",
     "PreprocessingError",
     "ProblemReport",
-    "Ranked",
     "Results",
     "Scores",
     "Timeline",
+    "TopClasses",
     "TuningReport",
     "UnsupportedModelError",
     "__version__",

@@ -67,11 +67,11 @@ def lower_bound(lifetimes: Iterable[Lifetime]) -> int:
     for life in lifetimes:
         changes[life.first] = changes.get(life.first, 0) + aligned(life.nbytes)
         changes[life.last + 1] = changes.get(life.last + 1, 0) - aligned(life.nbytes)
-    now = most = 0
+    now = peak = 0
     for _, change in sorted(changes.items()):
         now += change
-        most = max(most, now)
-    return most
+        peak = max(peak, now)
+    return peak
 
 
 _ORDERS: tuple[Callable[[Lifetime], tuple[int, ...]], ...] = (

@@ -22,7 +22,7 @@ from models.onnx_loader import (
 )
 from models.precision import at_precision, kept_in_float
 from models.preprocessing import OutputKind, Preprocessing, check_labels
-from models.rewrite import RULES_AT_A_PRECISION, Refused, Rewritten, rewrite
+from models.rewrite import RULES_AT_A_PRECISION, RewriteResult, RuleRefusal, rewrite
 
 _log = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ class Classifier:
     precision: Precision = Precision.FP32
 
     @cached_property
-    def rewritten(self) -> Rewritten:
+    def rewritten(self) -> RewriteResult:
         """The network as Convoy's kernels run it; the ONNX Runtime engine does not use it.
 
         The layers that its precision keeps in float32 are among its refusals. Raises NoKernelsError
@@ -50,8 +50,8 @@ class Classifier:
         kept = kept_in_float(rewritten.graph, self.precision)
         rule = self.precision.value
         at = rewrite(at_precision(rewritten.graph, self.precision), RULES_AT_A_PRECISION)
-        of_precision = (Refused(rule, *each) for each in kept.items())
-        return Rewritten(
+        of_precision = (RuleRefusal(rule, *item) for item in kept.items())
+        return RewriteResult(
             graph=at.graph,
             applied=(*rewritten.applied, *at.applied),
             refused=(*rewritten.refused, *of_precision, *at.refused),

@@ -23,7 +23,7 @@ from pydantic import (
     model_validator,
 )
 
-from models import DEFAULT_TUNING, DeviceKind, Place, Precision, every_gpu
+from models import DEFAULT_TUNING, DeviceChoice, DeviceKind, Precision, every_gpu
 from service.engine.cgroups import available_memory
 from service.engine.cores import available_cores
 from service.telemetry.logs import LogFormat
@@ -161,16 +161,16 @@ class Settings(BaseModel):
         return self
 
     @property
-    def places(self) -> Sequence[Place]:
+    def places(self) -> Sequence[DeviceChoice]:
         """Where each engine runs; EngineError: `cuda:all` without a GPU."""
         if not self.devices:
-            return [Place(self.device)]
+            return [DeviceChoice(self.device)]
         if self.devices == "cuda:all":
             return every_gpu()
-        kinds = [each.split(":") for each in self.devices.split(",")]
+        kinds = [device.split(":") for device in self.devices.split(",")]
         if kinds[0][0] == "cpu":
-            return [Place(DeviceKind.CPU)] * int(kinds[0][1])
-        return [Place(DeviceKind.CUDA, int(number)) for _, number in kinds]
+            return [DeviceChoice(DeviceKind.CPU)] * int(kinds[0][1])
+        return [DeviceChoice(DeviceKind.CUDA, int(number)) for _, number in kinds]
 
     @property
     def engine_threads(self) -> int:

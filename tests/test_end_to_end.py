@@ -29,7 +29,7 @@ CONVOY = [sys.executable, "-c", "from service.cli import main; main()"]
 
 
 @dataclass(frozen=True)
-class Served:
+class ServeProcess:
     """A running `convoy serve`."""
 
     url: str
@@ -57,7 +57,7 @@ class Served:
 
 
 @contextmanager
-def served(*arguments: str) -> Iterator[Served]:
+def served(*arguments: str) -> Iterator[ServeProcess]:
     """`convoy serve` on a free loopback port, ready; it must end with status 0 on SIGTERM."""
     process = subprocess.Popen(
         [*CONVOY, "serve", "--port", "0", *arguments], stdout=subprocess.PIPE, text=True
@@ -67,7 +67,7 @@ def served(*arguments: str) -> Iterator[Served]:
         line = process.stdout.readline()
         url = re.search(r"at (http://\S+) on", line)
         assert url, line
-        yield Served(url[1], process)
+        yield ServeProcess(url[1], process)
         process.terminate()
         assert process.wait(30) == 0
     finally:
@@ -76,13 +76,13 @@ def served(*arguments: str) -> Iterator[Served]:
 
 
 @pytest.fixture(scope="module")
-def digits() -> Iterator[Served]:
+def digits() -> Iterator[ServeProcess]:
     with served() as server:
         yield server
 
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda path: path.name)
-def test_a_sample_digit_gives_its_label(digits: Served, sample: Path) -> None:
+def test_a_sample_digit_gives_its_label(digits: ServeProcess, sample: Path) -> None:
     answer = digits.classify(sample.read_bytes(), top_k=3)
     assert answer["model"] == "digits"
     (result,) = answer["results"]
@@ -91,7 +91,7 @@ def test_a_sample_digit_gives_its_label(digits: Served, sample: Path) -> None:
 
 
 def test_eight_clients_in_parallel_travel_together_and_get_what_they_get_alone(
-    digits: Served,
+    digits: ServeProcess,
 ) -> None:
     alone = {sample: digits.classify(sample.read_bytes(), top_k=10) for sample in SAMPLES}
     start = threading.Barrier(8)
@@ -200,7 +200,7 @@ BAD_INPUT: dict[str, tuple[dict[str, Any], int, str]] = {
 
 @pytest.mark.parametrize("name", BAD_INPUT)
 def test_bad_input_is_refused_quickly_in_bounded_memory_and_the_next_is_answered(
-    digits: Served, name: str
+    digits: ServeProcess, name: str
 ) -> None:
     request, status, words = BAD_INPUT[name]
     before = digits.peak_bytes()

@@ -49,7 +49,7 @@ PLAIN = Preprocessing(
 
 
 @dataclass(frozen=True)
-class Expected:
+class ReferenceScores:
     """PyTorch's scores of some images."""
 
     images: NDArray[np.float32]
@@ -60,7 +60,7 @@ def check(folder: Path, families: Sequence[str] = FAMILIES) -> Iterator[Row]:
     """A row for each export of the families, in the folder that `export` wrote."""
     for name in families:
         kept = np.load(folder / f"{name}.npz")
-        expected = Expected(kept["images"], kept["scores"])
+        expected = ReferenceScores(kept["images"], kept["scores"])
         for file in sorted(folder.glob(f"{name}.*.onnx")):
             _, exporter, batch, _ = file.name.rsplit(".", 3)
             row = {"family": name, "exporter": exporter, "batch": batch, "commit": commit()}
@@ -69,7 +69,7 @@ def check(folder: Path, families: Sequence[str] = FAMILIES) -> Iterator[Row]:
             )
 
 
-def _checked(file: Path, expected: Expected, *, with_reference: bool) -> dict[str, Any]:
+def _checked(file: Path, expected: ReferenceScores, *, with_reference: bool) -> dict[str, Any]:
     proto = onnx.load(file)
     found: dict[str, Any] = {"file_error": _error_of(proto, expected, at_once=False)}
     try:
@@ -95,7 +95,7 @@ def _computes(node: Node) -> bool:
     return not isinstance(node, Reshape)
 
 
-def _error_of(proto: onnx.ModelProto, expected: Expected, *, at_once: bool) -> float:
+def _error_of(proto: onnx.ModelProto, expected: ReferenceScores, *, at_once: bool) -> float:
     options = ort.SessionOptions()
     options.log_severity_level = 3
     session = ort.InferenceSession(proto.SerializeToString(), options, ["CPUExecutionProvider"])
@@ -107,7 +107,7 @@ def _error_of(proto: onnx.ModelProto, expected: Expected, *, at_once: bool) -> f
     return relative_error(np.concatenate(scores).reshape(N, -1), expected.scores)
 
 
-def _reference_error(graph: Graph, expected: Expected) -> float:
+def _reference_error(graph: Graph, expected: ReferenceScores) -> float:
     """Of one image: it takes a second or a minute."""
     (scores,) = run_reference(graph, {graph.inputs[0]: expected.images[:1]}, np.float32).values()
     return relative_error(scores.reshape(1, -1), expected.scores[:1])

@@ -36,10 +36,12 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     proof = command("proof", "run the tests that need a GPU; exit status 1 unless all pass")
     plan = command("plan", "what is not measured yet, and what of it fits")
     run = command("run", "measure what fits, and go on where the last run ended")
-    for each in (proof, plan, run):
-        each.add_argument("--seconds", type=float, default=540, help="to spend (%(default)s)")
-    for each in (plan, run):
-        each.add_argument("--only", default="", help="units whose name has this, such as ResNet")
+    for command_ in (proof, plan, run):
+        command_.add_argument("--seconds", type=float, default=540, help="to spend (%(default)s)")
+    for command_ in (plan, run):
+        command_.add_argument(
+            "--only", default="", help="units whose name has this, such as ResNet"
+        )
     run.add_argument("--tar", type=Path, help="put everything into this file at the end")
     worker = command("worker", "what `run` starts: measures units from standard input")
     worker.add_argument("--kind", required=True)

@@ -115,8 +115,10 @@ def _centred_ranks(values: Numbers) -> Numbers:
     return np.asarray(ranks[inverse] - (len(values) + 1) / 2)
 
 
-def _columns(of: Sequence[Pair]) -> tuple[Numbers, Numbers]:
-    estimated, measured = zip(*((pair.estimated_us, pair.measured_us) for pair in of), strict=True)
+def _columns(pairs: Sequence[Pair]) -> tuple[Numbers, Numbers]:
+    estimated, measured = zip(
+        *((pair.estimated_us, pair.measured_us) for pair in pairs), strict=True
+    )
     return np.array(estimated), np.array(measured)
 
 

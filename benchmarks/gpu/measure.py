@@ -52,8 +52,12 @@ def measure_constants(
     with micro.laboratory(device, effort) as at:
         readings = micro.MEASUREMENTS[unit.subject](at)
     return [
-        {"reading": each.name, "conditions": dict(each.conditions), "p50_us": round(each.us, 4)}
-        for each in readings
+        {
+            "reading": reading.name,
+            "conditions": dict(reading.conditions),
+            "p50_us": round(reading.us, 4),
+        }
+        for reading in readings
     ]
 
 
@@ -110,7 +114,7 @@ def _networks(name: str, device: Device, store: TuningStore, runs: int = RUNS) -
         if name in switches:
             makers[name] = partial(ConvoyNetwork, model, device, n, choose, switches[name])
         if runtime is not None:
-            (way,) = (each for each in WAYS if each.name == name)
+            (way,) = (candidate for candidate in WAYS if candidate.name == name)
             makers[name] = lambda: TorchNetwork(name, runtime, model, n, way.prepare)
         known = [{"side": CONVOY, "network": unit.subject, "n": n}] if name != CONVOY else []
         rows = measure(unit.subject, n, makers, images_of(model, n), known, runs)

@@ -110,15 +110,15 @@ def _layer_table(rows: Sequence[Row], suite: str, n: int) -> str:
         total = summarise(found, len(layers))
         cells = [
             (
-                each.layer.name,
-                f"{each.ours['p50_us']:.2f}",
-                f"{each.best['p50_us']:.2f}",
-                each.best["side"],
-                f"{each.speedup:.2f}",
-                f"{each.of_peak:.0%}",
-                f"{each.ours.get('clocks', {}).get('sm_mhz', 0):.0f}",
+                pair.layer.name,
+                f"{pair.ours['p50_us']:.2f}",
+                f"{pair.best['p50_us']:.2f}",
+                pair.best["side"],
+                f"{pair.speedup:.2f}",
+                f"{pair.of_peak:.0%}",
+                f"{pair.ours.get('clocks', {}).get('sm_mhz', 0):.0f}",
             )
-            for each in found
+            for pair in found
         ]
         headings = (
             "layer",
@@ -152,14 +152,18 @@ def _constants(rows: Sequence[Row]) -> Iterable[str]:
     if not found:
         return
     shown = [
-        (each.name, ", ".join(f"{k} {v}" for k, v in each.conditions.items()), f"{each.us:.3f}")
-        for each in found
+        (
+            reading.name,
+            ", ".join(f"{k} {v}" for k, v in reading.conditions.items()),
+            f"{reading.us:.3f}",
+        )
+        for reading in found
     ]
     yield "## What the model of time assumes\n\n" + _table(("reading", "of", "µs"), shown)
     rates = [
-        (str(each.conditions["blocks"]), f"{cache_bytes(each):.1f}")
-        for each in found
-        if each.name == "cache"
+        (str(reading.conditions["blocks"]), f"{cache_bytes(reading):.1f}")
+        for reading in found
+        if reading.name == "cache"
     ]
     yield _table(("blocks that read", "bytes a cycle and multiprocessor"), rates)
     try:
@@ -207,10 +211,10 @@ def _network_table(rows: Sequence[Row]) -> str:
     times: dict[tuple[str, int, str], dict[str, float]] = {}
     for row in rows:
         times.setdefault((row["network"], row["n"], row["metric"]), {})[row["side"]] = row["p50_us"]
-    sides = list(dict.fromkeys([CONVOY, *(side for each in times.values() for side in each)]))
+    sides = list(dict.fromkeys([CONVOY, *(side for time in times.values() for side in time)]))
     cells = [
-        (network, str(n), metric, *(f"{each[s]:.1f}" if s in each else "" for s in sides))
-        for (network, n, metric), each in times.items()
+        (network, str(n), metric, *(f"{time[s]:.1f}" if s in time else "" for s in sides))
+        for (network, n, metric), time in times.items()
     ]
     headings = ("network", "N", "what", *(f"{side}, µs" for side in sides))
     return "## Whole networks\n\n" + _table(headings, cells) + _network_goals(rows) if cells else ""

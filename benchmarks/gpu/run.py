@@ -1,9 +1,9 @@
 """Measures units until the time is over, and goes on from there the next time.
 
-    units without a line ─ one by one ─> worker (kind, side) ─ reply ─> a line in OUT/gpu.jsonl
+    units without a line ─ one by one ─> measurer (kind, side) ─ reply ─> a line in OUT/gpu.jsonl
 
 A line is written in one piece when its unit is done: killed at any moment, a run has lost nothing
-but what it was at. A worker that dies or hangs leaves a line too, so that the unit is not tried
+but what it was at. A measurer that dies or hangs leaves a line too, so that the unit is not tried
 again, and another takes its place.
 """
 
@@ -25,14 +25,14 @@ from benchmarks.gpu.units import START_S, Unit, limit_s, missing, seconds_of
 from benchmarks.rows import ROOT, Row, now, read
 
 Command = Callable[[str, str], Sequence[str]]
-"""Kind and side → what starts a worker."""
+"""Kind and side → what starts a measurer."""
 
 
 class LostError(Exception):
-    """A worker that died or hung; the message says which."""
+    """A measurer that died or hung; the message says which."""
 
 
-class Worker:
+class Measurer:
     """A process that measures units of one kind and side; used as a context."""
 
     def __init__(self, command: Sequence[str]) -> None:
@@ -90,41 +90,41 @@ class Worker:
         self._said.put(None)
 
 
-class Workers:
-    """One worker at a time, of the kind and side that are wanted."""
+class Measurers:
+    """Keeps one measurer at a time, of the kind and side that are wanted."""
 
     def __init__(self, command: Command) -> None:
         self._command = command
-        self._worker: Worker | None = None
+        self._measurer: Measurer | None = None
         self._key = "", ""
         self._absent: set[tuple[str, str]] = set()  # what could not be started here
         self.place: Row = {}
 
     def start_s(self, unit: Unit) -> float:
         """Seconds until one is ready for the unit."""
-        return 0.0 if self._worker and self._key == (unit.kind, unit.side) else START_S
+        return 0.0 if self._measurer and self._key == (unit.kind, unit.side) else START_S
 
-    def of(self, unit: Unit) -> Worker | None:
-        """A worker for the unit; None where none can be started."""
+    def of(self, unit: Unit) -> Measurer | None:
+        """Return a measurer for the unit; None where none can be started."""
         key = unit.kind, unit.side
         if key in self._absent:
             return None
-        if self._worker is None or self._key != key:
+        if self._measurer is None or self._key != key:
             self.end()
-            self._worker, self._key = Worker(self._command(*key)), key
+            self._measurer, self._key = Measurer(self._command(*key)), key
             try:
-                self.place = self._worker.hello()
+                self.place = self._measurer.hello()
             except LostError as error:
-                print(f"{unit.kind} by {unit.side} is not measured: the worker {error}")
+                print(f"{unit.kind} by {unit.side} is not measured: the measuring process {error}")
                 self._absent.add(key)
                 self.end()
-        return self._worker
+        return self._measurer
 
     def end(self) -> None:
         """End it, if there is one."""
-        if self._worker is not None:
-            self._worker.end()
-            self._worker = None
+        if self._measurer is not None:
+            self._measurer.end()
+            self._measurer = None
 
 
 def run(out: Path, seconds: float, commit: str, units: Sequence[Unit], command: Command) -> None:
@@ -132,35 +132,39 @@ def run(out: Path, seconds: float, commit: str, units: Sequence[Unit], command: 
     deadline = time.monotonic() + seconds
     out.mkdir(parents=True, exist_ok=True)
     file = out / "gpu.jsonl"
-    workers = Workers(command)
+    measurers = Measurers(command)
     with _alone(out):
         lines = read(file)
         takes = seconds_of(lines)
         try:
             for unit in missing(units, lines, commit):
-                cost = workers.start_s(unit) + takes[unit.kind, unit.side]
+                cost = measurers.start_s(unit) + takes[unit.kind, unit.side]
                 if time.monotonic() + cost > deadline:
                     continue
-                worker = workers.of(unit)
-                if worker is None:
+                measurer = measurers.of(unit)
+                if measurer is None:
                     continue
                 began = time.monotonic()
                 limit = min(limit_s(unit, takes), max(1.0, deadline - began))
                 try:
-                    reply = worker.measure(unit, limit)
+                    reply = measurer.measure(unit, limit)
                 except LostError as error:
-                    workers.end()
+                    measurers.end()
                     if time.monotonic() >= deadline:
                         print(f"{unit}: the time was over before it was done")
                         break
-                    reply = {"outcome": "crashed", "why": f"the worker {error}", "rows": []}
+                    reply = {
+                        "outcome": "crashed",
+                        "why": f"the measuring process {error}",
+                        "rows": [],
+                    }
                 if reply["outcome"] == "faulted":
-                    workers.end()
+                    measurers.end()
                 took = time.monotonic() - began
-                _append(file, unit, workers.place, reply, took)
+                _append(file, unit, measurers.place, reply, took)
                 print(f"{took:6.1f} s  {reply['outcome']}  {unit}  {reply.get('why', '')}".rstrip())
         finally:
-            workers.end()
+            measurers.end()
 
 
 def pack(out: Path, tar: Path) -> None:

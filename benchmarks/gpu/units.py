@@ -87,7 +87,7 @@ def units() -> list[Unit]:
     found = []
     for kind, groups, batches, sides in _ORDER:
         for group in groups:
-            subjects = [str(each.problem) for each in SUITES[group]] if kind == LAYER else [group]
+            subjects = [str(suite.problem) for suite in SUITES[group]] if kind == LAYER else [group]
             # One side after another: a worker serves one, and takes long to start.
             found += [
                 Unit(kind, subject, n, side)

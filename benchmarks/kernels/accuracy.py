@@ -74,7 +74,7 @@ CUSIM_SIZE, CUSIM_FILTERS = 28, 64
 def reduced(layer: Layer) -> Layer:
     """The layer with as many channels, but small enough for the simulator."""
     problem = layer.problem
-    size = tuple(min(each, CUSIM_SIZE) for each in problem.window.input)
+    size = tuple(min(extent, CUSIM_SIZE) for extent in problem.window.input)
     small = same_padded(size, problem.window.kernel[0], problem.c, min(problem.k, CUSIM_FILTERS))
     return Layer(layer.name, small, layer.count)
 
@@ -202,16 +202,16 @@ def show(rows: Sequence[Row], console: Console) -> None:
     """A table a precision, the paper's numbers beside ours, what is promised of fp32, and how
     3xtf32 compares with it.
     """
-    of = {
+    by_precision = {
         precision: [row for row in rows if row["precision"] == precision]
         for precision in dict.fromkeys(row["precision"] for row in rows)
     }
-    for precision, its_rows in of.items():
+    for precision, its_rows in by_precision.items():
         _show(precision, its_rows, console)
-    for row in of.get(Precision.TF32X3.value, ()):
+    for row in by_precision.get(Precision.TF32X3.value, ()):
         if row["variant"] == "tensor":
-            beside = [each for each in of["fp32"] if each["layer"] == row["layer"]]
-            usual, best = row["usual_error_eps"], min(each["usual_error_eps"] for each in beside)
+            beside = [other for other in by_precision["fp32"] if other["layer"] == row["layer"]]
+            usual, best = row["usual_error_eps"], min(other["usual_error_eps"] for other in beside)
             console.print(
                 f"{row['layer']}, 3xtf32: usually errs by {usual:.2f} eps, {usual / best:.1f} times"
                 f" as much as the best in fp32; in the mean by {row['bias_eps']:+.2f} eps",

@@ -158,7 +158,7 @@ def from_engines(cudnn: Any, graph: Any) -> None:
 def settings(cudnn: Any, knobs: Any) -> Iterator[Mapping[Any, int]]:
     """Combinations of the knobs' values; one that the frontend has no name for stays as it is."""
     named = [knob for knob in knobs if knob.type != cudnn.knob_type.NOT_SET]
-    values = [range(each.min_value, each.max_value + 1, max(each.stride, 1)) for each in named]
+    values = [range(knob.min_value, knob.max_value + 1, max(knob.stride, 1)) for knob in named]
     if prod(map(len, values)) > MOST_KNOBS:
         yield {}
         return

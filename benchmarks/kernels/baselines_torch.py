@@ -146,7 +146,7 @@ class Tensors:
 
     def sets(self, cache: Cache, channels_last: bool, replays: int) -> Sequence[tuple[Any, Any]]:
         """x and filter, one pair that stays in the cache, or as many as do not."""
-        x, weight = (self.in_memory(each, channels_last) for each in (self.x, self.weight))
+        x, weight = (self.in_memory(tensor, channels_last) for tensor in (self.x, self.weight))
         if cache is Cache.WARM:
             return [(x, weight)]
         y_bytes = 4 * self._truth.numel()

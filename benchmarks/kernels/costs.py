@@ -203,13 +203,13 @@ def plot(errors: Sequence[TileError]) -> None:
     """Draw error and saving by the tile's side, beside the page. Raises NoMatplotlibError."""
     figure = figure_of((6.4, 3.2))
     axes = figure.subplots()
-    sides = [each.m for each in errors]
-    axes.semilogy(sides, [each.over_direct for each in errors], "o-", color="tab:red")
+    sides = [error.m for error in errors]
+    axes.semilogy(sides, [error.over_direct for error in errors], "o-", color="tab:red")
     axes.axhline(1, color="black", linewidth=0.8)
     axes.set_xlabel("m of F(m×m, 3×3)")
     axes.set_ylabel("error, times the direct sum's", color="tab:red")
     other = axes.twinx()
-    other.plot(sides, [each.saving for each in errors], "s--", color="tab:blue")
+    other.plot(sides, [error.saving for error in errors], "s--", color="tab:blue")
     other.set_ylabel("products saved, times", color="tab:blue")
     figure.savefig(PAGE.parent / PLOT, dpi=100)
 

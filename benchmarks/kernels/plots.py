@@ -50,8 +50,8 @@ def plot_speedups(rows: Sequence[Row], folder: Path) -> list[Path]:
                 place = {layer.name: index for index, layer in enumerate(layers)}
                 mean = summarise(comparisons, len(layers)).geometric_mean
                 panel.bar(
-                    [place[each.layer.name] + offset for each in comparisons],
-                    [each.speedup for each in comparisons],
+                    [place[comparison.layer.name] + offset for comparison in comparisons],
+                    [comparison.speedup for comparison in comparisons],
                     width=0.4,
                     label=f"cache {cache}, geometric mean {mean:.2f}",
                 )

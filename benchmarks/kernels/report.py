@@ -63,9 +63,12 @@ def compare(rows: Iterable[Row], layers: Sequence[Layer], n: int, cache: str) ->
 
 def summarise(comparisons: Sequence[Comparison], layers: int) -> Summary:
     """Of at least one comparison, out of `layers` that the suite has."""
-    speedups = [each.speedup for each in comparisons]
-    us = fsum(each.layer.count * each.ours["p50_us"] for each in comparisons)
-    flops = fsum(each.layer.count * _flops(each.layer, each.n) for each in comparisons)
+    speedups = [comparison.speedup for comparison in comparisons]
+    us = fsum(comparison.layer.count * comparison.ours["p50_us"] for comparison in comparisons)
+    flops = fsum(
+        comparison.layer.count * _flops(comparison.layer, comparison.n)
+        for comparison in comparisons
+    )
     return Summary(
         measured=len(comparisons),
         layers=layers,
@@ -116,7 +119,7 @@ class Goal:
         layers = SUITES[self.suite]
         if self.kernel is None:
             return layers
-        return tuple(each for each in layers if each.problem.window.kernel[0] == self.kernel)
+        return tuple(layer for layer in layers if layer.problem.window.kernel[0] == self.kernel)
 
     def __str__(self) -> str:
         only = "" if self.kernel is None else f" {self.kernel}×{self.kernel}"

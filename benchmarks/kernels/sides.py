@@ -78,7 +78,9 @@ class ConvoySide:
             timer=self._timer,
         ).values()
         refused = {
-            name: each.failure for name, each in outcomes.items() if each.failure is not None
+            name: outcome.failure
+            for name, outcome in outcomes.items()
+            if outcome.failure is not None
         }
         ranked = ranking(outcomes)
         if not ranked:

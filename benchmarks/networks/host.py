@@ -89,9 +89,9 @@ def table(calls: Sequence[Call]) -> Table:
     shown = Table(title="µs a call that the engine adds, null device", title_justify="left")
     for heading in ("N", "p20", "p50", "p80", "floor"):
         shown.add_column(heading, justify="right")
-    for each in calls:
-        numbers = (each.p20_us, each.p50_us, each.p80_us, each.floor_us)
-        shown.add_row(str(each.n), *(f"{number:.1f}" for number in numbers))
+    for call in calls:
+        numbers = (call.p20_us, call.p50_us, call.p80_us, call.floor_us)
+        shown.add_row(str(call.n), *(f"{number:.1f}" for number in numbers))
     return shown
 
 
@@ -111,7 +111,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     verdict = "met" if calls[0].p50_us <= GOAL_US else "NOT MET"
     console.print(f"{verdict}: {calls[0].p50_us:.1f} µs at N = 1 (goal: at most {GOAL_US:g} µs)")
     if asked.json:
-        asked.json.write_text(json.dumps([asdict(each) for each in calls], indent=2) + "\n")
+        asked.json.write_text(json.dumps([asdict(call) for call in calls], indent=2) + "\n")
 
 
 if __name__ == "__main__":

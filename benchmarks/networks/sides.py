@@ -65,7 +65,10 @@ class ConvoyNetwork(CudaEngine):
         (plan,) = self._plans.values()
         every = dict.fromkeys(step.launch.instantiation for step in plan.steps)
         variants = (VARIANTS[self._switch],)
-        return {each: self._device.load(replace(each, variants=variants)) for each in every}
+        return {
+            instantiation: self._device.load(replace(instantiation, variants=variants))
+            for instantiation in every
+        }
 
     def _upload(self, plan: Plan) -> None:
         if self._switch != "without one graph":

@@ -39,8 +39,8 @@ def torch_module(torch: Any, graph: Graph, multiplier: Any, offset: Any) -> Any:
         def __init__(self) -> None:
             super().__init__()
             self.multiplier, self.offset = (
-                torch.nn.Buffer(torch.tensor(np.asarray(each, np.float32)))
-                for each in (multiplier, offset)
+                torch.nn.Buffer(torch.tensor(np.asarray(factor, np.float32)))
+                for factor in (multiplier, offset)
             )
             self.weights = torch.nn.ParameterDict()
             for name, weight in graph.weights.items():

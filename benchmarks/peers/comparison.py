@@ -108,7 +108,7 @@ def material(folder: Path) -> Material:
     model.write_bytes(proto.SerializeToString())
     engine = open_engine(classifier, device=DeviceKind.CPU, max_batch=1, threads=0)
     digits = []
-    for image in sorted(load_images(SAMPLES), key=lambda each: each.name != TIMED):
+    for image in sorted(load_images(SAMPLES), key=lambda file: file.name != TIMED):
         pixels = prepare_image(image.data, preprocessing, ImageLimits()).run()
         (row,) = engine.run(pixels[np.newaxis]).scores
         top = answer(row)["predictions"][0]
@@ -175,7 +175,7 @@ def top_of(received: bytes) -> Top:
     found = _predictions(json.loads(body))
     if not found:
         raise WrongAnswerError(f"no predictions in {body[:200]!r}")
-    return [(each["index"], each["probability"]) for each in found]
+    return [(prediction["index"], prediction["probability"]) for prediction in found]
 
 
 def _predictions(value: Any) -> list[dict[str, Any]]:
@@ -183,7 +183,7 @@ def _predictions(value: Any) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = value["predictions"]
         return found
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return next((found for each in inner if (found := _predictions(each))), [])
+    return next((found for value in inner if (found := _predictions(value))), [])
 
 
 def check(address: Address, contender: Contender, cases: Sequence[Case]) -> None:

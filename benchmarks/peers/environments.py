@@ -60,7 +60,7 @@ def environment(peer: Peer, root: Path, say: Callable[[str], None]) -> Environme
         pip = [str(folder / "bin" / "python"), "-m", "pip", "--disable-pip-version-check"]
         _run([*pip, "install", "--quiet", *wanted])
         listed = json.loads(_run([*pip, "list", "--format=json"]))
-        found = {each["name"].lower(): each["version"] for each in listed}
+        found = {package["name"].lower(): package["version"] for package in listed}
         told = {name: found[name] for name in (*_TOLD, *SAME_AS_CONVOY) if name in found}
         done.write_text(json.dumps(told))
     return Environment(folder, json.loads(done.read_text()))

@@ -143,10 +143,10 @@ def show(rows: Sequence[Row], console: Console) -> None:
     """A table for each work and number of connections, with every setting, then Convoy's ratio."""
     for work, title in WORKS.items():
         for connections in CONNECTIONS:
-            its = [r for r in rows if (r["work"], r["connections"]) == (work, connections)]
-            if its:
+            shown = [r for r in rows if (r["work"], r["connections"]) == (work, connections)]
+            if shown:
                 plural = "s" if connections > 1 else ""
-                console.print(_table(f"{title}; {connections} connection{plural}", its))
+                console.print(_table(f"{title}; {connections} connection{plural}", shown))
     reasons = {(r["server"], r["setting"], r["work"]): r["error"] for r in rows if "error" in r}
     for where, reason in reasons.items():
         about = ", ".join(part for part in where if part)

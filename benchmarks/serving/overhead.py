@@ -313,11 +313,11 @@ def main(command_line: Sequence[str] | None = None) -> None:
         measured = [
             measure(addresses, size, arguments.requests, arguments.seconds) for size in BODIES
         ]
-    for each in measured:
-        show(each, Console(highlight=False))
+    for round_ in measured:
+        show(round_, Console(highlight=False))
     busy = {"load_average": round(os.getloadavg()[0], 2)}
     stands = {**where("uvicorn", "fastapi", "uvloop", "httptools"), **busy}
-    rows = [{**stands, **asdict(row)} for each in measured for row in each]
+    rows = [{**stands, **asdict(row)} for round_ in measured for row in round_]
     write_down(rows, arguments, RECORD)
 
 

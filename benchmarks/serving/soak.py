@@ -192,8 +192,8 @@ def look_at(pid: int) -> Process:
     """Return the resources that the process and its children take, as Linux tells them."""
     resident = threads = files = 0
     page = os.sysconf("SC_PAGE_SIZE")
-    for each in _family(pid):
-        place = Path(f"/proc/{each}")
+    for member in _family(pid):
+        place = Path(f"/proc/{member}")
         tasks = list((place / "task").iterdir())
         resident += int((place / "statm").read_text().split()[1]) * page
         threads += len(tasks)
@@ -251,8 +251,8 @@ async def soak(
         Client(url, images) as client,
         Client(url, large, timeout_s=_LARGE_S) as burden,
     ):
-        for each in (client, burden):
-            await each.learn()
+        for learner in (client, burden):
+            await learner.learn()
         with precise_clock() as clock:
             warm = Journal()
             begin = clock.now()
@@ -392,8 +392,8 @@ def _show(console: Console, run: Run, wrong: Sequence[str]) -> None:
         table.add_row("open files", f"{run.before.files} → {run.after.files}")
     table.add_row("exit status", str(run.exit_status))
     console.print(table)
-    for each in wrong:
-        console.print(f"[bold red]broken[/]: {each}", highlight=False)
+    for line in wrong:
+        console.print(f"[bold red]broken[/]: {line}", highlight=False)
 
 
 if __name__ == "__main__":

@@ -48,16 +48,20 @@ def show(comparisons: Sequence[Comparison], console: Console) -> bool:
     console.print(_by_workload(comparisons))
     overall = summary(comparisons)
     console.print(_by_kind(comparisons))
-    for each in comparisons:
-        for what, (name, ratio) in each.trades().items():
-            over = each.scores()[name]
+    for comparison in comparisons:
+        for what, (name, ratio) in comparison.trades().items():
+            over = comparison.scores()[name]
             console.print(
-                f"{_named(each.point)}: {what} {ratio:.2f} of {name}'s, all in all {over:.2f}"
+                f"{_named(comparison.point)}: {what} {ratio:.2f} of {name}'s, all in all {over:.2f}"
             )
-    beaten = [(each.point, each.beaten_by()) for each in comparisons if each.beaten_by()]
+    beaten = [
+        (comparison.point, comparison.beaten_by())
+        for comparison in comparisons
+        if comparison.beaten_by()
+    ]
     for point, by in beaten:
         console.print(f"BEATEN at {_named(point)}: {by}")
-    worst = min(min(each.scores().values()) for each in comparisons)
+    worst = min(min(comparison.scores().values()) for comparison in comparisons)
     met = not beaten and all(score > 1 for score in overall.values())
     console.print(
         f"{'met' if met else 'NOT MET'}: the worst score of {len(comparisons)} points is "
@@ -72,11 +76,14 @@ def _by_workload(comparisons: Sequence[Comparison]) -> Table:
     for heading in ("L(n)", "workload", "deadline", "points", "mean", "worst", "there", "against"):
         table.add_column(heading, justify="left" if heading in {"L(n)", "workload"} else "right")
     groups: dict[tuple[str, str, float], list[Comparison]] = {}
-    for each in comparisons:
-        key = (each.point.profile, each.point.workload, each.point.timeout)
-        groups.setdefault(key, []).append(each)
+    for comparison in comparisons:
+        key = (comparison.point.profile, comparison.point.workload, comparison.point.timeout)
+        groups.setdefault(key, []).append(comparison)
     for (profile, workload, timeout), group in groups.items():
-        lowest = [min((score, name) for name, score in each.scores().items()) for each in group]
+        lowest = [
+            min((score, name) for name, score in comparison.scores().items())
+            for comparison in group
+        ]
         worst, against = min(lowest)
         at = group[lowest.index((worst, against))].point
         table.add_row(
@@ -94,8 +101,8 @@ def _by_workload(comparisons: Sequence[Comparison]) -> Table:
 
 def _by_kind(comparisons: Sequence[Comparison]) -> Table:
     """The sweep in three means: the last are of goodput, where some have nearly none."""
-    patient = [each for each in comparisons if isinf(each.point.timeout)]
-    hurried = [each for each in comparisons if not isinf(each.point.timeout)]
+    patient = [comparison for comparison in comparisons if isinf(comparison.point.timeout)]
+    hurried = [comparison for comparison in comparisons if not isinf(comparison.point.timeout)]
     table = Table(box=None, title="ours over it, geometric mean", title_justify="left")
     kinds = {"over all": comparisons, "without deadlines": patient, "with": hurried}
     kinds = {kind: some for kind, some in kinds.items() if some}
@@ -104,7 +111,7 @@ def _by_kind(comparisons: Sequence[Comparison]) -> Table:
         table.add_column(kind, justify="right")
     scores = [summary(some) for some in kinds.values()]
     for name in scores[0]:
-        table.add_row(name, *(f"{each[name]:.3f}" for each in scores))
+        table.add_row(name, *(f"{score[name]:.3f}" for score in scores))
     return table
 
 
@@ -117,10 +124,10 @@ def _named(point: Point) -> str:
 def as_lines(comparisons: Sequence[Comparison]) -> list[dict[str, Any]]:
     """A row a profile, workload and deadline, with a list over its loads for every number."""
     lines: dict[tuple[str, str, float], dict[str, Any]] = {}
-    for each in comparisons:
-        row = as_row(each)
+    for comparison in comparisons:
+        row = as_row(comparison)
         load, results = row.pop("load"), row.pop("results")
-        key = (each.point.profile, each.point.workload, each.point.timeout)
+        key = (comparison.point.profile, comparison.point.workload, comparison.point.timeout)
         line = lines.setdefault(key, {**row, "loads": [], "results": {}})
         line["loads"].append(load)
         for name, numbers in results.items():
@@ -184,7 +191,7 @@ def main(command_line: Sequence[str] | None = None) -> None:
     setup |= {"engines": arguments.engines}
     stands = {"date": now(), "commit": commit(), **versions("numpy"), **setup}
     if arguments.json:
-        rows = [{**stands, **as_row(each)} for each in comparisons]
+        rows = [{**stands, **as_row(comparison)} for comparison in comparisons]
         arguments.json.write_text(json.dumps(rows, indent=2) + "\n")
     if arguments.record:
         append(FILE, [{**stands, **line} for line in as_lines(comparisons)])

@@ -124,7 +124,7 @@ def compare(point: Point, requests: int, seeds: Sequence[int]) -> Comparison:
 def summary(comparisons: Sequence[Comparison]) -> Mapping[str, float]:
     """The geometric mean of the scores over each other scheduler."""
     return {
-        name: geometric_mean(each.scores()[name] for each in comparisons)
+        name: geometric_mean(comparison.scores()[name] for comparison in comparisons)
         for name in SCHEDULERS
         if name != CONVOY
     }

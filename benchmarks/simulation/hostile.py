@@ -20,7 +20,7 @@ from benchmarks.simulation.workloads import PROFILES
 from service.batching.dispatcher import Dispatcher
 from service.batching.latency import Latency
 from service.batching.policy import NO_HURRY, due
-from service.batching.queue import Request, Waiting
+from service.batching.queue import Backlog, Request
 from service.fair_queue import ANYONE, Client
 
 HONEST = "honest"
@@ -60,12 +60,12 @@ def simulate(seconds: Sequence[float], habit: Habit, floods: int, *, fair: bool 
     """The honest client of this habit beside so many floods; not `fair`: as if all were one."""
     habits = {HONEST: habit, **{f"flood {number}": FLOOD for number in range(floods)}}
     draw, numbers = Random(0), count()
-    waiting: Waiting[str, None] = Waiting()
+    waiting: Backlog[str, None] = Backlog()
     dispatcher = Dispatcher(Latency(tuple(seconds)))
     coming = [
         (draw.uniform(0, seconds[0]), next(numbers), name)
-        for name, its in habits.items()
-        for _ in range(its.connections)
+        for name, kept in habits.items()
+        for _ in range(kept.connections)
     ]
     heapq.heapify(coming)
     parts: list[tuple[Request[str, None], int, int]] = []
@@ -113,7 +113,7 @@ def simulate(seconds: Sequence[float], habit: Habit, floods: int, *, fair: bool 
 
 def bound(seconds: Sequence[float], floods: int) -> float:
     """How many times as long the p50 may be."""
-    rates = [n / each for n, each in enumerate(seconds, 1)]
+    rates = [n / second for n, second in enumerate(seconds, 1)]
     enough = next(n for n, rate in enumerate(rates) if rate >= max(rates) / (floods + 1))
     return max(floods + 1.0, 2 * seconds[enough] / seconds[0])
 

@@ -94,8 +94,8 @@ class ConvChoice(NamedTuple):
     def triggered(self, launches: Iterable[Launch]) -> tuple[Launch, ...]:
         """Return the algorithm's launches with the choice's trigger."""
         return tuple(
-            replace(each, instantiation=replace(each.instantiation, trigger=self.trigger))
-            for each in launches
+            replace(launch, instantiation=replace(launch.instantiation, trigger=self.trigger))
+            for launch in launches
         )
 
     def __str__(self) -> str:

@@ -100,7 +100,7 @@ class CoalescedTile:
 
 def _tiles(*rest: tuple[int, int, int, int]) -> tuple[CoalescedTile, ...]:
     """Tiles 7 pixels wide: they divide images of 7, 14, 28, ... and nearly those of 13, 27, 55."""
-    return tuple(CoalescedTile(8, 7, *each) for each in rest)
+    return tuple(CoalescedTile(8, 7, *sizes) for sizes in rest)
 
 
 # From the paper's few filters per block to its future work, several blocks' work in one.
@@ -181,7 +181,7 @@ class CoalescedConv:
             for tile in TILES[taps]
             for strips in _strips(problem, tile)
         ]
-        in_two = [replace(each, fused=False) for each in in_one if planes(problem, each) > 1]
+        in_two = [replace(config, fused=False) for config in in_one if planes(problem, config) > 1]
         return tuple(
             config
             for config in (*in_one, *in_two)
@@ -195,8 +195,10 @@ class CoalescedConv:
         chunks = ceil(ceil(problem.c / tile.chunk) / config.strips)
         channels = min(chunks * tile.chunk, padded(problem.c))
         met = prod(  # pixels of the image in a patch
-            min(size + of - 1, image)
-            for size, of, image in zip((tile.rows, tile.columns), taps, window.input, strict=True)
+            min(size + taps_along - 1, image)
+            for size, taps_along, image in zip(
+                (tile.rows, tile.columns), taps, window.input, strict=True
+            )
         )
         sum_bytes = 4 * tile.pixels * filters
         first = Work(
@@ -382,7 +384,7 @@ def _check_reach(
     ends = map(max, window.input, window.output)
     int32(flat.n * prod(end + margin for end, margin in zip(ends, margins, strict=True)))
     int32(problem.n * prod(problem.window.input) * x.pitch)
-    int32(problem.n * problem.window.output_volume * max(each.pitch for each in written))
+    int32(problem.n * problem.window.output_volume * max(pixels.pitch for pixels in written))
     int32(planes(problem, config) * _outputs(problem) + THREADS)
     int32(
         window.kernel_volume * (padded(problem.c) + tile.chunk) * (padded(problem.k) + tile.filters)

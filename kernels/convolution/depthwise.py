@@ -163,7 +163,7 @@ class DepthwiseConv:
         for reach in (
             steps + THREADS,
             problem.n * reached * x.pitch,
-            *(problem.n * p * q * each.pitch for each in (y, residual or y)),
+            *(problem.n * p * q * pixels.pitch for pixels in (y, residual or y)),
         ):
             int32(reach)
         sizes = struct(

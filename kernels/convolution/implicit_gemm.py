@@ -129,7 +129,8 @@ def unit(problem: ConvProblem) -> int:
 def inner_size(problem: ConvProblem) -> int:
     """The length of the matrix product's sums: T·R·S · C/groups + C', the channels padded."""
     channels, projected = (
-        padded(each, unit(problem)) for each in (problem.c // problem.groups, problem.projected)
+        padded(channels, unit(problem))
+        for channels in (problem.c // problem.groups, problem.projected)
     )
     return problem.window.kernel_volume * channels + projected
 
@@ -287,5 +288,5 @@ def _check_reach(problem: ConvProblem, tile: AnyTile, x: Pixels, *written: Pixel
     reached = prod(2 * margin + size for size, margin in zip(window.input, margins, strict=True))
     pixels = problem.n * window.output_volume + tile.bm
     int32(problem.n * reached * x.pitch)
-    int32(pixels * max(each.pitch for each in (x, *written)))
+    int32(pixels * max(tensor.pitch for tensor in (x, *written)))
     int32((problem.groups * inner_size(problem) + tile.bk) * (padded(k) + tile.bn))

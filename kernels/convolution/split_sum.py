@@ -186,7 +186,7 @@ def conv_sizes(
         "x_pitch": x.pitch,
         "residual_pitch": 0 if residual is None else residual.pitch,
         "y_pitch": y.pitch,
-        "x_vectors": vectors_in(x, projected or x, of=unit) and (one_group or c % unit == 0),
+        "x_vectors": vectors_in(x, projected or x, width=unit) and (one_group or c % unit == 0),
         "y_vectors": vectors_in(y, added or y) and (one_group or k % VECTOR == 0),
         "filter_tiles": ceil(k / tile_filters),
     }

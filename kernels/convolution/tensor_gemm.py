@@ -143,9 +143,13 @@ class TensorConv(ImplicitGemm[TensorTile]):
     def further_arguments(self, problem: ConvProblem) -> Mapping[str, Value]:
         """The projection, of no channels where there is none."""
         axes = len(problem.window.input)
-        of = problem.projection or Projection(0, (1,) * axes, (1,) * axes)
-        size, strides = ((1,) * (3 - axes) + each for each in (of.input, of.strides))
-        given = struct("tensor_gemm.cu", "Projection", channels=of.c, input=size, stride=strides)
+        projection = problem.projection or Projection(0, (1,) * axes, (1,) * axes)
+        size, strides = (
+            (1,) * (3 - axes) + extents for extents in (projection.input, projection.strides)
+        )
+        given = struct(
+            "tensor_gemm.cu", "Projection", channels=projection.c, input=size, stride=strides
+        )
         return {"projection": given}
 
     def work(self, problem: ConvProblem, config: TileConfig[TensorTile]) -> tuple[Work]:

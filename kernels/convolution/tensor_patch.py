@@ -70,8 +70,8 @@ class PatchTile:
 
 
 PATCH_TILES = tuple(
-    PatchTile(*each)
-    for each in (
+    PatchTile(*sizes)
+    for sizes in (
         (256, 64, 64, 32, 4),
         (128, 64, 32, 32, 4),
         (128, 32, 32, 32, 6),
@@ -251,7 +251,7 @@ class PatchConv(SplitSum[TileConfig[PatchTile]]):
         """How many regions cover the images, and the outputs of one along either axis."""
         sizes = (problem.n, *problem.window.output)
         region = patch_of(problem, tile.bm).region
-        return tuple(ceil(size / of) for size, of in zip(sizes, region, strict=True))
+        return tuple(ceil(size / part) for size, part in zip(sizes, region, strict=True))
 
     def _patches(self, problem: ConvProblem, config: TileConfig[PatchTile]) -> int:
         """In shared memory: two, where a block has several slices."""
@@ -269,7 +269,7 @@ class PatchConv(SplitSum[TileConfig[PatchTile]]):
         """Raise ValueError unless every index that the kernel forms is one of 32 bits."""
         window = problem.window
         int32(problem.n * prod(window.input) * x.pitch)
-        int32(problem.n * window.output_volume * max(each.pitch for each in written))
+        int32(problem.n * window.output_volume * max(tensor.pitch for tensor in written))
         for length, region, stride, extent in zip(
             window.output, patch.region[1:], window.strides, window.extent, strict=True
         ):

@@ -269,7 +269,7 @@ class TensorWinogradConv(SplitSum[WinogradConfig[TensorWinogradTile]]):
         )
         for height, width in (window.input, window.output):
             last = (images * height + down) * width + right
-            int32(last * max(each.pitch for each in (x, *written)))
+            int32(last * max(tensor.pitch for tensor in (x, *written)))
         rows = (self._winograd.positions + 1) * (padded(problem.k) + tile.bn)
         int32(rows * (padded(problem.c, 8) + 2 * _CHUNK))
 
@@ -280,13 +280,13 @@ def region_of(n: int, rows: int, columns: int, bm: int, m: int, r: int) -> Regio
 
     So that few regions cover a layer; of equally many, those which read fewest pixels.
     """
-    most = _PIXELS * bm
+    max_pixels = _PIXELS * bm
     shapes = (
         Region(1, high, wide)
         for high in range(1, min(rows, bm) + 1)
         for wide in range(1, min(columns, bm // high) + 1)
     )
-    fitting = [each for each in shapes if each.pixels(m, r) <= most]
+    fitting = [shape for shape in shapes if shape.pixels(m, r) <= max_pixels]
 
     def cost(region: Region) -> tuple[int, int]:
         count = ceil(rows / region.rows) * ceil(columns / region.columns)
@@ -295,5 +295,5 @@ def region_of(n: int, rows: int, columns: int, bm: int, m: int, r: int) -> Regio
     best = min(fitting, key=cost)
     if (best.rows, best.columns) != (rows, columns):
         return best
-    images = min(n, bm // (rows * columns), most // best.pixels(m, r))
+    images = min(n, bm // (rows * columns), max_pixels // best.pixels(m, r))
     return Region(images, rows, columns)

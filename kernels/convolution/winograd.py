@@ -276,7 +276,7 @@ class WinogradConv(SplitSum[WinogradConfig[WinogradTile]]):
             )
         )
         images = problem.n + 1 + tile.bm // self.image_tiles(problem)
-        int32(images * reached * max(each.pitch for each in (x, *written)))
+        int32(images * reached * max(tensor.pitch for tensor in (x, *written)))
         int32(self.positions * (padded(problem.c) + tile.bc) * (padded(problem.k) + tile.bn))
 
 

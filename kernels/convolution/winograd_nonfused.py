@@ -281,10 +281,10 @@ class NonfusedWinogradConv:
     def _chunk(self, problem: ConvProblem, total: int, nbytes: int) -> int:
         """Tiles per chunk: as many as `nbytes` hold, in even chunks; at least `_STEP` or all."""
         products = self._products(problem, _STEP)
-        most = max(1, nbytes // (FLOAT.itemsize * _STEP * (products.c + products.k))) * _STEP
-        if total <= most:
+        limit = max(1, nbytes // (FLOAT.itemsize * _STEP * (products.c + products.k))) * _STEP
+        if total <= limit:
             return total
-        return ceil(total / ceil(total / most) / _STEP) * _STEP
+        return ceil(total / ceil(total / limit) / _STEP) * _STEP
 
     def _chunks(self, problem: ConvProblem, config: NonfusedConfig) -> list[tuple[int, int]]:
         """The first tile and the number of tiles of each chunk."""
@@ -341,7 +341,7 @@ class NonfusedWinogradConv:
         """Raise ValueError unless every index that the transforms form is one of 32 bits."""
         window = problem.window
         int32(problem.n * prod(window.input) * x.pitch)
-        int32(problem.n * window.output_volume * max(each.pitch for each in written))
+        int32(problem.n * window.output_volume * max(tensor.pitch for tensor in written))
         # Tiles begin before an image's first position along an axis, and end beyond its last.
         margins = zip(window.input, window.output, window.pads_begin, strict=True)
         int32(problem.n * prod(h + p + pad + self._winograd.alpha for h, p, pad in margins))

@@ -112,7 +112,7 @@ def compile_all(
     wanted = {(i, arch): None for i, arch in pairs if i.architectures.includes(arch)}
     cubins = {}
     with ThreadPoolExecutor(workers or os.cpu_count()) as pool:
-        running = {pool.submit(compile_kernel, *each, cache, root): each for each in wanted}
+        running = {pool.submit(compile_kernel, *kernel, cache, root): kernel for kernel in wanted}
         try:
             for done, future in enumerate(as_completed(running), start=1):
                 cubins[running[future]] = future.result()
@@ -121,7 +121,7 @@ def compile_all(
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
-    return {each: cubins[each] for each in wanted}
+    return {kernel: cubins[kernel] for kernel in wanted}
 
 
 def source_digest(sources: Iterable[str], root: Path = SOURCE_ROOT) -> str:
@@ -180,7 +180,7 @@ def _compile(instantiation: Instantiation, arch: str, texts: dict[str, str]) -> 
     return Cubin(compiled.cubin, compiled.lowered_name, resources)
 
 
-def _resources(compiled: nvrtc.Compiled) -> Resources | None:
+def _resources(compiled: nvrtc.CompilerOutput) -> Resources | None:
     """The report of ptxas on the kernel; None where the log has none."""
     _, _, report = compiled.log.partition(f"Compiling entry function '{compiled.lowered_name}'")
     frame = re.search(

@@ -68,7 +68,7 @@ def launch_dependent(
     attribute = Attribute(id=_PROGRAMMATIC_STREAM_SERIALIZATION)
     attribute.value[0] = 1
     config = Config(grid, block, shared_bytes, stream, ctypes.pointer(attribute), 1)
-    buffers = [ctypes.create_string_buffer(each, len(each)) for each in parameters]
+    buffers = [ctypes.create_string_buffer(parameter, len(parameter)) for parameter in parameters]
     pointers = (ctypes.c_void_p * len(buffers))(*map(ctypes.addressof, buffers))
     _call("cuLaunchKernelEx", ctypes.byref(config), ctypes.c_void_p(function), pointers, None)
 

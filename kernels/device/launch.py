@@ -15,7 +15,7 @@ from kernels.device.device import (
     Instantiation,
     TemplateArgument,
 )
-from kernels.device.signature import Declared, check_names, check_template, fields, parameters
+from kernels.device.signature import Declaration, check_names, check_template, fields, parameters
 from kernels.problems.architectures import ALL, Architectures
 from kernels.problems.window import Window
 
@@ -44,7 +44,7 @@ class Launch:
     @property
     def operands(self) -> tuple[str, ...]:
         """The names to bind, in the order of the arguments."""
-        return tuple(each for each in self.arguments if isinstance(each, str))
+        return tuple(argument for argument in self.arguments if isinstance(argument, str))
 
     @property
     def elements(self) -> dict[str, str]:
@@ -66,21 +66,25 @@ class Launch:
         """The operands that no launch may write: kernels/src/dependent.cuh, on `__restrict__`."""
         return frozenset(operand for operand, each in self._pointers() if each.restricted)
 
-    def _pointers(self) -> Iterator[tuple[str, Declared]]:
+    def _pointers(self) -> Iterator[tuple[str, Declaration]]:
         """Each operand, and how the kernel declares it."""
         declared = parameters(SOURCE_ROOT / self.instantiation.source, self.instantiation.kernel)
-        for each, argument in zip(declared, self.arguments, strict=True):
+        for parameter, argument in zip(declared, self.arguments, strict=True):
             if isinstance(argument, str):
-                yield argument, each
+                yield argument, parameter
 
     def bind(self, addresses: Mapping[str, int]) -> tuple[Argument, ...]:
         """The arguments, with addresses for the operands' names. Raises KeyError."""
-        return tuple(addresses[each] if isinstance(each, str) else each for each in self.arguments)
+        return tuple(
+            addresses[argument] if isinstance(argument, str) else argument
+            for argument in self.arguments
+        )
 
     def renamed(self, names: Mapping[str, str]) -> "Launch":
         """The same launch on other operands: old name → new name."""
         arguments = (
-            names.get(each, each) if isinstance(each, str) else each for each in self.arguments
+            names.get(argument, argument) if isinstance(argument, str) else argument
+            for argument in self.arguments
         )
         return replace(self, arguments=tuple(arguments))
 
@@ -134,7 +138,7 @@ def launch(
     source = SOURCE_ROOT / instantiation.source
     check_template(instantiation, source)
     declared = parameters(source, instantiation.kernel)
-    check_names(instantiation.kernel, [each.name for each in declared], arguments)
+    check_names(instantiation.kernel, [parameter.name for parameter in declared], arguments)
     passed = map(_passed, declared, arguments.values())
     return Launch(instantiation, grid, block, tuple(passed), shared_bytes)
 
@@ -146,13 +150,13 @@ def struct(source: str, name: str, /, **members: int | Iterable[int]) -> bytes:
     the source, in its name or its length; ValueError as `int32` and `divisor`.
     """
     declared = fields(SOURCE_ROOT / source, name)
-    check_names(f"struct {name} of {source}", [each.name for each in declared], members)
+    check_names(f"struct {name} of {source}", [field.name for field in declared], members)
     packed = b""
-    for each, value in zip(declared, members.values(), strict=True):
+    for field, value in zip(declared, members.values(), strict=True):
         flat = [value] if isinstance(value, int) else list(value)
-        if each.length not in (None, len(flat)):
-            raise TypeError(f"{name}.{each.name} has {each.length} numbers, not {len(flat)}")
-        pack = divisor if each.type == "Divisor" else _int32_bytes
+        if field.length not in (None, len(flat)):
+            raise TypeError(f"{name}.{field.name} has {field.length} numbers, not {len(flat)}")
+        pack = divisor if field.type == "Divisor" else _int32_bytes
         packed += b"".join(map(pack, flat))
     return packed
 
@@ -193,7 +197,7 @@ def window_struct(window: Window) -> bytes:
     )
 
 
-def _passed(parameter: Declared, value: Value) -> Argument | str:
+def _passed(parameter: Declaration, value: Value) -> Argument | str:
     match parameter.type, value:
         case "*", str() | int():  # an operand's name, or no address
             return value

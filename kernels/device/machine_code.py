@@ -73,8 +73,8 @@ def disassemble(cubin: Cubin) -> tuple[Instruction, ...]:
     (listed,) = (f["sass-instructions"] for f in functions if f["function-name"] == cubin.name)
     # Functions that it calls may follow: a division's slow path.
     return tuple(
-        _instruction(each, int.from_bytes(code[i * WORD : (i + 1) * WORD], "little"))
-        for i, each in enumerate(listed)
+        _instruction(line, int.from_bytes(code[i * WORD : (i + 1) * WORD], "little"))
+        for i, line in enumerate(listed)
     )
 
 

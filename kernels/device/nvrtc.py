@@ -26,7 +26,7 @@ class NvrtcError(RuntimeError):
 
 
 @dataclass(frozen=True, slots=True)
-class Compiled:
+class CompilerOutput:
     """The result of one compilation."""
 
     cubin: bytes
@@ -48,7 +48,7 @@ def compile_program(
     expression: str,
     headers: Mapping[str, str],
     options: Sequence[str],
-) -> Compiled:
+) -> CompilerOutput:
     """Compile `source` and instantiate `expression`, a kernel's name with its template arguments.
 
     `headers` are the texts that `#include "name"` finds; no other folder is searched. May be called
@@ -74,7 +74,7 @@ def compile_program(
         _check(result, log)
         lowered = ctypes.c_char_p()
         _check(_library().nvrtcGetLoweredName(program, expression.encode(), ctypes.byref(lowered)))
-        return Compiled(_bytes(program, "CUBIN"), (lowered.value or b"").decode(), log)
+        return CompilerOutput(_bytes(program, "CUBIN"), (lowered.value or b"").decode(), log)
     finally:
         _check(_library().nvrtcDestroyProgram(ctypes.byref(program)))
 

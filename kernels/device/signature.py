@@ -19,7 +19,7 @@ _TEMPLATE_ARGUMENTS = re.compile(r"<[^<>]*>")
 
 
 @dataclass(frozen=True, slots=True)
-class Declared:
+class Declaration:
     """A parameter or a field: `const float* x` has type "*", `Walk<RANK, 2> walk` has "Walk"."""
 
     type: str
@@ -31,7 +31,7 @@ class Declared:
 
 
 @cache
-def parameters(source: Path, kernel: str) -> tuple[Declared, ...]:
+def parameters(source: Path, kernel: str) -> tuple[Declaration, ...]:
     """The parameters of a kernel in a file. Raises TypeError where the file has no such kernel."""
     declared = _TEMPLATE_ARGUMENTS.sub("", _kernel(source, kernel)["parameters"])
     return _declared(declared.split(","))
@@ -45,7 +45,7 @@ def check_template(instantiation: Instantiation, source: Path) -> None:
 
 
 @cache
-def fields(source: Path, struct: str) -> tuple[Declared, ...]:
+def fields(source: Path, struct: str) -> tuple[Declaration, ...]:
     """The fields of a struct in a file or in what it includes, those of its base first.
 
     Raises TypeError where there is no such struct.
@@ -70,7 +70,7 @@ def check_names(what: str, declared: Iterable[str], given: Iterable[str]) -> Non
 @cache
 def _template(source: Path, kernel: str) -> tuple[str, ...]:
     declared = (_kernel(source, kernel)["template"] or "").split(",")
-    names = (each.partition("=")[0].split()[-1:] for each in declared)
+    names = (parameter.partition("=")[0].split()[-1:] for parameter in declared)
     return tuple(name.upper() for (name,) in filter(None, names))
 
 
@@ -89,10 +89,10 @@ def _text(source: Path) -> str:
     return _COMMENT.sub("", source.read_text(encoding="utf-8"))
 
 
-def _declared(declarations: Iterable[str]) -> tuple[Declared, ...]:
+def _declared(declarations: Iterable[str]) -> tuple[Declaration, ...]:
     found = []
-    for each in filter(str.strip, declarations):
-        words, *lengths = re.split(r"[\[\]]+", each.strip().rstrip("]"))
+    for declaration in filter(str.strip, declarations):
+        words, *lengths = re.split(r"[\[\]]+", declaration.strip().rstrip("]"))
         restricted = "__restrict__" in words
         *kind, name = words.replace("*", " * ").replace("__restrict__", "").split()
         length = 1
@@ -102,7 +102,7 @@ def _declared(declarations: Iterable[str]) -> tuple[Declared, ...]:
         points_to = kind[kind.index("*") - 1] if pointer else None
         written = pointer and "const" not in kind
         found.append(
-            Declared(
+            Declaration(
                 "*" if pointer else kind[-1],
                 name,
                 length or None,

@@ -18,7 +18,7 @@ FILTER_FORM = "{groups} x taps x channels x filters"
 def check_operands(problem: ConvProblem, x: Pixels, y: Pixels, residual: Pixels | None) -> None:
     """Raise ValueError unless the pixels have the problem's channels, stored as its precision."""
     stored = problem.precision.stored
-    if any(each is not None and each.stored != stored for each in (x, y, residual)):
+    if any(tensor is not None and tensor.stored != stored for tensor in (x, y, residual)):
         raise ValueError(f"a convolution in {problem.precision.value} has tensors of {stored}")
     if x.channels != problem.c:
         raise ValueError(f"{problem.c} channels, but x has {x.channels}")
@@ -47,13 +47,13 @@ def taps_by_channels_by_filters(weight: Filter, problem: ConvProblem) -> Filter:
     return result
 
 
-def vectors_in(*tensors: Pixels, of: int = VECTOR) -> bool:
-    """Whether every pixel's first channel is aligned to a vector `of` channels, in all of them.
+def vectors_in(*tensors: Pixels, width: int = VECTOR) -> bool:
+    """Return whether all pixels begin at a multiple of `width` channels, in all tensors.
 
     Then channels can be loaded as vectors, also the last ones where their number is no multiple:
     the rest of the vector belongs to the same pixel.
     """
-    return all(each.pitch % of == each.offset % of == 0 for each in tensors)
+    return all(tensor.pitch % width == tensor.offset % width == 0 for tensor in tensors)
 
 
 def padded(channels: int, to: int = VECTOR) -> int:

@@ -69,8 +69,8 @@ def _of_region(window: Window, pair: int, images: int, rows: int, columns: int) 
     """Of a region. The 8 neighbouring outputs of a matrix read places that differ modulo 8."""
     stride, extent = window.strides, window.extent
     high, wide = (
-        (length - 1) * by + of
-        for length, by, of in zip((rows, columns), stride, extent, strict=True)
+        (length - 1) * step + taps
+        for length, step, taps in zip((rows, columns), stride, extent, strict=True)
     )
     wide = padded(wide, pair)
     apart = stride[0], stride[1] // pair
@@ -153,8 +153,8 @@ def slices_of(problem: ConvProblem) -> Slices:
     """As equal as possible, of at most 64 channels."""
     (r, s), pair = problem.window.kernel, paired(problem)
     row_taps = ceil(s / 2) if pair else s
-    most = min(CHUNK, MAX_VECTORS // (r * row_taps) * HALVES)  # channels of a slice
-    count = ceil(problem.c / most)
+    channels = min(CHUNK, MAX_VECTORS // (r * row_taps) * HALVES)  # of a slice
+    count = ceil(problem.c / channels)
     tap_vectors = 1 if pair else ceil(problem.c / count / HALVES)
     return Slices(count, tap_vectors, row_taps, r * row_taps * tap_vectors)
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-from kernels.layout.strided import VECTOR, Strided
+from kernels.layout.strided import VECTOR, StridedTensor
 from kernels.problems.precision import FLOAT, Stored
 
 
@@ -26,14 +26,16 @@ class Pixels:
         if not 1 <= self.channels <= self.pitch:
             raise ValueError(f"{self.channels} channels do not fit a pitch of {self.pitch}")
 
-    def strided(self, n: int, spatial: Sequence[int]) -> Strided:
+    def strided(self, n: int, spatial: Sequence[int]) -> StridedTensor:
         """N×C×H×W (N×C×D×H×W), in ONNX's order of axes."""
         pixels = [prod(spatial[axis + 1 :]) * self.pitch for axis in range(len(spatial))]
         strides = (prod(spatial) * self.pitch, 1, *pixels)
-        return Strided((n, self.channels, *spatial), strides, self.offset, self.stored)
+        return StridedTensor((n, self.channels, *spatial), strides, self.offset, self.stored)
 
 
 def vector_width(*tensors: Pixels) -> int:
     """The channels that a thread can move at once in all of them: 4 or 1."""
-    numbers = [number for each in tensors for number in (each.channels, each.pitch, each.offset)]
+    numbers = [
+        number for tensor in tensors for number in (tensor.channels, tensor.pitch, tensor.offset)
+    ]
     return VECTOR if all(number % VECTOR == 0 for number in numbers) else 1

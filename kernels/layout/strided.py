@@ -12,7 +12,7 @@ VECTOR = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Strided:
+class StridedTensor:
     """A tensor in device memory, its axes in any order.
 
     `strides` are in elements; an axis along which elements repeat has stride 0. The tensor's
@@ -31,12 +31,12 @@ class Strided:
             raise ValueError(f"shape {self.shape} or strides {self.strides} are out of range")
 
     @classmethod
-    def contiguous(cls, shape: Sequence[int], stored: Stored = FLOAT) -> "Strided":
+    def contiguous(cls, shape: Sequence[int], stored: Stored = FLOAT) -> "StridedTensor":
         """Row-major: the last axis fastest."""
         strides = tuple(prod(shape[axis + 1 :]) for axis in range(len(shape)))
         return cls(tuple(shape), strides, stored=stored)
 
-    def transposed(self, axes: Sequence[int]) -> "Strided":
+    def transposed(self, axes: Sequence[int]) -> "StridedTensor":
         """Axis i is this one's axis `axes[i]`; of those not named, the first element."""
         return replace(
             self,
@@ -44,7 +44,7 @@ class Strided:
             strides=tuple(self.strides[axis] for axis in axes),
         )
 
-    def split(self, axis: int, outer: int) -> "Strided":
+    def split(self, axis: int, outer: int) -> "StridedTensor":
         """`axis` split in two: `outer` runs, and the elements of a run. Raises ValueError."""
         size, stride = self.shape[axis], self.strides[axis]
         if size % outer:
@@ -53,7 +53,7 @@ class Strided:
         strides = (*self.strides[:axis], stride * (size // outer), *self.strides[axis:])
         return replace(self, shape=shape, strides=strides)
 
-    def broadcast(self, shape: Sequence[int]) -> "Strided":
+    def broadcast(self, shape: Sequence[int]) -> "StridedTensor":
         """Broadcast to `shape` by NumPy's rules. Raises ValueError where they forbid it."""
         missing = len(shape) - len(self.shape)
         have = (1,) * missing + self.shape
@@ -91,15 +91,15 @@ class Walk:
     def struct(self) -> bytes:
         """The argument of the kernel. Raises ValueError where a tensor exceeds 32-bit indices."""
         reach = [
-            sum((extent - 1) * stride for extent, stride in zip(self.extents, each, strict=True))
-            for each in self.strides
+            sum((extent - 1) * stride for extent, stride in zip(self.extents, strides, strict=True))
+            for strides in self.strides
         ]
         int32(max(reach))
-        stride = [step for each in self.strides for step in each]
+        stride = [step for strides in self.strides for step in strides]
         return struct("common.cuh", "Walk", steps=self.steps, extent=self.extents, stride=stride)
 
 
-def walk(written: Strided, *read: Strided, vectors: bool = True) -> Walk:
+def walk(written: StridedTensor, *read: StridedTensor, vectors: bool = True) -> Walk:
     """The loops that write one tensor and read others; neighbouring threads write neighbours.
 
     All have one shape. Axes that are contiguous in every tensor are merged. Without `vectors`, v is
@@ -108,43 +108,47 @@ def walk(written: Strided, *read: Strided, vectors: bool = True) -> Walk:
     """
     _check(written, *read)
     axes = _merged_axes(written, *read)
-    if not vectors or not _vectorises(axes, [each.offset for each in (written, *read)]):
+    if not vectors or not _vectorises(axes, [tensor.offset for tensor in (written, *read)]):
         return _walk(axes, 1)
     extent, strides = axes.pop()
     axes.append((extent // VECTOR, [stride * VECTOR for stride in strides]))
     return _walk(axes, VECTOR)
 
 
-def walk_rows(axis: int, written: Strided, *read: Strided) -> tuple[Walk, tuple[int, ...]]:
+def walk_rows(
+    axis: int, written: StridedTensor, *read: StridedTensor
+) -> tuple[Walk, tuple[int, ...]]:
     """The loops over the rows along `axis`, element by element, and each tensor's stride along it.
 
     Otherwise as `walk`.
     """
     _check(written, *read)
-    others = [_without(axis, each) for each in (written, *read)]
-    strides = tuple(each.strides[axis] for each in (written, *read))
+    others = [_without(axis, tensor) for tensor in (written, *read)]
+    strides = tuple(tensor.strides[axis] for tensor in (written, *read))
     return _walk(_merged_axes(*others), 1), strides
 
 
 Axes = list[tuple[int, list[int]]]  # for each axis its extent and every tensor's stride
 
 
-def _check(written: Strided, *read: Strided) -> None:
-    if any(each.shape != written.shape for each in read):
-        raise ValueError(f"shapes differ: {written.shape} and {[each.shape for each in read]}")
+def _check(written: StridedTensor, *read: StridedTensor) -> None:
+    if any(tensor.shape != written.shape for tensor in read):
+        raise ValueError(f"shapes differ: {written.shape} and {[tensor.shape for tensor in read]}")
     sizes = zip(written.shape, written.strides, strict=True)
     if any(size > 1 and stride == 0 for size, stride in sizes):
         raise ValueError(f"cannot write to elements that repeat: {written}")
 
 
-def _without(axis: int, tensor: Strided) -> Strided:
-    shape, strides = (each[:axis] + each[axis + 1 :] for each in (tensor.shape, tensor.strides))
+def _without(axis: int, tensor: StridedTensor) -> StridedTensor:
+    shape, strides = (
+        tensor[:axis] + tensor[axis + 1 :] for tensor in (tensor.shape, tensor.strides)
+    )
     return replace(tensor, shape=shape, strides=strides)
 
 
-def _merged_axes(written: Strided, *read: Strided) -> Axes:
+def _merged_axes(written: StridedTensor, *read: StridedTensor) -> Axes:
     """The axes by falling stride of what is written; those of one element are left out."""
-    every = zip(written.shape, written.strides, *(each.strides for each in read), strict=True)
+    every = zip(written.shape, written.strides, *(tensor.strides for tensor in read), strict=True)
     axes = [(extent, strides) for extent, *strides in every if extent > 1]
     axes.sort(key=lambda axis: axis[1][0], reverse=True)
     merged: Axes = []

@@ -7,7 +7,7 @@ function raises ValueError for shapes that do not match and tensors that exceed 
 
 from kernels.device.device import TemplateArgument
 from kernels.device.launch import Launch, Value, blocks_of_threads, instantiate, launch
-from kernels.layout.strided import Strided, walk
+from kernels.layout.strided import StridedTensor, walk
 from kernels.problems.activation import Activation
 from kernels.problems.binary_operation import BinaryOp
 from kernels.problems.precision import FLOAT, element, one_type
@@ -25,14 +25,18 @@ def activation_arguments(activation: Activation | None) -> dict[str, Value]:
     return {"a": activation.a, "b": activation.b}
 
 
-def map_launch(x: Strided, y: Strided, activation: Activation | None = None) -> Launch:
+def map_launch(x: StridedTensor, y: StridedTensor, activation: Activation | None = None) -> Launch:
     """y = activation(x): operands x, y. Without an activation a copy, of any strides to any."""
     template = {"x": element(x.stored), "y": element(y.stored), **_with(activation)}
     return _launch("map", {"x": x}, y, template, activation_arguments(activation))
 
 
 def binary_launch(
-    op: BinaryOp, a: Strided, b: Strided, y: Strided, activation: Activation | None = None
+    op: BinaryOp,
+    a: StridedTensor,
+    b: StridedTensor,
+    y: StridedTensor,
+    activation: Activation | None = None,
 ) -> Launch:
     """y = activation(a op b): operands a, b, y."""
     template = {**_alike(a, b, y), "op": f"BinaryOp::{op.name}", **_with(activation)}
@@ -43,10 +47,10 @@ def binary_launch(
 
 
 def scale_shift_launch(
-    x: Strided,
-    scale: Strided,
-    shift: Strided,
-    y: Strided,
+    x: StridedTensor,
+    scale: StridedTensor,
+    shift: StridedTensor,
+    y: StridedTensor,
     activation: Activation | None = None,
 ) -> Launch:
     """y = activation(x · scale + shift), scale and shift floats: operands x, scale, shift, y."""
@@ -56,12 +60,12 @@ def scale_shift_launch(
     return _launch("scale_shift", read, y, template, activation_arguments(activation))
 
 
-def fill_launch(y: Strided, value: float) -> Launch:
+def fill_launch(y: StridedTensor, value: float) -> Launch:
     """y = value: operand y."""
     return _launch("fill", {}, y, _alike(y), {"value": value})
 
 
-def channel_shuffle_launch(x: Strided, y: Strided, axis: int, groups: int) -> Launch:
+def channel_shuffle_launch(x: StridedTensor, y: StridedTensor, axis: int, groups: int) -> Launch:
     """Channel g · (C/groups) + i of `axis` moves to i · groups + g: operands x, y.
 
     A copy: x as groups × C/groups is y as C/groups × groups transposed (ShuffleNet, section 3.1).
@@ -72,9 +76,9 @@ def channel_shuffle_launch(x: Strided, y: Strided, axis: int, groups: int) -> La
     return map_launch(x.split(axis, groups), y.split(axis, per_group).transposed(order))
 
 
-def _alike(*tensors: Strided) -> dict[str, TemplateArgument]:
+def _alike(*tensors: StridedTensor) -> dict[str, TemplateArgument]:
     """The type that tensors are stored in. Raises ValueError where they differ."""
-    return {"t": element(one_type(*(each.stored for each in tensors)))}
+    return {"t": element(one_type(*(tensor.stored for tensor in tensors)))}
 
 
 def _with(activation: Activation | None) -> dict[str, TemplateArgument]:
@@ -83,12 +87,12 @@ def _with(activation: Activation | None) -> dict[str, TemplateArgument]:
 
 def _launch(
     kernel: str,
-    read: dict[str, Strided],
-    y: Strided,
+    read: dict[str, StridedTensor],
+    y: StridedTensor,
     template: dict[str, TemplateArgument],
     scalars: dict[str, Value],
 ) -> Launch:
-    steps = walk(y, *(each.broadcast(y.shape) for each in read.values()))
+    steps = walk(y, *(tensor.broadcast(y.shape) for tensor in read.values()))
     return launch(
         instantiate("elementwise.cu", kernel, **template, rank=steps.rank, v=steps.v),
         *blocks_of_threads(steps.steps),

@@ -37,7 +37,9 @@ def variants(kernel: Instantiation) -> tuple[Instantiation, ...]:
     if "finish" not in dict(kernel.arguments):
         return (kernel,)
     others = kernel.arguments[:-1]
-    return tuple(replace(kernel, arguments=(*others, ("finish", each))) for each in (_CLAMP, _ANY))
+    return tuple(
+        replace(kernel, arguments=(*others, ("finish", finish))) for finish in (_CLAMP, _ANY)
+    )
 
 
 def commonest(kernel: Instantiation) -> Instantiation:

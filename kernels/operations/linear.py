@@ -40,8 +40,8 @@ def linear_launch(
     """
     at_once = next((size for size in (1, 2, 4) if rows <= size), _ROWS_AT_ONCE)
     outputs = max(VECTOR, at_once)
-    for each in (x, y):
-        int32(rows * each.pitch)
+    for tensor in (x, y):
+        int32(rows * tensor.pitch)
     vectors = -(-x.channels // VECTOR)
     max_warps = 4 if at_once == _ROWS_AT_ONCE else 8
     warps = min(max_warps, -(-vectors // _WARP))

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from kernels.device.launch import Launch, instantiate, launch
-from kernels.layout.strided import Strided, walk
+from kernels.layout.strided import StridedTensor, walk
 from kernels.operations.elementwise import activation_arguments, activation_name
 from kernels.problems.activation import Activation
 from kernels.problems.precision import FLOAT, element, one_type
@@ -13,10 +13,10 @@ _SHORT = 512
 
 
 def normalise_launch(
-    x: Strided,
-    scale: Strided,
-    shift: Strided,
-    y: Strided,
+    x: StridedTensor,
+    scale: StridedTensor,
+    shift: StridedTensor,
+    y: StridedTensor,
     axes: Sequence[int],
     epsilon: float,
     activation: Activation | None = None,
@@ -27,10 +27,10 @@ def normalise_launch(
     over `axes`. Raises ValueError.
     """
     one_type(FLOAT, scale.stored, shift.stored)
-    tensors = [y, *(each.broadcast(y.shape) for each in (x, scale, shift))]
+    tensors = [y, *(tensor.broadcast(y.shape) for tensor in (x, scale, shift))]
     others = [axis for axis in range(len(y.shape)) if axis not in axes]
-    rows = walk(*(each.transposed(others) for each in tensors), vectors=False)
-    along = walk(*(each.transposed(axes) for each in tensors), vectors=False)
+    rows = walk(*(tensor.transposed(others) for tensor in tensors), vectors=False)
+    along = walk(*(tensor.transposed(axes) for tensor in tensors), vectors=False)
     threads = 32 if along.steps <= _SHORT else 256
     return launch(
         instantiate(

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from kernels.device.launch import Launch, blocks_of_threads, instantiate, launch
-from kernels.layout.strided import Strided, walk
+from kernels.layout.strided import StridedTensor, walk
 from kernels.problems.precision import element, one_type
 from kernels.problems.reduction import ReduceKind
 
@@ -14,7 +14,9 @@ _MEDIUM = 512
 """Longest row that a single warp takes."""
 
 
-def reduce_launch(kind: ReduceKind, x: Strided, y: Strided, axes: Sequence[int]) -> Launch:
+def reduce_launch(
+    kind: ReduceKind, x: StridedTensor, y: StridedTensor, axes: Sequence[int]
+) -> Launch:
     """y = x reduced along `axes`, in which y has size 1: operands x, y. Raises ValueError."""
     others = [axis for axis in range(len(x.shape)) if axis not in axes]
     rows = walk(y.transposed(others), x.transposed(others), vectors=False)

@@ -2,14 +2,14 @@
 
 from kernels.device.device import TemplateArgument
 from kernels.device.launch import Launch, instantiate, launch
-from kernels.layout.strided import Strided, walk_rows
+from kernels.layout.strided import StridedTensor, walk_rows
 from kernels.problems.precision import element
 
 _SHORT = 128
 """Longest row that a single warp takes: four elements a lane."""
 
 
-def softmax_launch(x: Strided, y: Strided, axis: int, log: bool = False) -> Launch:
+def softmax_launch(x: StridedTensor, y: StridedTensor, axis: int, log: bool = False) -> Launch:
     """Softmax along `axis`, or its logarithm: operands x, y. Raises ValueError."""
     rows, (y_stride, x_stride) = walk_rows(axis, y, x)
     length = x.shape[axis]

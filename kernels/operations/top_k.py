@@ -5,7 +5,7 @@ from enum import Enum, unique
 
 from kernels.device.device import TemplateArgument
 from kernels.device.launch import Launch, instantiate, int32, launch
-from kernels.layout.strided import Strided
+from kernels.layout.strided import StridedTensor
 from kernels.problems.precision import element
 
 _MOST_K, _MOST_WARPS = 16, 32
@@ -45,7 +45,7 @@ class Results:
         return 4 * self.n * self.pitch
 
 
-def top_k_launch(x: Strided, kind: ScoreKind) -> Launch:
+def top_k_launch(x: StridedTensor, kind: ScoreKind) -> Launch:
     """Rows of classes, each contiguous, to Results: operands x, y. Raises ValueError."""
     n, classes = x.shape
     results = Results(n, classes)

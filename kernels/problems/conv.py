@@ -131,6 +131,6 @@ def same_padded(size: tuple[int, ...], kernel: int, c: int, k: int, stride: int 
             dilations=(1,) * axes,
             pads_begin=pads,
             pads_end=pads,
-            output=tuple((each - 1) // stride + 1 for each in size),
+            output=tuple((extent - 1) // stride + 1 for extent in size),
         ),
     )

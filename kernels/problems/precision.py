@@ -16,7 +16,7 @@ HALF: Stored = np.dtype(np.float16)
 
 def one_type(first: Stored, *others: Stored) -> Stored:
     """The type that all are. Raises ValueError where they differ."""
-    if any(each != first for each in others):
+    if any(other != first for other in others):
         raise ValueError(f"tensors of {first} and of {', '.join(map(str, others))}")
     return first
 

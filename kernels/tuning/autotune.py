@@ -231,7 +231,7 @@ def _compile(
         for name in _unscreened(candidates, known[problem]):
             wanted |= dict.fromkeys(instantiations(problem, candidates[name]))
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        running = [pool.submit(device.load, each) for each in wanted]
+        running = [pool.submit(device.load, instantiation) for instantiation in wanted]
         try:
             for done, future in enumerate(as_completed(running)):
                 progress("compiling kernels", done, len(running))

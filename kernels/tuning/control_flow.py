@@ -26,11 +26,15 @@ def loops(code: Sequence[Instruction]) -> list[Loop]:
 
     Other branches back return from code out of line, as do those over the kernel's end.
     """
-    ends = [i for i, each in enumerate(code) if each.base == "EXIT" and not each.predicate]
+    ends = [
+        i
+        for i, instruction in enumerate(code)
+        if instruction.base == "EXIT" and not instruction.predicate
+    ]
     found = [
-        Loop(each.target, i)
-        for i, each in enumerate(code)
-        if each.target is not None and each.target < i
+        Loop(instruction.target, i)
+        for i, instruction in enumerate(code)
+        if instruction.target is not None and instruction.target < i
     ]
     inside = [loop for loop in found if not any(map(loop.holds, ends))]
     return [loop for loop in inside if loop.last not in _reached(code, without=loop.first)]
@@ -42,7 +46,7 @@ def outermost(found: Sequence[Loop]) -> list[Loop]:
     def within(loop: Loop, other: Loop) -> bool:
         return loop != other and other.holds(loop.first) and other.holds(loop.last)
 
-    return [each for each in found if not any(within(each, other) for other in found)]
+    return [loop for loop in found if not any(within(loop, other) for other in found)]
 
 
 def _reached(code: Sequence[Instruction], without: int) -> set[int]:

@@ -78,7 +78,7 @@ def exam_of(layer: ConvProblem) -> Exam:
         shapes["residual"] = (layer.projection.c, *layer.projection.input)
     operands = {name: rng.choice(numbers, (1, *shape)) for name, shape in shapes.items()}
     weight = rng.choice([-1.0, 1.0], layer.filter_shape)
-    exact = {name: each.astype(np.float64) for name, each in operands.items()}
+    exact = {name: operand.astype(np.float64) for name, operand in operands.items()}
     y = reference.conv(exact["x"], weight, layer, residual=exact.get("residual"))
     return Exam(
         images={name: _pixels(x[0], layer.precision.stored) for name, x in operands.items()},

@@ -100,11 +100,11 @@ def choose(
 
     def cost(choice: ConvChoice) -> float:
         launches = launch_cycles(problem, choice, device)
-        cycles = sum(ASSUMED.launch_cycles + each for each in launches)
+        cycles = sum(ASSUMED.launch_cycles + launch for launch in launches)
         return cycles * (_SEVERAL if len(launches) > 1 else 1)
 
     costs = list(map(cost, candidates))
-    near = sorted((each, i) for i, each in enumerate(costs) if each <= _ALIKE * min(costs))
+    near = sorted((cost, i) for i, cost in enumerate(costs) if cost <= _ALIKE * min(costs))
     filling = (i for _, i in near if fills(problem, candidates[i], device))
     return candidates[next(filling, near[0][1])]
 
@@ -124,7 +124,7 @@ def estimated_cycles(
 ) -> float:
     """Estimated cycles of all launches, each with the gap before it: see `launch_cycles`."""
     launches = launch_cycles(problem, choice, device, warm, constants)
-    return sum(constants.launch_cycles + each for each in launches)
+    return sum(constants.launch_cycles + launch for launch in launches)
 
 
 def launch_cycles(
@@ -149,19 +149,19 @@ def parts(
     profile = profile_of(work.kernel)
     blocks = ceil(work.blocks / device.multiprocessors)  # of the busiest one
     # A block too large for an H100 fits, alone, on the device that it is for.
-    most = max(1, resident_blocks(work))
-    waves = ceil(blocks / most)
-    full, rest = divmod(blocks, most)
-    busy = full * _wave(work, profile, most, constants) + _wave(work, profile, rest, constants)
+    at_once = max(1, resident_blocks(work))
+    waves = ceil(blocks / at_once)
+    full, rest = divmod(blocks, at_once)
+    busy = full * _wave(work, profile, at_once, constants) + _wave(work, profile, rest, constants)
     memory = 0 if warm else work.weight_bytes / (MEMORY_BYTES * device.multiprocessors)
-    ends, issued = _ends(work, profile, min(blocks, most))
+    ends, issued = _ends(work, profile, min(blocks, at_once))
     alone = sum(ends.values())
     # Blocks begin and end while others multiply, but those of the first wave.
     return {
         **ends,
         "issue": max(0, issued - alone),
         "loop": max(busy, memory),
-        "waves": (waves - 1) * max(alone / most, issued),
+        "waves": (waves - 1) * max(alone / at_once, issued),
         "split": _MEET + work.tail_bytes / constants.l2_bytes if work.tail_bytes else 0,
     }
 

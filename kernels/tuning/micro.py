@@ -119,7 +119,7 @@ def laboratory(device: Device, effort: Effort) -> Iterator[Laboratory]:
     device.fill(buffers["x"].address, CACHE_BYTES, 0, stream)
     stream.synchronize()
     try:
-        yield Laboratory(device, effort, {name: each.address for name, each in buffers.items()})
+        yield Laboratory(device, effort, {name: buffer.address for name, buffer in buffers.items()})
     finally:
         device.synchronize()
         for buffer in buffers.values():
@@ -171,7 +171,9 @@ def measure_fork(at: Laboratory) -> list[Reading]:
 
 def measure_code(at: Laboratory) -> list[Reading]:
     """Time launches of long code: the same again, and several in turn."""
-    every = [at.enqueues(wide_launch(at.multiprocessors, each, LENGTH)) for each in range(VARIANTS)]
+    every = [
+        at.enqueues(wide_launch(at.multiprocessors, variant, LENGTH)) for variant in range(VARIANTS)
+    ]
     return [Reading("code", {"kernels": len(runs)}, at.us(*runs)) for runs in (every[:1], every)]
 
 
@@ -205,9 +207,9 @@ def fitted(readings: Iterable[Reading]) -> Constants:
     found = list(readings)
 
     def us(name: str, **conditions: Any) -> float:
-        for each in found:
-            if each.name == name and conditions.items() <= each.conditions.items():
-                return each.us
+        for reading in found:
+            if reading.name == name and conditions.items() <= reading.conditions.items():
+                return reading.us
         raise ValueError(f"no reading of {name} with {conditions}")
 
     def gap_us(**conditions: Any) -> float:
@@ -220,10 +222,10 @@ def fitted(readings: Iterable[Reading]) -> Constants:
     additions = us("chain", turns=TURNS[1], trigger="START", dependent=False) - apart
     # Three launches lie on the longest path through a fork, and one gap that is none of its own.
     fork_us = (us("fork") - 3 * additions - apart) / 2
-    reads = [each for each in found if each.name == "cache"]
+    reads = [reading for reading in found if reading.name == "cache"]
     if not reads:
         raise ValueError("no reading of cache")
-    widest = max(reads, key=lambda each: int(each.conditions["blocks"]))
+    widest = max(reads, key=lambda read: int(read.conditions["blocks"]))
     slope, intercept = np.polyfit(WARPS, [us("issue", warps=warps) for warps in WARPS], 1)
     return Constants(
         launch_cycles=cycles(apart),

@@ -59,7 +59,7 @@ def load_wavefronts(kernel: Instantiation) -> float:
     Of a kernel that was not simulated, the most of its source's; 2 where none was.
     """
     simulated = _load_wavefronts()
-    of_source = [each for name, each in simulated.items() if name.split()[0] == kernel.source]
+    of_source = [profile for name, profile in simulated.items() if name.split()[0] == kernel.source]
     return simulated.get(name_of(kernel), max(of_source, default=2.0))
 
 

@@ -49,14 +49,14 @@ _PLANES = (
 )
 
 PROBLEMS: tuple[ConvProblem, ...] = (
-    *(replace(each, precision=precision) for precision in Precision for each in _PLANES),
+    *(replace(plane, precision=precision) for precision in Precision for plane in _PLANES),
     replace(same_padded((16, 32), 1, 64, 64), prologue=Prologue(activation=RELU)),
     replace(same_padded((16, 32), 1, 64, 64), prologue=Prologue(epsilon=1e-5)),
 )
 """Problems whose choices, together, launch every kernel of a convolution; they fill all tiles."""
 
 
-class Profiled(NamedTuple):
+class LaunchShape(NamedTuple):
     """A kernel's launch, as far as a profile depends on it."""
 
     threads: int  # of a block
@@ -65,9 +65,9 @@ class Profiled(NamedTuple):
 
 
 @cache
-def launches() -> dict[Instantiation, Profiled]:
+def launches() -> dict[Instantiation, LaunchShape]:
     """Return a launch of each kernel that has a row: that with the most shared memory."""
-    largest: dict[Instantiation, Profiled] = {}
+    largest: dict[Instantiation, LaunchShape] = {}
     for kernel, launch in (*_convolutions(), *_linear()):
         before = largest.setdefault(commonest(kernel), launch)
         if launch.shared_bytes > before.shared_bytes:
@@ -75,7 +75,7 @@ def launches() -> dict[Instantiation, Profiled]:
     return largest
 
 
-def _convolutions() -> Iterator[tuple[Instantiation, Profiled]]:
+def _convolutions() -> Iterator[tuple[Instantiation, LaunchShape]]:
     for problem in PROBLEMS:
         x, y = (
             Pixels(channels, channels, stored=problem.precision.stored)
@@ -86,24 +86,24 @@ def _convolutions() -> Iterator[tuple[Instantiation, Profiled]]:
             made = algorithm.launches(problem, config, x, y)
             for launch, work in zip(made, algorithm.work(problem, config), strict=True):
                 threads = prod(launch.block)
-                yield launch.instantiation, Profiled(threads, launch.shared_bytes, work.trips)
+                yield launch.instantiation, LaunchShape(threads, launch.shared_bytes, work.trips)
 
 
-def _linear() -> Iterator[tuple[Instantiation, Profiled]]:
+def _linear() -> Iterator[tuple[Instantiation, LaunchShape]]:
     for rows in (1, 2, 4, 8):
         for x, y in ((FLOAT, FLOAT), (HALF, FLOAT), (HALF, HALF)):
             launch = linear_launch(rows, Pixels(4096, 4096, stored=x), Pixels(64, 64, stored=y))
             threads = prod(launch.block)
-            yield launch.instantiation, Profiled(threads, launch.shared_bytes, NO_INNER_LOOPS)
+            yield launch.instantiation, LaunchShape(threads, launch.shared_bytes, NO_INNER_LOOPS)
 
 
 def profiled(arch: str, sources: Iterable[str] = ()) -> list[Instantiation]:
     """Return the kernels with a row for an architecture, or those of some sources."""
     only = set(sources)
     return [
-        each
-        for each in launches()
-        if each.architectures.includes(arch) and (not only or each.source in only)
+        launch
+        for launch in launches()
+        if launch.architectures.includes(arch) and (not only or launch.source in only)
     ]
 
 

@@ -67,7 +67,11 @@ def keys(conditions: Conditions) -> Callable[[ConvProblem], Key]:
 
     @cache
     def digest(layer: ConvProblem) -> str:
-        kernels = (each for choice in choices(layer) for each in instantiations(layer, choice))
+        kernels = (
+            instantiation
+            for choice in choices(layer)
+            for instantiation in instantiations(layer, choice)
+        )
         return source_digest(sorted({kernel.source for kernel in kernels}))
 
     return lambda problem: Key(
@@ -113,7 +117,7 @@ def _first_of_each_algorithm(candidates: Iterable[ConvChoice], count: int) -> li
     kept: dict[str, list[ConvChoice]] = {}
     for choice in candidates:
         kept.setdefault(choice.algorithm.name, []).append(choice)
-    return [choice for each in kept.values() for choice in each[:count]]
+    return [choice for ranking in kept.values() for choice in ranking[:count]]
 
 
 def ranking(outcomes: Outcomes) -> list[tuple[str, Times]]:
@@ -123,7 +127,7 @@ def ranking(outcomes: Outcomes) -> list[tuple[str, Times]]:
         for name, outcome in outcomes.items()
         if outcome.times is not None and outcome.failure is None
     )
-    return sorted(timed, key=lambda each: each[1].us)
+    return sorted(timed, key=lambda pair: pair[1].us)
 
 
 def finder(measurements: Measurements, conditions: Conditions) -> Find:

@@ -130,8 +130,8 @@ class StaticProfile:
         """Instructions a turn of the busiest scheduler; warps are dealt out in turn."""
         issued = [0] * SCHEDULERS
         turns = [self.loop] * (self.warps - self.data_warps) + [self.data_loop] * self.data_warps
-        for number, each in enumerate(turns * blocks):
-            issued[number % SCHEDULERS] += sum(each.values())
+        for number, counts in enumerate(turns * blocks):
+            issued[number % SCHEDULERS] += sum(counts.values())
         return max(issued)
 
     @property
@@ -177,8 +177,8 @@ def profile_of_code(
     trips: Trips,
 ) -> StaticProfile:
     """The profile of a kernel's instructions, of which so many blocks are resident."""
-    first = next((i for i, each in enumerate(code) if _copies(each)), 0)
-    end = max(i for i, each in enumerate(code) if each.base == "EXIT")
+    first = next((i for i, instruction in enumerate(code) if _copies(instruction)), 0)
+    end = max(i for i, instruction in enumerate(code) if instruction.base == "EXIT")
     hot = hot_loop(code)
     loop, data, begin = Counter[str](), Counter[str](), first
     fill: list[int] = []
@@ -197,12 +197,12 @@ def profile_of_code(
         return _weight_of_finish(code[i], i in split)
 
     ending = path(code, rest, finishing, leaving=True)
-    writing = [each for each in loops(code) if any(map(each.holds, ending)) and _writes(code, each)]
+    writing = [loop for loop in loops(code) if any(map(loop.holds, ending)) and _writes(code, loop)]
     # A loop that is left in its middle goes on behind that, in all turns but the last.
-    in_loop = [i for each in outermost(writing) for i in path(code, each, finishing)]
+    in_loop = [i for loop in outermost(writing) for i in path(code, loop, finishing)]
     stores = max(1, sum(_stores(code[i]) for i in in_loop))
     again = _repeated(code, Loop(begin, end), trips.finish)
-    ahead = [i for i in ending if not any(each.holds(i) for each in writing)]
+    ahead = [i for i in ending if not any(loop.holds(i) for loop in writing)]
     once = [i for i in ahead for _ in range(again(i))]
     return StaticProfile(
         registers,
@@ -283,10 +283,10 @@ def hot_loop(code: Sequence[Instruction]) -> Loop | None:
 
     def multiplied(loop: Loop) -> int:
         inside = code[loop.first : loop.last + 1]
-        bases = {each.base for each in inside}
+        bases = {instruction.base for instruction in inside}
         if bases & {"STG", "MUFU"} or not bases & {"LDS", "LDSM", "LDG"}:
             return 0
-        return sum(kind(each) in _MULTIPLIES for each in inside)
+        return sum(kind(instruction) in _MULTIPLIES for instruction in inside)
 
     found = max(
         loops(code), key=lambda loop: (multiplied(loop), loop.last - loop.first), default=None
@@ -310,9 +310,9 @@ def _repeated(
     code: Sequence[Instruction], around: Loop, trips: Mapping[str, int]
 ) -> Callable[[int], int]:
     """How often an instruction is executed, by the loops inside that it is in."""
-    inner = [each for each in loops(code) if around.holds(each.first) and each != around]
-    times = [(each, n) for each in inner for name, n in trips.items() if name in _names(code, each)]
-    return lambda i: max((n for each, n in times if each.holds(i)), default=1)
+    inner = [loop for loop in loops(code) if around.holds(loop.first) and loop != around]
+    times = [(loop, n) for loop in inner for name, n in trips.items() if name in _names(code, loop)]
+    return lambda i: max((n for loop, n in times if loop.holds(i)), default=1)
 
 
 def _data_loop(code: Sequence[Instruction], hot: Loop) -> Loop:
@@ -331,11 +331,13 @@ def _data_loop(code: Sequence[Instruction], hot: Loop) -> Loop:
 def _names(code: Sequence[Instruction], loop: Loop) -> set[str]:
     """Base names, but "STS.64" for a store of 8 bytes to shared memory."""
     inside = code[loop.first : loop.last + 1]
-    return {"STS.64" if kind(each) == "STS.64" else each.base for each in inside}
+    return {
+        "STS.64" if kind(instruction) == "STS.64" else instruction.base for instruction in inside
+    }
 
 
 def _bases(code: Sequence[Instruction], loop: Loop) -> set[str]:
-    return {each.base for each in code[loop.first : loop.last + 1]}
+    return {instruction.base for instruction in code[loop.first : loop.last + 1]}
 
 
 # What makes a path the usual one

@@ -213,7 +213,7 @@ def _measurement(row: Mapping[str, Any]) -> tuple[Key, Outcomes]:
     candidates = fields.pop("candidates")
     own = [_str(fields.pop(name)) for name in ("precision", "sources", "problem")]
     conditions = Conditions(**{name: _str(value) for name, value in fields.items()})
-    outcomes = {name: _outcome(**each) for name, each in candidates.items()}
+    outcomes = {name: _outcome(**candidate) for name, candidate in candidates.items()}
     return Key(conditions, *own), outcomes
 
 

@@ -65,7 +65,7 @@ class Program:
         """Roundings between an input and an output, at most."""
         depths: Counter[Value] = Counter()
         for value, terms in self.steps.items():
-            depths[value] = instructions(terms) + max((depths[each] for each in terms), default=0)
+            depths[value] = instructions(terms) + max((depths[term] for term in terms), default=0)
         return max(depths.values())
 
     def matrix(self) -> Matrix:
@@ -104,7 +104,7 @@ def program(matrix: Matrix) -> Program:
         for i, row in enumerate(matrix)
     }
     candidates = (_with_common_pairs(_with_butterflies(steps, pairs)) for pairs in _pairings(steps))
-    best = min(candidates, key=lambda each: sum(map(instructions, each.values())))
+    best = min(candidates, key=lambda candidate: sum(map(instructions, candidate.values())))
     return Program(len(matrix), len(matrix[0]), _ordered(best))
 
 
@@ -187,7 +187,7 @@ def _pairs(terms: Terms) -> list[Pair]:
     """
     found = []
     for pair in combinations(sorted(terms, reverse=True), 2):
-        for a, b in sorted(permutations(pair), key=lambda each: abs(terms[each[0]])):
+        for a, b in sorted(permutations(pair), key=lambda permutation: abs(terms[permutation[0]])):
             if _is_binary(terms[b] / terms[a]):
                 found.append((a, b, terms[b] / terms[a]))
                 break
@@ -225,7 +225,7 @@ def _ordered(steps: Steps) -> Steps:
     while left:
         uses = Counter(operand for terms in left.values() for operand in terms)
         ready = [value for value, terms in left.items() if terms.keys().isdisjoint(left)]
-        following = max(ready, key=lambda value: sum(uses[each] == 1 for each in left[value]))
+        following = max(ready, key=lambda value: sum(uses[operand] == 1 for operand in left[value]))
         names[following] = (
             Value(Kind.SHARED, next(numbers)) if following.kind is Kind.SHARED else following
         )

@@ -30,7 +30,7 @@ def winograd_conv(
 
     Raises ValueError where F(m, r) does not compute the problem, or an array has a wrong shape.
     """
-    transforms = [as_array(each) for each in (matrices.g, matrices.bt, matrices.at)]
+    transforms = [as_array(matrix) for matrix in (matrices.g, matrices.bt, matrices.at)]
     return _in_stages(x, weight, problem, matrices, transforms)
 
 
@@ -45,8 +45,8 @@ def winograd_terms(
     No intermediate sum is larger, so y errs by at most `winograd_roundings` · eps / 2 of this, to
     first order (Higham, Accuracy and Stability of Numerical Algorithms, section 3.1).
     """
-    magnitudes = [program(each).magnitudes() for each in (matrices.bt, matrices.at)]
-    transforms = [np.abs(as_array(each)) for each in (matrices.g, *magnitudes)]
+    magnitudes = [program(matrix).magnitudes() for matrix in (matrices.bt, matrices.at)]
+    transforms = [np.abs(as_array(matrix)) for matrix in (matrices.g, *magnitudes)]
     return _in_stages(np.abs(x), np.abs(weight), problem, matrices, transforms)
 
 
@@ -68,7 +68,7 @@ def _in_stages(
 ) -> Array:
     """The algorithm with G, Bᵀ and Aᵀ, or other matrices instead, rounded to x's type."""
     _require_problem(x, weight, problem, matrices)
-    g, bt, at = (each.astype(x.dtype) for each in transforms)
+    g, bt, at = (transform.astype(x.dtype) for transform in transforms)
     axes = len(problem.window.input)
     u = nested(g, weight, axes)
     v = nested(bt, tiles(x, problem, matrices), axes)
@@ -140,6 +140,6 @@ def winograd_growth(matrices: WinogradMatrices) -> float:
     of r. In y most of the products cancels. Their rounding errors, in proportion to each of them,
     do not: they add up like independent numbers.
     """
-    at, g, bt = (as_array(each) for each in (matrices.at, matrices.g, matrices.bt))
+    at, g, bt = (as_array(matrix) for matrix in (matrices.at, matrices.g, matrices.bt))
     products = (g**2).sum(axis=1) * (bt**2).sum(axis=1)
     return float(np.sqrt((at**2 @ products).mean() / matrices.r))

@@ -39,7 +39,7 @@ def as_html(
 ) -> str:
     """The plots of all runs, then the tables of each; `conditions` are the first run's."""
     parts = ["<h2>Latency</h2>", _svg(latency_plot(runs, bound_ms))]
-    if any(each.phases_ms for run in runs for each in run.found.steps):
+    if any(step.phases_ms for run in runs for step in run.found.steps):
         parts += ["<h2>Where the time goes</h2>", _svg(phase_plot(runs))]
     for run in runs:
         parts += [f"<h2>{escape(run.name)}: {escape(str(run.subject))}</h2>"]

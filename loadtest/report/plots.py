@@ -39,8 +39,8 @@ def latency_plot(runs: Sequence[Run], bound_ms: float | None = None) -> Figure:
             if _draw(panel, run, name, colour):
                 label = name if len(runs) == 1 else f"{run.name}, {name}"
                 handles.append(Line2D([], [], color=colour, ls=_STYLES[name], label=label))
-    steps = [each for run in runs for each in run.found.steps if each.answered]
-    if any(each.failed or each.client_limited for each in steps):
+    steps = [step for run in runs for step in run.found.steps if step.answered]
+    if any(step.failed or step.client_limited for step in steps):
         label = "with errors, or limited by the client"
         handles.append(Line2D([], [], color="black", marker="o", mfc="white", ls="", label=label))
     if bound_ms is not None:
@@ -58,10 +58,10 @@ def latency_plot(runs: Sequence[Run], bound_ms: float | None = None) -> Figure:
 def phase_plot(runs: Sequence[Run]) -> Figure:
     """The median time in each phase of a request in the server: a bar for each load."""
     rows = [
-        (f"{run.name}, {each.load}" if len(runs) > 1 else str(each.load), each.phases_ms)
+        (f"{run.name}, {step.load}" if len(runs) > 1 else str(step.load), step.phases_ms)
         for run in runs
-        for each in run.found.steps
-        if each.phases_ms
+        for step in run.found.steps
+        if step.phases_ms
     ]
     figure = Figure(figsize=(8, 1.7 + 0.3 * len(rows)), layout="constrained")
     panel = figure.add_subplot()
@@ -82,12 +82,12 @@ def phase_plot(runs: Sequence[Run]) -> Figure:
 def _draw(panel: Axes, run: Run, name: str, colour: str) -> bool:
     """One percentile's line; False if no load has enough answers for it."""
     points = [
-        (each.throughput, value, bool(each.failed or each.client_limited))
-        for each in sorted(
-            (each for each in run.found.steps if each.answered),
-            key=lambda each: each.load.rate or each.load.clients or 0.0,
+        (step.throughput, value, bool(step.failed or step.client_limited))
+        for step in sorted(
+            (step for step in run.found.steps if step.answered),
+            key=lambda step: step.load.rate or step.load.clients or 0.0,
         )
-        if (value := each.shown_ms[name]) is not None
+        if (value := step.shown_ms[name]) is not None
     ]
     if points:
         rates, values, _ = zip(*points, strict=True)

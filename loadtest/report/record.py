@@ -29,12 +29,12 @@ def as_json(conditions: Mapping[str, Any], images: int, run: Run) -> bytes:
     found = run.found
     loads = [
         {
-            **asdict(each),
-            "latency_ms": each.shown_ms,
-            "error_share": each.error_share,
-            "client_limited": each.client_limited,
+            **asdict(step),
+            "latency_ms": step.shown_ms,
+            "error_share": step.error_share,
+            "client_limited": step.client_limited,
         }
-        for each in found.steps
+        for step in found.steps
     ]
     content = {
         **conditions,
@@ -65,6 +65,6 @@ def read_run(path: Path) -> Run:
         file = msgspec.json.decode(path.read_bytes(), type=_File)
     except (OSError, ValueError) as error:
         raise LoadTestError(f"{path} is not a result that --json wrote: {error}") from error
-    best = [each for each in file.loads if each.load.rate == file.highest_rate is not None]
+    best = [load for load in file.loads if load.load.rate == file.highest_rate is not None]
     found = Found(file.loads, best[0] if best else None, file.limited_by_client)
     return Run(path.stem, file.subject, found)

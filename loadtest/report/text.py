@@ -17,18 +17,18 @@ def as_table(found: Found) -> Group:
     columns = [*left("load"), *right(*headings, "mean batch", "send lag, p99 ms")]
     rows = (
         (
-            str(each.load),
-            f"{each.requests:,}",
-            f"{each.throughput:,.1f}",
-            *(milliseconds(each.shown_ms[name]) for name in QUANTILES),
-            f"{each.failed:,}",
-            _mean_batch(each.batch_sizes or {}),
-            milliseconds(each.send_lag_ms["p99"]),
+            str(step.load),
+            f"{step.requests:,}",
+            f"{step.throughput:,.1f}",
+            *(milliseconds(step.shown_ms[name]) for name in QUANTILES),
+            f"{step.failed:,}",
+            _mean_batch(step.batch_sizes or {}),
+            milliseconds(step.send_lag_ms["p99"]),
         )
-        for each in found.steps
+        for step in found.steps
     )
     group = Group(
-        make_table(columns, rows), *(Text(note) for each in found.steps for note in _notes(each))
+        make_table(columns, rows), *(Text(note) for step in found.steps for note in _notes(step))
     )
     closer = found.best or found.steps[-1]
     if closer.phases_ms:

@@ -38,8 +38,8 @@ from models.engines.engine import (
     Fallback,
     Image,
     Proof,
-    Ranked,
     Results,
+    TopClasses,
     batch_size,
     unproved,
 )
@@ -194,7 +194,7 @@ class CudaEngine:
         return self
 
     def _capture(self) -> None:
-        for form, plan in sorted(self._plans.items(), key=lambda each: -each[0][1]):
+        for form, plan in sorted(self._plans.items(), key=lambda item: -item[0][1]):
             dtype, n = form
             self._run_step_by_step(plan)
             try:
@@ -260,9 +260,9 @@ class CudaEngine:
         return [
             end.elapsed_ms(begin),
             *(
-                each.elapsed_ms(begins[0])
+                event.elapsed_ms(begins[0])
                 for pair in zip(begins, ends, strict=True)
-                for each in pair
+                for event in pair
             ),
         ]
 
@@ -284,7 +284,7 @@ class CudaEngine:
             ]
         ranked = rows[:, self._classes : -1]
         k = ranked.shape[1] // 2
-        return Results(rows[:, : self._classes], Ranked(ranked[:, :k], ranked[:, k:]))
+        return Results(rows[:, : self._classes], TopClasses(ranked[:, :k], ranked[:, k:]))
 
     def _run_alike(
         self, form: _Form, images: Sequence[Image], step_by_step: bool
@@ -378,7 +378,7 @@ class CudaEngine:
             sorted(other for other in after if chosen[other] != stream)
             for stream, after in zip(chosen, plan.after, strict=True)
         ]
-        recorded = {other for each in awaited for other in each}
+        recorded = {other for events in awaited for other in events}
         overlap = dependents(plan.after)
         begins: list[Event] = []
         ends: dict[int, Event] = {}

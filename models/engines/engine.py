@@ -21,7 +21,7 @@ Batch = Images | Tensor | Sequence[Image]
 Scores = NDArray[np.float32]  # N×classes, one row an image
 
 
-class Ranked(NamedTuple):
+class TopClasses(NamedTuple):
     """The largest classes of each image, n×k: the largest first, of equals the lower index."""
 
     indices: NDArray[np.float32]  # whole numbers
@@ -32,7 +32,7 @@ class Results(NamedTuple):
     """What a batch gave, in arrays that later batches do not change."""
 
     scores: Scores
-    ranked: Ranked | None = None  # where the device ranks them; else that is left to the reader
+    ranked: TopClasses | None = None  # where the device ranks them; else that is left to the reader
 
 
 class Engine(Protocol):

@@ -24,21 +24,21 @@ _log = logging.getLogger("convoy")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class DeviceChoice:
     """Where one engine runs."""
 
     kind: DeviceKind
     number: int = 0  # of the GPU
 
 
-def every_gpu() -> Sequence[Place]:
+def every_gpu() -> Sequence[DeviceChoice]:
     """All GPUs; EngineError where there is none."""
-    return [Place(DeviceKind.CUDA, number) for number in range(count_gpus(_NO_GPU))]
+    return [DeviceChoice(DeviceKind.CUDA, number) for number in range(count_gpus(_NO_GPU))]
 
 
 def open_engines(
     classifier: Classifier,
-    places: Sequence[Place],
+    places: Sequence[DeviceChoice],
     *,
     max_batch: int,
     threads: int = 0,
@@ -50,7 +50,7 @@ def open_engines(
     Engines in the same place share what they can: weights, plans, kernels. AUTO is one engine's.
     """
     engines: list[Engine] = []
-    last: dict[Place, Engine] = {}
+    last: dict[DeviceChoice, Engine] = {}
     for place in places:
         beside = last.get(place)
         last[place] = _open(classifier, place, max_batch, threads, tuning, progress, beside)
@@ -77,12 +77,12 @@ def open_engine(
     fails, and logs why. A model that Convoy's kernels cannot run is the CPU's on AUTO, with a
     warning, and NoKernelsError on CUDA.
     """
-    return _open(classifier, Place(device), max_batch, threads, tuning, progress)
+    return _open(classifier, DeviceChoice(device), max_batch, threads, tuning, progress)
 
 
 def _open(
     classifier: Classifier,
-    place: Place,
+    place: DeviceChoice,
     max_batch: int,
     threads: int,
     tuning: Path | None,
@@ -106,8 +106,8 @@ def _open(
         return on_cpu(str(failure))
 
     def on_gpu(fallback: Fallback | None) -> Engine:
-        its = beside if isinstance(beside, CudaEngine) else None
-        gpu = its.gpu if its else open_gpu(_NO_GPU, place.number)
+        sharing = beside if isinstance(beside, CudaEngine) else None
+        gpu = sharing.gpu if sharing else open_gpu(_NO_GPU, place.number)
         check_architecture(gpu, classifier.precision)
         if classifier.precision is Precision.FP16:
             for node, reason in beyond_half(classifier.rewritten.graph).items():
@@ -119,7 +119,7 @@ def _open(
             max_batch=max_batch,
             choose=choose,
             progress=progress,
-            beside=its,
+            beside=sharing,
             prove=partial(prove, classifier=classifier, choose=choose, threads=threads),
             fallback=fallback,
         )

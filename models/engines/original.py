@@ -28,7 +28,9 @@ class Original:
         self._classifier = classifier
         try:
             proto = onnx.load(path)
-            halves = any(each.data_type == TensorProto.FLOAT16 for each in proto.graph.initializer)
+            halves = any(
+                weight.data_type == TensorProto.FLOAT16 for weight in proto.graph.initializer
+            )
             model = _as_floats(proto) if halves else path
             self._session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
         except Exception as error:  # its own exceptions share no base class but this

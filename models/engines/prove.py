@@ -54,7 +54,7 @@ def prove(
             allowed = score_tolerance(classifier, smallest, choose, n)
         if choose or n == engine.max_batch:  # a GPU has a plan for tensors at every N, too
             batches.append((tensors[-n:][::-1], expected[-n:][::-1]))
-        flaw = next(filter(None, (_flaw(engine, *each, allowed, whose) for each in batches)), "")
+        flaw = next(filter(None, (_flaw(engine, *batch, allowed, whose) for batch in batches)), "")
         if flaw and n == 1:
             what = f"the self-test of {classifier.name} on {engine.device}"
             raise EngineError(f"{what} fails at N = 1: {flaw}")

@@ -8,7 +8,7 @@ import numpy as np
 
 from kernels.convolution.algorithms import ConvChoice
 from kernels.layout.pixels import Pixels
-from kernels.layout.strided import VECTOR, Strided
+from kernels.layout.strided import VECTOR, StridedTensor
 from kernels.operations.preprocess import pixels_to_floats_launch, planes_to_pixels_launch
 from kernels.operations.top_k import Results, ScoreKind, top_k_launch
 from kernels.problems.conv import ConvProblem
@@ -59,7 +59,7 @@ class Context:
         root = f"{like.root}/rows/{len(self.tape.steps)}/{len(self.tape.buffers)}"
         stored = like.strided.stored
         self.tape.buffer(root, stored.itemsize * prod(shape))
-        return Place(root, 0, Strided.contiguous(shape, stored), None)
+        return Place(root, 0, StridedTensor.contiguous(shape, stored), None)
 
     def output(self, value: str, over: str | None = None, reads: Sequence[Place] = ()) -> Place:
         """Where to write a value: inside its parent, over the value `over`, or in a new buffer.
@@ -87,7 +87,7 @@ class Context:
         return (
             place == wanted
             and all(read.root != place.root or read == place for read in reads)
-            and all(self.last_read[each] <= self.index for each in self.values_in[place.root])
+            and all(self.last_read[value] <= self.index for value in self.values_in[place.root])
         )
 
     def view(self, value: str, place: Place) -> None:
@@ -112,10 +112,12 @@ class Context:
             self.copy(lies, place)
         return place, pixels_of(place)
 
-    def tensor(self, name: str, stored: Stored) -> tuple[Strided, Operand]:
+    def tensor(self, name: str, stored: Stored) -> tuple[StridedTensor, Operand]:
         """An operand that may be a value, or a weight to be stored so."""
         if name in self.graph.weights:
-            return Strided.contiguous(self.graph.shape(name), stored), self.weight(name, stored)
+            return StridedTensor.contiguous(self.graph.shape(name), stored), self.weight(
+                name, stored
+            )
         return self.places[name].strided, at(self.places[name])
 
     def weight(self, name: str, stored: Stored = FLOAT) -> WeightOperand:
@@ -164,7 +166,7 @@ class Context:
         if p.layout is Layout.NHWC:
             # The network itself reads H×W×C: the graph's first axis is not the channels.
             shape = self.graph.shape(value)
-            place = Place(value, 0, Strided.contiguous((self.n, *shape), stored), None)
+            place = Place(value, 0, StridedTensor.contiguous((self.n, *shape), stored), None)
             self.tape.buffer(value, stored.itemsize * self.n * prod(shape))
             written = Pixels(channels, channels, stored=stored)
         else:
@@ -194,7 +196,7 @@ class Context:
             y=at(place),
         )
 
-    def reshape_copy(self, x: Strided, x_at: Operand, y: Place) -> None:
+    def reshape_copy(self, x: StridedTensor, x_at: Operand, y: Place) -> None:
         """Copy elements in their logical order to `y`, which has another shape."""
         axes = placement.common_refinement(x.shape[1:], y.strided.shape[1:])
         if axes is not None:
@@ -204,8 +206,8 @@ class Context:
         # No axes in common: through a row-major copy, which can be viewed in any shape.
         root = f"reshape/{len(self.tape.steps)}"
         middle = self.tape.buffer(root, x.stored.itemsize * prod(x.shape))
-        self.tape.copy(x, x_at, Strided.contiguous(x.shape, x.stored), middle)
-        rows = Strided.contiguous(y.strided.shape, x.stored)
+        self.tape.copy(x, x_at, StridedTensor.contiguous(x.shape, x.stored), middle)
+        rows = StridedTensor.contiguous(y.strided.shape, x.stored)
         self.tape.copy(rows, middle, y.strided, at(y))
 
 

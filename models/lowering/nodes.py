@@ -6,7 +6,7 @@ from math import prod
 from typing import Any
 
 from kernels.layout.pixels import Pixels
-from kernels.layout.strided import Strided
+from kernels.layout.strided import StridedTensor
 from kernels.operations import elementwise
 from kernels.operations.linear import linear_launch, prepare_linear_weight
 from kernels.operations.lrn import lrn_launch
@@ -136,7 +136,7 @@ def _scale_shift(to: Context, node: ScaleShift) -> None:
     y = to.output(node.output, over=node.x)
     # One number per channel, repeated along the later axes.
     spatial = len(x.strided.shape) - 2
-    channel = Strided((x.strided.shape[1], *[1] * spatial), (1, *[0] * spatial))
+    channel = StridedTensor((x.strided.shape[1], *[1] * spatial), (1, *[0] * spatial))
     launch = elementwise.scale_shift_launch(x.strided, channel, channel, y.strided, node.activation)
     scale, shift = to.weight(node.scale), to.weight(node.shift)
     to.tape.emit(launch, x=at(x), scale=scale, shift=shift, y=at(y))
@@ -145,7 +145,7 @@ def _scale_shift(to: Context, node: ScaleShift) -> None:
 def _binary(to: Context, node: Binary) -> None:
     stored = to.graph.values[node.output].stored
     (a, a_at), (b, b_at) = to.tensor(node.a, stored), to.tensor(node.b, stored)
-    reads = [to.places[each] for each in (node.a, node.b) if each in to.places]
+    reads = [to.places[operand] for operand in (node.a, node.b) if operand in to.places]
     whole = to.graph.shape(node.a) == to.graph.shape(node.output)
     y = to.output(node.output, over=node.a if whole else node.b, reads=reads)
     launch = elementwise.binary_launch(node.op, a, b, y.strided, node.activation)
@@ -208,7 +208,7 @@ def _identity(to: Context, node: Identity) -> None:
 
 def _constant(to: Context, node: Constant) -> None:
     y = to.output(node.output)
-    every = Strided.contiguous(to.graph.shape(node.weight)).broadcast(y.strided.shape)
+    every = StridedTensor.contiguous(to.graph.shape(node.weight)).broadcast(y.strided.shape)
     to.tape.copy(every, to.weight(node.weight), y.strided, at(y))
 
 
@@ -216,7 +216,7 @@ def _gemm(to: Context, node: Gemm) -> None:
     x_place, y_place = to.places[node.x], to.output(node.output)
     x, y = x_place, y_place
     if len(x.strided.shape) > 2:  # several rows per image: all rows of all images, row-major
-        x, y = (to.row_major(each, each.strided.shape) for each in (x_place, y_place))
+        x, y = (to.row_major(place, place.strided.shape) for place in (x_place, y_place))
         to.tape.copy(x_place.strided, at(x_place), x.strided, at(x))
     *rows, c = x.strided.shape
     k = y.strided.shape[-1]

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from kernels.layout.pixels import Pixels
-from kernels.layout.strided import VECTOR, Strided
+from kernels.layout.strided import VECTOR, StridedTensor
 from kernels.problems.precision import FLOAT, Stored
 from models.graph import Shape
 
@@ -24,7 +24,7 @@ class Place:
 
     root: str
     offset: int
-    strided: Strided  # batch axis first; its `offset` is this one's, modulo 16 bytes
+    strided: StridedTensor  # batch axis first; its `offset` is this one's, modulo 16 bytes
     pixels: Pixels | None  # None where the channels of a pixel do not lie side by side
 
 
@@ -39,7 +39,7 @@ class NewBuffer:
 def new_buffer(root: str, n: int, shape: Shape, stored: Stored = FLOAT) -> NewBuffer:
     """A buffer for n images of `shape`."""
     if len(shape) not in PIXEL_RANKS:
-        place = Place(root, 0, Strided.contiguous((n, *shape), stored), None)
+        place = Place(root, 0, StridedTensor.contiguous((n, *shape), stored), None)
         return NewBuffer(place, stored.itemsize * n * prod(shape))
     channels, *spatial = shape
     # To 16 bytes; of halves 4 to 8, of which an image's 3 channels would leave most unused.
@@ -138,7 +138,7 @@ def common_refinement(a: Iterable[int], b: Iterable[int]) -> tuple[int, ...] | N
     return tuple(axes)
 
 
-def refined(strided: Strided, axes: tuple[int, ...]) -> Strided:
+def refined(strided: StridedTensor, axes: tuple[int, ...]) -> StridedTensor:
     """An image's axes split into `axes`, their common refinement; the batch stays first.
 
     Axes of size 1 fall away.

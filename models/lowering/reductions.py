@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from kernels.layout.strided import Strided
+from kernels.layout.strided import StridedTensor
 from kernels.operations.normalise import normalise_launch
 from kernels.operations.reduce import reduce_launch
 from kernels.operations.resample import resample_launch
@@ -15,13 +15,13 @@ def lower_normalise(to: Context, node: Normalise) -> None:
     """One launch, each row a block's."""
     x, y = to.places[node.x], to.output(node.output)
 
-    def by_group(tensor: Strided) -> Strided:
+    def by_group(tensor: StridedTensor) -> StridedTensor:
         return tensor.broadcast(y.strided.shape).split(1, node.groups)
 
     launch = normalise_launch(
         by_group(x.strided),
-        by_group(Strided.contiguous(to.graph.shape(node.scale))),
-        by_group(Strided.contiguous(to.graph.shape(node.shift))),
+        by_group(StridedTensor.contiguous(to.graph.shape(node.scale))),
+        by_group(StridedTensor.contiguous(to.graph.shape(node.shift))),
         by_group(y.strided),
         [axis + 2 for axis in node.axes],
         node.epsilon,

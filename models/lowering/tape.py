@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernels.device.launch import Launch
-from kernels.layout.strided import Strided
+from kernels.layout.strided import StridedTensor
 from kernels.operations.elementwise import map_launch
 from kernels.problems.precision import FLOAT, HALF, Stored, element
 from models.lowering.placement import Place
@@ -59,7 +59,7 @@ def at(place: Place) -> BufferOperand:
     offset, pixels = stored.itemsize * place.offset, place.pixels
     if pixels is None:
         return BufferOperand(place.root, offset, stored)
-    width, pitch = (stored.itemsize * each for each in (pixels.channels, pixels.pitch))
+    width, pitch = (stored.itemsize * elements for elements in (pixels.channels, pixels.pitch))
     return BufferOperand(place.root, offset, stored, width, pitch)
 
 
@@ -107,12 +107,12 @@ class Tape:
 
     def _check_types(self, launch: Launch, operands: Mapping[str, Operand]) -> None:
         # conv_tensor's Element is not a name of a type here; check_operands holds it to its type.
-        declared = {name: each for name, each in launch.elements.items() if each in _TYPES}
-        for name, each in declared.items():
+        declared = {name: type_ for name, type_ in launch.elements.items() if type_ in _TYPES}
+        for name, type_ in declared.items():
             stored = operands[name].stored
-            if stored is not None and element(stored) != each:
+            if stored is not None and element(stored) != type_:
                 raise TypeError(
-                    f"{launch.instantiation} for {self.node} takes {name} as {each}, "
+                    f"{launch.instantiation} for {self.node} takes {name} as {type_}, "
                     f"but it is stored as {stored}"
                 )
 
@@ -146,6 +146,6 @@ class Tape:
         self.weights.setdefault(key, make)
         return WeightOperand(key)
 
-    def copy(self, x: Strided, x_at: Operand, y: Strided, y_at: Operand) -> None:
+    def copy(self, x: StridedTensor, x_at: Operand, y: StridedTensor, y_at: Operand) -> None:
         """y = x, element by element, whatever their strides."""
         self.emit(map_launch(x, y), x=x_at, y=y_at)

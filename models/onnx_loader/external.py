@@ -52,7 +52,7 @@ def _check(path: Path, folder: Path, tensor: TensorProto, *, inner: bool) -> int
     file, plain = folder / name, PurePath(name)
     inside = name.isprintable() and plain.parts and not plain.is_absolute()
     on_the_way = (file, *file.parents[: len(plain.parts) - 1])  # not the folder itself
-    if not inside or ".." in plain.parts or any(each.is_symlink() for each in on_the_way):
+    if not inside or ".." in plain.parts or any(folder.is_symlink() for folder in on_the_way):
         raise ModelFileError(
             f"{where} is refused: it must be a plain relative path inside the model's folder,"
             " with no '..' and no symbolic link"

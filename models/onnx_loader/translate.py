@@ -74,7 +74,9 @@ def _typed_graph(name: str, model: ir.Model) -> Graph:
         except (RefusedError, UnsupportedModelError, ValueError, LookupError) as error:
             operator = f"{ir_node.domain}.{ir_node.op_type}".removeprefix(".")
             problems.append(_Problem(operator, node.name, error))
-    if impossible := [each for each in problems if isinstance(each.error, ImpossibleError)]:
+    if impossible := [
+        problem for problem in problems if isinstance(problem.error, ImpossibleError)
+    ]:
         raise UnsupportedModelError(
             "\n".join(["the model contradicts itself:", *_lines(impossible)])
         )

@@ -103,14 +103,14 @@ def plan_report(classifier: Classifier, n: int, gpu: Gpu, tuning: Path | None = 
         name: problem for problem, names in conv_problems(graph, [n]).items() for name in names
     }
     chosen = {
-        name: _Chosen(
+        name: _KernelChoice(
             str(choice := choose(problem)),
             find(problem) is not None,
             choice.algorithm.arithmetic(problem),
         )
         for name, problem in problems.items()
     }
-    other = _Chosen("", False, Precision.FP32)
+    other = _KernelChoice("", False, Precision.FP32)
     return PlanReport(
         name=classifier.name,
         n=n,
@@ -126,7 +126,7 @@ def plan_report(classifier: Classifier, n: int, gpu: Gpu, tuning: Path | None = 
     )
 
 
-class _Chosen(NamedTuple):
+class _KernelChoice(NamedTuple):
     """Name the kernel or, for a Conv, the algorithm that runs a node."""
 
     name: str
@@ -135,7 +135,7 @@ class _Chosen(NamedTuple):
 
 
 def _step(
-    step: Step, gpu: Gpu, chosen: _Chosen, span: time.Span, after: frozenset[int]
+    step: Step, gpu: Gpu, chosen: _KernelChoice, span: time.Span, after: frozenset[int]
 ) -> StepReport:
     arithmetic = step.cost.flops / (gpu.tflops(chosen.precision) * 1e6)
     memory = step.cost.bytes / (gpu.gb_per_s * 1e3)

@@ -17,7 +17,7 @@ from models.graph import (
     Pool,
     Softmax,
 )
-from models.rewrite import Rewritten
+from models.rewrite import RewriteResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ def _weight_bytes(graph: Graph) -> int:
     )
 
 
-def _node_report(rewritten: Rewritten, node: Node, n: int) -> NodeReport:
+def _node_report(rewritten: RewriteResult, node: Node, n: int) -> NodeReport:
     graph = rewritten.graph
     return NodeReport(
         name=node.name,

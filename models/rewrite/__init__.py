@@ -83,7 +83,7 @@ class RewriteStep:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class RuleRefusal:
     """A rule's reason to leave `node` as it is, or to insert it."""
 
     rule: str
@@ -92,12 +92,12 @@ class Refused:
 
 
 @dataclass(frozen=True)
-class Rewritten:
+class RewriteResult:
     """A rewritten graph and its history."""
 
     graph: Graph
     applied: tuple[RewriteStep, ...]
-    refused: tuple[Refused, ...]
+    refused: tuple[RuleRefusal, ...]
 
     def made_by(self, node: str) -> tuple[RewriteStep, ...]:
         """The rewrites that made a node of `graph`, oldest first; empty where it is as loaded."""
@@ -116,12 +116,12 @@ class Rewritten:
         return made
 
 
-def rewrite(graph: Graph, rules: tuple[Rule, ...] = RULES) -> Rewritten:
+def rewrite(graph: Graph, rules: tuple[Rule, ...] = RULES) -> RewriteResult:
     """Apply rules until none applies. Raises GraphError where one breaks the graph: a defect."""
     editor = Editor(graph)
     applied: list[RewriteStep] = []
-    caveats: list[Refused] = []
-    refused: list[list[Refused]] = [[] for _ in rules]
+    caveats: list[RuleRefusal] = []
+    refused: list[list[RuleRefusal]] = [[] for _ in rules]
     turn = 0
     while turn < len(rules):
         rule, refused[turn] = rules[turn], []
@@ -130,13 +130,15 @@ def rewrite(graph: Graph, rules: tuple[Rule, ...] = RULES) -> Rewritten:
             match rule(editor, node):
                 case Rewrite() as outcome:
                     applied.append(_applied(rule, editor.apply(node, outcome)))
-                    caveats += [Refused(rule.__name__, *item) for item in outcome.caveats.items()]
+                    caveats += [
+                        RuleRefusal(rule.__name__, *item) for item in outcome.caveats.items()
+                    ]
                     changed = True
                 case Refusal(reason):
-                    refused[turn].append(Refused(rule.__name__, node.name, reason))
+                    refused[turn].append(RuleRefusal(rule.__name__, node.name, reason))
         turn = 0 if changed else turn + 1
     standing = [refusal for of_rule in refused for refusal in of_rule]
-    return Rewritten(editor.graph(), tuple(applied), (*standing, *caveats))
+    return RewriteResult(editor.graph(), tuple(applied), (*standing, *caveats))
 
 
 def _applied(rule: Rule, change: Change) -> RewriteStep:

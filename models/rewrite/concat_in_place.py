@@ -67,7 +67,7 @@ def _with_siblings(view: GraphView, node: Concat) -> tuple[tuple[str, ...], int]
         return node.parts, 0
     ends_there = last.axis == 0 and last.stop == view.shape(last.x)[0]
     is_read_alone = node.output not in view.outputs and not any(
-        isinstance(each, Concat) for each in view.readers(node.output)
+        isinstance(reader, Concat) for reader in view.readers(node.output)
     )
     parts = (last.x, *others)
     if not ends_there or not is_read_alone or _obstacle(view, parts, 0, 0) is not None:

@@ -29,8 +29,8 @@ def merge_siblings(view: GraphView, node: Node) -> Outcome:
         if isinstance(other, Conv) and other.x == node.x and _may_merge(view, other)
         if _without_filters(other) == _without_filters(node)
     ]
-    first_parts = [each for each in alike if _concats(view, each)]
-    siblings = [each for each in alike if not _concats(view, each)] + first_parts[:1]
+    first_parts = [conv for conv in alike if _concats(view, conv)]
+    siblings = [conv for conv in alike if not _concats(view, conv)] + first_parts[:1]
     if len(siblings) == 1 or node not in siblings:
         return None
     if any(view.precedes(other, node) for other in siblings):
@@ -46,13 +46,15 @@ def _may_merge(view: GraphView, conv: Conv) -> bool:
         and conv.residual is None
         and conv.output not in view.outputs
         and view.value(conv.output).inside is None
-        and not any(isinstance(each, Slice) for each in view.readers(conv.output))  # merged already
+        and not any(
+            isinstance(reader, Slice) for reader in view.readers(conv.output)
+        )  # merged already
         and all(_is_first(view, concat, conv.output) for concat in _concats(view, conv))
     )
 
 
 def _concats(view: GraphView, conv: Conv) -> list[Concat]:
-    return [each for each in view.readers(conv.output) if isinstance(each, Concat)]
+    return [reader for reader in view.readers(conv.output) if isinstance(reader, Concat)]
 
 
 def _is_first(view: GraphView, concat: Concat, part: str) -> bool:
@@ -62,7 +64,7 @@ def _is_first(view: GraphView, concat: Concat, part: str) -> bool:
         and concat.parts.index(part) == 0
         and concat.parts.count(part) == 1
         and concat.output not in view.outputs
-        and not any(isinstance(each, Concat) for each in view.readers(concat.output))
+        and not any(isinstance(reader, Concat) for reader in view.readers(concat.output))
     )
 
 
@@ -72,18 +74,18 @@ def _without_filters(conv: Conv) -> tuple[object, ...]:
 
 def _merged(view: GraphView, siblings: list[Conv]) -> Rewrite:
     first = siblings[0]
-    names = [(each.weight, each.bias) for each in siblings]
+    names = [(sibling.weight, sibling.bias) for sibling in siblings]
     weights = {view.fresh(f"{first.weight}/siblings"): [weight for weight, _ in names]}
     biases = [bias for _, bias in names if bias is not None]
     if biases:
         weights[view.fresh(f"{biases[0]}/siblings")] = biases
-    filters = [each.problem.k for each in siblings]
+    filters = [sibling.problem.k for sibling in siblings]
     problem = replace(first.problem, k=sum(filters))
     output = Value(view.fresh(f"{first.output}/siblings"), problem.output_shape[1:])
     weight, *bias = weights
     conv = replace(
         first,
-        name=" + ".join(each.name for each in siblings),
+        name=" + ".join(sibling.name for sibling in siblings),
         output=output.name,
         weight=weight,
         bias=bias[0] if bias else None,
@@ -91,8 +93,10 @@ def _merged(view: GraphView, siblings: list[Conv]) -> Rewrite:
     )
     ends = accumulate(filters, initial=0)
     slices = (
-        Slice(name=each.name, output=each.output, x=output.name, axis=0, start=start, stop=stop)
-        for each, (start, stop) in zip(siblings, pairwise(ends), strict=True)
+        Slice(
+            name=sibling.name, output=sibling.output, x=output.name, axis=0, start=start, stop=stop
+        )
+        for sibling, (start, stop) in zip(siblings, pairwise(ends), strict=True)
     )
     return Rewrite(
         nodes=(conv, *slices),

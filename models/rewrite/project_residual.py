@@ -28,10 +28,10 @@ def project_residual(view: GraphView, node: Node) -> Outcome:
         return None
     if obstacle := _obstacle(view, node, shortcut):
         return Refusal(obstacle)
-    of = shortcut.problem
-    projection = Projection(of.c, of.window.input, of.window.strides)
+    branch = shortcut.problem
+    projection = Projection(branch.c, branch.window.input, branch.window.strides)
     weight, bias = (view.fresh(f"{node.output}.{part}") for part in ("projected", "bias"))
-    parts = [weight_of(view, each.weight) for each in (node, shortcut)]
+    parts = [weight_of(view, member.weight) for member in (node, shortcut)]
     biases = bias64(view, node) + bias64(view, shortcut)
     projected = replace(
         node,
@@ -45,10 +45,10 @@ def project_residual(view: GraphView, node: Node) -> Outcome:
 
 
 def _obstacle(view: GraphView, conv: Conv, shortcut: Conv) -> str | None:
-    for each in (conv, shortcut):
-        window, groups = each.problem.window, each.problem.groups
+    for member in (conv, shortcut):
+        window, groups = member.problem.window, member.problem.groups
         if window.kernel_volume > 1 or groups > 1:
-            return f"{each.name} is not 1×1 in one group"
+            return f"{member.name} is not 1×1 in one group"
     if any(shortcut.problem.window.pads_begin + shortcut.problem.window.pads_end):
         return f"{shortcut.name} pads"
     if shortcut.activation is not None:

@@ -143,7 +143,7 @@ def _polynomial(view: GraphView, y: str, x: str, depth: int = 8) -> NDArray[np.f
     node = view.producer(y)
     if not isinstance(node, Binary) or node.activation is not None or depth == 0:
         return None
-    sides = [_polynomial(view, each, x, depth - 1) for each in (node.a, node.b)]
+    sides = [_polynomial(view, operand, x, depth - 1) for operand in (node.a, node.b)]
     a, b = sides
     if a is None or b is None:
         return None

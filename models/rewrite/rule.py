@@ -144,5 +144,5 @@ class Rule(Protocol):
 
 def listed(names: Iterable[str]) -> str:
     """Names for a message, each once: "a, b and c"."""
-    *most, last = dict.fromkeys(names)
-    return f"{', '.join(most)} and {last}" if most else last
+    *others, last = dict.fromkeys(names)
+    return f"{', '.join(others)} and {last}" if others else last

@@ -72,7 +72,7 @@ def _parts(made: _Made, name: str, reader: Node) -> list[str] | None:
     if isinstance(producer, Binary) and producer.op is BinaryOp.MUL and not producer.activation:
         if view.tie(name, reader):
             return None
-        factors = [_factors(made, each, producer) for each in (producer.a, producer.b)]
+        factors = [_factors(made, operand, producer) for operand in (producer.a, producer.b)]
         if any(factor is None for factor in factors):
             return None
         pairs = zip(*(factor for factor in factors if factor), strict=True)
@@ -92,4 +92,4 @@ def _factors(made: _Made, name: str, product: Node) -> list[str] | None:
         made.add(Slice, (1, *mine[1:]), x=name, axis=0, start=i, stop=i + 1)
         for i in range(shape[0])
     ]
-    return [made.add(Reshape, mine[1:], x=each) for each in slices]
+    return [made.add(Reshape, mine[1:], x=part) for part in slices]

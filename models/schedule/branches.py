@@ -77,10 +77,10 @@ def _reduced(before: Sequence[Collection[int]]) -> After:
     result = []
     for after in before:
         covered, direct = 0, set()
-        for each in sorted(after, reverse=True):
-            if not covered >> each & 1:
-                direct.add(each)
-            covered |= ancestors[each] | 1 << each
+        for other in sorted(after, reverse=True):
+            if not covered >> other & 1:
+                direct.add(other)
+            covered |= ancestors[other] | 1 << other
         ancestors.append(covered)
         result.append(frozenset(direct))
     return tuple(result)
@@ -89,8 +89,8 @@ def _reduced(before: Sequence[Collection[int]]) -> After:
 def all_before(after: After) -> list[int]:
     """For each step a bit for every step that it must come after."""
     ancestors = [0] * len(after)
-    for step, each in enumerate(after):
-        for other in each:
+    for step, awaited in enumerate(after):
+        for other in awaited:
             ancestors[step] |= ancestors[other] | 1 << other
     return ancestors
 
@@ -101,9 +101,9 @@ def windows(before: Sequence[int]) -> list[tuple[int, int]]:
     `before` is what `all_before` gives. Of two steps whose windows are apart, the earlier always
     ends before the later begins.
     """
-    behind = [sum(each >> step & 1 for each in before) for step in range(len(before))]
+    behind = [sum(steps >> step & 1 for steps in before) for step in range(len(before))]
     last = len(before) - 1
-    return [(each.bit_count(), last - n) for each, n in zip(before, behind, strict=True)]
+    return [(steps.bit_count(), last - n) for steps, n in zip(before, behind, strict=True)]
 
 
 def streams(after: After) -> list[int]:

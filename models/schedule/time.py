@@ -83,7 +83,7 @@ class PlannedConv:
     choice: ConvChoice
 
 
-class Timed(Protocol):
+class TimedStep(Protocol):
     """A step."""
 
     @property
@@ -115,7 +115,7 @@ class Span:
     end_us: float
 
 
-def estimate(step: Timed, machine: Machine) -> Estimate:
+def estimate(step: TimedStep, machine: Machine) -> Estimate:
     """How long a step takes alone."""
     if step.chosen is not None:
         clock_hz = machine.peak_flops / (2 * _LANES * machine.multiprocessors)
@@ -139,7 +139,7 @@ def gaps(after: After, *, overlaps: bool, constants: Constants = ASSUMED) -> lis
         forks = any(stream[other] != stream[step] for other in after[step])
         return constants.fork_cycles if forks else constants.launch_cycles
 
-    return [microseconds(gap(*each)) for each in enumerate(dependents(after))]
+    return [microseconds(gap(*waits)) for waits in enumerate(dependents(after))]
 
 
 def spans(
@@ -147,13 +147,13 @@ def spans(
 ) -> list[Span]:
     """When each step runs; each GAP_US after what it waits for, unless `gaps_us` says otherwise."""
     gaps_us = gaps_us or [GAP_US] * len(after)
-    left = [each.us for each in estimates]
+    left = [estimate.us for estimate in estimates]
     start, end = [0.0] * len(left), [0.0] * len(left)
     waiting, running = set(range(len(left))), set[int]()
     now = 0.0
     while waiting or running:
         due = {
-            step: max((end[each] + gaps_us[step] for each in after[step]), default=0.0)
+            step: max((end[earlier] + gaps_us[step] for earlier in after[step]), default=0.0)
             for step in waiting
             if not after[step] & (waiting | running)
         }
@@ -172,10 +172,10 @@ def spans(
                 end[step] = then
                 running.remove(step)
         now = then
-    return [Span(*each) for each in zip(start, end, strict=True)]
+    return [Span(*span) for span in zip(start, end, strict=True)]
 
 
-def pays(steps: Sequence[Timed], after: After, machine: Machine) -> bool:
+def pays(steps: Sequence[TimedStep], after: After, machine: Machine) -> bool:
     """Whether the steps end clearly earlier in this order than one after another."""
     estimates = [estimate(step, machine) for step in steps]
 

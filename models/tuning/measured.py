@@ -50,9 +50,9 @@ def find_on(gpu: str, tuning: Path) -> Find:
     """
     measurements = read_measurements(tuning)
     known = dict.fromkeys(key.conditions for key in measurements)
-    there = [each for each in known if re.search(rf"\b{re.escape(gpu)}\b", each.device)]
+    there = [entry for entry in known if re.search(rf"\b{re.escape(gpu)}\b", entry.device)]
     if not there:
-        devices = ", ".join(dict.fromkeys(each.device for each in known)) or "no device"
+        devices = ", ".join(dict.fromkeys(entry.device for entry in known)) or "no device"
         raise EngineError(f"{tuning} has measurements on {devices}, but on no {gpu}")
     return finder(measurements, there[-1])
 

@@ -35,7 +35,11 @@ def precompile(
             f"unknown architecture {', '.join(unknown)}; there are {', '.join(ARCHITECTURES)}"
         )
     precision = classifier.precision
-    if old := [each for each in architectures if not precision.architectures.includes(each)]:
+    if old := [
+        architecture
+        for architecture in architectures
+        if not precision.architectures.includes(architecture)
+    ]:
         raise EngineError(
             f"sm_{old[0]} has no tensor cores for {precision.value}, which needs"
             f" sm_{precision.architectures.first}; leave it out, or use --precision fp32 or fp16"

@@ -18,7 +18,7 @@ from models.tuning.measured import conv_problems
 
 
 @dataclass(frozen=True, slots=True)
-class Ranked:
+class MeasuredCandidate:
     """A measured candidate: its medians, warm and cold, and their mean `us`, which decides."""
 
     name: str
@@ -36,7 +36,7 @@ class ProblemReport:
     n: int
     flops: int  # of the direct algorithm; a multiply-add is two
     roofline_us: float  # the longer of those FLOPs and the operands' bytes, at the device's peak
-    ranked: tuple[Ranked, ...]
+    ranked: tuple[MeasuredCandidate, ...]
     failures: tuple[tuple[str, str], ...]  # candidate, reason
 
     @property
@@ -121,7 +121,7 @@ def _report(
             problem.precision.stored.itemsize * elements / device.peak_bandwidth,
         ),
         ranked=tuple(
-            Ranked(name, times.us, times.warm.p50_us, times.cold.p50_us)
+            MeasuredCandidate(name, times.us, times.warm.p50_us, times.cold.p50_us)
             for name, times in ranking(outcomes)
         ),
         failures=tuple(

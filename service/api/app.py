@@ -120,7 +120,9 @@ async def _on_http_error(request: Request, error: HTTPException) -> Response:
 
 
 async def _on_invalid_request(_: Request, error: RequestValidationError) -> Response:
-    problems = [f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()]
+    problems = [
+        f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}" for problem in error.errors()
+    ]
     return error_response(422, "; ".join(problems))
 
 

@@ -9,7 +9,7 @@ from pydantic import Field
 from typing_extensions import TypedDict  # pydantic requires this one before Python 3.12
 
 from service.engine.ranking import Prediction
-from service.hosting.pipeline import Broken
+from service.hosting.pipeline import FailedModel
 
 
 class ImageResult(TypedDict):
@@ -39,7 +39,7 @@ class ClassifyAnswer(TypedDict):
     timing_ms: Timing
 
 
-class Model(TypedDict):
+class ModelDescription(TypedDict):
     """A served model."""
 
     name: str
@@ -65,9 +65,9 @@ class Model(TypedDict):
     warning: Annotated[str, Field(description="why its answers are probably wrong; or empty")]
 
 
-def broken_model(broken: Broken) -> Model:
+def broken_model(broken: FailedModel) -> ModelDescription:
     """A model that could not be opened, of which its name and the reason are known."""
-    return Model(
+    return ModelDescription(
         name=broken.name,
         default=False,
         state="broken: it could not be opened",
@@ -86,7 +86,7 @@ def broken_model(broken: Broken) -> Model:
 class ModelsAnswer(TypedDict):
     """The answer of `GET /v1/models`."""
 
-    models: list[Model]
+    models: list[ModelDescription]
 
 
 class ErrorAnswer(TypedDict):

@@ -12,7 +12,7 @@ from starlette.responses import Response
 from service.api.schemas import (
     ClassifyAnswer,
     ImageResult,
-    Model,
+    ModelDescription,
     ModelsAnswer,
     broken_model,
     errors,
@@ -103,7 +103,7 @@ def add_routes(app: FastAPI, repository: Repository) -> dict[str, Endpoint]:
         return json_response(
             ModelsAnswer(
                 models=[
-                    Model(
+                    ModelDescription(
                         name=name,
                         default=pipeline is default,
                         state=pipeline.runner.state.value,
@@ -140,7 +140,7 @@ def add_routes(app: FastAPI, repository: Repository) -> dict[str, Endpoint]:
     return endpoints
 
 
-class _Asked(NamedTuple):
+class _ClassifyParameters(NamedTuple):
     """The parameters in a request's head."""
 
     classes: int
@@ -157,10 +157,10 @@ class Classify:
         self._few = min(DEFAULT_TOP_K, classes)
         self._asked_classes = query_parser(classes)
 
-    def check(self, record: RequestRecord) -> _Asked:
+    def check(self, record: RequestRecord) -> _ClassifyParameters:
         """Return the parameters in query and headers; ServiceError if they are invalid."""
         query, headers = record.query, record.headers
-        return _Asked(
+        return _ClassifyParameters(
             self._asked_classes(query) if query else self._few,
             urgency_from(headers, record.started),
             form_boundary(headers),
@@ -172,11 +172,11 @@ class Classify:
             length <= _LONG_FORM or b"multipart/" not in headers.get(b"content-type", b"").lower()
         )
 
-    def read(self, asked: _Asked, body: bytes) -> ImageRequest:
+    def read(self, asked: _ClassifyParameters, body: bytes) -> ImageRequest:
         """The images of the body."""
-        most = self.pipeline.admission.max_images_a_request
+        max_images = self.pipeline.admission.max_images_a_request
         return ImageRequest(
-            images_of(body, asked.boundary, most), None, asked.urgency, asked.classes
+            images_of(body, asked.boundary, max_images), None, asked.urgency, asked.classes
         )
 
     def answer(self, classes: int, scored: Scored, count: Callable[[], Phases]) -> Response:

@@ -4,9 +4,9 @@
                            refuse ┘  └ look │        ...        │
                                       again └─ run on engine k ─┘
 
-Each engine has a worker task, which runs one batch at a time. An idle worker asks the policy
+Each engine has a consumer, a task that runs one batch at a time. An idle consumer asks the policy
 (`service/batching/policy.py`) what to dispatch when and which requests cannot meet their deadlines,
-and carries that out; an arrival wakes the worker that has been idle longest.
+and carries that out; an arrival wakes the consumer that has been idle longest.
 
 Each posted request gets exactly one outcome: its results; EngineFailedError if a batch with one of
 its items failed; DeadlineError once it cannot be in time; or ShuttingDownError if `close` ran out
@@ -25,12 +25,12 @@ from math import inf
 from typing import Generic, TypeVar
 
 from service.batching.alarm import Alarm
+from service.batching.consumer import Batch, BatchRecord, Consumer, Run
 from service.batching.device_turns import Turns
 from service.batching.dispatcher import Dispatcher
 from service.batching.latency import Latency
 from service.batching.policy import NO_HURRY, Decision, Urgency, due
-from service.batching.queue import BatchResult, OnOutcome, Part, Request, Waiting
-from service.batching.worker import Batch, BatchRecord, Run, Worker
+from service.batching.queue import Backlog, BatchResult, OnOutcome, Part, Request
 from service.callbacks import call_safely
 from service.errors import DeadlineError, EngineFailedError, ServiceError, ShuttingDownError
 from service.fair_queue import ANYONE, Client
@@ -67,15 +67,15 @@ class Batcher(Generic[T, R]):
         if max_batch < 1:
             raise ValueError(f"max_batch {max_batch} must be at least 1")
         self._dispatcher = Dispatcher(*(latency or Latency.unknown(max_batch) for _ in runs))
-        self._workers = [Worker(number, run) for number, run in enumerate(runs)]
-        for worker, its in zip(self._workers, turns, strict=False):
-            worker.turn = its.join(worker.changed.set, weight)
-        self._idle: list[Worker[T, R]] = []  # those that wait for a change, the longest first
+        self._consumers = [Consumer(number, run) for number, run in enumerate(runs)]
+        for consumer, device_turns in zip(self._consumers, turns, strict=False):
+            consumer.turn = device_turns.join(consumer.changed.set, weight)
+        self._idle: list[Consumer[T, R]] = []  # those that wait for a change, the longest first
         self._working = 0  # tasks that have not ended
         self._on_batch = on_batch
         self._clock = clock
         self._alarm = Alarm(self._on_alarm, clock, timer_error_s)
-        self._waiting: Waiting[T, R] = Waiting()
+        self._waiting: Backlog[T, R] = Backlog()
         self._undelivered: list[tuple[Batch[T, R], list[R], float]] = []
         self._closing = False
         self._stopped = asyncio.Event()
@@ -88,7 +88,7 @@ class Batcher(Generic[T, R]):
     @property
     def in_flight(self) -> int:
         """Number of items in running batches."""
-        return sum(len(worker.batch.items) for worker in self._workers if worker.batch)
+        return sum(len(consumer.batch.items) for consumer in self._consumers if consumer.batch)
 
     @property
     def busy_until(self) -> float:
@@ -99,7 +99,7 @@ class Batcher(Generic[T, R]):
 
     def ran(self, engine: int = 0) -> tuple[int, int, float]:
         """Batches that an engine has ended, their items and their seconds."""
-        return self._workers[engine].ran
+        return self._consumers[engine].ran
 
     def latency(self, engine: int = 0) -> Latency:
         """An engine's measured latency by batch size."""
@@ -112,12 +112,12 @@ class Batcher(Generic[T, R]):
     def serve(self, engine: int, *, serves: bool) -> None:
         """Let an engine take batches, or no more after the one it runs."""
         self._dispatcher.serve(engine, serves=serves)
-        worker = self._workers[engine]
-        worker.serves = serves
+        consumer = self._consumers[engine]
+        consumer.serves = serves
         if serves:
-            worker.changed.set()
-        elif worker in self._idle:
-            self._idle.remove(worker)
+            consumer.changed.set()
+        elif consumer in self._idle:
+            self._idle.remove(consumer)
             self._wake()
 
     def post(
@@ -173,16 +173,16 @@ class Batcher(Generic[T, R]):
         self._closing = True
         if not self._working:
             return
-        for worker in self._workers:
-            worker.changed.set()
+        for consumer in self._consumers:
+            consumer.changed.set()
         try:
             async with asyncio.timeout(timeout_s):
                 await self._stopped.wait()
         except TimeoutError:
             # Not awaited: `run` may ignore its cancellation.
-            for worker in self._workers:
-                if worker.task:
-                    worker.task.cancel()
+            for consumer in self._consumers:
+                if consumer.task:
+                    consumer.task.cancel()
             self._stop()
 
     def check_deadline(self, count: int, urgency: Urgency, client: Client = ANYONE) -> None:
@@ -199,66 +199,68 @@ class Batcher(Generic[T, R]):
     def expected_wait_s(self) -> float:
         """Seconds until all items that wait or run now will be done."""
         wait_s = self._dispatcher.wait_s(self._clock(), self.depth)
-        shares = [worker.turn.share for worker in self._workers if worker.turn]
+        shares = [consumer.turn.share for consumer in self._consumers if consumer.turn]
         return wait_s * len(shares) / sum(shares) if shares else wait_s
 
     def _start(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Start the workers."""
-        self._working = len(self._workers)
-        for worker in self._workers:
+        """Start a task for each consumer."""
+        self._working = len(self._consumers)
+        for consumer in self._consumers:
             # An empty context: the task must not inherit context variables of its first request.
-            worker.task = loop.create_task(self._work(worker), name="batcher", context=Context())
+            consumer.task = loop.create_task(
+                self._work(consumer), name="batcher", context=Context()
+            )
             # Runs even if the task is cancelled before its first step.
-            worker.task.add_done_callback(partial(self._end, worker))
+            consumer.task.add_done_callback(partial(self._end, consumer))
 
-    async def _work(self, worker: Worker[T, R]) -> None:
+    async def _work(self, consumer: Consumer[T, R]) -> None:
         """Run batches until closed and drained."""
         # `run` may have swallowed a cancellation, so check for one.
-        while not worker.cancelled:
+        while not consumer.cancelled:
             if self._dispatcher.short:
-                await self._gather(self.latency(worker.number).max_batch)
+                await self._gather(self.latency(consumer.number).max_batch)
             # No await between here and the wait, so no change is missed.
-            worker.changed.clear()
+            consumer.changed.clear()
             now = self._clock()
             size = 0
-            if not worker.serves and worker.turn:
-                worker.turn.let_go()
-            elif worker.serves and (self._waiting.depth or not worker.alone):
-                size = self._look(now, worker)
+            if not consumer.serves and consumer.turn:
+                consumer.turn.let_go()
+            elif consumer.serves and (self._waiting.depth or not consumer.alone):
+                size = self._look(now, consumer)
             if size:
                 items, parts = self._waiting.take(size, now)
                 if items:
-                    await self._carry(worker, Batch(now, items, parts))
+                    await self._carry(consumer, Batch(now, items, parts))
             elif self._closing and not self._waiting:
                 return
             else:
-                if worker.serves and not (worker.turn and worker.turn.waits):
-                    self._idle += (worker,)  # arrivals may wake it
-                await worker.changed.wait()
-                if worker in self._idle:
-                    del self._idle[self._idle.index(worker)]
+                if consumer.serves and not (consumer.turn and consumer.turn.waits):
+                    self._idle += (consumer,)  # arrivals may wake it
+                await consumer.changed.wait()
+                if consumer in self._idle:
+                    del self._idle[self._idle.index(consumer)]
 
-    async def _gather(self, most: int) -> None:
-        """Let the event loop read what has arrived before a short batch of at most `most` begins.
+    async def _gather(self, limit: int) -> None:
+        """Let the event loop read what has arrived before a short batch of at limit `most` begins.
 
         During the batch it would compete with the engine's thread for the GIL, at a multiple of the
         cost. At least once: short batches may otherwise leave the event loop no turn.
         """
         depth = 0
-        while depth < min(self.depth, most):
+        while depth < min(self.depth, limit):
             depth = self.depth
             await asyncio.sleep(0)
 
-    def _look(self, now: float, worker: Worker[T, R]) -> int:
-        """Carry out the policy; returns how many items an idle worker's engine should run."""
-        turn = worker.turn if worker.turn and not worker.turn.alone else None
-        if turn or len(self._workers) > 1:
-            self._see_others(taking=worker)
-        decision = self._decide(now, worker)
+    def _look(self, now: float, consumer: Consumer[T, R]) -> int:
+        """Carry out the policy; returns how many items an idle consumer's engine should run."""
+        turn = consumer.turn if consumer.turn and not consumer.turn.alone else None
+        if turn or len(self._consumers) > 1:
+            self._see_others(taking=consumer)
+        decision = self._decide(now, consumer)
         size = decision.dispatch
         if self._closing and not size:
-            most = self.latency(worker.number).max_batch
-            size = min(self.depth, most)  # nothing more can arrive
+            max_batch = self.latency(consumer.number).max_batch
+            size = min(self.depth, max_batch)  # nothing more can arrive
         if turn:
             if not size:
                 turn.let_go()
@@ -270,9 +272,9 @@ class Batcher(Generic[T, R]):
             self._obey(now, decision, size)
         return size
 
-    def _decide(self, now: float, worker: Worker[T, R]) -> Decision:
+    def _decide(self, now: float, consumer: Consumer[T, R]) -> Decision:
         waiting = self._waiting
-        return self._dispatcher.decide(now, waiting.depth, waiting.claims(now), worker.number)
+        return self._dispatcher.decide(now, waiting.depth, waiting.claims(now), consumer.number)
 
     def _obey(self, now: float, decision: Decision, size: int = 0) -> None:
         """Carry out the policy's refusals, and its timer where nothing is dispatched."""
@@ -284,12 +286,12 @@ class Batcher(Generic[T, R]):
         if not size and decision.look_again < inf:
             self._alarm.set(decision.look_again, exact=self._any_free())
 
-    def _see_others(self, taking: Worker[T, R] | None = None) -> None:
+    def _see_others(self, taking: Consumer[T, R] | None = None) -> None:
         """Note which devices other models have; one that is to be taken counts as free."""
-        for worker in self._workers:
-            if worker.turn:
-                until = None if worker is taking else worker.turn.busy_until
-                self._dispatcher.hold(worker.number, until)
+        for consumer in self._consumers:
+            if consumer.turn:
+                until = None if consumer is taking else consumer.turn.busy_until
+                self._dispatcher.hold(consumer.number, until)
 
     def _on_alarm(self, now: float) -> None:
         if self._any_free():
@@ -298,26 +300,26 @@ class Batcher(Generic[T, R]):
             self._see_others()
             self._obey(now, self._decide(now, self._first_free(now)))
 
-    def _first_free(self, now: float) -> Worker[T, R]:
-        """The worker whose engine should be free first."""
-        return self._workers[self._dispatcher.first_free(now)]
+    def _first_free(self, now: float) -> Consumer[T, R]:
+        """Return the consumer whose engine should be free first."""
+        return self._consumers[self._dispatcher.first_free(now)]
 
     def _any_free(self) -> bool:
         """Whether an engine could run a batch now."""
-        return any(worker.free for worker in self._workers)
+        return any(consumer.free for consumer in self._consumers)
 
     def _wake(self) -> None:
-        """Have the worker that has been idle longest look at the queue."""
+        """Have the consumer that has been idle longest look at the queue."""
         if self._idle:
             self._idle[0].changed.set()
 
-    async def _carry(self, worker: Worker[T, R], batch: Batch[T, R]) -> None:
+    async def _carry(self, consumer: Consumer[T, R], batch: Batch[T, R]) -> None:
         """Run one batch and deliver its outcome."""
-        worker.batch = batch
+        consumer.batch = batch
         clients = (request.client.name for request, _, _ in batch.parts)
-        self._dispatcher.dispatched(batch.dispatched, len(batch.items), worker.number, clients)
-        if worker.turn:
-            worker.turn.until = self._dispatcher.ends(worker.number)
+        self._dispatcher.dispatched(batch.dispatched, len(batch.items), consumer.number, clients)
+        if consumer.turn:
+            consumer.turn.until = self._dispatcher.ends(consumer.number)
         if self._waiting.depth:
             if self._waiting.deadlines and not self._any_free():
                 self._on_alarm(batch.dispatched)  # some may now be too late
@@ -325,23 +327,23 @@ class Batcher(Generic[T, R]):
         results: list[R] = []
         error: BaseException | None = None
         try:
-            results = list(await worker.run(batch.items))
+            results = list(await consumer.run(batch.items))
             if len(results) != len(batch.items):
                 raise ValueError(f"{len(results)} results for a batch of {len(batch.items)}")
         # BaseException: a stray CancelledError or a native library's panic must not stop the
-        # worker. Errors meant for the worker or the process propagate.
+        # consumer. Errors meant for the consumer or the process propagate.
         except BaseException as raised:
-            if worker.ends_by(raised):
+            if consumer.ends_by(raised):
                 raise
             error = raised
-        worker.batch = None
+        consumer.batch = None
         now = self._clock()
         size, compute_s, failed = len(batch.items), now - batch.dispatched, error is not None
-        batches, items, busy_s = worker.ran
-        worker.ran = batches + 1, items + size, busy_s + compute_s
-        self._dispatcher.answered(now, self._waiting.depth, worker.number, failed=failed)
-        if worker.turn:
-            worker.turn.spent(compute_s)
+        batches, items, busy_s = consumer.ran
+        consumer.ran = batches + 1, items + size, busy_s + compute_s
+        self._dispatcher.answered(now, self._waiting.depth, consumer.number, failed=failed)
+        if consumer.turn:
+            consumer.turn.spent(compute_s)
         if error is None:
             self._undelivered.append((batch, results, compute_s))
             if self._dispatcher.short:
@@ -374,27 +376,29 @@ class Batcher(Generic[T, R]):
 
     def _running(self) -> Iterator[Part[T, R]]:
         """Return the parts of requests in running batches."""
-        return chain.from_iterable(each.batch.parts for each in self._workers if each.batch)
+        return chain.from_iterable(
+            consumer.batch.parts for consumer in self._consumers if consumer.batch
+        )
 
     def _stop(self) -> None:
         """Refuse more and fail all that waits or runs, each with its own exception."""
         self._closing = True
         for request in [*self._waiting.all(), *(part[0] for part in self._running())]:
             self._fail(request, ShuttingDownError("the server shut down before this was done"))
-        for worker in self._workers:
-            worker.batch = None
+        for consumer in self._consumers:
+            consumer.batch = None
         self._alarm.cancel()
         self._stopped.set()
 
-    def _end(self, worker: Worker[T, R], _: asyncio.Task[None]) -> None:
-        """A worker has ended, and with it its last `run`: the engine's device is free.
+    def _end(self, consumer: Consumer[T, R], _: asyncio.Task[None]) -> None:
+        """A consumer has ended, and with it its last `run`: the engine's device is free.
 
         The last one, or one that did not end because of `close`, ends the batcher.
         """
         self._working -= 1
         if not self._working or self._waiting or not self._closing:
             self._stop()
-        for each in self._workers:
-            each.changed.set()
-        if worker.turn:
-            worker.turn.let_go()
+        for other in self._consumers:
+            other.changed.set()
+        if consumer.turn:
+            consumer.turn.let_go()

@@ -102,7 +102,7 @@ class Turn:
         turns = self._turns
         turns.holder = None
         if turns.waiting:
-            turn = min(turns.waiting, key=lambda each: each._start)
+            turn = min(turns.waiting, key=lambda waiting: waiting._start)
             turns.waiting.remove(turn)
             turn.waits = False
             turns.holder, turns.clock, turn._used = turn, turn._start, False

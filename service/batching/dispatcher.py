@@ -93,7 +93,7 @@ class Dispatcher:
     def learn(self, latency: Latency, engine: int = 0) -> None:
         """Replace what is known of an engine."""
         if self._engines[engine].learn(latency):
-            short = all(each.short for each in self._engines)
+            short = all(state.short for state in self._engines)
             if short and not self._short:
                 self._traffic = Traffic(len(self._engines))  # not updated from now on
             self._short = short
@@ -116,8 +116,8 @@ class Dispatcher:
         self, now: float, items: int, engine: int = 0, clients: Iterable[str] = ()
     ) -> None:
         """A batch began, with items of these clients."""
-        its = self._engines[engine]
-        its.items, its.started = items, now
+        state = self._engines[engine]
+        state.items, state.started = items, now
         self._batches += 1
         if not self._short:
             self._traffic.dispatched(now, engine)
@@ -125,23 +125,23 @@ class Dispatcher:
 
     def answered(self, now: float, depth: int, engine: int = 0, *, failed: bool = False) -> None:
         """The batch ended, with `depth` items waiting; failed batches do not count for L(n)."""
-        its = self._engines[engine]
-        items, took_s = its.items, now - its.started
-        its.items = 0
+        state = self._engines[engine]
+        items, took_s = state.items, now - state.started
+        state.items = 0
         if failed:
             self._traffic.failed(now, engine)
             return
-        its.least = min(took_s, its.least * _FORGET)
+        state.least = min(took_s, state.least * _FORGET)
         sampled = self._batches % _SAMPLE == 0
         if self._short:
             if sampled:
-                self.learn(its.latency.observed(items, took_s), engine)
+                self.learn(state.latency.observed(items, took_s), engine)
             return
         # Recording takes microseconds, so skip single items that took as long as expected.
-        usual = items == 1 and not depth and abs(took_s - its.latency.of(1)) < 0.1 * took_s
+        usual = items == 1 and not depth and abs(took_s - state.latency.of(1)) < 0.1 * took_s
         if sampled or not usual:
-            self.learn(its.latency.observed(items, took_s), engine)
-        shortest_s = its.latency.seconds[0]
+            self.learn(state.latency.observed(items, took_s), engine)
+        shortest_s = state.latency.seconds[0]
         self._traffic.answered(now, items, took_s, shortest_s, alone=not depth, engine=engine)
 
     def ends(self, engine: int = 0) -> float:
@@ -162,18 +162,18 @@ class Dispatcher:
 
         `claims` is empty if none has a deadline.
         """
-        its = self._engines[engine]
+        state = self._engines[engine]
         if not claims:
-            if not depth or its.items or its.held is not None:
+            if not depth or state.items or state.held is not None:
                 return _NOTHING
             if self._short:
-                return Decision(min(depth, its.latency.max_batch))
+                return Decision(min(depth, state.latency.max_batch))
             if depth == 1 and not self._traffic.expecting(engine):
                 return _ONE
-            if depth < its.pause.enough and now < its.pause.look_again:
-                return its.pause
+            if depth < state.pause.enough and now < state.pause.look_again:
+                return state.pause
         decision = decide(self._view(now, depth, claims, engine))
-        its.pause = _NOTHING if claims else decision
+        state.pause = _NOTHING if claims else decision
         return decision
 
     def completion(self, now: float, ahead: int, items: int) -> float:
@@ -191,7 +191,7 @@ class Dispatcher:
             ends, passed, latency = engine.ends, now - engine.started, engine.latency
             if engine.items and ends is not None and ends < now:
                 ends = now + passed
-                latency = Latency(tuple(max(each, passed) for each in latency.seconds))
+                latency = Latency(tuple(max(second, passed) for second in latency.seconds))
             slots.append(Slot(now if ends is None else max(now, ends), latency))
         slots.sort()
         return max(slots[0].free + seconds_of(slots, depth), slots[-1].free) - now
@@ -202,23 +202,25 @@ class Dispatcher:
         return ((n, engine) for n, engine in enumerate(self._engines) if engine.serves or none)
 
     def _view(self, now: float, depth: int, claims: Sequence[Claim], engine: int) -> View:
-        traffic, its = self._traffic, self._engines[engine]
+        traffic, state = self._traffic, self._engines[engine]
         others: tuple[Slot, ...] = ()
-        ends = its.ends
+        ends = state.ends
         if len(self._engines) > 1:
-            ends = None if ends is None else its.free(now)  # compared with the others'
+            ends = None if ends is None else state.free(now)  # compared with the others'
             others = tuple(
-                Slot(each.free(now), each.latency) for _, each in self._counted() if each is not its
+                Slot(other.free(now), other.latency)
+                for _, other in self._counted()
+                if other is not state
             )
         return View(
             now,
             depth,
-            its.latency,
+            state.latency,
             ends,
             traffic.idle,
             self._batches,
             traffic.prospects(now, engine),
             claims,
             others,
-            ALONE if ends is not None else self._rivalry.rivals(now, its.latency.most_rivals),
+            ALONE if ends is not None else self._rivalry.rivals(now, state.latency.most_rivals),
         )

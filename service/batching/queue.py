@@ -40,7 +40,7 @@ OnOutcome = Callable[[BatchResult[R] | ServiceError], None]
 class Request(Generic[T, R]):
     """A posted request. Its items are dispatched in order."""
 
-    waiting: "Waiting[T, R]"
+    waiting: "Backlog[T, R]"
     items: tuple[T, ...]
     submitted: float  # clock seconds
     then: OnOutcome[R] | None  # None once it was called, or is withdrawn
@@ -63,7 +63,7 @@ class Request(Generic[T, R]):
         self.parts[first] = results
         if sum(map(len, self.parts.values())) < len(self.items):
             return []
-        return [each for _, part in sorted(self.parts.items()) for each in part]
+        return [result for _, part in sorted(self.parts.items()) for result in part]
 
     def withdraw(self) -> None:
         """Never call `then`; nor dispatch the items that wait."""
@@ -78,7 +78,7 @@ Part = tuple[Request[T, R], int, int]
 Stretch = tuple[Request[T, R], int]
 
 
-class Waiting(Generic[T, R]):
+class Backlog(Generic[T, R]):
     """Requests with items that are not dispatched."""
 
     def __init__(self) -> None:
@@ -167,11 +167,11 @@ class Waiting(Generic[T, R]):
             if not first:
                 self._queue.place(line, _level(line))
 
-    def take(self, most: int, now: float) -> tuple[list[T], list[Part[T, R]]]:
-        """Up to `most` items, as turns have it, and which requests they are parts of."""
+    def take(self, limit: int, now: float) -> tuple[list[T], list[Part[T, R]]]:
+        """Up to `limit` items, as turns have it, and which requests they are parts of."""
         items: list[T] = []
         parts: list[Part[T, R]] = []
-        counts = self._counts(min(most, self.depth), now)
+        counts = self._counts(min(limit, self.depth), now)
         for request, count in counts.items():
             first = len(request.items) - request.left
             items += request.items[first : first + count]
@@ -182,19 +182,19 @@ class Waiting(Generic[T, R]):
                 self.deadlines -= request.deadline < inf
         return items, parts
 
-    def _counts(self, most: int, now: float) -> dict[Request[T, R], int]:
-        """Serve `most` items: how many each request has of them."""
+    def _counts(self, limit: int, now: float) -> dict[Request[T, R], int]:
+        """Serve `limit` items: how many each request has of them."""
         counts: dict[Request[T, R], int] = {}
         if alone := self._alone:
             for request in alone:
-                counts[request] = count = min(most, request.left)
-                most -= count
-                if not most:
+                counts[request] = count = min(limit, request.left)
+                limit -= count
+                if not limit:
                     break
             del alone[: len(counts) - (count < request.left)]
             self._taken = now
             return counts
-        for request, count in _stretches(self._queue, most, now):
+        for request, count in _stretches(self._queue, limit, now):
             counts[request] = counts.get(request, 0) + count
         return counts
 
@@ -226,20 +226,22 @@ def _goes_behind(last: Request[T, R], request: Request[T, R]) -> bool:
     )
 
 
-def _stretches(queue: FairQueue[Request[T, R]], most: int, now: float) -> Iterator[Stretch[T, R]]:
-    """Serve `most` items of the queue, whose requests are left as they are."""
+def _stretches(queue: FairQueue[Request[T, R]], limit: int, now: float) -> Iterator[Stretch[T, R]]:
+    """Serve `limit` items of the queue, whose requests are left as they are."""
     left: dict[Request[T, R], int] = {}  # of those that are served in part
-    while most > 0:
+    while limit > 0:
         line, worth = queue.next()
         entries, served = line.entries, 0
-        while most > 0 and served < worth and entries and entries[0].urgency.level == line.level:
+        while limit > 0 and served < worth and entries and entries[0].urgency.level == line.level:
             request = entries[0]
             rest = left.get(request, request.left) if left else request.left
             count = (
-                rest if rest <= most and rest <= worth - served else int(min(most, worth - served))
+                rest
+                if rest <= limit and rest <= worth - served
+                else int(min(limit, worth - served))
             )
             yield request, count
-            most -= count
+            limit -= count
             served += count
             if count == rest:
                 del entries[0]

@@ -43,7 +43,7 @@ _CLEARLY_MORE = 0.1
 
 
 @dataclass(frozen=True)
-class _Compared:
+class _ImageComparison:
     """One image in Convoy and in ONNX Runtime."""
 
     file: Path
@@ -101,7 +101,7 @@ def check(
     engine = open_classifier(classifier, settings, 1)
     engine = engine.warm_up()
     prepare = decoder(classifier, settings)
-    compared: list[_Compared] = []
+    compared: list[_ImageComparison] = []
     failed = False
     for file in with_folders(images):
         try:
@@ -113,25 +113,30 @@ def check(
             failed = True
     columns = [*left("file", "Convoy"), *right("probability"), *left("ONNX Runtime")]
     columns += right("probability differs by", "scores differ by")
-    print_table(make_table(columns, [each.row for each in compared]))
+    print_table(make_table(columns, [image.row for image in compared]))
     allowed = _allowed(classifier, engine, compared) if tolerance is None else tolerance
     _sum_up(classifier, engine, compared, allowed)
     if compared:
-        _show_presets(classifier, engine, [each.file for each in compared], image_reader(settings))
+        _show_presets(
+            classifier, engine, [image.file for image in compared], image_reader(settings)
+        )
     engine.close()
     if warning := doubt_guess(classifier, settings):
         typer.echo(warning)
-    if failed or not compared or not all(each.difference <= allowed for each in compared):  # NaN
+    if failed or not compared or not all(image.difference <= allowed for image in compared):  # NaN
         raise typer.Exit(1)
 
 
-def _compare(file: Path, ours: Scores, theirs: Scores, meaning: Preprocessing) -> _Compared:
+def _compare(file: Path, ours: Scores, theirs: Scores, meaning: Preprocessing) -> _ImageComparison:
     mine, other = (
         top_k(ScoreRow(scores), len(scores), meaning.output, meaning.labels)
         for scores in (ours, theirs)
     )
-    p, q = ({each["index"]: each["probability"] for each in answer} for answer in (mine, other))
-    return _Compared(
+    p, q = (
+        {prediction["index"]: prediction["probability"] for prediction in answer}
+        for answer in (mine, other)
+    )
+    return _ImageComparison(
         file,
         mine[0],
         other[0],
@@ -141,19 +146,19 @@ def _compare(file: Path, ours: Scores, theirs: Scores, meaning: Preprocessing) -
     )
 
 
-def _allowed(classifier: Classifier, engine: Engine, compared: Sequence[_Compared]) -> float:
+def _allowed(classifier: Classifier, engine: Engine, compared: Sequence[_ImageComparison]) -> float:
     """By how much scores may differ in the precision that the engine really computes in."""
     if engine.device.startswith("cpu"):
         classifier = replace(classifier, precision=Precision.FP32)
-    smallest = min((each.smallest for each in compared), default=1.0)
+    smallest = min((image.smallest for image in compared), default=1.0)
     return max(1e-3, score_tolerance(classifier, smallest))
 
 
 def _sum_up(
-    classifier: Classifier, engine: Engine, compared: Sequence[_Compared], allowed: float
+    classifier: Classifier, engine: Engine, compared: Sequence[_ImageComparison], allowed: float
 ) -> None:
-    differing = [each for each in compared if each.ours["label"] != each.theirs["label"]]
-    largest = max((each.difference for each in compared), default=0.0)
+    differing = [image for image in compared if image.ours["label"] != image.theirs["label"]]
+    largest = max((image.difference for image in compared), default=0.0)
     typer.echo(
         f"{classifier.name} on {engine.device}: "
         f"{len(compared) - len(differing)} of {len(compared)} labels agree; "
@@ -161,13 +166,13 @@ def _sum_up(
         f"{allowed:.1g} is allowed"
     )
     if compared:
-        shifts = [each.shift for each in compared]
+        shifts = [image.shift for image in compared]
         typer.echo(
             f"probabilities differ by {max(shifts):.4f} at most, {fmean(shifts):.4f} on average "
             "over the images"
         )
     if differing:
-        typer.echo(f"labels differ for: {', '.join(str(each.file) for each in differing)}")
+        typer.echo(f"labels differ for: {', '.join(str(image.file) for image in differing)}")
 
 
 def _show_presets(

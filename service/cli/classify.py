@@ -65,8 +65,10 @@ def classify(
         if as_json:
             typer.echo(msgspec.json.encode({"file": name, "predictions": predictions}))
             continue
-        for place, each in enumerate(predictions):
-            rows.append(("" if place else name, each["label"], f"{each['probability']:.4f}"))
+        for place, prediction in enumerate(predictions):
+            rows.append(
+                ("" if place else name, prediction["label"], f"{prediction['probability']:.4f}")
+            )
     engine.close()
     if rows:
         print_table(make_table([*left("file", "label"), *right("probability")], rows))

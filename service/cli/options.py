@@ -36,7 +36,7 @@ def with_settings(
         signature = inspect.signature(command, eval_str=True)
         _, *own = signature.parameters.values()
         parameters = [_parameter(name, required=model_required) for name in names]
-        parameters += [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own]
+        parameters += [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own]
 
         @wraps(command)
         def run(**given: Any) -> None:

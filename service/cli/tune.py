@@ -55,7 +55,9 @@ def tune(
         typer.echo(f"Interrupted. Results so far are in {store}; run it again to go on", err=True)
         raise typer.Exit(1) from None
     print_table(tuning_table(report))
-    failed = [(each.problem, *failure) for each in report.problems for failure in each.failures]
+    failed = [
+        (report_.problem, *failure) for report_ in report.problems for failure in report_.failures
+    ]
     for problem, candidate, reason in failed:
         typer.echo(f"Error: {candidate} is not used for {problem}: {reason}", err=True)
     if failed:
@@ -94,9 +96,9 @@ def _row(problem: ProblemReport) -> list[str]:
 
 def _total(n: int, problems: list[ProblemReport]) -> str:
     """A batch's convolutions together; problems count once per node that has them."""
-    measured = [each for each in problems if each.ranked]
-    us = sum(len(each.nodes) * each.ranked[0].us for each in measured)
-    flops = sum(len(each.nodes) * each.flops for each in measured)
-    count = sum(len(each.nodes) for each in measured)
+    measured = [problem for problem in problems if problem.ranked]
+    us = sum(len(problem.nodes) * problem.ranked[0].us for problem in measured)
+    flops = sum(len(problem.nodes) * problem.flops for problem in measured)
+    count = sum(len(problem.nodes) for problem in measured)
     rate = f", {flops / us / 1e6:,.2f} TFLOPS" if us else ""
     return f"N = {n}: {count} convolutions, {us:,.1f} us{rate}"

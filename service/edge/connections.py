@@ -43,10 +43,10 @@ class Connection(Protocol):
 class Connections:
     """Counts a server's connections by address; used from one event loop."""
 
-    def __init__(self, most: int, most_an_address: int) -> None:
-        """Allow `most` connections, plus `SPARE`, and `most_an_address` of one address."""
-        self._most = most
-        self._most_an_address = most_an_address
+    def __init__(self, max_open: int, max_an_address: int) -> None:
+        """Allow `max_open` connections, plus `SPARE`, and `max_an_address` of one address."""
+        self._max_open = max_open
+        self._max_an_address = max_an_address
         self._by_address: Counter[str] = Counter()
 
     def open(self, new: Connection, all_open: Collection[Connection], now: float) -> bool:
@@ -56,14 +56,16 @@ class Connections:
         """
         before, address = now - GRACE_S, new.address
         self._by_address[address] += 1
-        if self._by_address[address] > self._most_an_address:
-            if not _displace((each for each in all_open if each.address == address), before):
+        if self._by_address[address] > self._max_an_address:
+            if not _displace(
+                (connection for connection in all_open if connection.address == address), before
+            ):
                 raise TooManyConnectionsError(
-                    f"all {self._most_an_address} connections allowed for your address are in use; "
+                    f"all {self._max_an_address} connections allowed for your address are in use; "
                     "reuse them, or try again in a second"
                 )
-        elif len(all_open) > self._most and not _displace(all_open, before):
-            if len(all_open) > self._most + SPARE:
+        elif len(all_open) > self._max_open and not _displace(all_open, before):
+            if len(all_open) > self._max_open + SPARE:
                 raise self.full()
             return True
         return False
@@ -77,16 +79,16 @@ class Connections:
     def full(self) -> TooManyConnectionsError:
         """The error of a connection over the server's limit."""
         return TooManyConnectionsError(
-            f"all {self._most} connections of the server are in use; try again in a second"
+            f"all {self._max_open} connections of the server are in use; try again in a second"
         )
 
 
 def _displace(among: Iterable[Connection], before: float) -> bool:
     """Close the connection silent for longest, since `before` at least; False if there is none."""
     silent = [
-        (since, place, each)
-        for place, each in enumerate(among)
-        if (since := each.silent_since) is not None and since <= before
+        (since, place, connection)
+        for place, connection in enumerate(among)
+        if (since := connection.silent_since) is not None and since <= before
     ]
     if silent:
         min(silent)[2].hang_up_on()
@@ -116,7 +118,7 @@ class RateLimit:
     def __init__(self, rate: float) -> None:
         """`rate` is in images a second."""
         self.rate = rate
-        self._most = max(1.0, rate)
+        self._max_open = max(1.0, rate)
         self._buckets: dict[object, tuple[float, float]] = {}  # tokens left at a time, in seconds
 
     def take(self, client: object, now: float, images: int = 1, taken: int = 0) -> float:
@@ -125,9 +127,9 @@ class RateLimit:
         A full bucket is enough for any request, and it owes the rest; `taken` are the tokens that
         the same request has taken already.
         """
-        tokens, since = self._buckets.get(client, (self._most, now))
-        tokens = min(self._most, tokens + (now - since) * self.rate)
-        needed = min(images, self._most - taken)
+        tokens, since = self._buckets.get(client, (self._max_open, now))
+        tokens = min(self._max_open, tokens + (now - since) * self.rate)
+        needed = min(images, self._max_open - taken)
         if tokens < needed:
             return (needed - tokens) / self.rate
         self._buckets[client] = (tokens - images, now)
@@ -138,5 +140,5 @@ class RateLimit:
         self._buckets = {
             client: (tokens, since)
             for client, (tokens, since) in self._buckets.items()
-            if tokens + (now - since) * self.rate < self._most
+            if tokens + (now - since) * self.rate < self._max_open
         }

@@ -187,16 +187,16 @@ class Edge:
 
     def _charge(self, record: RequestRecord, images: int) -> None:
         """Count all images of a request that was admitted as one; raise why they are too many."""
-        more, most, name = images - 1, self.limits.per_client, record.caller.name
+        more, allowed, name = images - 1, self.limits.per_client, record.caller.name
         if more <= 0:
             return
         inside = self.inside.get(name, 0)
-        if most and images > most:
+        if allowed and images > allowed:
             raise TooManyImagesError(
-                f"{images} images in one request, and at most {most} of yours may be in progress; "
-                "send fewer at once"
+                f"{images} images in one request, and at most {allowed} of yours may be in "
+                "progress; send fewer at once"
             )
-        if most and inside + more > most:
+        if allowed and inside + more > allowed:
             raise self._too_many_inside(inside - 1)
         refused = self._pace(record.caller, more, taken=1)
         if refused is not None:

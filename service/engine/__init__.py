@@ -1,1 +1,1 @@
-"""The engine thread and its watchdog, worker threads, the cores they may use, and ranking."""
+"""The engine thread and its watchdog, a pool of threads, the cores they may use, and ranking."""

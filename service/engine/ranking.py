@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
 
-from models import OutputKind, Ranked, Results, Scores
+from models import OutputKind, Results, Scores, TopClasses
 from service.errors import EngineFailedError
 
 
@@ -42,7 +42,7 @@ Ranking = tuple[Sequence[int], Sequence[float]]
 class _Batch:
     """The scores of images that ran together, ranked on first use."""
 
-    def __init__(self, scores: Scores, output: OutputKind, ranked: Ranked | None) -> None:
+    def __init__(self, scores: Scores, output: OutputKind, ranked: TopClasses | None) -> None:
         self._scores = scores
         self._output = output
         self._ranked = ranked
@@ -132,7 +132,7 @@ def _rankings(scores: Scores, output: OutputKind) -> Sequence[Ranking] | None:
     return list(zip(found.T.tolist(), _rounded(probabilities).T.tolist(), strict=True))
 
 
-def _read(ranked: Ranked) -> Sequence[Ranking] | None:
+def _read(ranked: TopClasses) -> Sequence[Ranking] | None:
     """An engine's rankings; None where it had scores that are not finite."""
     probabilities = ranked.probabilities.astype(np.float64)
     if not math.isfinite(np.add.reduce(probabilities, axis=None)):

@@ -19,11 +19,11 @@ from typing import NamedTuple
 
 from models import Engine, EngineError, Image, OutputKind
 from service.batching.batcher import Batcher
+from service.batching.consumer import BatchRecord
 from service.batching.device_turns import Turns
 from service.batching.latency import Latency
 from service.batching.policy import NO_HURRY, Urgency
 from service.batching.queue import OnOutcome, Request
-from service.batching.worker import BatchRecord
 from service.engine.ranking import ScoreRow
 from service.engine.supervised_engine import State, SupervisedEngine
 from service.engine.watchdog import Bounds
@@ -185,7 +185,7 @@ class EngineRunner:
         if ready:
             self.batcher.learn(engine.measured, number)
         self.batcher.serve(number, serves=ready)
-        states = [each.state for each in self._engines]
+        states = [member.state for member in self._engines]
         self._serving = states.count(State.READY)
         final = all(state is State.FAILED for state in states)
         if self.state is not State.DRAINING:

@@ -24,7 +24,7 @@ import numpy as np
 from models import Batch, DeviceLostError, Engine, EngineError, Image, OutputKind, Pixels
 from service.batching.latency import Latency, measure
 from service.engine.ranking import ScoreRow, rank
-from service.engine.threads import Workers
+from service.engine.threads import ThreadPool
 from service.engine.watchdog import Bounds, Restarts
 from service.errors import NotReadyError, ShuttingDownError, ThreadLostError
 
@@ -128,7 +128,7 @@ class SupervisedEngine:
         bound_s = self._bounds.batch(self._latency(), size)
         patience_s = _PATIENCE_S if thread.took_s < _QUICK_S else 0.0
         try:
-            rows = await thread.workers.run(thread.run, images, bound_s, patience_s)
+            rows = await thread.pool.run(thread.run, images, bound_s, patience_s)
         except ThreadLostError:
             self._replace(thread, f"it did not end a batch of {size} within {bound_s:.1f} s")
             raise
@@ -151,7 +151,7 @@ class SupervisedEngine:
 
     async def _start(self, thread: "_Thread", opened: Callable[[], Engine], bound_s: float) -> None:
         """Have a thread open an engine, warm it up and measure L(n); raises what that raises."""
-        starting = thread.workers.run(
+        starting = thread.pool.run(
             partial(thread.start, self._blank, self._measure_s), opened, bound_s
         )
         started = monotonic()
@@ -177,7 +177,7 @@ class SupervisedEngine:
     async def _restart(self, reopen: Callable[[], Engine]) -> None:
         bound_s, started = self._bounds.restart(self.warm_up_s), monotonic()
         thread = _Thread(self._output)
-        self._threads = [each for each in self._threads if not each.closed] + [thread]
+        self._threads = [other for other in self._threads if not other.closed] + [thread]
         try:
             await self._start(thread, reopen, bound_s)
         except Exception as error:  # noqa: BLE001  the cause of `failure`
@@ -205,7 +205,7 @@ class _Thread:
     """
 
     def __init__(self, output: OutputKind) -> None:
-        self.workers = Workers("engine", 1, replaced=False)
+        self.pool = ThreadPool("engine", 1, replaced=False)
         self.took_s = inf  # the last batch
         self._output = output
         self._engine: Engine | None = None
@@ -249,8 +249,8 @@ class _Thread:
     def close(self) -> "asyncio.Future[None]":
         """Close the engine and end the thread, once it is free."""
         if self._closing is None:
-            self._closing = self.workers.run(self._close, None)
-            self.workers.close()
+            self._closing = self.pool.run(self._close, None)
+            self.pool.close()
         return self._closing
 
     @property

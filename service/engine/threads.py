@@ -92,9 +92,9 @@ class _Jobs:
 class _Thread(threading.Thread):
     """One of the threads; the event loop reads its `job`."""
 
-    def __init__(self, workers: "Workers", number: int) -> None:
-        super().__init__(name=f"{workers.name}-{number}", daemon=True)
-        self._workers = workers
+    def __init__(self, pool: "ThreadPool", number: int) -> None:
+        super().__init__(name=f"{pool.name}-{number}", daemon=True)
+        self._pool = pool
         self.job: Job | None = None
         self.lost = False
         self.start()
@@ -102,13 +102,13 @@ class _Thread(threading.Thread):
     @override
     def run(self) -> None:
         """Do jobs until the queue says to end."""
-        workers = self._workers
-        if workers.nice and sys.platform == "linux":  # elsewhere niceness is the whole process's
+        pool = self._pool
+        if pool.nice and sys.platform == "linux":  # elsewhere niceness is the whole process's
             thread = threading.get_native_id()
-            nice = os.getpriority(os.PRIO_PROCESS, thread) + workers.nice
+            nice = os.getpriority(os.PRIO_PROCESS, thread) + pool.nice
             os.setpriority(os.PRIO_PROCESS, thread, nice)
         while not self.lost:
-            self.job = job = workers.jobs.get()
+            self.job = job = pool.jobs.get()
             if job is None:
                 return
             if job.then is not None:
@@ -118,12 +118,12 @@ class _Thread(threading.Thread):
                 ended.release()
             if job.ended is None:  # the event loop does not block on it, or no longer
                 with contextlib.suppress(RuntimeError):  # the loop is closed
-                    job.loop.call_soon_threadsafe(workers.settle, job, *job.outcome)
+                    job.loop.call_soon_threadsafe(pool.settle, job, *job.outcome)
             self.job = None
             del job  # an idle thread must not keep an image alive
 
 
-class Workers:
+class ThreadPool:
     """A fixed number of threads, which start jobs in order; used from one event loop.
 
     With no threads `post` does each job itself: for jobs shorter than a handover. A job may take

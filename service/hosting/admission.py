@@ -18,7 +18,7 @@ from service.fair_queue import ANYONE, Client
 class ByteRoom:
     """Bytes of bodies that are being read or decoded, of all models together."""
 
-    most: int
+    max_bytes: int
     taken: int = 0
     inside: "dict[Reservation, None]" = field(default_factory=dict)  # of all models, in order
 
@@ -100,7 +100,7 @@ class Reservation:
         """Reserve `count` bytes for the body; QueueFullError if there is no room."""
         self._check()
         room = self._admission.room
-        lacking = room.taken + count - room.most
+        lacking = room.taken + count - room.max_bytes
         if lacking > 0:
             self._let_in(lacking, count)
         room.taken += count
@@ -109,11 +109,13 @@ class Reservation:
     def _let_in(self, lacking: int, count: int) -> None:
         """Have others' bodies give way to this one's; QueueFullError: too few do."""
         room = self._admission.room
-        amounts = {each: each._bytes for each in room.inside if each._bytes}
+        amounts = {
+            reservation: reservation._bytes for reservation in room.inside if reservation._bytes
+        }
         refused = _giving_way(lacking, self, count, amounts)
         if refused is None:
             raise QueueFullError(
-                f"{room.taken} of at most {room.most} bytes of images are being read; "
+                f"{room.taken} of at most {room.max_bytes} bytes of images are being read; "
                 "try again in a second"
             )
         _give_way(refused)
@@ -161,8 +163,14 @@ class Reservation:
         lacking = admission.lacking(images)
         if lacking <= 0:
             return ()
-        inside = (each for each in admission.room.inside if each._admission is admission)
-        amounts = {each: each._images for each in inside if each._images}
+        inside = (
+            reservation
+            for reservation in admission.room.inside
+            if reservation._admission is admission
+        )
+        amounts = {
+            reservation: reservation._images for reservation in inside if reservation._images
+        }
         refused = _giving_way(lacking, self, images, amounts)
         if refused is None:
             wait_s = admission.expected_wait_s()
@@ -192,13 +200,13 @@ def _giving_way(
     own = held.pop(asking.client.name, 0.0) + count / asking.client.weight
     refused: list[Reservation] = []
     while lacking > 0:
-        most = max(held, key=held.__getitem__, default="")
-        if not held or held[most] <= own:
+        largest = max(held, key=held.__getitem__, default="")
+        if not held or held[largest] <= own:
             return None
-        victim, amount = newest[most].pop()
+        victim, amount = newest[largest].pop()
         refused.append(victim)
         lacking -= amount
-        held[most] -= amount / victim.client.weight
+        held[largest] -= amount / victim.client.weight
     return refused
 
 

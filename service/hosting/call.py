@@ -53,10 +53,10 @@ class Call:
         """
         if length <= self._held:
             return
-        most = self.pipeline.admission.max_body_bytes
-        if length > most:
+        max_body_bytes = self.pipeline.admission.max_body_bytes
+        if length > max_body_bytes:
             raise PayloadTooLargeError(
-                f"at most {most} bytes are allowed in a body, and {what}; "
+                f"at most {max_body_bytes} bytes are allowed in a body, and {what}; "
                 "send a smaller image, or fewer at once"
             )
         self._reservation.hold_bytes(length - self._held)

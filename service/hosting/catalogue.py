@@ -73,7 +73,7 @@ def read_catalogue(more: Path | None = None) -> dict[str, Entry]:
             table = tomllib.loads(path.read_text(encoding="utf-8"))
             for name in table:
                 check_name(name, f"{path}: {name!r}")
-            entries |= {name: Entry.model_validate(each) for name, each in table.items()}
+            entries |= {name: Entry.model_validate(entry) for name, entry in table.items()}
         except ValidationError as error:
             problem = error.errors(include_url=False)[0]
             where = ".".join(map(str, problem["loc"]))
@@ -97,7 +97,7 @@ def near_names(name: str, names: Iterable[str]) -> str:
     """
     asked, known = name.lower(), list(names)
     long = len(asked) >= _FEWEST_LETTERS
-    near = [each for each in known if long and each.startswith(asked)][:3]
+    near = [name for name in known if long and name.startswith(asked)][:3]
     near = near[:1] if asked in known else near or get_close_matches(asked, known, 1, _ALIKE)
     if near:
         return f"did you mean {' or '.join(near)}?"

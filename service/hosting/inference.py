@@ -93,8 +93,8 @@ class Inference:
     def withdraw(self) -> None:
         """Cancel what has not begun; `then` will not be called."""
         self._then = None
-        for each in self._under_way:
-            each.withdraw()
+        for work in self._under_way:
+            work.withdraw()
 
     def _prepared(self, decodings: list[Decoding], error: Exception | None) -> None:
         """The headers were read in a thread."""
@@ -127,9 +127,9 @@ class Inference:
             return
         # After the last, so that the error always names the first bad image. It is not raised: its
         # traceback would keep this object, and so itself.
-        for number, each in enumerate(self._decoded):
-            if isinstance(each, Exception):
-                self._end(_named(each, number, len(self._decoded)))
+        for number, outcome in enumerate(self._decoded):
+            if isinstance(outcome, Exception):
+                self._end(_named(outcome, number, len(self._decoded)))
                 return
         self._reservation.release_bytes()
         try:

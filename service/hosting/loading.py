@@ -19,6 +19,7 @@ from rich.progress import track
 from models import (
     BUILT_IN_MODEL,
     Classifier,
+    DeviceChoice,
     DeviceKind,
     DeviceLostError,
     Engine,
@@ -26,14 +27,13 @@ from models import (
     ModelError,
     ModelFileError,
     Pixels,
-    Place,
     Preprocessing,
     UnsupportedModelError,
     load_classifier,
     open_engines,
 )
 from service.hosting.catalogue import check_name, near_names, pulled, read_catalogue
-from service.hosting.pipeline import Broken, ModelInfo
+from service.hosting.pipeline import FailedModel, ModelInfo
 from service.hosting.presets import doubt
 from service.images.decode import ImageLimits, prepare_image
 from service.images.decode_pool import Decoding
@@ -69,7 +69,7 @@ class ModelFile:
 
 def open_models(
     settings: Settings, expectations: Sequence[str] | None
-) -> Iterator[OpenModel | Broken]:
+) -> Iterator[OpenModel | FailedModel]:
     """Open the models that the settings name, one after another.
 
     SettingsError, before anything is loaded: a default model that is not among them, or a flag for
@@ -100,7 +100,7 @@ def open_models(
             errors.append(f"the model {file.name}: {error}")
             if settings.strict or len(errors) == len(files):
                 raise ModelError("\n".join(errors)) from error
-            yield Broken(file.name, file.version, str(error))
+            yield FailedModel(file.name, file.version, str(error))
             continue
         yield opened
 
@@ -154,12 +154,12 @@ def load(settings: Settings, expectations: Sequence[str] | None) -> Classifier:
 
 def open_classifier(classifier: Classifier, settings: Settings, max_batch: int) -> Engine:
     """An engine for a model of images; UnsupportedModelError for a model of clips."""
-    (engine,) = open_places(classifier, settings, max_batch, [Place(settings.device)])
+    (engine,) = open_places(classifier, settings, max_batch, [DeviceChoice(settings.device)])
     return engine
 
 
 def open_places(
-    classifier: Classifier, settings: Settings, max_batch: int, places: Sequence[Place]
+    classifier: Classifier, settings: Settings, max_batch: int, places: Sequence[DeviceChoice]
 ) -> Sequence[Engine]:
     """As `open_classifier`, an engine for each place; EngineError where one cannot be opened."""
     if classifier.preprocessing.frames is not None:
@@ -184,7 +184,7 @@ def doubt_guess(classifier: Classifier, settings: Settings) -> str:
     """
     if not classifier.preprocessing.guess:
         return ""
-    place, threads = [Place(DeviceKind.CPU)], settings.engine_threads
+    place, threads = [DeviceChoice(DeviceKind.CPU)], settings.engine_threads
     (engine,) = open_engines(classifier, place, max_batch=1, threads=threads)
     try:
         return doubt(classifier, engine, image_reader(settings))

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from service.engine.watchdog import Bounds
 from service.hosting.loading import decoder, open_models
-from service.hosting.pipeline import Broken
+from service.hosting.pipeline import FailedModel
 from service.hosting.repository import Repository
 from service.settings import Settings
 
@@ -33,7 +33,7 @@ def add_models(
 ) -> None:
     """Open the models; ModelError or SettingsError as `open_models`, and broken ones are logged."""
     for opened in open_models(settings, expectations):
-        if isinstance(opened, Broken):
+        if isinstance(opened, FailedModel):
             _log.error("the model %s is not served: %s", opened.name, opened.error)
             repository.add_broken(opened)
             continue

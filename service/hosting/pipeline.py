@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from models import ChannelOrder, OutputKind
 from service.engine.runner import EngineRunner
 from service.engine.supervised_engine import State
-from service.engine.threads import Workers
+from service.engine.threads import ThreadPool
 from service.hosting.admission import Admission
 from service.images.decode_pool import DecodePool, Decoding
 from service.telemetry.metrics import ModelMetrics
@@ -31,7 +31,7 @@ class ModelInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class Broken:
+class FailedModel:
     """One of several models that could not be opened, and why."""
 
     name: str
@@ -48,7 +48,7 @@ class Pipeline:
     prepare: Callable[[bytes], Decoding]
     admission: Admission
     decoders: DecodePool
-    reader: Workers  # parses long bodies
+    reader: ThreadPool  # parses long bodies
     metrics: ModelMetrics
 
     def __post_init__(self) -> None:

@@ -15,11 +15,11 @@ from models import DeviceLostError, Engine, EngineError
 from service.batching.device_turns import Turns
 from service.engine.runner import EngineRunner
 from service.engine.supervised_engine import State
-from service.engine.threads import Workers
+from service.engine.threads import ThreadPool
 from service.engine.watchdog import Bounds
 from service.errors import BrokenModelError, ModelNotFoundError, ShuttingDownError
 from service.hosting.admission import Admission, ByteRoom
-from service.hosting.pipeline import Broken, ModelInfo, Pipeline
+from service.hosting.pipeline import FailedModel, ModelInfo, Pipeline
 from service.images.decode_pool import DecodePool, Decoding
 from service.images.decode_process import DecodeProcesses
 from service.telemetry.metrics import Metrics, ModelMetrics
@@ -67,7 +67,7 @@ class Repository:
         self.max_body_bytes = max_body_bytes
         self.metrics = Metrics(max_batch=max_batch)
         self.models: dict[str, Pipeline] = {}
-        self.broken: dict[str, Broken] = {}  # those that could not be opened
+        self.broken: dict[str, FailedModel] = {}  # those that could not be opened
         self._default, self._strict = default, strict
         self._max_queue = max_queue
         self.room = ByteRoom(max_body_bytes + max_queue * _BYTES_AN_IMAGE)
@@ -75,9 +75,9 @@ class Repository:
         self._processes = DecodeProcesses(decode_s)
         self._decoders = DecodePool(decode_threads, decode_bytes, **pace, apart=self._processes.run)
         # One thread: parsing a body holds the GIL, so a second would gain nothing.
-        self._reader = Workers("read", min(1, decode_threads), **pace)
+        self._reader = ThreadPool("read", min(1, decode_threads), **pace)
         self.metrics.lost_decode_threads = lambda: self._decoders.lost + self._reader.lost
-        self._teller = Workers("metrics", 1, bound_s=_TELL_S)
+        self._teller = ThreadPool("metrics", 1, bound_s=_TELL_S)
         self._turns: defaultdict[int, Turns] = defaultdict(Turns)  # of the engines with a number
         self._measure_s = measure_s
         self._bounds = bounds
@@ -117,13 +117,15 @@ class Repository:
         """Add a model with an existing runner."""
         if info.name in self.models:
             raise ValueError(f"two models are named {info.name!r}")
-        most, wait_s = self._max_queue, runner.batcher.expected_wait_s
-        admission = Admission(most + runner.max_batch, most, self.max_body_bytes, self.room, wait_s)
+        max_queue, wait_s = self._max_queue, runner.batcher.expected_wait_s
+        admission = Admission(
+            max_queue + runner.max_batch, max_queue, self.max_body_bytes, self.room, wait_s
+        )
         pipeline = Pipeline(info, runner, prepare, admission, self._decoders, self._reader, metrics)
         self.models[info.name] = pipeline
         return pipeline
 
-    def add_broken(self, broken: Broken) -> None:
+    def add_broken(self, broken: FailedModel) -> None:
         """List a model that could not be opened; requests for it are refused."""
         self.broken[broken.name] = broken
         ready = "1 while the model accepts requests.", float

@@ -29,8 +29,8 @@ _ENTRY = re.compile(rf"({'|'.join(CODINGS)})(?:\s*;\s*q=([01](?:\.\d{{0,3}})?))?
 _WORTH_IT = 512
 
 
-def inflate(data: bytes, coding: str, most: int) -> bytes:
-    """Decompress a body to `most` bytes or fewer.
+def inflate(data: bytes, coding: str, max_bytes: int) -> bytes:
+    """Decompress a body to `max_bytes` bytes or fewer.
 
     PayloadTooLargeError: it has more. BadRequestError: malformed, truncated, or followed by data.
     """
@@ -44,16 +44,16 @@ def inflate(data: bytes, coding: str, most: int) -> bytes:
             rest = data[position : position + _PIECE_IN]
             position += _PIECE_IN
         try:
-            part = inflater.decompress(rest, min(_PIECE_OUT, most + 1 - size))
+            part = inflater.decompress(rest, min(_PIECE_OUT, max_bytes + 1 - size))
         except zlib.error as error:
             raise BadRequestError(f"malformed {coding} body: {error}; send it again") from error
         if not part and not rest:
             break
         parts.append(part)
         size += len(part)
-        if size > most:
+        if size > max_bytes:
             raise PayloadTooLargeError(
-                f"at most {most} bytes are allowed in a body, and this one inflates to more"
+                f"at most {max_bytes} bytes are allowed in a body, and this one inflates to more"
             )
         rest = inflater.unconsumed_tail
     if not inflater.eof:

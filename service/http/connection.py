@@ -1,4 +1,4 @@
-"""One client connection: its parser, its limits, and the turns of its requests.
+"""One client connection: its parser, its limits, and the queue of its requests.
 
     bytes ── Parser ── head ── edge ─┬─ Refusal
                                      ├─ a model's endpoint ── Exchange
@@ -31,9 +31,9 @@ from service.errors import (
     TooManyFromClientError,
 )
 from service.fair_queue import ANYONE
+from service.http.answer_queue import CONTINUE, AnswerQueue, ErrorReply, QueuedRequest, Work
 from service.http.exchange import Exchange
 from service.http.parser import Head, Parser
-from service.http.turns import CONTINUE, Refusal, Turn, Turns, Work
 from service.http.uvicorn_adapter import AsgiCall, ConvoyConfig, Peers, ServerState
 from service.telemetry.record import RequestRecord
 
@@ -67,11 +67,11 @@ class Connection(asyncio.Protocol):
         self._state = server_state
         self._loop = asyncio.get_running_loop()
         self._parser = Parser(self)
-        self._parsing: Turn | None = None  # the turn whose body is being received
+        self._parsing: QueuedRequest | None = None  # whose body is being received
         # These three are set when the connection is made.
         self._transport: asyncio.Transport
         self._peers: Peers
-        self._turns: Turns
+        self._answers: AnswerQueue
         self.address = ""
         self._caller = ANYONE
         self._health_only = False
@@ -87,7 +87,7 @@ class Connection(asyncio.Protocol):
         """Start; close at once if there are too many connections."""
         self._transport = cast(asyncio.Transport, transport)  # uvloop's does not inherit from it
         self._peers = Peers(self._config, self._state, self._transport)
-        self._turns = Turns(self._peers, self._over, self._linger)
+        self._answers = AnswerQueue(self._peers, self._over, self._linger)
         connections = cast("set[Connection]", self._state.connections)
         connections.add(self)
         self._since = self._loop.time()
@@ -104,12 +104,12 @@ class Connection(asyncio.Protocol):
         """Abandon the requests that are not answered: the client has left."""
         cast("set[Connection]", self._state.connections).discard(self)
         self._edge.connections.close(self)
-        while self._turns.queue:
-            turn = self._turns.queue.popleft()
-            if turn.begun:
-                turn.work.abandon()
-            turn.record.status = turn.record.status or Code.CLIENT_LEFT
-            self._edge.leave(turn.record)
+        while self._answers.queue:
+            queued = self._answers.queue.popleft()
+            if queued.begun:
+                queued.work.abandon()
+            queued.record.status = queued.record.status or Code.CLIENT_LEFT
+            self._edge.leave(queued.record)
         self._parsing = None
         self._parser.close()
         self._peers.flow.resume_writing()  # an application that waits to write continues, and ends
@@ -126,7 +126,7 @@ class Connection(asyncio.Protocol):
     @override
     def eof_received(self) -> bool:
         """Answer the whole requests of a client that ended its side; False: it has left."""
-        queue = self._turns.queue
+        queue = self._answers.queue
         within = self._parsing is not None or self._stage == _HEAD
         if not queue or (within and not self._deaf):
             return False
@@ -143,7 +143,7 @@ class Connection(asyncio.Protocol):
     def resume_writing(self) -> None:
         self._unsent_since = 0.0
         self._peers.flow.resume_writing()
-        self._turns.go_on()
+        self._answers.go_on()
 
     # --- called by the parser --------------------------------------------------------------------
 
@@ -154,8 +154,8 @@ class Connection(asyncio.Protocol):
             self._since = self._loop.time()
 
     def on_head(self, head: Head) -> None:
-        """Add the turn of a request."""
-        queue = self._turns.queue
+        """Queue a request."""
+        queue = self._answers.queue
         # A request before it, perhaps of the same read, ends the connection.
         if self._deaf or (queue and queue[-1].last):
             return
@@ -170,46 +170,48 @@ class Connection(asyncio.Protocol):
         request_id, address = self._edge.request_id(named), self._peers.address
         path, _, query = head.target.partition(b"?")
         record = RequestRecord(request_id, address, head.method, path, query, named, self._caller)
-        self._parsing = turn = Turn(record, head.keep_alive, head.expects_continue, head.version)
-        turn.work = self._work(record, head)
-        self._turns.add(turn)
+        self._parsing = queued = QueuedRequest(
+            record, head.keep_alive, head.expects_continue, head.version
+        )
+        queued.work = self._work(record, head)
+        self._answers.add(queued)
 
     def on_piece(self, piece: bytes) -> None:
         """Take a piece of a body."""
-        turn = self._parsing
-        if turn is not None:
-            turn.record.bytes_in += len(piece)
-            self._turns.feed(turn, piece)
+        queued = self._parsing
+        if queued is not None:
+            queued.record.bytes_in += len(piece)
+            self._answers.feed(queued, piece)
 
     def on_end(self) -> None:
         """Take the end of a request."""
-        turn, self._parsing = self._parsing, None
-        if turn is not None:
+        queued, self._parsing = self._parsing, None
+        if queued is not None:
             if self._stage == _BODY:
                 self._stage = _WHOLE
-            self._turns.end(turn)
+            self._answers.end(queued)
 
     def _work(self, record: RequestRecord, head: Head) -> Work:
         """Choose what answers a request."""
-        write = self._turns.write
+        write = self._answers.write
         refused = self._edge.admit(record, health_only=self._health_only)
         if refused is not None:
-            return Refusal(refused, write)
+            return ErrorReply(refused, write)
         if record.method == b"POST":
             endpoint = self._config.endpoints.get(record.path)
             if endpoint is not None:
                 return Exchange(endpoint, record, write)
         try:
-            return AsgiCall(self._peers, record, head, self._turns)
+            return AsgiCall(self._peers, record, head, self._answers)
         except BadRequestError as error:
-            return Refusal(error, write)
+            return ErrorReply(error, write)
 
     # --- called by the server --------------------------------------------------------------------
 
     def shutdown(self) -> None:
         """Close after the requests in progress, and after one that may be on its way."""
-        if self._turns.queue:
-            self._turns.queue[-1].last = True
+        if self._answers.queue:
+            self._answers.queue[-1].last = True
             return
         if self._stage not in (_OPENED, _IDLE) or self._transport.is_closing():
             return
@@ -226,7 +228,7 @@ class Connection(asyncio.Protocol):
     @property
     def silent_since(self) -> float | None:
         """Loop time since which the client owes a request; None if it does not, or on closing."""
-        if self._turns.queue or self._stage in (_BODY, _WHOLE) or self._transport.is_closing():
+        if self._answers.queue or self._stage in (_BODY, _WHOLE) or self._transport.is_closing():
             return None
         return self._since
 
@@ -254,7 +256,7 @@ class Connection(asyncio.Protocol):
             self._inspect_body(took)
         elif self._stage == _HEAD:
             # A head behind other requests has to wait for their answers.
-            if took > limits.head_s and not self._turns.queue:
+            if took > limits.head_s and not self._answers.queue:
                 late = f"the request line and headers did not arrive within {limits.head_s:g} s"
                 self._refuse(RequestTimeoutError(late))
         else:
@@ -263,11 +265,11 @@ class Connection(asyncio.Protocol):
                 self._transport.close()
 
     def _inspect_body(self, took: float) -> None:
-        limits, turn = self._edge.limits, self._parsing
-        if turn is None or self._peers.flow.read_paused or not turn.begun:
+        limits, queued = self._edge.limits, self._parsing
+        if queued is None or self._peers.flow.read_paused or not queued.begun:
             self._since += limits.sweep_s  # the client cannot send: the server does not read
             return
-        received = turn.record.bytes_in
+        received = queued.record.bytes_in
         if took > limits.body_s:
             late = f"the body did not arrive within {limits.body_s:g} s"
         elif received < (took - limits.body_grace_s) * limits.body_rate:
@@ -278,22 +280,22 @@ class Connection(asyncio.Protocol):
 
     # --- how it ends -----------------------------------------------------------------------------
 
-    def _over(self, turn: Turn) -> None:
-        """Count out a turn that was answered."""
+    def _over(self, queued: QueuedRequest) -> None:
+        """Count out a request that was answered."""
         self._state.total_requests += 1
-        turn.record.status = turn.record.status or HTTPStatus.INTERNAL_SERVER_ERROR
-        self._edge.leave(turn.record)
-        del turn.work  # breaks a reference cycle
+        queued.record.status = queued.record.status or HTTPStatus.INTERNAL_SERVER_ERROR
+        self._edge.leave(queued.record)
+        del queued.work  # breaks a reference cycle
         if self._stage == _REFUSED or self._transport.is_closing():
             return
-        if not self._turns.queue:
+        if not self._answers.queue:
             if self._stage == _WHOLE:
                 self._stage = _IDLE
                 self._since = self._loop.time()
-            if self._stage == _IDLE and turn.last:  # answered before `shutdown`
+            if self._stage == _IDLE and queued.last:  # answered before `shutdown`
                 self.shutdown()
                 return
-        if len(self._turns.queue) <= 1:  # the body of the last turn may still be arriving
+        if len(self._answers.queue) <= 1:  # the body of the last request may still be arriving
             self._peers.flow.resume_reading()
 
     def _refuse(self, error: ServiceError) -> None:
@@ -301,30 +303,34 @@ class Connection(asyncio.Protocol):
         if self._deaf or self._transport.is_closing():
             return
         self._deaf = True
-        turn, self._parsing = self._parsing, None
-        if turn is None:  # there is no head
+        queued, self._parsing = self._parsing, None
+        if queued is None:  # there is no head
             request_id = self._edge.request_id({})
             record = RequestRecord(request_id, self._peers.address, b"-", b"-", b"", {})
-            turn = Turn(record, keep_alive=False)
-            self._turns.queue.append(turn)
-        elif turn.record.status:  # its answer is written, or part of it
+            queued = QueuedRequest(record, keep_alive=False)
+            self._answers.queue.append(queued)
+        elif queued.record.status:  # its answer is written, or part of it
             self._transport.close()
             return
-        elif turn.begun:
-            turn.record.refused = error.code
-            turn.work.abandon()
-        turn.work, turn.keep_alive, turn.begun = Refusal(error, self._turns.write), False, False
-        self._turns.go_on()
+        elif queued.begun:
+            queued.record.refused = error.code
+            queued.work.abandon()
+        queued.work, queued.keep_alive, queued.begun = (
+            ErrorReply(error, self._answers.write),
+            False,
+            False,
+        )
+        self._answers.go_on()
 
     def _ask(self, *, asked: bool = False) -> None:
         """Withdraw the requests of a client that ended its side, if it has left."""
-        if not self._turns.queue or self._transport.is_closing():
+        if not self._answers.queue or self._transport.is_closing():
             return
         if self._reports():
             self._transport.abort()
             return
-        turn = self._turns.queue[0]
-        if not asked and turn.version != "1.0" and not turn.record.status:
+        queued = self._answers.queue[0]
+        if not asked and queued.version != "1.0" and not queued.record.status:
             self._transport.write(CONTINUE)
         self._loop.call_later(_ASK_S, partial(self._ask, asked=True))
 

@@ -97,8 +97,10 @@ class Exchange:
             headers = self.record.headers
             coding = content_coding(headers) if b"content-encoding" in headers else ""
             if coding:
-                most = self.endpoint.pipeline.admission.max_body_bytes
-                self._call.aside(partial(inflate, coding=coding, most=most), body, self._inflated)
+                max_bytes = self.endpoint.pipeline.admission.max_body_bytes
+                self._call.aside(
+                    partial(inflate, coding=coding, max_bytes=max_bytes), body, self._inflated
+                )
             else:
                 self._read(body)
         except Exception as error:  # noqa: BLE001  answered, counted and logged

@@ -93,7 +93,9 @@ def turn_away(listener: socket.socket) -> None:
     Otherwise those that connect between the last `accept` and the close were reset. Where the
     system has no such filter, nothing changes.
     """
-    code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *each) for each in _NO_SYN))
+    code = ctypes.create_string_buffer(
+        b"".join(struct.pack("HBBI", *instruction) for instruction in _NO_SYN)
+    )
     program = struct.pack("HP", len(_NO_SYN), ctypes.addressof(code))
     with contextlib.suppress(OSError):
         listener.setsockopt(socket.SOL_SOCKET, _ATTACH_FILTER, program)

@@ -64,8 +64,8 @@ class Peers:
         self.address = self.client[0] if self.client else ""
 
 
-class Answering(Protocol):
-    """The turns of a connection, the first of which is being answered."""
+class AnswerProgress(Protocol):
+    """Tells the queue of a connection how the answer to its first request goes on."""
 
     def decide_last(self) -> bool:
         """Decide, as the answer begins, whether the connection ends with it."""
@@ -80,7 +80,9 @@ class Answering(Protocol):
 class AsgiCall(RequestResponseCycle):
     """One request that the application answers."""
 
-    def __init__(self, peers: Peers, record: RequestRecord, head: Head, turns: Answering) -> None:
+    def __init__(
+        self, peers: Peers, record: RequestRecord, head: Head, answers: AnswerProgress
+    ) -> None:
         """Raises BadRequestError where the target is malformed."""
         super().__init__(
             scope=_scope(peers, record, head),
@@ -93,11 +95,11 @@ class AsgiCall(RequestResponseCycle):
             message_event=asyncio.Event(),
             expect_100_continue=head.expects_continue,
             keep_alive=True,
-            on_response=turns.answered,
+            on_response=answers.answered,
         )
         self._peers = peers
         self._record = record
-        self._turns = turns
+        self._answers = answers
 
     @property
     def answered(self) -> bool:
@@ -141,13 +143,13 @@ class AsgiCall(RequestResponseCycle):
                 self._record.bytes_out += len(message.get("body", b""))
             else:
                 self._record.status = message["status"]
-                self.keep_alive = not self._turns.decide_last()
+                self.keep_alive = not self._answers.decide_last()
             # uvloop raises on a write to a connection that was reset, until it reports the reset.
             self.disconnected = self.transport.is_closing()
         await super().send(message)
         if not self.keep_alive:  # which the application may have decided
-            # `Turns` closes the connection instead of uvicorn: not while the body is arriving.
-            self._turns.make_last()
+            # `AnswerQueue` closes the connection, not uvicorn: not while the body arrives.
+            self._answers.make_last()
             self.keep_alive = True
 
 

@@ -16,7 +16,7 @@ from operator import call
 from typing import NamedTuple
 
 from models import Pixels
-from service.engine.threads import Workers
+from service.engine.threads import ThreadPool
 from service.errors import DecodersBusyError, PayloadTooLargeError
 from service.fair_queue import ANYONE, Client, FairQueue
 
@@ -79,7 +79,7 @@ class _Work:
 class _Lane:
     """Images that wait for one kind of thread: clients take turns."""
 
-    workers: Workers
+    pool: ThreadPool
     has_room: Callable[[Cost], bool]  # whether an image that costs so much can begin
     call: Callable[[Callable[[], Pixels]], Pixels] = call  # how its thread decodes an image
     waiting: FairQueue[_Work] = field(default_factory=FairQueue)
@@ -137,7 +137,7 @@ class _Lane:
         self.running += 1
         self.bytes += cost.bytes
         self.seconds += cost.seconds
-        self.workers.post(_Work.run, work, partial(self._ended, work))
+        self.pool.post(_Work.run, work, partial(self._ended, work))
 
     def _ended(self, work: _Work, pixels: Pixels, error: Exception | None) -> None:
         cost = work.decoding.cost
@@ -172,15 +172,15 @@ class DecodePool:
         self._large_threads = max(min(1, threads), threads // 2)
         self.quick_bytes = min(_QUICK_BYTES, budget_bytes // (_SHARE * max(1, threads)))
         self.large_bytes = budget_bytes - threads * self.quick_bytes
-        quick = Workers("decode", threads, bound_s=bound_s, nice=nice)
-        slow = Workers("decode-large", self._large_threads, bound_s=bound_s, nice=2 * nice)
+        quick = ThreadPool("decode", threads, bound_s=bound_s, nice=nice)
+        slow = ThreadPool("decode-large", self._large_threads, bound_s=bound_s, nice=2 * nice)
         self._quick = _Lane(quick, self._has_thread)
         self._large = _Lane(slow, self._has_memory, apart)
 
     @property
     def lost(self) -> int:
         """Threads given up so far."""
-        return self._quick.workers.lost + self._large.workers.lost
+        return self._quick.pool.lost + self._large.pool.lost
 
     @property
     def taken_bytes(self) -> int:
@@ -210,15 +210,15 @@ class DecodePool:
     def post(self, decoding: Decoding, then: Decoded, client: Client = ANYONE) -> _Work | None:
         """Decode an admitted image, then call `then` in the event loop; None: it is done."""
         if not self._threads:
-            self._quick.workers.post(call, decoding.run, then)
+            self._quick.pool.post(call, decoding.run, then)
             return None
         lane = self._quick if self._is_quick(decoding.cost) else self._large
         return lane.post(decoding, then, client)
 
     def close(self) -> None:
         """End every thread after its last job; does not wait for it."""
-        self._quick.workers.close()
-        self._large.workers.close()
+        self._quick.pool.close()
+        self._large.pool.close()
 
     def _is_quick(self, cost: Cost) -> bool:
         return cost.seconds <= _QUICK_S and cost.bytes <= self.quick_bytes

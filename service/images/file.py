@@ -48,9 +48,9 @@ class ImageFormat(Enum):
 
     def segment_numbers(self, file_bytes: int) -> Iterator[int]:
         """0, 1, 2, ... for each segment; ImageError after more than a real file can have."""
-        most = _SEGMENTS + file_bytes // _BYTES_A_SEGMENT
-        yield from range(most + 1)
-        raise self.broken(f"more than {most} segments in {file_bytes} bytes")
+        markers = _SEGMENTS + file_bytes // _BYTES_A_SEGMENT
+        yield from range(markers + 1)
+        raise self.broken(f"more than {markers} segments in {file_bytes} bytes")
 
 
 class Weight(NamedTuple):

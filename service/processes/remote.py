@@ -18,14 +18,14 @@ from service.engine.runner import EngineRunner, EngineStatus
 from service.engine.supervised_engine import State
 from service.errors import DeadlineError, ServiceError, ShuttingDownError
 from service.fair_queue import ANYONE, Client
-from service.processes.shared import Model, SharedModel
+from service.processes.shared import ModelFacts, SharedModel
 from service.processes.wire import Wire
 
 _LOST = "the engine's process ended; send the request again"
 
 
 @dataclass(eq=False, slots=True)
-class Pending:
+class RemoteRequest:
     """A request that the main process has."""
 
     runner: "RemoteRunner"
@@ -48,7 +48,7 @@ class Link:
         self.wire = wire
         self.lost = False  # the main process has ended
         self.runners: list[RemoteRunner] = []
-        self.pending: dict[int, Pending] = {}
+        self.pending: dict[int, RemoteRequest] = {}
         self.numbers = count()
 
     async def follow(self, commands: Mapping[str, Callable[[], None]]) -> None:
@@ -66,17 +66,17 @@ class Link:
         self.lost = True
         self.fail(self.pending.values(), _LOST)
 
-    def fail(self, pending: Iterable[Pending], why: str) -> None:
+    def fail(self, pending: Iterable[RemoteRequest], why: str) -> None:
         """End requests with ShuttingDownError."""
-        for each in tuple(pending):
-            each.withdraw()
-            call_safely(each.then, ShuttingDownError(why))
+        for request in tuple(pending):
+            request.withdraw()
+            call_safely(request.then, ShuttingDownError(why))
 
 
 class RemoteRunner:
     """Stands in for an `EngineRunner` and its batcher in a `Pipeline`; a test compares them."""
 
-    def __init__(self, link: Link, model: Model, shared: SharedModel, worker: int) -> None:
+    def __init__(self, link: Link, model: ModelFacts, shared: SharedModel, worker: int) -> None:
         self.classes = model.classes
         self._before = model  # as it was before its engines were warm
         self.batcher = self
@@ -101,7 +101,7 @@ class RemoteRunner:
     ) -> None:
         """Take what `status_of` the runner in the main process was."""
         self._state, self.failure, self.depth = State[state], failure, depth
-        self.engines = [EngineStatus(*each) for each in engines]
+        self.engines = [EngineStatus(*engine) for engine in engines]
         self._wait_s, self._busy_until, self._run_s = wait_s, busy_until, run_s
 
     @property
@@ -143,12 +143,12 @@ class RemoteRunner:
         then: OnOutcome[ScoreRow],
         urgency: Urgency = NO_HURRY,
         client: Client = ANYONE,
-    ) -> Pending:
+    ) -> RemoteRequest:
         """Have images scored; raises and tells what `EngineRunner.post` does."""
         link = self.link
         if link.lost:
             raise ShuttingDownError(_LOST)
-        pending = Pending(self, next(link.numbers), [self.free.pop() for _ in images], then)
+        pending = RemoteRequest(self, next(link.numbers), [self.free.pop() for _ in images], then)
         tensors = any(image.dtype == np.float32 for image in images)  # all, or none
         places = self._tensors if tensors else self._pixels
         for slot, image in zip(pending.slots, images, strict=True):
@@ -158,7 +158,7 @@ class RemoteRunner:
         link.wire.say("submit", pending.number, *where, urgency, client)
         return pending
 
-    def end(self, pending: Pending, what: str, *about: Any) -> None:
+    def end(self, pending: RemoteRequest, what: str, *about: Any) -> None:
         """A request is done, and its scores are in its slots; or it failed."""
         self.free += pending.slots
         if what == "done":

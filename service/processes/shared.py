@@ -62,7 +62,7 @@ class Memory:
         os.close(self._file)  # what is mapped stays mapped
 
 
-class Model(NamedTuple):
+class ModelFacts(NamedTuple):
     """A model of the main process, as a worker has to know it."""
 
     info: ModelInfo
@@ -77,7 +77,7 @@ class Model(NamedTuple):
 class SharedModel:
     """A model's part of the memory."""
 
-    def __init__(self, memory: Memory, workers: int, model: Model, max_batch: int) -> None:
+    def __init__(self, memory: Memory, workers: int, model: ModelFacts, max_batch: int) -> None:
         """`max_batch` is the metrics'."""
         self.inside = memory.rows(workers, 1)
         # The main process has the last row.

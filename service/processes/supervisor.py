@@ -30,7 +30,7 @@ from service.fair_queue import Client
 from service.hosting.repository import Repository
 from service.http.server import LEAVE_S, ListenError, Server, outcome_of
 from service.processes.remote import status_of
-from service.processes.shared import Crew, Memory, Model, SharedAdmission, SharedModel
+from service.processes.shared import Crew, Memory, ModelFacts, SharedAdmission, SharedModel
 from service.processes.wire import Wire
 from service.processes.worker import GROUP_SIGNALS, Options, Outfit, work
 from service.telemetry.counts import Counts
@@ -79,9 +79,9 @@ def run_workers(
     listener.setblocking(False)
     models = []
     for pipeline in repository.models.values():
-        runner, most = pipeline.runner, pipeline.admission.max_images
+        runner, max_images = pipeline.runner, pipeline.admission.max_images
         fixed = runner.classes, runner.max_batch, runner.device, runner.precision
-        models.append(Model(pipeline.info, pipeline.prepare, most, *fixed))
+        models.append(ModelFacts(pipeline.info, pipeline.prepare, max_images, *fixed))
     broken = list(repository.broken.values())
     outfit = Outfit(options, models, broken, Memory(), listener, os.getpid())
     supervisor = _Supervisor(repository, outfit, announce)

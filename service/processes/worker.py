@@ -16,11 +16,11 @@ from typing_extensions import override
 from service.api.app import create_app
 from service.edge.keys import Keys
 from service.engine.runner import EngineRunner
-from service.hosting.pipeline import Broken
+from service.hosting.pipeline import FailedModel
 from service.hosting.repository import Repository
 from service.http.server import Server, http_settings
 from service.processes.remote import Link, RemoteRunner
-from service.processes.shared import Crew, Memory, Model, SharedAdmission, SharedModel
+from service.processes.shared import Crew, Memory, ModelFacts, SharedAdmission, SharedModel
 from service.processes.wire import Wire
 from service.settings import Settings
 from service.telemetry.counts import Counts
@@ -50,8 +50,8 @@ class Outfit(NamedTuple):
     """All that a worker is started with; pickled for each."""
 
     options: Options
-    models: Sequence[Model]
-    broken: Sequence[Broken]
+    models: Sequence[ModelFacts]
+    broken: Sequence[FailedModel]
     memory: Memory
     listener: socket.socket
     main: int  # the main process
@@ -66,7 +66,7 @@ def work(outfit: Outfit, number: int, end: socket.socket) -> None:
     logging.setLogRecordFactory(partial(_record, f"worker-{number}: "))
     repository, link = options.make_repository(), Link(Wire(end))
     metrics, room = repository.metrics, repository.room
-    room.most = max(repository.max_body_bytes, room.most // settings.workers)
+    room.max_bytes = max(repository.max_body_bytes, room.max_bytes // settings.workers)
     crew = Crew(outfit.memory, settings.workers)
     for model in outfit.models:
         shared = SharedModel(outfit.memory, settings.workers, model, metrics.max_batch)

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from prometheus_client.utils import floatToGoString
 
-from service.batching.worker import BatchRecord
+from service.batching.consumer import BatchRecord
 from service.errors import Code
 
 # Triton's reasons for failed requests; any other is OTHER.

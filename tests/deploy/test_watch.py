@@ -17,7 +17,7 @@ import yaml  # type: ignore[import-untyped]  # comes with pre-commit, its types 
 
 from models import BUILT_IN_MODEL
 from tests.deploy.container_files import ROOT, compose_services
-from tests.test_end_to_end import Served, served
+from tests.test_end_to_end import ServeProcess, served
 
 PROMETHEUS = ROOT / "deploy" / "prometheus"
 GRAFANA = ROOT / "deploy" / "grafana"
@@ -138,14 +138,14 @@ def gpu_exporter() -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Served]:
+def server() -> Iterator[ServeProcess]:
     with served("--device", "cpu") as running:
         yield running
 
 
 @pytest.fixture(scope="module")
 def prometheus(
-    tmp_path_factory: pytest.TempPathFactory, server: Served, gpu_exporter: str
+    tmp_path_factory: pytest.TempPathFactory, server: ServeProcess, gpu_exporter: str
 ) -> Iterator[Prometheus]:
     """Debian's Prometheus with our rules, over these targets instead of Compose's."""
     folder = tmp_path_factory.mktemp("prometheus")
@@ -185,7 +185,9 @@ def address(process: "subprocess.Popen[bytes]", log: Path) -> str:
 
 
 @needs_prometheus
-def test_every_query_of_the_dashboard_returns_data(prometheus: Prometheus, server: Served) -> None:
+def test_every_query_of_the_dashboard_returns_data(
+    prometheus: Prometheus, server: ServeProcess
+) -> None:
     expressions = [target["expr"] for panel in PANELS for target in panel["targets"]]
     assert len(expressions) == len(set(expressions)) > 15
     images = [sample.read_bytes() for sample in SAMPLES]
@@ -203,7 +205,7 @@ def test_every_query_of_the_dashboard_returns_data(prometheus: Prometheus, serve
 
 @needs_prometheus
 def test_the_dashboard_is_drawn_without_grafana(
-    prometheus: Prometheus, server: Served, tmp_path: Path
+    prometheus: Prometheus, server: ServeProcess, tmp_path: Path
 ) -> None:
     draw = pytest.importorskip("draw", reason="Matplotlib is not installed (extra `dev`)")
     file = tmp_path / "dashboard.png"
@@ -215,7 +217,7 @@ def test_the_dashboard_is_drawn_without_grafana(
 
 
 @needs_prometheus
-def test_what_is_scraped_is_what_was_served(prometheus: Prometheus, server: Served) -> None:
+def test_what_is_scraped_is_what_was_served(prometheus: Prometheus, server: ServeProcess) -> None:
     server.classify(SAMPLES[0].read_bytes())
     text = httpx.get(f"{server.url}/metrics").text
     (count,) = re.findall(r'^convoy_images_total\{model="digits"\} (\S+)$', text, re.MULTILINE)

@@ -96,7 +96,7 @@ async def _connection(data: bytes) -> None:
     connection.connection_lost(None)
     while state.tasks:
         await asyncio.sleep(0)
-    assert not connection._turns.queue
+    assert not connection._answers.queue
 
 
 async def _echo(_: Any, receive: Any, send: Any) -> None:

@@ -13,11 +13,11 @@ from aiohttp import web
 from loadtest.client import batch_sizes
 from loadtest.images import SAMPLES
 from loadtest.journal import MIXED_UP
-from service.batching.worker import BatchRecord
+from service.batching.consumer import BatchRecord
 from service.telemetry.metrics import Metrics
 from tests.loadtest.conftest import SHORT
 from tests.support.command_line import Run
-from tests.support.servers.scripted_server import Seen, answer, honest, scripted
+from tests.support.servers.scripted_server import ReceivedRequests, answer, honest, scripted
 
 
 def test_images_take_turns_with_their_types_and_the_extra_headers(loadtest: Run) -> None:
@@ -92,7 +92,7 @@ def test_the_deadline_is_sent_and_504_is_counted_apart(loadtest: Run, tmp_path: 
     async def refuses_every_third(body: bytes, number: int) -> web.Response:
         return answer(0, status=504) if number % 3 == 2 else await honest(body, number)
 
-    def deadlines(seen: Seen) -> list[str | None]:
+    def deadlines(seen: ReceivedRequests) -> list[str | None]:
         return [headers.get("X-Timeout-Ms") for headers in seen.headers]
 
     load = (*SHORT, "--rate", "100", "--json", tmp_path / "it.json")

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 from pydantic import ValidationError
 
-from models import DeviceKind, Place
+from models import DeviceChoice, DeviceKind
 from service.settings import Settings, SettingsError, load_settings
 
 
@@ -107,10 +107,13 @@ def test_units_are_converted_once() -> None:
 
 
 def test_devices_are_a_place_for_each_engine(monkeypatch: pytest.MonkeyPatch) -> None:
-    def places(devices: str) -> Sequence[Place]:
+    def places(devices: str) -> Sequence[DeviceChoice]:
         return load_settings({"devices": devices}, {}).places
 
-    cpu, gpus = Place(DeviceKind.CPU), [Place(DeviceKind.CUDA, number) for number in range(8)]
+    cpu, gpus = (
+        DeviceChoice(DeviceKind.CPU),
+        [DeviceChoice(DeviceKind.CUDA, number) for number in range(8)],
+    )
     assert load_settings({"device": "cpu"}, {}).places == [cpu]
     assert places("cpu:3") == [cpu] * 3
     assert places("cuda:1,cuda:0,cuda:1") == [gpus[1], gpus[0], gpus[1]]

@@ -135,7 +135,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--record", action="store_true", help=f"add it to {RECORD.name}")
     parser.add_argument("serve", nargs="*", help="what `convoy serve` is given")
     options = parser.parse_args(arguments)
-    connections = [int(each) for each in options.connections.split(",")]
+    connections = [int(count) for count in options.connections.split(",")]
     images = [ImageFile(f"{size} bytes", jpeg_of(size), "image/jpeg") for size in _IMAGES]
     with TemporaryDirectory() as folder, TemporaryFile("w+") as log:
         model = options.model
@@ -144,11 +144,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             onnx.save(light_network("squeezenet"), model)
         serve = [str(model), "--preset", options.preset, "--device", "cpu", *options.serve]
         with serving(serve, log) as (process, url):
-            attacks = [each for each in attacks_on(url) if options.only in each.name]
+            attacks = [attack for attack in attacks_on(url) if options.only in attack.name]
             alone, found = asyncio.run(
                 measure(url, process.pid, images, attacks, connections, options.seconds)
             )
-    wrong = [each for seen in found for each in broken(seen, alone)]
+    wrong = [line for seen in found for line in broken(seen, alone)]
     sizes = {attack.name: len(attack.body) for attack in attacks}
     _show(Console(), alone, found, sizes, wrong)
     row = _row(alone, found, sizes, wrong)
@@ -202,8 +202,8 @@ def _show(
             ", ".join(f"{status}: {n}" for status, n in sorted(seen.attacks.items())),
         )
     console.print(table)
-    for each in wrong:
-        console.print(f"[bold red]broken[/]: {each}", highlight=False)
+    for line in wrong:
+        console.print(f"[bold red]broken[/]: {line}", highlight=False)
 
 
 if __name__ == "__main__":

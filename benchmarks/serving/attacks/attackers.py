@@ -64,7 +64,7 @@ def attacks_on(url: str) -> Sequence[Attack]:
     # A model whose own input has the name `image` too lists it once.
     height, width, channels = shape
     planes: Mapping[str, Any] = {"name": "image", "shape": [-1, channels, height, width]}
-    own = next((each for each in inputs if each["datatype"] == "FP32"), planes)
+    own = next((tensor for tensor in inputs if tensor["datatype"] == "FP32"), planes)
     tensors = _zeros(own["name"], "FP32", [8, *own["shape"][1:]])
     many = [128, *shape]
     return [

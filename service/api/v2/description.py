@@ -12,7 +12,7 @@ from typing_extensions import TypedDict  # pydantic requires this one before Pyt
 from models import ChannelOrder, __version__
 from service.api.v2.request import INPUT
 from service.engine.supervised_engine import State
-from service.hosting.pipeline import Broken, ModelInfo, Pipeline
+from service.hosting.pipeline import FailedModel, ModelInfo, Pipeline
 from service.hosting.repository import Repository
 from service.telemetry.counts import Duration
 
@@ -207,7 +207,7 @@ def index_entry(pipeline: Pipeline) -> IndexEntry:
     return IndexEntry(name=info.name, version=info.version, state=_STATES[state], reason=reason)
 
 
-def broken_entry(broken: Broken) -> IndexEntry:
+def broken_entry(broken: FailedModel) -> IndexEntry:
     """The entry of a model that could not be opened."""
     return IndexEntry(
         name=broken.name, version=broken.version, state="UNAVAILABLE", reason=broken.error
@@ -258,7 +258,9 @@ class StatisticsAnswer(TypedDict):
 
 async def every_statistics(models: Models) -> StatisticsAnswer:
     """Return the statistics of every model."""
-    return StatisticsAnswer(model_stats=[model_statistics(each) for each in models.models.values()])
+    return StatisticsAnswer(
+        model_stats=[model_statistics(model) for model in models.models.values()]
+    )
 
 
 async def statistics(pipeline: Asked) -> StatisticsAnswer:

@@ -56,8 +56,8 @@ class Infer:
     def read(self, record: RequestRecord, body: bytes) -> ImageRequest:
         """The tensors of the body."""
         pipeline = self.pipeline
-        most, info = pipeline.admission.max_images_a_request, pipeline.info
-        asked = parse_request(body, _json_length(record.headers), info, most)
+        max_images, info = pipeline.admission.max_images_a_request, pipeline.info
+        asked = parse_request(body, _json_length(record.headers), info, max_images)
         urgency = urgency_of(record.started, asked.timeout_s, asked.priority)
         accepted = record.headers.get(b"accept-encoding", b"").decode("latin-1")
         images = None if asked.images is None else list(asked.images)

@@ -50,19 +50,19 @@ def check_counts(text: bytes, end: int, max_files: int) -> None:
             f"the JSON has more than {_MOST_OBJECTS} objects; a request has one input, "
             "one output and their parameters"
         )
-    most = max_files + _MOST_STRINGS
-    if _has_more(text, b'"', end, 2 * most):
+    limit = max_files + _MOST_STRINGS
+    if _has_more(text, b'"', end, 2 * limit):
         raise BadRequestError(
-            f"the JSON has more than {most} strings; send at most {max_files} images a request, "
+            f"the JSON has more than {limit} strings; send at most {max_files} images a request, "
             "and few parameters"
         )
 
 
-def _has_more(text: bytes, byte: bytes, end: int, most: int) -> bool:
+def _has_more(text: bytes, byte: bytes, end: int, limit: int) -> bool:
     found = 0
     for start in range(0, end, PIECE):
         found += text.count(byte, start, min(start + PIECE, end))
-        if found > most:
+        if found > limit:
             return True
     return False
 

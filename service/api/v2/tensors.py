@@ -148,7 +148,7 @@ def _is_list_of(strings: int, outside: Sequence[Span]) -> bool:
     if any(end - start > PIECE for _, start, end in outside):
         return False
     found = b"0".join(text[start:end].translate(None, _SPACE) for text, start, end in outside)
-    return found in (b"[%b]" % b",".join(each * strings) for each in ([b"0"], [b"[0]"]))
+    return found in (b"[%b]" % b",".join(empty * strings) for empty in ([b"0"], [b"[0]"]))
 
 
 def _file(base64: Span, number: int) -> bytes:

@@ -3,7 +3,6 @@
 import io
 import json
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -27,13 +26,6 @@ from models import BUILT_IN_MODEL, load_classifier
 from tests.support.networks import needs_shared
 
 SMALL = same_padded((3, 4), 3, 4, 8)
-
-
-@pytest.fixture(scope="module")
-def device() -> Iterator[CusimDevice]:
-    device = CusimDevice()
-    yield device
-    device.close()
 
 
 def test_a_layer_is_measured_warm_and_cold(

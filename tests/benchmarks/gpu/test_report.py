@@ -62,7 +62,9 @@ HTTP = line(
     },
 )
 CRASHED = line(
-    Unit("layer", "some problem", 1, "cudnn"), outcome="crashed", why="the worker crashed with 11"
+    Unit("layer", "some problem", 1, "cudnn"),
+    outcome="crashed",
+    why="the measuring process crashed with 11",
 )
 
 
@@ -75,7 +77,7 @@ def test_the_tables_are_those_of_the_lines(tmp_path: Path) -> None:
     assert "| V2 pixels | 8 | 4321 | 1.25 | 2.50 |" in text
     assert "made up, driver 0.0, NVRTC 0.0, commit 0." in text
     assert f"{len(units()) - len(lines) - 1} of {len(units())} measurements are missing" in text
-    assert "layer some problem N1 cudnn: crashed, the worker crashed with 11" in text
+    assert "layer some problem N1 cudnn: crashed, the measuring process crashed with 11" in text
     assert (tmp_path / "vgg-e.png").is_file()
     assert "## The cost model\n\nNot checked: 0 layers are measured; a fit needs 8." in text
 

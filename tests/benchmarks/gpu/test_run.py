@@ -84,7 +84,7 @@ def test_a_unit_that_hangs_leaves_a_line_and_the_next_has_a_worker(
     hangs = f"time.sleep(60) if 'made up 1\"' in line else {_ANSWER}"
     run(tmp_path, 60, "0", UNITS[:3], lambda *_: worker(hangs))
     assert [line["outcome"] for line in lines_of(tmp_path)] == ["measured", "crashed", "measured"]
-    assert lines_of(tmp_path)[1]["why"] == "the worker hung for 1 s"
+    assert lines_of(tmp_path)[1]["why"] == "the measuring process hung for 1 s"
 
 
 def test_a_side_that_cannot_start_stops_no_other_and_leaves_no_line(
@@ -93,7 +93,7 @@ def test_a_side_that_cannot_start_stops_no_other_and_leaves_no_line(
     absent = [sys.executable, "-c", "raise SystemExit('no PyTorch')"]
     run(tmp_path, 60, "0", UNITS, lambda _, side: absent if side == "torch" else worker())
     assert {line["side"] for line in lines_of(tmp_path)} == {"convoy"}
-    assert "layer by torch is not measured: the worker crashed with status 1" in (
+    assert "layer by torch is not measured: the measuring process crashed with status 1" in (
         capsys.readouterr().out
     )
 
@@ -191,6 +191,8 @@ def test_a_run_without_a_gpu_is_a_failure_that_names_what_is_missing(
     tar = tmp_path / "gpu.tar"
     assert main(["run", "--out", str(tmp_path), "--commit", "0", "--tar", str(tar)]) == 1
     told = capfd.readouterr()
-    assert "layer by convoy is not measured: the worker crashed with status 1" in told.out
+    assert (
+        "layer by convoy is not measured: the measuring process crashed with status 1" in told.out
+    )
     assert "CuPy cannot be imported" in told.err
     assert tar.is_file()

@@ -3,7 +3,6 @@
 import io
 import re
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -32,13 +31,6 @@ from tests.support.networks import SHARED
 
 PAPER_TEXT = SHARED / "seeds" / "lavin-gray-2015-winograd.txt"
 TINY = same_padded((5, 6), 3, 16, 12)
-
-
-@pytest.fixture(scope="module")
-def device() -> Iterator[CusimDevice]:
-    device = CusimDevice()
-    yield device
-    device.close()
 
 
 def test_every_way_to_round_is_a_variant(device: CusimDevice) -> None:

@@ -1,6 +1,5 @@
 """Convoy's side of a comparison, on the simulated device; and what rows say that they depend on."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,13 +14,6 @@ from kernels.tuning.heuristic import heuristic
 
 QUICK = Effort(copies=2, replays=2)
 SMALL = same_padded((3, 4), 3, 4, 8)
-
-
-@pytest.fixture(scope="module")
-def device() -> Iterator[CusimDevice]:
-    device = CusimDevice()
-    yield device
-    device.close()
 
 
 def test_without_a_store_the_heuristics_choice_is_timed(device: CusimDevice) -> None:

@@ -1,6 +1,5 @@
 """Whole networks beside sides that are made up; Convoy's on the simulated device."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +12,7 @@ from benchmarks.networks.sides import ConvoyNetwork
 from benchmarks.networks.switches import SWITCHES, VARIANTS
 from benchmarks.rows import Row
 from cusim.device import CusimDevice
-from cusim.streams import CusimGraph, Launching
+from cusim.streams import CusimGraph, PendingLaunch
 from kernels.tuning.autotune import Search
 from kernels.tuning.heuristic import heuristic
 from kernels.tuning.store import TuningStore
@@ -22,13 +21,6 @@ from models.classifier import Classifier
 from models.engines.engine import Batch, Results, Scores
 from models.tuning.measured import conv_problems
 from tests.support.models.engines import branching
-
-
-@pytest.fixture(scope="module")
-def device() -> Iterator[CusimDevice]:
-    device = CusimDevice()
-    yield device
-    device.close()
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +79,7 @@ def test_each_switch_changes_one_thing_and_no_score(
         assert len(side.queued_us(2)) == 2
         replay = side._replays[side._form].graph
         assert isinstance(replay, CusimGraph)
-        launches = [node.work for node in replay.nodes if isinstance(node.work, Launching)]
+        launches = [node.work for node in replay.nodes if isinstance(node.work, PendingLaunch)]
         seen[switch] = [
             len(replay.nodes) - len(launches),  # copies
             max(len(node.after) for node in replay.nodes),

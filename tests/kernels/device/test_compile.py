@@ -64,7 +64,7 @@ def compilations(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     def counted(
         source: str, filename: str, expression: str, headers: dict[str, str], options: list[str]
-    ) -> nvrtc.Compiled:
+    ) -> nvrtc.CompilerOutput:
         seen.append(expression)
         return compile_program(source, filename, expression, headers, options)
 

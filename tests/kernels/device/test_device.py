@@ -23,14 +23,14 @@ from kernels.device.device import (
     Stream,
 )
 from kernels.device.launch import instantiate
-from kernels.layout.strided import Strided
+from kernels.layout.strided import StridedTensor
 from kernels.operations.elementwise import binary_launch
 from kernels.problems.binary_operation import BinaryOp
 from tests.support.kernels.fake_cupy import FakeCupy
 from tests.support.kernels.resources import CACHE
 
 N = 2000
-_VECTOR = Strided.contiguous((N,))
+_VECTOR = StridedTensor.contiguous((N,))
 _SUM = binary_launch(BinaryOp.ADD, _VECTOR, _VECTOR, _VECTOR)
 NBYTES = 4 * N
 

@@ -13,7 +13,7 @@ from kernels.device import launch as launches
 from kernels.device.device import SOURCE_ROOT
 from kernels.device.launch import Launch, divisor, instantiate, int32, launch, struct
 from kernels.layout.pixels import Pixels
-from kernels.layout.strided import Strided
+from kernels.layout.strided import StridedTensor
 from kernels.operations.linear import linear_launch
 from kernels.operations.softmax import softmax_launch
 from kernels.problems.conv import ConvProblem
@@ -51,7 +51,7 @@ def every_struct_is_filled() -> list[Launch]:
             if algorithm.supports(problem) is None:
                 config = algorithm.configs(problem)[0]
                 made += algorithm.launches(problem, config, pixels, pixels)
-    tensor = Strided.contiguous((2, 3, 4))
+    tensor = StridedTensor.contiguous((2, 3, 4))
     return [*made, softmax_launch(tensor, tensor, 1)]
 
 

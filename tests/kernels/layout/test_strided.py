@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernels.layout.pixels import Pixels, vector_width
-from kernels.layout.strided import Strided, Walk, walk, walk_rows
+from kernels.layout.strided import StridedTensor, Walk, walk, walk_rows
 
 
 def visited(steps: Walk) -> list[tuple[int, ...]]:
@@ -22,7 +22,7 @@ def visited(steps: Walk) -> list[tuple[int, ...]]:
     return places
 
 
-def elements(*tensors: Strided) -> set[tuple[int, ...]]:
+def elements(*tensors: StridedTensor) -> set[tuple[int, ...]]:
     """The same, from the definition of strides."""
     return {
         tuple(sum(p * s for p, s in zip(at, each.strides, strict=True)) for each in tensors)
@@ -31,18 +31,18 @@ def elements(*tensors: Strided) -> set[tuple[int, ...]]:
 
 
 @st.composite
-def views(draw: st.DrawFn, shape: tuple[int, ...]) -> Strided:
+def views(draw: st.DrawFn, shape: tuple[int, ...]) -> StridedTensor:
     """A tensor of this shape: its axes in any order, perhaps with gaps between their elements."""
     strides = [0] * len(shape)
     step = draw(st.sampled_from((1, 1, 1, 2, 4)))
     for axis in draw(st.permutations(range(len(shape)))):
         strides[axis] = step
         step = step * shape[axis] + draw(st.sampled_from((0, 0, 0, 1, 4)))
-    return Strided(shape, tuple(strides), draw(st.sampled_from((0, 0, 1, 4))))
+    return StridedTensor(shape, tuple(strides), draw(st.sampled_from((0, 0, 1, 4))))
 
 
 @st.composite
-def pairs(draw: st.DrawFn) -> tuple[Strided, Strided]:
+def pairs(draw: st.DrawFn) -> tuple[StridedTensor, StridedTensor]:
     """What is written, and what is read, of perhaps fewer axes or repeated along some."""
     shape = tuple(draw(st.lists(st.sampled_from((1, 2, 3, 4, 8)), min_size=1, max_size=4)))
     read = tuple(draw(st.sampled_from((size, size, 1))) for size in shape)
@@ -52,7 +52,7 @@ def pairs(draw: st.DrawFn) -> tuple[Strided, Strided]:
 @given(pairs())
 @settings(max_examples=300, deadline=None)
 def test_a_walk_visits_every_element_once_beside_the_one_it_is_computed_from(
-    pair: tuple[Strided, Strided],
+    pair: tuple[StridedTensor, StridedTensor],
 ) -> None:
     written, read = pair[0], pair[1].broadcast(pair[0].shape)
     steps = walk(written, read)
@@ -65,7 +65,7 @@ def test_a_walk_visits_every_element_once_beside_the_one_it_is_computed_from(
 
 @given(pairs())
 @settings(max_examples=300, deadline=None)
-def test_vectors_are_aligned_in_every_tensor(pair: tuple[Strided, Strided]) -> None:
+def test_vectors_are_aligned_in_every_tensor(pair: tuple[StridedTensor, StridedTensor]) -> None:
     written, read = pair[0], pair[1].broadcast(pair[0].shape)
     steps = walk(written, read)
     if steps.v == 1:
@@ -79,7 +79,7 @@ def test_vectors_are_aligned_in_every_tensor(pair: tuple[Strided, Strided]) -> N
 @given(pairs(), st.data())
 @settings(max_examples=100, deadline=None)
 def test_a_walk_over_rows_leaves_one_axis_out(
-    pair: tuple[Strided, Strided], data: st.DataObject
+    pair: tuple[StridedTensor, StridedTensor], data: st.DataObject
 ) -> None:
     written, read = pair[0], pair[1].broadcast(pair[0].shape)
     axis = data.draw(st.integers(0, len(written.shape) - 1))
@@ -102,31 +102,31 @@ def test_whole_tensors_are_one_axis_and_a_channel_slice_two() -> None:
 
 def test_a_number_a_channel_is_two_axes_and_moves_in_vectors() -> None:
     x = Pixels(64, 64).strided(8, (7, 7))
-    scale = Strided.contiguous((64, 1, 1)).broadcast(x.shape)
+    scale = StridedTensor.contiguous((64, 1, 1)).broadcast(x.shape)
     steps = walk(x, x, scale)
     assert (steps.extents, steps.v) == ((8 * 49, 16), 4)
     assert steps.strides[2] == (0, 4)
 
 
 def test_writing_to_elements_that_repeat_is_refused() -> None:
-    repeated = Strided((4,), (0,))
+    repeated = StridedTensor((4,), (0,))
     with pytest.raises(ValueError, match="repeat"):
-        walk(repeated, Strided.contiguous((4,)))
+        walk(repeated, StridedTensor.contiguous((4,)))
 
 
 def test_tensors_of_different_shapes_are_refused() -> None:
     with pytest.raises(ValueError, match="shapes differ"):
-        walk(Strided.contiguous((4,)), Strided.contiguous((8,)))
+        walk(StridedTensor.contiguous((4,)), StridedTensor.contiguous((8,)))
 
 
 @pytest.mark.parametrize("shape", [(3,), (2, 4, 4), (5, 4)])
 def test_what_numpy_does_not_broadcast_is_refused(shape: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match="broadcast"):
-        Strided.contiguous(shape).broadcast((4, 4))
+        StridedTensor.contiguous(shape).broadcast((4, 4))
 
 
 def test_a_tensor_beyond_32_bit_indices_is_refused() -> None:
-    huge = Strided.contiguous((2**20, 2**12))
+    huge = StridedTensor.contiguous((2**20, 2**12))
     with pytest.raises(ValueError, match="32 bits"):
         walk(huge, huge).struct()
 

@@ -24,7 +24,7 @@ from tests.support.kernels.tuning_fakes import (
     LAYER,
     PROBLEMS,
     SEARCH,
-    Broken,
+    BrokenConv,
     Clock,
     by_length,
     clock,
@@ -66,7 +66,7 @@ def broken(
     few_algorithms: None, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> ConvChoice:
     """An algorithm beside the others, and its configuration."""
-    algorithm: Broken = request.param()
+    algorithm: BrokenConv = request.param()
     monkeypatch.setattr(algorithms, "ALGORITHMS", (*FEW, algorithm))
     return ConvChoice(algorithm, tuning_fakes.TILE)
 

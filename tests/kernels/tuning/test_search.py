@@ -29,7 +29,7 @@ from kernels.tuning.search import (
 )
 from kernels.tuning.store import Conditions, Key, Outcome, Times
 from kernels.tuning.timing import Timing
-from tests.support.kernels.tuning_fakes import DIRECT, TILE, Broken
+from tests.support.kernels.tuning_fakes import DIRECT, TILE, BrokenConv
 from tests.support.kernels.windows import conv_problem, window
 
 HERE = Conditions("NVIDIA H200", "90a", "CUDA 13.0", "NVRTC 13.0")
@@ -108,7 +108,7 @@ def test_what_a_device_has_no_shared_memory_for_is_no_candidate() -> None:
 
 def test_finalists_are_the_fastest_and_the_fastest_of_each_algorithm() -> None:
     direct = [ConvChoice(DIRECT, config) for config in DIRECT.configs(_3x3)[:5]]
-    other = ConvChoice(Broken(), TILE)
+    other = ConvChoice(BrokenConv(), TILE)
     a, b, c, d, e = map(str, direct)
     candidates = by_name([*direct, other])
     outcomes = {
@@ -182,7 +182,7 @@ def test_a_key_changes_with_a_new_algorithm_of_other_sources_for_the_problem(
     without = keys(HERE)(_3x3), keys(HERE)(_1x1)
     assert without[0] != before
     assert without[0].sources == without[1].sources
-    monkeypatch.setattr(algorithms, "ALGORITHMS", (DIRECT, Broken()))
+    monkeypatch.setattr(algorithms, "ALGORITHMS", (DIRECT, BrokenConv()))
     assert keys(HERE)(_3x3) == without[0]  # of the same sources
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from cusim.device import CusimDevice
 from kernels.device.device import ALIGNMENT, Device, LaunchError
 from kernels.device.launch import Launch, instantiate
-from kernels.layout.strided import Strided
+from kernels.layout.strided import StridedTensor
 from kernels.operations.elementwise import binary_launch
 from kernels.problems.binary_operation import BinaryOp
 from kernels.tuning.timing import (
@@ -25,7 +25,7 @@ from kernels.tuning.timing import (
     time_launches,
 )
 
-_ONE = Strided((1,), (1,))
+_ONE = StridedTensor((1,), (1,))
 _COUNT = binary_launch(BinaryOp.ADD, _ONE, _ONE, _ONE)  # a + b, and y may be a
 _DOUBLE = binary_launch(BinaryOp.MUL, _ONE, _ONE, _ONE)
 

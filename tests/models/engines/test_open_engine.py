@@ -11,9 +11,9 @@ import pytest
 from cusim.device import CusimBuffer, CusimDevice
 from models import (
     BUILT_IN_MODEL,
+    DeviceChoice,
     DeviceKind,
     EngineError,
-    Place,
     every_gpu,
     load_classifier,
     open_engine,
@@ -21,7 +21,7 @@ from models import (
 )
 from models.engines.onnxruntime_engine import _session
 from models.graph import Graph
-from models.rewrite import Rewritten, rewrite
+from models.rewrite import RewriteResult, rewrite
 from models.rewrite.rule import Rule
 
 
@@ -31,7 +31,7 @@ def test_a_start_rewrites_the_network_once_or_where_nobody_reads_it_never(
 ) -> None:
     rewritten: list[str] = []
 
-    def counted(graph: Graph, *rules: tuple[Rule, ...]) -> Rewritten:
+    def counted(graph: Graph, *rules: tuple[Rule, ...]) -> RewriteResult:
         if not rules:  # the second pass has those at a precision
             rewritten.append(graph.name)
         return rewrite(graph, *rules)
@@ -64,7 +64,7 @@ def test_engines_on_the_cpu_share_the_sessions_of_one_thread(
         return _session(model, threads)
 
     monkeypatch.setattr("models.engines.onnxruntime_engine._session", counted)
-    places = [Place(DeviceKind.CPU)] * 3
+    places = [DeviceChoice(DeviceKind.CPU)] * 3
     engines = open_engines(load_classifier(BUILT_IN_MODEL), places, max_batch=4, threads=threads)
     assert sorted(opened) == ([1] if threads == 1 else [1, 2, 2, 2])
     for engine in engines:
@@ -97,7 +97,7 @@ def test_engines_on_one_gpu_share_weights_until_the_last_is_closed(
         return device
 
     monkeypatch.setattr("kernels.device.cuda_device.CudaDevice", open_device)
-    places = [Place(DeviceKind.CUDA, 1)] * 2
+    places = [DeviceChoice(DeviceKind.CUDA, 1)] * 2
     one, other = open_engines(load_classifier(BUILT_IN_MODEL), places, max_batch=2)
     assert asked == [1], "one device is opened once"
     weights, work, again = allocated
@@ -118,7 +118,7 @@ def test_engines_on_one_gpu_share_weights_until_the_last_is_closed(
 
 def test_every_gpu_is_a_place(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kernels.device.cuda_device.count_devices", lambda: 3)
-    assert every_gpu() == [Place(DeviceKind.CUDA, number) for number in range(3)]
+    assert every_gpu() == [DeviceChoice(DeviceKind.CUDA, number) for number in range(3)]
     monkeypatch.undo()
     monkeypatch.setitem(sys.modules, "cupy", None)
     with pytest.raises(EngineError, match=r"CuPy cannot be imported.*Use --device cpu"):

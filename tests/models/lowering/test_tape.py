@@ -4,15 +4,15 @@ from dataclasses import replace
 
 import pytest
 
-from kernels.layout.strided import Strided
+from kernels.layout.strided import StridedTensor
 from kernels.operations.elementwise import map_launch
 from kernels.operations.normalise import normalise_launch
 from kernels.problems.precision import FLOAT, HALF, Stored
 from models.lowering.tape import BufferOperand, Tape, WeightOperand
 
 
-def tensor(stored: Stored) -> Strided:
-    return Strided.contiguous((2, 8), stored)
+def tensor(stored: Stored) -> StridedTensor:
+    return StridedTensor.contiguous((2, 8), stored)
 
 
 @pytest.mark.parametrize("stored", [FLOAT, HALF])
@@ -27,7 +27,7 @@ def test_an_operand_must_be_stored_as_the_kernel_declares_it(stored: Stored) -> 
 
 def test_a_weight_that_a_kernel_takes_as_floats_must_be_floats() -> None:
     half = BufferOperand("x", 0, HALF)
-    weights = Strided.contiguous((8,))
+    weights = StridedTensor.contiguous((8,))
     launch = normalise_launch(tensor(HALF), weights, weights, tensor(HALF), [1], 1e-5)
     scale, shift = WeightOperand("scale", FLOAT), WeightOperand("shift", FLOAT)
     Tape().emit(launch, x=half, y=half, scale=scale, shift=shift)
@@ -36,7 +36,7 @@ def test_a_weight_that_a_kernel_takes_as_floats_must_be_floats() -> None:
 
 
 def test_what_is_declared_with_restrict_must_be_a_weight() -> None:
-    weights = Strided.contiguous((8,))
+    weights = StridedTensor.contiguous((8,))
     launch = normalise_launch(tensor(FLOAT), weights, weights, tensor(FLOAT), [1], 1e-5)
     x, y, weight = BufferOperand("x"), BufferOperand("y"), WeightOperand("scale")
     Tape().emit(launch, x=x, y=y, scale=weight, shift=weight)

@@ -14,7 +14,7 @@ from kernels.problems.prologue import Prologue
 from models.graph import Conv, Graph, Normalise, Shape
 from models.precision import at_precision
 from models.reference import run_reference
-from models.rewrite import RULES_AT_A_PRECISION, Rewritten, rewrite
+from models.rewrite import RULES_AT_A_PRECISION, RewriteResult, rewrite
 from tests.support.models.graphs import GraphBuilder, kinds, refusals
 
 SHAPE = (6, 4, 5)
@@ -30,7 +30,7 @@ def layer_norm(
     return b.add(Normalise, y, b.shapes[x], x=x, scale=scale, shift=shift, **normal)
 
 
-def fused(graph: Graph, precision: Precision = Precision.FP32) -> Rewritten:
+def fused(graph: Graph, precision: Precision = Precision.FP32) -> RewriteResult:
     """The graph rewritten; checked to compute, to the bit, what it does without prologues."""
     before = at_precision(rewrite(graph).graph, precision)
     result = rewrite(before, RULES_AT_A_PRECISION)

@@ -12,7 +12,7 @@ from models.graph import Conv, Graph
 from models.plan import build_plan
 from models.precision import at_precision
 from models.reference import run_reference
-from models.rewrite import RULES_AT_A_PRECISION, Rewritten, rewrite
+from models.rewrite import RULES_AT_A_PRECISION, RewriteResult, rewrite
 from tests.support.models.engines import H200_CHOICE, classifier_of
 from tests.support.models.graphs import GraphBuilder, kinds
 from tests.support.models.plans import check_operands
@@ -20,7 +20,7 @@ from tests.support.models.plans import check_operands
 SHAPE = (12, 7, 8)
 
 
-def projected(graph: Graph, precision: Precision = Precision.FP16) -> Rewritten:
+def projected(graph: Graph, precision: Precision = Precision.FP16) -> RewriteResult:
     return rewrite(at_precision(graph, precision), RULES_AT_A_PRECISION)
 
 

@@ -84,7 +84,7 @@ async def test_the_bytes_of_all_bodies_together_are_bounded() -> None:
         await reading.wait()
 
     async with serving(max_body_bytes=1_000_000, max_queue=8) as (client, pipeline):
-        limit = pipeline.admission.room.most
+        limit = pipeline.admission.room.max_bytes
         slow = [
             asyncio.create_task(client.post(PATH, content=slowly()))
             for _ in range(limit // 900_000)

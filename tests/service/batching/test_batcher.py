@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from service.batching.batcher import Batcher
+from service.batching.consumer import BatchRecord
 from service.batching.queue import BatchResult
-from service.batching.worker import BatchRecord
 from service.errors import EngineFailedError, ShuttingDownError
 from tests.support.service import virtual_time
 from tests.support.service.desk import Desk, in_virtual_time, letters, outcomes, submit
@@ -240,8 +240,8 @@ def test_a_worker_cancelled_from_outside_leaves_nobody_waiting(steps: int) -> No
         task = asyncio.create_task(desk.ask("abc"))
         await turns(1)
         await turns(steps)
-        (worker,) = (t for t in asyncio.all_tasks() if t.get_name() == "batcher")
-        worker.cancel()
+        (consumer,) = (t for t in asyncio.all_tasks() if t.get_name() == "batcher")
+        consumer.cancel()
         with pytest.raises(ShuttingDownError):
             await task
         with pytest.raises(ShuttingDownError):
@@ -271,8 +271,8 @@ async def test_a_worker_cancelled_from_outside_ends_even_if_run_swallows_the_can
 
     desk = Desk(stubborn, max_batch=1)
     running, waiting = await desk.submit("a"), await desk.submit("b")
-    (worker,) = (t for t in asyncio.all_tasks() if t.get_name() == "batcher")
-    worker.cancel()
+    (consumer,) = (t for t in asyncio.all_tasks() if t.get_name() == "batcher")
+    consumer.cancel()
     first, second = await outcomes(running, waiting)
     assert letters(first) == "a"
     assert isinstance(second, ShuttingDownError)

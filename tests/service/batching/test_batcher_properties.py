@@ -23,10 +23,10 @@ from hypothesis import example, given, settings
 
 from service import fair_queue
 from service.batching.batcher import Batcher
+from service.batching.consumer import BatchRecord
 from service.batching.device_turns import Turns
 from service.batching.policy import DEFAULT_PRIORITY, NO_HURRY, Urgency, due
 from service.batching.queue import BatchResult, OnOutcome
-from service.batching.worker import BatchRecord
 from service.errors import (
     DeadlineError,
     EngineFailedError,

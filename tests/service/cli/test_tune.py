@@ -14,16 +14,16 @@ from kernels.convolution.gemm import GemmConv
 from kernels.tuning.store import Outcome, TuningStore
 from loadtest.tables import print_table
 from models import TOP_CANDIDATES, ProblemReport, TuningReport
-from models.tuning.tune import Ranked
+from models.tuning.tune import MeasuredCandidate
 from service.cli.tune import tuning_table
 from tests.service.cli.test_cli import SAMPLES
 from tests.support.command_line import Run
 
-BEST = Ranked("direct 64x64x16", us=10.0, warm_us=8.0, cold_us=12.0)
-NEXT = Ranked("gemm 32x32x32", us=12.5, warm_us=9.0, cold_us=16.0)
+BEST = MeasuredCandidate("direct 64x64x16", us=10.0, warm_us=8.0, cold_us=12.0)
+NEXT = MeasuredCandidate("gemm 32x32x32", us=12.5, warm_us=9.0, cold_us=16.0)
 
 
-def problem(n: int, nodes: tuple[str, ...], *ranked: Ranked) -> ProblemReport:
+def problem(n: int, nodes: tuple[str, ...], *ranked: MeasuredCandidate) -> ProblemReport:
     return ProblemReport(nodes, f"N{n} C8", n, 200_000_000, 4.0, ranked, ())
 
 

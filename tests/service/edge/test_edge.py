@@ -15,7 +15,7 @@ from service.api.app import create_app
 from service.edge.edge import Limits
 from service.edge.keys import Keys
 from service.telemetry.logs import AccessLog, LineWriter, LogFormat
-from tests.support.servers.listening import Listening, Reply, get, listening, post
+from tests.support.servers.listening import OpenPort, Reply, get, listening, post
 from tests.support.service.client import until
 from tests.support.service.fakes import FakeEngine, make_repository
 
@@ -42,7 +42,7 @@ def keys(tmp_path: Path) -> Keys:
 @asynccontextmanager
 async def convoy(
     *, direct: bool = True, engine: FakeEngine | None = None, **options: Any
-) -> AsyncIterator[Listening]:
+) -> AsyncIterator[OpenPort]:
     repository = make_repository(engine)
     await repository.warm_up()
     app = create_app(repository)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from kernels import reference
-from models import OutputKind, Ranked, Results
+from models import OutputKind, Results, TopClasses
 from service.engine import ranking as labels
 from service.engine.ranking import Prediction, rank
 from service.errors import EngineFailedError
@@ -102,10 +102,10 @@ def test_logits_too_large_to_exponentiate_are_ranked_like_any_others() -> None:
         assert [prediction["probability"] for prediction in named] == [0.665241, 0.244728, 0.090031]
 
 
-def _ranked(scores: NDArray[np.float32], k: int, *, logits: bool) -> Ranked:
+def _ranked(scores: NDArray[np.float32], k: int, *, logits: bool) -> TopClasses:
     rows = reference.top_k(scores.astype(np.float64), k, logits=logits).astype(np.float32)
     classes = scores.shape[1]
-    return Ranked(rows[:, classes : classes + k], rows[:, classes + k : -1])
+    return TopClasses(rows[:, classes : classes + k], rows[:, classes + k : -1])
 
 
 @given(st.lists(VALUES, min_size=2, max_size=40), st.sampled_from(OutputKind))
@@ -127,7 +127,7 @@ def test_an_engines_ranking_is_read_and_more_than_it_has_is_ranked_here(
 
 def test_an_engines_ranking_is_used_not_made_again() -> None:
     scores = np.zeros((1, 3), np.float32)
-    made_up = Ranked(np.array([[2, 0]], np.float32), np.array([[0.75, 0.25]], np.float32))
+    made_up = TopClasses(np.array([[2, 0]], np.float32), np.array([[0.75, 0.25]], np.float32))
     (only,) = rank(Results(scores, made_up), OutputKind.LOGITS)
     predictions = labels.top_k(only, 2, OutputKind.LOGITS, ("a", "b", "c"))
     assert [(p["label"], p["probability"]) for p in predictions] == [("c", 0.75), ("a", 0.25)]

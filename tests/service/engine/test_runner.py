@@ -353,7 +353,7 @@ def expire(pipeline: Pipeline, engine: int = 0) -> None:
     runner = pipeline.runner
     assert isinstance(runner, EngineRunner)
     for seconds in (0, 1001):
-        runner._engines[engine]._thread.workers.look(seconds)
+        runner._engines[engine]._thread.pool.look(seconds)
 
 
 async def score(pipeline: Pipeline, held: Reservation | None = None) -> Scored:

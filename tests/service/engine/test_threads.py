@@ -10,22 +10,22 @@ from math import inf
 
 import pytest
 
-from service.engine.threads import StrayError, Workers
+from service.engine.threads import StrayError, ThreadPool
 from service.errors import ThreadLostError
 
 pytestmark = pytest.mark.anyio
 
 
 async def test_a_job_runs_in_a_thread_and_its_result_comes_back() -> None:
-    workers = Workers("test", 1)
-    ident = await workers.run(lambda _: threading.get_ident(), None)
+    pool = ThreadPool("test", 1)
+    ident = await pool.run(lambda _: threading.get_ident(), None)
     assert ident != threading.get_ident()
-    assert await workers.run(str.upper, "a") == "A"
-    workers.close()
+    assert await pool.run(str.upper, "a") == "A"
+    pool.close()
 
 
 async def test_jobs_start_in_order_and_run_side_by_side() -> None:
-    workers = Workers("test", 2)
+    pool = ThreadPool("test", 2)
     started: list[int] = []
     meeting = threading.Barrier(2)
 
@@ -34,13 +34,13 @@ async def test_jobs_start_in_order_and_run_side_by_side() -> None:
         meeting.wait(10)
         return n
 
-    assert await asyncio.gather(*[workers.run(meet, n) for n in range(6)]) == list(range(6))
+    assert await asyncio.gather(*[pool.run(meet, n) for n in range(6)]) == list(range(6))
     assert {frozenset(started[i : i + 2]) for i in (0, 2, 4)} == {
         frozenset({0, 1}),
         frozenset({2, 3}),
         frozenset({4, 5}),
     }
-    workers.close()
+    pool.close()
 
 
 def fail(error: BaseException) -> None:
@@ -51,13 +51,13 @@ def fail(error: BaseException) -> None:
 async def test_what_a_job_raises_goes_to_who_waits_and_the_thread_lives_on(
     error: BaseException,
 ) -> None:
-    workers = Workers("test", 1)
-    ident = await workers.run(lambda _: threading.get_ident(), None)
+    pool = ThreadPool("test", 1)
+    ident = await pool.run(lambda _: threading.get_ident(), None)
     with pytest.raises(type(error)) as caught:
-        await workers.run(fail, error)
+        await pool.run(fail, error)
     assert caught.value is error
-    assert await workers.run(lambda _: threading.get_ident(), None) == ident
-    workers.close()
+    assert await pool.run(lambda _: threading.get_ident(), None) == ident
+    pool.close()
 
 
 @pytest.mark.parametrize("threads", [0, 1])
@@ -75,71 +75,71 @@ async def test_what_a_job_raises_goes_to_who_waits_and_the_thread_lives_on(
 async def test_what_would_end_a_process_or_a_task_is_just_an_error_of_the_job(
     threads: int, error: BaseException
 ) -> None:
-    workers = Workers("test", threads)
+    pool = ThreadPool("test", threads)
     with pytest.raises(StrayError, match=type(error).__name__) as caught:
-        await workers.run(fail, error)
+        await pool.run(fail, error)
     assert caught.value.__cause__ is error
-    assert await workers.run(abs, -1) == 1
-    workers.close()
+    assert await pool.run(abs, -1) == 1
+    pool.close()
 
 
 async def test_a_job_cancelled_before_its_turn_is_never_run() -> None:
-    workers = Workers("test", 1)
+    pool = ThreadPool("test", 1)
     gate = threading.Event()
     ran: list[int] = []
-    first = workers.run(lambda _: gate.wait(10), None)
-    second = workers.run(ran.append, 2)
-    third = workers.run(ran.append, 3)
+    first = pool.run(lambda _: gate.wait(10), None)
+    second = pool.run(ran.append, 2)
+    third = pool.run(ran.append, 3)
     second.cancel()
     await asyncio.sleep(0)  # the event loop tells the job
     gate.set()
     await asyncio.gather(first, third)
     assert ran == [3]
-    workers.close()
+    pool.close()
 
 
 async def test_a_job_cancelled_while_it_runs_ends_unnoticed() -> None:
-    workers = Workers("test", 1)
+    pool = ThreadPool("test", 1)
     started, gate = threading.Event(), threading.Event()
 
     def wait(_: None) -> None:
         started.set()
         gate.wait(10)
 
-    job = workers.run(wait, None)
+    job = pool.run(wait, None)
     while not started.is_set():
         await asyncio.sleep(0.001)
     job.cancel()
     gate.set()
-    assert await workers.run(abs, -1) == 1
-    workers.close()
+    assert await pool.run(abs, -1) == 1
+    pool.close()
 
 
 async def test_an_idle_thread_keeps_nothing_of_its_last_job() -> None:
     class Picture:
         pass
 
-    workers = Workers("test", 1)
+    pool = ThreadPool("test", 1)
     picture = Picture()
     gone = weakref.ref(picture)
-    await workers.run(id, picture)
+    await pool.run(id, picture)
     del picture
     for _ in range(500):
         if gone() is None:
             break
         await asyncio.sleep(0.01)
     assert gone() is None
-    workers.close()
+    pool.close()
 
 
 async def test_closed_threads_finish_their_jobs_and_end() -> None:
     def alive() -> int:
         return sum(thread.name.startswith("ending-") for thread in threading.enumerate())
 
-    workers = Workers("ending", 3)
+    pool = ThreadPool("ending", 3)
     assert alive() == 3
-    jobs = [workers.run(time.sleep, 0.01) for _ in range(6)]
-    workers.close()
+    jobs = [pool.run(time.sleep, 0.01) for _ in range(6)]
+    pool.close()
     await asyncio.gather(*jobs)
     for _ in range(500):
         if not alive():
@@ -149,28 +149,28 @@ async def test_closed_threads_finish_their_jobs_and_end() -> None:
 
 
 def test_a_job_that_outlives_its_loop_harms_nobody(capsys: pytest.CaptureFixture[str]) -> None:
-    workers = Workers("test", 1)
+    pool = ThreadPool("test", 1)
     gate = threading.Event()
 
     async def leave() -> None:
-        workers.run(lambda _: gate.wait(10), None)
+        pool.run(lambda _: gate.wait(10), None)
 
     asyncio.run(leave())
     gate.set()
-    assert asyncio.run(use(workers)) == 1
+    assert asyncio.run(use(pool)) == 1
     assert "Traceback" not in capsys.readouterr().err
-    workers.close()
+    pool.close()
 
 
-async def use(workers: Workers) -> int:
-    return await workers.run(abs, -1)
+async def use(pool: ThreadPool) -> int:
+    return await pool.run(abs, -1)
 
 
 # --- threads that are lost -----------------------------------------------------------------------
 
 
 async def test_a_job_that_takes_too_long_is_given_up_and_its_thread_replaced() -> None:
-    workers = Workers("test", 1, bound_s=10)
+    pool = ThreadPool("test", 1, bound_s=10)
     gate, ended = threading.Event(), threading.Event()
 
     def hang(_: None) -> str:
@@ -178,16 +178,16 @@ async def test_a_job_that_takes_too_long_is_given_up_and_its_thread_replaced() -
         ended.set()
         return "late"
 
-    stuck, behind = workers.run(hang, None), workers.run(abs, -1)
-    await begun(workers)
-    workers.look(0)  # seen for the first time
-    workers.look(9.9)
+    stuck, behind = pool.run(hang, None), pool.run(abs, -1)
+    await begun(pool)
+    pool.look(0)  # seen for the first time
+    pool.look(9.9)
     assert not stuck.done()
-    assert workers.lost == 0
-    workers.look(0.2)
+    assert pool.lost == 0
+    pool.look(0.2)
     with pytest.raises(ThreadLostError, match=r"stuck for 10\.1 s"):
         await stuck
-    assert workers.lost == 1
+    assert pool.lost == 1
     assert await behind == 1
     (late,) = lost_threads()
     gate.set()
@@ -195,80 +195,80 @@ async def test_a_job_that_takes_too_long_is_given_up_and_its_thread_replaced() -
     late.join(10)
     assert not late.is_alive()
     assert isinstance(stuck.exception(), ThreadLostError)
-    assert await workers.run(abs, -2) == 2
-    workers.close()
+    assert await pool.run(abs, -2) == 2
+    pool.close()
 
 
 async def test_bounds_are_of_single_jobs_in_a_thread_not_of_their_wait_for_one() -> None:
-    workers = Workers("test", 1, bound_s=10)
+    pool = ThreadPool("test", 1, bound_s=10)
     for _ in range(3):
         gate = threading.Event()
-        job, waiting = workers.run(gate.wait, 10), workers.run(abs, -1)
-        await begun(workers)
+        job, waiting = pool.run(gate.wait, 10), pool.run(abs, -1)
+        await begun(pool)
         for seconds in (0, 6):
-            workers.look(seconds)
+            pool.look(seconds)
         gate.set()
         assert await job
         assert await waiting == 1
-    assert workers.lost == 0
-    workers.close()
+    assert pool.lost == 0
+    pool.close()
 
 
 async def test_a_job_may_have_a_bound_of_its_own_and_time_does_the_looking() -> None:
-    workers = Workers("test", 2)
+    pool = ThreadPool("test", 2)
     gate = threading.Event()
-    patient, hasty = workers.run(gate.wait, 10), workers.run(gate.wait, 10, 0.02)
+    patient, hasty = pool.run(gate.wait, 10), pool.run(gate.wait, 10, 0.02)
     with pytest.raises(ThreadLostError):
         await hasty
     assert not patient.done()
     gate.set()
     assert await patient
-    workers.close()
+    pool.close()
 
 
 async def test_a_stuck_thread_that_is_not_replaced_does_what_is_behind_once_it_is_free() -> None:
-    workers = Workers("test", 1, bound_s=0.02, replaced=False)
+    pool = ThreadPool("test", 1, bound_s=0.02, replaced=False)
     gate = threading.Event()
-    stuck = workers.run(gate.wait, 10)
+    stuck = pool.run(gate.wait, 10)
     with pytest.raises(ThreadLostError):
         await stuck
-    behind = workers.run(abs, -1, inf)
+    behind = pool.run(abs, -1, inf)
     await asyncio.sleep(0)
     assert not behind.done()
-    assert workers.lost == 0
+    assert pool.lost == 0
     gate.set()
     assert await behind == 1
-    workers.close()
+    pool.close()
 
 
 async def test_a_thread_that_died_is_replaced_and_its_job_is_an_error() -> None:
-    workers = Workers("test", 1, bound_s=10)
+    pool = ThreadPool("test", 1, bound_s=10)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("threading.excepthook", lambda _: None)
         patch.setattr("service.engine.threads._outcome", lambda *_: fail(SystemExit()))
-        (thread,) = workers._threads
-        job = workers.run(abs, -1)
+        (thread,) = pool._threads
+        job = pool.run(abs, -1)
         thread.join(10)
         assert not thread.is_alive()
-    behind = workers.run(abs, -2)
-    workers.look(0)
+    behind = pool.run(abs, -2)
+    pool.look(0)
     with pytest.raises(ThreadLostError, match="died"):
         await job
     assert await behind == 2
-    assert workers.lost == 1
-    workers.close()
+    assert pool.lost == 1
+    pool.close()
 
 
 async def test_who_left_does_not_keep_a_stuck_thread_from_being_replaced() -> None:
-    workers = Workers("test", 1, bound_s=0.02)
+    pool = ThreadPool("test", 1, bound_s=0.02)
     gate = threading.Event()
-    stuck = workers.run(gate.wait, 10)
-    await begun(workers)
+    stuck = pool.run(gate.wait, 10)
+    await begun(pool)
     stuck.cancel()
-    assert await workers.run(abs, -1) == 1
-    assert workers.lost == 1
+    assert await pool.run(abs, -1) == 1
+    assert pool.lost == 1
     gate.set()
-    workers.close()
+    pool.close()
 
 
 async def test_time_in_which_the_whole_process_stood_still_is_nobodys_fault(
@@ -276,24 +276,24 @@ async def test_time_in_which_the_whole_process_stood_still_is_nobodys_fault(
 ) -> None:
     clock = [1000.0]
     monkeypatch.setattr("service.engine.threads.monotonic", lambda: clock[0])
-    workers = Workers("test", 1, bound_s=4)
+    pool = ThreadPool("test", 1, bound_s=4)
     gate = threading.Event()
-    job = workers.run(gate.wait, 10)
-    await begun(workers)
+    job = pool.run(gate.wait, 10)
+    await begun(pool)
     loop = asyncio.get_running_loop()
     for hours in range(3):  # frozen for an hour between any two looks
         clock[0] += 3600 * hours
-        workers._on_timer(loop)
+        pool._on_timer(loop)
     assert not job.done()
     gate.set()
     assert await job
-    workers.close()
+    pool.close()
 
 
-async def begun(workers: Workers) -> None:
+async def begun(pool: ThreadPool) -> None:
     """Wait until the first thread is at a job."""
     async with asyncio.timeout(10):
-        while workers._threads[0].job is None:
+        while pool._threads[0].job is None:
             await asyncio.sleep(0.001)
 
 
@@ -308,14 +308,14 @@ def lost_threads() -> list[threading.Thread]:
 async def test_a_thread_that_ended_as_it_was_told_is_not_missed(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    workers = Workers("ended", 2, bound_s=10)
-    await workers.run(str.upper, "a")
-    workers.close()
+    pool = ThreadPool("ended", 2, bound_s=10)
+    await pool.run(str.upper, "a")
+    pool.close()
     threads = [thread for thread in threading.enumerate() if thread.name.startswith("ended-")]
     for thread in threads:
         thread.join(10)
-    workers.look(0.1)  # as a timer that was set before does
-    assert workers.lost == 0
+    pool.look(0.1)  # as a timer that was set before does
+    assert pool.lost == 0
     assert not caplog.records
 
 
@@ -325,21 +325,21 @@ async def test_nice_threads_give_way_and_no_others() -> None:
         return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
 
     here = niceness(None)
-    workers = Workers("test", 1, nice=2)
-    assert await workers.run(niceness, None) == min(here + 2, 19)
+    pool = ThreadPool("test", 1, nice=2)
+    assert await pool.run(niceness, None) == min(here + 2, 19)
     assert niceness(None) == here
 
 
 async def test_a_listener_that_raises_costs_no_other_job_its_bound() -> None:
     logged: list[dict[str, object]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: logged.append(context))
-    workers = Workers("test", 1, bound_s=0.05)
+    pool = ThreadPool("test", 1, bound_s=0.05)
     fault = ZeroDivisionError()
     gate = threading.Event()
-    workers.post(lambda _: gate.wait(10), None, lambda _result, _error: fail(fault))
+    pool.post(lambda _: gate.wait(10), None, lambda _result, _error: fail(fault))
     with pytest.raises(ThreadLostError):
-        await workers.run(lambda _: gate.wait(10), None)
+        await pool.run(lambda _: gate.wait(10), None)
     assert [context["exception"] for context in logged] == [fault]
-    assert workers.lost == 2
+    assert pool.lost == 2
     gate.set()
-    workers.close()
+    pool.close()

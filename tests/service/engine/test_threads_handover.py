@@ -11,25 +11,25 @@ import time
 
 import pytest
 
-from service.engine.threads import Workers
+from service.engine.threads import ThreadPool
 from tests.service.engine.test_threads import fail
 
 pytestmark = pytest.mark.anyio
 
 
 async def test_a_signal_ends_no_thread_that_waits_for_jobs() -> None:
-    workers = Workers("test", 1)
-    thread = await workers.run(lambda _: threading.get_ident(), None)
+    pool = ThreadPool("test", 1)
+    thread = await pool.run(lambda _: threading.get_ident(), None)
     before = signal.signal(signal.SIGUSR1, lambda *_: None)
     try:
         for _ in range(3):
             await asyncio.sleep(0.005)  # for it to wait again
             signal.pthread_kill(thread, signal.SIGUSR1)
             async with asyncio.timeout(10):
-                assert await workers.run(lambda _: threading.get_ident(), None) == thread
+                assert await pool.run(lambda _: threading.get_ident(), None) == thread
     finally:
         signal.signal(signal.SIGUSR1, before)
-    workers.close()
+    pool.close()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a queue opens no file")
@@ -39,25 +39,25 @@ async def test_workers_that_have_ended_leave_no_file_open() -> None:
 
     gc.collect()
     before = files()
-    workers = Workers("ends", 2)
-    await workers.run(abs, 0)
+    pool = ThreadPool("ends", 2)
+    await pool.run(abs, 0)
     assert files() > before
     threads = [thread for thread in threading.enumerate() if thread.name.startswith("ends-")]
-    workers.close()
+    pool.close()
     for thread in threads:
         thread.join(10)
-    del workers, threads, thread
+    del pool, threads, thread
     gc.collect()
     assert files() <= before
 
 
 _ENDS_WHILE_IT_WORKS = """
 import asyncio, atexit, time
-from service.engine.threads import Workers
+from service.engine.threads import ThreadPool
 
 async def main():
     atexit.register(time.sleep, 0.3)
-    Workers("test", 1).run(time.sleep, 0.1)
+    ThreadPool("test", 1).run(time.sleep, 0.1)
     await asyncio.sleep(0)
 
 asyncio.run(main())
@@ -76,31 +76,31 @@ def test_a_process_may_end_while_a_thread_works() -> None:
 
 
 async def test_a_short_job_that_is_waited_for_is_done_when_it_is_posted() -> None:
-    workers = Workers("test", 1)
-    await workers.run(abs, 0)  # the thread is there
+    pool = ThreadPool("test", 1)
+    await pool.run(abs, 0)  # the thread is there
     told: list[tuple[object, object]] = []
 
     def then(result: object, error: object) -> None:
         told.append((result, error))
 
     error = ValueError("no")
-    assert workers.post(abs, -1, then, patience_s=10) is None
-    assert workers.post(fail, error, then, patience_s=10) is None
+    assert pool.post(abs, -1, then, patience_s=10) is None
+    assert pool.post(fail, error, then, patience_s=10) is None
     assert told == [(1, None), (None, error)]
-    assert await workers.run(abs, -2, patience_s=10) == 2
+    assert await pool.run(abs, -2, patience_s=10) == 2
     await asyncio.sleep(0.01)
     assert len(told) == 2, "once each"
-    workers.close()
+    pool.close()
 
 
 async def test_a_job_that_takes_longer_than_it_is_waited_for_comes_back_as_any_other() -> None:
-    workers = Workers("test", 1)
+    pool = ThreadPool("test", 1)
     gate = threading.Event()
-    job = workers.run(lambda _: gate.wait(10), None, patience_s=0.001)
+    job = pool.run(lambda _: gate.wait(10), None, patience_s=0.001)
     assert not job.done()
     gate.set()
     assert await job
-    workers.close()
+    pool.close()
 
 
 def may_run_on(_: object) -> set[int]:
@@ -109,15 +109,15 @@ def may_run_on(_: object) -> set[int]:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere no thread is put on a core")
 async def test_a_thread_is_on_the_event_loop_s_core_only_while_that_waits_for_it() -> None:
-    workers = Workers("test", 1)
+    pool = ThreadPool("test", 1)
     anywhere = may_run_on(None)
-    kept = await workers.run(may_run_on, None, patience_s=10)
+    kept = await pool.run(may_run_on, None, patience_s=10)
     assert len(kept) == 1
     assert kept <= anywhere
-    assert await workers.run(may_run_on, None) == anywhere
+    assert await pool.run(may_run_on, None) == anywhere
     gate = threading.Event()
-    await workers.run(abs, 0, patience_s=10)
-    longer = workers.run(lambda _: (gate.wait(10), may_run_on(None))[1], None, patience_s=0.001)
+    await pool.run(abs, 0, patience_s=10)
+    longer = pool.run(lambda _: (gate.wait(10), may_run_on(None))[1], None, patience_s=0.001)
     assert not longer.done()
     gate.set()
     assert await longer == anywhere
@@ -125,11 +125,11 @@ async def test_a_thread_is_on_the_event_loop_s_core_only_while_that_waits_for_it
     # Not everywhere, where the event loop itself may not run everywhere.
     os.sched_setaffinity(0, {min(anywhere)})
     try:
-        await workers.run(abs, 0, patience_s=10)
-        assert await workers.run(may_run_on, None) == {min(anywhere)}
+        await pool.run(abs, 0, patience_s=10)
+        assert await pool.run(may_run_on, None) == {min(anywhere)}
     finally:
         os.sched_setaffinity(0, anywhere)
-    workers.close()
+    pool.close()
 
 
 async def test_a_thread_that_cannot_be_put_on_a_core_works_all_the_same(
@@ -139,34 +139,34 @@ async def test_a_thread_that_cannot_be_put_on_a_core_works_all_the_same(
         raise OSError(22, "Invalid argument")
 
     monkeypatch.setattr("service.engine.threads.keep_on", refuse)
-    workers = Workers("test", 1)
-    assert await workers.run(abs, -1, patience_s=10) == 1
-    assert await workers.run(abs, -2) == 2
-    workers.close()
+    pool = ThreadPool("test", 1)
+    assert await pool.run(abs, -1, patience_s=10) == 1
+    assert await pool.run(abs, -2) == 2
+    pool.close()
 
 
 @pytest.mark.parametrize("round_", range(20))
 async def test_a_job_is_told_once_whoever_gives_up_first(round_: int) -> None:
     """Its end and the end of patience meet."""
-    workers = Workers("test", 1)
+    pool = ThreadPool("test", 1)
     told: list[object] = []
     jobs = 20
     for number in range(jobs):
         patience_s = (round_ + 1) * 1e-5
-        workers.post(time.sleep, patience_s, lambda _r, _e: told.append(None), None, patience_s)
+        pool.post(time.sleep, patience_s, lambda _r, _e: told.append(None), None, patience_s)
         await asyncio.sleep(0.0005 if number % 2 else 0)
-    await workers.run(abs, 0)
+    await pool.run(abs, 0)
     assert len(told) == jobs
-    workers.close()
+    pool.close()
 
 
 async def test_a_job_that_is_waited_for_behind_a_stuck_one_is_given_up_in_time() -> None:
-    workers = Workers("test", 1, replaced=False)
+    pool = ThreadPool("test", 1, replaced=False)
     gate = threading.Event()
-    stuck = workers.run(lambda _: gate.wait(10), None)
-    behind = workers.run(abs, -1, patience_s=0.001)
+    stuck = pool.run(lambda _: gate.wait(10), None)
+    behind = pool.run(abs, -1, patience_s=0.001)
     assert not behind.done()
     gate.set()
     assert await stuck
     assert await behind == 1
-    workers.close()
+    pool.close()

@@ -10,7 +10,7 @@ import pytest
 from models import BUILT_IN_MODEL, DeviceLostError, ModelError, ModelFileError, Precision
 from service.hosting import loading
 from service.hosting.loading import ModelFile, OpenModel, find_models, load, open_models
-from service.hosting.pipeline import Broken
+from service.hosting.pipeline import FailedModel
 from service.settings import Settings, SettingsError
 from tests.support.servers.several_models import CHANNELS, make_models
 
@@ -93,10 +93,10 @@ def test_a_broken_model_does_not_stop_the_others(
     (folder / "empty").mkdir()
     (folder / "lost+found").mkdir()
     broken, channels, digits, empty = open_models(models_in(folder), None)
-    assert isinstance(broken, Broken)
+    assert isinstance(broken, FailedModel)
     assert (broken.name, broken.version) == ("broken", "2")
     assert "broken/2/model.onnx" in broken.error
-    assert isinstance(empty, Broken)
+    assert isinstance(empty, FailedModel)
     assert "empty has no model.onnx, and no 1/model.onnx" in empty.error
     assert isinstance(channels, OpenModel)
     assert isinstance(digits, OpenModel)

@@ -8,7 +8,7 @@ import pytest
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper, save_model
 
-from models import PRESETS, Classifier, DeviceKind, Place, each_preset, open_engines
+from models import PRESETS, Classifier, DeviceChoice, DeviceKind, each_preset, open_engines
 from service.hosting.loading import doubt_guess, image_reader, load
 from service.hosting.presets import (
     PHOTOGRAPHS,
@@ -69,7 +69,7 @@ def test_a_guess_by_which_photographs_differ_is_not_doubted_however_sure_others_
     path = tmp_path / "net.onnx"
     write_network(path)
     classifier = model(path)
-    (engine,) = open_engines(classifier, [Place(DeviceKind.CPU)], max_batch=1)
+    (engine,) = open_engines(classifier, [DeviceChoice(DeviceKind.CPU)], max_batch=1)
     images = dict.fromkeys(PHOTOGRAPHS, ())
     trials = {
         trial.name: trial

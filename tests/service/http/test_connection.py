@@ -76,8 +76,8 @@ async def test_a_body_counts_until_it_is_decoded(request_: bytes) -> None:
         await until(lambda: bool(engine.batches))
         assert server.pipeline.admission.room.taken == 0
         (connection,) = server.connections
-        (turn,) = connection._turns.queue
-        assert (turn.chunks, turn.work._chunks) == ([], [])
+        (queued,) = connection._answers.queue
+        assert (queued.chunks, queued.work._chunks) == ([], [])
         gate.set()
         assert (await http.answer())[0] == 200
 
@@ -224,7 +224,7 @@ async def test_a_client_that_leaves_during_its_batch_does_not_disturb_others() -
 @run
 async def test_a_request_without_room_for_its_bytes_is_answered_429() -> None:
     async with served() as server:
-        server.pipeline.admission.room.most = 1500
+        server.pipeline.admission.room.max_bytes = 1500
         first, second = await server.connect(), await server.connect()
         first.send(post(b"7" * 1000)[:-1])
         await until(lambda: server.pipeline.admission.room.taken == 1000)
@@ -244,7 +244,7 @@ async def test_a_request_waits_while_its_client_does_not_take_answers() -> None:
         (connection,) = server.connections
         connection.pause_writing()  # as its transport does when much was not taken
         http.send(post(b"7"))
-        await until(lambda: bool(connection._turns.queue))
+        await until(lambda: bool(connection._answers.queue))
         await asyncio.sleep(0.02)
         assert server.pipeline.admission.requests == 0
         connection.resume_writing()

@@ -13,7 +13,7 @@ from service.api.app import create_app
 from service.edge.connections import GRACE_S
 from service.http import connection as connection_module
 from service.http.connection import Connection
-from tests.support.servers.listening import Client, Listening, Reply, get, listening, post
+from tests.support.servers.listening import Client, OpenPort, Reply, get, listening, post
 from tests.support.service.client import until
 from tests.support.service.fakes import FakeEngine, make_repository
 
@@ -28,7 +28,7 @@ def anyio_backend(request: pytest.FixtureRequest) -> Any:
 @asynccontextmanager
 async def convoy(
     engine: FakeEngine | None = None, *, leaving: bool = False
-) -> AsyncIterator[Listening]:
+) -> AsyncIterator[OpenPort]:
     """The application over fakes, which leaves already or not yet."""
     repository = make_repository(engine)
     await repository.warm_up()
@@ -41,7 +41,7 @@ async def convoy(
     await repository.close(5)
 
 
-def only(server: Listening) -> Connection:
+def only(server: OpenPort) -> Connection:
     """The one connection of the server."""
     (connection,) = server.connections
     assert isinstance(connection, Connection)
@@ -91,7 +91,7 @@ async def test_a_request_that_began_before_the_server_leaves_ends_its_connection
     gate = threading.Event()
     async with convoy(FakeEngine(gate=gate)) as server:
         client = await server.send(post(b"1") + request_)
-        await until(lambda: bool(server.connections) and len(only(server)._turns.queue) == 2)
+        await until(lambda: bool(server.connections) and len(only(server)._answers.queue) == 2)
         server.edge.leaving = True
         gate.set()
         first, second = await client.reply(), await client.reply()
@@ -172,7 +172,7 @@ async def test_an_answer_of_which_the_head_is_sent_is_the_last_all_the_same() ->
 
     async with listening(slow) as server:
         client = await server.send(get("/"))
-        await until(lambda: bool(server.connections) and bool(only(server)._turns.queue))
+        await until(lambda: bool(server.connections) and bool(only(server)._answers.queue))
         await asyncio.sleep(0.01)
         server.edge.leaving = True
         only(server).shutdown()
@@ -185,7 +185,7 @@ async def test_an_answer_of_which_the_head_is_sent_is_the_last_all_the_same() ->
 # --- the client ends its side --------------------------------------------------------------------
 
 
-async def ended_after(server: Listening, data: bytes) -> Client:
+async def ended_after(server: OpenPort, data: bytes) -> Client:
     """A client that has sent this and ended its side."""
     client = await server.send(data)
     client.writer.write_eof()

@@ -11,7 +11,7 @@ from service.edge.keys import Keys
 from service.http.connection import MAX_PIPELINED
 from service.http.parser import MAX_HEAD_BYTES
 from tests.service.edge.test_edge import convoy, keys
-from tests.support.servers.listening import Listening, get, listening, post
+from tests.support.servers.listening import OpenPort, get, listening, post
 from tests.support.service.client import until
 from tests.support.service.fakes import FakeEngine
 
@@ -25,7 +25,7 @@ def anyio_backend(request: pytest.FixtureRequest) -> Any:
     return ("asyncio", {"use_uvloop": request.param})
 
 
-def held(server: Listening) -> Any:
+def held(server: OpenPort) -> Any:
     """The server's side of the one connection."""
     (connection,) = server.connections
     return connection
@@ -49,7 +49,7 @@ async def test_a_client_that_leaves_with_more_in_the_pipeline_is_not_worked_for(
         await asked.wait()
         client.send(get("/"))
         connection = held(server)
-        await until(lambda: len(connection._turns.queue) == 2)
+        await until(lambda: len(connection._answers.queue) == 2)
         connection._transport.abort()
         await until(lambda: bool(received))
         assert [entry.status for entry in server.entries] == [499, 499]
@@ -92,7 +92,7 @@ async def test_a_request_that_would_rather_upgrade_is_answered_as_it_is(
         assert (await client.reply()).body == b'{"live":true}'
         client.send(request[: -len(body)])
         connection = held(server)
-        await until(lambda: len(connection._turns.queue) == 1)
+        await until(lambda: len(connection._answers.queue) == 1)
         client.send(body + HEALTH)
         assert b'"index":7' in (await client.reply()).body
         assert (await client.reply()).body == b'{"live":true}'
@@ -219,7 +219,7 @@ async def test_a_pipeline_has_an_end(direct: bool) -> None:
         client = await server.send(post(b"7") + HEALTH * 10_000)
         await until(lambda: len(server.connections) == 1)
         connection = held(server)
-        await until(lambda: len(connection._turns.queue) > MAX_PIPELINED)
+        await until(lambda: len(connection._answers.queue) > MAX_PIPELINED)
         gate.set()
         for _ in range(MAX_PIPELINED):
             assert (await client.reply()).status == 200
@@ -234,7 +234,7 @@ async def test_a_head_without_end_does_not_cost_those_before_it_their_answers(di
     gate = threading.Event()
     async with convoy(direct=direct, engine=FakeEngine(gate=gate)) as server:
         client = await server.send(post(b"7"))
-        await until(lambda: bool(server.connections) and bool(held(server)._turns.queue))
+        await until(lambda: bool(server.connections) and bool(held(server)._answers.queue))
         connection = held(server)
         client.send(b"GET / HTTP/1.1\r\nX: " + b"a" * (MAX_HEAD_BYTES + 1))
         await until(lambda: connection._deaf)

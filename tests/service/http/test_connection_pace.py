@@ -13,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 from service.api.app import create_app
 from service.edge.edge import Limits
 from service.hosting.pipeline import Pipeline
-from tests.support.servers.listening import Client, Listening, get, listening, post
+from tests.support.servers.listening import Client, OpenPort, get, listening, post
 from tests.support.service.client import metric_in, until
 from tests.support.service.fakes import FakeEngine, make_repository
 
@@ -35,7 +35,7 @@ def limits(**changed: Any) -> Limits:
 @asynccontextmanager
 async def convoy(
     engine: FakeEngine | None = None, *, direct: bool = True, **changed: Any
-) -> AsyncIterator[tuple[Listening, Pipeline]]:
+) -> AsyncIterator[tuple[OpenPort, Pipeline]]:
     """The application over fakes; at the end nothing of any request is left inside."""
     repository = make_repository(engine)
     await repository.warm_up()

@@ -29,7 +29,7 @@ from service.errors import (
     ShuttingDownError,
 )
 from service.processes.remote import Link, RemoteRunner, _error, status_of
-from service.processes.shared import Memory, Model, SharedModel
+from service.processes.shared import Memory, ModelFacts, SharedModel
 from service.processes.supervisor import Session
 from service.processes.wire import Wire
 from tests.support.service.client import until
@@ -78,7 +78,7 @@ class Side:
     """One worker's side, connected."""
 
     def __init__(
-        self, runner: EngineRunner, shared: SharedModel, model: Model, worker: int
+        self, runner: EngineRunner, shared: SharedModel, model: ModelFacts, worker: int
     ) -> None:
         ours, theirs = socket.socketpair()
         self.link = Link(Wire(theirs))
@@ -126,7 +126,7 @@ async def sides(
     engine = TagEngine()
     runner = EngineRunner([engine], SHAPE, OutputKind.LOGITS, on_batch=lambda _: None)
     info = replace(fake_info(), image_shape=SHAPE)
-    model = Model(info, decode_digit, slots, CLASSES, 4, "fake", "fp32")  # type: ignore[arg-type]
+    model = ModelFacts(info, decode_digit, slots, CLASSES, 4, "fake", "fp32")  # type: ignore[arg-type]
     shared = SharedModel(Memory(), count, model, 4)
     await runner.warm_up()
     every = [Side(runner, shared, model, number) for number in range(count)]
@@ -313,7 +313,7 @@ def test_it_has_what_a_pipeline_uses_of_a_runner_and_its_batcher() -> None:
             found = inspect.signature(getattr(RemoteRunner, name))
             assert len(found.parameters) == len(wanted.parameters), name
     runner = EngineRunner([TagEngine()], SHAPE, OutputKind.LOGITS, on_batch=lambda _: None)
-    model = Model(fake_info(), decode_digit, 1, CLASSES, 4, "fake", "fp32")  # type: ignore[arg-type]
+    model = ModelFacts(fake_info(), decode_digit, 1, CLASSES, 4, "fake", "fp32")  # type: ignore[arg-type]
     remote = RemoteRunner(Link(None), model, SharedModel(Memory(), 1, model, 4), 0)  # type: ignore[arg-type]
     for name in ("classes", "max_batch", "device", "precision", "state"):
         assert getattr(remote, name) == getattr(runner, name), name

@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from service.batching.worker import BatchRecord
+from service.batching.consumer import BatchRecord
 from service.errors import Code, QueueFullError
 from service.hosting.admission import Admission, ByteRoom, Reservation
-from service.processes.shared import Crew, Memory, Model, SharedAdmission, SharedModel
+from service.processes.shared import Crew, Memory, ModelFacts, SharedAdmission, SharedModel
 from service.telemetry.counts import Counts, Phases
 from tests.support.service.client import metric_in
 from tests.support.service.fakes import CLASSES, decode_digit, fake_info
 
 WORKERS = 3
-MODEL = Model(fake_info(), decode_digit, 5, CLASSES, 4, "fake", "fp32")  # type: ignore[arg-type]
+MODEL = ModelFacts(fake_info(), decode_digit, 5, CLASSES, 4, "fake", "fp32")  # type: ignore[arg-type]
 
 
 def as_in_another_process(memory: Memory) -> Memory:

@@ -12,7 +12,7 @@ import pytest
 from models import DeviceLostError, EngineError
 from service.api.app import create_app
 from service.api.v2.description import index_entry, model_statistics
-from service.batching.worker import BatchRecord
+from service.batching.consumer import BatchRecord
 from service.errors import Code
 from service.hosting.repository import Repository
 from service.telemetry.counts import Counts, Phases

@@ -33,7 +33,7 @@ from tests.support.kernels.conv_layers import (
     SPLIT_LAYER,
     Layer,
 )
-from tests.support.kernels.kernel_case import POISON, Check, KernelCase, Placed, placed
+from tests.support.kernels.kernel_case import POISON, Check, KernelCase, PlacedArray, placed
 from tests.support.tolerance import EPS32, Array
 
 DIRECT, GEMM, DEPTHWISE = DirectConv(), GemmConv(), DepthwiseConv()
@@ -71,11 +71,11 @@ def conv_case(layer: Layer, choice: ConvChoice) -> KernelCase:
         residual *= stored.type(layer.residual is not None)
         inputs = {
             "x": placed(x, x_layout),
-            "weight": Placed(algorithm.prepare_filter(weight, problem, config)),
-            "bias": Placed(bias),
+            "weight": PlacedArray(algorithm.prepare_filter(weight, problem, config)),
+            "bias": PlacedArray(bias),
             "residual": placed(residual, residual_layout),
-            "scale": Placed(np.pad(scale, (0, -problem.c % 4))),
-            "shift": Placed(np.pad(shift, (0, -problem.c % 4))),
+            "scale": PlacedArray(np.pad(scale, (0, -problem.c % 4))),
+            "shift": PlacedArray(np.pad(shift, (0, -problem.c % 4))),
             "counters": _memory(algorithm.counter_bytes(problem, config), np.uint32(0)),
             **{name: _memory(nbytes, POISON) for name, nbytes in workspace.items()},
         }
@@ -176,8 +176,8 @@ def multiplied(factor: Array, precision: Precision) -> Array:
     return to_tf32(factor) if precision is Precision.TF32 else factor
 
 
-def _memory(nbytes: int, value: np.uint32) -> Placed:
-    return Placed(np.full(nbytes // 4, value))
+def _memory(nbytes: int, value: np.uint32) -> PlacedArray:
+    return PlacedArray(np.full(nbytes // 4, value))
 
 
 def exact(numbers: Array) -> Array:

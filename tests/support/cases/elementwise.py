@@ -7,7 +7,7 @@ import numpy as np
 
 from kernels import reference
 from kernels.layout.pixels import Pixels
-from kernels.layout.strided import Strided
+from kernels.layout.strided import StridedTensor
 from kernels.operations.elementwise import (
     binary_launch,
     channel_shuffle_launch,
@@ -36,8 +36,8 @@ _TINY = 2.0**-126  # below it float32 has fewer digits
 
 def map_case(
     name: str,
-    x: Strided,
-    y: Strided,
+    x: StridedTensor,
+    y: StridedTensor,
     activation: Activation | None = None,
     *,
     in_place: bool = False,
@@ -109,9 +109,9 @@ def activation_error(x: Array, y: Array, activation: Activation | None) -> Array
 def binary_case(
     name: str,
     op: BinaryOp,
-    a: Strided,
-    b: Strided,
-    y: Strided,
+    a: StridedTensor,
+    b: StridedTensor,
+    y: StridedTensor,
     activation: Activation | None = None,
     *,
     in_place: bool = False,
@@ -136,7 +136,7 @@ def scale_shift_case(
 ) -> KernelCase:
     """y = activation(x · scale + shift), a number a channel."""
     x_layout, y_layout = x.strided(n, spatial), y.strided(n, spatial)
-    vector = Strided.contiguous((x.channels, *(1 for _ in spatial)))
+    vector = StridedTensor.contiguous((x.channels, *(1 for _ in spatial)))
 
     def check() -> Check:
         numbers, scale, shift = (
@@ -159,7 +159,7 @@ def scale_shift_case(
     )
 
 
-def fill_case(name: str, y: Strided, value: float) -> KernelCase:
+def fill_case(name: str, y: StridedTensor, value: float) -> KernelCase:
     """y = value."""
     check = Check({}, y, np.full(y.shape, np.float32(value)), 0.0)
     return KernelCase(name, (fill_launch(y, value),), lambda: check)
@@ -177,14 +177,14 @@ def shuffle_case(name: str, x: Pixels, y: Pixels, groups: int) -> KernelCase:
     return KernelCase(name, (channel_shuffle_launch(x_layout, y_layout, 1, groups),), check)
 
 
-def _contiguous(*shape: int) -> Strided:
-    return Strided.contiguous(shape)
+def _contiguous(*shape: int) -> StridedTensor:
+    return StridedTensor.contiguous(shape)
 
 
 def _moved(name: str, axes: Sequence[int], *shape: int) -> KernelCase:
     """A transposition of a contiguous tensor into another."""
     moved = _contiguous(*shape).transposed(axes)
-    return map_case(name, moved, Strided.contiguous(moved.shape))
+    return map_case(name, moved, StridedTensor.contiguous(moved.shape))
 
 
 _PARAMETERS = {
@@ -197,7 +197,7 @@ _WHOLE = Pixels(8, 8).strided(2, (5, 7))
 _ODD = Pixels(5, 7, offset=1).strided(2, (3, 5))
 _SLICE = Pixels(8, 24, offset=8).strided(2, (5, 7))
 # 3×5 pixels of a 5×7 image of 4 channels, one pixel in from its border
-_INSIDE = Strided((2, 4, 3, 5), (5 * 7 * 4, 1, 7 * 4, 4), offset=(7 + 1) * 4)
+_INSIDE = StridedTensor((2, 4, 3, 5), (5 * 7 * 4, 1, 7 * 4, 4), offset=(7 + 1) * 4)
 
 ELEMENTWISE_CASES = (
     *(

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from kernels.convolution.algorithms import ConvChoice
 from kernels.layout.pixels import Pixels
-from kernels.layout.strided import Strided
+from kernels.layout.strided import StridedTensor
 from kernels.problems.activation import RELU
 from kernels.problems.binary_operation import BinaryOp
 from kernels.problems.pool import PoolKind
@@ -43,7 +43,7 @@ _SLICE = _half(within(8)).strided(2, (5, 7))
 _ODD = _half(odd(5)).strided(2, (5, 7))
 _FLOATS = dense(8).strided(2, (5, 7))
 _SAME = window((6, 7), (3, 3), pads=(1, 1, 1, 1))
-_ROW = Strided.contiguous((2, 200), HALF)
+_ROW = StridedTensor.contiguous((2, 200), HALF)
 _POINTS = _half(dense(1)).strided(2, (5, 7))
 _TWICE = [[(0, 0.75), (1, 0.25)], [(0, 0.25), (1, 0.75)], [(1, 0.75), (2, 0.25)]]
 
@@ -59,7 +59,7 @@ HALF_CASES: tuple[KernelCase, ...] = (
         "of halves, a number a channel",
         BinaryOp.ADD,
         _WHOLE,
-        Strided.contiguous((8, 1, 1), HALF),
+        StridedTensor.contiguous((8, 1, 1), HALF),
         _WHOLE,
     ),
     scale_shift_case("of halves", 2, (5, 7), _half(within(8)), _half(dense(8)), RELU),
@@ -76,10 +76,12 @@ HALF_CASES: tuple[KernelCase, ...] = (
     ),
     lrn_case("of halves", _half(dense(16)), _half(within(16)), 5, 1e-4, 0.75, 1.0),
     softmax_case("of halves", _ROW, _ROW, 1, False),
-    softmax_case("of halves to floats", _ROW, Strided.contiguous((2, 200)), 1, False),
+    softmax_case("of halves to floats", _ROW, StridedTensor.contiguous((2, 200)), 1, False),
     *(reduce_case("of halves", kind, _SLICE, _POINTS, [0]) for kind in ReduceKind),
     reduce_case("of halves, some NaN", ReduceKind.MAX, _ODD, _POINTS, [0], nan=True),
-    reduce_case("of rows of halves", ReduceKind.MEAN, _ROW, Strided.contiguous((2, 1), HALF), [0]),
+    reduce_case(
+        "of rows of halves", ReduceKind.MEAN, _ROW, StridedTensor.contiguous((2, 1), HALF), [0]
+    ),
     normalise_case("of halves", _WHOLE, _SLICE, (8, 1, 1), [0], activation=RELU),
     normalise_case("of halves off vectors", _ODD, _ODD, (5, 1, 1), [1, 2], mean=3.0),
     normalise_case("of groups of halves", _WHOLE, _WHOLE, (8, 1, 1), [0, 1, 2], groups=2),

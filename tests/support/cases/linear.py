@@ -9,7 +9,7 @@ from kernels.problems.activation import RELU, Activation, ActivationKind
 from tests.support.cases.conv import activated_bound, exact, size
 from tests.support.kernels.arrays import normal
 from tests.support.kernels.conv_layers import CLIP, dense, filled, odd, within
-from tests.support.kernels.kernel_case import Check, KernelCase, Placed, placed
+from tests.support.kernels.kernel_case import Check, KernelCase, PlacedArray, placed
 from tests.support.tolerance import EPS32
 
 
@@ -27,8 +27,8 @@ def linear_case(
         sums, terms = (reference.gemm(of(numbers), of(weight), of(added)) for of in (exact, size))
         inputs = {
             "x": placed(numbers, x_layout),
-            "weight": Placed(prepare_linear_weight(weight, x.stored)),
-            "bias": Placed(added),
+            "weight": PlacedArray(prepare_linear_weight(weight, x.stored)),
+            "bias": PlacedArray(added),
         }
         return Check(
             {name: inputs[name] for name in inputs if name in launch.operands},

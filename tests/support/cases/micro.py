@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kernels.device.launch import Launch
-from kernels.layout.strided import Strided
+from kernels.layout.strided import StridedTensor
 from kernels.tuning.micro import (
     chain_launch,
     issue_launch,
@@ -15,7 +15,7 @@ from kernels.tuning.micro import (
     wide_launch,
 )
 from tests.support.kernels.arrays import normal
-from tests.support.kernels.kernel_case import Check, KernelCase, Placed
+from tests.support.kernels.kernel_case import Check, KernelCase, PlacedArray
 from tests.support.tolerance import EPS32
 
 
@@ -26,10 +26,10 @@ class _Filled:
     size: int
     value: float
     bound: float = 0.0
-    inputs: Mapping[str, Placed] | None = None
+    inputs: Mapping[str, PlacedArray] | None = None
 
     def __call__(self) -> Check:
-        layout = Strided.contiguous((self.size,))
+        layout = StridedTensor.contiguous((self.size,))
         expected = np.full(self.size, self.value)
         return Check(dict(self.inputs or {}), layout, expected, self.bound)
 
@@ -44,7 +44,7 @@ def _read(blocks: int, vectors: int) -> KernelCase:
         blocks,
         float(numbers.astype(np.float64).sum()),
         len(numbers) * EPS32 * float(np.abs(numbers).sum()),
-        {"x": Placed(numbers)},
+        {"x": PlacedArray(numbers)},
     )
     return _case(f"{blocks} blocks", read_cache_launch(blocks, 16 * vectors), check)
 
@@ -59,7 +59,7 @@ MICRO_CASES: tuple[KernelCase, ...] = (
     _case(
         "2 blocks",
         late_launch(2),
-        _Filled(512, 4.0, inputs={"x": Placed(np.full(512, 3, np.float32))}),
+        _Filled(512, 4.0, inputs={"x": PlacedArray(np.full(512, 3, np.float32))}),
     ),
     _case("2 warps", issue_launch(2, 2, 5), _Filled(128, 5 * 4 * 8 * 2.0)),
 )

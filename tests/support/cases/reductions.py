@@ -6,7 +6,7 @@ import numpy as np
 
 from kernels import reference
 from kernels.layout.pixels import Pixels
-from kernels.layout.strided import Strided
+from kernels.layout.strided import StridedTensor
 from kernels.operations.normalise import normalise_launch
 from kernels.operations.reduce import reduce_launch
 from kernels.operations.resample import resample_launch
@@ -18,7 +18,13 @@ from tests.support.tolerance import EPS32
 
 
 def reduce_case(
-    name: str, kind: ReduceKind, x: Strided, y: Strided, axes: Sequence[int], *, nan: bool = False
+    name: str,
+    kind: ReduceKind,
+    x: StridedTensor,
+    y: StridedTensor,
+    axes: Sequence[int],
+    *,
+    nan: bool = False,
 ) -> KernelCase:
     """y = x reduced along axes of an image."""
 
@@ -42,8 +48,8 @@ def reduce_case(
 
 def normalise_case(
     name: str,
-    x: Strided,
-    y: Strided,
+    x: StridedTensor,
+    y: StridedTensor,
     weights: tuple[int, ...],
     axes: Sequence[int],
     groups: int = 1,
@@ -53,9 +59,9 @@ def normalise_case(
 ) -> KernelCase:
     """Numbers about `mean` normalised along axes of an image, the channels in groups."""
     epsilon = 1e-3
-    weight = Strided.contiguous(weights)
+    weight = StridedTensor.contiguous(weights)
 
-    def by_group(tensor: Strided) -> Strided:
+    def by_group(tensor: StridedTensor) -> StridedTensor:
         return tensor.broadcast(x.shape).split(1, groups)
 
     def check() -> Check:
@@ -111,7 +117,7 @@ def resample_case(
         terms = reference.resample(np.abs(numbers).astype(np.float64), sizes)
         names = ("depths", "heights", "widths")[-len(taps) :]
         inputs = {
-            key: placed(table, Strided.contiguous(table.shape))
+            key: placed(table, StridedTensor.contiguous(table.shape))
             for key, table in zip(names, taps, strict=True)
         }
         steps = sum(table.shape[1] for table in taps) + 2
@@ -123,11 +129,11 @@ def resample_case(
     return KernelCase(name, (launch,), check)
 
 
-def _contiguous(*shape: int) -> Strided:
-    return Strided.contiguous(shape)
+def _contiguous(*shape: int) -> StridedTensor:
+    return StridedTensor.contiguous(shape)
 
 
-def _pixels(channels: int, pitch: int, *spatial: int, offset: int = 0) -> Strided:
+def _pixels(channels: int, pitch: int, *spatial: int, offset: int = 0) -> StridedTensor:
     return Pixels(channels, pitch, offset).strided(2, spatial)
 
 

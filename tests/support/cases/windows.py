@@ -8,7 +8,7 @@ import numpy as np
 
 from kernels import reference
 from kernels.layout.pixels import Pixels
-from kernels.layout.strided import Strided
+from kernels.layout.strided import StridedTensor
 from kernels.operations.lrn import lrn_launch
 from kernels.operations.pooling import global_pool_launch, pool_launch
 from kernels.operations.preprocess import pixels_to_floats_launch, planes_to_pixels_launch
@@ -18,7 +18,7 @@ from kernels.problems.pool import PoolKind, PoolProblem
 from kernels.problems.precision import HALF
 from kernels.problems.window import Window
 from tests.support.kernels.arrays import normal
-from tests.support.kernels.kernel_case import Check, KernelCase, Placed, placed
+from tests.support.kernels.kernel_case import Check, KernelCase, PlacedArray, placed
 from tests.support.kernels.windows import window
 from tests.support.tolerance import EPS32
 
@@ -81,7 +81,7 @@ def lrn_case(
 
 
 def softmax_case(
-    name: str, x: Strided, y: Strided, axis: int, log: bool, shift: float = 0.0
+    name: str, x: StridedTensor, y: StridedTensor, axis: int, log: bool, shift: float = 0.0
 ) -> KernelCase:
     """Softmax; exp turns the rounding of its argument, eps · |x - max|, into a relative error."""
 
@@ -97,12 +97,12 @@ def softmax_case(
 
 
 def top_k_case(
-    name: str, x: Strided, kind: ScoreKind, *, few: bool = False, one: float = 0.0
+    name: str, x: StridedTensor, kind: ScoreKind, *, few: bool = False, one: float = 0.0
 ) -> KernelCase:
     """Scores with their ranking: many equals where they are `few`, -0 among them; `one` of x."""
     n, classes = x.shape
     results = Results(n, classes)
-    y = Strided.contiguous((n, results.pitch))
+    y = StridedTensor.contiguous((n, results.pitch))
 
     def check() -> Check:
         numbers = x.stored.type(4) * normal(x.shape, stored=x.stored)
@@ -141,9 +141,9 @@ def pixels_case(name: str, channels: int, y: Pixels, *, reverse: bool = False) -
         expected[:, :channels] = (product + offset).transpose(0, 3, 1, 2)
         bound[:, :channels] = EPS32 * (np.abs(product) + np.abs(offset)).transpose(0, 3, 1, 2)
         inputs = {
-            "images": Placed(images),
-            "multiplier": Placed(multiplier),
-            "offset": Placed(offset),
+            "images": PlacedArray(images),
+            "multiplier": PlacedArray(multiplier),
+            "offset": PlacedArray(offset),
         }
         return Check(inputs, layout, expected, bound)
 
@@ -159,7 +159,7 @@ def planes_case(name: str, channels: int, n: int, spatial: Sequence[int], y: Pix
         numbers = normal((n, channels, *spatial))
         expected = np.zeros(layout.shape)
         expected[:, :channels] = numbers
-        return Check({"x": Placed(numbers)}, layout, expected, 0.0)
+        return Check({"x": PlacedArray(numbers)}, layout, expected, 0.0)
 
     return KernelCase(name, (planes_to_pixels_launch(channels, n, prod(spatial), y),), check)
 
@@ -212,10 +212,27 @@ WINDOW_CASES = (
         softmax_case(name, x, y, axis, log, shift)
         for log in (False, True)
         for name, x, y, axis, shift in (
-            ("of classes", Strided.contiguous((3, 1000)), Strided.contiguous((3, 1000)), 1, 0.0),
-            ("of ten classes", Strided.contiguous((2, 10)), Strided.contiguous((2, 10)), 1, 0.0),
-            ("of a row a little longer than a block", *(Strided.contiguous((1, 257)),) * 2, 1, 0.0),
-            ("of large scores", *(Strided.contiguous((2, 40)),) * 2, 1, 5e3),
+            (
+                "of classes",
+                StridedTensor.contiguous((3, 1000)),
+                StridedTensor.contiguous((3, 1000)),
+                1,
+                0.0,
+            ),
+            (
+                "of ten classes",
+                StridedTensor.contiguous((2, 10)),
+                StridedTensor.contiguous((2, 10)),
+                1,
+                0.0,
+            ),
+            (
+                "of a row a little longer than a block",
+                *(StridedTensor.contiguous((1, 257)),) * 2,
+                1,
+                0.0,
+            ),
+            ("of large scores", *(StridedTensor.contiguous((2, 40)),) * 2, 1, 5e3),
             (
                 "along channels",
                 Pixels(6, 8).strided(2, (3, 5)),
@@ -231,16 +248,16 @@ WINDOW_CASES = (
         top_k_case(name, x, kind, few=few)
         for kind in ScoreKind
         for name, x, few in (
-            ("of 1000 classes", Strided.contiguous((2, 1000)), False),
-            ("of many equals", Strided((3, 1000), (1004, 1)), True),
-            ("of ten classes", Strided((8, 10), (12, 1)), False),
-            ("of one class", Strided((2, 1), (4, 1)), False),
-            ("of more classes than threads", Strided.contiguous((1, 2077)), True),
-            ("of 1000 classes in halves", Strided((2, 1000), (1008, 1), stored=HALF), False),
+            ("of 1000 classes", StridedTensor.contiguous((2, 1000)), False),
+            ("of many equals", StridedTensor((3, 1000), (1004, 1)), True),
+            ("of ten classes", StridedTensor((8, 10), (12, 1)), False),
+            ("of one class", StridedTensor((2, 1), (4, 1)), False),
+            ("of more classes than threads", StridedTensor.contiguous((1, 2077)), True),
+            ("of 1000 classes in halves", StridedTensor((2, 1000), (1008, 1), stored=HALF), False),
         )
     ),
     *(
-        top_k_case(f"of one {one}", Strided.contiguous((2, 1000)), ScoreKind.SOFTMAX, one=one)
+        top_k_case(f"of one {one}", StridedTensor.contiguous((2, 1000)), ScoreKind.SOFTMAX, one=one)
         for one in (np.inf, -np.inf, np.nan)
     ),
     pixels_case("padded to 4 channels", 3, Pixels(4, 4)),

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from kernels.device.device import ALIGNMENT, Argument, Buffer, Device, Instantiation, Stream
 from kernels.device.launch import Launch
-from kernels.layout.strided import VECTOR, Strided
+from kernels.layout.strided import VECTOR, StridedTensor
 from kernels.problems.precision import HALF, Stored
 from tests.support.tolerance import Array, assert_within
 
@@ -35,7 +35,7 @@ WEIGHTS = frozenset(
 
 
 @dataclass(frozen=True)
-class Placed:
+class PlacedArray:
     """Memory, and the byte in it at which an operand begins."""
 
     memory: NDArray[Any]
@@ -51,8 +51,8 @@ class Check:
     `bound` leaves out that y is rounded to what it is stored in.
     """
 
-    inputs: Mapping[str, Placed]
-    layout: Strided
+    inputs: Mapping[str, PlacedArray]
+    layout: StridedTensor
     expected: Array
     bound: Array | float
     in_place: str | None = None
@@ -72,14 +72,14 @@ class KernelCase:
         return f"{' '.join(expressions)} {self.name}"
 
 
-def placed(array: Array, layout: Strided) -> Placed:
+def placed(array: Array, layout: StridedTensor) -> PlacedArray:
     """A tensor's elements, stored where and as `layout` says, poison everywhere else."""
     memory = poisoned(layout)
     view(memory, layout)[...] = array
-    return Placed(memory, layout.offset * memory.itemsize)
+    return PlacedArray(memory, layout.offset * memory.itemsize)
 
 
-def poisoned(layout: Strided) -> Array:
+def poisoned(layout: StridedTensor) -> Array:
     """Memory for a tensor from a 16-byte boundary to its last element, nothing in it yet.
 
     Where its pixels lie at vectors, to the end of the last one's last vector: kernels may read that
@@ -94,7 +94,7 @@ def poisoned(layout: Strided) -> Array:
     return np.full(end, poison).view(layout.stored)
 
 
-def view(memory: Array, layout: Strided) -> Array:
+def view(memory: Array, layout: StridedTensor) -> Array:
     """The tensor in `memory`, which begins at a 16-byte boundary."""
     strides = [stride * memory.itemsize for stride in layout.strides]
     return np.lib.stride_tricks.as_strided(memory[layout.offset :], layout.shape, strides)

@@ -16,7 +16,7 @@ from kernels.convolution.work import Work
 from kernels.device.device import Device, Instantiation, Trigger
 from kernels.device.launch import Launch
 from kernels.layout.operands import Filter
-from kernels.layout.strided import Strided
+from kernels.layout.strided import StridedTensor
 from kernels.operations.elementwise import fill_launch
 from kernels.problems.conv import ConvProblem
 from kernels.tuning.autotune import Search
@@ -133,7 +133,7 @@ def silent(what: str, done: int, total: int) -> None:
 
 
 @dataclass(frozen=True)
-class Broken(DirectConv):
+class BrokenConv(DirectConv):
     """Direct convolution, but for the one thing that each of these does wrong."""
 
     name: str = "broken"
@@ -146,7 +146,7 @@ class Broken(DirectConv):
         return (replace(work, products=100 * work.products),)  # its turn comes last
 
 
-class TurnsFilter(Broken):
+class TurnsFilter(BrokenConv):
     def prepare_filter(self, weight: Filter, *rest: Any) -> Filter:
         return DIRECT.prepare_filter(np.ascontiguousarray(weight[:, :, ::-1]), *rest)
 
@@ -154,7 +154,7 @@ class TurnsFilter(Broken):
         return "turned"
 
 
-class _Launches(Broken):
+class _Launches(BrokenConv):
     def launches(self, *arguments: Any, **named: Any) -> tuple[Any, ...]:
         launches = DIRECT.launches(*arguments, **named)
         return self.change(launches[0], *arguments, **named)
@@ -178,7 +178,7 @@ class LeavesCounters(_Launches):
         return 16
 
     def change(self, launch: Launch, *arguments: Any, **named: Any) -> tuple[Launch, ...]:
-        fill = fill_launch(Strided.contiguous((1,)), 1.0)
+        fill = fill_launch(StridedTensor.contiguous((1,)), 1.0)
         names = tuple("counters" if each == "y" else each for each in fill.arguments)
         return launch, replace(fill, arguments=names)
 
@@ -193,7 +193,7 @@ class DoesNotCompile(_Launches):
         return (replace(launch, instantiation=Instantiation("implicit_gemm.cu", "conv_indirect")),)
 
 
-class TooLarge(Broken):
+class TooLarge(BrokenConv):
     def launches(self, *arguments: Any, **named: Any) -> tuple[Any, ...]:
         raise ValueError("4294967296 is beyond 32 bits")
 
@@ -202,7 +202,7 @@ class WritesElsewhere(_Launches):
     """And takes the device with it."""
 
     def change(self, launch: Launch, *arguments: Any, **named: Any) -> tuple[Launch, ...]:
-        fill = fill_launch(Strided.contiguous((1 << 20,)), 1.0)
+        fill = fill_launch(StridedTensor.contiguous((1 << 20,)), 1.0)
         return launch, fill
 
 

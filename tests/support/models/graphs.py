@@ -32,7 +32,7 @@ from models.graph import (
     Value,
 )
 from models.reference import run_reference
-from models.rewrite import Rewritten, rewrite
+from models.rewrite import RewriteResult, rewrite
 from tests.support.kernels.windows import floor_output
 from tests.support.tolerance import EPS32, EPS64, assert_within
 
@@ -174,7 +174,7 @@ def _window(size: list[int], kernel: int, stride: int | tuple[int, ...], pad: in
     return Window(tuple(size), each(kernel), strides, each(1), each(pad), each(pad), output)
 
 
-def rewritten(graph: Graph, *, rounds: bool = False, n: int = 2, seed: int = 0) -> Rewritten:
+def rewritten(graph: Graph, *, rounds: bool = False, n: int = 2, seed: int = 0) -> RewriteResult:
     """The graph rewritten, after a check that it computes what it did, in float64.
 
     Without `rounds` no weight was computed anew and both graphs do the same sums, if in another
@@ -196,17 +196,17 @@ def rewritten(graph: Graph, *, rounds: bool = False, n: int = 2, seed: int = 0) 
     return result
 
 
-def kinds(result: Rewritten) -> list[str]:
+def kinds(result: RewriteResult) -> list[str]:
     """What the nodes of the rewritten graph are, in order: ["Conv", "Gemm"]."""
     return [type(node).__name__ for node in result.graph.nodes]
 
 
-def refusals(result: Rewritten, rule: str) -> dict[str, str]:
+def refusals(result: RewriteResult, rule: str) -> dict[str, str]:
     """What a rule refused: node → reason."""
     return {entry.node: entry.reason for entry in result.refused if entry.rule == rule}
 
 
-def only_scale_shift(result: Rewritten) -> tuple[ScaleShift, NDArray[Any], NDArray[Any]]:
+def only_scale_shift(result: RewriteResult) -> tuple[ScaleShift, NDArray[Any], NDArray[Any]]:
     """The rewritten graph's only node, with its scales and shifts."""
     (node,) = result.graph.nodes
     assert isinstance(node, ScaleShift)

@@ -21,7 +21,7 @@ SECONDS = 120  # of a processor's time; on a busy machine they take longer
 
 
 @dataclass(frozen=True)
-class Measured:
+class LoadCost:
     """What loading a file came to."""
 
     error: str  # the class of what was raised, "" where it loaded
@@ -30,7 +30,7 @@ class Measured:
     mebibytes: float
 
 
-def measure(path: Path) -> Measured:
+def measure(path: Path) -> LoadCost:
     """Load the file in a process of its own."""
     result = subprocess.run(
         [sys.executable, "-m", "tests.support.models.measured_load", str(path)],
@@ -40,7 +40,7 @@ def measure(path: Path) -> Measured:
         check=False,
     )
     assert result.returncode == 0, result.stderr
-    return Measured(**json.loads(result.stdout))
+    return LoadCost(**json.loads(result.stdout))
 
 
 def _peak() -> float:
@@ -59,7 +59,7 @@ def _main(path: Path) -> None:
         report(load_classifier(path))
     except ModelError as caught:
         error, message = type(caught).__name__, str(caught)
-    measured = Measured(error, message, process_time() - started, _peak() - before)
+    measured = LoadCost(error, message, process_time() - started, _peak() - before)
     sys.stdout.write(json.dumps(asdict(measured)))
 
 

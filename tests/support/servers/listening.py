@@ -17,7 +17,7 @@ from service.http.uvicorn_adapter import ConvoyConfig
 from service.telemetry.record import RequestRecord
 
 
-class Listening:
+class OpenPort:
     """A port, its edge with the records of its requests, and clients that send bytes."""
 
     def __init__(
@@ -107,7 +107,7 @@ async def listening(
     keys: Keys | None = None,
     ended: Callable[[RequestRecord], Any] = lambda _: None,
     endpoints: Mapping[str, Endpoint] | None = None,
-) -> AsyncIterator[Listening]:
+) -> AsyncIterator[OpenPort]:
     """Serve within these limits; at the end no request may be in progress."""
     entries: list[RequestRecord] = []
     edge = Edge(limits, keys, [entries.append, ended])
@@ -126,7 +126,7 @@ async def listening(
     server = await asyncio.get_running_loop().create_server(
         lambda: Connection(config, state, {}), "127.0.0.1", 0
     )
-    shown = Listening(server.sockets[0].getsockname()[1], edge, entries, state)
+    shown = OpenPort(server.sockets[0].getsockname()[1], edge, entries, state)
     try:
         yield shown
     finally:

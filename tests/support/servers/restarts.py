@@ -28,7 +28,7 @@ _FORKS = get_context("forkserver")
 """A start takes 0.1 s where a fresh interpreter takes 1 s."""
 
 
-class Restarted:
+class RestartableServer:
     """A fake server that can be stopped and started again on its port."""
 
     def __init__(self, port: int, *options: str) -> None:
@@ -72,10 +72,10 @@ class Restarted:
 
 
 @contextmanager
-def pair(*options: str) -> Iterator[list[Restarted]]:
+def pair(*options: str) -> Iterator[list[RestartableServer]]:
     """Two servers, ready."""
     _FORKS.set_forkserver_preload([fake_server.__name__])
-    servers = [Restarted(port, *options) for port in _ports_to_keep(2)]
+    servers = [RestartableServer(port, *options) for port in _ports_to_keep(2)]
     try:
         for server in servers:
             server.start()

@@ -13,7 +13,7 @@ from loadtest.answers import PHASES
 
 
 @dataclass
-class Seen:
+class ReceivedRequests:
     """What arrived: bodies and headers in order."""
 
     url: str = ""
@@ -49,9 +49,9 @@ async def honest(body: bytes, _: int) -> web.Response:
 @contextmanager
 def scripted(
     script: Script = honest, path: str = "/v1/classify", metrics: str | None = None
-) -> Iterator[Seen]:
+) -> Iterator[ReceivedRequests]:
     """The server, and what it has seen so far."""
-    seen = Seen()
+    seen = ReceivedRequests()
     ready = threading.Event()
     loop = asyncio.new_event_loop()
     stop = asyncio.Event()

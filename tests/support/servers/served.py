@@ -49,7 +49,7 @@ class Http(Client):
         self.writer.transport.abort()
 
 
-class Served:
+class LiveServer:
     """A running server, and the paths that its application was asked for over ASGI."""
 
     def __init__(
@@ -68,7 +68,7 @@ class Served:
 @asynccontextmanager
 async def served(
     engine: FakeEngine | None = None, *, stock: bool = False, direct: bool = True, **options: Any
-) -> AsyncIterator[Served]:
+) -> AsyncIterator[LiveServer]:
     """Serve fakes over connections of ours, `direct` or not, or by `stock` uvicorn as it is."""
     repository = make_repository(engine, **options)
     app = create_app(repository)
@@ -96,7 +96,7 @@ async def served(
         0,
     )
     try:
-        yield Served(repository, server.sockets[0].getsockname()[1], asked, state.connections)
+        yield LiveServer(repository, server.sockets[0].getsockname()[1], asked, state.connections)
     finally:
         server.close()
         for connection in cast("set[Any]", state.connections.copy()):

@@ -11,7 +11,7 @@ from models.graph import Conv, Graph, Node, Reshape, Slice
 from models.onnx_loader import load_proto
 from models.precision import at_precision
 from models.reference import run_reference
-from models.rewrite import RULES_AT_A_PRECISION, Rewritten, rewrite
+from models.rewrite import RULES_AT_A_PRECISION, RewriteResult, rewrite
 from tests.support.networks import LIGHT_NETWORKS, light_network
 
 HEAD = {"Reshape": 1, "Gemm": 1, "Softmax": 1}
@@ -41,7 +41,7 @@ SLOW = ("bvlc_alexnet", "inception_v2", "vgg19", "zfnet512")
 class Network:
     name: str
     graph: Graph
-    result: Rewritten
+    result: RewriteResult
 
 
 @pytest.fixture(

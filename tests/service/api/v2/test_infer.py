@@ -133,7 +133,7 @@ async def test_a_bomb_costs_no_more_than_a_large_body() -> None:
         assert "inflates to more" in error_of(answer, 413)
         # What it did inflate to counts as a body does, and is given back.
         body = zlib.compress(bytes(90_000))
-        pipeline.admission.room.most = 80_000
+        pipeline.admission.room.max_bytes = 80_000
         answer = await client.post(PATH, content=body, headers={"content-encoding": "deflate"})
         error_of(answer, 429)
         assert pipeline.admission.room.taken == 0

@@ -1,4 +1,4 @@
-"""One engine's worker, and the batch that it runs."""
+"""Consumers of the queue, one an engine, and the batches that they run."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -22,7 +22,7 @@ class BatchRecord(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class Batch(Generic[T, R]):
-    """A running batch."""
+    """Holds the items of a running batch and the requests that they belong to."""
 
     dispatched: float  # clock seconds
     items: list[T]
@@ -47,8 +47,8 @@ Run = Callable[[Sequence[T]], Awaitable[Sequence[R]]]
 
 
 @dataclass(eq=False, slots=True)
-class Worker(Generic[T, R]):
-    """One engine's worker."""
+class Consumer(Generic[T, R]):
+    """Takes batches from the queue and runs them on one engine, in a task of its own."""
 
     number: int
     run: Run[T, R]
@@ -75,7 +75,7 @@ class Worker(Generic[T, R]):
         return self.task is not None and self.task.cancelling() > 0
 
     def ends_by(self, error: BaseException) -> bool:
-        """Whether an error from `run` is meant for the worker or the process, not the batch."""
+        """Whether an error from `run` is meant for the consumer or the process, not the batch."""
         if isinstance(error, asyncio.CancelledError):
             return self.cancelled
         return isinstance(error, KeyboardInterrupt | SystemExit | GeneratorExit)

@@ -16,7 +16,7 @@ from service.telemetry.record import RequestRecord
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
-class Refusal:
+class ErrorReply:
     """Answers a request with an error; its body is ignored."""
 
     def __init__(self, error: ServiceError, respond: Callable[[Response], None]) -> None:
@@ -35,11 +35,11 @@ class Refusal:
     end = abandon = feed
 
 
-Work = Exchange | AsgiCall | Refusal
+Work = Exchange | AsgiCall | ErrorReply
 
 
 @dataclass(slots=True, eq=False)
-class Turn:
+class QueuedRequest:
     """A request in the queue of its connection."""
 
     record: RequestRecord
@@ -50,49 +50,49 @@ class Turn:
     begun: bool = False
     whole: bool = False  # no more of it will be read
     last: bool = False  # the connection ends with its answer
-    chunks: list[bytes] = field(default_factory=list)  # of the body, received before its turn
+    chunks: list[bytes] = field(default_factory=list)  # of the body, received before it was begun
 
 
-class Turns:
-    """The queue of a connection's turns; writes their answers."""
+class AnswerQueue:
+    """Queues the requests of a connection and writes their answers in order."""
 
     def __init__(
-        self, peers: Peers, on_over: Callable[[Turn], None], linger: Callable[[], None]
+        self, peers: Peers, on_over: Callable[[QueuedRequest], None], linger: Callable[[], None]
     ) -> None:
-        """`on_over` is called with each turn answered; `linger` closes the connection gently."""
+        """`on_over` is called with each answered request; `linger` closes the connection gently."""
         self._peers = peers
         self._on_over = on_over
         self._linger = linger
         self._edge = peers.config.edge
-        self.queue: deque[Turn] = deque()  # not answered yet
+        self.queue: deque[QueuedRequest] = deque()  # not answered yet
         self._pumping = False
         self._defaults: object = None  # uvicorn's default headers, and the lines made of them
         self._default_lines = b""
 
-    def add(self, turn: Turn) -> None:
-        """Append a turn; begin it if it is the only one."""
-        self.queue.append(turn)
+    def add(self, queued: QueuedRequest) -> None:
+        """Append a request; begin it if it is the only one."""
+        self.queue.append(queued)
         if len(self.queue) > 1:
             self._peers.flow.pause_reading()
         else:
             self.go_on()
 
-    def feed(self, turn: Turn, piece: bytes) -> None:
-        """Take a piece of a turn's body; drop it if the turn is answered, as the rest is short."""
-        if not turn.begun:
-            turn.chunks.append(piece)
-        elif not turn.work.answered:
-            turn.work.feed(piece)
+    def feed(self, queued: QueuedRequest, piece: bytes) -> None:
+        """Take a piece of a body; drop it if its request is answered, as the rest is short."""
+        if not queued.begun:
+            queued.chunks.append(piece)
+        elif not queued.work.answered:
+            queued.work.feed(piece)
 
-    def end(self, turn: Turn) -> None:
-        """Take the end of a turn's body."""
-        turn.whole = True
-        if turn.begun and not turn.work.answered:
-            turn.work.end()
+    def end(self, queued: QueuedRequest) -> None:
+        """Take the end of a body."""
+        queued.whole = True
+        if queued.begun and not queued.work.answered:
+            queued.work.end()
         self.go_on()
 
     def go_on(self) -> None:
-        """Remove the turns that are over; begin the next."""
+        """Remove the requests that are over; begin the next."""
         if self._pumping:
             return
         self._pumping = True
@@ -103,11 +103,11 @@ class Turns:
             self._pumping = False
 
     def write(self, response: Response) -> None:
-        """Write the first turn's answer."""
-        turn, transport = self.queue[0], self._peers.transport
+        """Write the first request's answer."""
+        queued, transport = self.queue[0], self._peers.transport
         if transport.is_closing():
             return
-        record, body = turn.record, bytes(response.body)
+        record, body = queued.record, bytes(response.body)
         record.status, record.bytes_out = response.status_code, len(body)
         defaults = self._peers.state.default_headers
         if defaults is not self._defaults:  # a new list each second, for the date
@@ -126,43 +126,43 @@ class Turns:
         self.answered()
 
     def decide_last(self) -> bool:
-        """Decide, as the first turn's answer is written, whether the connection ends with it."""
-        turn = self.queue[0]
-        stays = turn.keep_alive and (turn.whole or is_short(turn.record.headers))
+        """Decide, as the first request's answer is written, whether the connection ends with it."""
+        queued = self.queue[0]
+        stays = queued.keep_alive and (queued.whole or is_short(queued.record.headers))
         leaving = self._edge.leaving and len(self.queue) == 1
-        turn.last = turn.last or leaving or not stays
-        return turn.last
+        queued.last = queued.last or leaving or not stays
+        return queued.last
 
     def make_last(self) -> None:
-        """End the connection with the first turn's answer."""
+        """End the connection with the first request's answer."""
         self.queue[0].last = True
 
     def answered(self) -> None:
-        """Go on after the first turn's answer, or close the connection."""
-        turn = self.queue[0]
-        if turn.last and turn.whole and not turn.keep_alive:
+        """Go on after the first request's answer, or close the connection."""
+        queued = self.queue[0]
+        if queued.last and queued.whole and not queued.keep_alive:
             self._peers.transport.close()
-        elif turn.last:  # the client may be sending more
-            turn.whole = True
+        elif queued.last:  # the client may be sending more
+            queued.whole = True
             self._linger()
         self.go_on()
 
-    def _is_over(self, turn: Turn) -> bool:
-        """Whether the first turn is over; begin it if it has not begun."""
-        work = turn.work
-        if not turn.begun:
+    def _is_over(self, queued: QueuedRequest) -> bool:
+        """Return whether the first request is over; begin it if it has not begun."""
+        work = queued.work
+        if not queued.begun:
             if self._peers.flow.write_paused or self._peers.transport.is_closing():
                 return False  # the client does not read answers
-            turn.begun = True
+            queued.begun = True
             work.begin()
-            if turn.expects and not work.answered and not isinstance(work, AsgiCall):
+            if queued.expects and not work.answered and not isinstance(work, AsgiCall):
                 self._peers.transport.write(CONTINUE)
-            chunks, turn.chunks = turn.chunks, []
+            chunks, queued.chunks = queued.chunks, []
             for chunk in chunks:
                 work.feed(chunk)
-            if turn.whole:
+            if queued.whole:
                 work.end()
-        return work.answered and turn.whole
+        return work.answered and queued.whole
 
 
 def _lines(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
